@@ -297,7 +297,7 @@ mod tests {
     use crate::error::Failure;
     use crate::message::{Reply, Request};
     use crate::random::SystemRng;
-    use crate::store::{Answer, DedicatedConnection, Limits, PubSubEvent, Store};
+    use crate::store::{Answer, Deadline, DedicatedConnection, PubSubEvent, Store};
     use crate::sync::{AtomicU64, Ordering};
 
     /// A server that returns some keys twice, as Redis may while a table shrinks. It counts its requests.
@@ -308,7 +308,7 @@ mod tests {
         fn call(
             &self,
             request: &Request<'_>,
-            _: Limits<'_>,
+            _: Deadline<'_>,
         ) -> std::result::Result<Answer, Failure> {
             let reply = match request {
                 Request::Scan { .. } => {

@@ -21,7 +21,7 @@ use crate::random::SystemRng;
 use crate::script;
 use crate::store::server::pubsub::PushMessage;
 use crate::store::transport::frame::{self, Frame};
-use crate::store::{Answer, DedicatedConnection, Limits, PubSubEvent, Store};
+use crate::store::{Answer, Deadline, DedicatedConnection, PubSubEvent, Store};
 use crate::sync::Arc;
 
 /// Returns a lock's key, its companions, and the slot that all of them must be in.
@@ -231,7 +231,7 @@ impl Listening {
 struct Grants;
 
 impl Store for Grants {
-    fn call(&self, request: &Request<'_>, _: Limits<'_>) -> Result<Answer, Failure> {
+    fn call(&self, request: &Request<'_>, _: Deadline<'_>) -> Result<Answer, Failure> {
         let reply = match request {
             Request::Renew(batch) => {
                 let done = Renewed::Done { contended: false };
@@ -265,13 +265,6 @@ impl Store for Grants {
 
 impl DedicatedConnection for Grants {
     fn call(&mut self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure> {
-        let limits = Limits {
-            checkout: limit,
-            whole: limit,
-            has_priority: false,
-            is_of_a_wait: false,
-            is_over: None,
-        };
-        Store::call(self, request, limits)
+        Store::call(self, request, Deadline::after(limit))
     }
 }

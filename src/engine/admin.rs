@@ -70,7 +70,7 @@ impl Operators {
         client.check_open()?;
         let released = self
             .leases
-            .release_lingering_on(std::slice::from_ref(key), client.limits(None));
+            .release_lingering_on(std::slice::from_ref(key), client.deadline(None));
         if released.is_some_and(|released| *released == *owner) {
             return Ok(true);
         }
@@ -88,7 +88,7 @@ impl Operators {
     fn reply_to(&self, request: &Request<'_>, name: Option<&str>) -> Result<Reply> {
         let client = &self.leases.client;
         client.check_open()?;
-        let answer = client.send(request, client.limits(None));
+        let answer = client.send(request, client.deadline(None));
         Ok(answer.map_err(|failure| failure.into_error(name))?.reply)
     }
 }

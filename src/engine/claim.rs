@@ -127,7 +127,7 @@ impl Claims {
         let key = LockKey::new(&client.settings.prefix, claim.name())?;
         let entry = self.leases.names.pin(LockKind::Mutex, &key.into());
         self.leases
-            .release_lingering_on(entry.target.keys(), client.limits(None));
+            .release_lingering_on(entry.target.keys(), client.deadline(None));
         let adopted = self.ask_to_adopt(&entry, claim);
         self.leases.names.unpin(&entry);
         let (hold, since) = adopted?;
@@ -204,7 +204,7 @@ impl Claims {
         };
         let (key, sent) = (entry.target.first(), client.now());
         let request = Request::Adopt { key, adopt: &adopt };
-        let answer = client.send(&request, client.limits(None));
+        let answer = client.send(&request, client.deadline(None));
         let now = client.now();
         // An adoption that Redis executes late never takes a free lock. So the grant is certain.
         let granted = answer.and_then(|answer| match answer.reply {

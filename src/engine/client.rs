@@ -16,7 +16,7 @@ use crate::panics::survived;
 use crate::process::ForkGuard;
 use crate::random::Rng;
 use crate::stats::Counters;
-use crate::store::{Answer, LEAST, Limits, Store};
+use crate::store::{Answer, Deadline, LEAST, Store};
 use crate::sync::{Arc, AtomicBool, AtomicU32, Ordering};
 
 pub(crate) struct Client {
@@ -113,7 +113,7 @@ impl Client {
     /// Sends a PING, to check that the server can be reached and accepts the login.
     pub(crate) fn ping(&self) -> Result<()> {
         let answer = self
-            .send(&Request::Ping, self.limits(None))
+            .send(&Request::Ping, self.deadline(None))
             .map_err(|failure| failure.into_error(None))?;
         if answer.reply == Reply::Pong {
             return Ok(());
@@ -127,10 +127,10 @@ impl Client {
     pub(super) fn send(
         &self,
         request: &Request<'_>,
-        limits: Limits<'_>,
+        deadline: Deadline<'_>,
     ) -> Result<Answer, Failure> {
         self.stats.requests.add(1);
-        let answer = survived(|| self.store.call(request, limits)).unwrap_or_else(|| {
+        let answer = survived(|| self.store.call(request, deadline)).unwrap_or_else(|| {
             let words = "the request panicked";
             Err(Failure::plain(
                 FailureKind::Unavailable,
@@ -142,26 +142,19 @@ impl Client {
         Ok(answer)
     }
 
-    /// Returns the time limits of a request. `until` is the end of the caller's wait, or `None` if the caller does not
-    /// wait.
-    pub(super) fn limits(&self, until: Option<Time>) -> Limits<'static> {
-        /// A year: longer than any setting, and still short enough to add to a time of the system's clock.
-        const LONG: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-        let (checkout, whole) = match until {
-            None => (self.settings.io_timeout, LONG),
-            Some(Time::NEVER) => (self.settings.outage_limit.min(LONG), LONG),
+    /// Returns the deadline of a request. `until` is the end of the caller's wait, or `None` if the caller does not wait.
+    pub(super) fn deadline(&self, until: Option<Time>) -> Deadline<'static> {
+        let (mut deadline, checkout) = match until {
+            None => (Deadline::default(), self.settings.io_timeout),
+            Some(Time::NEVER) => (Deadline::default(), self.settings.outage_limit),
             Some(until) => {
-                let left = until.since(self.now()).clamp(LEAST, LONG);
-                (left, left)
+                let left = until.since(self.now()).max(LEAST);
+                (Deadline::after(left), left)
             }
         };
-        Limits {
-            checkout,
-            whole,
-            has_priority: false,
-            is_of_a_wait: until.is_some(),
-            is_over: None,
-        }
+        deadline.checkout = checkout;
+        deadline.is_of_a_wait = until.is_some();
+        deadline
     }
 }
 

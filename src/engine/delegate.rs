@@ -37,7 +37,6 @@ use crate::engine::wakeup::{Message, Waker};
 use crate::engine::way_in::WayIn;
 use crate::error::{Error, Failure, FailureKind, Result};
 use crate::message::{LockKind, Reply, Verb};
-use crate::store::Limits;
 use crate::sync::{Arc, Ordering};
 
 impl<'a> WayIn<'a> {
@@ -254,13 +253,10 @@ impl<'w, 'a> Delegate<'w, 'a> {
         let (sent, message_at) = (client.now(), self.message_at.take());
         let way_in = &*self.way_in;
         let is_over = || way_in.is_over();
-        let limits = Limits {
-            // The pickup window may run, so this request must not wait behind others for a connection.
-            has_priority: message_at.is_some(),
-            is_over: Some(&is_over),
-            ..client.limits(way_in.call.until)
-        };
-        let answer = client.send(&entry.request(verb), limits);
+        let mut deadline = client.deadline(way_in.call.until).ended_by(&is_over);
+        // The pickup window may run, so this request must not wait behind others for a connection.
+        deadline.has_priority = message_at.is_some();
+        let answer = client.send(&entry.request(verb), deadline);
         self.round_trip = client.now().since(sent);
         match answer {
             Ok(answer) => {

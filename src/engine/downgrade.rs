@@ -86,7 +86,7 @@ impl Leases {
             give_back: from.give_back,
         };
         let sent = client.now();
-        let answer = client.send(&entry.request(&verb), client.limits(None));
+        let answer = client.send(&entry.request(&verb), client.deadline(None));
         let now = client.now();
         let granted = answer.and_then(|answer| {
             if let Reply::NotOwner(_) = answer.reply {

@@ -88,7 +88,7 @@ impl Leases {
                 process_lease.validity.end(self.client.now());
                 // Release the lock before another thread asks. Otherwise Redis would answer that it is held.
                 let release_task = self.release_task(&process_lease, None, self.client.now());
-                self.send_release(entry, release_task, self.client.limits(None))
+                self.send_release(entry, release_task, self.client.deadline(None))
                     .ok();
                 let words = format!("a thread of leasehold could not be started: {error}");
                 Err(Failure::plain(

@@ -188,10 +188,10 @@ impl GuardInner {
         let client = &self.leases.client;
         let renewals: Vec<_> = client.renewals(&self.process_lease, lease).collect();
         let sent = client.now();
-        let limits = client.limits(Some(sent + left));
+        let deadline = client.deadline(Some(sent + left));
         let name = Some(self.name());
         let replies = client
-            .send(&Request::Renew(&renewals), limits)
+            .send(&Request::Renew(&renewals), deadline)
             .and_then(|answer| answer.reply.renewed())
             .map_err(|failure| failure.into_error(name))?;
         let renewed = self
@@ -238,8 +238,8 @@ impl GuardInner {
                 Ok(None)
             }
             Some(release_task) => {
-                let limits = leases.client.limits(None);
-                let result = leases.send_release(entry, release_task, limits);
+                let deadline = leases.client.deadline(None);
+                let result = leases.send_release(entry, release_task, deadline);
                 leases.let_next_thread_ask(entry);
                 result
             }

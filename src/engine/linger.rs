@@ -70,7 +70,7 @@ use crate::engine::watch::Timed;
 use crate::event::Event;
 use crate::message::LockKind;
 use crate::name::LockKey;
-use crate::store::Limits;
+use crate::store::Deadline;
 use crate::sync::{Arc, Ordering};
 
 /// The timer of a lease that lingers or has lingered. It keeps the leases alive, because only they can release the lease.
@@ -170,7 +170,7 @@ impl Leases {
     pub(super) fn release_lingering_on(
         &self,
         keys: &[LockKey],
-        limits: Limits<'_>,
+        deadline: Deadline<'_>,
     ) -> Option<Arc<str>> {
         if self.lingers.idle() == 0 {
             return None;
@@ -183,7 +183,7 @@ impl Leases {
             };
             let idle = entry.lock().queue.stop_linger(|_| true);
             if let Some(idle) = idle {
-                if self.release_idle(&idle, limits) {
+                if self.release_idle(&idle, deadline) {
                     released = Some(self.client.owner_of(&idle.process_lease));
                 }
                 self.let_next_thread_ask(&entry);
@@ -194,12 +194,12 @@ impl Leases {
 
     /// Releases a lease that has left its queue. Blocks until Redis has replied. Returns true if Redis has released it. If
     /// the request fails, the renewal thread repeats it.
-    fn release_idle(&self, idle: &IdleLease<Arc<ProcessLease>>, limits: Limits<'_>) -> bool {
+    fn release_idle(&self, idle: &IdleLease<Arc<ProcessLease>>, deadline: Deadline<'_>) -> bool {
         let process_lease = &idle.process_lease;
         let Some(release_task) = self.end_idle(idle) else {
             return false;
         };
-        let cause = match self.send_release(&process_lease.entry, release_task, limits) {
+        let cause = match self.send_release(&process_lease.entry, release_task, deadline) {
             Ok(None) => return true,
             Ok(Some(gone)) => gone.into(),
             Err(_) => return false,

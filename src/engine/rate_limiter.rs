@@ -8,7 +8,6 @@ use crate::error::{Error, Failure, Result};
 use crate::message::{RateRequest, Reply, Request};
 use crate::name::LockKey;
 use crate::owner;
-use crate::store::Limits;
 
 /// Sends one request, and blocks until the reserved time. Returns `None` then. If Redis reserved nothing, returns
 /// the time until the next request can succeed.
@@ -23,13 +22,10 @@ pub(crate) fn ask(
     if cancel.is_some_and(Cancel::is_cancelled) {
         return Err(Error::Cancelled);
     }
-    leases.release_lingering_on(std::slice::from_ref(key), client.limits(None));
+    leases.release_lingering_on(std::slice::from_ref(key), client.deadline(None));
     let is_over = || client.is_closed() || cancel.is_some_and(Cancel::is_cancelled);
-    let limits = Limits {
-        is_over: Some(&is_over),
-        ..client.limits(None)
-    };
-    let answer = match client.send(&Request::RateLimit { key, request }, limits) {
+    let deadline = client.deadline(None).ended_by(&is_over);
+    let answer = match client.send(&Request::RateLimit { key, request }, deadline) {
         Ok(answer) => answer,
         // The thread stopped waiting, because the call must end. An admission that Redis has booked stays booked.
         Err(failure) if is_over() && failure.is_transient() => {

@@ -38,7 +38,7 @@ use crate::engine::process_lease::{Entry, ProcessLease, Signal, WaitingThread};
 use crate::engine::watch::LossHandler;
 use crate::error::{Failure, LostCause, Result};
 use crate::message::{GiveBack, Gone};
-use crate::store::Limits;
+use crate::store::Deadline;
 use crate::sync::Arc;
 
 /// The way in which a guard ends.
@@ -153,18 +153,18 @@ impl Leases {
             .add_release_task(&self.client, entry, release_task, Some(place));
     }
 
-    /// Does steps 4 and 5 on this thread. Sends the requests within `limits`: a release, and a hand-over if Redis answers
+    /// Does steps 4 and 5 on this thread. Sends the requests in this time: a release, and a hand-over if Redis answers
     /// that others wait. If a request fails, the renewal thread repeats it. If Redis did not have the lock under this
     /// owner, returns whether the lock was removed or taken.
     pub(super) fn send_release(
         &self,
         entry: &Arc<Entry>,
         mut release_task: ReleaseTask,
-        limits: Limits<'_>,
+        deadline: Deadline<'_>,
     ) -> Result<Option<Gone>, Failure> {
         loop {
             let verb = release_task.verb(self.client.now());
-            let answer = self.client.send(&entry.request(&verb), limits);
+            let answer = self.client.send(&entry.request(&verb), deadline);
             let now = self.client.now();
             let (next, result) = match answer {
                 Ok(answer) => {

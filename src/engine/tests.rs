@@ -28,7 +28,7 @@ use crate::guard::{Lease, LeaseState, LockGuard};
 use crate::lock::{Handle, mutex};
 use crate::message::{Renewed, Reply, Request, Verb};
 use crate::random::SystemRng;
-use crate::store::{Answer, DedicatedConnection, Limits, PubSubEvent, Store};
+use crate::store::{Answer, Deadline, DedicatedConnection, PubSubEvent, Store};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, thread};
 
 /// A short lease: it ends during the test, or the test moves the clock.
@@ -86,7 +86,7 @@ fn answer(reply: Result<Reply, Failure>) -> Result<Answer, Failure> {
 }
 
 impl Store for Fake {
-    fn call(&self, request: &Request<'_>, _: Limits<'_>) -> Result<Answer, Failure> {
+    fn call(&self, request: &Request<'_>, _: Deadline<'_>) -> Result<Answer, Failure> {
         answer((self.pool.lock())(request))
     }
 

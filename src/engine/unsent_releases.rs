@@ -4,7 +4,6 @@
 use crate::core::attempt::Attempt;
 use crate::engine::process_lease::Entry;
 use crate::engine::way_in::WayIn;
-use crate::store::Limits;
 use crate::sync::Arc;
 
 impl WayIn<'_> {
@@ -43,11 +42,8 @@ impl WayIn<'_> {
                 renewal.add_release_task(&leases.client, &released, release_task, None);
             } else {
                 // If the request fails, the renewal thread repeats it.
-                let limits = Limits {
-                    is_over: Some(&is_over),
-                    ..self.client.limits(Some(until))
-                };
-                leases.send_release(&released, release_task, limits).ok();
+                let deadline = self.client.deadline(Some(until)).ended_by(&is_over);
+                leases.send_release(&released, release_task, deadline).ok();
             }
         }
     }
@@ -56,11 +52,9 @@ impl WayIn<'_> {
     /// as one request may.
     pub(super) fn release_lingering(&self) {
         let is_over = || self.is_over();
-        let limits = Limits {
-            is_over: Some(&is_over),
-            ..self.client.limits(Some(self.end_of_releases()))
-        };
+        let deadline = self.client.deadline(Some(self.end_of_releases()));
+        let deadline = deadline.ended_by(&is_over);
         self.leases
-            .release_lingering_on(self.call.target.keys(), limits);
+            .release_lingering_on(self.call.target.keys(), deadline);
     }
 }

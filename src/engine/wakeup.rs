@@ -419,7 +419,7 @@ mod tests {
     use super::*;
     use crate::message::Request;
     use crate::random::SystemRng;
-    use crate::store::{Answer, DedicatedConnection, Limits, Store};
+    use crate::store::{Answer, Deadline, DedicatedConnection, Store};
 
     const START: Time = Time::from_nanos(1 << 50);
 
@@ -444,7 +444,7 @@ mod tests {
     where
         F: Fn(&mut dyn FnMut(PubSubEvent<'_>) -> bool) -> Result<(), Failure> + Send + Sync,
     {
-        fn call(&self, _: &Request<'_>, _: Limits<'_>) -> Result<Answer, Failure> {
+        fn call(&self, _: &Request<'_>, _: Deadline<'_>) -> Result<Answer, Failure> {
             unreachable!("the wakeup thread sends no request")
         }
 

@@ -144,6 +144,11 @@ impl Failure {
         }
     }
 
+    /// Returns the same failure of a request that has had this outcome.
+    pub(crate) fn with(self, outcome: Outcome) -> Self {
+        Self { outcome, ..self }
+    }
+
     /// Returns the failure of a request whose reply belongs to another request. Redis may have carried the request
     /// out.
     pub(crate) fn another_question() -> Self {

@@ -1,41 +1,12 @@
-//! The store as the layers above see it: its trait, and the limits and answers of a request.
+//! The store as the layers above see it: its trait, and the answers to requests.
 
 use std::time::Duration;
 
 use crate::clock::Time;
 use crate::error::Failure;
 use crate::message::{Reply, Request};
+use crate::store::deadline::Deadline;
 use crate::sync::Arc;
-
-/// The limits of a request, in addition to the time limits of connecting and of input and output.
-#[derive(Clone, Copy)]
-pub(crate) struct Limits<'a> {
-    /// How long to wait for a free connection.
-    pub(crate) checkout: Duration,
-    /// How long the request may take, with connecting.
-    pub(crate) whole: Duration,
-    /// Whether it goes before requests of threads that only ask for a lock. A holder's requests always do.
-    pub(crate) has_priority: bool,
-    /// Whether the caller waits for the lock, and so through a failure of the server.
-    pub(crate) is_of_a_wait: bool,
-    /// Returns whether the caller has ended the call. A thread that waits for a connection or a master looks often. So does
-    /// one that lets another thread read its answer.
-    pub(crate) is_over: Option<&'a (dyn Fn() -> bool + Sync)>,
-}
-
-impl Limits<'_> {
-    pub(super) fn is_over(&self) -> bool {
-        self.is_over.is_some_and(|is_over| is_over())
-    }
-}
-
-/// How often a thread looks whether its call is over, while it waits for a pooled connection, for a master, or for an
-/// answer that another thread reads.
-pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// The shortest time limit of a request, however late it is sent. With less time no request would succeed, and the
-/// result would be "unavailable" although the server would have granted the lock.
-pub(crate) const LEAST: Duration = Duration::from_millis(100);
 
 /// The reply to a request, and whether the request was sent twice.
 #[derive(Clone, Debug)]
@@ -77,8 +48,9 @@ pub(crate) struct NodeReport {
 
 /// The way of the layers above to Redis.
 pub(crate) trait Store: Send + Sync {
-    /// Sends a request on a pooled connection, and returns the reply. Blocks until there is a reply or a failure.
-    fn call(&self, request: &Request<'_>, limits: Limits<'_>) -> Result<Answer, Failure>;
+    /// Sends a request on a pooled connection, and returns the reply. Blocks until there is a reply or a failure. The time
+    /// limits of connecting, and of input and output, hold too.
+    fn call(&self, request: &Request<'_>, deadline: Deadline<'_>) -> Result<Answer, Failure>;
 
     /// Returns whether all names of one request must share a slot.
     fn has_slots(&self) -> bool {

@@ -4,7 +4,7 @@
 //! [`Store`]. So a store of several nodes, or of a test, can replace it. On a cluster the keys of one script must share a
 //! slot ([`Store::has_slots`]). Every other node holds all keys, whatever their slots.
 //!
-//! Each folder uses only the folders below it in this table, and `api`.
+//! Each folder uses only the folders below it in this table, `api` and `deadline`.
 //!
 //! | folder | its subject |
 //! | --- | --- |
@@ -12,12 +12,14 @@
 //! | [`server`] | one server: connecting, the pool, shared connections, error answers |
 //! | [`transport`] | bytes and replies, each with a time limit |
 //!
-//! `api` has the trait [`Store`], and the limits and answers of a request.
+//! `api` has the trait [`Store`], and the answers to requests. `deadline` has the time of a call.
 
 mod api;
+mod deadline;
 pub(crate) mod server;
 pub(crate) mod topology;
 pub(crate) mod transport;
 
-use api::LOOK_EVERY;
-pub(crate) use api::{Answer, DedicatedConnection, LEAST, Limits, NodeReport, PubSubEvent, Store};
+pub(crate) use api::{Answer, DedicatedConnection, NodeReport, PubSubEvent, Store};
+use deadline::LOOK_EVERY;
+pub(crate) use deadline::{Deadline, LEAST, Phase};

@@ -157,7 +157,7 @@ impl<F> Store for Concurrent<F>
 where
     F: Fn(&Arc<str>) -> Result<Reply, Failure> + Send + Sync,
 {
-    fn call(&self, request: &Request<'_>, _: Limits<'_>) -> Result<Answer, Failure> {
+    fn call(&self, request: &Request<'_>, _: Deadline<'_>) -> Result<Answer, Failure> {
         answer(match request {
             Request::Adopt { adopt, .. } => (self.0)(&adopt.owner),
             request => generous()(request),

@@ -16,8 +16,8 @@ struct Listening {
 }
 
 impl Store for Listening {
-    fn call(&self, request: &Request<'_>, limits: Limits<'_>) -> Result<Answer, Failure> {
-        Store::call(&self.fake, request, limits)
+    fn call(&self, request: &Request<'_>, deadline: Deadline<'_>) -> Result<Answer, Failure> {
+        Store::call(&self.fake, request, deadline)
     }
 
     fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {

@@ -10,7 +10,7 @@ struct Refusing {
 }
 
 impl Store for Refusing {
-    fn call(&self, request: &Request<'_>, _: Limits<'_>) -> Result<Answer, Failure> {
+    fn call(&self, request: &Request<'_>, _: Deadline<'_>) -> Result<Answer, Failure> {
         answer(generous()(request))
     }
 

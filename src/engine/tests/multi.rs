@@ -8,8 +8,8 @@ use crate::name::LockKey;
 struct Slotted(Fake);
 
 impl Store for Slotted {
-    fn call(&self, request: &Request<'_>, limits: Limits<'_>) -> Result<Answer, Failure> {
-        self.0.call(request, limits)
+    fn call(&self, request: &Request<'_>, deadline: Deadline<'_>) -> Result<Answer, Failure> {
+        self.0.call(request, deadline)
     }
 
     fn has_slots(&self) -> bool {

@@ -13,14 +13,14 @@ struct Calling {
 }
 
 impl Store for Arc<Calling> {
-    fn call(&self, request: &Request<'_>, limits: Limits<'_>) -> Result<Answer, Failure> {
+    fn call(&self, request: &Request<'_>, deadline: Deadline<'_>) -> Result<Answer, Failure> {
         if let Request::Lock {
             verb: Verb::Acquire { ask, .. },
             ..
         } = request
         {
             let mut priorities = self.priorities.lock();
-            priorities.push(limits.has_priority);
+            priorities.push(deadline.has_priority);
             if priorities.len() == 2 {
                 let wakeup = self.wakeup.get().expect("it is set");
                 wakeup.message("leasehold:its own", ask.owner.as_bytes());

@@ -22,7 +22,7 @@ struct HandingOver {
 }
 
 impl Store for Arc<HandingOver> {
-    fn call(&self, request: &Request<'_>, _: Limits<'_>) -> Result<Answer, Failure> {
+    fn call(&self, request: &Request<'_>, _: Deadline<'_>) -> Result<Answer, Failure> {
         let Request::Lock {
             verb: Verb::Acquire { ask, .. },
             ..

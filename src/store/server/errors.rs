@@ -13,82 +13,67 @@
 use std::fmt;
 use std::io;
 
-use crate::config::Server;
+use redis::Value;
+
 use crate::error::{Failure, FailureKind, Outcome, on_a_line};
+use crate::store::server::refusal::refusal;
 use crate::store::server::route::Route;
-use crate::store::transport::socket::{CLOSED, TransportError};
+use crate::store::transport::socket::TransportError;
 use crate::sync::Arc;
-
-/// The failure of one request.
-pub(crate) enum RequestError {
-    /// The server has answered with an error, and will do no more of the request; or the request was not sent.
-    Answered(Failure),
-    /// The other side closed the connection.
-    Closed(io::Error),
-    /// The connection failed before the request was written.
-    NotSent,
-    /// Any other fault of the connection. It is unknown whether the server executed the request.
-    Broken(TransportError),
-}
-
-impl RequestError {
-    pub(crate) fn of(fault: TransportError) -> Self {
-        match fault {
-            TransportError::Io(error) if CLOSED.contains(&error.kind()) => Self::Closed(error),
-            TransportError::NotSent => Self::NotSent,
-            fault => Self::Broken(fault),
-        }
-    }
-
-    pub(crate) fn into_failure(self, route: &Route) -> Failure {
-        match self {
-            Self::Answered(failure) => failure,
-            Self::Closed(error) => route.broken(TransportError::Io(error)),
-            Self::NotSent => route.broken(TransportError::NotSent),
-            Self::Broken(fault) => route.broken(fault),
-        }
-    }
-}
 
 impl Route {
     /// Returns the failure that a fault means for a request. Notes the fault if the server may have lost its data.
     pub(crate) fn broken(&self, fault: TransportError) -> Failure {
-        if let TransportError::Io(error) = &fault {
-            self.cuts.note_error(error);
+        let address = &self.server.address;
+        match fault {
+            TransportError::Io(error) => {
+                self.cuts.note_error(&error);
+                Failure {
+                    kind: FailureKind::Unavailable,
+                    outcome: Outcome::Unknown,
+                    timed_out: error.kind() == io::ErrorKind::TimedOut,
+                    cause: Arc::new(At {
+                        address: Arc::clone(address),
+                        error,
+                    }),
+                }
+            }
+            TransportError::CallerLeft => {
+                let words = "the caller ended the call before the reply came";
+                Failure::plain(FailureKind::CallerLeft, Outcome::Unknown, words)
+            }
+            TransportError::Distrusted => {
+                let words = "the answer to another request on the connection was no reply to it";
+                let words = format!("{address}: {words}");
+                Failure::plain(FailureKind::Unavailable, Outcome::Unknown, words)
+            }
+            TransportError::NotSent => {
+                let words = format!("{address}: the connection ended before the request was sent");
+                Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words)
+            }
+            // No Redis server sends such an answer, so a retry would not help.
+            TransportError::Malformed(what) => {
+                let words = format!(
+                    "{address}: {}",
+                    on_a_line(&self.server.without_password(&what))
+                );
+                Failure::plain(FailureKind::Protocol, Outcome::Unknown, words)
+            }
         }
-        broken(&self.server, fault)
     }
-}
 
-fn broken(server: &Server, fault: TransportError) -> Failure {
-    let address = &server.address;
-    match fault {
-        TransportError::Io(error) => Failure {
-            kind: FailureKind::Unavailable,
-            outcome: Outcome::Unknown,
-            timed_out: is_late(&error),
-            cause: Arc::new(At {
-                address: Arc::clone(address),
-                error,
-            }),
-        },
-        TransportError::CallerLeft => {
-            let words = "the caller ended the call before the reply came";
-            Failure::plain(FailureKind::CallerLeft, Outcome::Unknown, words)
-        }
-        TransportError::Distrusted => {
-            let words = "the answer to another request on the connection was no reply to it";
-            let words = format!("{address}: {words}");
-            Failure::plain(FailureKind::Unavailable, Outcome::Unknown, words)
-        }
-        TransportError::NotSent => {
-            let words = format!("{address}: the connection ended before the request was sent");
-            Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words)
-        }
-        // No Redis server sends such an answer, so a retry would not help.
-        TransportError::Malformed(what) => {
-            let words = format!("{address}: {}", on_a_line(&server.without_password(&what)));
-            Failure::plain(FailureKind::Protocol, Outcome::Unknown, words)
+    /// Returns the failure that an error answer means for a request. Notes the answer if the server may have lost its
+    /// data.
+    pub(crate) fn refused(&self, error: redis::ServerError) -> Failure {
+        self.cuts.note_answer(&error);
+        refusal(&self.server, error)
+    }
+
+    /// Returns an answer that is no error.
+    pub(crate) fn accepted(&self, answer: Value) -> Result<Value, Failure> {
+        match answer {
+            Value::ServerError(error) => Err(self.refused(error)),
+            answer => Ok(answer),
         }
     }
 }
@@ -96,14 +81,6 @@ fn broken(server: &Server, fault: TransportError) -> Failure {
 /// Returns the transient failure of a request that was not sent.
 pub(crate) fn unavailable(words: impl Into<String>) -> Failure {
     Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words)
-}
-
-/// Returns whether an error reports only that the time limit was over.
-pub(crate) fn is_late(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock
-    )
 }
 
 /// Returns whether a request failed because the connection broke, or could not be opened, while time was left.
@@ -115,7 +92,7 @@ pub(crate) fn was_cut(failure: &Failure) -> bool {
 #[derive(Debug)]
 struct At {
     address: Arc<str>,
-    error: io::Error,
+    error: Arc<io::Error>,
 }
 
 impl fmt::Display for At {
@@ -126,6 +103,6 @@ impl fmt::Display for At {
 
 impl std::error::Error for At {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
+        Some(&*self.error)
     }
 }

@@ -6,16 +6,19 @@
 //!
 //! No request was sent yet. So a failure in any of these steps is certain: nothing was executed.
 
+use std::time::{Duration, Instant};
+
 use redis::Value;
 
 use crate::config::Server;
 use crate::error::{Failure, FailureKind, Outcome, ServerMode};
-use crate::script::Command;
-use crate::store::server::errors::RequestError;
+use crate::message::Request;
+use crate::script::{self, Command};
 use crate::store::server::refusal::{refusal, refused_database, refused_login};
-use crate::store::server::route::{Budget, Route};
+use crate::store::server::route::Route;
 use crate::store::server::server_info;
-use crate::store::transport::socket::{Socket, TransportError};
+use crate::store::transport::socket::Socket;
+use crate::store::{Deadline, Phase};
 use crate::sync::Ordering;
 
 /// Reads an error answer to a step of the login.
@@ -25,18 +28,19 @@ type Refused = fn(&Server, redis::ServerError) -> Failure;
 ///
 /// A server may leave that question without an answer, if something on the way swallows it. If such a server answers a
 /// PING on a new connection, nobody asks it again. If it does not, the next connection asks.
-pub(crate) fn connect(route: &Route, budget: &Budget) -> Result<Socket, Failure> {
-    let mut open = log_in(route, budget)?;
+pub(crate) fn connect(route: &Route, deadline: &mut Deadline<'_>) -> Result<Socket, Failure> {
+    let mut open = log_in(route, deadline)?;
     if route.asked_about_itself.swap(true, Ordering::Relaxed) {
         return Ok(open);
     }
     let mut ask = |command: &Command| {
         // The other half of the time is for a new connection, if there is no answer.
-        let answered = open.request(command, budget.left(route.io_timeout) / 2);
-        match answered.map_err(RequestError::of)? {
+        let half = deadline.phase(Phase::LogIn, route.io_timeout).left() / 2;
+        let answered = open.request(command, deadline.phase(Phase::LogIn, half));
+        match answered.map_err(|_| None)? {
             // In such a state, such as loading, the server answers no request.
             Value::ServerError(error) => match refusal(&route.server, error.clone()) {
-                failure if failure.is_transient() => Err(RequestError::Answered(failure)),
+                failure if failure.is_transient() => Err(Some(failure)),
                 _ => Ok(Value::ServerError(error)),
             },
             value => Ok(value),
@@ -51,8 +55,9 @@ pub(crate) fn connect(route: &Route, budget: &Budget) -> Result<Socket, Failure>
             "its mode",
         )),
         Ok(Some(mode)) => Err(Failure::unsupported(mode)),
-        Err(RequestError::Answered(failure)) => Err(failure),
-        Err(_) => log_in_to_a_server(route, budget),
+        Err(Some(failure)) => Err(failure),
+        // No answer came.
+        Err(None) => log_in_to_a_server(route, deadline),
     };
     if connected.is_err() {
         route.asked_about_itself.store(false, Ordering::Relaxed);
@@ -61,20 +66,21 @@ pub(crate) fn connect(route: &Route, budget: &Budget) -> Result<Socket, Failure>
 }
 
 /// Connects, logs in, and sends a PING to find out whether the server answers.
-fn log_in_to_a_server(route: &Route, budget: &Budget) -> Result<Socket, Failure> {
-    let mut open = log_in(route, budget)?;
-    match open.request(&Command::new("PING"), budget.left(route.io_timeout)) {
-        Ok(_) => Ok(open),
-        Err(fault) => Err(certain(route.broken(fault))),
-    }
+fn log_in_to_a_server(route: &Route, deadline: &mut Deadline<'_>) -> Result<Socket, Failure> {
+    let mut open = log_in(route, deadline)?;
+    let time = deadline.phase(Phase::LogIn, route.io_timeout);
+    let answered = open.request(&Command::new("PING"), time);
+    answered.map_err(|fault| route.broken(fault).with(Outcome::NotExecuted))?;
+    Ok(open)
 }
 
 /// Connects and logs in.
-pub(crate) fn log_in(route: &Route, budget: &Budget) -> Result<Socket, Failure> {
+pub(crate) fn log_in(route: &Route, deadline: &mut Deadline<'_>) -> Result<Socket, Failure> {
     let login = route.server.info.redis_settings();
-    let limit = budget.left(route.connect_timeout);
-    let mut open = Socket::connect(route.server.info.addr(), &route.resolver, limit)
-        .map_err(|error| certain(route.broken(TransportError::Io(error))))?;
+    let certain = |fault| route.broken(fault).with(Outcome::NotExecuted);
+    let time = deadline.phase(Phase::Connect, route.connect_timeout);
+    let mut open =
+        Socket::connect(route.server.info.addr(), &route.resolver, time).map_err(certain)?;
     let (mut commands, mut refused) = (Vec::new(), Vec::<Refused>::new());
     if login.password().is_some() || login.username().is_some() {
         let mut auth = Command::new("AUTH");
@@ -90,31 +96,42 @@ pub(crate) fn log_in(route: &Route, budget: &Budget) -> Result<Socket, Failure> 
         commands.push(Command::new("SELECT").arg(login.db()).to_owned());
         refused.push(refused_database);
     }
+    let time = deadline.phase(Phase::LogIn, route.io_timeout);
+    let answers = open.requests(&commands, time).map_err(certain)?;
     // If the server rejects AUTH, it rejects SELECT too, so the first error answer counts.
-    let heard = |number: usize, answer| match answer {
-        Value::Okay => Ok(()),
-        Value::ServerError(error) => {
-            route.cuts.note_answer(&error);
-            Err(refused[number](&route.server, error))
+    for (answer, refused) in answers.into_iter().zip(refused) {
+        match answer {
+            Value::Okay => {}
+            Value::ServerError(error) => {
+                route.cuts.note_answer(&error);
+                return Err(refused(&route.server, error));
+            }
+            _ => {
+                let words = "the answer to the login is not OK";
+                return Err(Failure::plain(
+                    FailureKind::Protocol,
+                    Outcome::NotExecuted,
+                    words,
+                ));
+            }
         }
-        _ => {
-            let words = "the answer to the login is not OK";
-            Err(Failure::plain(
-                FailureKind::Protocol,
-                Outcome::NotExecuted,
-                words,
-            ))
-        }
-    };
-    open.requests(&commands, budget.left(route.io_timeout), heard)
-        .map_err(|fault| certain(route.broken(fault)))??;
+    }
     Ok(open)
 }
 
-/// Returns the same failure of a request that was certainly not executed.
-fn certain(failure: Failure) -> Failure {
-    Failure {
-        outcome: Outcome::NotExecuted,
-        ..failure
+/// Connects, logs in, and has the server load the script of renewals. Each of these steps has its own time limit. Returns
+/// what the last step took.
+pub(crate) fn connect_for_renewals(route: &Route) -> Result<(Socket, Duration), Failure> {
+    let mut open = connect(route, &mut Deadline::default())?;
+    // An empty renewal by digest, and in the same write by text, which loads the script. On a slow link the first lease
+    // would have no time for another round trip.
+    let by_digest = script::encode(&Request::Renew(&[]), &route.script_settings);
+    let by_text = by_digest.by_text();
+    let begun = Instant::now();
+    let asked = open.requests(&[by_digest, by_text], Deadline::after(route.io_timeout));
+    let answers = asked.map_err(|fault| route.broken(fault))?;
+    for answer in answers.into_iter().skip(1) {
+        route.accepted(answer)?;
     }
+    Ok((open, begun.elapsed()))
 }

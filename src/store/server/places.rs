@@ -12,13 +12,14 @@
 //! weakly, and ends with it.
 
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
 
-use crate::error::{Failure, FailureKind, Outcome};
+use crate::error::Failure;
 use crate::panics::survived;
-use crate::store::LOOK_EVERY;
+use crate::store::Deadline;
+use crate::store::server::errors::unavailable;
 use crate::sync::{Arc, Weak};
 
 /// How long an unused connection is kept, and how often the pool looks for such connections. A held lock needs none.
@@ -144,57 +145,18 @@ impl<L: Pooled> Places<L> {
     }
 }
 
-/// The limits of a thread's wait at the gate.
-pub(crate) struct PlaceWait<'a> {
-    begun: Instant,
-    /// The last reading of the clock, because a reading takes a tenth as long as a call without waits.
-    pub(crate) now: Instant,
-    limit: Duration,
-    /// Returns whether the call is over. It is called every [`LOOK_EVERY`].
-    pub(crate) is_over: Option<&'a (dyn Fn() -> bool + Sync)>,
-}
-
-impl<'a> PlaceWait<'a> {
-    /// Makes the limits of a wait that begins now.
-    pub(crate) fn new(
-        now: Instant,
-        limit: Duration,
-        is_over: Option<&'a (dyn Fn() -> bool + Sync)>,
-    ) -> Self {
-        Self {
-            begun: now,
-            now,
-            limit,
-            is_over,
-        }
-    }
-
-    /// Reads the clock, and returns how long to wait before the next look; `None` if the time or the call is over.
-    pub(crate) fn slice(&mut self) -> Option<Duration> {
-        self.now = Instant::now();
-        let left = self.limit.saturating_sub(self.now - self.begun);
-        (!left.is_zero() && !self.is_over()).then(|| left.min(LOOK_EVERY))
-    }
-
-    pub(crate) fn is_over(&self) -> bool {
-        self.is_over.is_some_and(|is_over| is_over())
-    }
-
-    /// Returns the failure of a call that got no connection.
-    pub(crate) fn failure(&self) -> Failure {
-        let words = format!(
-            "no pooled connection became free within {:.0?}",
-            self.begun.elapsed()
-        );
-        Failure {
-            timed_out: true,
-            ..Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words)
-        }
+/// Returns the failure of a call that got no connection.
+pub(crate) fn no_place(wait: &Deadline<'_>) -> Failure {
+    Failure {
+        timed_out: true,
+        ..unavailable(wait.timed_out().to_string())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
     use crate::sync::{AtomicU32, Ordering, thread};
 

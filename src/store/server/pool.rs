@@ -5,10 +5,11 @@
 //! hand-over: if it does not ask soon, it loses its turn.
 
 use std::ops::{Deref, DerefMut};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::error::Failure;
-use crate::store::server::places::{IDLE, PlaceWait, Places, Pooled, TakenPlace};
+use crate::store::server::places::{IDLE, Places, Pooled, TakenPlace, no_place};
+use crate::store::{Deadline, Phase};
 use crate::sync::{Arc, Condvar, Mutex};
 
 /// A pool of links, with a gate before it.
@@ -21,7 +22,7 @@ pub(crate) struct Pool<L: Pooled> {
 }
 
 /// A place that a thread has taken. Its drop gives the place back.
-struct PoolPlace<'a, L: Pooled> {
+pub(crate) struct PoolPlace<'a, L: Pooled> {
     pool: &'a Pool<L>,
     /// `None` during its drop.
     place: Option<TakenPlace<L>>,
@@ -47,29 +48,23 @@ impl<L: Pooled> Pool<L> {
         self.notify(*self.waiting.lock());
     }
 
-    /// Waits for a free place. With priority it waits before all others. Every [`LOOK_EVERY`](crate::store::LOOK_EVERY) it
-    /// calls `is_over`, and stops waiting if the call is over.
+    /// Waits for a free place. With priority it waits before all others.
     ///
     /// # Errors
     ///
-    /// Returns [`FailureKind::Unavailable`](crate::error::FailureKind) if no place became free within `wait`, or before
-    /// the call was over.
-    pub(crate) fn take(
-        &self,
-        wait: Duration,
-        has_priority: bool,
-        is_over: Option<&(dyn Fn() -> bool + Sync)>,
-    ) -> Result<impl DerefMut<Target = L>, Failure> {
-        let mut wait = PlaceWait::new(Instant::now(), wait, is_over);
-        let own = usize::from(!has_priority);
+    /// Returns [`FailureKind::Unavailable`](crate::error::FailureKind) if no place became free in time, or before the
+    /// call was over.
+    pub(crate) fn take(&self, deadline: &mut Deadline<'_>) -> Result<PoolPlace<'_, L>, Failure> {
+        let mut wait = deadline.phase(Phase::Checkout, deadline.checkout);
+        let own = usize::from(!wait.has_priority);
         let mut waiting = self.waiting.lock();
         let place = loop {
-            if has_priority || waiting[0] == 0 {
+            if wait.has_priority || waiting[0] == 0 {
                 if let Some(place) = self.places.try_take() {
                     break Some(place);
                 }
             }
-            let Some(slice) = wait.slice() else {
+            let Some(slice) = wait.next_look() else {
                 break None;
             };
             waiting[own] += 1;
@@ -79,13 +74,14 @@ impl<L: Pooled> Pool<L> {
         // Only this thread was notified. If a place is free, another thread may take it.
         self.notify(*waiting);
         drop(waiting);
+        deadline.after_checkout(&wait);
         let place = place.map(|place| PoolPlace {
             pool: self,
             place: Some(place),
         });
         // One more look, so that no request of a call that is over delays others.
         let place = place.filter(|_| !wait.is_over());
-        place.ok_or_else(|| wait.failure())
+        place.ok_or_else(|| no_place(&wait))
     }
 
     /// Wakes a thread that waits, first those with priority, if there is a free place.
@@ -121,6 +117,8 @@ impl<L: Pooled> DerefMut for PoolPlace<'_, L> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
     use crate::sync::{AtomicBool, AtomicU32, Ordering, thread};
 
@@ -130,6 +128,13 @@ mod tests {
 
     impl Pooled for Nothing {
         fn close_if_idle(&mut self, _: Duration) {}
+    }
+
+    /// Returns the deadline of a call that waits this long for a place.
+    fn within(limit: Duration, has_priority: bool) -> Deadline<'static> {
+        let mut deadline = Deadline::after(limit);
+        deadline.has_priority = has_priority;
+        deadline
     }
 
     fn pool(size: u32) -> Arc<Pool<Nothing>> {
@@ -144,19 +149,19 @@ mod tests {
             let pool = pool(size);
             let (waiting, served) = (AtomicU32::new(0), AtomicU32::new(0));
             let mut held: Vec<_> = (0..size)
-                .map(|_| pool.take(SOON, false, None).expect("it is free"))
+                .map(|_| pool.take(&mut within(SOON, false)).expect("it is free"))
                 .collect();
             thread::scope(|scope| {
                 for _ in 0..ASKING {
                     scope.spawn(|| {
                         waiting.fetch_add(1, Ordering::SeqCst);
-                        let link = pool.take(SOON, false, None).expect("it comes free");
+                        let link = pool.take(&mut within(SOON, false)).expect("it comes free");
                         served.fetch_add(1, Ordering::SeqCst);
                         drop(link);
                     });
                 }
                 let with_priority = scope.spawn(|| {
-                    let link = pool.take(SOON, true, None).expect("it comes free");
+                    let link = pool.take(&mut within(SOON, true)).expect("it comes free");
                     let before = served.load(Ordering::SeqCst);
                     drop(link);
                     before
@@ -177,30 +182,33 @@ mod tests {
     #[test]
     fn a_wait_ends_at_its_time_limit() {
         let pool = pool(1);
-        let held = pool.take(SOON, false, None).expect("it is free");
+        let held = pool.take(&mut within(SOON, false)).expect("it is free");
         let short = Duration::from_millis(20);
         for has_priority in [false, true] {
             let started = Instant::now();
-            assert!(pool.take(short, has_priority, None).is_err());
+            assert!(pool.take(&mut within(short, has_priority)).is_err());
             assert!(started.elapsed() >= short);
         }
         drop(held);
         for has_priority in [true, false, true] {
-            assert!(pool.take(SOON, has_priority, None).is_ok());
+            assert!(pool.take(&mut within(SOON, has_priority)).is_ok());
         }
     }
 
     #[test]
     fn a_call_that_is_over_does_not_wait_for_a_place() {
         let pool = pool(1);
-        let held = pool.take(SOON, false, None).expect("it is free");
+        let held = pool.take(&mut within(SOON, false)).expect("it is free");
         let over = AtomicBool::new(false);
         let is_over = || over.load(Ordering::SeqCst);
         thread::scope(|scope| {
             // One thread waits at the gate, the other for a place.
             let waits = [false, true].map(|has_priority| {
                 let (pool, is_over) = (&pool, &is_over);
-                scope.spawn(move || pool.take(SOON * 10, has_priority, Some(is_over)).is_err())
+                scope.spawn(move || {
+                    let mut deadline = within(SOON * 10, has_priority).ended_by(is_over);
+                    pool.take(&mut deadline).is_err()
+                })
             });
             over.store(true, Ordering::SeqCst);
             let begun = Instant::now();
@@ -211,7 +219,8 @@ mod tests {
         });
         drop(held);
         // A call that is over does not get a free place either.
-        assert!(pool.take(SOON, false, Some(&is_over)).is_err());
-        assert!(pool.take(SOON, false, None).is_ok());
+        let mut over = within(SOON, false).ended_by(&is_over);
+        assert!(pool.take(&mut over).is_err());
+        assert!(pool.take(&mut within(SOON, false)).is_ok());
     }
 }

@@ -7,7 +7,6 @@
 //! 4. Report each message. If nothing comes for three seconds, send a PING: a dead peer sends nothing either. If no answer
 //!    comes within `io_timeout`, the connection is broken.
 
-use std::io;
 use std::time::Duration;
 
 use redis::Value;
@@ -15,11 +14,11 @@ use redis::Value;
 use crate::config::Server;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::script::Command;
-use crate::store::PubSubEvent;
 use crate::store::server::login::connect;
 use crate::store::server::refusal::refusal;
-use crate::store::server::route::{Budget, Route};
-use crate::store::transport::socket::{Socket, TransportError};
+use crate::store::server::route::Route;
+use crate::store::transport::socket::Socket;
+use crate::store::{Deadline, Phase, PubSubEvent};
 
 /// How long one wait for a message is.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -44,7 +43,7 @@ fn subscribe_and_listen(
     channels: &[&str],
     hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
 ) -> Result<(), Failure> {
-    let mut open = connect(route, &Budget::unlimited())?;
+    let mut open = connect(route, &mut Deadline::default())?;
     if let Some(failure) = subscribe(&mut open, route, route.io_timeout, channels)? {
         hear(PubSubEvent::Muted(&failure));
     }
@@ -55,7 +54,7 @@ fn subscribe_and_listen(
     let broken = |fault| route.broken(fault);
     let mut silences = 0;
     loop {
-        let said = open.next(SILENCE).map_err(broken)?;
+        let said = open.next(Deadline::after(SILENCE)).map_err(broken)?;
         silences = if said.is_some() { 0 } else { silences + 1 };
         let said = said.map(|said| PushMessage::of(&route.server, said));
         let go_on = match said.transpose()? {
@@ -71,7 +70,8 @@ fn subscribe_and_listen(
             return Ok(());
         }
         if silences == SILENCES_TO_PING {
-            open.send(&Command::new("PING"), route.io_timeout)
+            let mut time = Deadline::after(route.io_timeout);
+            open.send(&Command::new("PING"), &mut time)
                 .map_err(broken)?;
         } else if silences > SILENCES_TO_PING
             && SILENCE * (silences - SILENCES_TO_PING) >= route.io_timeout
@@ -92,12 +92,14 @@ pub(crate) fn subscribe(
     let server = &route.server;
     let broken = |fault| route.broken(fault);
     let publish = Command::new("PUBLISH").arg(channels[0]).arg("").to_owned();
-    let published = open.request(&publish, limit).map_err(broken)?;
+    let published = open.request(&publish, Deadline::after(limit));
+    let published = published.map_err(broken)?;
     let subscribe = Command::new("SUBSCRIBE").arg(channels).to_owned();
-    open.send(&subscribe, limit).map_err(broken)?;
+    let mut time = Deadline::after(limit);
+    open.send(&subscribe, &mut time).map_err(broken)?;
     // The server checks the rights for all channels together. So the first confirmation stands for all, and the
     // listener ignores the others.
-    let said = open.next(limit).map_err(broken)?;
+    let said = open.next(Deadline::after(limit)).map_err(broken)?;
     let said = said.ok_or_else(|| late(route))?;
     if !matches!(PushMessage::of(server, said)?, PushMessage::Confirmation) {
         return Err(nonsense());
@@ -163,5 +165,5 @@ fn nonsense() -> Failure {
 
 /// Returns the failure of a connection on which an answer is overdue.
 pub(crate) fn late(route: &Route) -> Failure {
-    route.broken(TransportError::Io(io::ErrorKind::TimedOut.into()))
+    route.broken(Phase::Request.timed_out().into())
 }

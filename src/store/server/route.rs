@@ -1,6 +1,6 @@
-//! The way to a server, and the time that a call on this way has.
+//! The way to a server.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::config::{Server, Settings};
 use crate::error::Failure;
@@ -56,53 +56,5 @@ pub(crate) fn route(server: Server, settings: &Settings) -> Route {
         asked_about_itself: Arc::default(),
         resolver: Arc::default(),
         cuts: Arc::default(),
-    }
-}
-
-/// The time of one step of a call.
-#[derive(Clone, Copy)]
-pub(crate) struct TimeSpan {
-    pub(crate) begun: Instant,
-    pub(crate) limit: Duration,
-}
-
-/// The time that a call still has.
-pub(crate) struct Budget {
-    pub(crate) started: Instant,
-    whole: Duration,
-}
-
-impl Budget {
-    pub(crate) fn new(whole: Duration) -> Self {
-        Self::since(Instant::now(), whole)
-    }
-
-    /// Returns a budget that begins now.
-    pub(crate) fn since(now: Instant, whole: Duration) -> Self {
-        Self {
-            started: now,
-            whole,
-        }
-    }
-
-    /// Returns a budget for steps that have time limits of their own.
-    pub(crate) fn unlimited() -> Self {
-        Self::new(Duration::MAX)
-    }
-
-    /// Returns the time for a step that may take at most `limit`. It is never zero, because zero would mean no limit.
-    pub(crate) fn left(&self, limit: Duration) -> Duration {
-        self.step(limit).limit
-    }
-
-    /// Returns the same, with the time at which the step begins.
-    pub(crate) fn step(&self, limit: Duration) -> TimeSpan {
-        let begun = Instant::now();
-        let passed = begun.saturating_duration_since(self.started);
-        let left = self.whole.saturating_sub(passed);
-        TimeSpan {
-            begun,
-            limit: limit.min(left).max(Duration::from_millis(1)),
-        }
     }
 }

@@ -28,7 +28,7 @@ use once_cell::sync::OnceCell;
 use crate::error::{Failure, Outcome};
 use crate::logging;
 use crate::panics::survived;
-use crate::store::LOOK_EVERY;
+use crate::store::Deadline;
 use crate::store::server::errors::unavailable;
 use crate::store::transport::socket::Socket;
 use crate::store::transport::waker::{readable, take_wakes, wake, wakers};
@@ -145,23 +145,20 @@ impl<T: Clone + Send + 'static> Finder<T> {
         self.findings.lock().number == number
     }
 
-    /// Blocks until `look` returns something, but for at most `limit`. Every [`LOOK_EVERY`] it calls `is_over`, and stops
-    /// waiting if the call is over. Starts the thread if it does not run.
+    /// Blocks until `look` returns something, or the time or the call is over. Starts the thread if it does not run.
     ///
     /// # Errors
     ///
     /// Returns the failure of the last check.
     pub(crate) fn wait<R>(
         self: &Arc<Self>,
-        limit: Duration,
-        is_over: &dyn Fn() -> bool,
+        mut deadline: Deadline<'_>,
         look: impl Fn(&Findings<T>) -> Option<R>,
     ) -> Result<R, Failure> {
         let mut findings = self.findings.lock();
         if let Some(seen) = look(&findings) {
             return Ok(seen);
         }
-        let deadline = Instant::now() + limit;
         if self.waker.get().is_none() {
             // Under the mutex, so no other thread has set it.
             self.waker.set(self.start()?).ok();
@@ -174,12 +171,11 @@ impl<T: Clone + Send + 'static> Finder<T> {
             if let Some(failure) = findings.failure.as_ref().filter(is_final) {
                 return Err(failure.clone());
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() || is_over() {
+            let Some(slice) = deadline.next_look() else {
                 let none = || unavailable(format!("no {} has answered in time", self.asked));
                 return Err(findings.failure.clone().unwrap_or_else(none));
-            }
-            findings = self.checked.wait_for(findings, left.min(LOOK_EVERY));
+            };
+            findings = self.checked.wait_for(findings, slice);
             if let Some(seen) = look(&findings) {
                 return Ok(seen);
             }
@@ -278,10 +274,7 @@ impl<T: Clone + Send + 'static> Finder<T> {
         findings.is_suspected = true;
         self.trusted.store(0, Ordering::Release);
         findings.failed += 1;
-        findings.failure = Some(Failure {
-            outcome: Outcome::NotExecuted,
-            ..failure
-        });
+        findings.failure = Some(failure.with(Outcome::NotExecuted));
         drop(findings);
         self.checked.notify_all();
     }
@@ -393,7 +386,7 @@ mod tests {
 
     fn trusted(finder: &Arc<Finder<&'static str>>) -> Option<(u64, &'static str)> {
         let look = |findings: &Findings<_>| findings.trusted().map(|(number, it)| (number, *it));
-        let seen = finder.wait(Duration::ZERO, &|| false, look).ok();
+        let seen = finder.wait(Deadline::after(Duration::ZERO), look).ok();
         assert_eq!(finder.trusted(), seen.map_or(0, |(number, _)| number));
         seen
     }
@@ -412,15 +405,13 @@ mod tests {
     #[test]
     fn a_call_that_is_over_waits_for_nothing() {
         let finder = finder();
-        let hour = Duration::from_secs(3600);
-        let waited = finder.wait(hour, &|| true, |findings| findings.found().copied());
+        let over = || Deadline::default().ended_by(&|| true);
+        let waited = finder.wait(over(), |findings| findings.found().copied());
         let failure = waited.expect_err("nothing is found");
         assert_eq!(failure.kind, FailureKind::Unavailable);
         assert!(failure.cause.to_string().contains("no server"));
         check(&finder, "a");
-        let waited = finder.wait(Duration::ZERO, &|| true, |findings| {
-            findings.found().copied()
-        });
+        let waited = finder.wait(over(), |findings| findings.found().copied());
         assert_eq!(waited.expect("it is found"), "a");
     }
 
@@ -471,7 +462,7 @@ mod tests {
         assert!(finder.has_failed());
         // The thread waits before it asks again.
         assert!(!finder.is_check_due());
-        let waited = finder.wait(Duration::ZERO, &|| false, |findings| {
+        let waited = finder.wait(Deadline::after(Duration::ZERO), |findings| {
             findings.trusted().map(drop)
         });
         let failure = waited.expect_err("it is gone");

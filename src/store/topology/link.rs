@@ -28,22 +28,21 @@
 //! A link notes each sign that the server may have lost its data ([`Route::cuts`]). The signs are a connection that the
 //! other side closed or refused, and a server that is loading or has become a replica.
 
-use std::time::{Duration, Instant};
+use std::mem;
+use std::time::Duration;
 
 use redis::Value;
 
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{Cursor, Renewed, Reply, Request, Verb};
 use crate::script::{self, Command};
-use crate::store::server::errors::{RequestError, is_late};
-use crate::store::server::login::connect;
-use crate::store::server::places::PlaceWait;
-use crate::store::server::refusal::{refusal, says};
-use crate::store::server::route::{Budget, Route};
+use crate::store::server::login::{connect, connect_for_renewals};
+use crate::store::server::refusal::says;
+use crate::store::server::route::Route;
 use crate::store::server::shared::{Connections, PooledConnection};
 use crate::store::topology::sentinel::{Discovery, check_role};
-use crate::store::transport::socket::{Socket, TransportError};
-use crate::store::{Answer, Limits, NodeReport};
+use crate::store::transport::socket::TransportError;
+use crate::store::{Answer, Deadline, DedicatedConnection, NodeReport, Phase};
 use crate::sync::Arc;
 
 mod connection;
@@ -62,7 +61,7 @@ pub(crate) struct Link<'a> {
     route: Arc<Route>,
     connection: LinkConnection<'a>,
     /// Whether ASKING goes before the request: a node of a cluster then serves a slot that is moving to it.
-    is_asking: bool,
+    pub(super) is_asking: bool,
     /// The measured round trip. `None` for a link of the pool, because each of its callers has a time limit.
     round_trip: Option<Duration>,
     /// Reports of the server by the renewal thread's requests, until that thread takes them.
@@ -83,16 +82,15 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// Makes a link for a request. Enters a connection of the pool, or takes a place for one, within `wait`.
+    /// Makes a link for a request. Enters a connection of the pool, or takes a place for one.
     pub(in crate::store) fn pooled(
         connections: &'a Connections,
         discovery: Option<&Arc<Discovery>>,
         request: &Request<'_>,
-        limits: Limits<'a>,
-        wait: &mut PlaceWait<'_>,
+        deadline: &mut Deadline<'_>,
     ) -> Result<Self, Failure> {
-        let mut pooled = PooledConnection::new(connections, request, limits);
-        let (master, route) = pooled.enter(wait)?;
+        let mut pooled = PooledConnection::new(connections, request, deadline.has_priority);
+        let (master, route) = pooled.enter(deadline)?;
         Ok(Self {
             discovery: discovery.cloned(),
             master,
@@ -105,14 +103,19 @@ impl<'a> Link<'a> {
     }
 
     /// Makes `route` the way to the master. Closes a connection to another server.
-    fn find(&mut self, limit: Duration) -> Result<(), Failure> {
+    fn find(&mut self, deadline: &mut Deadline<'_>) -> Result<(), Failure> {
         let Some(discovery) = &self.discovery else {
             return Ok(());
         };
         if discovery.is_current(self.master) {
             return Ok(());
         }
-        let (number, route) = discovery.master(limit)?;
+        let begun = deadline.now();
+        let found = discovery.master(deadline.phase(Phase::Master, self.route.connect_timeout));
+        if self.round_trip.is_some() {
+            deadline.leave_out(begun);
+        }
+        let (number, route) = found?;
         if number != self.master {
             self.connection.end(PooledConnection::close);
             (self.master, self.route) = (number, Arc::new(route));
@@ -130,104 +133,31 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// Connects. A master that cannot be reached is suspected.
-    fn connect(&self, budget: &Budget) -> Result<Socket, Failure> {
-        let open = connect(&self.route, budget);
-        if matches!(&open, Err(failure) if failure.is_transient()) {
+    /// Suspects the master if it cannot be reached.
+    fn suspect_after<T>(&self, connected: Result<T, Failure>) -> Result<T, Failure> {
+        if matches!(&connected, Err(failure) if failure.is_transient()) {
             self.suspect();
         }
-        open
+        connected
     }
 
-    /// Returns the meaning of a fault of the connection, and suspects the master. A caller that has left shows no fault.
-    fn failed(&self, fault: TransportError) -> RequestError {
-        if let TransportError::CallerLeft | TransportError::NotSent = fault {
-            return RequestError::of(fault);
+    /// Returns the meaning of a fault of the connection, and suspects the master. A caller that has left, or that has sent
+    /// nothing, shows no fault.
+    fn failed(&self, fault: TransportError) -> Failure {
+        if !matches!(fault, TransportError::CallerLeft | TransportError::NotSent) {
+            self.suspect();
         }
-        self.suspect();
-        RequestError::of(fault)
+        self.route.broken(fault)
     }
 
-    /// Connects, logs in, and makes the server load the script of renewals. Each of these steps has its own time limit.
-    /// Does nothing if the connection is open.
-    pub(crate) fn open_for_renewals(&mut self) -> Result<(), Failure> {
-        self.find(self.route.connect_timeout)?;
-        if self.connection.is_open() {
-            return Ok(());
-        }
-        self.connect_for_renewals()
-    }
-
-    fn connect_for_renewals(&mut self) -> Result<(), Failure> {
-        let mut open = self.connect(&Budget::unlimited())?;
-        // An empty renewal by digest, and in the same write by text, which loads the script. On a slow link the first
-        // lease would have no time for another round trip.
-        let renewal = Request::Renew(&[]);
-        let by_digest = script::encode(&renewal, &self.route.script_settings);
-        let by_text = by_digest.by_text();
-        let begun = Instant::now();
-        let heard = |number, answer| match answer {
-            Value::ServerError(error) if number > 0 => {
-                self.route.cuts.note_answer(&error);
-                Err(refusal(&self.route.server, error))
-            }
-            _ => Ok(()),
-        };
-        let asked = open.requests(&[by_digest, by_text], self.route.io_timeout, heard);
-        asked.map_err(|fault| self.failed(fault).into_failure(&self.route))??;
-        self.round_trip = self.round_trip.max(Some(begun.elapsed()));
-        self.connection.open(open, self.master);
-        Ok(())
-    }
-
-    /// Sends a request of the renewal thread, and returns the reply, within `limit`, or within two round trips if those
-    /// take longer.
-    pub(crate) fn call_and_measure(
-        &mut self,
-        request: &Request<'_>,
-        limit: Duration,
-    ) -> Result<Answer, Failure> {
-        let master = self.master;
-        let two_round_trips = self.round_trip.unwrap_or_default() * 2;
-        let mut budget = Budget::new(limit.max(two_round_trips));
-        let answer = self.call(request, &mut budget);
-        let took = budget.started.elapsed();
-        let is_unknown = |failure: &Failure| failure.outcome == Outcome::Unknown;
-        match &answer {
-            Ok(_) => self.note_round_trip(took, false),
-            Err(failure) if is_unknown(failure) && !self.connection.is_open() && took >= limit => {
-                self.note_round_trip(took, true);
-            }
-            Err(_) => {}
-        }
-        // A failure because the master has changed says nothing about the new one.
-        if answer.is_ok() || master == self.master {
-            let failure = answer.as_ref().err();
-            let failure = failure.filter(|failure| failure.is_of_the_connection());
-            self.reports.push(self.route.report(failure));
-        }
-        answer
-    }
-
-    pub(crate) fn take_reports(&mut self) -> Vec<NodeReport> {
-        std::mem::take(&mut self.reports)
-    }
-
-    /// Sends a request to the master, and returns the reply. See [`Self::call_server`].
+    /// Sends a request to the master, and returns the reply.
     pub(crate) fn call(
         &mut self,
         request: &Request<'_>,
-        budget: &mut Budget,
+        deadline: &mut Deadline<'_>,
     ) -> Result<Answer, Failure> {
-        if self.discovery.is_none() {
-            return self.call_server(request, budget);
-        }
-        self.find(budget.left(self.route.connect_timeout))?;
-        if self.round_trip.is_some() {
-            // For this link, finding the master is no part of the limit, like connecting.
-            budget.started = Instant::now();
-        }
-        if let Request::Scan { from, .. } = request {
+        self.find(deadline)?;
+        if let (Request::Scan { from, .. }, Some(_)) = (request, &self.discovery) {
             if from.at != 0 && from.run != self.master {
                 // The cursor is that of another master. The caller drops the locks that come again.
                 let next = Some(Cursor::START);
@@ -238,33 +168,31 @@ impl<'a> Link<'a> {
                 });
             }
         }
-        let mut answer = self.call_server(request, budget)?;
-        // The server has executed the request, whatever comes now.
-        let checked = self.check_master(request, &answer.reply, budget);
-        checked.map_err(|failure| Failure {
-            outcome: Outcome::Unknown,
-            timed_out: false,
-            ..failure
+        let mut resent = false;
+        let replied = self.reply(request, deadline, &mut resent);
+        // If the request was sent twice, the server may execute it once more, later.
+        let mut reply = replied.map_err(|failure| {
+            if resent {
+                failure.with(Outcome::Unknown)
+            } else {
+                failure
+            }
         })?;
-        if let Reply::Page {
-            next: Some(next), ..
-        } = &mut answer.reply
-        {
-            next.run = self.master;
+        if self.discovery.is_some() {
+            // The server has executed the request, whatever comes now.
+            let checked = self.check_master(request, &reply, deadline);
+            checked.map_err(|failure| Failure {
+                timed_out: false,
+                ..failure.with(Outcome::Unknown)
+            })?;
+            if let Reply::Page {
+                next: Some(next), ..
+            } = &mut reply
+            {
+                next.run = self.master;
+            }
         }
-        Ok(answer)
-    }
-
-    /// Sends a request to a node of a cluster to which its slot is moving. See [`Self::call`].
-    pub(crate) fn call_asking(
-        &mut self,
-        request: &Request<'_>,
-        budget: &mut Budget,
-    ) -> Result<Answer, Failure> {
-        self.is_asking = true;
-        let answer = self.call(request, budget);
-        self.is_asking = false;
-        answer
+        Ok(Answer { reply, resent })
     }
 
     /// Checks that a reply is that of the master.
@@ -272,11 +200,11 @@ impl<'a> Link<'a> {
         &mut self,
         request: &Request<'_>,
         reply: &Reply,
-        budget: &Budget,
+        deadline: &mut Deadline<'_>,
     ) -> Result<(), Failure> {
         if may_come_from_a_replica(request, reply) {
-            let role = self.ask(&Command::new("ROLE"), budget);
-            let role = role.map_err(|trouble| trouble.into_failure(&self.route))?;
+            let role = self.ask(&Command::new("ROLE"), deadline);
+            let role = role.map_err(|fault| self.failed(fault))?;
             if let Err(failure) = check_role(&self.route, role) {
                 self.suspect();
                 self.connection.end(PooledConnection::retire);
@@ -284,7 +212,7 @@ impl<'a> Link<'a> {
             }
         }
         let number = self.master;
-        self.find(budget.left(self.route.connect_timeout))?;
+        self.find(deadline)?;
         if self.master == number {
             return Ok(());
         }
@@ -297,129 +225,116 @@ impl<'a> Link<'a> {
     }
 
     /// Sends a request, and returns the reply. Sends it once more if a connection of an earlier request turns out to be
-    /// closed. Asks the replicas to confirm a grant or renewal, if that is needed.
-    fn call_server(
+    /// closed, and then sets `resent`. Asks the replicas to confirm a grant or renewal, if that is needed.
+    fn reply(
         &mut self,
         request: &Request<'_>,
-        budget: &mut Budget,
-    ) -> Result<Answer, Failure> {
-        let (mut resent, mut was_moved) = (false, false);
-        let failed = |failure: Failure, resent: bool| Failure {
-            outcome: if resent {
-                Outcome::Unknown
-            } else {
-                failure.outcome
-            },
-            ..failure
-        };
+        deadline: &mut Deadline<'_>,
+        resent: &mut bool,
+    ) -> Result<Reply, Failure> {
+        let mut was_moved = false;
         let value = loop {
-            let entered = self.enter_again(budget);
-            entered.map_err(|failure| failed(failure, resent))?;
-            let reused = self.connection.is_open();
-            match self.once(request, budget) {
-                Ok(value) => break value,
-                // Another caller has ended the connection before anything of this request was written.
-                Err(RequestError::NotSent) if !was_moved => was_moved = true,
-                Err(RequestError::Closed(error)) if reused && !resent => {
-                    self.route.cuts.note_error(&error);
-                    resent = true;
-                    let found = self.find(budget.left(self.route.connect_timeout));
-                    found.map_err(|failure| failed(failure, resent))?;
+            if let LinkConnection::Pooled(pooled) = &mut self.connection {
+                if pooled.has_left() {
+                    (self.master, self.route) = pooled.enter(deadline)?;
                 }
-                Err(trouble) => return Err(failed(trouble.into_failure(&self.route), resent)),
             }
+            let reused = self.connection.is_open();
+            if !reused {
+                self.connect(deadline)?;
+            }
+            let fault = match self.once(request, deadline) {
+                Ok(value) => break value,
+                Err(fault) => fault,
+            };
+            let repeats = match &fault {
+                // Another caller has ended the connection before anything of this request was written.
+                TransportError::NotSent => !mem::replace(&mut was_moved, true),
+                fault => fault.is_closed() && reused && !mem::replace(resent, true),
+            };
+            let failure = self.failed(fault);
+            if !repeats {
+                return Err(failure);
+            }
+            self.find(deadline)?;
         };
+        if let Value::ServerError(error) = value {
+            return Err(self.refused(error));
+        }
         let reply = script::decode(request, value).inspect_err(|_| {
             // This may be the answer to another request, so nothing on this connection can be trusted any more.
             self.connection.end(PooledConnection::distrust);
         })?;
         if self.route.replicas > 0 && reply.is_gain() {
-            // The server has executed the request. If it was sent twice, the server may execute it once more, later.
-            self.confirm(budget).map_err(|failure| Failure {
-                outcome: if resent {
-                    Outcome::Unknown
-                } else {
-                    failure.outcome
-                },
-                ..failure
-            })?;
+            self.confirm(deadline)?;
         }
-        Ok(Answer { reply, resent })
+        Ok(reply)
     }
 
-    /// Enters a connection again, if the one that it had entered has ended. The wait counts from when the request was
-    /// first sent.
-    fn enter_again(&mut self, budget: &Budget) -> Result<(), Failure> {
-        if let LinkConnection::Pooled(pooled) = &mut self.connection {
-            if pooled.has_left() {
-                let limits = pooled.limits;
-                let left = limits.checkout.saturating_sub(budget.started.elapsed());
-                let mut wait = PlaceWait::new(Instant::now(), budget.left(left), limits.is_over);
-                (self.master, self.route) = pooled.enter(&mut wait)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Sends the request and reads the answer, connecting first if needed.
-    fn once(&mut self, request: &Request<'_>, budget: &mut Budget) -> Result<Value, RequestError> {
-        if !self.connection.is_open() {
-            self.open(budget).map_err(RequestError::Answered)?;
-        }
+    /// Sends the request on an open connection, and reads the answer.
+    fn once(
+        &mut self,
+        request: &Request<'_>,
+        deadline: &mut Deadline<'_>,
+    ) -> Result<Value, TransportError> {
         let settings = Arc::clone(&self.route.script_settings);
-        let mut value = Value::Nil;
         if let Some(command) = script::encode_plain(request, &settings) {
-            value = match self.ask(&command, budget)? {
-                Value::Okay => script::TAKEN_WITHOUT_A_FENCE,
-                value @ (Value::Nil | Value::ServerError(_)) => value,
+            match self.ask(&command, deadline)? {
+                Value::Okay => return Ok(script::TAKEN_WITHOUT_A_FENCE),
+                Value::Nil => {}
+                error @ Value::ServerError(_) => return Ok(error),
                 _ => {
                     self.connection.end(PooledConnection::distrust);
-                    return Err(RequestError::Answered(Failure::another_question()));
+                    let words = "the reply belongs to another request".to_owned();
+                    return Err(TransportError::Malformed(words));
                 }
-            };
-        }
-        if value == Value::Nil {
-            let command = script::encode(request, &settings);
-            value = self.ask(&command, budget)?;
-            if matches!(&value, Value::ServerError(error) if error.code() == "NOSCRIPT") {
-                value = self.ask(&command.by_text(), budget)?;
             }
         }
-        if let Value::ServerError(error) = value {
-            let moved = says(&error, &["READONLY"]);
-            if moved || says(&error, &["LOADING", "MASTERDOWN"]) {
-                self.suspect();
+        let command = script::encode(request, &settings);
+        match self.ask(&command, deadline)? {
+            Value::ServerError(error) if error.code() == "NOSCRIPT" => {
+                self.ask(&command.by_text(), deadline)
             }
-            self.route.cuts.note_answer(&error);
-            let failure = refusal(&self.route.server, error);
-            // A server that has become a replica stays one, but its name may lead to the new master by now. And a user
-            // whose request is denied may have more rights on a new connection.
-            if moved || failure.kind == FailureKind::Denied {
-                self.connection.end(PooledConnection::retire);
-            }
-            return Err(RequestError::Answered(failure));
+            value => Ok(value),
         }
-        Ok(value)
     }
 
     /// Sends a command, and returns its answer.
-    fn ask(&mut self, command: &Command, budget: &Budget) -> Result<Value, RequestError> {
-        let time = budget.step(self.route.io_timeout);
-        match self.connection.request(command, self.is_asking, time) {
-            Ok(value) => Ok(value),
-            Err(fault) => Err(self.failed(fault)),
-        }
+    fn ask(
+        &mut self,
+        command: &Command,
+        deadline: &mut Deadline<'_>,
+    ) -> Result<Value, TransportError> {
+        let time = deadline.phase(Phase::Request, self.route.io_timeout);
+        self.connection.request(command, self.is_asking, time)
     }
 
-    /// Opens the connection.
-    fn open(&mut self, budget: &mut Budget) -> Result<(), Failure> {
-        let socket = if self.round_trip.is_some() {
-            let socket = self.connect(&Budget::unlimited());
-            budget.started = Instant::now();
-            socket?
+    /// Returns the meaning of an error answer.
+    fn refused(&mut self, error: redis::ServerError) -> Failure {
+        let moved = says(&error, &["READONLY"]);
+        if moved || says(&error, &["LOADING", "MASTERDOWN"]) {
+            self.suspect();
+        }
+        let failure = self.route.refused(error);
+        // A server that has become a replica stays one, but its name may lead to the new master by now. And a user whose
+        // request is denied may have more rights on a new connection.
+        if moved || failure.kind == FailureKind::Denied {
+            self.connection.end(PooledConnection::retire);
+        }
+        failure
+    }
+
+    /// Connects, and logs in. On the renewal thread's link that is no part of the time limit.
+    fn connect(&mut self, deadline: &mut Deadline<'_>) -> Result<(), Failure> {
+        let begun = deadline.now();
+        let connected = if self.round_trip.is_some() {
+            let connected = connect(&self.route, &mut Deadline::default());
+            deadline.leave_out(begun);
+            connected
         } else {
-            self.connect(budget)?
+            connect(&self.route, deadline)
         };
+        let socket = self.suspect_after(connected)?;
         self.connection.open(socket, self.master);
         Ok(())
     }
@@ -439,11 +354,10 @@ impl<'a> Link<'a> {
 
     /// Waits until enough replicas have the last write on this connection. Every script that grants or renews writes,
     /// even if it is repeated. A write that they have not confirmed in time counts as not replicated.
-    fn confirm(&mut self, budget: &Budget) -> Result<(), Failure> {
-        let (route, wanted) = (self.route.clone(), self.route.replicas);
-        let server = &route.server;
-        let time = budget.step(self.route.io_timeout);
-        let limit = time.limit;
+    fn confirm(&mut self, deadline: &mut Deadline<'_>) -> Result<(), Failure> {
+        let wanted = self.route.replicas;
+        let mut time = deadline.phase(Phase::Request, self.route.io_timeout);
+        let limit = time.left();
         // A count is worth more than no answer, so the server's time for the WAIT is shorter than the limit here. The
         // server notices the end of a WAIT up to 100 ms late.
         let patience = limit.saturating_sub(LATE_ANSWER).max(limit / 2);
@@ -457,13 +371,10 @@ impl<'a> Link<'a> {
         let mut wait = Command::new("WAIT");
         wait.arg(wanted).arg(patience.as_millis() as u64);
         let answer = self.connection.request(&wait, false, time);
-        let confirmed = match answer.map_err(RequestError::of) {
+        let confirmed = match answer {
             Ok(Value::Int(count)) => u32::try_from(count).unwrap_or(0),
             Ok(Value::ServerError(error)) => {
-                return Err(Failure {
-                    outcome: Outcome::Unknown,
-                    ..refusal(server, error)
-                });
+                return Err(self.route.refused(error).with(Outcome::Unknown));
             }
             Ok(_) => {
                 let words = "the answer to WAIT is not a number";
@@ -474,16 +385,8 @@ impl<'a> Link<'a> {
                 ));
             }
             // The server has just answered the script on this connection, so only the replicas can be late.
-            Err(RequestError::Broken(TransportError::Io(error))) if is_late(&error) => {
-                return Err(too_few(0));
-            }
-            Err(trouble) => {
-                self.suspect();
-                return Err(Failure {
-                    outcome: Outcome::Unknown,
-                    ..trouble.into_failure(&route)
-                });
-            }
+            Err(fault) if fault.is_timeout() => return Err(too_few(0)),
+            Err(fault) => return Err(self.failed(fault).with(Outcome::Unknown)),
         };
         if confirmed >= wanted {
             return Ok(());
@@ -499,52 +402,69 @@ impl<'a> Link<'a> {
     pub(crate) fn call_identified(
         &mut self,
         request: &Request<'_>,
-        budget: &Budget,
+        deadline: &mut Deadline<'_>,
     ) -> Result<(Reply, u64), Failure> {
-        let (route, reused) = (Arc::clone(&self.route), self.connection.is_open());
-        let commands = [
-            Command::new("INFO").arg("server").to_owned(),
-            Command::new("ROLE"),
-            script::encode(request, &route.script_settings).by_text(),
-        ];
-        if !reused {
-            let socket = self.connect(budget)?;
-            self.connection.open(socket, self.master);
-        }
-        let mut answers = Vec::new();
-        let heard = |_, answer| match answer {
-            Value::ServerError(error) => {
-                route.cuts.note_answer(&error);
-                Err(refusal(&route.server, error))
-            }
-            answer => {
-                answers.push(answer);
-                Ok(())
-            }
+        let reply = self.call(request, deadline)?.reply;
+        // Only this thread uses the connection, so the same process answers.
+        let mut ask = |command: &Command| {
+            let answer = self.ask(command, deadline);
+            let answer = answer.map_err(|fault| self.failed(fault))?;
+            self.route.accepted(answer)
         };
-        match self
-            .connection
-            .requests(&commands, budget.left(route.io_timeout), heard)
-        {
-            // The request only reads.
-            Err(_) if reused => return self.call_identified(request, budget),
-            Err(fault) => return Err(route.broken(fault)),
-            Ok(answered) => answered?,
-        }
-        let identified = || {
-            let answers = <[Value; 3]>::try_from(answers);
-            let [report, role, value] = answers.map_err(|_| Failure::another_question())?;
-            let run = run(&report).ok_or_else(|| {
-                let words = "the server does not report its run_id";
-                Failure::plain(FailureKind::Protocol, Outcome::NotExecuted, words)
-            })?;
-            Ok((role, script::decode(request, value)?, run))
-        };
-        // An answer that cannot be read may be that of another request.
-        let (role, reply, run) =
-            identified().inspect_err(|_| self.connection.end(PooledConnection::distrust))?;
-        check_role(&route, role).inspect_err(|_| self.connection.end(PooledConnection::retire))?;
+        let role = ask(&Command::new("ROLE"))?;
+        let report = ask(Command::new("INFO").arg("server"))?;
+        check_role(&self.route, role)
+            .inspect_err(|_| self.connection.end(PooledConnection::retire))?;
+        let run = run(&report).ok_or_else(|| {
+            // This may be the answer to another request.
+            self.connection.end(PooledConnection::distrust);
+            let words = "the server does not report its run_id";
+            Failure::plain(FailureKind::Protocol, Outcome::NotExecuted, words)
+        })?;
         Ok((reply, run))
+    }
+}
+
+/// The requests of the renewal thread. They have time limits of their own: the table at the top.
+impl DedicatedConnection for Link<'_> {
+    fn open(&mut self) -> Result<(), Failure> {
+        self.find(&mut Deadline::default())?;
+        if self.connection.is_open() {
+            return Ok(());
+        }
+        let opened = connect_for_renewals(&self.route);
+        let (open, took) = self.suspect_after(opened)?;
+        self.round_trip = self.round_trip.max(Some(took));
+        self.connection.open(open, self.master);
+        Ok(())
+    }
+
+    fn call(&mut self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure> {
+        let master = self.master;
+        let two_round_trips = self.round_trip.unwrap_or_default() * 2;
+        let mut deadline = Deadline::after(limit.max(two_round_trips));
+        let whole = deadline.left();
+        let answer = Link::call(self, request, &mut deadline);
+        let took = whole.saturating_sub(deadline.left());
+        let is_unknown = |failure: &Failure| failure.outcome == Outcome::Unknown;
+        match &answer {
+            Ok(_) => self.note_round_trip(took, false),
+            Err(failure) if is_unknown(failure) && !self.connection.is_open() && took >= limit => {
+                self.note_round_trip(took, true);
+            }
+            Err(_) => {}
+        }
+        // A failure because the master has changed says nothing about the new one.
+        if answer.is_ok() || master == self.master {
+            let failure = answer.as_ref().err();
+            let failure = failure.filter(|failure| failure.is_of_the_connection());
+            self.reports.push(self.route.report(failure));
+        }
+        answer
+    }
+
+    fn take_reports(&mut self) -> Vec<NodeReport> {
+        mem::take(&mut self.reports)
     }
 }
 

@@ -1,18 +1,15 @@
 //! One Redis server, at a fixed address or found by sentinels.
 
-use std::time::{Duration, Instant};
-
 use crate::clock::Time;
 use crate::config::{SentinelSet, Server, Settings};
 use crate::error::Failure;
 use crate::message::Request;
-use crate::store::server::places::PlaceWait;
 use crate::store::server::pubsub;
-use crate::store::server::route::{Budget, Route, route};
+use crate::store::server::route::{Route, route};
 use crate::store::server::shared::Connections;
 use crate::store::topology::link::Link;
 use crate::store::topology::sentinel::Discovery;
-use crate::store::{Answer, DedicatedConnection, LEAST, Limits, NodeReport, PubSubEvent, Store};
+use crate::store::{Answer, Deadline, DedicatedConnection, Phase, PubSubEvent, Store};
 use crate::sync::Arc;
 
 /// A node, and the store of one.
@@ -60,22 +57,13 @@ impl Drop for Node {
 }
 
 impl Store for Node {
-    fn call(&self, request: &Request<'_>, limits: Limits<'_>) -> Result<Answer, Failure> {
-        let begun = Instant::now();
-        let mut now = begun;
-        if let Some(discovery) = &self.discovery {
-            // A call that waits for a master needs no connection yet.
-            discovery.wait(limits.whole.min(self.route.connect_timeout), &|| {
-                limits.is_over()
-            })?;
-            now = Instant::now();
-        }
-        let left = limits.whole.saturating_sub(now - begun);
-        let mut wait = PlaceWait::new(now, limits.checkout.min(left), limits.is_over);
+    fn call(&self, request: &Request<'_>, mut deadline: Deadline<'_>) -> Result<Answer, Failure> {
         let discovery = self.discovery.as_ref();
-        let mut link = Link::pooled(&self.pool, discovery, request, limits, &mut wait)?;
-        let left = limits.whole.saturating_sub(wait.now - begun);
-        link.call(request, &mut Budget::since(wait.now, left.max(LEAST)))
+        if let Some(discovery) = discovery {
+            // A call that waits for a master needs no connection yet.
+            discovery.wait(deadline.phase(Phase::Master, self.route.connect_timeout))?;
+        }
+        Link::pooled(&self.pool, discovery, request, &mut deadline)?.call(request, &mut deadline)
     }
 
     fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {
@@ -95,19 +83,5 @@ impl Store for Node {
             None => pubsub::listen(&self.route, channels, hear),
             Some(discovery) => discovery.listen(channels, hear),
         }
-    }
-}
-
-impl DedicatedConnection for Link<'_> {
-    fn open(&mut self) -> Result<(), Failure> {
-        self.open_for_renewals()
-    }
-
-    fn call(&mut self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure> {
-        self.call_and_measure(request, limit)
-    }
-
-    fn take_reports(&mut self) -> Vec<NodeReport> {
-        self.take_reports()
     }
 }

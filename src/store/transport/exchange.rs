@@ -27,7 +27,6 @@
 //! | the renewal thread of a cluster ([`crate::store::topology::cluster`]) | on a thread of its own | no | no: a master that hangs delays the others only once |
 
 use std::collections::VecDeque;
-use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -39,6 +38,7 @@ use crate::clock::{Clock, SystemClock, Time};
 use crate::script::Command;
 use crate::store::transport::socket::{Socket, TransportError};
 use crate::store::transport::waker::{readable, take_wakes};
+use crate::store::{Deadline, Phase};
 
 /// The time limit of a read on a socket that has something to read. The operating system may be wrong about that.
 const READ_WITHIN: Duration = Duration::from_millis(1);
@@ -164,7 +164,7 @@ impl<T: Default> Pipeline<T> {
         }
         // late: the oldest answer is overdue.
         if self.is_overdue(overdue_after) {
-            return Err(TransportError::Io(ErrorKind::TimedOut.into()));
+            return Err(Phase::Request.timed_out().into());
         }
         Ok(())
     }
@@ -198,8 +198,8 @@ impl<T: Default> Pipeline<T> {
                 about,
             });
         }
-        let written = self.socket.write(&packed, self.write_within);
-        written.map_err(TransportError::Io)
+        self.socket
+            .write(&packed, Deadline::after(self.write_within))
     }
 
     /// Returns the next answer that was read, and its command.
@@ -235,7 +235,7 @@ impl<T: Default> Pipeline<T> {
 
     /// Reads a piece of the answers.
     fn read(&mut self) {
-        match self.socket.read(READ_WITHIN) {
+        match self.socket.read(Deadline::after(READ_WITHIN)) {
             Err(fault) if !fault.is_timeout() => self.fault = Some(fault),
             _ => {}
         }
@@ -266,7 +266,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
         let address = ConnectionAddr::Tcp("127.0.0.1".into(), port);
-        let socket = Socket::connect(&address, &Arc::default(), SOON).expect("it listens");
+        let socket = Socket::connect(&address, &Arc::default(), Deadline::after(SOON));
+        let socket = socket.expect("it listens");
         let (server, _) = listener.accept().expect("it has connected");
         (Pipeline::new(socket, SOON), server)
     }

@@ -20,6 +20,7 @@ use rustix::event::PollFlags;
 use socket2::{Domain, SockAddr, Type};
 
 use crate::script::Command;
+use crate::store::Deadline;
 use crate::store::transport::frame::{self, Frame};
 use crate::store::transport::resolve::Resolver;
 #[cfg(feature = "tls")]
@@ -28,7 +29,7 @@ use crate::sync::Arc;
 
 mod os;
 
-use os::{Os, TOLERANCE, TimeLimit, is_timeout};
+use os::{Os, OsLimit, TOLERANCE, is_timeout};
 
 /// The longest answer, in bytes. A page of 200 locks has about 50,000. An answer takes up to 20 times as much memory
 /// after it is read, if it consists of the smallest values.
@@ -54,7 +55,7 @@ pub(crate) struct Socket {
 /// The half of a socket that reads.
 pub(crate) struct Reading {
     stream: Arc<Stream>,
-    limit: TimeLimit,
+    limit: OsLimit,
     /// Room for the bytes of one read.
     piece: Box<[u8]>,
     /// The bytes that have come and were not taken yet, and how far `frame` has measured them.
@@ -67,7 +68,7 @@ pub(crate) struct Reading {
 /// The half of a socket that writes.
 pub(crate) struct Writing {
     stream: Arc<Stream>,
-    limit: TimeLimit,
+    limit: OsLimit,
     /// Room for the bytes of a request.
     packed: Vec<u8>,
     /// The bytes to write, with TLS the encrypted ones, and how many of them are written.
@@ -79,16 +80,16 @@ pub(crate) struct Writing {
 pub(crate) struct Stream {
     os: Os,
     /// A reading of the clock from before it was connected.
-    opened: Instant,
+    pub(crate) opened: Instant,
     #[cfg(feature = "tls")]
     tls: Option<Tls>,
 }
 
 /// The failure of a request. Nothing more can be sent on the socket after it, except after `CallerLeft`. The last three
-/// are those of callers that share a socket.
-#[derive(Debug)]
+/// are those of callers that share a socket. So several callers may get one failure.
+#[derive(Clone, Debug)]
 pub(crate) enum TransportError {
-    Io(io::Error),
+    Io(Arc<io::Error>),
     /// The bytes are no answer, for this reason.
     Malformed(String),
     /// The caller has left before the answer came, because its call was over. The connection is sound.
@@ -97,6 +98,12 @@ pub(crate) enum TransportError {
     Distrusted,
     /// The socket had failed before any byte of the request was written.
     NotSent,
+}
+
+impl From<io::Error> for TransportError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(Arc::new(error))
+    }
 }
 
 impl TransportError {
@@ -112,33 +119,31 @@ impl TransportError {
 }
 
 impl Socket {
-    /// Connects within `limit`, which includes the lookup of a host's name, and the handshake of TLS.
+    /// Connects. The time includes the lookup of a host's name, and the handshake of TLS.
     pub(crate) fn connect(
         address: &ConnectionAddr,
         resolver: &Arc<Resolver>,
-        limit: Duration,
-    ) -> io::Result<Self> {
-        let opened = Instant::now();
-        let deadline = opened + limit;
-        let dial_host =
-            |host: &str, port: u16| dial(&resolver.resolve(host, port, deadline)?, deadline);
+        mut deadline: Deadline<'_>,
+    ) -> Result<Self, TransportError> {
+        let opened = deadline.now();
+        let until = opened + deadline.left();
+        let dial_host = |host: &str, port: u16| dial(&resolver.resolve(host, port, until)?, until);
         match address {
             ConnectionAddr::Tcp(host, port) => {
                 Ok(Self::new(Stream::plain(dial_host(host, *port)?, opened)))
             }
             ConnectionAddr::Unix(path) => {
-                Ok(Self::new(Stream::plain(dial_unix(path, limit)?, opened)))
+                Ok(Self::new(Stream::plain(dial_unix(path, until)?, opened)))
             }
             #[cfg(feature = "tls")]
             ConnectionAddr::TcpTls { host, port, .. } => {
                 let tls = Some(tls::client(host)?);
                 let os = dial_host(host, *port)?;
                 let mut socket = Self::new(Stream { os, opened, tls });
-                socket.set_deadline(deadline);
-                socket.shake_hands()?;
+                socket.shake_hands(&mut deadline)?;
                 Ok(socket)
             }
-            _ => Err(io::ErrorKind::Unsupported.into()),
+            _ => Err(io::Error::from(io::ErrorKind::Unsupported).into()),
         }
     }
 
@@ -147,7 +152,7 @@ impl Socket {
         Self {
             reading: Box::new(Reading {
                 stream: Arc::clone(&stream),
-                limit: TimeLimit::new(),
+                limit: OsLimit::default(),
                 piece: vec![0; PIECE].into(),
                 received: Vec::new(),
                 frame: Frame::default(),
@@ -155,7 +160,7 @@ impl Socket {
             }),
             writing: Box::new(Writing {
                 stream,
-                limit: TimeLimit::new(),
+                limit: OsLimit::default(),
                 packed: Vec::new(),
                 unsent: Vec::new(),
                 sent: 0,
@@ -163,58 +168,39 @@ impl Socket {
         }
     }
 
-    /// Begins the time limit of a request: all input and output from now on ends within `limit`.
-    fn start_limit(&mut self, limit: Duration) {
-        // The settings allow at most an hour.
-        self.set_deadline(Instant::now() + limit);
-    }
-
-    fn set_deadline(&mut self, deadline: Instant) {
-        self.reading.limit.deadline = deadline;
-        self.writing.limit.deadline = deadline;
-    }
-
     /// Makes the handshake of TLS.
     #[cfg(feature = "tls")]
-    fn shake_hands(&mut self) -> io::Result<()> {
+    fn shake_hands(&mut self, deadline: &mut Deadline<'_>) -> Result<(), TransportError> {
         while let Some(tls) = &self.reading.stream.tls {
             tls.take_output(&mut self.writing.unsent);
-            self.writing.write_packed()?;
+            self.writing.write_by(Some(deadline))?;
             if !tls.is_shaking_hands() {
                 break;
             }
-            match self.reading.read_piece() {
-                Ok(()) => {}
-                Err(TransportError::Io(error)) => return Err(error),
-                Err(TransportError::Malformed(what)) => return Err(io::Error::other(what)),
-                // No other caller uses the socket yet.
-                Err(_) => return Err(io::ErrorKind::InvalidData.into()),
-            }
+            self.reading.read_piece(deadline)?;
         }
         Ok(())
     }
 
-    /// Sends a command and reads its answer, both within `limit`.
+    /// Sends a command and reads its answer.
     pub(crate) fn request(
         &mut self,
         command: &Command,
-        limit: Duration,
+        mut deadline: Deadline<'_>,
     ) -> Result<Value, TransportError> {
-        self.send(command, limit)?;
-        let answer = self.reading.answer()?;
-        if self.reading.received.is_empty() {
-            Ok(answer)
-        } else {
-            Err(TransportError::Malformed("more than one answer".to_owned()))
-        }
+        self.send(command, &mut deadline)?;
+        let answer = self.reading.answer(&mut deadline)?;
+        self.check_read().map(|()| answer)
     }
 
-    /// Writes packed commands within `limit`. Their answers come from [`take`](Self::take).
-    pub(crate) fn write(&mut self, packed: &[u8], limit: Duration) -> io::Result<()> {
-        self.start_limit(limit);
-        self.writing.packed.clear();
+    /// Writes packed commands. Their answers come from [`take`](Self::take).
+    pub(crate) fn write(
+        &mut self,
+        packed: &[u8],
+        mut deadline: Deadline<'_>,
+    ) -> Result<(), TransportError> {
         self.writing.packed.extend_from_slice(packed);
-        self.writing.write_packed()
+        self.writing.write_by(Some(&mut deadline))
     }
 
     /// Returns the next answer, if all of it was read.
@@ -222,64 +208,61 @@ impl Socket {
         self.reading.take()
     }
 
-    /// Reads a piece of an answer, and waits for it for at most `limit`. With TLS the piece may be too short to read any
-    /// of the answer.
-    pub(crate) fn read(&mut self, limit: Duration) -> Result<(), TransportError> {
-        self.start_limit(limit);
-        self.reading.read_piece()
+    /// Reads a piece of an answer. With TLS the piece may be too short to read any of the answer.
+    pub(crate) fn read(&mut self, mut deadline: Deadline<'_>) -> Result<(), TransportError> {
+        self.reading.read_piece(&mut deadline)
     }
 
-    /// Sends several commands in one write, and reads their answers, all within `limit`. Calls `take_answer` with each
-    /// answer and its number. If `take_answer` returns an error, the answers after that are not read.
-    pub(crate) fn requests<E>(
+    /// Sends several commands in one write, and returns their answers. A server may close the connection after an error
+    /// answer. Then these are the answers until that one.
+    pub(crate) fn requests(
         &mut self,
         commands: &[Command],
-        limit: Duration,
-        mut take_answer: impl FnMut(usize, Value) -> Result<(), E>,
-    ) -> Result<Result<(), E>, TransportError> {
-        if commands.is_empty() {
-            return Ok(Ok(()));
-        }
-        self.start_limit(limit);
-        self.writing.packed.clear();
+        mut deadline: Deadline<'_>,
+    ) -> Result<Vec<Value>, TransportError> {
         for command in commands {
             command.pack(&mut self.writing.packed);
         }
-        self.writing.write_packed().map_err(TransportError::Io)?;
-        for number in 0..commands.len() {
-            let answer = self.reading.answer()?;
-            if let Err(ended) = take_answer(number, answer) {
-                return Ok(Err(ended));
+        self.writing.write_by(Some(&mut deadline))?;
+        let mut answers = Vec::with_capacity(commands.len());
+        for _ in commands {
+            match self.reading.answer(&mut deadline) {
+                Ok(answer) => answers.push(answer),
+                Err(_) if matches!(answers.last(), Some(Value::ServerError(_))) => break,
+                Err(fault) => return Err(fault),
             }
         }
+        self.check_read().map(|()| answers)
+    }
+
+    /// Returns an error if more has come than the answers that were read.
+    fn check_read(&self) -> Result<(), TransportError> {
         if self.reading.received.is_empty() {
-            Ok(Ok(()))
-        } else {
-            Err(TransportError::Malformed(
-                "more answers than requests".to_owned(),
-            ))
+            return Ok(());
         }
+        let words = "more answers than requests".to_owned();
+        Err(TransportError::Malformed(words))
     }
 
     /// Sends a command. Its answer comes from [`next`](Self::next), among the messages.
     pub(crate) fn send(
         &mut self,
         command: &Command,
-        limit: Duration,
+        deadline: &mut Deadline<'_>,
     ) -> Result<(), TransportError> {
-        self.start_limit(limit);
-        self.writing.packed.clear();
         command.pack(&mut self.writing.packed);
-        self.writing.write_packed().map_err(TransportError::Io)
+        self.writing.write_by(Some(deadline))
     }
 
-    /// Returns the next message of the server. Returns `None` if the message is not complete within `limit`. The part
-    /// that has come by then is kept.
-    pub(crate) fn next(&mut self, limit: Duration) -> Result<Option<Value>, TransportError> {
-        self.start_limit(limit);
-        match self.reading.answer() {
+    /// Returns the next message of the server. Returns `None` if the message is not complete in time. The part that has
+    /// come by then is kept.
+    pub(crate) fn next(
+        &mut self,
+        mut deadline: Deadline<'_>,
+    ) -> Result<Option<Value>, TransportError> {
+        match self.reading.answer(&mut deadline) {
             Ok(value) => Ok(Some(value)),
-            Err(TransportError::Io(error)) if error.kind() == io::ErrorKind::TimedOut => Ok(None),
+            Err(fault) if fault.is_timeout() => Ok(None),
             Err(fault) => Err(fault),
         }
     }
@@ -299,28 +282,27 @@ impl Reading {
         value.map(Some).map_err(TransportError::Malformed)
     }
 
-    /// Reads one answer within the limit of the request under way.
-    fn answer(&mut self) -> Result<Value, TransportError> {
+    /// Reads one answer.
+    fn answer(&mut self, deadline: &mut Deadline<'_>) -> Result<Value, TransportError> {
         loop {
             if let Some(value) = self.take()? {
                 return Ok(value);
             }
-            self.read_piece()?;
+            self.read_piece(deadline)?;
         }
     }
 
     /// Blocks until an answer has come, or until the deadline. Without a deadline, reads what has come. All answers that have
     /// come are [ready](Self::ready) then. Returns whether a part of a further one has come too.
-    pub(crate) fn answers(&mut self, deadline: Option<Instant>) -> Result<bool, TransportError> {
+    pub(crate) fn answers(
+        &mut self,
+        deadline: Option<&mut Deadline<'_>>,
+    ) -> Result<bool, TransportError> {
         if let Some(deadline) = deadline {
-            self.limit.deadline = deadline;
-            let first = self.answer()?;
+            let first = self.answer(deadline)?;
             self.ready.push(first);
-        } else {
-            let read = self.stream.os.read_now(&mut self.piece);
-            if let Some(read) = read.map_err(TransportError::Io)? {
-                self.take_piece(read)?;
-            }
+        } else if let Some(read) = self.stream.os.read_now(&mut self.piece)? {
+            self.take_piece(read)?;
         }
         while let Some(value) = self.take()? {
             self.ready.push(value);
@@ -333,20 +315,20 @@ impl Reading {
         &mut self.ready
     }
 
-    fn read_piece(&mut self) -> Result<(), TransportError> {
-        let read = self.limit.read(&self.stream.os, &mut self.piece);
-        self.take_piece(read.map_err(TransportError::Io)?)
+    fn read_piece(&mut self, deadline: &mut Deadline<'_>) -> Result<(), TransportError> {
+        let read = self
+            .limit
+            .read(&self.stream.os, &mut self.piece, deadline)?;
+        self.take_piece(read)
     }
 
     /// Takes the bytes of a piece that was read.
     fn take_piece(&mut self, read: usize) -> Result<(), TransportError> {
-        match read {
-            0 => Err(TransportError::Io(io::ErrorKind::UnexpectedEof.into())),
-            read => {
-                let read = self.stream.decrypt(&self.piece[..read], &mut self.received);
-                read.map_err(TransportError::Io)
-            }
+        if read == 0 {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
+        let piece = &self.piece[..read];
+        Ok(self.stream.decrypt(piece, &mut self.received)?)
     }
 }
 
@@ -357,40 +339,30 @@ impl Writing {
     }
 
     /// Writes the packed bytes, and what an earlier write has left. After a failure because the time is over, the rest can be
-    /// written later. Without a deadline, writes what there is room for. `now` is the time, if the caller has just read the
-    /// clock.
+    /// written later. Without a deadline, writes what there is room for.
     pub(crate) fn write_by(
         &mut self,
-        deadline: Option<Instant>,
-        now: Option<Instant>,
-    ) -> io::Result<()> {
+        mut deadline: Option<&mut Deadline<'_>>,
+    ) -> Result<(), TransportError> {
         self.stream.encrypt(&mut self.packed, &mut self.unsent)?;
         self.packed.clear();
-        if let Some(deadline) = deadline {
-            (self.limit.deadline, self.limit.now) = (deadline, now);
-        }
         while self.sent < self.unsent.len() {
             let (os, rest) = (&self.stream.os, &self.unsent[self.sent..]);
-            let written = match deadline {
-                Some(_) => self.limit.write(os, rest)?,
+            let written = match &mut deadline {
+                Some(deadline) => self.limit.write(os, rest, deadline)?,
                 None => match os.write_now(rest)? {
                     Some(written) => written,
                     None => return Ok(()),
                 },
             };
             if written == 0 {
-                return Err(io::ErrorKind::WriteZero.into());
+                return Err(io::Error::from(io::ErrorKind::WriteZero).into());
             }
             self.sent += written;
         }
         self.unsent.clear();
         self.sent = 0;
         Ok(())
-    }
-
-    /// Writes the packed bytes within the limit of the request under way.
-    fn write_packed(&mut self) -> io::Result<()> {
-        self.write_by(Some(self.limit.deadline), None)
     }
 
     /// Returns whether an earlier write has left bytes.
@@ -418,11 +390,6 @@ impl Stream {
             #[cfg(feature = "tls")]
             tls: None,
         }
-    }
-
-    /// Returns a reading of the clock from before it was connected.
-    pub(crate) fn opened(&self) -> Instant {
-        self.opened
     }
 
     /// Ends the connection, so that a thread that is blocked in a read or a write returns.
@@ -483,9 +450,8 @@ fn dial(addresses: &[SocketAddr], deadline: Instant) -> io::Result<Os> {
 }
 
 /// Connects to a Unix socket. If the queue of the listener is full, as that of a stopped server may be, this blocks
-/// until the limit.
-fn dial_unix(path: &Path, limit: Duration) -> io::Result<Os> {
-    let deadline = Instant::now() + limit;
+/// until the deadline.
+fn dial_unix(path: &Path, deadline: Instant) -> io::Result<Os> {
     let address = SockAddr::unix(path)?;
     let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None)?;
     loop {
@@ -556,7 +522,7 @@ mod tests {
         let _listener = listener(&SockAddr::unix(&path).expect("a short path"));
         let mut queued = Vec::new();
         let failed = loop {
-            match dial_unix(&path, LIMIT) {
+            match dial_unix(&path, Instant::now() + LIMIT) {
                 Ok(os) => queued.push(os),
                 Err(error) => break error.kind(),
             }
@@ -567,7 +533,9 @@ mod tests {
         let kinds = [io::ErrorKind::TimedOut, io::ErrorKind::ConnectionRefused];
         assert!(kinds.contains(&failed), "{failed:?}");
         assert_eq!(
-            dial_unix(&path, LIMIT).err().map(|e| e.kind()),
+            dial_unix(&path, Instant::now() + LIMIT)
+                .err()
+                .map(|e| e.kind()),
             Some(io::ErrorKind::NotFound)
         );
     }

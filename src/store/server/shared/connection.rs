@@ -1,6 +1,5 @@
 //! An open connection of the pool, and the place that holds it.
 
-use std::io;
 use std::time::{Duration, Instant};
 
 use redis::Value;
@@ -41,7 +40,7 @@ pub(super) struct PoolConnection {
 
 /// The state of a connection, guarded by its mutex.
 pub(super) struct SharedState {
-    pub(super) combiner: Combiner<Thread, Value, Arc<TransportError>>,
+    pub(super) combiner: Combiner<Thread, Value, TransportError>,
     /// `None` while a thread reads.
     pub(super) reading: Option<Box<Reading>>,
     /// `None` while a thread writes.
@@ -78,7 +77,7 @@ impl PoolConnection {
     /// Returns whether a thread may enter that wants this master: the connection must have been opened after the last cut.
     pub(super) fn is_open_to(&self, master: u64, cut: Option<Instant>) -> bool {
         self.master == master
-            && cut.is_none_or(|cut| self.stream.opened() > cut)
+            && cut.is_none_or(|cut| self.stream.opened > cut)
             && !self.is_retired.load(Ordering::Relaxed)
             && !self.is_overdue.load(Ordering::Relaxed)
     }
@@ -95,11 +94,11 @@ impl PoolConnection {
 
     fn unused_for(&self, now: Instant) -> Duration {
         let used = Duration::from_millis(self.used_ms.load(Ordering::Relaxed));
-        now.saturating_duration_since(self.stream.opened() + used)
+        now.saturating_duration_since(self.stream.opened + used)
     }
 
     pub(super) fn note_use(&self, now: Instant) {
-        let since = now.saturating_duration_since(self.stream.opened());
+        let since = now.saturating_duration_since(self.stream.opened);
         let since = since.as_millis() as u64;
         self.used_ms.store(since, Ordering::Relaxed);
     }
@@ -141,30 +140,14 @@ impl PoolConnection {
 
 /// Returns the failure that a fault of a connection is for each of its callers. Only one of them has got the answer that
 /// cannot be read. The others may succeed on another connection.
-fn failures(fault: TransportError) -> Failures<Arc<TransportError>> {
-    let first = Arc::new(fault);
-    let others = match &*first {
-        TransportError::Malformed(_) => Arc::new(TransportError::Distrusted),
-        _ => Arc::clone(&first),
+fn failures(fault: TransportError) -> Failures<TransportError> {
+    let others = match &fault {
+        TransportError::Malformed(_) => TransportError::Distrusted,
+        fault => fault.clone(),
     };
-    let unsent = Arc::new(TransportError::NotSent);
     Failures {
-        first,
+        first: fault,
         others,
-        unsent,
-    }
-}
-
-/// Returns the same fault for another thread.
-pub(super) fn copy(fault: &TransportError) -> TransportError {
-    match fault {
-        TransportError::Io(error) => TransportError::Io(match error.raw_os_error() {
-            Some(code) => io::Error::from_raw_os_error(code),
-            None => io::Error::new(error.kind(), error.to_string()),
-        }),
-        TransportError::Malformed(what) => TransportError::Malformed(what.clone()),
-        TransportError::CallerLeft => TransportError::CallerLeft,
-        TransportError::Distrusted => TransportError::Distrusted,
-        TransportError::NotSent => TransportError::NotSent,
+        unsent: TransportError::NotSent,
     }
 }

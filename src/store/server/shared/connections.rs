@@ -6,10 +6,10 @@ use super::connection::{ConnectionPlace, PoolConnection};
 use super::terms::CallTerms;
 use crate::error::Failure;
 use crate::message::Request;
-use crate::store::Limits;
-use crate::store::server::places::{IDLE, PlaceWait, Places, TakenPlace};
+use crate::store::server::places::{IDLE, Places, TakenPlace, no_place};
 use crate::store::server::route::Route;
-use crate::store::transport::socket::{Socket, TransportError};
+use crate::store::transport::socket::Socket;
+use crate::store::{Deadline, Phase};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, Ordering};
 
 /// With fewer threads in calls than this, each has a connection. Two threads on one would have to pass the reader's role
@@ -58,7 +58,6 @@ enum Room {
 pub(crate) struct PooledConnection<'a> {
     pub(super) connections: &'a Connections,
     pub(super) terms: CallTerms,
-    pub(crate) limits: Limits<'a>,
     /// The place, if no other thread may use the connection, or as long as it is not open.
     pub(super) place: Option<TakenPlace<ConnectionPlace>>,
     /// `None` before it is open, and after it has failed.
@@ -173,12 +172,11 @@ impl<'a> PooledConnection<'a> {
     pub(crate) fn new(
         connections: &'a Connections,
         request: &Request<'_>,
-        limits: Limits<'a>,
+        has_priority: bool,
     ) -> Self {
         Self {
             connections,
-            terms: CallTerms::of(request, limits.has_priority, connections.is_confirmed),
-            limits,
+            terms: CallTerms::of(request, has_priority, connections.is_confirmed),
             place: None,
             connection: None,
         }
@@ -191,20 +189,20 @@ impl<'a> PooledConnection<'a> {
     /// Returns [`FailureKind::Unavailable`](crate::error::FailureKind) if there was no room before the wait was over.
     pub(in crate::store) fn enter(
         &mut self,
-        wait: &mut PlaceWait<'_>,
+        deadline: &mut Deadline<'_>,
     ) -> Result<(u64, Arc<Route>), Failure> {
+        let mut wait = deadline.phase(Phase::Checkout, deadline.checkout);
         let (connections, queue) = (self.connections, self.terms.queue());
         let mut gate = connections.gate.lock();
-        while !self.try_enter(&mut gate, wait.now) {
-            let Some(slice) = wait.slice() else {
+        while !self.try_enter(&mut gate, wait.now()) {
+            let Some(slice) = wait.next_look() else {
                 // Only this thread was notified. If there is room, another may enter.
                 connections.notify(&gate);
-                return Err(wait.failure());
+                return Err(no_place(&wait));
             };
             gate.waiting[queue] += 1;
             gate = connections.changed[queue].wait_for(gate, slice);
             gate.waiting[queue] -= 1;
-            wait.now = Instant::now();
         }
         if gate.waiting != [0; QUEUES] {
             connections.notify(&gate);
@@ -212,10 +210,11 @@ impl<'a> PooledConnection<'a> {
         let master = gate.master.clone();
         drop(gate);
         // One more look, so that no request of a call that is over delays others.
-        if wait.is_over.is_some_and(|is_over| is_over()) {
+        if wait.is_over() {
             self.leave();
-            return Err(wait.failure());
+            return Err(no_place(&wait));
         }
+        deadline.after_checkout(&wait);
         Ok(master)
     }
 
@@ -309,29 +308,6 @@ impl<'a> PooledConnection<'a> {
             connection.distrust();
         }
         self.close();
-    }
-
-    /// Does `work` with the socket of a connection that this thread has alone. Closes it after a failure.
-    pub(crate) fn with_socket<T>(
-        &mut self,
-        work: impl FnOnce(&mut Socket) -> Result<T, TransportError>,
-    ) -> Result<T, TransportError> {
-        let connection = self.connection.as_ref().filter(|_| self.place.is_some());
-        let connection = Arc::clone(connection.ok_or(TransportError::NotSent)?);
-        let mut state = connection.state.lock();
-        let halves = state.reading.take().zip(state.writing.take());
-        drop(state);
-        // If `work` panics, the halves are lost.
-        connection.is_retired.store(true, Ordering::Relaxed);
-        let halves = halves.ok_or(TransportError::NotSent);
-        let (reading, writing) = halves.inspect_err(|_| self.close())?;
-        let mut socket = Socket { reading, writing };
-        let done = work(&mut socket).inspect_err(|_| self.close())?;
-        connection.note_use(Instant::now());
-        let mut state = connection.state.lock();
-        (state.reading, state.writing) = (Some(socket.reading), Some(socket.writing));
-        connection.is_retired.store(false, Ordering::Relaxed);
-        Ok(done)
     }
 
     /// Leaves the connection, and gives its place back if no other thread is on it.

@@ -1,6 +1,5 @@
 //! A request of a thread on a connection: the table of the thread's work stands at the top of [`super`].
 
-use std::io;
 use std::mem;
 use std::time::{Duration, Instant};
 
@@ -8,12 +7,11 @@ use redis::Value;
 use rustix::event::PollFlags;
 
 use super::combiner::{CallerStep, Ticket};
-use super::connection::{PoolConnection, SharedState, copy};
+use super::connection::{PoolConnection, SharedState};
 use super::connections::{Connections, PooledConnection};
 use crate::script::Command;
-use crate::store::server::route::TimeSpan;
 use crate::store::transport::socket::{Reading, TransportError, Writing};
-use crate::store::{LOOK_EVERY, Limits};
+use crate::store::{Deadline, LOOK_EVERY};
 use crate::sync::{MutexGuard, Ordering, Thread, thread};
 
 /// A thread that waits for others looks at the socket itself after this time, for each [`FEW_CALLERS`] threads on the
@@ -27,23 +25,32 @@ const FEW_CALLERS: u32 = 8;
 const LONGEST_POLL: Duration = Duration::from_millis(20);
 
 impl PooledConnection<'_> {
-    /// Sends a command, after ASKING if `is_asking`, and returns its answer, all in this time. While another thread reads,
-    /// it looks at least every [`LOOK_EVERY`] whether the call is over, and then leaves. The failure is `CallerLeft` then.
-    /// The thread that reads does not look, and leaves at its deadline.
+    /// Sends a command, after ASKING if `is_asking`, and returns its answer. While another thread reads, this one looks at
+    /// least every [`LOOK_EVERY`] whether the call is over, and then leaves. The failure is `CallerLeft` then. The thread
+    /// that reads does not look, and leaves at its deadline. After a failure the caller [closes](Self::close) the connection.
     pub(crate) fn request(
-        &mut self,
+        &self,
         command: &Command,
         is_asking: bool,
-        time: TimeSpan,
+        deadline: Deadline<'_>,
     ) -> Result<Value, TransportError> {
-        let answer = match SharedRequest::begin(self, command, is_asking, time) {
-            Ok((request, work)) => request.finish(work, self.limits),
-            Err(fault) => Err(fault),
-        };
-        if answer.is_err() {
-            self.close();
+        let (mut request, mut work) = SharedRequest::begin(self, command, is_asking, deadline)?;
+        let mut is_over = false;
+        loop {
+            match work {
+                Work::Done(result) => return result,
+                Work::Write => request.write(),
+                Work::Read => request.read(),
+                Work::Await(asked) => request.await_socket(asked),
+                Work::Park => {
+                    is_over = request.park() && !request.is_late && request.deadline.is_over();
+                    request.is_late |= is_over;
+                }
+                Work::Left if is_over => return Err(TransportError::CallerLeft),
+                Work::Left => return Err(request.deadline.timed_out().into()),
+            }
+            work = request.step(request.connection.state.lock());
         }
-        answer
     }
 }
 
@@ -53,7 +60,7 @@ pub(super) struct SharedRequest<'a> {
     pub(super) connection: &'a PoolConnection,
     /// `None` once the request has ended.
     ticket: Option<Ticket>,
-    pub(super) deadline: Instant,
+    pub(super) deadline: Deadline<'a>,
     half: TakenHalf,
     /// Whether the thread is alone on the connection, and so blocks in its reads and writes.
     is_alone: bool,
@@ -65,8 +72,6 @@ pub(super) struct SharedRequest<'a> {
     pause: Duration,
     /// Whether the time of the request is over.
     is_late: bool,
-    /// The time, while this thread has not waited for anything.
-    now: Option<Instant>,
     wake: Vec<Thread>,
 }
 
@@ -74,7 +79,7 @@ pub(super) struct SharedRequest<'a> {
 enum TakenHalf {
     None,
     Reading(Box<Reading>, Result<bool, TransportError>),
-    Writing(Box<Writing>, io::Result<()>),
+    Writing(Box<Writing>, Result<(), TransportError>),
 }
 
 /// The next action of a thread, which it does without the mutex.
@@ -98,7 +103,7 @@ impl<'a> SharedRequest<'a> {
         caller: &'a PooledConnection<'_>,
         command: &Command,
         is_asking: bool,
-        time: TimeSpan,
+        mut deadline: Deadline<'a>,
     ) -> Result<(Self, Work), TransportError> {
         let connection = caller.connection.as_deref();
         let connection = connection.ok_or(TransportError::NotSent)?;
@@ -110,7 +115,7 @@ impl<'a> SharedRequest<'a> {
         };
         let mut state = connection.state.lock();
         if !connection.is_awaited.load(Ordering::Relaxed) {
-            connection.note_use(time.begun);
+            connection.note_use(deadline.now());
         }
         let (key, has_priority) = (
             caller.terms.key.unwrap_or_default(),
@@ -121,15 +126,14 @@ impl<'a> SharedRequest<'a> {
         let mut request = Self {
             connections: caller.connections,
             connection,
-            ticket: Some(added.map_err(|fault| copy(&fault))?),
-            deadline: time.begun + time.limit,
+            ticket: Some(added?),
+            deadline,
             half: TakenHalf::None,
             is_alone: false,
             ready: PollFlags::empty(),
             is_full: false,
             pause: first_pause(connection),
             is_late: false,
-            now: Some(time.begun),
             wake: Vec::new(),
         };
         let work = request.step(state);
@@ -161,14 +165,13 @@ impl<'a> SharedRequest<'a> {
         self.is_alone = connection.callers.load(Ordering::Relaxed) == 1;
         let step = state.combiner.next(ticket, &mut self.wake);
         if let CallerStep::Write = step {
-            let now = *self.now.get_or_insert_with(Instant::now);
             // A thread without time would take the bytes of others, and leave them unwritten.
-            self.is_late |= now >= self.deadline;
+            self.is_late |= self.deadline.has_passed();
         }
         let work = match step {
             CallerStep::Done(result) => {
                 self.ticket = None;
-                Work::Done(result.map_err(|fault| copy(&fault)))
+                Work::Done(result)
             }
             // A thread whose time is over still reads the bytes that have come.
             CallerStep::Read if may_read || self.is_alone && !self.is_late => {
@@ -180,7 +183,7 @@ impl<'a> SharedRequest<'a> {
             _ if self.is_late => {
                 self.ticket = None;
                 match state.combiner.leave(ticket, &mut self.wake) {
-                    Some(result) => Work::Done(result.map_err(|fault| copy(&fault))),
+                    Some(result) => Work::Done(result),
                     None => Work::Left,
                 }
             }
@@ -209,26 +212,6 @@ impl<'a> SharedRequest<'a> {
         work
     }
 
-    /// Works until the request has ended.
-    fn finish(mut self, mut work: Work, limits: Limits<'_>) -> Result<Value, TransportError> {
-        let mut is_over = false;
-        loop {
-            match work {
-                Work::Done(result) => return result,
-                Work::Write => self.write(),
-                Work::Read => self.read(),
-                Work::Await(asked) => self.await_socket(asked),
-                Work::Park => {
-                    is_over = self.park() && !self.is_late && limits.is_over();
-                    self.is_late |= is_over;
-                }
-                Work::Left if is_over => return Err(TransportError::CallerLeft),
-                Work::Left => return Err(TransportError::Io(io::ErrorKind::TimedOut.into())),
-            }
-            work = self.step(self.connection.state.lock());
-        }
-    }
-
     fn wake_others(&mut self) {
         for thread in self.wake.drain(..) {
             thread.unpark();
@@ -243,7 +226,7 @@ impl<'a> SharedRequest<'a> {
                 self.is_full = writing.has_unsent();
                 state.combiner.written(!self.is_full);
                 state.writing = Some(writing);
-                TransportError::Io(result.err()?)
+                result.err()?
             }
             TakenHalf::Reading(mut reading, result) => {
                 // Answers may have come before one that cannot be read.
@@ -270,25 +253,22 @@ impl<'a> SharedRequest<'a> {
 
     pub(super) fn write(&mut self) {
         if let TakenHalf::Writing(writing, result) = &mut self.half {
-            let deadline = self.is_alone.then_some(self.deadline);
-            *result = writing.write_by(deadline, self.now);
+            *result = writing.write_by(self.is_alone.then_some(&mut self.deadline));
         }
-        self.now = None;
+        self.deadline.now = None;
     }
 
     pub(super) fn read(&mut self) {
-        self.now = None;
+        self.deadline.now = None;
         if let TakenHalf::Reading(reading, result) = &mut self.half {
-            let deadline = self.is_alone.then_some(self.deadline);
-            *result = reading.answers(deadline);
+            *result = reading.answers(self.is_alone.then_some(&mut self.deadline));
         }
     }
 
     /// Waits, without a half, until the socket is ready for this. Another thread may do the work meanwhile. So it also
     /// returns after a pause.
     pub(super) fn await_socket(&mut self, asked: PollFlags) {
-        self.now = None;
-        let left = self.deadline.saturating_duration_since(Instant::now());
+        let left = self.deadline.left();
         // At the end of its time it looks once more.
         self.is_late |= left.is_zero();
         self.look(asked, left.min(self.pause).min(LONGEST_POLL));
@@ -300,9 +280,8 @@ impl<'a> SharedRequest<'a> {
     /// Waits until another thread has done the work. After a pause it looks at the socket, because that thread may get no CPU
     /// time. Returns whether it has looked.
     pub(super) fn park(&mut self) -> bool {
-        self.now = None;
-        let begun = Instant::now();
-        let left = self.deadline.saturating_duration_since(begun);
+        let begun = self.deadline.now();
+        let left = self.deadline.left();
         let limit = left.min(self.pause);
         if !limit.is_zero() {
             thread::park_timeout(limit);

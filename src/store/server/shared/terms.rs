@@ -18,7 +18,7 @@ impl CallTerms {
             Request::Lock { target, kind, verb } => {
                 let is_of_one = *kind != LockKind::Multi || target.keys().len() == 1;
                 let shares = is_of_one && !(is_confirmed && verb.asks());
-                shares.then(|| target.first())
+                shares.then_some(target.first())
             }
             Request::RateLimit { key, .. } => Some(*key),
             Request::Adopt { key, .. } => Some(*key).filter(|_| !is_confirmed),

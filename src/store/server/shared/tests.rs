@@ -15,12 +15,12 @@ use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{RateRequest, Reply, Request};
 use crate::name::LockKey;
 use crate::script::Command;
-use crate::store::server::places::{IDLE, PlaceWait};
-use crate::store::server::route::{Budget, TimeSpan, route};
+use crate::store::server::places::IDLE;
+use crate::store::server::route::route;
 use crate::store::topology::link::Link;
 use crate::store::transport::frame::Frame;
 use crate::store::transport::socket::Socket;
-use crate::store::{Answer, Limits};
+use crate::store::{Answer, Deadline};
 use crate::sync::{Arc, AtomicBool, AtomicU32, Ordering, thread};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -81,14 +81,14 @@ impl Peer {
 
     /// Sends the request of this number.
     fn call(&self, number: u64, limit: Duration) -> Result<Answer, Failure> {
-        self.call_within(number, limits(limit), || {})
+        self.call_within(number, Deadline::after(limit), || {})
     }
 
-    /// Does the same within these limits. Calls `entered` when it has a connection, before it sends anything.
+    /// Does the same within this deadline. Calls `entered` when it has a connection, before it sends anything.
     fn call_within(
         &self,
         number: u64,
-        limits: Limits<'_>,
+        mut deadline: Deadline<'_>,
         entered: impl FnOnce(),
     ) -> Result<Answer, Failure> {
         let key = LockKey::new("", &format!("n{number}")).expect("a name");
@@ -101,33 +101,27 @@ impl Peer {
             key: &key,
             request: rate,
         };
-        let mut wait = PlaceWait::new(Instant::now(), limits.checkout, limits.is_over);
-        let mut link = Link::pooled(&self.connections, None, &request, limits, &mut wait)?;
+        let mut link = Link::pooled(&self.connections, None, &request, &mut deadline)?;
         entered();
-        link.call(&request, &mut Budget::new(limits.whole))
+        link.call(&request, &mut deadline)
     }
 
     fn enter(&self, terms: CallTerms, wait: Duration) -> Result<PooledConnection<'_>, Failure> {
-        self.enter_within(terms, limits(wait))
+        self.enter_within(terms, Deadline::after(wait))
     }
 
-    fn enter_within<'a>(
-        &'a self,
+    fn enter_within(
+        &self,
         terms: CallTerms,
-        limits: Limits<'a>,
-    ) -> Result<PooledConnection<'a>, Failure> {
+        mut deadline: Deadline<'_>,
+    ) -> Result<PooledConnection<'_>, Failure> {
         let mut pooled = PooledConnection {
             connections: &self.connections,
             terms,
-            limits,
             place: None,
             connection: None,
         };
-        pooled.enter(&mut PlaceWait::new(
-            Instant::now(),
-            limits.checkout,
-            limits.is_over,
-        ))?;
+        pooled.enter(&mut deadline)?;
         Ok(pooled)
     }
 
@@ -145,7 +139,8 @@ impl Peer {
         let mut pooled = self.enter(terms, SOON * 3).expect("there is room");
         if !pooled.is_open() {
             let (_, route) = self.connections.gate.lock().master.clone();
-            let socket = Socket::connect(route.server.info.addr(), &route.resolver, SOON);
+            let address = route.server.info.addr();
+            let socket = Socket::connect(address, &route.resolver, soon());
             pooled.open(socket.expect("it listens"), 0);
         }
         pooled
@@ -211,20 +206,9 @@ impl Line {
     }
 }
 
-/// Returns the limits of a call without priority.
-fn limits(limit: Duration) -> Limits<'static> {
-    Limits {
-        checkout: limit,
-        whole: limit,
-        has_priority: false,
-        is_of_a_wait: false,
-        is_over: None,
-    }
-}
-
-/// Returns a long time limit.
-fn soon() -> TimeSpan {
-    Budget::new(SOON).step(SOON)
+/// Returns the deadline of a request that takes its time.
+fn soon() -> Deadline<'static> {
+    Deadline::after(SOON)
 }
 
 /// Returns a command of this number.
@@ -428,7 +412,7 @@ fn a_call_that_has_sent_nothing_goes_to_another_connection() {
         let peer = &peer;
         // Its caller has entered the connection when another one ends it.
         let mut other = other;
-        let call = scope.spawn(move || peer.call_within(1, limits(SOON), || other.distrust()));
+        let call = scope.spawn(move || peer.call_within(1, soon(), || other.distrust()));
         assert_eq!(line.request(), None, "nothing is sent on it");
         scope.spawn(|| peer.accept().serve());
         let answer = call.join().expect("no panic").expect("it is answered");
@@ -450,12 +434,10 @@ fn a_call_that_sends_again_waits_no_longer_for_a_connection_than_before() {
         thread::scope(|scope| {
             let (peer, is_over) = (&peer, &is_over);
             let call = scope.spawn(move || {
-                let limits = Limits {
-                    checkout: if is_ended { SOON * 3 } else { SHORT },
-                    is_over: Some(&|| is_over.load(Ordering::SeqCst)),
-                    ..limits(SOON * 3)
-                };
-                peer.call_within(1, limits, || {})
+                let is_over = || is_over.load(Ordering::SeqCst);
+                let mut deadline = Deadline::after(SOON * 3).ended_by(&is_over);
+                deadline.checkout = if is_ended { SOON * 3 } else { SHORT };
+                peer.call_within(1, deadline, || {})
             });
             line.requests(1);
             let begun = Instant::now();
@@ -542,7 +524,7 @@ fn an_answer_to_no_request_is_not_kept_for_the_next_one() {
 #[test]
 fn a_caller_that_panics_passes_its_role_on() {
     let peer = Peer::new(1);
-    let [panics, mut other] = [peer.share(), peer.share_for(2)];
+    let [panics, other] = [peer.share(), peer.share_for(2)];
     let mut line = peer.accept();
     thread::scope(|scope| {
         let panicked = catch_unwind(AssertUnwindSafe(|| {
@@ -586,10 +568,10 @@ fn a_writer_without_time_leaves_its_role_to_another_caller() {
         // A caller that reads would not write what the writer leaves.
         assert!(matches!(work, Work::Park));
         if has_taken {
-            writer.deadline = over;
+            writer.deadline = Deadline::at(over);
         }
         writer.write();
-        writer.deadline = over;
+        writer.deadline = Deadline::at(over);
         assert!(matches!(step(&mut writer), Work::Left));
         drop(writer);
         for _ in 0..if has_taken { 2 } else { 1 } {
@@ -616,7 +598,7 @@ fn a_writer_without_time_leaves_its_role_to_another_caller() {
 #[test]
 fn a_reader_that_never_runs_again_holds_up_no_other_caller() {
     let peer = Peer::new(1);
-    let [stopped, mut other] = [peer.share(), peer.share_for(2)];
+    let [stopped, other] = [peer.share(), peer.share_for(2)];
     let mut line = peer.accept();
     let (mut reader, work) = begin(&stopped, 1);
     assert!(matches!(work, Work::Write));
@@ -645,7 +627,7 @@ fn a_writer_that_never_runs_again_holds_up_no_other_caller() {
     /// More than a socket holds.
     const LONG: usize = 32 << 20;
     let peer = Peer::new(1);
-    let [stopped, mut other] = [peer.share(), peer.share_for(2)];
+    let [stopped, other] = [peer.share(), peer.share_for(2)];
     let mut line = peer.accept();
     let long = Command::new("n").arg(vec![b'x'; LONG]).arg(1).clone();
     let (mut writer, work) =
@@ -686,7 +668,7 @@ fn a_caller_takes_an_answer_that_has_come_by_its_deadline() {
     assert_eq!(line.requests(2), [1, 2]);
     line.answer(&[1, 2]);
     reader.await_socket(PollFlags::IN);
-    late.deadline = Instant::now();
+    late.deadline = Deadline::at(Instant::now());
     late.park();
     assert!(matches!(step(&mut late), Work::Read));
     late.read();
@@ -826,11 +808,8 @@ fn a_wait_ends_at_its_time_limit_or_when_its_call_is_over() {
     let over = AtomicBool::new(false);
     let is_over = || over.load(Ordering::SeqCst);
     let enter = |terms| {
-        let limits = Limits {
-            is_over: Some(&is_over),
-            ..limits(SOON * 10)
-        };
-        peer.enter_within(terms, limits).is_err()
+        let deadline = Deadline::after(SOON * 10).ended_by(&is_over);
+        peer.enter_within(terms, deadline).is_err()
     };
     thread::scope(|scope| {
         let waits = [ORDINARY, ALONE].map(|terms| scope.spawn(move || enter(terms)));

@@ -17,7 +17,7 @@
 //! result, and the last request to each master has failed.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::Value;
 
@@ -30,8 +30,7 @@ use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{NotReleased, PlainRelease, Renewal, Renewed, Reply, Request};
 use crate::name::LockKey;
 use crate::script::{self, Command};
-use crate::store::server::refusal::refusal;
-use crate::store::{Answer, DedicatedConnection, NodeReport};
+use crate::store::{Answer, Deadline, DedicatedConnection, NodeReport};
 use crate::sync::Arc;
 
 /// How often the names of a slot are sent in one request.
@@ -146,9 +145,9 @@ impl ClusterConnection {
         batch: &B,
         limit: Duration,
     ) -> Result<Results<B::Result>, Failure> {
-        let until = Instant::now() + limit;
+        let mut deadline = Deadline::after(limit);
         let shared = Arc::clone(&self.shared);
-        shared.map(limit)?;
+        shared.map(&mut deadline)?;
         let connections = match &mut self.connections {
             Some(connections) => connections,
             none => none.insert(MasterConnections::new()?),
@@ -160,11 +159,11 @@ impl ClusterConnection {
         };
         let mut groups = by_slot(batch);
         for _ in 0..ROUNDS {
-            let left = until.saturating_duration_since(Instant::now());
+            let left = deadline.left();
             if groups.is_empty() || left.is_zero() {
                 break;
             }
-            let parts = parts(&shared, batch, &mut groups, &mut results, left);
+            let parts = parts(&shared, batch, &mut groups, &mut results, &mut deadline);
             let exchanged = connections.exchange(&shared, &parts, left, B::IS_GAIN);
             results.is_resent |= exchanged.is_resent;
             let mut again = Vec::new();
@@ -201,7 +200,12 @@ impl ClusterConnection {
     }
 
     /// Sends one request about names of one slot.
-    fn ask(&mut self, slot: u16, request: &Request<'_>, until: Instant) -> Result<Answer, Failure> {
+    fn ask(
+        &mut self,
+        slot: u16,
+        request: &Request<'_>,
+        deadline: &mut Deadline<'_>,
+    ) -> Result<Answer, Failure> {
         let shared = Arc::clone(&self.shared);
         let connections = match &mut self.connections {
             Some(connections) => connections,
@@ -211,11 +215,11 @@ impl ClusterConnection {
         let mut rounds = 0;
         loop {
             rounds += 1;
-            let left = until.saturating_duration_since(Instant::now());
+            let left = deadline.left();
             let is_asking = moving_to.is_some();
             let master = match moving_to.take() {
                 Some(master) => master,
-                None => shared.owner(slot, left)?,
+                None => shared.owner(slot, deadline)?,
             };
             let parts = [Part {
                 master,
@@ -258,7 +262,7 @@ impl ClusterConnection {
 impl DedicatedConnection for ClusterConnection {
     fn open(&mut self) -> Result<(), Failure> {
         let limit = self.shared.routes.settings.connect_timeout;
-        let map = self.shared.map(limit)?;
+        let map = self.shared.map(&mut Deadline::after(limit))?;
         let connections = match &mut self.connections {
             Some(connections) => connections,
             none => none.insert(MasterConnections::new()?),
@@ -289,8 +293,10 @@ impl DedicatedConnection for ClusterConnection {
                 (Reply::Each(released.collect()), results.is_resent)
             }
             Request::Lock { target, .. } => {
-                let (slot, until) = (target.first().slot(), Instant::now() + limit);
-                return or_release_alone(request, &mut |request| self.ask(slot, request, until));
+                let (slot, mut deadline) = (target.first().slot(), Deadline::after(limit));
+                return or_release_alone(request, &mut |request| {
+                    self.ask(slot, request, &mut deadline)
+                });
             }
             _ => return Err(Failure::another_question()),
         };
@@ -360,14 +366,14 @@ fn parts<B: Batch>(
     batch: &B,
     groups: &mut Vec<Group>,
     results: &mut Results<B::Result>,
-    limit: Duration,
+    deadline: &mut Deadline<'_>,
 ) -> Vec<Part> {
     let mut parts = Vec::with_capacity(groups.len());
     groups.retain(|group| {
         let is_asking = group.moving_to.is_some();
         let master = match &group.moving_to {
             Some(master) => Ok(Arc::clone(master)),
-            None => shared.owner(group.slot, limit),
+            None => shared.owner(group.slot, deadline),
         };
         match master {
             Ok(master) => {
@@ -408,8 +414,7 @@ fn reply_of<B: Batch>(
 fn checked(shared: &ClusterState, master: &Master, value: Value) -> Result<Value, Failure> {
     match value {
         Value::ServerError(error) => {
-            master.route.cuts.note_answer(&error);
-            let failure = refusal(&master.route.server, error);
+            let failure = master.route.refused(error);
             if failure.is_transient() && failure.kind != FailureKind::TryAgain {
                 shared.suspect(master);
             }

@@ -3,19 +3,17 @@
 //! The time of a request, with its pauses, ends with the caller's. It is at most `io_timeout`. It is at most a quarter of
 //! the lease that the request asks for, because the lease counts from before the request.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{LockKind, PlainRelease, Renewal, Reply, Request, Verb};
 use crate::name::Target;
 use crate::owner::MARK;
 use crate::store::server::errors::was_cut;
-use crate::store::server::places::PlaceWait;
-use crate::store::server::route::Budget;
 use crate::store::topology::cluster::master::Master;
 use crate::store::topology::cluster::state::ClusterState;
 use crate::store::topology::link::Link;
-use crate::store::{Answer, LEAST, Limits};
+use crate::store::{Answer, Deadline};
 use crate::sync::{Arc, thread};
 
 /// The first pause before a request is sent again. Each further pause is twice as long, up to the longest.
@@ -29,21 +27,21 @@ impl ClusterState {
     pub(super) fn call(
         &self,
         request: &Request<'_>,
-        limits: Limits<'_>,
+        deadline: Deadline<'_>,
     ) -> Result<Answer, Failure> {
         match request {
-            Request::Ping => self.ping(limits),
+            Request::Ping => self.ping(deadline),
             Request::Lock { target, .. } => {
                 let slot = target.first().slot();
-                or_release_alone(request, &mut |request| self.ask(slot, request, limits))
+                or_release_alone(request, &mut |request| self.ask(slot, request, deadline))
             }
             Request::Adopt { key, .. }
             | Request::RateLimit { key, .. }
-            | Request::ForceRelease { key, .. } => self.ask(key.slot(), request, limits),
-            Request::Renew(batch) => self.renew(batch, limits),
-            Request::Release(batch) => self.release(batch, limits),
-            Request::Inspect { keys, named } => self.inspect(keys, *named, limits),
-            Request::Scan { from, .. } => self.scan(*from, request, limits),
+            | Request::ForceRelease { key, .. } => self.ask(key.slot(), request, deadline),
+            Request::Renew(batch) => self.renew(batch, deadline),
+            Request::Release(batch) => self.release(batch, deadline),
+            Request::Inspect { keys, named } => self.inspect(keys, *named, deadline),
+            Request::Scan { from, .. } => self.scan(*from, request, deadline),
         }
     }
 
@@ -52,10 +50,9 @@ impl ClusterState {
         &self,
         slot: u16,
         request: &Request<'_>,
-        limits: Limits<'_>,
+        mut deadline: Deadline<'_>,
     ) -> Result<Answer, Failure> {
-        let begun = Instant::now();
-        let until = begun + self.patience(request, limits);
+        let mut pauses = Deadline::after(self.patience(request));
         let (mut redirections, mut pause) = (0, FIRST_PAUSE);
         // The node that the last answer named by ASK.
         let mut moving_to: Option<Arc<Master>> = None;
@@ -63,16 +60,15 @@ impl ClusterState {
         let mut is_uncertain = false;
         loop {
             let is_asking = moving_to.is_some();
-            let (failure, master) =
-                match self.ask_once(slot, moving_to.take(), request, (limits, begun)) {
-                    Ok(answer) => {
-                        return Ok(Answer {
-                            resent: answer.resent || is_uncertain,
-                            ..answer
-                        });
-                    }
-                    Err(failed) => failed,
-                };
+            let (failure, master) = match self.ask_once(slot, moving_to.take(), request, deadline) {
+                Ok(answer) => {
+                    return Ok(Answer {
+                        resent: answer.resent || is_uncertain,
+                        ..answer
+                    });
+                }
+                Err(failed) => failed,
+            };
             is_uncertain |= failure.outcome != Outcome::NotExecuted;
             // The owner that cannot be reached, and whose place another may take.
             let mut gone = None;
@@ -89,7 +85,7 @@ impl ClusterState {
                     redirections = REDIRECTED_AT_ONCE + 1;
                 }
                 (_, _, Some(master))
-                    if waits_for_a_master(request, limits) && was_cut(&failure) =>
+                    if waits_for_a_master(request, deadline) && was_cut(&failure) =>
                 {
                     redirections = REDIRECTED_AT_ONCE + 1;
                     gone = Some(master).filter(|_| !is_asking);
@@ -101,8 +97,8 @@ impl ClusterState {
             }
             // No connection is held here.
             moving_to = None;
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() || limits.is_over() {
+            let left = pauses.left().min(deadline.left());
+            if left.is_zero() || deadline.is_over() {
                 return Err(uncertain(no_more(failure), is_uncertain));
             }
             match gone {
@@ -121,24 +117,18 @@ impl ClusterState {
         slot: u16,
         moving_to: Option<Arc<Master>>,
         request: &Request<'_>,
-        (limits, begun): (Limits<'_>, Instant),
+        mut deadline: Deadline<'_>,
     ) -> Result<Answer, (Failure, Option<Arc<Master>>)> {
-        let left = |limit: Duration| limit.saturating_sub(begun.elapsed());
         let is_asking = moving_to.is_some();
         let master = match moving_to {
             Some(master) => master,
             None => self
-                .owner(slot, left(limits.whole))
+                .owner(slot, &mut deadline)
                 .map_err(|failure| (failure, None))?,
         };
-        let wait = left(limits.checkout.min(limits.whole));
-        let answer = self.on_link(&master, request, (limits, wait), |link| {
-            let mut budget = Budget::new(left(limits.whole).max(LEAST));
-            if is_asking {
-                link.call_asking(request, &mut budget)
-            } else {
-                link.call(request, &mut budget)
-            }
+        let answer = self.on_link(&master, request, deadline, |link, deadline| {
+            link.is_asking = is_asking;
+            link.call(request, deadline)
         });
         let answer = answer.and_then(|answer| master.check_in_use().map(|()| answer));
         answer.map_err(|failure| (failure, Some(master)))
@@ -146,7 +136,7 @@ impl ClusterState {
 
     /// Blocks for a pause, or until the slot has another owner than this.
     fn wait_for_another(&self, slot: u16, gone: &Arc<Master>, pause: Duration) {
-        let replaced = self.finder.wait(pause, &|| false, |findings| {
+        let replaced = self.finder.wait(Deadline::after(pause), |findings| {
             let owner = findings.found()?.owner(slot)?;
             (!Arc::ptr_eq(owner, gone)).then_some(())
         });
@@ -154,9 +144,13 @@ impl ClusterState {
         replaced.ok();
     }
 
-    /// Returns the owner of a slot. Waits for the map for at most `limit`.
-    pub(super) fn owner(&self, slot: u16, limit: Duration) -> Result<Arc<Master>, Failure> {
-        let map = self.map(limit.min(self.routes.settings.connect_timeout))?;
+    /// Returns the owner of a slot. Waits for the map.
+    pub(super) fn owner(
+        &self,
+        slot: u16,
+        deadline: &mut Deadline<'_>,
+    ) -> Result<Arc<Master>, Failure> {
+        let map = self.map(deadline)?;
         map.owner(slot).cloned().ok_or_else(|| {
             self.finder.check_again();
             let words = format!("no node of the cluster has slot {slot}");
@@ -164,17 +158,16 @@ impl ClusterState {
         })
     }
 
-    /// Does `work` on a pooled connection of a master, for which it waits at most `wait`.
+    /// Does `work` on a pooled connection of a master.
     pub(super) fn on_link<T>(
         &self,
         master: &Master,
         request: &Request<'_>,
-        (limits, wait): (Limits<'_>, Duration),
-        work: impl FnOnce(&mut Link) -> Result<T, Failure>,
+        mut deadline: Deadline<'_>,
+        work: impl FnOnce(&mut Link, &mut Deadline<'_>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let mut wait = PlaceWait::new(Instant::now(), wait, limits.is_over);
-        let link = Link::pooled(master.pool(), None, request, limits, &mut wait);
-        let done = link.and_then(|mut link| work(&mut link));
+        let link = Link::pooled(master.pool(), None, request, &mut deadline);
+        let done = link.and_then(|mut link| work(&mut link, &mut deadline));
         match &done {
             Ok(_) => master.note_answer(),
             Err(failure) if failure.kind == FailureKind::TryAgain => master.note_answer(),
@@ -184,9 +177,9 @@ impl ClusterState {
         done
     }
 
-    /// Returns how long a request may take with its pauses: the top of this module.
-    fn patience(&self, request: &Request<'_>, limits: Limits<'_>) -> Duration {
-        let whole = self.routes.settings.io_timeout.min(limits.whole);
+    /// Returns how long a request may take with its pauses, in the caller's time: the top of this module.
+    fn patience(&self, request: &Request<'_>) -> Duration {
+        let whole = self.routes.settings.io_timeout;
         match request {
             Request::Lock {
                 verb: Verb::Acquire { ask, .. } | Verb::TakeOver { ask, .. },
@@ -202,17 +195,17 @@ impl ClusterState {
     }
 
     /// Renews the leases of names of one slot. While the slot moves, it renews them one by one.
-    fn renew(&self, batch: &[Renewal<'_>], limits: Limits<'_>) -> Result<Answer, Failure> {
+    fn renew(&self, batch: &[Renewal<'_>], deadline: Deadline<'_>) -> Result<Answer, Failure> {
         let slot = batch.first().map_or(0, |renewal| renewal.key.slot());
         let is_of_one_slot = batch.iter().all(|renewal| renewal.key.slot() == slot);
-        let whole = self.ask(slot, &Request::Renew(batch), limits);
+        let whole = self.ask(slot, &Request::Renew(batch), deadline);
         match whole {
             Err(failure) if is_split(&failure, batch.len()) && is_of_one_slot => {}
             whole => return whole,
         }
         let (mut results, mut is_resent) = (Vec::with_capacity(batch.len()), false);
         for renewal in batch.chunks(1) {
-            let answer = self.ask(slot, &Request::Renew(renewal), limits)?;
+            let answer = self.ask(slot, &Request::Renew(renewal), deadline)?;
             is_resent |= answer.resent;
             results.extend(answer.reply.renewed()?);
         }
@@ -223,11 +216,15 @@ impl ClusterState {
     }
 
     /// Releases mutexes one by one. The renewal thread releases many by one request, on its own connections.
-    fn release(&self, batch: &[PlainRelease<'_>], limits: Limits<'_>) -> Result<Answer, Failure> {
+    fn release(
+        &self,
+        batch: &[PlainRelease<'_>],
+        deadline: Deadline<'_>,
+    ) -> Result<Answer, Failure> {
         let (mut replies, mut is_resent) = (Vec::with_capacity(batch.len()), false);
         for release in batch.chunks(1) {
             let slot = release[0].key.slot();
-            let answer = self.ask(slot, &Request::Release(release), limits)?;
+            let answer = self.ask(slot, &Request::Release(release), deadline)?;
             is_resent |= answer.resent;
             match answer.reply {
                 Reply::Each(each) => replies.extend(each),
@@ -243,9 +240,9 @@ impl ClusterState {
 
 /// Returns whether a request is that of a thread that waits for a lock. Only such a request waits for a new master. The
 /// callers of all others get the failure at once.
-fn waits_for_a_master(request: &Request<'_>, limits: Limits<'_>) -> bool {
+fn waits_for_a_master(request: &Request<'_>, deadline: Deadline<'_>) -> bool {
     let asks = |verb: &Verb| matches!(verb, Verb::Acquire { .. } | Verb::TakeOver { .. });
-    limits.is_of_a_wait && matches!(request, Request::Lock { verb, .. } if asks(verb))
+    deadline.is_of_a_wait && matches!(request, Request::Lock { verb, .. } if asks(verb))
 }
 
 /// Returns whether a request about several names of one slot must be sent name by name, because the slot is moving.
@@ -273,12 +270,10 @@ fn no_more(failure: Failure) -> Failure {
 }
 
 fn uncertain(failure: Failure, is_uncertain: bool) -> Failure {
-    let outcome = if is_uncertain && failure.outcome == Outcome::NotExecuted {
-        Outcome::Unknown
-    } else {
-        failure.outcome
-    };
-    Failure { outcome, ..failure }
+    match failure.outcome {
+        Outcome::NotExecuted if is_uncertain => failure.with(Outcome::Unknown),
+        _ => failure,
+    }
 }
 
 fn is_hand_over_of_a_mutex(request: &Request<'_>) -> bool {

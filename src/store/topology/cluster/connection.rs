@@ -22,12 +22,9 @@ use super::master::Master;
 use super::state::ClusterState;
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Failure, FailureKind, Outcome};
-use crate::message::Request;
-use crate::script::{self, Command};
-use crate::store::server::errors::{RequestError, unavailable};
-use crate::store::server::login::connect;
-use crate::store::server::refusal::refusal;
-use crate::store::server::route::{Budget, Route};
+use crate::script::Command;
+use crate::store::server::errors::unavailable;
+use crate::store::server::login::connect_for_renewals;
 use crate::store::transport::exchange::Pipeline;
 use crate::store::transport::socket::{Socket, TransportError};
 use crate::store::transport::waker::wake;
@@ -120,7 +117,7 @@ impl MasterConnection {
         let (route, waker) = (self.master.route.clone(), Arc::clone(&self.waker));
         let started = thread::Builder::new().spawn(move || {
             // If nobody receives it, the connection is not needed any more.
-            sender.send(open(&route)).ok();
+            sender.send(connect_for_renewals(&route)).ok();
             wake(&waker);
         });
         self.state = match started {
@@ -201,10 +198,7 @@ impl MasterConnection {
         let failure = match &self.failure {
             Some(failure) => {
                 answers.shared.suspect(&self.master);
-                Failure {
-                    outcome: Outcome::NotExecuted,
-                    ..failure.clone()
-                }
+                failure.clone().with(Outcome::NotExecuted)
             }
             None => unavailable(format!("{}: {words}", self.master.route.server.address)),
         };
@@ -304,20 +298,18 @@ impl MasterConnection {
             // Any of the answers may belong to another request.
             answers.forget(&self.parts);
         }
-        let failure = match RequestError::of(fault) {
-            RequestError::Closed(error) if self.is_reused => {
-                route.cuts.note_error(&error);
-                if answers.is_gain && route.replicas > 0 {
-                    // Replicas are counted on the connection of the writes, so all are written once more.
-                    answers.forget(&self.parts);
-                }
-                answers.is_resent = true;
-                self.is_reused = false;
-                self.state = ConnectionState::Closed(Instant::now());
-                return self.open_if_due();
+        let is_closed = fault.is_closed();
+        let failure = route.broken(fault);
+        if is_closed && self.is_reused {
+            if answers.is_gain && route.replicas > 0 {
+                // Replicas are counted on the connection of the writes, so all are written once more.
+                answers.forget(&self.parts);
             }
-            trouble => trouble.into_failure(route),
-        };
+            answers.is_resent = true;
+            self.is_reused = false;
+            self.state = ConnectionState::Closed(Instant::now());
+            return self.open_if_due();
+        }
         answers.shared.suspect(&self.master);
         self.fail(&failure, answers);
         self.close(failure);
@@ -331,11 +323,7 @@ impl MasterConnection {
             failure.outcome
         };
         for number in &self.parts {
-            let failed = || Failure {
-                outcome,
-                ..failure.clone()
-            };
-            answers.answers[*number].get_or_insert_with(|| Err(failed()));
+            answers.answers[*number].get_or_insert_with(|| Err(failure.clone().with(outcome)));
         }
         self.end(answers);
     }
@@ -377,22 +365,4 @@ impl PartAnswers<'_> {
             }
         }
     }
-}
-
-/// Connects, logs in, and has the server load the script of renewals. Each step has its own time limit. Returns what the
-/// last step took.
-fn open(route: &Route) -> Result<(Socket, Duration), Failure> {
-    let mut socket = connect(route, &Budget::unlimited())?;
-    // An empty renewal by digest, and then by text, which loads the script.
-    let renewal = Request::Renew(&[]);
-    let by_digest = script::encode(&renewal, &route.script_settings);
-    let by_text = by_digest.by_text();
-    let heard = |number, value| match value {
-        Value::ServerError(error) if number > 0 => Err(refusal(&route.server, error)),
-        _ => Ok(()),
-    };
-    let begun = Instant::now();
-    let asked = socket.requests(&[by_digest, by_text], route.io_timeout, heard);
-    asked.map_err(|fault| route.broken(fault))??;
-    Ok((socket, begun.elapsed()))
 }

@@ -65,7 +65,7 @@ use crate::config::{ClusterNodes, Settings};
 use crate::error::Failure;
 use crate::message::Request;
 use crate::store::topology::finder::Finder;
-use crate::store::{Answer, DedicatedConnection, Limits, PubSubEvent, Store};
+use crate::store::{Answer, Deadline, DedicatedConnection, PubSubEvent, Store};
 use crate::sync::{Arc, AtomicU32};
 
 use batch::ClusterConnection;
@@ -100,8 +100,8 @@ impl Drop for Cluster {
 }
 
 impl Store for Cluster {
-    fn call(&self, request: &Request<'_>, limits: Limits<'_>) -> Result<Answer, Failure> {
-        self.shared.call(request, limits)
+    fn call(&self, request: &Request<'_>, deadline: Deadline<'_>) -> Result<Answer, Failure> {
+        self.shared.call(request, deadline)
     }
 
     fn has_slots(&self) -> bool {

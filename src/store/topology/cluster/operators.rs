@@ -17,20 +17,18 @@ use crate::error::Failure;
 use crate::message::{Cursor, Reply, Request, Seen};
 use crate::name::LockKey;
 use crate::store::server::errors::unavailable;
-use crate::store::server::route::Budget;
 use crate::store::topology::cluster::master::Master;
 use crate::store::topology::cluster::state::ClusterState;
-use crate::store::{Answer, LEAST, Limits};
+use crate::store::{Answer, Deadline};
 use crate::sync::Arc;
 
 impl ClusterState {
-    pub(super) fn ping(&self, limits: Limits<'_>) -> Result<Answer, Failure> {
-        let map = self.map(self.routes.settings.connect_timeout.min(limits.whole))?;
+    pub(super) fn ping(&self, mut deadline: Deadline<'_>) -> Result<Answer, Failure> {
+        let map = self.map(&mut deadline)?;
         let mut last = unavailable("the cluster has no master");
         for master in map.masters() {
-            let waits = (limits, limits.checkout.min(limits.whole));
-            let pong = self.on_link(&master, &Request::Ping, waits, |link| {
-                link.call(&Request::Ping, &mut Budget::new(limits.whole.max(LEAST)))
+            let pong = self.on_link(&master, &Request::Ping, deadline, |link, deadline| {
+                link.call(&Request::Ping, deadline)
             });
             match pong {
                 Ok(pong) => return Ok(pong),
@@ -45,7 +43,7 @@ impl ClusterState {
         &self,
         keys: &[LockKey],
         named: bool,
-        limits: Limits<'_>,
+        deadline: Deadline<'_>,
     ) -> Result<Answer, Failure> {
         let mut slots = BTreeMap::<u16, Vec<usize>>::new();
         for (number, key) in keys.iter().enumerate() {
@@ -59,7 +57,7 @@ impl ClusterState {
             while inspected < of_slot.len() {
                 let keys = &of_slot[inspected..];
                 let request = Request::Inspect { keys, named };
-                let Reply::Inspected(some) = self.ask(slot, &request, limits)?.reply else {
+                let Reply::Inspected(some) = self.ask(slot, &request, deadline)?.reply else {
                     return Err(Failure::another_question());
                 };
                 for seen in some {
@@ -80,9 +78,9 @@ impl ClusterState {
         &self,
         from: Cursor,
         request: &Request<'_>,
-        limits: Limits<'_>,
+        mut deadline: Deadline<'_>,
     ) -> Result<Answer, Failure> {
-        let map = self.map(self.routes.settings.connect_timeout.min(limits.whole))?;
+        let map = self.map(&mut deadline)?;
         let masters = map.masters();
         let now = fingerprint(&masters);
         let before = if from == Cursor::START {
@@ -106,9 +104,8 @@ impl ClusterState {
             // The cluster has fewer masters than before.
             return Ok(page(Vec::new(), next_master));
         };
-        let waits = (limits, limits.checkout.min(limits.whole));
-        let (reply, run) = self.on_link(master, request, waits, |link| {
-            link.call_identified(request, &Budget::new(limits.whole.max(LEAST)))
+        let (reply, run) = self.on_link(master, request, deadline, |link, deadline| {
+            link.call_identified(request, deadline)
         })?;
         master.check_in_use()?;
         let Reply::Page { keys, next } = reply else {

@@ -21,15 +21,15 @@ use std::mem;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::TryRecvError;
-use redis::{ConnectionAddr, Value};
+use redis::ConnectionAddr;
 
 use crate::error::{Chain, Failure, FailureKind, Outcome};
 use crate::logging;
 use crate::script::Command;
+use crate::store::Deadline;
 use crate::store::server::errors::unavailable;
 use crate::store::server::login::log_in;
-use crate::store::server::refusal::refusal;
-use crate::store::server::route::{Budget, Route};
+use crate::store::server::route::Route;
 use crate::store::topology::cluster::map::{SlotMap, SlotTable};
 use crate::store::topology::cluster::master::Address;
 use crate::store::topology::cluster::routes::ClusterRoutes;
@@ -241,21 +241,13 @@ fn is_suspicious(finder: &Finder<Arc<SlotMap>>) -> bool {
 /// Asks a node for its table.
 fn table_of(address: &Address, route: &Route) -> Result<SlotTable, Failure> {
     let limit = route.io_timeout.min(STEP);
-    let mut socket = log_in(route, &Budget::new(STEP.max(route.connect_timeout)))?;
+    let mut deadline = Deadline::after(STEP.max(route.connect_timeout));
+    let mut socket = log_in(route, &mut deadline)?;
     let commands = ["SLOTS", "NODES"].map(|what| Command::new("CLUSTER").arg(what).to_owned());
-    let mut answers = Vec::new();
-    let heard = |_, answer| match answer {
-        Value::ServerError(error) => {
-            route.cuts.note_answer(&error);
-            Err(refusal(&route.server, error))
-        }
-        answer => {
-            answers.push(answer);
-            Ok(())
-        }
-    };
-    let asked = socket.requests(&commands, limit, heard);
-    asked.map_err(|fault| route.broken(fault))??;
+    let asked = socket.requests(&commands, Deadline::after(limit));
+    let answers = asked.map_err(|fault| route.broken(fault))?;
+    let answers = answers.into_iter().map(|answer| route.accepted(answer));
+    let answers: Vec<_> = answers.collect::<Result<_, _>>()?;
     let table = match &answers[..] {
         [slots, nodes] => SlotTable::read(address, slots, nodes),
         _ => None,

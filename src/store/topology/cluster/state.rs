@@ -1,7 +1,5 @@
 //! The state that all connections of a cluster share: the map, and the masters that requests have shown to fail.
 
-use std::time::Duration;
-
 use crate::error::{Failure, Redirect};
 use crate::logging;
 use crate::store::server::errors::unavailable;
@@ -10,7 +8,7 @@ use crate::store::topology::cluster::map::{SlotMap, UNKNOWN_HOST};
 use crate::store::topology::cluster::master::{Address, Master};
 use crate::store::topology::cluster::routes::ClusterRoutes;
 use crate::store::topology::finder::Finder;
-use crate::store::{NodeReport, PubSubEvent};
+use crate::store::{Deadline, NodeReport, Phase, PubSubEvent};
 use crate::sync::{Arc, AtomicU32, Ordering};
 
 /// The state that all connections of a cluster share.
@@ -22,14 +20,14 @@ pub(super) struct ClusterState {
 }
 
 impl ClusterState {
-    /// Returns the slot map. Blocks until one was found, but for at most `limit`.
+    /// Returns the slot map. Blocks until one was found, but for at most `connect_timeout`.
     ///
     /// # Errors
     ///
     /// Returns the reason why none was found.
-    pub(super) fn map(&self, limit: Duration) -> Result<Arc<SlotMap>, Failure> {
-        self.finder
-            .wait(limit, &|| false, |findings| findings.found().cloned())
+    pub(super) fn map(&self, deadline: &mut Deadline<'_>) -> Result<Arc<SlotMap>, Failure> {
+        let time = deadline.phase(Phase::Master, self.routes.settings.connect_timeout);
+        self.finder.wait(time, |findings| findings.found().cloned())
     }
 
     /// Returns the masters of the map.
@@ -115,7 +113,7 @@ impl ClusterState {
         channels: &[&str],
         hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
     ) -> Result<(), Failure> {
-        let map = self.map(self.routes.settings.connect_timeout)?;
+        let map = self.map(&mut Deadline::default())?;
         let nodes = map.nodes();
         let mut last = unavailable("the cluster has no node");
         for _ in nodes {

@@ -1,11 +1,9 @@
 //! The connection of a link: one that it has alone, or one of the pool.
 
-use std::time::Duration;
-
 use redis::Value;
 
 use crate::script::Command;
-use crate::store::server::route::TimeSpan;
+use crate::store::Deadline;
 use crate::store::server::shared::PooledConnection;
 use crate::store::transport::socket::{Socket, TransportError};
 
@@ -37,42 +35,20 @@ impl<'a> LinkConnection<'a> {
         &mut self,
         command: &Command,
         is_asking: bool,
-        time: TimeSpan,
+        deadline: Deadline<'_>,
     ) -> Result<Value, TransportError> {
         match self {
             Self::Own(own) => {
                 let mut socket = own.take().ok_or(TransportError::NotSent)?;
-                let answer = socket.request(command, time.limit)?;
+                let answer = socket.request(command, deadline)?;
                 *own = Some(socket);
                 Ok(answer)
             }
-            Self::Pooled(pooled) => pooled.request(command, is_asking, time),
-        }
-    }
-
-    /// Sends several commands in one write, on a connection that this thread has alone: see [`Socket::requests`]. If
-    /// `take_answer` returns an error, the connection closes.
-    pub(super) fn requests<E>(
-        &mut self,
-        commands: &[Command],
-        limit: Duration,
-        take_answer: impl FnMut(usize, Value) -> Result<(), E>,
-    ) -> Result<Result<(), E>, TransportError> {
-        let answered = match self {
-            Self::Own(own) => {
-                let mut socket = own.take().ok_or(TransportError::NotSent)?;
-                let answered = socket.requests(commands, limit, take_answer)?;
-                *own = Some(socket);
-                answered
-            }
             Self::Pooled(pooled) => {
-                pooled.with_socket(|socket| socket.requests(commands, limit, take_answer))?
+                let answer = pooled.request(command, is_asking, deadline);
+                answer.inspect_err(|_| pooled.close())
             }
-        };
-        if answered.is_err() {
-            self.end(PooledConnection::close);
         }
-        Ok(answered)
     }
 
     /// Ends the use of the connection. `how` says what that means for other threads on a connection of the pool.

@@ -5,7 +5,6 @@
 //! A new connection asks the server which process it is, for how long it has been up, and whether it is a master
 //! ([`super::node`]). In the same write it has the server load the scripts.
 
-use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use redis::Value;
@@ -15,12 +14,11 @@ use crate::error::{Failure, FailureKind, Outcome};
 use crate::script;
 use crate::script::Command;
 use crate::store::server::login;
-use crate::store::server::refusal::refusal;
-use crate::store::server::route::Budget;
 use crate::store::topology::quorum::node::{Orphan, QuorumNode};
 use crate::store::topology::quorum::state::QuorumState;
 use crate::store::transport::exchange::{Pipeline, Unanswered};
 use crate::store::transport::socket::TransportError;
+use crate::store::{Deadline, Phase};
 use crate::sync::Arc;
 
 /// The largest number of answers that may be missing on a connection before it is left out.
@@ -223,8 +221,8 @@ impl NodeConnection {
     /// after this one.
     pub(super) fn timed_out(&mut self, waited: Duration) -> Failure {
         self.give_up();
-        let timeout = TransportError::Io(ErrorKind::TimedOut.into());
-        let failure = self.node().route.broken(timeout);
+        let timeout = Phase::Request.timed_out();
+        let failure = self.node().route.broken(timeout.into());
         if waited >= self.state.node_timeout && self.was_heard_since_oldest() == Some(false) {
             self.state.node_is_down(self.number, &failure);
         }
@@ -274,30 +272,20 @@ impl NodeConnection {
     pub(super) fn open(&mut self, limit: Duration) -> Result<(), Failure> {
         let (state, number) = (Arc::clone(&self.state), self.number);
         let route = &state.nodes[number].route;
-        let budget = Budget::new(limit);
-        let mut socket = login::connect(route, &budget)?;
+        let mut deadline = Deadline::after(limit);
+        let mut socket = login::connect(route, &mut deadline)?;
         let mut commands = vec![
             Command::new("INFO").arg("server").to_owned(),
             Command::new("INFO").arg("replication").to_owned(),
         ];
         commands.extend(script::quorum::load());
         let mut report = String::new();
-        let heard = |_, answer| match answer {
-            Value::ServerError(error) => {
-                route.cuts.note_answer(&error);
-                Err(refusal(&route.server, error))
-            }
-            Value::BulkString(bytes) => {
+        let asked = socket.requests(&commands, deadline);
+        for answer in asked.map_err(|fault| not_executed(route.broken(fault)))? {
+            if let Value::BulkString(bytes) = route.accepted(answer).map_err(not_executed)? {
                 report.push_str(&String::from_utf8_lossy(&bytes));
-                Ok(())
             }
-            _ => Ok(()),
-        };
-        let asked = socket.requests(&commands, budget.left(limit), heard);
-        let answered = asked.map_err(|fault| route.broken(fault));
-        answered
-            .and_then(|answered| answered)
-            .map_err(not_executed)?;
+        }
         state.identify(number, &report)?;
         self.node().heard(SystemClock.now(), true);
         self.pipeline = Some(Pipeline::new(socket, state.node_timeout));

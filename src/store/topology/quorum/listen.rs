@@ -20,13 +20,12 @@ use std::time::{Duration, Instant};
 
 use crate::error::Failure;
 use crate::script::Command;
-use crate::store::PubSubEvent;
 use crate::store::server::login::connect;
 use crate::store::server::pubsub::{PushMessage, subscribe};
-use crate::store::server::route::Budget;
 use crate::store::topology::quorum::state::QuorumState;
 use crate::store::transport::socket::Socket;
 use crate::store::transport::waker::readable;
+use crate::store::{Deadline, PubSubEvent};
 
 /// How long a message waits for the same message of other nodes.
 const GATHERED_FOR: Duration = Duration::from_millis(2);
@@ -114,7 +113,7 @@ pub(super) fn listen(
         let connected = slots.filter(|(_, slot)| slot.is_some());
         for ((number, slot), _) in connected.zip(ready).filter(|(_, is_ready)| *is_ready) {
             let Some(listener) = slot else { continue };
-            match listener.socket.read(READ_WITHIN) {
+            match listener.socket.read(Deadline::after(READ_WITHIN)) {
                 Ok(()) => (listener.heard, listener.pinged) = (Instant::now(), None),
                 Err(fault) if fault.is_timeout() => {}
                 Err(fault) => {
@@ -201,7 +200,7 @@ fn subscribe_missing(
         }
         let node = &state.nodes[number];
         let subscribed = node.check_up().and_then(|()| {
-            let mut socket = connect(&node.route, &Budget::new(state.node_timeout))?;
+            let mut socket = connect(&node.route, &mut Deadline::after(state.node_timeout))?;
             let muted = subscribe(&mut socket, &node.route, state.node_timeout, channels)?;
             Ok((socket, muted))
         });
@@ -237,9 +236,8 @@ fn ping_silent(
             }
             None if now >= listener.heard + SILENCE_TO_PING => {
                 listener.pinged = Some(now);
-                let sent = listener
-                    .socket
-                    .send(&Command::new("PING"), state.node_timeout);
+                let mut time = Deadline::after(state.node_timeout);
+                let sent = listener.socket.send(&Command::new("PING"), &mut time);
                 sent.map_err(|fault| route.broken(fault))
             }
             _ => Ok(()),

@@ -50,16 +50,13 @@ use crate::message::{LockKind, Reply, Request, Verb};
 use crate::script::quorum::LockId;
 use crate::store::server::places::Pooled;
 use crate::store::server::pool::Pool;
-use crate::store::{Answer, DedicatedConnection, LEAST, Limits, NodeReport, PubSubEvent, Store};
+use crate::store::{Answer, Deadline, DedicatedConnection, NodeReport, PubSubEvent, Store};
 use crate::sync::Arc;
 
 use connection::NodeConnection;
 use release::OwnerRelease;
 use round::QuorumCall;
 use state::QuorumState;
-
-/// Longer than any call takes, and short enough to add to a time of the system's clock.
-const LONGEST_CALL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The store of a quorum.
 pub(crate) struct Quorum {
@@ -93,9 +90,9 @@ impl NodeConnections {
         &mut self,
         state: &QuorumState,
         request: &Request<'_>,
-        limit: Duration,
+        mut deadline: Deadline<'_>,
     ) -> Result<Answer, Failure> {
-        let until = Instant::now() + limit.min(LONGEST_CALL);
+        let until = deadline.now() + deadline.left();
         let reply = QuorumCall::new(state, &mut self.0, until).send(request)?;
         Ok(Answer {
             reply,
@@ -113,13 +110,10 @@ impl Pooled for NodeConnections {
 }
 
 impl Store for Quorum {
-    fn call(&self, request: &Request<'_>, limits: Limits<'_>) -> Result<Answer, Failure> {
-        let started = Instant::now();
-        let wait = limits.checkout.min(limits.whole);
-        let has_priority = limits.has_priority || request.is_of_a_holder();
-        let mut connections = self.pool.take(wait, has_priority, limits.is_over)?;
-        let left = limits.whole.saturating_sub(started.elapsed());
-        connections.call(&self.state, request, left.max(LEAST))
+    fn call(&self, request: &Request<'_>, mut deadline: Deadline<'_>) -> Result<Answer, Failure> {
+        deadline.has_priority |= request.is_of_a_holder();
+        let mut connections = self.pool.take(&mut deadline)?;
+        connections.call(&self.state, request, deadline)
     }
 
     fn is_quorum(&self) -> bool {
@@ -169,7 +163,8 @@ impl DedicatedConnection for DedicatedNodeConnections {
     }
 
     fn call(&mut self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure> {
-        let answer = self.connections.call(&self.state, request, limit);
+        let deadline = Deadline::after(limit);
+        let answer = self.connections.call(&self.state, request, deadline);
         self.reports.extend(self.state.report_all());
         answer
     }

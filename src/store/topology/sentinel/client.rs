@@ -11,7 +11,6 @@
 //! | asked | no answer has come for a whole step when a check begins | closed |
 //! | open | a connection fails | closed |
 
-use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, TryRecvError};
@@ -23,10 +22,11 @@ use crate::store::server::errors::unavailable;
 use crate::store::server::login::log_in;
 use crate::store::server::pubsub::PushMessage;
 use crate::store::server::refusal::refusal;
-use crate::store::server::route::{Budget, Route};
+use crate::store::server::route::Route;
 use crate::store::topology::finder::FinderThread;
 use crate::store::topology::sentinel::opinion::Opinion;
 use crate::store::transport::socket::{Socket, TransportError};
+use crate::store::{Deadline, Phase};
 
 /// The pause before a connection is opened again. It doubles up to the longest pause.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -139,7 +139,7 @@ impl Sentinel {
         let sent = match &sockets.asked {
             // It is asked again after this answer.
             Some(asked) if asked.at.elapsed() < step => return,
-            Some(_) => Err(TransportError::Io(ErrorKind::TimedOut.into())),
+            Some(_) => Err(Phase::Request.timed_out().into()),
             None => {
                 let mut packed = Vec::new();
                 for what in ["GET-MASTER-ADDR-BY-NAME", "MASTER"] {
@@ -147,8 +147,7 @@ impl Sentinel {
                     question.arg(what).arg(master);
                     question.pack(&mut packed);
                 }
-                let sent = sockets.asks.write(&packed, step);
-                sent.map_err(TransportError::Io)
+                sockets.asks.write(&packed, Deadline::after(step))
             }
         };
         sockets.asked_in = check;
@@ -168,7 +167,7 @@ impl Sentinel {
         let SentinelConnection::Open(sockets) = &mut self.connection else {
             return;
         };
-        let mut read = sockets.asks.read(step);
+        let mut read = sockets.asks.read(Deadline::after(step));
         while read.is_ok() {
             match sockets.asks.take() {
                 Ok(None) => return,
@@ -210,7 +209,7 @@ impl Sentinel {
         let mut has_switched = false;
         let mut read = sockets
             .listens
-            .read(step)
+            .read(Deadline::after(step))
             .map_err(|fault| self.route.broken(fault));
         while read.is_ok() {
             match sockets.listens.take() {
@@ -270,16 +269,16 @@ fn opinion(route: &Route, address: Value, facts: Value) -> Result<Opinion, Failu
 /// Opens both connections to a sentinel. Each step has its own time limit.
 fn open(route: &Route) -> Result<Sockets, Failure> {
     let request = |socket: &mut Socket, command: &Command| {
-        let answer = socket.request(command, route.io_timeout);
+        let answer = socket.request(command, Deadline::after(route.io_timeout));
         match answer.map_err(|fault| route.broken(fault))? {
             Value::ServerError(error) => Err(refusal(&route.server, error)),
             _ => Ok(()),
         }
     };
-    let mut asks = log_in(route, &Budget::unlimited())?;
+    let mut asks = log_in(route, &mut Deadline::default())?;
     // With TLS the first request ends the handshake.
     request(&mut asks, &Command::new("PING"))?;
-    let mut listens = log_in(route, &Budget::unlimited())?;
+    let mut listens = log_in(route, &mut Deadline::default())?;
     let subscribe = Command::new("SUBSCRIBE").arg("+switch-master").to_owned();
     request(&mut listens, &subscribe)?;
     Ok(Sockets {

@@ -24,11 +24,11 @@ use std::time::Duration;
 
 use crate::config::{SentinelSet, Settings};
 use crate::error::Failure;
-use crate::store::PubSubEvent;
 use crate::store::server::errors::unavailable;
 use crate::store::server::pubsub;
 use crate::store::server::route::{Route, route};
 use crate::store::topology::finder::{Finder, Findings};
+use crate::store::{Deadline, PubSubEvent};
 use crate::sync::Arc;
 
 pub(crate) use search::check_role;
@@ -69,27 +69,26 @@ impl Discovery {
         number > 0 && self.finder.trusted() == number
     }
 
-    /// Blocks until the master is known, but for at most `limit`. Calls `is_over` now and then, and stops waiting if the
-    /// call is over.
+    /// Blocks until the master is known, or the time or the call is over.
     ///
     /// # Errors
     ///
     /// Returns the reason why no master is known.
-    pub(crate) fn wait(&self, limit: Duration, is_over: &dyn Fn() -> bool) -> Result<(), Failure> {
+    pub(crate) fn wait(&self, deadline: Deadline<'_>) -> Result<(), Failure> {
         if self.finder.trusted() > 0 {
             return Ok(());
         }
         let is_known = |findings: &Findings<SentinelMaster>| findings.trusted().map(drop);
-        self.finder.wait(limit, is_over, is_known)
+        self.finder.wait(deadline, is_known)
     }
 
-    /// Returns the number of the master, and the way to it. Blocks until it is known, but for at most `limit`.
+    /// Returns the number of the master, and the way to it. Blocks until it is known, or the time or the call is over.
     ///
     /// # Errors
     ///
     /// Returns the reason why no master is known.
-    pub(crate) fn master(&self, limit: Duration) -> Result<(u64, Route), Failure> {
-        self.finder.wait(limit, &|| false, |findings| {
+    pub(crate) fn master(&self, deadline: Deadline<'_>) -> Result<(u64, Route), Failure> {
+        self.finder.wait(deadline, |findings| {
             let (number, master) = findings.trusted()?;
             Some((number, master.route.clone()))
         })
@@ -112,7 +111,8 @@ impl Discovery {
         hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
     ) -> Result<(), Failure> {
         // The caller pauses and tries again, or learns that it must end.
-        let master = self.master(self.unknown.connect_timeout.min(LONGEST_WAIT));
+        let limit = self.unknown.connect_timeout.min(LONGEST_WAIT);
+        let master = self.master(Deadline::after(limit));
         let (number, route) = master.inspect_err(|failure| {
             hear(PubSubEvent::Node(self.unknown.report(Some(failure))));
         })?;

@@ -37,10 +37,11 @@ use crate::config::{SentinelSet, Settings};
 use crate::error::{Chain, Failure};
 use crate::logging;
 use crate::script::Command;
-use crate::store::server::errors::{RequestError, unavailable};
+use crate::store::Deadline;
+use crate::store::server::errors::unavailable;
 use crate::store::server::login::log_in;
 use crate::store::server::refusal::refusal;
-use crate::store::server::route::{Budget, Route, route};
+use crate::store::server::route::{Route, route};
 use crate::store::topology::finder::{FinderThread, Search};
 use crate::store::topology::sentinel::client::Sentinel;
 use crate::store::topology::sentinel::opinion::{Opinion, SentinelVerdict, choose};
@@ -331,18 +332,14 @@ fn role_of(route: &Route, open: Option<Socket>) -> Result<Socket, Failure> {
     let reused = open.is_some();
     let mut socket = match open {
         Some(socket) => socket,
-        None => log_in(route, &Budget::unlimited())?,
+        None => log_in(route, &mut Deadline::default())?,
     };
-    let mut answer = socket
-        .request(&role, route.io_timeout)
-        .map_err(RequestError::of);
-    if let (true, Err(RequestError::Closed(_))) = (reused, &answer) {
-        socket = log_in(route, &Budget::unlimited())?;
-        answer = socket
-            .request(&role, route.io_timeout)
-            .map_err(RequestError::of);
+    let mut answer = socket.request(&role, Deadline::after(route.io_timeout));
+    if reused && matches!(&answer, Err(fault) if fault.is_closed()) {
+        socket = log_in(route, &mut Deadline::default())?;
+        answer = socket.request(&role, Deadline::after(route.io_timeout));
     }
-    let answer = answer.map_err(|trouble| trouble.into_failure(route))?;
+    let answer = answer.map_err(|fault| route.broken(fault))?;
     check_role(route, answer)?;
     Ok(socket)
 }

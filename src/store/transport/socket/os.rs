@@ -1,4 +1,4 @@
-//! The socket of the operating system, and the time limit of the input or output under way.
+//! The socket of the operating system, and its own time limit.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,6 +8,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
+
+use crate::store::Deadline;
 
 /// A write to a connection that has ended sends no signal. On Apple's systems, the socket has that as an option.
 #[cfg(not(target_vendor = "apple"))]
@@ -19,14 +21,11 @@ const NO_SIGNAL: SendFlags = SendFlags::empty();
 /// connect.
 pub(super) const TOLERANCE: Duration = Duration::from_millis(1);
 
-/// The time limit of the input or output under way.
-pub(super) struct TimeLimit {
-    pub(super) deadline: Instant,
-    /// The time, if it was read just before the next input or output.
-    pub(super) now: Option<Instant>,
-    /// The time limit that is set on the operating system's socket.
-    os_limit: Option<Duration>,
-    /// The last deadline after which a read has looked for bytes once more.
+/// The time limit of one direction, as it is set on the operating system's socket.
+#[derive(Default)]
+pub(super) struct OsLimit {
+    set: Option<Duration>,
+    /// The end of the last deadline after which a read has looked for bytes once more.
     last_look_for: Option<Instant>,
 }
 
@@ -65,46 +64,56 @@ fn unless_blocked(done: Result<usize, Errno>) -> io::Result<Option<usize>> {
     match done {
         Ok(bytes) => Ok(Some(bytes)),
         Err(Errno::AGAIN | Errno::INTR) => Ok(None),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(broken(error)),
     }
 }
 
-impl TimeLimit {
-    pub(super) fn new() -> Self {
-        Self {
-            deadline: Instant::now(),
-            now: None,
-            os_limit: None,
-            last_look_for: None,
-        }
+/// Returns the error of a connection that has failed. `ETIMEDOUT` is no time limit of a caller: the operating system has
+/// given the connection up.
+fn broken(error: Errno) -> io::Error {
+    match error {
+        Errno::TIMEDOUT => io::Error::new(io::ErrorKind::ConnectionAborted, error),
+        error => error.into(),
     }
+}
 
+impl OsLimit {
     /// Reads what has come, or waits for it until the deadline. A thread may get no CPU time between its request and this
     /// call until the deadline has passed, and the answer may have come meanwhile. So the first read after a deadline still
     /// reads what is there.
-    pub(super) fn read(&mut self, os: &Os, to: &mut [u8]) -> io::Result<usize> {
+    pub(super) fn read(
+        &mut self,
+        os: &Os,
+        to: &mut [u8],
+        deadline: &mut Deadline<'_>,
+    ) -> io::Result<usize> {
         loop {
-            if let Some(limit) = self.limit(Some(os))? {
+            if let Some(limit) = self.limit(Some(os), deadline)? {
                 set_socket_timeout(os, Timeout::Recv, Some(limit))?;
             }
             match recv(os, &mut *to, RecvFlags::empty()) {
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()),
-                read => return Ok(read?.0),
+                Err(Errno::AGAIN) => return Err(deadline.timed_out()),
+                read => return Ok(read.map_err(broken)?.0),
             }
         }
     }
 
     /// Writes some bytes. Waits until the deadline for room for them.
-    pub(super) fn write(&mut self, os: &Os, from: &[u8]) -> io::Result<usize> {
+    pub(super) fn write(
+        &mut self,
+        os: &Os,
+        from: &[u8],
+        deadline: &mut Deadline<'_>,
+    ) -> io::Result<usize> {
         loop {
-            if let Some(limit) = self.limit(None)? {
+            if let Some(limit) = self.limit(None, deadline)? {
                 set_socket_timeout(os, Timeout::Send, Some(limit))?;
             }
             match send(os, from, NO_SIGNAL) {
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()),
-                written => return Ok(written?),
+                Err(Errno::AGAIN) => return Err(deadline.timed_out()),
+                written => return written.map_err(broken),
             }
         }
     }
@@ -112,23 +121,29 @@ impl TimeLimit {
     /// Returns the limit to set on the operating system's socket, if it must be set. Most requests and answers are one piece
     /// each, and have the same limit. The limit set before is then right to the millisecond, and is not set again. If the
     /// time is over already, this is an error, unless `readable` has something to read.
-    fn limit(&mut self, readable: Option<&Os>) -> io::Result<Option<Duration>> {
-        let now = self.now.take().unwrap_or_else(Instant::now);
-        let left = self.deadline.saturating_duration_since(now);
+    fn limit(
+        &mut self,
+        readable: Option<&Os>,
+        deadline: &mut Deadline<'_>,
+    ) -> io::Result<Option<Duration>> {
+        let left = deadline.left();
         if left.is_zero() {
-            let is_first = self.last_look_for.replace(self.deadline) != Some(self.deadline);
+            let end = deadline.end();
+            let is_first = std::mem::replace(&mut self.last_look_for, end) != end;
             let has_come = |os: &Os| !os.poll(PollFlags::IN, Duration::ZERO).is_empty();
             if is_first && readable.is_some_and(has_come) {
                 // The read finds bytes, so it needs no time limit.
                 return Ok(None);
             }
-            return Err(io::ErrorKind::TimedOut.into());
+            return Err(deadline.timed_out());
         }
-        if (self.os_limit).is_some_and(|set| set >= left && set <= left + TOLERANCE) {
-            return Ok(None);
+        match self.set {
+            Some(set) if set >= left && set <= left + TOLERANCE => Ok(None),
+            _ => {
+                self.set = Some(left);
+                Ok(self.set)
+            }
         }
-        self.os_limit = Some(left);
-        Ok(self.os_limit)
     }
 }
 
@@ -151,6 +166,16 @@ mod tests {
 
     use super::*;
 
+    /// The caller's time is not over, so the request is sent once more on another connection.
+    #[test]
+    fn a_connection_that_the_system_gives_up_is_closed_and_not_late() {
+        let kind = |error| broken(error).kind();
+        assert_eq!(kind(Errno::TIMEDOUT), io::ErrorKind::ConnectionAborted);
+        assert_eq!(kind(Errno::CONNRESET), io::ErrorKind::ConnectionReset);
+        let given_up = unless_blocked(Err(Errno::TIMEDOUT)).map_err(|error| error.kind());
+        assert_eq!(given_up, Err(io::ErrorKind::ConnectionAborted));
+    }
+
     /// A thread that got no CPU time after its request finds the answer that has come meanwhile.
     #[test]
     fn one_read_after_the_deadline_returns_what_has_come() {
@@ -158,10 +183,9 @@ mod tests {
         let address = listener.local_addr().expect("an address");
         let os = Os(TcpStream::connect(address).expect("it listens").into());
         let (mut peer, _) = listener.accept().expect("it has connected");
-        let mut limit = TimeLimit::new();
-        let mut read = |deadline: Instant| {
-            limit.deadline = deadline;
-            let read = limit.read(&os, &mut [0]);
+        let mut limit = OsLimit::default();
+        let mut read = |end: Instant| {
+            let read = limit.read(&os, &mut [0], &mut Deadline::at(end));
             read.map_err(|error| error.kind())
         };
         let send = |peer: &mut TcpStream| {
