@@ -224,7 +224,7 @@ fn attempts(bench: &mut Criterion) {
         bench.iter(|| {
             let mut release_task =
                 ReleaseTask::of_lease(orphaned_owner.clone(), false, None, NOW, TERMS.lease());
-            release_task.replied(NOW, &Reply::Released, false)
+            release_task.replied(NOW, &Reply::Released, false, None)
         });
     });
     let rng = SystemRng::new();

@@ -93,8 +93,10 @@ pub fn reply(value: &Value) {
         lease: Duration::from_secs(1),
     };
     let plain = PlainRelease {
-        key: &keys[0],
+        kind: LockKind::Mutex,
+        target: &one,
         owner: &owner,
+        units: 1,
     };
     let request = RateRequest {
         permits: 1,

@@ -387,7 +387,7 @@ impl World {
             while next == Next::Send || matches!(next, Next::Later(due) if due <= self.now) {
                 let verb = release_task.verb(self.now);
                 next = match self.send(&verb, fate) {
-                    Ok(reply) => release_task.replied(self.now, &reply, false),
+                    Ok(reply) => release_task.replied(self.now, &reply, false, None),
                     Err(_) => release_task.failed(self.now, true, &self.rng),
                 };
             }

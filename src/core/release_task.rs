@@ -1,4 +1,5 @@
-//! The end of a lease in Redis, and of an orphaned owner.
+//! The end of a lease in Redis, and of an orphaned owner. A release task is the one place where an owner waits until Redis
+//! has confirmed its end: the server, or each node of a quorum.
 //!
 //! The guard's thread or the renewal thread sends the first request. The renewal thread repeats a request that failed
 //! until Redis must have dropped the key. The key may outlast the lease of the thread that ends it, because a lease can
@@ -13,9 +14,15 @@
 //! | keep | failed until the end of `min_hold` | release; hand over if there are fences to give back |
 //! | any | failed | the renewal thread sends it again, at once and then after growing pauses, until Redis must have dropped the key; then the task is given up |
 //!
-//! "Executed" is not final while the owner is uncertain: Redis may execute an earlier acquire or take-over of unknown
-//! outcome after the release. So the owner is withdrawn again and again until a lease has passed since that request was
-//! sent.
+//! "Executed" is not final in two cases. In both the renewal thread asks again, after growing pauses:
+//!
+//! | the owner | the thread | until |
+//! | --- | --- | --- |
+//! | is uncertain: Redis may execute an earlier acquire or take-over of unknown outcome after the release | withdraws it again | a lease has passed since that request was sent |
+//! | is left at nodes of a quorum: a majority has confirmed the end, and these nodes have not | releases it again; the quorum asks only these nodes, and skips those that are down | all of them have confirmed it, or must have dropped the key |
+//!
+//! An owner that a quorum has withdrawn itself begins in the last row. The pauses there are at most a second, so that a
+//! node gets the release soon after it is up again.
 
 use std::time::Duration;
 
@@ -118,6 +125,43 @@ impl ReleaseTask {
         }
     }
 
+    /// Makes a task for an owner that a quorum has ended, and that is left at some nodes.
+    pub(crate) fn of_left_owner(owner: Arc<str>, units: u32, until: Time, now: Time) -> Self {
+        let owner = OrphanedOwner {
+            owner,
+            units,
+            uncertain_until: None,
+            kept_until: Some(until),
+            give_back: None,
+        };
+        Self {
+            ends_by: EndsBy::Release,
+            repeated: true,
+            executed: true,
+            ..Self::of_orphaned_owner(owner, now, Duration::ZERO)
+        }
+    }
+
+    /// Returns when a task is due that other threads cannot take back.
+    pub(crate) fn due(&self, now: Time) -> Time {
+        // The answers that settle the rest may be on their way.
+        if self.executed {
+            now + FIRST_PAUSE
+        } else {
+            now
+        }
+    }
+
+    /// Returns the owner that the task ends.
+    pub(crate) fn owner(&self) -> &Arc<str> {
+        &self.left.owner
+    }
+
+    /// Returns when Redis must have dropped the key, if the task was sent before, or `None`.
+    pub(crate) fn repeated_until(&self) -> Option<Time> {
+        self.repeated.then_some(self.key_gone_at)
+    }
+
     /// Returns the request to send at `now`.
     pub(crate) fn verb(&self, now: Time) -> Verb {
         let (owner, units) = (Arc::clone(&self.left.owner), self.left.units);
@@ -164,7 +208,14 @@ impl ReleaseTask {
         self.gone
     }
 
-    pub(crate) fn replied(&mut self, now: Time, reply: &Reply, resent: bool) -> Next {
+    /// Takes in a reply. `left_until`: until when nodes of a quorum may still have the owner.
+    pub(crate) fn replied(
+        &mut self,
+        now: Time,
+        reply: &Reply,
+        resent: bool,
+        left_until: Option<Time>,
+    ) -> Next {
         match reply {
             Reply::Contended if self.ends_by == EndsBy::Release => {
                 self.ends_by = EndsBy::HandOver;
@@ -175,6 +226,12 @@ impl ReleaseTask {
         }
         self.executed = true;
         self.repeated = true;
+        if let Some(until) = left_until {
+            self.ends_by = EndsBy::Release;
+            self.min_hold_until = None;
+            self.key_gone_at = until;
+            return Next::Later(now + self.next_pause().min(LONGEST_PAUSE));
+        }
         let Some(uncertain_until) = self
             .left
             .uncertain_until
@@ -239,7 +296,7 @@ mod tests {
             ReleaseTask::of_lease(orphaned_owner(None), false, None, at(0), LEASE);
         assert!(matches!(release_task.verb(at(0)), Verb::Release { .. }));
         assert_eq!(
-            release_task.replied(at(1), &Reply::Released, false),
+            release_task.replied(at(1), &Reply::Released, false, None),
             Next::Done
         );
         assert_eq!(release_task.gone(), None);
@@ -250,13 +307,13 @@ mod tests {
         let mut release_task =
             ReleaseTask::of_lease(orphaned_owner(None), false, None, at(0), LEASE);
         assert_eq!(
-            release_task.replied(at(1), &Reply::Contended, false),
+            release_task.replied(at(1), &Reply::Contended, false, None),
             Next::Send
         );
         assert!(matches!(release_task.verb(at(1)), Verb::HandOver { .. }));
         assert!(!release_task.is_executed());
         assert_eq!(
-            release_task.replied(at(2), &Reply::HandedOver, false),
+            release_task.replied(at(2), &Reply::HandedOver, false, None),
             Next::Done
         );
     }
@@ -266,18 +323,18 @@ mod tests {
         let gone = Reply::NotOwner(Gone::Taken);
         let mut release_task =
             ReleaseTask::of_lease(orphaned_owner(None), true, None, at(0), LEASE);
-        release_task.replied(at(1), &gone, false);
+        release_task.replied(at(1), &gone, false, None);
         assert_eq!(release_task.gone(), Some(Gone::Taken));
 
         let mut release_task =
             ReleaseTask::of_lease(orphaned_owner(None), true, None, at(0), LEASE);
         release_task.failed(at(1), true, &SystemRng::new());
-        release_task.replied(at(2), &gone, false);
+        release_task.replied(at(2), &gone, false, None);
         assert_eq!(release_task.gone(), None);
 
         let mut release_task =
             ReleaseTask::of_lease(orphaned_owner(None), true, None, at(0), LEASE);
-        release_task.replied(at(1), &gone, true);
+        release_task.replied(at(1), &gone, true, None);
         assert_eq!(release_task.gone(), None);
     }
 
@@ -289,7 +346,7 @@ mod tests {
         let mut requests = 0;
         loop {
             requests += 1;
-            match release_task.replied(now, &Reply::NotOwner(Gone::Removed), false) {
+            match release_task.replied(now, &Reply::NotOwner(Gone::Removed), false, None) {
                 Next::Later(later) => {
                     assert!(later > now && later <= at(0) + LEASE);
                     now = later;
@@ -301,6 +358,35 @@ mod tests {
         }
         assert_eq!(now, at(0) + LEASE, "given up early");
         assert!((10..60).contains(&requests), "{requests} requests");
+    }
+
+    #[test]
+    fn an_owner_that_is_left_at_a_node_is_released_every_second_until_it_is_not() {
+        let until = at(0) + LEASE * 20;
+        let after_a_release =
+            ReleaseTask::of_lease(orphaned_owner(None), true, Some(until), at(0), LEASE);
+        let after_an_acquire = ReleaseTask::of_left_owner(owner(), 1, until, at(0));
+        assert!(after_an_acquire.is_executed());
+        for mut release_task in [after_a_release, after_an_acquire] {
+            let mut now = at(0);
+            for requests in 0.. {
+                let left = (now < until).then_some(until);
+                match release_task.replied(now, &Reply::Released, false, left) {
+                    Next::Later(later) => {
+                        assert!(later > now && later <= now + LONGEST_PAUSE);
+                        now = later;
+                    }
+                    next => {
+                        assert_eq!(next, Next::Done);
+                        assert!(requests < 620, "{requests} requests");
+                        break;
+                    }
+                }
+                assert!(release_task.is_executed());
+                assert!(matches!(release_task.verb(now), Verb::Release { .. }));
+            }
+            assert!(now >= until);
+        }
     }
 
     #[test]
@@ -363,7 +449,7 @@ mod tests {
         let left = life(&release_task, later);
         assert_eq!(left, LEASE, "a repeat must not lengthen it");
         assert_eq!(
-            release_task.replied(at(2), &Reply::Released, false),
+            release_task.replied(at(2), &Reply::Released, false, None),
             Next::Done
         );
 
@@ -411,7 +497,7 @@ mod tests {
             Verb::HandOver { give_back, .. } => assert_eq!(give_back, unused),
             other => panic!("{other:?}"),
         }
-        let next = release_task.replied(at(1), &Reply::Released, false);
+        let next = release_task.replied(at(1), &Reply::Released, false, None);
         assert!(matches!(next, Next::Later(_)));
         assert!(matches!(release_task.verb(at(1)), Verb::Withdraw { .. }));
     }

@@ -30,6 +30,14 @@ impl<T> TimerQueue<T> {
         self.0.remove(&place)
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Place, &T)> {
+        self.0.iter()
+    }
+
     /// Returns the earliest thing, and its place.
     pub(crate) fn first(&self) -> Option<(Place, &T)> {
         self.0

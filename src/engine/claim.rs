@@ -189,7 +189,7 @@ impl Claims {
     /// Asks under one owner. If the outcome is unknown, notes the time until which this owner may have the lock.
     fn adopt_as(
         &self,
-        entry: &Entry,
+        entry: &Arc<Entry>,
         claim: &Claim,
         candidate: &mut Candidate,
     ) -> Result<Result<Grant, Gone>, Failure> {
@@ -206,6 +206,9 @@ impl Claims {
         let request = Request::Adopt { key, adopt: &adopt };
         let answer = client.send(&request, client.deadline(None));
         let now = client.now();
+        for owner in [&adopt.owner, &adopt.from] {
+            self.leases.clean_up_nodes(entry, owner, 1);
+        }
         // An adoption that Redis executes late never takes a free lock. So the grant is certain.
         let granted = answer.and_then(|answer| match answer.reply {
             Reply::NotOwner(gone) => Ok(Err(gone)),

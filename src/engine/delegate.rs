@@ -258,6 +258,11 @@ impl<'w, 'a> Delegate<'w, 'a> {
         deadline.has_priority = message_at.is_some();
         let answer = client.send(&entry.request(verb), deadline);
         self.round_trip = client.now().since(sent);
+        let units = way_in.call.units;
+        leases.clean_up_nodes(entry, verb.owner(), units);
+        if let (Verb::TakeOver { from, .. }, Ok(_)) = (verb, &answer) {
+            leases.clean_up_nodes(entry, from, units);
+        }
         match answer {
             Ok(answer) => {
                 if let (Some(message_at), Reply::Granted { .. }, false) =

@@ -88,6 +88,7 @@ impl Leases {
         let sent = client.now();
         let answer = client.send(&entry.request(&verb), client.deadline(None));
         let now = client.now();
+        self.clean_up_nodes(entry, &reader, 1);
         let granted = answer.and_then(|answer| {
             if let Reply::NotOwner(_) = answer.reply {
                 return Ok(None);
@@ -101,6 +102,7 @@ impl Leases {
         });
         let failure = match granted {
             Ok(grant) => {
+                self.clean_up_nodes(&writer.entry, &from.owner, from.units);
                 // Redis may still execute an earlier request of the writer's owner.
                 if from.uncertain_until.is_some() {
                     let give_back = None;

@@ -38,7 +38,7 @@
 //! | `leasehold-watch` | ends each lease at its deadline, and each linger at its end; sends a loss to the channels of `on_lost` | does I/O | from the first lease until it has had none for a while |
 //! | `leasehold-wakeup-0` | receives messages of Redis, wakes delegates and ends lingers, on a dedicated connection to each server | calls scripts | from the first wait, or the first lease that may linger, until the last handle and guard are dropped |
 //! | `leasehold-pool-0` | opens places of the pool, and closes idle connections; on a cluster, one for each master | uses the engine | from `build`, or the first request to that master, until the pool is dropped |
-//! | `leasehold-nodes-0` | on a quorum, probes nodes that are down, and releases what a node has missed | uses the engine | from `build` until the store of the quorum is dropped |
+//! | `leasehold-nodes-0` | on a quorum, probes nodes that are down | uses the engine | from `build` until the store of the quorum is dropped |
 //! | `leasehold-dns` | looks up the name of a server's host, for all callers that connect to it | uses the engine | until the system answers, which may be after the engine is dropped |
 //! | `leasehold-sentinel` | asks the sentinels for the master | uses the engine | from the first request until the store is dropped |
 //! | without a name | behind sentinels, connects to one sentinel, or asks one server for its role | uses the engine | until it has connected or the answer has come, or the time is over |

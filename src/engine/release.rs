@@ -8,7 +8,8 @@
 //! 4. A request releases the lock in Redis. If other processes wait, a hand-over follows, or is sent in its place. This
 //!    thread sends the request and waits for the reply. With `background_release` the renewal thread sends it
 //!    ([`super::renewal`]).
-//! 5. If the request fails, the renewal thread repeats it until Redis has replied, or must have dropped the key.
+//! 5. If the request fails, the renewal thread repeats it until Redis has replied, or must have dropped the key. It also
+//!    repeats it for the nodes of a quorum that have not confirmed it.
 //! 6. If another thread waits, it becomes the delegate.
 //!
 //! The queue decides in step 3:
@@ -168,7 +169,8 @@ impl Leases {
             let now = self.client.now();
             let (next, result) = match answer {
                 Ok(answer) => {
-                    let next = release_task.replied(now, &answer.reply, answer.resent);
+                    let left = self.client.store.left_until(release_task.owner());
+                    let next = release_task.replied(now, &answer.reply, answer.resent, left);
                     (next, Ok(release_task.gone()))
                 }
                 Err(failure) => {
@@ -257,6 +259,17 @@ impl Leases {
         let release_task = ReleaseTask::of_orphaned_owner(orphaned_owner, self.client.now(), lease);
         self.renewal
             .add_release_task(&self.client, entry, release_task, None);
+    }
+
+    /// Has the renewal thread release an owner at the nodes of a quorum that may still have it, although the quorum has
+    /// ended it.
+    pub(super) fn clean_up_nodes(&self, entry: &Arc<Entry>, owner: &Arc<str>, units: u32) {
+        if let Some(until) = self.client.store.left_until(owner) {
+            let owner = Arc::clone(owner);
+            let release_task = ReleaseTask::of_left_owner(owner, units, until, self.client.now());
+            self.renewal
+                .add_release_task(&self.client, entry, release_task, None);
+        }
     }
 
     /// Counts the loss of a lease, if it was lost and `fence` is given. Only the thread that takes the lease out of its

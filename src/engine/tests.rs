@@ -5,6 +5,7 @@ mod background;
 mod claims;
 mod closing;
 mod leases;
+mod left_owners;
 mod linger;
 mod listener;
 mod message_grants;
@@ -51,7 +52,12 @@ struct Fake {
     dedicated_connection: Arc<Mutex<Script>>,
     /// The time at which the server last closed a connection, in nanoseconds.
     cut: Arc<AtomicU64>,
+    /// Until when nodes may have an owner that has ended.
+    left_until: Arc<Mutex<Left>>,
+    forgotten: Arc<Mutex<Vec<String>>>,
 }
+
+type Left = Box<dyn FnMut(&str) -> Option<Time> + Send>;
 
 impl Fake {
     fn new(
@@ -62,6 +68,8 @@ impl Fake {
             pool: Arc::new(Mutex::new(Box::new(pool))),
             dedicated_connection: Arc::new(Mutex::new(Box::new(dedicated_connection))),
             cut: Arc::default(),
+            left_until: Arc::new(Mutex::new(Box::new(|_| None))),
+            forgotten: Arc::default(),
         }
     }
 
@@ -92,6 +100,14 @@ impl Store for Fake {
 
     fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {
         Box::new(self.clone())
+    }
+
+    fn left_until(&self, owner: &str) -> Option<Time> {
+        (self.left_until.lock())(owner)
+    }
+
+    fn forget(&self, owner: &str) {
+        self.forgotten.lock().push(owner.to_owned());
     }
 
     fn last_cut(&self) -> Time {

@@ -119,11 +119,13 @@ pub(crate) struct Renewal<'a> {
     pub(crate) lease: Duration,
 }
 
-/// One mutex to release.
+/// One lock to release: a mutex, or on a quorum a lock of any kind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlainRelease<'a> {
-    pub(crate) key: &'a LockKey,
+    pub(crate) kind: LockKind,
+    pub(crate) target: &'a Target,
     pub(crate) owner: &'a str,
+    pub(crate) units: u32,
 }
 
 /// The terms of a request to a rate limiter.

@@ -83,7 +83,7 @@ pub(super) fn plain(key: &LockKey, ask: &Ask, script_settings: &ScriptSettings) 
 pub(super) fn release_many(batch: &[PlainRelease<'_>]) -> Command {
     let mut command = MUTEX_RELEASE_MANY.command(batch.len());
     for release in batch {
-        command.arg(release.key.key());
+        command.arg(release.target.first().key());
     }
     for release in batch {
         command.arg(release.owner);

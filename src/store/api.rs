@@ -62,6 +62,15 @@ pub(crate) trait Store: Send + Sync {
         false
     }
 
+    /// Returns until when nodes of a quorum may have an owner that has ended, because they have not confirmed its end.
+    /// Returns `None` if all have, or if the owner has not ended.
+    fn left_until(&self, _owner: &str) -> Option<Time> {
+        None
+    }
+
+    /// Forgets an owner of which [`left_until`](Self::left_until) may have returned a time. Nobody releases it any more.
+    fn forget(&self, _owner: &str) {}
+
     /// Returns a connection outside the pool, for a single thread. So a thousand waiting threads that use up the pool
     /// cannot delay that thread. It connects at its first request.
     fn dedicated_connection(&self) -> Box<dyn DedicatedConnection>;

@@ -29,5 +29,7 @@ mod rounds;
 mod schedule;
 
 #[cfg(test)]
+pub(super) use release_tasks::MOST_REPEATED;
+#[cfg(test)]
 pub(super) use schedule::BATCH;
 pub(super) use schedule::RenewalThread;

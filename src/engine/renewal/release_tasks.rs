@@ -1,7 +1,8 @@
 //! The release tasks that the renewal thread sends.
 //!
 //! A task comes from a release that failed, from an owner that an attempt left behind, or from a guard with
-//! [`background_release`](crate::Builder::background_release). The thread repeats each task until it is done. Until its
+//! [`background_release`](crate::Builder::background_release). On a quorum it also comes from an owner whose end some nodes
+//! have not confirmed. The thread repeats each task until it is done. Until its
 //! first request, or the hand-over after that, has a reply or has failed, a background release has a place that other
 //! threads can find by its keys:
 //!
@@ -34,6 +35,8 @@ use crate::sync::{Arc, Ordering};
 const RELEASES_IN_A_ROW: usize = 64;
 /// The time for which the release of a mutex without a known waiter is held back, so that others go with it.
 const GATHERED_FOR: Duration = Duration::from_millis(1);
+/// The largest number of tasks that wait for a repeat. Of more, the one goes first whose key Redis drops first.
+pub(crate) const MOST_REPEATED: usize = 4096;
 /// The longest time for which a thread waits for a reply to a release task without a look at the clock. While the
 /// machine is suspended, the clock goes on but the time of waiting does not.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
@@ -42,7 +45,7 @@ impl RenewalThread {
     /// Reserves a place for a background release, so that other threads can find it.
     pub(crate) fn reserve(&self, now: Time, entry: &Entry, release_task: &ReleaseTask) -> Place {
         // Holding a release back would delay a waiter, so only a release without a known waiter is held back.
-        let due = if is_plain(entry, &release_task.verb(now)) {
+        let due = if is_plain(entry, release_task, &release_task.verb(now)) {
             now + GATHERED_FOR
         } else {
             now
@@ -84,7 +87,8 @@ impl RenewalThread {
             return;
         }
         state.unexecuted += usize::from(!job.release_task.is_executed());
-        let place = background_place.unwrap_or_else(|| state.new_place(now));
+        let due = job.release_task.due(now);
+        let place = background_place.unwrap_or_else(|| state.new_place(due));
         state.release_tasks.insert(place, job);
         self.wake_for(&mut state, place.0);
     }
@@ -186,7 +190,7 @@ impl RenewalThread {
     ) -> bool {
         for round in 0..RELEASES_IN_A_ROW {
             let now = client.now();
-            let (begun, limit) = {
+            let (begun, limit, dropped, is_first_drop) = {
                 let mut state = self.state.lock();
                 let due = state.leases.next();
                 let limit = due.map_or(Duration::MAX, |due| due.since(now));
@@ -195,8 +199,20 @@ impl RenewalThread {
                 if limit.is_zero() && round > 0 {
                     return true;
                 }
-                (state.begin_jobs(now), limit.max(LEAST))
+                let dropped = state.drop_excess();
+                let is_first_drop = !dropped.is_empty() && !state.has_dropped;
+                state.has_dropped |= is_first_drop;
+                let begun = state.begin_jobs(now);
+                (begun, limit.max(LEAST), dropped, is_first_drop)
             };
+            for owner in dropped {
+                client.store.forget(&owner);
+            }
+            if is_first_drop {
+                logging::warning!(
+                    "more than {MOST_REPEATED} owners wait for Redis to confirm their end: the others stay until their leases end"
+                );
+            }
             if begun.is_empty() {
                 return true;
             }
@@ -235,7 +251,10 @@ impl RenewalThread {
         let (next, result) = match answer {
             Ok(answer) => {
                 client.count_hand_over(&begun.entry.request(&begun.verb), &answer.reply);
-                let next = job.release_task.replied(now, &answer.reply, answer.resent);
+                let left = client.store.left_until(job.release_task.owner());
+                let next = job
+                    .release_task
+                    .replied(now, &answer.reply, answer.resent, left);
                 (next, Ok(()))
             }
             Err(failure) => {
@@ -290,6 +309,30 @@ impl RenewalState {
         place
     }
 
+    /// Drops tasks if too many wait for a repeat: those whose keys Redis drops first. Returns their owners.
+    fn drop_excess(&mut self) -> Vec<Arc<str>> {
+        if self.release_tasks.len() <= MOST_REPEATED {
+            return Vec::new();
+        }
+        let until =
+            |(place, job): (&Place, &Job)| Some((job.release_task.repeated_until()?, *place));
+        let mut repeated: Vec<_> = self.release_tasks.iter().filter_map(until).collect();
+        repeated.sort_unstable();
+        repeated.truncate(repeated.len().saturating_sub(MOST_REPEATED));
+        let mut owners = Vec::with_capacity(repeated.len());
+        for (_, place) in repeated {
+            let Some(Job { release_task, .. }) = self.release_tasks.remove(place) else {
+                continue;
+            };
+            if !release_task.is_executed() {
+                self.unexecuted -= 1;
+                self.is_given_up = true;
+            }
+            owners.push(Arc::clone(release_task.owner()));
+        }
+        owners
+    }
+
     /// Returns the next task that is due, or several if one request can carry them. Leaves their jobs in the timer
     /// queue at a later time, so that they are repeated if the thread panics.
     fn begin_jobs(&mut self, now: Time) -> Vec<SentTask> {
@@ -299,7 +342,8 @@ impl RenewalState {
                 break;
             };
             let (entry, verb) = (Arc::clone(&job.entry), job.release_task.verb(now));
-            let joins = begun.is_empty() || (begun[0].is_plain() && is_plain(&entry, &verb));
+            let is_plain = is_plain(&entry, &job.release_task, &verb);
+            let joins = begun.is_empty() || (begun[0].is_plain && is_plain);
             if before.0 > now || !joins {
                 break;
             }
@@ -307,7 +351,12 @@ impl RenewalState {
                 break;
             };
             let place = self.queue(job, now + AFTER_PANIC);
-            begun.push(SentTask { place, entry, verb });
+            begun.push(SentTask {
+                place,
+                entry,
+                verb,
+                is_plain,
+            });
         }
         begun
     }
@@ -318,17 +367,15 @@ struct SentTask {
     place: Place,
     entry: Arc<Entry>,
     verb: Verb,
+    /// Whether it can be sent with others in one request.
+    is_plain: bool,
 }
 
-impl SentTask {
-    fn is_plain(&self) -> bool {
-        is_plain(&self.entry, &self.verb)
-    }
-}
-
-/// Returns whether a request is a plain release, which can be sent with others in one request.
-fn is_plain(entry: &Entry, verb: &Verb) -> bool {
-    entry.kind == LockKind::Mutex && matches!(verb, Verb::Release { .. })
+/// Returns whether a request is a plain release, which can be sent with others in one request: of a mutex, or of any
+/// lock that is left at nodes of a quorum.
+fn is_plain(entry: &Entry, release_task: &ReleaseTask, verb: &Verb) -> bool {
+    let is_of_nodes = release_task.is_executed();
+    matches!(verb, Verb::Release { .. }) && (entry.kind == LockKind::Mutex || is_of_nodes)
 }
 
 /// Returns the result of each of several plain releases, from the answer to their request.
@@ -371,9 +418,11 @@ fn send(
         return vec![dedicated_connection.call(&request, limit)];
     }
     let releases = begun.iter().filter_map(|begun| match &begun.verb {
-        Verb::Release { owner, .. } => Some(PlainRelease {
-            key: begun.entry.target.first(),
+        Verb::Release { owner, units } => Some(PlainRelease {
+            kind: begun.entry.kind,
+            target: &begun.entry.target,
             owner,
+            units: *units,
         }),
         _ => None,
     });

@@ -58,6 +58,8 @@ pub(super) struct RenewalState {
     pub(super) opening: Opening,
     /// Whether a release task was given up without a reply, and Redis has not replied to any request since.
     pub(super) is_given_up: bool,
+    /// Whether a release task was dropped because too many wait for a repeat.
+    pub(super) has_dropped: bool,
     /// The places of background releases by key, until their first request has a reply or has failed.
     pub(super) background_places: HashMap<LockKey, SmallVec<[Place; 1]>>,
     /// Whether the last request failed because of the connection, so that an outage is logged once.

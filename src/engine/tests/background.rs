@@ -112,7 +112,10 @@ fn releases_share_a_request_and_each_has_its_own_reply() {
     let dedicated_connection = move |request: &Request<'_>| {
         Ok(match request {
             Request::Release(batch) => {
-                let keys: Vec<_> = batch.iter().map(|one| one.key.key().to_owned()).collect();
+                let keys: Vec<_> = batch
+                    .iter()
+                    .map(|one| one.target.first().key().to_owned())
+                    .collect();
                 let replies = keys.iter().map(|key| match key.as_str() {
                     "7" if !std::mem::replace(&mut refused_once, true) => Err(NotReleased::Refused),
                     "8" => Ok(Reply::Contended),
@@ -165,7 +168,10 @@ fn a_refused_batch_is_sent_again_in_halves() {
     let (clock, (sent, released)) = (still(), mpsc::channel());
     let dedicated_connection = move |request: &Request<'_>| {
         let keys: Vec<String> = match request {
-            Request::Release(batch) => batch.iter().map(|one| one.key.key().into()).collect(),
+            Request::Release(batch) => batch
+                .iter()
+                .map(|one| one.target.first().key().into())
+                .collect(),
             Request::Lock { target, .. } => vec![target.first().key().into()],
             request => return generous()(request),
         };

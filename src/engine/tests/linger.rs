@@ -380,6 +380,7 @@ fn given_away(request: &Request<'_>) -> Vec<Arc<str>> {
 #[test]
 fn a_lease_ends_here_before_a_request_may_give_it_away() {
     type End = fn(&Lingering, &str);
+    type Known = (Arc<str>, Arc<ProcessLease>);
     let ends: [(&str, Duration, End); 4] = [
         ("its guard is dropped", Duration::ZERO, |_, _| {}),
         ("a recall", LINGER, |lingering, owner| {
@@ -398,7 +399,7 @@ fn a_lease_ends_here_before_a_request_may_give_it_away() {
         }),
     ];
     for (what, linger, end) in ends {
-        let known: Arc<Mutex<Option<(Arc<str>, Arc<ProcessLease>)>>> = Arc::default();
+        let known: Arc<Mutex<Option<Known>>> = Arc::default();
         let (sent, was_sent) = mpsc::channel();
         let clock = still();
         let script = || {

@@ -132,11 +132,6 @@ impl<T: Default> Pipeline<T> {
         &mut self.unanswered
     }
 
-    /// Ends the connection. Returns the commands that have no answer.
-    pub(crate) fn into_unanswered(self) -> VecDeque<Unanswered<T>> {
-        self.unanswered
-    }
-
     /// Returns whether an answer has been missing for this time.
     pub(crate) fn is_overdue(&self, after: Duration) -> bool {
         let oldest = self.unanswered.front();

@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use leasehold::{Error, LeaseState, LockGuard, LockManager, LostCause};
+use log::Level;
 
 use super::{holders, locked_on_all, wait_until_executed, wait_until_waiting};
 use crate::support::{
-    File, Nodes, PATIENCE, SLACK, Server, Task, add, added, build, is_unreachable, locking, lost,
-    ms, secs, task, wait_in_vain, wait_until,
+    File, Nodes, PATIENCE, SLACK, Server, Task, add, added, build, is_unreachable, locking, logged,
+    lost, ms, secs, task, wait_in_vain, wait_until,
 };
 
 /// Far longer than a test takes, so that no lease ends during the test.
@@ -516,6 +517,55 @@ fn two_nodes_that_hang_do_not_fail_the_first_call() {
     let guard = locks.lock("n").expect("three nodes are there");
     assert!(begun.elapsed() < secs(5) + SLACK, "{:?}", begun.elapsed());
     guard.release().expect("it is held");
+}
+
+/// While a node hangs, more locks are released than a manager keeps in mind.
+#[test]
+fn releases_that_a_node_has_missed_reach_it_later_and_of_too_many_some_are_dropped() {
+    const NAMES: usize = 4200;
+    const MOST: usize = 4096;
+    let nodes = Nodes::start(3);
+    let locks = hasty(&nodes);
+    let warnings = logged("wait for Redis to confirm their end");
+    drop(locked_on_all(&nodes, &locks.mutex("n")));
+    let names: Vec<_> = (0..NAMES).map(|number| format!("n{number}")).collect();
+    let guards: Vec<_> = names.iter().map(|name| locks.lock(name)).collect();
+    let read = locks.rwlock("read").read().expect("it is free");
+    let hung = &nodes.servers()[2];
+    hung.pause();
+    let begun = Instant::now();
+    for guard in guards {
+        guard.expect("it is free").release().expect("two had it");
+    }
+    read.release().expect("two had it");
+    assert!(begun.elapsed() < secs(20), "{:?}", begun.elapsed());
+    let warning = warnings.recv_timeout(PATIENCE).expect("some are dropped");
+    assert_eq!(warning.level, Level::Warn);
+    hung.resume();
+    let exist: Vec<_> = ["EXISTS", "read"]
+        .into_iter()
+        .chain(names.iter().map(String::as_str))
+        .collect();
+    wait_until("it has executed the others", || {
+        let left: usize = hung.raw().ask(&exist);
+        left <= NAMES + 1 - MOST
+    });
+    assert!(warnings.try_recv().is_err(), "it is logged once");
+}
+
+#[test]
+fn a_node_that_was_down_when_the_lock_was_asked_for_gets_no_release() {
+    const TURNS: u64 = 200;
+    let nodes = Nodes::start(3);
+    nodes.servers()[2].kill();
+    let locks = hasty(&nodes);
+    drop(locks.lock("n").expect("two nodes are there"));
+    let before = locks.stats().requests;
+    for _ in 0..TURNS {
+        let guard = locks.lock("n").expect("two nodes are there");
+        guard.release().expect("two had it");
+    }
+    assert_eq!(locks.stats().requests - before, 2 * TURNS);
 }
 
 /// The server may close connections that nobody uses, as its setting `timeout` makes it do.

@@ -115,7 +115,7 @@ impl Batch for Releases<'_> {
     }
 
     fn key(&self, number: usize) -> &LockKey {
-        self.0[number].key
+        self.0[number].target.first()
     }
 
     fn with<T>(&self, numbers: &[usize], f: impl FnOnce(&Request<'_>) -> T) -> T {

@@ -223,7 +223,7 @@ impl ClusterState {
     ) -> Result<Answer, Failure> {
         let (mut replies, mut is_resent) = (Vec::with_capacity(batch.len()), false);
         for release in batch.chunks(1) {
-            let slot = release[0].key.slot();
+            let slot = release[0].target.first().slot();
             let answer = self.ask(slot, &Request::Release(release), deadline)?;
             is_resent |= answer.resent;
             match answer.reply {

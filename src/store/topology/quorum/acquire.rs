@@ -11,7 +11,7 @@
 //! | 3, too few | The owner is withdrawn everywhere. |
 //!
 //! A withdrawal goes to a node on the connection of the request, so the node executes it after the request. Nobody
-//! waits for its answer.
+//! waits for its answer. It is noted when it comes, and until then the node may have the owner ([`super::votes`]).
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -22,11 +22,10 @@ use crate::error::{Failure, Outcome};
 use crate::message::{Ask, LockKind, Reply};
 use crate::script::Command;
 use crate::script::quorum::{self as node_request, LockId, NodeGiveBack};
-use crate::store::topology::quorum::node::{FIRST_REPETITION, Orphan};
-use crate::store::topology::quorum::release::{Heard, OwnerRelease};
+use crate::store::topology::quorum::release::{OwnerRelease, ToNode};
 use crate::store::topology::quorum::round::{Enough, QuorumCall, Recipients};
 use crate::store::topology::quorum::state::QuorumState;
-use crate::store::topology::quorum::votes::{NodeVote, NodeVotes};
+use crate::store::topology::quorum::votes::{AT_ONCE, NodeVote, NodeVotes};
 use crate::sync::{Arc, thread};
 
 /// How often an owner that keeps its votes after a split asks the other nodes again.
@@ -60,12 +59,8 @@ impl QuorumCall<'_> {
             lock.kind == LockKind::Read && former.is_some_and(|former| former.units() != ask.units);
         let request =
             node_request::acquire(lock, ask, was_writer, clock_us(), &state.script_settings);
-        let heard = ballot.ask(self, &request, former);
+        ballot.ask(self, &request, former);
         let mut result = verdict(&ballot.votes);
-        // With too few answers the caller releases the former owner again.
-        if let Some(former) = former.filter(|_| result != Verdict::TooFew) {
-            self.forget(former, |number| heard[number]);
-        }
         let mut pause = ASKS_ON_AFTER;
         for _ in 0..ASKS_ON {
             if result != Verdict::Split
@@ -85,6 +80,9 @@ impl QuorumCall<'_> {
                 Err(granted) => Ok(ballot.outvoted(self, granted, None)),
             },
             Verdict::Held { holder, ttl } if ballot.may_have_nothing() => {
+                if ask.channel.is_some() {
+                    ballot.note(ballot.left_behind());
+                }
                 Ok(Reply::Held { ttl, holder })
             }
             Verdict::Held { holder, ttl } => {
@@ -123,46 +121,44 @@ impl<'a> Ballot<'a> {
         }
     }
 
-    /// Does steps 1 and 2: asks each node that has not granted the lock. Returns the answer of each node to the
-    /// release of the former owner.
+    /// Does steps 1 and 2: asks each node that has not granted the lock.
     fn ask(
         &mut self,
         call: &mut QuorumCall<'_>,
         request: &Command,
         former: Option<&OwnerRelease<'_>>,
-    ) -> Vec<Heard> {
+    ) {
         let (state, lock, nodes) = (self.state, self.lock, self.votes.len());
-        let mut commands = match former {
+        let mut to_nodes = match former {
             Some(former) => state.releases(std::slice::from_ref(former)),
-            None => vec![Vec::with_capacity(1); nodes],
+            None => vec![ToNode::default(); nodes],
         };
-        let mut heard = vec![Heard::Failure; nodes];
+        // Whether the next answer of the node is about the former owner.
+        let mut is_of_former: Vec<_> = to_nodes
+            .iter()
+            .map(|to_node| !to_node.commands.is_empty())
+            .collect();
         let mut may_have_owner = self.is_open.clone();
         for (number, vote) in self.votes.iter_mut().enumerate() {
             if matches!(vote, Some(Vote::Granted { .. })) {
-                commands[number].clear();
                 continue;
             }
-            heard[number] = match former {
-                None => Heard::Answer,
-                Some(_) => Heard::Nothing { sent_after: 1 },
-            };
-            commands[number].push(request.clone());
+            to_nodes[number].commands.push(request.clone());
             // A node that answered "held" may have the owner in its queue.
             may_have_owner[number] |= vote.take().is_some();
             self.failures[number] = None;
             self.is_open[number] = true;
         }
         let has_fences = self.ask.fences > 0;
-        let commands = |number: usize| Some(&*commands[number]).filter(|some| !some.is_empty());
+        let commands = |number: usize| to_nodes[number].some_commands();
         call.round(Recipients::Voters, commands, &mut |number, answer| {
             match answer {
-                // The answer about the former owner comes first.
-                Ok(value) if matches!(heard[number], Heard::Nothing { .. }) => {
-                    heard[number] = match node_request::released(&value) {
-                        Some(_) => Heard::Answer,
-                        None => Heard::Failure,
-                    };
+                Ok(value) if is_of_former[number] => {
+                    is_of_former[number] = false;
+                    let has_ended = node_request::released(&value).is_some();
+                    if let Some(former) = former.filter(|_| has_ended) {
+                        state.confirmed(former, number);
+                    }
                 }
                 Ok(value) => {
                     self.is_open[number] = false;
@@ -172,19 +168,14 @@ impl<'a> Ballot<'a> {
                     }
                 }
                 Err(failure) => {
-                    let is_unsent = failure.outcome == Outcome::NotExecuted;
-                    if is_unsent {
+                    if failure.outcome == Outcome::NotExecuted {
                         self.is_open[number] = may_have_owner[number];
-                    }
-                    if is_unsent || heard[number] != Heard::Answer {
-                        heard[number] = Heard::Failure;
                     }
                     self.failures[number] = Some(failure);
                 }
             }
             enough(state.needed, &self.votes, &self.failures)
         });
-        heard
     }
 
     /// Returns whether this owner has the first node of those that answered.
@@ -277,25 +268,19 @@ impl<'a> Ballot<'a> {
         sent: Time,
     ) -> Reply {
         let until = valid_until(sent, self.ask.lease);
-        let mut votes: NodeVotes = self.votes.iter().map(|_| NodeVote::default()).collect();
+        let mut votes = self.left_behind();
         let mut is_contended = false;
         for (number, fences, contended) in self.granted_votes() {
             is_contended |= contended;
-            votes[number] = NodeVote {
-                until: Some(until),
-                reserved: self.reserved(fences),
-            };
+            votes[number].until = Some(until);
+            votes[number].reserved = self.reserved(fences);
         }
+        self.note(votes);
         for number in 0..self.votes.len() {
             if self.is_open[number] {
                 self.withdraw_from(call, number);
             }
         }
-        let now = SystemClock.now();
-        let units = self.ask.units;
-        let owner = &self.ask.owner;
-        let lease = self.ask.lease;
-        self.state.votes.insert(owner, units, lease, votes, now);
         Reply::Granted {
             fence: chosen.fences[0],
             count: Some(count),
@@ -322,18 +307,40 @@ impl<'a> Ballot<'a> {
         }
     }
 
-    /// Withdraws the owner from each node that granted it, or may do so. `everywhere`: also from the queues.
+    /// Withdraws the owner from each node that granted it, or may do so. `everywhere`: also from the queues. Otherwise
+    /// the caller withdraws it again if it is in a queue.
     pub(super) fn withdraw(&mut self, call: &mut QuorumCall<'_>, everywhere: bool) {
-        for number in 0..self.votes.len() {
-            let has_owner = match &self.votes[number] {
-                Some(Vote::Granted { .. }) => true,
-                Some(Vote::Held(_)) => everywhere && self.ask.channel.is_some(),
-                None => self.is_open[number],
-            };
-            if has_owner {
+        let (left_behind, now) = (self.left_behind(), SystemClock.now());
+        self.note(left_behind.clone());
+        if everywhere || self.ask.channel.is_none() {
+            let (ask, votes) = (self.ask, &self.state.votes);
+            votes.end(&ask.owner, ask.units, left_behind.len(), now);
+        }
+        for (number, vote) in left_behind.iter().enumerate() {
+            let is_in_queue = matches!(self.votes[number], Some(Vote::Held(_)));
+            if vote.settles_at.is_some() && (everywhere || !is_in_queue) {
                 self.withdraw_from(call, number);
             }
         }
+    }
+
+    /// Returns what the requests may have left at each node. It has no votes yet.
+    fn left_behind(&self) -> NodeVotes {
+        let lease_from_now = SystemClock.now() + self.ask.lease;
+        let settles_at = |(vote, is_open): (&Option<Vote>, &bool)| match vote {
+            Some(Vote::Granted { .. }) => AT_ONCE,
+            Some(Vote::Held(_)) => AT_ONCE.filter(|_| self.ask.channel.is_some()),
+            None => is_open.then_some(lease_from_now),
+        };
+        let nodes = self.votes.iter().zip(&self.is_open).map(settles_at);
+        nodes.map(NodeVote::new).collect()
+    }
+
+    /// Notes what the nodes have of the owner.
+    fn note(&self, votes: NodeVotes) {
+        let (ask, now) = (self.ask, SystemClock.now());
+        let table = &self.state.votes;
+        table.insert(&ask.owner, ask.units, ask.lease, votes, now);
     }
 
     /// Returns the fences of the first name that a node has reserved. Returns `None` if the lock has no fence.
@@ -349,21 +356,7 @@ impl<'a> Ballot<'a> {
         let owner = &self.ask.owner;
         let give_back = reserved.map(|reserved: Reserved| NodeGiveBack { used: 0, reserved });
         let command = node_request::release(self.lock, (owner, self.ask.units), give_back, true);
-        call.connections[number].send_and_forget(command, Some(self.orphan()));
-    }
-
-    /// Returns the owner, to be released in the background at a node that may have it.
-    pub(super) fn orphan(&self) -> Orphan {
-        let now = SystemClock.now();
-        Orphan {
-            kind: self.lock.kind,
-            target: self.lock.target.clone(),
-            owner: Arc::clone(&self.ask.owner),
-            units: self.ask.units,
-            until: now + self.ask.lease * 2,
-            repeated_after: Some(FIRST_REPETITION),
-            due: now,
-        }
+        call.connections[number].tell(command, Some(Arc::clone(owner)));
     }
 }
 

@@ -77,7 +77,6 @@ impl QuorumCall<'_> {
                 rest.is_open[number] = vote.is_none();
             }
             rest.withdraw(self, true);
-            state.votes.remove(&adopt.from);
             return Ok(reply);
         }
         // The claim must stay valid.
@@ -90,7 +89,7 @@ impl QuorumCall<'_> {
         for (number, connection) in self.connections.iter_mut().enumerate() {
             if ballot.votes[number].is_some() || ballot.is_open[number] {
                 outcome = Outcome::Unknown;
-                connection.send_and_forget(back.clone(), None);
+                connection.tell(back.clone(), None);
             }
         }
         let failure = state.no_quorum(settled.err().unwrap_or(adopted), ballot.failures);

@@ -14,7 +14,7 @@ use crate::error::{Failure, FailureKind, Outcome};
 use crate::script;
 use crate::script::Command;
 use crate::store::server::login;
-use crate::store::topology::quorum::node::{Orphan, QuorumNode};
+use crate::store::topology::quorum::node::QuorumNode;
 use crate::store::topology::quorum::state::QuorumState;
 use crate::store::transport::exchange::{Pipeline, Unanswered};
 use crate::store::transport::socket::TransportError;
@@ -28,14 +28,14 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// After this pause a connection looks whether the server has closed it, before it is used.
 const LOOKS_AFTER: Duration = Duration::from_millis(10);
 
-/// The owner that may be left at the node if a command is not executed.
-pub(super) type LeftOwner = Option<Box<Orphan>>;
+/// The owner that a command withdraws after every other request for it, if nobody waits for the answer.
+pub(super) type Withdrawn = Option<Arc<str>>;
 
 pub(super) struct NodeConnection {
     state: Arc<QuorumState>,
     number: usize,
     /// Empty if the connection is closed.
-    pipeline: Option<Pipeline<LeftOwner>>,
+    pipeline: Option<Pipeline<Withdrawn>>,
     /// The time from the last request whose answer the caller waited for until it took that answer.
     took: Duration,
     used: Instant,
@@ -57,7 +57,7 @@ impl NodeConnection {
     }
 
     /// Returns the open connection if the caller waits for an answer on it.
-    pub(super) fn asked(&mut self) -> Option<&mut Pipeline<LeftOwner>> {
+    pub(super) fn asked(&mut self) -> Option<&mut Pipeline<Withdrawn>> {
         self.pipeline
             .as_mut()
             .filter(|pipeline| pipeline.is_asked())
@@ -79,7 +79,7 @@ impl NodeConnection {
 
     pub(super) fn close_if_idle(&mut self, idle: Duration) {
         if self.used.elapsed() >= idle {
-            self.read_and_close();
+            self.pipeline = None;
         }
     }
 
@@ -158,26 +158,12 @@ impl NodeConnection {
         asked.map_err(|fault| self.broken(fault))
     }
 
-    /// Sends a command for whose answer nobody waits. If the node may not execute it, `orphan` is released in the
-    /// background.
-    pub(super) fn send_and_forget(&mut self, command: Command, orphan: Option<Orphan>) {
+    /// Sends a command for whose answer nobody waits. Does nothing if the connection is closed.
+    pub(super) fn tell(&mut self, command: Command, withdrawn: Withdrawn) {
         if let Some(pipeline) = &mut self.pipeline {
-            if let Err(fault) = pipeline.tell(command, orphan.map(Box::new)) {
-                // That keeps the orphan.
+            if let Err(fault) = pipeline.tell(command, withdrawn) {
                 self.broken(fault);
             }
-        } else if let Some(orphan) = orphan {
-            self.state.keep_orphan(self.number, orphan);
-        }
-    }
-
-    /// Has `orphan` released in the background, unless the node executes a command that has no answer yet: the
-    /// `from_last`th before the last.
-    pub(super) fn release_later(&mut self, from_last: usize, orphan: Orphan) {
-        let unanswered = self.pipeline.as_mut().map(Pipeline::unanswered);
-        match unanswered.and_then(|commands| commands.iter_mut().nth_back(from_last)) {
-            Some(command) => command.about = Some(Box::new(orphan)),
-            None => self.state.keep_orphan(self.number, orphan),
         }
     }
 
@@ -196,15 +182,16 @@ impl NodeConnection {
     }
 
     /// Takes in an answer. Returns the answer unless it is late.
-    fn heard(&mut self, value: Value, answered: Unanswered<LeftOwner>) -> Option<Value> {
+    fn heard(&mut self, value: Value, answered: Unanswered<Withdrawn>) -> Option<Value> {
         let now = SystemClock.now();
         self.node().heard(now, answered.is_late);
         if !answered.is_late {
             self.took = now.since(answered.sent);
             return Some(value);
         }
-        if let (Value::ServerError(_), Some(orphan)) = (value, answered.about) {
-            self.state.keep_orphan(self.number, *orphan);
+        if let (false, Some(owner)) = (matches!(value, Value::ServerError(_)), answered.about) {
+            let votes = &self.state.votes;
+            votes.confirmed(&owner, self.number, true, now);
         }
         None
     }
@@ -242,30 +229,12 @@ impl NodeConnection {
         let is_closed = fault.is_closed();
         let failure = self.node().route.broken(fault);
         let was_heard = self.was_heard_since_oldest();
-        self.close();
+        self.pipeline = None;
         // If the server is gone, the next connection is refused, and then the node is down.
         if !is_closed && was_heard != Some(true) {
             self.state.node_is_down(self.number, &failure);
         }
         failure
-    }
-
-    /// Closes the connection, after the answers that have come were read. So nothing that the node has done is done
-    /// again.
-    fn read_and_close(&mut self) {
-        if self.pipeline.as_ref().is_some_and(|open| !open.is_idle()) {
-            self.drop_late_answers();
-        }
-        self.close();
-    }
-
-    fn close(&mut self) {
-        let pipeline = self.pipeline.take();
-        for unanswered in pipeline.into_iter().flat_map(Pipeline::into_unanswered) {
-            if let Some(orphan) = unanswered.about {
-                self.state.keep_orphan(self.number, *orphan);
-            }
-        }
     }
 
     /// Connects within `limit`, and asks the server what it is.
@@ -290,12 +259,6 @@ impl NodeConnection {
         self.node().heard(SystemClock.now(), true);
         self.pipeline = Some(Pipeline::new(socket, state.node_timeout));
         Ok(())
-    }
-}
-
-impl Drop for NodeConnection {
-    fn drop(&mut self) {
-        self.read_and_close();
     }
 }
 

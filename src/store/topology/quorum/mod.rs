@@ -10,23 +10,22 @@
 //! | `release` | a round that gives locks up |
 //! | `renew` | a round that renews leases |
 //! | `operators` | requests of operators, to all nodes |
-//! | `votes` | the votes for the owners of this process |
+//! | `votes` | the votes for the owners of this process, and the nodes that may have each owner |
 //! | `state` | the data that all connections of a quorum share |
 //! | `round` | a call under way, and its rounds: a request to several nodes, and their answers as they come |
 //! | `connection` | one connection to one node |
 //! | `node` | one node: is it up, and may it vote? |
-//! | `background` | probes of nodes that are down, and releases that a node has missed |
+//! | `background` | probes of nodes that are down |
 //! | `listen` | messages through any node |
 //!
 //! A thread takes a connection to every node out of the pool together. It writes its request to all nodes before it
 //! reads an answer, on its own thread. The renewal thread has its own connection to every node.
 //!
-//! # What the engine need not know
+//! # Owners that got too few votes
 //!
-//! An owner that got too few votes is withdrawn here, on every node that may have it. If a node cannot be reached, a
-//! background thread does so later. So a failed request leaves nothing for the engine to release. But that owner must
-//! never ask again ([`Reply::Outvoted`], [`FailureKind::NoQuorum`]): a late copy of its release could end its next
-//! grant.
+//! Such an owner is withdrawn here, on every node that may have it. It must never ask again ([`Reply::Outvoted`],
+//! [`FailureKind::NoQuorum`]): a late copy of its release could end its next grant. The engine then asks what is left
+//! ([`Store::left_until`]), as after a release: a node that has not confirmed the withdrawal gets it again.
 
 mod acquire;
 mod adopt;
@@ -43,7 +42,7 @@ mod votes;
 
 use std::time::{Duration, Instant};
 
-use crate::clock::Time;
+use crate::clock::{Clock, SystemClock, Time};
 use crate::config::{Server, Settings};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{LockKind, Reply, Request, Verb};
@@ -126,6 +125,14 @@ impl Store for Quorum {
             state: Arc::clone(&self.state),
             reports: Vec::new(),
         })
+    }
+
+    fn left_until(&self, owner: &str) -> Option<Time> {
+        self.state.votes.left_until(owner, SystemClock.now())
+    }
+
+    fn forget(&self, owner: &str) {
+        self.state.votes.forget(owner);
     }
 
     /// Returns the last time at which enough nodes had seen such a sign: without them a majority is not certain.

@@ -1,16 +1,16 @@
 //! A round that gives locks up.
 //!
-//! 1. The request goes to every node that is up: also to one that gave no vote, because it may still have the owner, as
-//!    the holder or in its queue.
-//! 2. The round ends when the result is certain. The other answers are dropped when they come.
-//! 3. At a node that was skipped, or has failed, the owner may be left as an orphan: the background thread releases it
-//!    there later. It does the same at a node that has not answered yet, unless that node executes the request.
+//! 1. The request goes to every node that is up and may have the owner ([`super::votes`]): also to one that gave no vote, because
+//!    it may have the owner in its queue.
+//! 2. The round ends when the result is certain, and each node that is well has answered.
+//! 3. The nodes that have confirmed the owner's end are noted. The engine repeats the request for the others, until
+//!    nothing is left ([`crate::core::release_task`]).
 //!
 //! | the answers | the reply |
 //! | --- | --- |
-//! | released, at a majority | released |
+//! | released, at a majority, or there was nothing to release | released |
 //! | no majority can have had it | it was removed, or taken |
-//! | a majority answered, and some have released it | released |
+//! | a majority has nothing now, and some have released it | released |
 //! | a majority answered, and too few of them have released it, because the others reject the request | the failure of these nodes |
 //! | fewer | a failure of unknown outcome: the caller repeats the request |
 
@@ -19,30 +19,14 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::clock::{Clock, SystemClock};
-use crate::core::lease::drift;
 use crate::error::{Failure, Outcome};
-use crate::message::{GiveBack, Gone, LockKind, NotReleased, PlainRelease, Reply, Request, Verb};
-use crate::name::Target;
+use crate::message::{GiveBack, Gone, NotReleased, PlainRelease, Reply, Request, Verb};
 use crate::script::quorum::{self as node_request, LockId, NodeGiveBack};
 use crate::script::{self, Command};
-use crate::store::topology::quorum::node::Orphan;
 use crate::store::topology::quorum::round::{Enough, QuorumCall, Recipients};
 use crate::store::topology::quorum::state::QuorumState;
+use crate::store::topology::quorum::votes::NodeVote;
 use crate::sync::Arc;
-
-/// For how long a node may have an owner in its queue: a waiter that does not ask again for 3 s loses its place.
-const LEFT_IN_QUEUE: Duration = Duration::from_secs(3);
-
-/// The answer of a node to the command that ends an owner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Heard {
-    /// It has answered, or there was no such command.
-    Answer,
-    /// Nothing yet. This many commands were sent to it afterwards.
-    Nothing { sent_after: usize },
-    /// It was not asked, or has failed.
-    Failure,
-}
 
 /// The end of one owner of a lock.
 pub(super) struct OwnerRelease<'a> {
@@ -62,9 +46,19 @@ enum How {
     Keep(Duration, Option<u64>),
 }
 
+/// The commands to one node.
+#[derive(Clone, Default)]
+pub(super) struct ToNode {
+    pub(super) commands: Vec<Command>,
+    /// For each command, the place of its release.
+    places: Vec<usize>,
+}
+
 /// How many nodes gave each answer about one owner.
 #[derive(Clone, Copy, Default)]
 struct Tally {
+    /// The nodes that were not asked, because they have nothing.
+    have_nothing: usize,
     released: usize,
     is_contended: bool,
     removed: usize,
@@ -121,20 +115,6 @@ impl OwnerRelease<'_> {
     pub(super) fn units(&self) -> u32 {
         self.units
     }
-
-    /// Returns the owner, to be released in the background at a node that may have it for this time.
-    fn orphan(&self, length: Duration) -> Orphan {
-        let now = SystemClock.now();
-        Orphan {
-            kind: self.lock.kind,
-            target: self.lock.target.clone(),
-            owner: Arc::clone(&self.owner),
-            units: self.units,
-            until: now + length,
-            repeated_after: None,
-            due: now,
-        }
-    }
 }
 
 fn release(give_back: Option<GiveBack>) -> How {
@@ -149,8 +129,9 @@ fn used(give_back: Option<GiveBack>) -> Option<u64> {
 }
 
 impl Tally {
-    fn answered(&self) -> usize {
-        self.released + self.gone()
+    /// Returns how many nodes have nothing any more.
+    fn settled(&self) -> usize {
+        self.released + self.gone() + self.have_nothing
     }
 
     fn gone(&self) -> usize {
@@ -159,7 +140,7 @@ impl Tally {
 
     /// Returns whether further answers cannot change the result.
     fn is_certain(&self, nodes: usize, needed: usize) -> bool {
-        self.released >= needed || self.gone() > nodes - needed
+        self.released + self.have_nothing >= needed || self.gone() > nodes - needed
     }
 
     /// Returns the result of the answers of `nodes` nodes. Returns `None` if too few have answered.
@@ -172,7 +153,7 @@ impl Tally {
         if self.gone() > nodes - needed {
             return Some(Reply::NotOwner(gone));
         }
-        (self.answered() >= needed).then_some(if self.is_contended {
+        (self.settled() >= needed).then_some(if self.is_contended {
             Reply::HandedOver
         } else {
             Reply::Released
@@ -187,25 +168,18 @@ impl QuorumCall<'_> {
         only.flatten().ok_or_else(Failure::another_question)
     }
 
-    /// Releases several mutexes by one round.
+    /// Releases several locks by one round.
     pub(super) fn release_many(&mut self, batch: &[PlainRelease<'_>]) -> Result<Reply, Failure> {
-        let targets: Vec<_> = batch
-            .iter()
-            .map(|release| Target::from(release.key.clone()))
-            .collect();
-        let releases: Vec<_> = batch
-            .iter()
-            .zip(&targets)
-            .map(|(release, target)| OwnerRelease {
-                lock: LockId {
-                    kind: LockKind::Mutex,
-                    target,
-                },
-                owner: release.owner.into(),
-                units: 1,
-                how: How::Release { used: None },
-            })
-            .collect();
+        let releases = batch.iter().map(|release| OwnerRelease {
+            lock: LockId {
+                kind: release.kind,
+                target: release.target,
+            },
+            owner: release.owner.into(),
+            units: release.units,
+            how: How::Release { used: None },
+        });
+        let releases: Vec<_> = releases.collect();
         let replies = self.end(&releases)?.into_iter();
         let each = replies.map(|reply| reply.ok_or(NotReleased::Refused));
         Ok(Reply::Each(each.collect()))
@@ -214,38 +188,44 @@ impl QuorumCall<'_> {
     /// Ends several owners by one round: the steps at the top. Returns the reply for each.
     fn end(&mut self, releases: &[OwnerRelease<'_>]) -> Result<Vec<Option<Reply>>, Failure> {
         let (state, nodes) = (self.state, self.connections.len());
-        let commands = state.releases(releases);
+        let to_nodes = state.releases(releases);
         let mut failures = vec![None; nodes];
-        let mut tallies = vec![Tally::default(); releases.len()];
-        let mut answers = vec![0; nodes];
-        let (recipients, enough) = match releases {
-            [_] => (Recipients::Majority, Enough::Yes),
-            // The number of late answers would keep the connection from the next request.
-            _ => (Recipients::All, Enough::Almost),
+        let nothing = Tally {
+            have_nothing: nodes,
+            ..Tally::default()
         };
-        let commands = |number: usize| Some(&commands[number][..]);
+        let mut tallies = vec![nothing; releases.len()];
+        for place in to_nodes.iter().flat_map(|to_node| &to_node.places) {
+            tallies[*place].have_nothing -= 1;
+        }
+        let is_certain = |tally: &Tally| tally.is_certain(nodes, state.needed);
+        let recipients = if tallies.iter().all(is_certain) {
+            Recipients::Rest
+        } else {
+            Recipients::All
+        };
+        let mut places: Vec<_> = to_nodes
+            .iter()
+            .map(|to_node| to_node.places.iter())
+            .collect();
+        let commands = |number: usize| to_nodes[number].some_commands();
         self.round(recipients, commands, &mut |number, answer| {
             match answer {
                 Ok(value) => {
-                    if let Some(tally) = tallies.get_mut(answers[number]) {
-                        if let Err(failure) = tally.note(state, number, value) {
-                            failures[number] = Some(failure);
+                    if let Some(place) = places[number].next() {
+                        match tallies[*place].note(state, number, value) {
+                            Ok(()) => state.confirmed(&releases[*place], number),
+                            Err(failure) => failures[number] = Some(failure),
                         }
                     }
-                    answers[number] += 1;
                 }
                 Err(failure) => failures[number] = Some(failure),
             }
-            let is_certain = |tally: &Tally| tally.is_certain(nodes, state.needed);
-            if tallies.iter().all(is_certain) {
-                enough
-            } else {
-                Enough::No
-            }
+            Enough::almost_if(tallies.iter().all(is_certain))
         });
         let is_told = |tally: &Tally| {
             tally.result(nodes, state.needed).is_some()
-                || tally.answered() + tally.refused >= state.needed
+                || tally.settled() + tally.refused >= state.needed
         };
         if !tallies.iter().all(is_told) {
             let fewest = tallies.iter().map(|tally| tally.released).min();
@@ -266,99 +246,76 @@ impl QuorumCall<'_> {
                 ..state.no_quorum(tallies[0].released, failures)
             });
         }
-        for (place, release) in releases.iter().enumerate() {
-            if replies[place].is_some() {
-                self.forget(release, |number| match failures[number] {
-                    Some(_) => Heard::Failure,
-                    None if answers[number] > place => Heard::Answer,
-                    None => Heard::Nothing {
-                        sent_after: releases.len() - 1 - place,
-                    },
-                });
-            }
-        }
         Ok(replies)
     }
+}
 
-    /// Forgets the votes of an owner that has ended. Has it released later at each node that has not confirmed the end.
-    pub(super) fn forget(&mut self, release: &OwnerRelease<'_>, heard: impl Fn(usize) -> Heard) {
-        let removed = self.state.votes.remove(&release.owner);
-        let (votes, longest) = removed.unwrap_or_default();
-        // A node may have executed any request about the owner, even the last one, and even without a vote.
-        let length = (longest + drift(longest)).max(LEFT_IN_QUEUE);
-        let mut orphan = None;
-        let mut orphan = || {
-            let made = orphan.get_or_insert_with(|| release.orphan(length));
-            made.clone()
-        };
-        let is_kept = matches!(release.how, How::Keep(..));
-        for (number, connection) in self.connections.iter_mut().enumerate() {
-            let has_vote = votes.get(number).is_some_and(|vote| vote.until.is_some());
-            if is_kept && !has_vote {
-                // The node has kept nothing, but it may have the owner in its queue.
-                let owner = (&*release.owner, release.units);
-                let withdrawal = node_request::release(release.lock, owner, None, true);
-                connection.send_and_forget(withdrawal, Some(orphan()));
-                continue;
-            }
-            match heard(number) {
-                Heard::Answer => {}
-                Heard::Nothing { sent_after } => connection.release_later(sent_after, orphan()),
-                Heard::Failure => self.state.keep_orphan(number, orphan()),
-            }
-        }
+impl ToNode {
+    /// Returns the commands, unless there are none.
+    pub(super) fn some_commands(&self) -> Option<&[Command]> {
+        Some(&*self.commands).filter(|commands| !commands.is_empty())
     }
 }
 
 impl QuorumState {
-    /// Returns the commands that end these owners, for each node.
-    pub(super) fn releases(&self, releases: &[OwnerRelease<'_>]) -> Vec<Vec<Command>> {
-        let mut commands = vec![Vec::with_capacity(releases.len() + 1); self.nodes.len()];
-        for release in releases {
-            let owner = (&*release.owner, release.units);
-            let votes = match release.how {
-                How::Withdraw => None,
-                How::Release { .. } | How::Keep(..) => self.votes.of(&release.owner),
-            };
-            // A node without a vote may have the owner in its queue.
-            let has_vote = |number: usize| {
-                let vote = votes.as_ref().map(|votes| votes[number]);
-                vote.is_some_and(|vote| vote.until.is_some())
-            };
-            for (number, commands) in commands.iter_mut().enumerate() {
-                commands.push(match release.how {
-                    How::Keep(life, used) => {
-                        let reserved = votes.as_ref().and_then(|votes| votes[number].reserved);
-                        // The node answered the first fence, so its record stays there at least.
-                        let give_back = used.zip(reserved).map(|(used, reserved)| GiveBack {
-                            used: used.max(reserved.first),
-                            last: reserved.last,
-                        });
-                        let verb = Verb::Keep {
-                            owner: Arc::clone(&release.owner),
-                            units: release.units,
-                            life,
-                            give_back: give_back.filter(|block| block.used < block.last),
-                        };
-                        let request = Request::Lock {
-                            kind: release.lock.kind,
-                            target: release.lock.target,
-                            verb: &verb,
-                        };
-                        script::encode(&request, &self.script_settings)
-                    }
-                    How::Withdraw => node_request::release(release.lock, owner, None, true),
-                    How::Release { used } => {
-                        let reserved = votes.as_ref().and_then(|votes| votes[number].reserved);
-                        let give_back = used
-                            .zip(reserved)
-                            .map(|(used, reserved)| NodeGiveBack { used, reserved });
-                        node_request::release(release.lock, owner, give_back, !has_vote(number))
-                    }
-                });
+    /// Notes that these owners end. Returns the commands that end them, for each node that may have one of them.
+    pub(super) fn releases(&self, releases: &[OwnerRelease<'_>]) -> Vec<ToNode> {
+        let (nodes, now) = (self.nodes.len(), SystemClock.now());
+        let mut to_nodes = vec![ToNode::default(); nodes];
+        for (place, release) in releases.iter().enumerate() {
+            let votes = self.votes.end(&release.owner, release.units, nodes, now);
+            let has_votes = votes.iter().any(|vote| vote.until.is_some());
+            for (vote, to_node) in votes.iter().zip(&mut to_nodes) {
+                if vote.settles_at.is_some() {
+                    to_node
+                        .commands
+                        .push(self.release(release, vote, has_votes));
+                    to_node.places.push(place);
+                }
             }
         }
-        commands
+        to_nodes
+    }
+
+    /// Notes that a node has confirmed the end of an owner.
+    pub(super) fn confirmed(&self, release: &OwnerRelease<'_>, number: usize) {
+        let now = SystemClock.now();
+        self.votes.confirmed(&release.owner, number, false, now);
+    }
+
+    /// Returns the command that ends an owner at a node with this vote. `has_votes`: some node has a vote.
+    fn release(&self, release: &OwnerRelease<'_>, vote: &NodeVote, has_votes: bool) -> Command {
+        let owner = (&*release.owner, release.units);
+        // A node without a vote may have the owner in its queue.
+        let has_vote = vote.until.is_some();
+        match release.how {
+            How::Keep(life, used) if has_vote || !has_votes => {
+                // The node answered the first fence, so its record stays there at least.
+                let give_back = used.zip(vote.reserved).map(|(used, reserved)| GiveBack {
+                    used: used.max(reserved.first),
+                    last: reserved.last,
+                });
+                let verb = Verb::Keep {
+                    owner: Arc::clone(&release.owner),
+                    units: release.units,
+                    life,
+                    give_back: give_back.filter(|block| block.used < block.last),
+                };
+                let request = Request::Lock {
+                    kind: release.lock.kind,
+                    target: release.lock.target,
+                    verb: &verb,
+                };
+                script::encode(&request, &self.script_settings)
+            }
+            How::Withdraw | How::Keep(..) => node_request::release(release.lock, owner, None, true),
+            How::Release { used } => {
+                let give_back = used
+                    .zip(vote.reserved)
+                    .map(|(used, reserved)| NodeGiveBack { used, reserved });
+                node_request::release(release.lock, owner, give_back, !has_vote)
+            }
+        }
     }
 }
 

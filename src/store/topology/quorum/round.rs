@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::script::Command;
-use crate::store::topology::quorum::connection::{LeftOwner, NodeConnection};
+use crate::store::topology::quorum::connection::{NodeConnection, Withdrawn};
 use crate::store::topology::quorum::state::QuorumState;
 use crate::store::transport::exchange::{self, Exchange, Pipeline};
 use crate::sync::thread;
@@ -42,8 +42,8 @@ pub(super) enum Recipients {
     All,
     /// The nodes that may vote.
     Voters,
-    /// All, and the answers of a majority are probably enough.
-    Majority,
+    /// All, and the result is certain without them.
+    Rest,
 }
 
 /// The verdict of a caller on the answers so far.
@@ -96,14 +96,19 @@ impl<'a> QuorumCall<'a> {
         heard: &mut dyn FnMut(usize, Result<Value, Failure>) -> Enough,
     ) {
         let unasked = self.write(recipients, commands);
-        let (state, begun) = (self.state, Instant::now());
+        let begun = Instant::now();
         let left = self.until.saturating_duration_since(begun);
+        let (node_timeout, grace) = (self.state.node_timeout, self.state.node_timeout / 4);
+        let (enough, longest) = match recipients {
+            Recipients::All | Recipients::Voters => (Enough::No, node_timeout),
+            Recipients::Rest => (Enough::Almost, grace),
+        };
         let mut gathering = Gathering {
             connections: &mut *self.connections,
             heard,
-            enough: Enough::No,
-            until: begun + left.min(state.node_timeout),
-            grace: state.node_timeout / 4,
+            enough,
+            until: begun + left.min(longest),
+            grace,
         };
         for (number, failure) in unasked.into_iter().enumerate() {
             if let Some(failure) = failure {
@@ -111,11 +116,7 @@ impl<'a> QuorumCall<'a> {
                 gathering.hear(number, Err(Failure { outcome, ..failure }));
             }
         }
-        let nodes = match recipients {
-            Recipients::All | Recipients::Voters => state.nodes.len(),
-            Recipients::Majority => state.needed,
-        };
-        if let Some(last) = last_needed(gathering.connections, nodes) {
+        if let Some(last) = slowest(gathering.connections) {
             let alone = gathering.connections[last].asked().into_iter();
             exchange::read_ready(alone, None, gathering.until.min(begun + TOGETHER));
         }
@@ -209,7 +210,7 @@ impl Gathering<'_> {
 }
 
 impl Exchange for Gathering<'_> {
-    type About = LeftOwner;
+    type About = Withdrawn;
 
     fn take_in(&mut self) -> Option<Instant> {
         for number in 0..self.connections.len() {
@@ -228,21 +229,17 @@ impl Exchange for Gathering<'_> {
         (!is_over).then_some(self.until)
     }
 
-    fn asked(&mut self) -> impl Iterator<Item = &mut Pipeline<LeftOwner>> {
+    fn asked(&mut self) -> impl Iterator<Item = &mut Pipeline<Withdrawn>> {
         let connections = self.connections.iter_mut();
         connections.filter_map(NodeConnection::asked)
     }
 }
 
-/// Returns the connection whose answer is probably the last of `nodes` answers, by what each node took the last time.
-fn last_needed(connections: &[NodeConnection], nodes: usize) -> Option<usize> {
-    let mut wanted: SmallVec<[(Duration, usize); 8]> = connections
-        .iter()
-        .enumerate()
-        .filter(|(_, connection)| connection.is_asked() && !connection.node().is_late())
-        .map(|(number, connection)| (connection.took(), number))
-        .collect();
-    wanted.sort_unstable();
-    let last = nodes.min(wanted.len()).checked_sub(1)?;
-    Some(wanted[last].1)
+/// Returns the connection whose answer is probably the last, by what each node took the last time.
+fn slowest(connections: &[NodeConnection]) -> Option<usize> {
+    let connections = connections.iter().enumerate();
+    let asked =
+        connections.filter(|(_, connection)| connection.is_asked() && !connection.node().is_late());
+    let slowest = asked.max_by_key(|(_, connection)| connection.took());
+    slowest.map(|(number, _)| number)
 }

@@ -1,4 +1,5 @@
-//! The votes of the nodes for the owners of this process, from the grant to the release.
+//! The votes of the nodes for the owners of this process, from the grant to the release. Also the nodes that may have an
+//! owner at all, from the first request for the lock until each node has confirmed the owner's end.
 //!
 //! | event | the vote of that node |
 //! | --- | --- |
@@ -8,6 +9,17 @@
 //! | it grants the lock only after the guard began | there is none: another owner may have had a majority meanwhile |
 //!
 //! A lease lasts as long as a majority of its votes ([`crate::core::quorum::deadline`]).
+//!
+//! | a node | event | next |
+//! | --- | --- | --- |
+//! | has nothing of the owner | a request for the lock is written to it, and it grants the lock, or may have the owner in its queue | may have the owner |
+//! | has nothing of the owner | such a request has no answer | may have the owner, until the lease of that request is over |
+//! | may have the owner | it confirms the owner's end | has nothing |
+//! | may have the owner, until a lease is over | the same, on the connection of that request | has nothing |
+//! | may have the owner, until a lease is over | the same, on another connection | the same, because the request may come later; then has nothing |
+//!
+//! Only nodes that may have the owner are asked to end it. The engine's release task repeats that
+//! ([`crate::core::release_task`]) for as long as [`Votes::left_until`] names a time.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,18 +27,28 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::clock::Time;
+use crate::core::lease::drift;
 use crate::core::quorum::{Reserved, deadline};
 use crate::message::Gone;
 use crate::sync::{Arc, Mutex};
 
-/// The vote of one node.
+/// For how long a node may have an owner in its queue: a waiter that does not ask again for 3 s loses its place.
+const LEFT_IN_QUEUE: Duration = Duration::from_secs(3);
+
+/// The vote of one node for an owner, and whether the node may have the owner.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NodeVote {
     /// Until when the vote counts; `None` if there is none.
     pub(super) until: Option<Time>,
     /// The fences of the node's reply to the request for the lock.
     pub(super) reserved: Option<Reserved>,
+    /// From when on the node's confirmation of the owner's end is final: at once, or when no request of unknown outcome can
+    /// reach the node any more. `None` if the node has nothing of the owner.
+    pub(super) settles_at: Option<Time>,
 }
+
+/// At once.
+pub(super) const AT_ONCE: Option<Time> = Some(Time::from_nanos(0));
 
 pub(super) type NodeVotes = SmallVec<[NodeVote; 5]>;
 
@@ -63,21 +85,34 @@ struct Table {
     sweep_at: usize,
 }
 
-/// The votes for one owner, and how often they were renewed.
+/// The votes for one owner, and the nodes that may have it.
 struct Record {
     votes: NodeVotes,
     /// The units of the lock that the owner has.
     units: u32,
     /// The longest lease that any node was asked for.
     longest: Duration,
+    /// How often the lease was renewed.
     version: u32,
+    /// Until when a node may have the owner. `None` before the owner's end.
+    left_until: Option<Time>,
 }
 
 /// The smallest number of owners at which votes that have ended are looked for.
 const FIRST_SWEEP: usize = 1024;
 
+impl NodeVote {
+    /// Returns what a node without a vote has.
+    pub(super) fn new(settles_at: Option<Time>) -> Self {
+        Self {
+            settles_at,
+            ..Self::default()
+        }
+    }
+}
+
 impl Votes {
-    /// Notes the votes of a grant for `lease`.
+    /// Notes what the nodes have of an owner after a request for `lease`. A node that may have the owner by an earlier request still may.
     pub(super) fn insert(
         &self,
         owner: &Arc<str>,
@@ -88,26 +123,73 @@ impl Votes {
     ) {
         let mut table = self.0.lock();
         if table.owners.len() >= table.sweep_at.max(FIRST_SWEEP) {
-            // A lease whose release was given up leaves its votes here.
+            // A lease whose release was given up leaves its votes here. So does a claim.
             let lasts = |vote: &NodeVote| vote.until.is_some_and(|until| until > now);
-            table
-                .owners
-                .retain(|_, record| record.votes.iter().any(lasts));
+            table.owners.retain(|_, record| {
+                record.votes.iter().any(lasts) || record.left_until.is_some_and(|until| until > now)
+            });
             table.sweep_at = table.owners.len() * 2;
         }
-        let record = Record {
+        let mut record = Record {
             votes,
             units,
             longest: lease,
             version: 0,
+            left_until: None,
         };
+        if let Some(before) = table.owners.get(owner) {
+            record.longest = record.longest.max(before.longest);
+            for (vote, before) in record.votes.iter_mut().zip(&before.votes) {
+                vote.settles_at = vote.settles_at.max(before.settles_at);
+            }
+        }
         table.owners.insert(Arc::clone(owner), record);
     }
 
-    /// Returns the votes of an owner.
-    pub(super) fn of(&self, owner: &str) -> Option<NodeVotes> {
-        let table = self.0.lock();
-        table.owners.get(owner).map(|record| record.votes.clone())
+    /// Notes that an owner ends, and returns what each of the `nodes` nodes has of it. An owner without a record may be
+    /// at any node.
+    pub(super) fn end(&self, owner: &Arc<str>, units: u32, nodes: usize, now: Time) -> NodeVotes {
+        let mut table = self.0.lock();
+        let record = table.owners.entry(Arc::clone(owner));
+        let record = record.or_insert_with(|| Record {
+            votes: (0..nodes).map(|_| NodeVote::new(AT_ONCE)).collect(),
+            units,
+            longest: Duration::ZERO,
+            version: 0,
+            left_until: None,
+        });
+        let lease = record.longest + drift(record.longest);
+        // A request that comes at the last moment takes the lock for a lease from then.
+        let last = record.votes.iter().filter_map(|vote| vote.settles_at);
+        let last = last.fold(now, Time::max) + lease.max(LEFT_IN_QUEUE);
+        record.left_until.get_or_insert(last);
+        record.votes.clone()
+    }
+
+    /// Notes that a node has confirmed the end of an owner. `is_ordered`: it has executed that after every request for the
+    /// lock.
+    pub(super) fn confirmed(&self, owner: &str, node: usize, is_ordered: bool, now: Time) {
+        if let Some(record) = self.0.lock().owners.get_mut(owner) {
+            let settles_at = &mut record.votes[node].settles_at;
+            *settles_at = settles_at.filter(|at| *at > now && !is_ordered);
+        }
+    }
+
+    /// Returns until when some node may have an owner that ends. Forgets the owner if no node may.
+    pub(super) fn left_until(&self, owner: &str, now: Time) -> Option<Time> {
+        let mut table = self.0.lock();
+        let record = table.owners.get(owner)?;
+        let until = record.left_until?;
+        if until <= now || record.votes.iter().all(|vote| vote.settles_at.is_none()) {
+            table.owners.remove(owner);
+            return None;
+        }
+        Some(until)
+    }
+
+    /// Forgets an owner.
+    pub(super) fn forget(&self, owner: &str) {
+        self.0.lock().owners.remove(owner);
     }
 
     /// Returns the units that an owner has.
@@ -121,12 +203,6 @@ impl Votes {
         if let Some(record) = self.0.lock().owners.get_mut(owner) {
             record.longest = record.longest.max(lease);
         }
-    }
-
-    /// Forgets an owner that was released. Returns its votes, and the longest lease that any node was asked for.
-    pub(super) fn remove(&self, owner: &str) -> Option<(NodeVotes, Duration)> {
-        let removed = self.0.lock().owners.remove(owner);
-        removed.map(|record| (record.votes, record.longest))
     }
 
     /// Takes in what each node answered to the renewal of an owner's lease, which now lasts until `until` where it was
@@ -186,7 +262,7 @@ mod tests {
     fn votes(until: &[Option<u64>]) -> NodeVotes {
         let vote = |until: &Option<u64>| NodeVote {
             until: until.map(at),
-            reserved: None,
+            ..NodeVote::new(AT_ONCE)
         };
         until.iter().map(vote).collect()
     }
@@ -239,8 +315,73 @@ mod tests {
             table.renewed("o", &answers, at(300), 3),
             VoteStatus::Lost(Gone::Taken)
         );
-        table.remove("o");
-        assert!(table.of("o").is_none());
+    }
+
+    /// Returns what three nodes without votes have.
+    fn traces(settles_at: [Option<Time>; 3]) -> NodeVotes {
+        settles_at.into_iter().map(NodeVote::new).collect()
+    }
+
+    /// Returns which nodes have something of an owner that ends.
+    fn asked(table: &Votes, now: u64) -> Vec<bool> {
+        let votes = table.end(&"o".into(), 1, 3, at(now));
+        let has_owner = |vote: &NodeVote| vote.settles_at.is_some();
+        votes.iter().map(has_owner).collect()
+    }
+
+    #[test]
+    fn an_owner_is_left_until_each_node_that_may_have_it_has_confirmed_its_end() {
+        let (table, lease) = (Votes::default(), Duration::from_secs(60));
+        // The third node was down when the lock was asked for.
+        let asked_for = traces([AT_ONCE, AT_ONCE, None]);
+        table.insert(&"o".into(), 1, lease, asked_for, at(0));
+        assert_eq!(table.left_until("o", at(0)), None, "it has not ended");
+        assert_eq!(asked(&table, 10), [true, true, false]);
+        table.confirmed("o", 0, false, at(20));
+        let until = table.left_until("o", at(20)).expect("the second node");
+        assert!(until >= at(10) + lease);
+        // A repeat asks the second node only, and extends nothing.
+        assert_eq!(asked(&table, 1000), [false, true, false]);
+        assert_eq!(table.left_until("o", at(1000)), Some(until));
+        table.confirmed("o", 1, false, at(1000));
+        assert_eq!(table.left_until("o", at(1000)), None);
+        assert!(table.0.lock().owners.is_empty(), "it is not forgotten");
+        // A node that never confirms has dropped the key by then, or the engine gives up.
+        asked(&table, 0);
+        table.forget("o");
+        assert_eq!(table.left_until("o", at(0)), None);
+        table.insert(&"o".into(), 1, lease, traces([AT_ONCE; 3]), at(0));
+        asked(&table, 0);
+        assert_eq!(table.left_until("o", at(200_000)), None);
+        assert!(table.0.lock().owners.is_empty(), "it is not forgotten");
+    }
+
+    #[test]
+    fn a_request_without_an_answer_may_come_after_a_confirmation_on_another_connection() {
+        let (table, lease) = (Votes::default(), Duration::from_secs(10));
+        let silent = traces([Some(at(10_000)), Some(at(10_000)), None]);
+        table.insert(&"o".into(), 1, lease, silent, at(0));
+        asked(&table, 0);
+        for node in [0, 1] {
+            table.confirmed("o", node, node == 0, at(9_999));
+        }
+        assert_eq!(asked(&table, 9_999), [false, true, false]);
+        let until = table.left_until("o", at(9_999)).expect("it may come");
+        assert!(until >= at(20_000), "it takes the lock for a lease");
+        table.confirmed("o", 1, false, at(10_000));
+        assert_eq!(table.left_until("o", at(10_000)), None);
+    }
+
+    #[test]
+    fn what_earlier_requests_have_left_is_asked_too() {
+        let table = Votes::default();
+        for left_behind in [[AT_ONCE, None, None], [None, AT_ONCE, None]] {
+            table.insert(&"o".into(), 1, Duration::ZERO, traces(left_behind), at(0));
+        }
+        assert_eq!(asked(&table, 0), [true, true, false]);
+        // Nothing is known of another owner, so each node may have it.
+        let votes = table.end(&"other".into(), 1, 3, at(0));
+        assert!(votes.iter().all(|vote| vote.settles_at == AT_ONCE));
     }
 
     #[test]
