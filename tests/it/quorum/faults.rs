@@ -94,7 +94,7 @@ fn locks_go_on(nodes: &Nodes, failing: &[usize], way: Way) {
     wait_in_vain(|| other.try_lock("n"));
     guard.extend(LONG + secs(60)).expect("a majority has it");
     guard.release().expect("a majority had it");
-    // The background thread releases what the nodes have missed.
+    // The renewal thread releases what the nodes have missed.
     wait_until("it is free everywhere", || {
         holders(nodes, "n") == vec![None; 5]
     });
