@@ -232,10 +232,13 @@ impl<'a> Link<'a> {
         deadline: &mut Deadline<'_>,
         resent: &mut bool,
     ) -> Result<Reply, Failure> {
+        let (begun, checkout) = (deadline.now(), deadline.checkout);
         let mut was_moved = false;
         let value = loop {
             if let LinkConnection::Pooled(pooled) = &mut self.connection {
                 if pooled.has_left() {
+                    // The wait counts from when the request was first sent.
+                    deadline.checkout = checkout.saturating_sub(deadline.now() - begun);
                     (self.master, self.route) = pooled.enter(deadline)?;
                 }
             }
