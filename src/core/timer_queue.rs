@@ -8,12 +8,12 @@ use std::time::Duration;
 use crate::clock::{LONGEST_SLEEP, Time};
 use crate::core::lease::drift;
 
-/// The place of a thing in a [`TimerQueue`]: the time at which it is due, and a number that no other thing there has.
-pub(crate) type Place = (Time, u64);
+/// The key of a thing in a [`TimerQueue`]: the time at which it is due, and a number that no other thing there has.
+pub(crate) type TimerKey = (Time, u64);
 
-/// Things in the order of their times. The caller that inserts a thing keeps its [`Place`], and removes the thing by it.
+/// Things in the order of their times. The caller that inserts a thing keeps its [`TimerKey`], and removes the thing by it.
 #[derive(Debug)]
-pub(crate) struct TimerQueue<T>(BTreeMap<Place, T>);
+pub(crate) struct TimerQueue<T>(BTreeMap<TimerKey, T>);
 
 impl<T> Default for TimerQueue<T> {
     fn default() -> Self {
@@ -22,27 +22,27 @@ impl<T> Default for TimerQueue<T> {
 }
 
 impl<T> TimerQueue<T> {
-    pub(crate) fn insert(&mut self, place: Place, thing: T) {
-        self.0.insert(place, thing);
+    pub(crate) fn insert(&mut self, timer_key: TimerKey, thing: T) {
+        self.0.insert(timer_key, thing);
     }
 
-    pub(crate) fn remove(&mut self, place: Place) -> Option<T> {
-        self.0.remove(&place)
+    pub(crate) fn remove(&mut self, timer_key: TimerKey) -> Option<T> {
+        self.0.remove(&timer_key)
     }
 
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Place, &T)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&TimerKey, &T)> {
         self.0.iter()
     }
 
-    /// Returns the earliest thing, and its place.
-    pub(crate) fn first(&self) -> Option<(Place, &T)> {
+    /// Returns the earliest thing, and its key.
+    pub(crate) fn first(&self) -> Option<(TimerKey, &T)> {
         self.0
             .first_key_value()
-            .map(|(place, thing)| (*place, thing))
+            .map(|(timer_key, thing)| (*timer_key, thing))
     }
 
     /// Returns when the earliest thing is due.
@@ -56,15 +56,15 @@ impl<T> TimerQueue<T> {
         (first.key().0 <= now).then(|| first.remove())
     }
 
-    /// Returns the things after the place `after` that are due at `until` or before, earliest first, with their places.
+    /// Returns the things after the key `after` that are due at `until` or before, earliest first, with their keys.
     pub(crate) fn due_between(
         &self,
-        after: Place,
+        after: TimerKey,
         until: Time,
-    ) -> impl Iterator<Item = (Place, &T)> {
+    ) -> impl Iterator<Item = (TimerKey, &T)> {
         let later = self.0.range((Bound::Excluded(after), Bound::Unbounded));
         let due = later.take_while(move |((at, _), _)| *at <= until);
-        due.map(|(place, thing)| (*place, thing))
+        due.map(|(timer_key, thing)| (*timer_key, thing))
     }
 }
 
@@ -279,9 +279,9 @@ mod tests {
                         model.push((at(time), number));
                     }
                     1 if !model.is_empty() => {
-                        let place = model.swap_remove(usize::try_from(time).expect("small") % model.len());
-                        prop_assert_eq!(timer_queue.remove(place), Some(place.1));
-                        prop_assert_eq!(timer_queue.remove(place), None);
+                        let timer_key = model.swap_remove(usize::try_from(time).expect("small") % model.len());
+                        prop_assert_eq!(timer_queue.remove(timer_key), Some(timer_key.1));
+                        prop_assert_eq!(timer_queue.remove(timer_key), None);
                     }
                     _ => {
                         model.sort_unstable();
@@ -296,10 +296,10 @@ mod tests {
                 let (after, until) = ((at(time / 2), number as u64 / 2), at(time));
                 let between: Vec<_> = timer_queue
                     .due_between(after, until)
-                    .map(|(place, _)| place)
+                    .map(|(timer_key, _)| timer_key)
                     .collect();
                 model.sort_unstable();
-                let is_between = |place: &Place| *place > after && place.0 <= until;
+                let is_between = |timer_key: &TimerKey| *timer_key > after && timer_key.0 <= until;
                 let expected: Vec<_> = model.iter().copied().filter(is_between).collect();
                 prop_assert_eq!(between, expected);
             }

@@ -100,10 +100,10 @@ impl Leases {
     /// older than that does not go to the next thread in memory: that thread asks Redis.
     pub(super) fn health(&self, process_lease: &Arc<ProcessLease>, now: Time) -> Health {
         let health = process_lease.health(now);
-        let cut = self.client.store.last_cut();
+        let sign = self.client.store.last_data_loss_sign();
         if health != Health::Good
-            || cut == Time::from_nanos(0)
-            || process_lease.is_confirmed_after(cut)
+            || sign == Time::from_nanos(0)
+            || process_lease.is_confirmed_after(sign)
         {
             return health;
         }
@@ -120,8 +120,8 @@ impl Leases {
         self.renewal.deregister(process_lease);
         self.watch.deregister_lease(process_lease);
         let linger = process_lease.linger.as_deref();
-        if let Some(place) = linger.and_then(|linger| linger.timer.lock().take()) {
-            self.watch.deregister_timer(place);
+        if let Some(timer_key) = linger.and_then(|linger| linger.timer.lock().take()) {
+            self.watch.deregister_timer(timer_key);
         }
     }
 }

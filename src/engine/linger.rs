@@ -123,8 +123,8 @@ impl Leases {
                 leases: Arc::clone(self),
                 process_lease: Arc::clone(process_lease),
             });
-            let place = self.watch.register_timer(until, timer);
-            *linger.timer.lock() = Some(place);
+            let timer_key = self.watch.register_timer(until, timer);
+            *linger.timer.lock() = Some(timer_key);
         }
         // The reply to a renewal first notes that other processes wait, and then looks for the timer. So either it finds
         // the timer, or this thread sees its note.

@@ -59,7 +59,7 @@
 //! | 3 | [`watch::Watch`] | leases and guards, by the time at which they must end |
 //! | 3 | [`wakeup::Wakeup`] | the register of sleeping delegates |
 //! | 3 | [`process_lease::ProcessLease`] | the listeners for a loss, and other rare fields |
-//! | 3 | [`process_lease::LeaseLinger`] | the place of its timer |
+//! | 3 | [`process_lease::LeaseLinger`] | the key of its timer |
 //! | 3 | [`linger_state::LingerState`] | the early recalls |
 //! | 3 | [`process_lease::WaitingThread`] | the signal for one waiting thread |
 //! | 3 | [`claim::Tried`] | the owners of adoptions without a clear reply |

@@ -13,7 +13,7 @@ use crate::core::attempt::{Attempt, Grant};
 use crate::core::lease::{AtomicLease, LeaseStatus, sent_for, valid_until};
 use crate::core::linger::LingerOptions;
 use crate::core::queue::{AcquireParams, Health, HeldLease, HoldOf, Queue};
-use crate::core::timer_queue::{Place, at_risk_below};
+use crate::core::timer_queue::{TimerKey, at_risk_below};
 use crate::engine::cold_state::{ColdState, LossListener};
 use crate::engine::lock_notes::LockNotes;
 use crate::error::{Failure, LostCause};
@@ -106,8 +106,8 @@ pub(crate) struct ProcessLease {
 pub(super) struct LeaseLinger {
     pub(super) options: LingerOptions,
     pub(super) is_idle: AtomicBool,
-    /// The place of the timer for the end of the linger.
-    pub(super) timer: Mutex<Option<Place>>,
+    /// The key of the timer for the end of the linger.
+    pub(super) timer: Mutex<Option<TimerKey>>,
 }
 
 impl Entry {
@@ -349,14 +349,14 @@ impl ProcessLease {
             .is_some_and(|until| until > now + self.terms.lease())
     }
 
-    /// Returns whether Redis has confirmed the lease by a reply to a request that was sent after `cut`.
-    pub(super) fn is_confirmed_after(&self, cut: Time) -> bool {
+    /// Returns whether Redis has confirmed the lease by a reply to a request that was sent after `then`.
+    pub(super) fn is_confirmed_after(&self, then: Time) -> bool {
         if self.is_extended.load(Ordering::Acquire) {
             let confirmed = self.cold(|cold| cold.confirmed);
-            return confirmed.is_some_and(|sent| sent > cut);
+            return confirmed.is_some_and(|sent| sent > then);
         }
         let sent = |deadline| sent_for(deadline, self.confirmed_for(deadline));
-        self.validity.deadline().is_some_and(|at| sent(at) > cut)
+        self.validity.deadline().is_some_and(|at| sent(at) > then)
     }
 
     /// Returns the length of the lease that Redis has confirmed, if it has this deadline.

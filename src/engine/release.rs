@@ -145,13 +145,13 @@ impl Leases {
     /// Gives steps 4 and 5 to the renewal thread, and does step 6. A thread that asks for the name later takes the
     /// release back, or waits for its first reply ([`super::unsent_releases`]).
     pub(super) fn release_later(&self, entry: &Arc<Entry>, release_task: ReleaseTask) {
-        // Reserve a place before step 6, so that the next thread finds it.
-        let place = self
+        // Reserve a timer key before step 6, so that the next thread finds it.
+        let timer_key = self
             .renewal
             .reserve(self.client.now(), entry, &release_task);
         self.let_next_thread_ask(entry);
         self.renewal
-            .add_release_task(&self.client, entry, release_task, Some(place));
+            .add_release_task(&self.client, entry, release_task, Some(timer_key));
     }
 
     /// Does steps 4 and 5 on this thread. Sends the requests in this time: a release, and a hand-over if Redis answers

@@ -110,7 +110,7 @@ impl Store for Fake {
         self.forgotten.lock().push(owner.to_owned());
     }
 
-    fn last_cut(&self) -> Time {
+    fn last_data_loss_sign(&self) -> Time {
         Time::from_nanos(self.cut.load(Ordering::SeqCst))
     }
 

@@ -20,15 +20,15 @@ impl WayIn<'_> {
     pub(super) fn settle_releases(&self, entry: &Arc<Entry>, attempt: &mut Attempt) {
         let (leases, renewal) = (self.leases, &self.leases.renewal);
         let keys = entry.target.keys();
-        let places = renewal.background_releases(keys);
-        if places.is_empty() {
+        let timer_keys = renewal.background_releases(keys);
+        if timer_keys.is_empty() {
             return;
         }
         let until = self.end_of_releases();
         let is_over = || self.is_over();
-        for place in places {
-            let Some((released, release_task)) = renewal.take_back(place) else {
-                renewal.wait_until_sent(self.client, keys, place, until, &is_over);
+        for timer_key in timer_keys {
+            let Some((released, release_task)) = renewal.take_back(timer_key) else {
+                renewal.wait_until_sent(self.client, keys, timer_key, until, &is_over);
                 continue;
             };
             let is_this_lock = released.is_of(entry)

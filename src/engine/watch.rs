@@ -26,7 +26,7 @@
 
 use crate::clock::Time;
 use crate::core::lease::LeaseStatus;
-use crate::core::timer_queue::{Place, TimerQueue, WorkerTimer};
+use crate::core::timer_queue::{TimerKey, TimerQueue, WorkerTimer};
 use crate::engine::client::Client;
 use crate::engine::process_lease::{LeaseLinger, ProcessLease};
 use crate::error::LostCause;
@@ -121,31 +121,31 @@ impl Watch {
         }
     }
 
-    /// Registers a thing that acts at `due`. Returns its place. The thread runs already, because a lease is registered.
-    pub(super) fn register_timer(&self, due: Time, timed: Arc<dyn Timed>) -> Place {
+    /// Registers a thing that acts at `due`. Returns its timer key. The thread runs already, because a lease is registered.
+    pub(super) fn register_timer(&self, due: Time, timed: Arc<dyn Timed>) -> TimerKey {
         let mut state = self.state.lock();
-        let place = (due, state.next_timed);
+        let timer_key = (due, state.next_timed);
         state.next_timed += 1;
-        state.timed.insert(place, timed);
+        state.timed.insert(timer_key, timed);
         self.wake_for(&mut state, due);
-        place
+        timer_key
     }
 
     /// Takes a thing out of the timer queue, if it is there.
-    pub(super) fn deregister_timer(&self, place: Place) {
+    pub(super) fn deregister_timer(&self, timer_key: TimerKey) {
         // The thing may be the last to refer to the leases, so drop it without the mutex.
-        let removed = self.state.lock().timed.remove(place);
+        let removed = self.state.lock().timed.remove(timer_key);
         drop(removed);
     }
 
     /// Makes the timer of a linger due at once, if it is set.
     pub(super) fn end_linger_now(&self, linger: &LeaseLinger) {
-        let Some(place) = *linger.timer.lock() else {
+        let Some(timer_key) = *linger.timer.lock() else {
             return;
         };
         let mut state = self.state.lock();
-        if let Some(timed) = state.timed.remove(place) {
-            let (now, (_, number)) = (Time::from_nanos(0), place);
+        if let Some(timed) = state.timed.remove(timer_key) {
+            let (now, (_, number)) = (Time::from_nanos(0), timer_key);
             state.timed.insert((now, number), timed);
             self.wake_for(&mut state, now);
         }
@@ -215,14 +215,14 @@ impl Watch {
         }
     }
 
-    /// Visits the next leases after the place `after`, and puts back those whose new time is after `until`. Returns the
-    /// last place visited, or `None` if no lease before `until` is left.
-    fn put_back_moved(&self, client: &Client, after: Place, until: Time) -> Option<Place> {
+    /// Visits the next leases after the timer key `after`, and puts back those whose new time is after `until`. Returns the
+    /// last timer key visited, or `None` if no lease before `until` is left.
+    fn put_back_moved(&self, client: &Client, after: TimerKey, until: Time) -> Option<TimerKey> {
         let mut state = self.state.lock();
         let (mut looked_at, mut last, mut moved) = (0, None, Vec::new());
-        for (place, process_lease) in state.leases.due_between(after, until).take(AT_A_TIME) {
+        for (timer_key, process_lease) in state.leases.due_between(after, until).take(AT_A_TIME) {
             looked_at += 1;
-            last = Some(place);
+            last = Some(timer_key);
             if let Some(look) = look_at(client, process_lease).filter(|look| *look > until) {
                 moved.push((Arc::clone(process_lease), look));
             }
@@ -238,7 +238,7 @@ impl Watch {
     /// Returns the number of pieces of a look ahead.
     #[cfg(test)]
     pub(super) fn pieces_before(&self, client: &Client, until: Time) -> usize {
-        let next = |after: &Place| self.put_back_moved(client, *after, until);
+        let next = |after: &TimerKey| self.put_back_moved(client, *after, until);
         std::iter::successors(Some((Time::from_nanos(0), 0)), next).count()
     }
 

@@ -77,7 +77,7 @@ pub(crate) trait Store: Send + Sync {
 
     /// Returns when the store last saw a sign that a server may have lost its data: a connection that the other side
     /// closed or refused, or a server that was started again. Returns the clock's zero if there was none.
-    fn last_cut(&self) -> Time {
+    fn last_data_loss_sign(&self) -> Time {
         Time::from_nanos(0)
     }
 

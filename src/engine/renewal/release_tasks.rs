@@ -3,25 +3,25 @@
 //! A task comes from a release that failed, from an owner that an attempt left behind, or from a guard with
 //! [`background_release`](crate::Builder::background_release). On a quorum it also comes from an owner whose end some nodes
 //! have not confirmed. The thread repeats each task until it is done. Until its
-//! first request, or the hand-over after that, has a reply or has failed, a background release has a place that other
+//! first request, or the hand-over after that, has a reply or has failed, a background release has a timer key that other
 //! threads can find by its keys:
 //!
 //! | state | event | next state, or result |
 //! | --- | --- | --- |
 //! | reserved | the guard's thread adds the task | queued |
-//! | queued | its place is due: after a millisecond for a mutex without a known waiter, else at once | sent; the releases of such mutexes go in one request |
+//! | queued | it is due: after a millisecond for a mutex without a known waiter, else at once | sent; the releases of such mutexes go in one request |
 //! | queued | a thread asks for the same lock and kind | that thread takes the task back, and takes over from the old owner by its own request |
 //! | queued | a thread asks for the same key as another kind, or as a kind with several owners | that thread takes the task back, sends it, and then asks |
-//! | reserved, sent | a thread asks for one of its keys | that thread waits until the place is removed |
+//! | reserved, sent | a thread asks for one of its keys | that thread waits until the timer key is removed |
 //! | sent | a reply that others wait | sent: the hand-over follows at once |
-//! | sent | any other reply, or a failure | the place is removed; if the task is not done, the thread repeats it |
+//! | sent | any other reply, or a failure | the timer key is removed; if the task is not done, the thread repeats it |
 
 use std::time::Duration;
 
 use super::schedule::{AFTER_PANIC, BATCH, Job, RenewalState, RenewalThread};
 use crate::clock::Time;
 use crate::core::release_task::{Next, ReleaseTask};
-use crate::core::timer_queue::Place;
+use crate::core::timer_queue::TimerKey;
 use crate::engine::client::Client;
 use crate::engine::process_lease::Entry;
 use crate::error::{Failure, FailureKind, Outcome};
@@ -42,8 +42,8 @@ pub(crate) const MOST_REPEATED: usize = 4096;
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 impl RenewalThread {
-    /// Reserves a place for a background release, so that other threads can find it.
-    pub(crate) fn reserve(&self, now: Time, entry: &Entry, release_task: &ReleaseTask) -> Place {
+    /// Reserves a timer key for a background release, so that other threads can find it.
+    pub(crate) fn reserve(&self, now: Time, entry: &Entry, release_task: &ReleaseTask) -> TimerKey {
         // Holding a release back would delay a waiter, so only a release without a known waiter is held back.
         let due = if is_plain(entry, release_task, &release_task.verb(now)) {
             now + GATHERED_FOR
@@ -51,29 +51,29 @@ impl RenewalThread {
             now
         };
         let mut state = self.state.lock();
-        let place = state.new_place(due);
+        let timer_key = state.new_timer_key(due);
         for key in entry.target.keys() {
-            let places = state.background_places.entry(key.clone()).or_default();
-            places.push(place);
+            let timer_keys = state.background_keys.entry(key.clone()).or_default();
+            timer_keys.push(timer_key);
         }
-        place
+        timer_key
     }
 
-    /// Adds a background release at its reserved place, or another task, which is due at once. If the thread cannot be
+    /// Adds a background release at its reserved timer key, or another task, which is due at once. If the thread cannot be
     /// started, the task is given up, and that is logged.
     pub(crate) fn add_release_task(
         self: &Arc<Self>,
         client: &Arc<Client>,
         entry: &Arc<Entry>,
         release_task: ReleaseTask,
-        background_place: Option<Place>,
+        background_key: Option<TimerKey>,
     ) {
         let now = client.now();
         let job = Job {
             _client: Arc::clone(client),
             entry: Arc::clone(entry),
             release_task,
-            background_place,
+            background_key,
         };
         let mut state = self.state.lock();
         if let Err(error) = self.ensure_running(&mut state, client) {
@@ -83,54 +83,52 @@ impl RenewalThread {
             logging::error!(
                 "lock {name:?}: stays held until its lease ends, since no thread could be started to release it: {error}"
             );
-            self.remove_background_place(entry, background_place);
+            self.remove_background_key(entry, background_key);
             return;
         }
         state.unexecuted += usize::from(!job.release_task.is_executed());
         let due = job.release_task.due(now);
-        let place = background_place.unwrap_or_else(|| state.new_place(due));
-        state.release_tasks.insert(place, job);
-        self.wake_for(&mut state, place.0);
+        let timer_key = background_key.unwrap_or_else(|| state.new_timer_key(due));
+        state.release_tasks.insert(timer_key, job);
+        self.wake_for(&mut state, timer_key.0);
     }
 
-    /// Returns the places of all background releases of these keys, for any kind of lock.
-    pub(crate) fn background_releases(&self, keys: &[LockKey]) -> Vec<Place> {
+    /// Returns the timer keys of all background releases of these keys, for any kind of lock.
+    pub(crate) fn background_releases(&self, keys: &[LockKey]) -> Vec<TimerKey> {
         let state = self.state.lock();
-        if state.background_places.is_empty() {
+        if state.background_keys.is_empty() {
             return Vec::new();
         }
-        let places = keys
-            .iter()
-            .filter_map(|key| state.background_places.get(key));
-        places.flatten().copied().collect()
+        let timer_keys = keys.iter().filter_map(|key| state.background_keys.get(key));
+        timer_keys.flatten().copied().collect()
     }
 
     /// Removes and returns a background release. Returns `None` if it is reserved, in flight, or done.
-    pub(crate) fn take_back(&self, place: Place) -> Option<(Arc<Entry>, ReleaseTask)> {
+    pub(crate) fn take_back(&self, timer_key: TimerKey) -> Option<(Arc<Entry>, ReleaseTask)> {
         let job = {
             let mut state = self.state.lock();
-            let job = state.release_tasks.remove(place)?;
+            let job = state.release_tasks.remove(timer_key)?;
             state.unexecuted -= 1;
             job
         };
-        self.remove_background_place(&job.entry, job.background_place);
+        self.remove_background_key(&job.entry, job.background_key);
         Some((job.entry, job.release_task))
     }
 
-    /// Blocks until the place of a background release is removed. Ends earlier at `until`, or if
+    /// Blocks until the timer key of a background release is removed. Ends earlier at `until`, or if
     /// the call `is_over`. It checks `is_over` at least every [`LONGEST_WAIT`].
     pub(crate) fn wait_until_sent(
         &self,
         client: &Client,
         keys: &[LockKey],
-        place: Place,
+        timer_key: TimerKey,
         until: Time,
         is_over: &dyn Fn() -> bool,
     ) {
         let mut state = self.state.lock();
         let is_unsent = |state: &RenewalState, key| {
-            let places = state.background_places.get(key);
-            places.is_some_and(|places| places.contains(&place))
+            let timer_keys = state.background_keys.get(key);
+            timer_keys.is_some_and(|timer_keys| timer_keys.contains(&timer_key))
         };
         while keys.iter().any(|key| is_unsent(&state, key)) {
             let left = until.since(client.now());
@@ -141,15 +139,15 @@ impl RenewalThread {
         }
     }
 
-    /// Removes the place of a background release: its first request is over, or will not be sent.
-    fn remove_background_place(&self, entry: &Entry, place: Option<Place>) {
-        let Some(place) = place else { return };
+    /// Removes the timer key of a background release: its first request is over, or will not be sent.
+    fn remove_background_key(&self, entry: &Entry, timer_key: Option<TimerKey>) {
+        let Some(timer_key) = timer_key else { return };
         let mut state = self.state.lock();
         for key in entry.target.keys() {
-            if let Some(places) = state.background_places.get_mut(key) {
-                places.retain(|other| *other != place);
-                if places.is_empty() {
-                    state.background_places.remove(key);
+            if let Some(timer_keys) = state.background_keys.get_mut(key) {
+                timer_keys.retain(|other| *other != timer_key);
+                if timer_keys.is_empty() {
+                    state.background_keys.remove(key);
                 }
             }
         }
@@ -243,7 +241,7 @@ impl RenewalThread {
         begun: &SentTask,
         answer: Result<Answer, Failure>,
     ) -> Result<(), Failure> {
-        let Some(mut job) = self.state.lock().release_tasks.remove(begun.place) else {
+        let Some(mut job) = self.state.lock().release_tasks.remove(begun.timer_key) else {
             return Ok(());
         };
         let now = client.now();
@@ -268,7 +266,7 @@ impl RenewalThread {
             client.stats.endings_repeated.add(1);
         }
         if next != Next::Send {
-            self.remove_background_place(&begun.entry, job.background_place.take());
+            self.remove_background_key(&begun.entry, job.background_key.take());
         }
         let is_executed = job.release_task.is_executed();
         let is_given_up = next == Next::Done && !is_executed;
@@ -295,18 +293,18 @@ impl RenewalThread {
 }
 
 impl RenewalState {
-    /// Returns a place at this time that no other job has.
-    fn new_place(&mut self, due: Time) -> Place {
+    /// Returns a timer key of this time that no other job has.
+    fn new_timer_key(&mut self, due: Time) -> TimerKey {
         let number = self.next_job;
         self.next_job += 1;
         (due, number)
     }
 
-    /// Puts a job into a new place, and returns the place.
-    fn queue(&mut self, job: Job, due: Time) -> Place {
-        let place = self.new_place(due);
-        self.release_tasks.insert(place, job);
-        place
+    /// Adds a job to the timer queue. Returns its key there.
+    fn queue(&mut self, job: Job, due: Time) -> TimerKey {
+        let timer_key = self.new_timer_key(due);
+        self.release_tasks.insert(timer_key, job);
+        timer_key
     }
 
     /// Drops tasks if too many wait for a repeat: those whose keys Redis drops first. Returns their owners.
@@ -314,14 +312,15 @@ impl RenewalState {
         if self.release_tasks.len() <= MOST_REPEATED {
             return Vec::new();
         }
-        let until =
-            |(place, job): (&Place, &Job)| Some((job.release_task.repeated_until()?, *place));
+        let until = |(timer_key, job): (&TimerKey, &Job)| {
+            Some((job.release_task.repeated_until()?, *timer_key))
+        };
         let mut repeated: Vec<_> = self.release_tasks.iter().filter_map(until).collect();
         repeated.sort_unstable();
         repeated.truncate(repeated.len().saturating_sub(MOST_REPEATED));
         let mut owners = Vec::with_capacity(repeated.len());
-        for (_, place) in repeated {
-            let Some(Job { release_task, .. }) = self.release_tasks.remove(place) else {
+        for (_, timer_key) in repeated {
+            let Some(Job { release_task, .. }) = self.release_tasks.remove(timer_key) else {
                 continue;
             };
             if !release_task.is_executed() {
@@ -350,9 +349,9 @@ impl RenewalState {
             let Some(job) = self.release_tasks.remove(before) else {
                 break;
             };
-            let place = self.queue(job, now + AFTER_PANIC);
+            let timer_key = self.queue(job, now + AFTER_PANIC);
             begun.push(SentTask {
-                place,
+                timer_key,
                 entry,
                 verb,
                 is_plain,
@@ -362,9 +361,9 @@ impl RenewalState {
     }
 }
 
-/// A task in flight, with the place of its job meanwhile.
+/// A task in flight, and the timer key of its job.
 struct SentTask {
-    place: Place,
+    timer_key: TimerKey,
     entry: Arc<Entry>,
     verb: Verb,
     /// Whether it can be sent with others in one request.

@@ -9,7 +9,7 @@ use crate::clock::{LONGEST_SLEEP, Time};
 use crate::core::lease::LeaseStatus;
 use crate::core::release_task::ReleaseTask;
 use crate::core::timer_queue::{
-    Place, TimerQueue, WorkerTimer, gathered_within, renewal_due, retry_after,
+    TimerKey, TimerQueue, WorkerTimer, gathered_within, renewal_due, retry_after,
 };
 use crate::engine::client::Client;
 use crate::engine::events::Unreached;
@@ -60,8 +60,8 @@ pub(super) struct RenewalState {
     pub(super) is_given_up: bool,
     /// Whether a release task was dropped because too many wait for a repeat.
     pub(super) has_dropped: bool,
-    /// The places of background releases by key, until their first request has a reply or has failed.
-    pub(super) background_places: HashMap<LockKey, SmallVec<[Place; 1]>>,
+    /// The timer keys of background releases by key, until their first request has a reply or has failed.
+    pub(super) background_keys: HashMap<LockKey, SmallVec<[TimerKey; 1]>>,
     /// Whether the last request failed because of the connection, so that an outage is logged once.
     pub(super) failing: bool,
     pub(super) unreached: Unreached,
@@ -73,8 +73,8 @@ pub(super) struct Job {
     pub(super) _client: Arc<Client>,
     pub(super) entry: Arc<Entry>,
     pub(super) release_task: ReleaseTask,
-    /// The place of a background release, until the place is removed.
-    pub(super) background_place: Option<Place>,
+    /// The timer key of a background release, until it is removed.
+    pub(super) background_key: Option<TimerKey>,
 }
 
 /// How far the thread has come with its connection for renewals.
@@ -262,7 +262,7 @@ impl RenewalState {
     /// | meanwhile | why |
     /// | --- | --- |
     /// | the lease has ended | its thread has set the status, and will not look for the lease here again |
-    /// | [`renew_now`](RenewalThread::renew_now) was called for it | the lease has a place, and this reply may be older than that call |
+    /// | [`renew_now`](RenewalThread::renew_now) was called for it | the lease is in the timer queue, and this reply may be older than that call |
     pub(super) fn put_back(&mut self, process_lease: &Arc<ProcessLease>, due: Time) {
         let is_in_flight = process_lease.renewal_due_ns.load(Ordering::Relaxed) == IN_FLIGHT;
         if is_in_flight && process_lease.validity.deadline().is_some() {

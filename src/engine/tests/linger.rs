@@ -24,8 +24,8 @@ impl Store for Listening {
         self.fake.dedicated_connection()
     }
 
-    fn last_cut(&self) -> Time {
-        self.fake.last_cut()
+    fn last_data_loss_sign(&self) -> Time {
+        self.fake.last_data_loss_sign()
     }
 
     fn listen(

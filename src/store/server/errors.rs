@@ -27,7 +27,7 @@ impl Route {
         let address = &self.server.address;
         match fault {
             TransportError::Io(error) => {
-                self.cuts.note_error(&error);
+                self.data_loss_signs.note_error(&error);
                 Failure {
                     kind: FailureKind::Unavailable,
                     outcome: Outcome::Unknown,
@@ -65,7 +65,7 @@ impl Route {
     /// Returns the failure that an error answer means for a request. Notes the answer if the server may have lost its
     /// data.
     pub(crate) fn refused(&self, error: redis::ServerError) -> Failure {
-        self.cuts.note_answer(&error);
+        self.data_loss_signs.note_answer(&error);
         refusal(&self.server, error)
     }
 

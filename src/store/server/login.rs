@@ -103,7 +103,7 @@ pub(crate) fn log_in(route: &Route, deadline: &mut Deadline<'_>) -> Result<Socke
         match answer {
             Value::Okay => {}
             Value::ServerError(error) => {
-                route.cuts.note_answer(&error);
+                route.data_loss_signs.note_answer(&error);
                 return Err(refused(&route.server, error));
             }
             _ => {

@@ -11,9 +11,9 @@
 //! | `route` | the way to a server: its address and time limits |
 //! | `errors` | the failures of a connection, and what each means for a request |
 //! | `refusal` | the error answers of a server, and what each means |
-//! | `cuts` | signs that a server has lost its data |
+//! | `data_loss_signs` | signs that a server has lost its data |
 
-pub(crate) mod cuts;
+pub(crate) mod data_loss_signs;
 pub(crate) mod errors;
 pub(crate) mod login;
 pub(crate) mod places;

@@ -6,7 +6,7 @@ use crate::config::{Server, Settings};
 use crate::error::Failure;
 use crate::script::ScriptSettings;
 use crate::store::NodeReport;
-use crate::store::server::cuts::Cuts;
+use crate::store::server::data_loss_signs::DataLossSigns;
 use crate::store::transport::resolve::Resolver;
 use crate::sync::{Arc, AtomicBool};
 
@@ -27,7 +27,7 @@ pub(crate) struct Route {
     /// Finds the addresses of the server's host.
     pub(crate) resolver: Arc<Resolver>,
     /// Signs that the server may have lost its data.
-    pub(crate) cuts: Arc<Cuts>,
+    pub(crate) data_loss_signs: Arc<DataLossSigns>,
 }
 
 impl Route {
@@ -55,6 +55,6 @@ pub(crate) fn route(server: Server, settings: &Settings) -> Route {
         is_of_a_cluster: false,
         asked_about_itself: Arc::default(),
         resolver: Arc::default(),
-        cuts: Arc::default(),
+        data_loss_signs: Arc::default(),
     }
 }

@@ -25,7 +25,7 @@
 //! its limit counts with the time that it took. Otherwise the link could give up again and again just before the answer
 //! comes: a new connection costs more round trips.
 //!
-//! A link notes each sign that the server may have lost its data ([`Route::cuts`]). The signs are a connection that the
+//! A link notes each sign that the server may have lost its data ([`Route::data_loss_signs`]). The signs are a connection that the
 //! other side closed or refused, and a server that is loading or has become a replica.
 
 use std::mem;

@@ -70,8 +70,8 @@ impl Store for Node {
         Box::new(Link::dedicated(self.route.clone(), self.discovery.clone()))
     }
 
-    fn last_cut(&self) -> Time {
-        self.route.cuts.last()
+    fn last_data_loss_sign(&self) -> Time {
+        self.route.data_loss_signs.last()
     }
 
     fn listen(

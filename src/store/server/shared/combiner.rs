@@ -78,7 +78,7 @@ const PARTS: usize = 4;
 
 /// The requests on a connection. `C` wakes a caller, `A` is an answer, and `E` is the failure of the connection.
 pub(super) struct Combiner<C, A, E> {
-    /// The requests that have a caller, by their tickets.
+    /// The requests that have a caller, by their numbers.
     requests: Vec<Option<CallerRequest<C, A, E>>>,
     /// The bytes of the requests that wait, in their order.
     outbox: Vec<u8>,
@@ -89,8 +89,8 @@ pub(super) struct Combiner<C, A, E> {
     being_written: usize,
     /// Whether the last write has left bytes.
     has_unsent: bool,
-    writer: Option<Ticket>,
-    reader: Option<Ticket>,
+    writer: Option<RequestNumber>,
+    reader: Option<RequestNumber>,
     /// The number of results that their callers have not taken. These callers are awake, or were woken.
     results: usize,
     /// How many of the results nobody waits for any more, because their callers were not seen to take them.
@@ -103,7 +103,7 @@ pub(super) struct Combiner<C, A, E> {
 
 /// The number of a request. It is free for another one once its caller has the result, or has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ticket(usize);
+pub(super) struct RequestNumber(usize);
 
 struct CallerRequest<C, A, E> {
     caller: C,
@@ -117,7 +117,7 @@ enum RequestState<A, E> {
 }
 
 struct WaitingRequest {
-    ticket: Ticket,
+    number: RequestNumber,
     key: Fingerprint,
     has_priority: bool,
     /// How many answers it has. The last one is its result.
@@ -128,7 +128,7 @@ struct WaitingRequest {
 
 struct InFlight {
     /// `None` for a placeholder.
-    owner: Option<Ticket>,
+    owner: Option<RequestNumber>,
     /// How many answers are missing.
     missing: usize,
 }
@@ -152,7 +152,7 @@ pub(super) enum CallerStep<A, E> {
     Read,
     /// Other callers do the work, and wake this one.
     Wait,
-    /// Its request has ended, with this result. The ticket is no longer valid.
+    /// Its request has ended, with this result. The number is no longer valid.
     Done(Result<A, E>),
 }
 
@@ -187,7 +187,7 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
         has_priority: bool,
         answers: usize,
         pack: impl FnOnce(&mut Vec<u8>),
-    ) -> Result<Ticket, E> {
+    ) -> Result<RequestNumber, E> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
@@ -196,15 +196,15 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
             state: RequestState::Waiting,
         };
         let free = self.requests.iter().position(Option::is_none);
-        let ticket = Ticket(free.unwrap_or(self.requests.len()));
+        let number = RequestNumber(free.unwrap_or(self.requests.len()));
         if free.is_none() {
             self.requests.push(None);
         }
-        self.requests[ticket.0] = Some(request);
+        self.requests[number.0] = Some(request);
         let end = self.outbox.len();
         pack(&mut self.outbox);
         let waiting = WaitingRequest {
-            ticket,
+            number,
             key,
             has_priority,
             answers,
@@ -221,36 +221,36 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
             _ => self.waiting.push_back(waiting),
         }
         if self.writer.is_none() && !self.collects(self.waiting.len() - 1, self.results) {
-            self.writer = Some(ticket);
+            self.writer = Some(number);
         }
-        Ok(ticket)
+        Ok(number)
     }
 
     /// Returns the next step of a caller. Adds the callers to wake.
-    pub(super) fn next(&mut self, ticket: Ticket, wake: &mut Vec<C>) -> CallerStep<A, E> {
-        let Some(request) = &self.requests[ticket.0] else {
+    pub(super) fn next(&mut self, number: RequestNumber, wake: &mut Vec<C>) -> CallerStep<A, E> {
+        let Some(request) = &self.requests[number.0] else {
             return CallerStep::Wait;
         };
         let is_in_flight = matches!(request.state, RequestState::InFlight);
         if let RequestState::Ended(_) = request.state {
             let nobody_writes = self.writer.is_none() && !self.waiting.is_empty();
             if nobody_writes && !self.collects(self.waiting.len(), self.results - 1) {
-                self.writer = Some(ticket);
+                self.writer = Some(number);
                 return CallerStep::Write;
             }
-            let result = self.leave(ticket, wake);
+            let result = self.leave(number, wake);
             return result.map_or(CallerStep::Wait, CallerStep::Done);
         }
-        if self.writer == Some(ticket) {
+        if self.writer == Some(number) {
             if self.has_unsent || !self.waiting.is_empty() {
                 return CallerStep::Write;
             }
             self.writer = None;
         }
-        if is_in_flight && self.reader.is_none() && self.is_written(ticket) {
-            self.reader = Some(ticket);
+        if is_in_flight && self.reader.is_none() && self.is_written(number) {
+            self.reader = Some(number);
         }
-        if self.reader == Some(ticket) {
+        if self.reader == Some(number) {
             CallerStep::Read
         } else {
             CallerStep::Wait
@@ -259,17 +259,17 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
 
     /// Makes a caller that has slept the writer or the reader, in place of one that may not run: the table at the top of
     /// this module. The caller says which half of the socket is free, and ready.
-    pub(super) fn take_over(&mut self, ticket: Ticket, may_write: bool, may_read: bool) {
-        let request = self.requests[ticket.0].as_ref();
+    pub(super) fn take_over(&mut self, number: RequestNumber, may_write: bool, may_read: bool) {
+        let request = self.requests[number.0].as_ref();
         let is_written = match request.map(|request| &request.state) {
             Some(RequestState::Waiting) => false,
-            Some(RequestState::InFlight) => self.is_written(ticket),
+            Some(RequestState::InFlight) => self.is_written(number),
             Some(RequestState::Ended(_)) | None => return,
         };
         if is_written && may_read {
-            self.reader = Some(ticket);
+            self.reader = Some(number);
         } else if !is_written && may_write {
-            self.writer = Some(ticket);
+            self.writer = Some(number);
             self.stale_results = self.results;
         }
     }
@@ -294,11 +294,11 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
             packed.extend(self.outbox.drain(..end));
         }
         for taken in self.waiting.drain(..count) {
-            if let Some(request) = &mut self.requests[taken.ticket.0] {
+            if let Some(request) = &mut self.requests[taken.number.0] {
                 request.state = RequestState::InFlight;
             }
             self.in_flight.push_back(InFlight {
-                owner: Some(taken.ticket),
+                owner: Some(taken.number),
                 missing: taken.answers,
             });
         }
@@ -314,15 +314,15 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
     }
 
     /// Returns the callers whose requests are in flight and written whole, in the order of their bytes.
-    fn written_owners(&self) -> impl DoubleEndedIterator<Item = Ticket> + '_ {
+    fn written_owners(&self) -> impl DoubleEndedIterator<Item = RequestNumber> + '_ {
         // The last ones in flight are those that were written last.
         let written = self.in_flight.len().saturating_sub(self.being_written);
         let requests = self.in_flight.iter().take(written);
         requests.filter_map(|request| request.owner)
     }
 
-    fn is_written(&self, ticket: Ticket) -> bool {
-        self.being_written == 0 || self.written_owners().any(|owner| owner == ticket)
+    fn is_written(&self, number: RequestNumber) -> bool {
+        self.being_written == 0 || self.written_owners().any(|owner| owner == number)
     }
 
     /// Hands answers to their callers. `has_more` means that bytes of a further answer have come too. Returns false, and
@@ -330,7 +330,7 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
     #[must_use]
     pub(super) fn received(
         &mut self,
-        reader: Ticket,
+        reader: RequestNumber,
         answers: &mut Vec<A>,
         has_more: bool,
         wake: &mut Vec<C>,
@@ -369,15 +369,19 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
     }
 
     /// Ends the request of a caller that leaves. Returns the result, if there is one. Adds the callers to wake.
-    pub(super) fn leave(&mut self, ticket: Ticket, wake: &mut Vec<C>) -> Option<Result<A, E>> {
-        let request = self.requests[ticket.0].take()?;
+    pub(super) fn leave(
+        &mut self,
+        number: RequestNumber,
+        wake: &mut Vec<C>,
+    ) -> Option<Result<A, E>> {
+        let request = self.requests[number.0].take()?;
         let result = match request.state {
             RequestState::Waiting => {
-                self.withdraw(ticket);
+                self.withdraw(number);
                 None
             }
             RequestState::InFlight => {
-                let is_its = |request: &&mut InFlight| request.owner == Some(ticket);
+                let is_its = |request: &&mut InFlight| request.owner == Some(number);
                 if let Some(request) = self.in_flight.iter_mut().find(is_its) {
                     request.owner = None;
                     self.placeholders += 1;
@@ -390,15 +394,15 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
                 Some(result)
             }
         };
-        self.pass_roles_of(ticket, wake);
+        self.pass_roles_of(number, wake);
         result
     }
 
     /// Removes the bytes of a request that no writer has taken.
-    fn withdraw(&mut self, ticket: Ticket) {
+    fn withdraw(&mut self, number: RequestNumber) {
         let mut before = 0;
         let at = self.waiting.iter().position(|waiting| {
-            let is_it = waiting.ticket == ticket;
+            let is_it = waiting.number == number;
             before += if is_it { 0 } else { waiting.length };
             is_it
         });
@@ -420,7 +424,7 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
             let failure = match request.state {
                 RequestState::Ended(_) => continue,
                 RequestState::Waiting => &failures.unsent,
-                RequestState::InFlight if first == Some(Ticket(number)) => &failures.first,
+                RequestState::InFlight if first == Some(RequestNumber(number)) => &failures.first,
                 RequestState::InFlight => &failures.others,
             };
             request.state = RequestState::Ended(Err(failure.clone()));
@@ -436,11 +440,11 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
     }
 
     /// Passes the roles of a caller that leaves to other callers, which it adds to wake.
-    fn pass_roles_of(&mut self, ticket: Ticket, wake: &mut Vec<C>) {
-        if self.writer == Some(ticket) {
+    fn pass_roles_of(&mut self, number: RequestNumber, wake: &mut Vec<C>) {
+        if self.writer == Some(number) {
             self.writer = None;
         }
-        if self.reader == Some(ticket) {
+        if self.reader == Some(number) {
             self.reader = None;
         }
         if self.writer.is_none() {
@@ -450,7 +454,7 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
                 Some(_) if !self.has_unsent && self.collects(self.waiting.len(), self.results) => {
                     None
                 }
-                Some(first) => Some(first.ticket),
+                Some(first) => Some(first.number),
                 // The reader may be blocked in a read.
                 None if self.has_unsent => owners().find(|owner| Some(*owner) != reader),
                 None => None,
@@ -459,7 +463,7 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
         }
         if self.reader.is_none() {
             // Those whose requests are not written whole have the writer.
-            let is_other = |owner: &Ticket| Some(*owner) != self.writer;
+            let is_other = |owner: &RequestNumber| Some(*owner) != self.writer;
             let last = self.written_owners().rfind(is_other);
             self.reader = last;
             self.wake(self.reader, wake);
@@ -473,8 +477,8 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
         results > self.stale_results && self.waiting.len() < others / PARTS
     }
 
-    fn wake(&self, ticket: Option<Ticket>, wake: &mut Vec<C>) {
-        let request = ticket.and_then(|ticket| self.requests[ticket.0].as_ref());
+    fn wake(&self, number: Option<RequestNumber>, wake: &mut Vec<C>) {
+        let request = number.and_then(|number| self.requests[number.0].as_ref());
         wake.extend(request.map(|request| request.caller.clone()));
     }
 
@@ -513,13 +517,13 @@ mod tests {
     enum Caller {
         Idle,
         /// It runs next when the model says so.
-        Awake(u16, Ticket),
+        Awake(u16, RequestNumber),
         /// It runs only after it is woken.
-        Parked(u16, Ticket),
+        Parked(u16, RequestNumber),
         /// It has the half that writes, and these bytes.
-        Writing(u16, Ticket, Vec<u8>),
+        Writing(u16, RequestNumber, Vec<u8>),
         /// It waits for answers, without the half that reads.
-        Reading(u16, Ticket),
+        Reading(u16, RequestNumber),
     }
 
     /// The callers of a connection, and the server.
@@ -585,9 +589,9 @@ mod tests {
                 }
                 Event::GoOn { percent, is_late } => self.go_on(number, percent, is_late),
                 Event::Look => {
-                    if let Caller::Parked(id, ticket) = self.callers[number] {
-                        self.look(ticket);
-                        self.step(number, id, ticket);
+                    if let Caller::Parked(id, request) = self.callers[number] {
+                        self.look(request);
+                        self.step(number, id, request);
                     }
                 }
                 Event::Stop => {
@@ -607,9 +611,10 @@ mod tests {
                     self.has_failed = true;
                     // The end of the connection ends each read and write.
                     for caller in &mut self.callers {
-                        if let Caller::Writing(id, ticket, _) | Caller::Reading(id, ticket) = caller
+                        if let Caller::Writing(id, request, _) | Caller::Reading(id, request) =
+                            caller
                         {
-                            *caller = Caller::Awake(*id, *ticket);
+                            *caller = Caller::Awake(*id, *request);
                         }
                     }
                     self.wake(wake);
@@ -630,50 +635,50 @@ mod tests {
             let combiner = &mut self.combiner;
             let added = combiner.add(number, key.into(), has_priority, answers, pack);
             match added {
-                Ok(ticket) => self.callers[number] = Caller::Awake(id, ticket),
+                Ok(request) => self.callers[number] = Caller::Awake(id, request),
                 Err(_) => assert!(self.has_failed),
             }
             self.next += 1;
         }
 
         /// Lets a caller take a role over, as far as the halves of the socket are free and ready.
-        fn look(&mut self, ticket: Ticket) {
+        fn look(&mut self, request: RequestNumber) {
             let writes = |caller: &Caller| matches!(caller, Caller::Writing(..));
             let may_write = !self.callers.iter().any(writes);
             let may_read = !self.answers.is_empty();
-            self.combiner.take_over(ticket, may_write, may_read);
+            self.combiner.take_over(request, may_write, may_read);
         }
 
         fn go_on(&mut self, number: usize, percent: usize, is_late: bool) {
             match std::mem::replace(&mut self.callers[number], Caller::Idle) {
                 Caller::Idle => {}
-                Caller::Parked(id, ticket) => self.callers[number] = Caller::Parked(id, ticket),
-                Caller::Awake(id, ticket) => self.step(number, id, ticket),
-                Caller::Writing(id, ticket, bytes) => {
+                Caller::Parked(id, request) => self.callers[number] = Caller::Parked(id, request),
+                Caller::Awake(id, request) => self.step(number, id, request),
+                Caller::Writing(id, request, bytes) => {
                     self.unsent.extend(bytes);
                     let written = self.unsent.len() * percent / 100;
                     self.inbox.extend(self.unsent.drain(..written));
                     self.combiner.written(self.unsent.is_empty());
                     if is_late && !self.unsent.is_empty() {
-                        self.end_time(number, id, ticket);
+                        self.end_time(number, id, request);
                     } else {
-                        self.step(number, id, ticket);
+                        self.step(number, id, request);
                     }
                 }
-                Caller::Reading(id, ticket) => {
+                Caller::Reading(id, request) => {
                     let is_ready = !self.answers.is_empty();
-                    self.look(ticket);
-                    self.step(number, id, ticket);
+                    self.look(request);
+                    self.step(number, id, request);
                     // Another caller may read in its place.
                     if is_ready && matches!(self.callers[number], Caller::Reading(..)) {
-                        self.read(ticket, percent);
-                        self.step(number, id, ticket);
+                        self.read(request, percent);
+                        self.step(number, id, request);
                     }
                 }
             }
         }
 
-        fn read(&mut self, reader: Ticket, percent: usize) {
+        fn read(&mut self, reader: RequestNumber, percent: usize) {
             let count = (self.answers.len() * percent).div_ceil(100).max(1);
             let mut answers: Vec<_> = self.answers.drain(..count).collect();
             let (combiner, mut wake) = (&mut self.combiner, Vec::new());
@@ -682,9 +687,9 @@ mod tests {
             self.wake(wake);
         }
 
-        fn step(&mut self, number: usize, id: u16, ticket: Ticket) {
+        fn step(&mut self, number: usize, id: u16, request: RequestNumber) {
             let mut wake = Vec::new();
-            let step = self.combiner.next(ticket, &mut wake);
+            let step = self.combiner.next(request, &mut wake);
             self.wake(wake);
             self.callers[number] = match step {
                 CallerStep::Write => {
@@ -695,10 +700,10 @@ mod tests {
                     keys.sort_unstable();
                     keys.dedup();
                     assert_eq!(keys.len(), count, "two requests for a key in one write");
-                    Caller::Writing(id, ticket, bytes)
+                    Caller::Writing(id, request, bytes)
                 }
-                CallerStep::Read => Caller::Reading(id, ticket),
-                CallerStep::Wait => Caller::Parked(id, ticket),
+                CallerStep::Read => Caller::Reading(id, request),
+                CallerStep::Wait => Caller::Parked(id, request),
                 CallerStep::Done(result) => {
                     self.end(id, result);
                     Caller::Idle
@@ -707,9 +712,9 @@ mod tests {
         }
 
         /// The time of a caller that writes is over. It leaves, unless it has its result.
-        fn end_time(&mut self, number: usize, id: u16, ticket: Ticket) {
+        fn end_time(&mut self, number: usize, id: u16, request: RequestNumber) {
             let mut wake = Vec::new();
-            if let Some(result) = self.combiner.leave(ticket, &mut wake) {
+            if let Some(result) = self.combiner.leave(request, &mut wake) {
                 self.end(id, result);
             }
             self.callers[number] = Caller::Idle;
@@ -726,12 +731,12 @@ mod tests {
 
         fn leave(&mut self, number: usize) {
             // A thread in the middle of a write leaves when the write is over.
-            if let Caller::Awake(_, ticket)
-            | Caller::Parked(_, ticket)
-            | Caller::Reading(_, ticket) = self.callers[number]
+            if let Caller::Awake(_, request)
+            | Caller::Parked(_, request)
+            | Caller::Reading(_, request) = self.callers[number]
             {
                 let mut wake = Vec::new();
-                self.combiner.leave(ticket, &mut wake);
+                self.combiner.leave(request, &mut wake);
                 self.callers[number] = Caller::Idle;
                 self.wake(wake);
             }
@@ -751,8 +756,8 @@ mod tests {
 
         fn wake(&mut self, wake: Vec<usize>) {
             for number in wake {
-                if let Caller::Parked(id, ticket) = self.callers[number] {
-                    self.callers[number] = Caller::Awake(id, ticket);
+                if let Caller::Parked(id, request) = self.callers[number] {
+                    self.callers[number] = Caller::Awake(id, request);
                 }
             }
         }
@@ -764,14 +769,14 @@ mod tests {
                 assert!(!self.callers.iter().any(waits), "nobody woke it");
                 return;
             }
-            let holder = |role: Option<Ticket>| {
-                let ticket = role?;
+            let holder = |role: Option<RequestNumber>| {
+                let request = role?;
                 let its = |caller: &&Caller| match caller {
                     Caller::Idle => false,
                     Caller::Awake(_, its) | Caller::Parked(_, its) | Caller::Reading(_, its) => {
-                        *its == ticket
+                        *its == request
                     }
-                    Caller::Writing(_, its, _) => *its == ticket,
+                    Caller::Writing(_, its, _) => *its == request,
                 };
                 let holder = self.callers.iter().find(its);
                 assert!(holder.is_some(), "a role of a caller that has left");
@@ -782,15 +787,15 @@ mod tests {
                 holder
             };
             let (writer, reader) = (holder(self.combiner.writer), holder(self.combiner.reader));
-            let is_result = |ticket: &Ticket| {
-                let request = self.combiner.requests[ticket.0].as_ref();
+            let is_result = |request: &RequestNumber| {
+                let request = self.combiner.requests[request.0].as_ref();
                 request.is_some_and(|request| matches!(request.state, RequestState::Ended(_)))
             };
             let is_awake = |caller: &&Caller| match caller {
                 Caller::Idle | Caller::Parked(..) => false,
-                Caller::Awake(_, ticket)
-                | Caller::Reading(_, ticket)
-                | Caller::Writing(_, ticket, _) => is_result(ticket),
+                Caller::Awake(_, request)
+                | Caller::Reading(_, request)
+                | Caller::Writing(_, request, _) => is_result(request),
             };
             let results = self.callers.iter().filter(is_awake).count();
             assert_eq!(results, self.combiner.results, "nobody takes a result");
@@ -854,26 +859,26 @@ mod tests {
             combiner.written(true);
             bytes.len()
         };
-        let tickets: Vec<_> = (0..16).map(|caller| add(&mut combiner, caller)).collect();
-        assert_eq!(combiner.next(tickets[0], &mut wake), CallerStep::Write);
+        let requests: Vec<_> = (0..16).map(|caller| add(&mut combiner, caller)).collect();
+        assert_eq!(combiner.next(requests[0], &mut wake), CallerStep::Write);
         assert_eq!(write(&mut combiner), 16);
-        assert_eq!(combiner.next(tickets[0], &mut wake), CallerStep::Read);
+        assert_eq!(combiner.next(requests[0], &mut wake), CallerStep::Read);
         let mut answers = (0..16).collect();
-        assert!(combiner.received(tickets[0], &mut answers, false, &mut wake));
+        assert!(combiner.received(requests[0], &mut answers, false, &mut wake));
         assert_eq!(wake.len(), 15);
         let mut writes = Vec::new();
-        for (caller, ticket) in tickets.into_iter().enumerate() {
-            let mut step = combiner.next(ticket, &mut wake);
+        for (caller, request) in requests.into_iter().enumerate() {
+            let mut step = combiner.next(request, &mut wake);
             if step == CallerStep::Write {
                 writes.push(write(&mut combiner));
-                step = combiner.next(ticket, &mut wake);
+                step = combiner.next(request, &mut wake);
             }
             assert_eq!(step, CallerStep::Done(Ok(caller)));
-            let ticket = add(&mut combiner, caller);
-            if combiner.next(ticket, &mut wake) == CallerStep::Write {
+            let request = add(&mut combiner, caller);
+            if combiner.next(request, &mut wake) == CallerStep::Write {
                 writes.push(write(&mut combiner));
                 // It reads, or another one does.
-                assert_ne!(combiner.next(ticket, &mut wake), CallerStep::Write);
+                assert_ne!(combiner.next(request, &mut wake), CallerStep::Write);
             }
         }
         // A quarter of the 15 others each. The last one has nobody to wait for.

@@ -74,10 +74,10 @@ impl PoolConnection {
         }
     }
 
-    /// Returns whether a thread may enter that wants this master: the connection must have been opened after the last cut.
-    pub(super) fn is_open_to(&self, master: u64, cut: Option<Instant>) -> bool {
+    /// Returns whether a thread may enter that wants this master: the connection must have been opened after one was last found closed.
+    pub(super) fn is_open_to(&self, master: u64, last_closed: Option<Instant>) -> bool {
         self.master == master
-            && cut.is_none_or(|cut| self.stream.opened > cut)
+            && last_closed.is_none_or(|closed| self.stream.opened > closed)
             && !self.is_retired.load(Ordering::Relaxed)
             && !self.is_overdue.load(Ordering::Relaxed)
     }

@@ -43,7 +43,7 @@ pub(super) struct Gate {
     /// The master to which the last call went, and its way.
     pub(super) master: (u64, Arc<Route>),
     /// When a connection was last found closed by the other side. All that were opened before may be closed too.
-    pub(super) cut: Option<Instant>,
+    pub(super) last_closed: Option<Instant>,
 }
 
 /// The room that a thread finds.
@@ -86,7 +86,7 @@ impl Connections {
                 size: size as usize,
                 waiting: [0; QUEUES],
                 master,
-                cut: None,
+                last_closed: None,
             }),
             changed: [const { Condvar::new() }; QUEUES],
         });
@@ -103,8 +103,8 @@ impl Connections {
     }
 
     /// Notes that a connection was found closed by the other side.
-    pub(super) fn note_cut(&self) {
-        self.gate.lock().cut = Some(Instant::now());
+    pub(super) fn note_closed(&self) {
+        self.gate.lock().last_closed = Some(Instant::now());
     }
 
     /// Wakes a thread that waits, if it may enter a connection.
@@ -141,7 +141,8 @@ impl Gate {
             let callers = connection.callers.load(Ordering::Relaxed);
             all += callers;
             let is_kept = number == 0 && keeps_first;
-            if is_kept || callers >= most || !connection.is_open_to(self.master.0, self.cut) {
+            if is_kept || callers >= most || !connection.is_open_to(self.master.0, self.last_closed)
+            {
                 continue;
             }
             best = best.max(Some((!connection.is_slow(now), callers, number)));
@@ -237,7 +238,7 @@ impl<'a> PooledConnection<'a> {
                 // The usual case of a thread that calls alone: the connection is as it left it. One that must not be used
                 // closes when the next one is opened.
                 if let Some(connection) = &place.connection {
-                    if connection.is_open_to(gate.master.0, gate.cut) {
+                    if connection.is_open_to(gate.master.0, gate.last_closed) {
                         connection.callers.store(1, Ordering::Relaxed);
                         self.connection = Some(Arc::clone(connection));
                     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use redis::Value;
 use rustix::event::PollFlags;
 
-use super::combiner::{CallerStep, Ticket};
+use super::combiner::{CallerStep, RequestNumber};
 use super::connection::{PoolConnection, SharedState};
 use super::connections::{Connections, PooledConnection};
 use crate::script::Command;
@@ -59,7 +59,7 @@ pub(super) struct SharedRequest<'a> {
     connections: &'a Connections,
     pub(super) connection: &'a PoolConnection,
     /// `None` once the request has ended.
-    ticket: Option<Ticket>,
+    number: Option<RequestNumber>,
     pub(super) deadline: Deadline<'a>,
     half: TakenHalf,
     /// Whether the thread is alone on the connection, and so blocks in its reads and writes.
@@ -126,7 +126,7 @@ impl<'a> SharedRequest<'a> {
         let mut request = Self {
             connections: caller.connections,
             connection,
-            ticket: Some(added?),
+            number: Some(added?),
             deadline,
             half: TakenHalf::None,
             is_alone: false,
@@ -142,7 +142,7 @@ impl<'a> SharedRequest<'a> {
 
     /// Reports the work that was done, and returns what comes next.
     pub(super) fn step(&mut self, mut guard: MutexGuard<'_, SharedState>) -> Work {
-        let Some(ticket) = self.ticket else {
+        let Some(number) = self.number else {
             return Work::Left;
         };
         let (connection, state) = (self.connection, &mut *guard);
@@ -152,7 +152,7 @@ impl<'a> SharedRequest<'a> {
         if let Some(fault) = fault {
             // After a failure, this process has shut the connection down.
             if fault.is_closed() && !state.combiner.has_failed() {
-                self.connections.note_cut();
+                self.connections.note_closed();
             }
             connection.fail(state, fault, &mut self.wake);
         }
@@ -160,17 +160,17 @@ impl<'a> SharedRequest<'a> {
         let may_write = ready.contains(PollFlags::OUT) && state.writing.is_some();
         let may_read = ready.contains(PollFlags::IN) && state.reading.is_some();
         if may_write || may_read {
-            state.combiner.take_over(ticket, may_write, may_read);
+            state.combiner.take_over(number, may_write, may_read);
         }
         self.is_alone = connection.callers.load(Ordering::Relaxed) == 1;
-        let step = state.combiner.next(ticket, &mut self.wake);
+        let step = state.combiner.next(number, &mut self.wake);
         if let CallerStep::Write = step {
             // A thread without time would take the bytes of others, and leave them unwritten.
             self.is_late |= self.deadline.has_passed();
         }
         let work = match step {
             CallerStep::Done(result) => {
-                self.ticket = None;
+                self.number = None;
                 Work::Done(result)
             }
             // A thread whose time is over still reads the bytes that have come.
@@ -181,8 +181,8 @@ impl<'a> SharedRequest<'a> {
                 Work::Read
             }
             _ if self.is_late => {
-                self.ticket = None;
-                match state.combiner.leave(ticket, &mut self.wake) {
+                self.number = None;
+                match state.combiner.leave(number, &mut self.wake) {
                     Some(result) => Work::Done(result),
                     None => Work::Left,
                 }
@@ -233,7 +233,7 @@ impl<'a> SharedRequest<'a> {
                 let answers = reading.ready();
                 let has_answers = !answers.is_empty();
                 let has_more = *result.as_ref().unwrap_or(&false);
-                let fits = self.ticket.is_none_or(|reader| {
+                let fits = self.number.is_none_or(|reader| {
                     (state.combiner).received(reader, answers, has_more, &mut self.wake)
                 });
                 if has_answers && state.combiner.load() > 0 {
@@ -309,10 +309,10 @@ fn first_pause(connection: &PoolConnection) -> Duration {
 
 impl Drop for SharedRequest<'_> {
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket {
+        if let Some(number) = self.number {
             let mut state = self.connection.state.lock();
             self.give_back(&mut state);
-            state.combiner.leave(ticket, &mut self.wake);
+            state.combiner.leave(number, &mut self.wake);
             self.connection.show(&state);
             drop(state);
             self.wake_others();

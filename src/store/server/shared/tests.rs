@@ -502,7 +502,7 @@ fn a_connection_that_a_caller_ends_is_not_taken_for_one_that_the_server_closed()
         let failure = call.join().expect("no panic").expect_err("no answer");
         assert_eq!(failure.outcome, Outcome::Unknown);
     });
-    assert_eq!(peer.connections.gate.lock().cut, None);
+    assert_eq!(peer.connections.gate.lock().last_closed, None);
     peer.assert_free();
 }
 

@@ -112,8 +112,8 @@ impl Store for Cluster {
         Box::new(ClusterConnection::new(Arc::clone(&self.shared)))
     }
 
-    fn last_cut(&self) -> Time {
-        self.shared.routes.first.cuts.last()
+    fn last_data_loss_sign(&self) -> Time {
+        self.shared.routes.first.data_loss_signs.last()
     }
 
     fn listen(

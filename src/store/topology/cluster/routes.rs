@@ -30,7 +30,7 @@ impl ClusterRoutes {
     /// Returns the way to a server.
     pub(super) fn to(&self, server: Server) -> Route {
         Route {
-            cuts: Arc::clone(&self.first.cuts),
+            data_loss_signs: Arc::clone(&self.first.data_loss_signs),
             resolver: Arc::clone(&self.first.resolver),
             script_settings: Arc::clone(&self.first.script_settings),
             ..of_a_cluster(route(server, &self.settings))

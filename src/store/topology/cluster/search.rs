@@ -192,7 +192,7 @@ impl ClusterSearch {
             for master in masters.filter(|master| !map.has(master)) {
                 master.is_retired.store(true, Ordering::Release);
                 // A new master may lack what the last one had.
-                self.routes.first.cuts.note();
+                self.routes.first.data_loss_signs.note();
             }
             Ok((map, is_another))
         })?;

@@ -370,7 +370,7 @@ fn enough(needed: usize, votes: &[Option<Vote>], failures: &[Option<Failure>]) -
     if failed > spare {
         Enough::Yes
     } else if granted >= needed || held > spare {
-        Enough::Almost
+        Enough::Certain
     } else {
         Enough::No
     }

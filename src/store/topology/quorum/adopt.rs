@@ -61,7 +61,7 @@ impl QuorumCall<'_> {
                 }
                 Err(failure) => ballot.failures[number] = Some(failure),
             }
-            Enough::almost_if(adopted >= state.needed || gone > spare)
+            Enough::certain_if(adopted >= state.needed || gone > spare)
         });
         if gone > spare {
             ballot.withdraw(self, true);

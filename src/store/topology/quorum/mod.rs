@@ -136,12 +136,14 @@ impl Store for Quorum {
     }
 
     /// Returns the last time at which enough nodes had seen such a sign: without them a majority is not certain.
-    fn last_cut(&self) -> Time {
+    fn last_data_loss_sign(&self) -> Time {
         let nodes = self.state.nodes.iter();
-        let mut cuts: Vec<_> = nodes.map(|node| node.route.cuts.last()).collect();
-        cuts.sort_unstable();
+        let mut signs: Vec<_> = nodes
+            .map(|node| node.route.data_loss_signs.last())
+            .collect();
+        signs.sort_unstable();
         // Fewer nodes than a majority have seen no sign since then.
-        cuts[self.state.needed - 1]
+        signs[self.state.needed - 1]
     }
 
     fn listen(

@@ -29,7 +29,7 @@ impl QuorumCall<'_> {
                 Ok(value) => failures[number] = Some(state.unexpected(number, value)),
                 Err(failure) => failures[number] = Some(failure),
             }
-            Enough::almost_if(answered >= state.needed)
+            Enough::certain_if(answered >= state.needed)
         });
         let is_same = |failure: &Failure| failure.kind == FailureKind::SameServer;
         if answered >= state.needed && !failures.iter().flatten().any(is_same) {

@@ -221,7 +221,7 @@ impl QuorumCall<'_> {
                 }
                 Err(failure) => failures[number] = Some(failure),
             }
-            Enough::almost_if(tallies.iter().all(is_certain))
+            Enough::certain_if(tallies.iter().all(is_certain))
         });
         let is_told = |tally: &Tally| {
             tally.result(nodes, state.needed).is_some()

@@ -39,7 +39,7 @@ impl QuorumCall<'_> {
                 }
                 Err(failure) => failures[number] = Some(failure),
             }
-            Enough::almost_if(confirmed >= state.needed)
+            Enough::certain_if(confirmed >= state.needed)
         });
         // With few answers the votes count too: a lease may have lost one.
         if answered == 0 {

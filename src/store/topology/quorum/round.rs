@@ -51,14 +51,14 @@ pub(super) enum Recipients {
 pub(super) enum Enough {
     No,
     /// The result is certain, but further answers would be of use.
-    Almost,
+    Certain,
     Yes,
 }
 
 impl Enough {
     /// Returns `Almost` if the result is certain.
-    pub(super) fn almost_if(is_certain: bool) -> Self {
-        if is_certain { Self::Almost } else { Self::No }
+    pub(super) fn certain_if(is_certain: bool) -> Self {
+        if is_certain { Self::Certain } else { Self::No }
     }
 }
 
@@ -101,7 +101,7 @@ impl<'a> QuorumCall<'a> {
         let (node_timeout, grace) = (self.state.node_timeout, self.state.node_timeout / 4);
         let (enough, longest) = match recipients {
             Recipients::All | Recipients::Voters => (Enough::No, node_timeout),
-            Recipients::Rest => (Enough::Almost, grace),
+            Recipients::Rest => (Enough::Certain, grace),
         };
         let mut gathering = Gathering {
             connections: &mut *self.connections,
@@ -184,7 +184,7 @@ impl Gathering<'_> {
     fn hear(&mut self, number: usize, answer: Result<Value, Failure>) {
         let before = self.enough;
         self.enough = (self.heard)(number, answer);
-        if (before, self.enough) == (Enough::No, Enough::Almost) {
+        if (before, self.enough) == (Enough::No, Enough::Certain) {
             self.until = self.until.min(Instant::now() + self.grace);
         }
     }
@@ -200,7 +200,7 @@ impl Gathering<'_> {
                 (self.heard)(number, Err(failure));
             } else {
                 // A node that was skipped because it is late has had no new chance.
-                if self.enough == Enough::Almost && !connection.node().is_late() {
+                if self.enough == Enough::Certain && !connection.node().is_late() {
                     connection.node().note_late();
                 }
                 connection.give_up();
@@ -223,7 +223,8 @@ impl Exchange for Gathering<'_> {
         }
         // A late node alone is not waited for.
         let is_waited_for = |connection: &NodeConnection| {
-            connection.is_asked() && !(self.enough == Enough::Almost && connection.node().is_late())
+            connection.is_asked()
+                && !(self.enough == Enough::Certain && connection.node().is_late())
         };
         let is_over = self.enough == Enough::Yes || !self.connections.iter().any(is_waited_for);
         (!is_over).then_some(self.until)

@@ -102,7 +102,7 @@ impl QuorumState {
     pub(super) fn unexpected(&self, number: usize, value: Value) -> Failure {
         let route = &self.nodes[number].route;
         if let Value::ServerError(error) = value {
-            route.cuts.note_answer(&error);
+            route.data_loss_signs.note_answer(&error);
             return refusal(&route.server, error);
         }
         let words = "the answer does not have the form of a reply to this request";

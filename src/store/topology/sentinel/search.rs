@@ -263,7 +263,7 @@ impl SentinelSearch {
             .set
             .server_at(&opinion.host, opinion.port, &self.settings);
         Route {
-            cuts: Arc::clone(&self.unknown.cuts),
+            data_loss_signs: Arc::clone(&self.unknown.data_loss_signs),
             // A lookup that was too slow for one check serves the next.
             resolver: Arc::clone(&self.unknown.resolver),
             ..route(server, &self.settings)
@@ -283,7 +283,7 @@ impl SentinelSearch {
             is_another = last.is_none_or(|last| last.opinion != opinion);
             if is_another && last.is_some() {
                 // The new master may lack what the last one had.
-                self.unknown.cuts.note();
+                self.unknown.data_loss_signs.note();
             }
             Ok((SentinelMaster { route, opinion }, is_another))
         })?;
@@ -354,7 +354,7 @@ pub(crate) fn check_role(route: &Route, answer: Value) -> Result<(), Failure> {
     match role {
         Some(Value::BulkString(role)) if role == b"master" => Ok(()),
         _ => {
-            route.cuts.note();
+            route.data_loss_signs.note();
             Err(unavailable(format!(
                 "{} is not a master",
                 route.server.address

@@ -13,9 +13,9 @@ use crate::sync::{AtomicU64, Ordering};
 
 /// The time of the last sign, in nanoseconds of the machine's clock.
 #[derive(Debug, Default)]
-pub(crate) struct Cuts(AtomicU64);
+pub(crate) struct DataLossSigns(AtomicU64);
 
-impl Cuts {
+impl DataLossSigns {
     /// Returns when a sign was last seen. Returns the clock's zero if there was none.
     pub(crate) fn last(&self) -> Time {
         Time::from_nanos(self.0.load(Ordering::Acquire))
@@ -46,15 +46,15 @@ impl Cuts {
 mod tests {
     use super::*;
 
-    fn is_a_sign(note: impl FnOnce(&Cuts)) -> bool {
-        let cuts = Cuts::default();
-        note(&cuts);
-        cuts.last() > Time::from_nanos(0)
+    fn is_a_sign(note: impl FnOnce(&DataLossSigns)) -> bool {
+        let signs = DataLossSigns::default();
+        note(&signs);
+        signs.last() > Time::from_nanos(0)
     }
 
     #[test]
     fn a_closed_or_refused_connection_is_a_sign_and_a_slow_one_is_not() {
-        let error = |kind: io::ErrorKind| is_a_sign(|cuts| cuts.note_error(&kind.into()));
+        let error = |kind: io::ErrorKind| is_a_sign(|signs| signs.note_error(&kind.into()));
         assert!(CLOSED.iter().all(|kind| error(*kind)));
         assert!(error(io::ErrorKind::ConnectionRefused));
         assert!(!error(io::ErrorKind::TimedOut));
@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn a_server_that_loads_or_is_a_replica_is_a_sign() {
         let answer = |line: &str| match redis::parse_redis_value(line.as_bytes()) {
-            Ok(redis::Value::ServerError(error)) => is_a_sign(|cuts| cuts.note_answer(&error)),
+            Ok(redis::Value::ServerError(error)) => is_a_sign(|signs| signs.note_answer(&error)),
             other => panic!("{other:?}"),
         };
         assert!(answer("-LOADING Redis is loading\r\n"));
