@@ -40,7 +40,7 @@ floors! {
 use crate::clock::Time;
 use crate::config::Terms;
 use crate::core::attempt::{
-    Attempt, CallContext, Input, OrphanedOwner, Step, StepContext, SubscriptionState,
+    Attempt, CallContext, EndedOwner, Input, Step, StepContext, SubscriptionState,
 };
 use crate::core::fence::{Fences, block};
 use crate::core::lease::{AtomicLease, valid_until};
@@ -213,17 +213,17 @@ fn attempts(bench: &mut Criterion) {
             grant
         });
     });
-    let orphaned_owner = OrphanedOwner {
+    let ended_owner = EndedOwner {
         owner: owner::generate(&Fixed, LABEL),
         units: 1,
         uncertain_until: None,
-        kept_until: None,
+        key_gone_at: None,
         give_back: None,
     };
     bench.bench_function("ending: released", |bench| {
         bench.iter(|| {
             let mut release_task =
-                ReleaseTask::of_lease(orphaned_owner.clone(), false, None, NOW, TERMS.lease());
+                ReleaseTask::of_lease(ended_owner.clone(), false, None, NOW, TERMS.lease());
             release_task.replied(NOW, &Reply::Released, false, None)
         });
     });

@@ -80,7 +80,7 @@ use patience::{Patience, SHORTEST_PAUSE, WaitState, sleep};
 use state::{AllowedGrant, AttemptState, InRedis, Sent, Uncertain};
 
 pub(crate) use crate::core::poll::SubscriptionState;
-pub(crate) use step::{CallContext, Grant, Input, OrphanedOwner, Step, StepContext};
+pub(crate) use step::{CallContext, EndedOwner, Grant, Input, Step, StepContext};
 
 /// How long after a holder's reported expiry to ask: Redis drops a key no earlier than its time.
 const AFTER_EXPIRY: Duration = Duration::from_millis(2);
@@ -99,7 +99,7 @@ pub(crate) struct Attempt {
     /// The owner before this one, if too few replicas confirmed its grant. Its key stays until it is withdrawn.
     former_owner: Option<Arc<str>>,
     /// Former owners whose release has not begun.
-    orphaned_owners: Vec<OrphanedOwner>,
+    ended_owners: Vec<EndedOwner>,
 }
 
 impl Attempt {
@@ -114,14 +114,14 @@ impl Attempt {
     }
 
     /// Begins an attempt to keep the lock that this process holds as `from`. Its lease has ended here.
-    pub(crate) fn take_over(rng: &dyn Rng, label: &str, from: OrphanedOwner) -> Self {
+    pub(crate) fn take_over(rng: &dyn Rng, label: &str, from: EndedOwner) -> Self {
         let units = from.units;
         Self::begin(rng, label, units, Some(from), WaitState::Contended)
     }
 
     /// Begins an attempt to keep a lock whose release was not sent, so no other thread was notified.
     /// `waits`: a wait has begun.
-    pub(crate) fn take_back(rng: &dyn Rng, label: &str, from: OrphanedOwner, waits: bool) -> Self {
+    pub(crate) fn take_back(rng: &dyn Rng, label: &str, from: EndedOwner, waits: bool) -> Self {
         let units = from.units;
         let wait = if waits {
             WaitState::Begun
@@ -136,7 +136,7 @@ impl Attempt {
         rng: &dyn Rng,
         label: &str,
         units: u32,
-        from: Option<OrphanedOwner>,
+        from: Option<EndedOwner>,
         wait: WaitState,
     ) -> Self {
         Self {
@@ -149,7 +149,7 @@ impl Attempt {
             patience: Patience::new(wait),
             allowed_grant: None,
             former_owner: None,
-            orphaned_owners: Vec::new(),
+            ended_owners: Vec::new(),
         }
     }
 
@@ -184,22 +184,22 @@ impl Attempt {
     }
 
     /// Takes out the owners that must be released in the background.
-    pub(crate) fn orphaned_owners(&mut self) -> Vec<OrphanedOwner> {
-        std::mem::take(&mut self.orphaned_owners)
+    pub(crate) fn ended_owners(&mut self) -> Vec<EndedOwner> {
+        std::mem::take(&mut self.ended_owners)
     }
 
     /// Ends an attempt that no thread continues. Returns the owners that may be left in Redis.
-    pub(crate) fn abandon(mut self) -> Vec<OrphanedOwner> {
+    pub(crate) fn abandon(mut self) -> Vec<EndedOwner> {
         match std::mem::replace(&mut self.state, AttemptState::Granted) {
             AttemptState::Ask { in_redis, from } | AttemptState::Sent { in_redis, from, .. } => {
-                self.orphaned_owners.extend(from);
+                self.ended_owners.extend(from);
                 self.leave_behind(&in_redis);
             }
             AttemptState::Outvoted(in_redis) => self.leave_behind(&in_redis),
             // The holder of the grant ends this owner. A release from here would end the lock under a guard.
             AttemptState::Granted => {}
         }
-        self.orphaned_owners
+        self.ended_owners
     }
 
     /// Takes an event in. Returns the next thing to do.
@@ -349,7 +349,7 @@ impl Attempt {
                         let grant = Grant {
                             contended: grant.contended || is_contended,
                             uncertain_until: in_redis.uncertain_after(now),
-                            kept_until: in_redis.kept_until(),
+                            key_gone_at: in_redis.key_gone_at(),
                             ..grant
                         };
                         (AttemptState::Granted, Step::Granted(grant))
@@ -448,11 +448,10 @@ impl Attempt {
         // 2. Every answer to a take-over ends the old lease, and takes its unused fences back. But Redis may still
         //    execute an earlier request of the old owner.
         let uncertain = from.filter(|from| from.uncertain_until.is_some());
-        self.orphaned_owners
-            .extend(uncertain.map(|from| OrphanedOwner {
-                give_back: None,
-                ..from
-            }));
+        self.ended_owners.extend(uncertain.map(|from| EndedOwner {
+            give_back: None,
+            ..from
+        }));
         (request, in_redis)
     }
 
@@ -532,7 +531,7 @@ impl Attempt {
             is_by_message: true,
             contended: true,
             uncertain_until: in_redis.uncertain_after(context.now),
-            kept_until: in_redis.kept_until(),
+            key_gone_at: in_redis.key_gone_at(),
         })
     }
 
@@ -565,7 +564,7 @@ impl Attempt {
         // 0. A quorum has too few votes, and has withdrawn the owner. So the owner must not ask again. The renewal thread
         //    releases the lease that was to be taken over.
         if let FailureKind::NoQuorum { .. } = failure.kind {
-            self.orphaned_owners.extend(from);
+            self.ended_owners.extend(from);
             return self.rename(&in_redis.not_queued(), context);
         }
         // 1. Redis certainly executed nothing: go on as before. Only the owner's place in the queue stays: it is never
@@ -585,9 +584,9 @@ impl Attempt {
         match from {
             // 3. A take-over, outcome unknown or partly executed: abandon both owners. The release that must follow for the old owner may end a grant of the new one: neither asks again.
             Some(from) => {
-                self.orphaned_owners.push(OrphanedOwner {
+                self.ended_owners.push(EndedOwner {
                     uncertain_until: from.uncertain_until.max(in_redis.uncertain_until()),
-                    kept_until: from.kept_until.max(in_redis.kept_until()),
+                    key_gone_at: from.key_gone_at.max(in_redis.key_gone_at()),
                     ..from
                 });
                 self.rename(&in_redis, context)
@@ -607,14 +606,14 @@ impl Attempt {
         AttemptState::ask(InRedis::default())
     }
 
-    /// Adds the owner to the orphaned owners, if Redis may have it.
+    /// Adds the owner to the ended owners, if Redis may have it.
     fn leave_behind(&mut self, in_redis: &InRedis) {
         if in_redis.has_owner() {
-            self.orphaned_owners.push(OrphanedOwner {
+            self.ended_owners.push(EndedOwner {
                 owner: Arc::clone(&self.owner),
                 units: self.units,
                 uncertain_until: in_redis.uncertain_until(),
-                kept_until: in_redis.kept_until(),
+                key_gone_at: in_redis.key_gone_at(),
                 give_back: None,
             });
         }

@@ -6,7 +6,7 @@
 //! * [`attempt`]: one process's way to a lock, from the first request to the grant;
 //! * [`poll`]: how often an attempt polls; [`outage`]: how it handles failures;
 //! * [`pickup`]: how long a waiter has to pick up a lock that was handed over to it;
-//! * [`release_task`]: the end of a lease in Redis, and of an orphaned owner;
+//! * [`release_task`]: the end of a lease in Redis, and of an ended owner;
 //! * [`queue`]: the threads of this process that want one name, and how they share a lease; [`wait_list`]: those of
 //!   them that wait;
 //! * [`quorum`]: the decisions of a lock over several independent servers;

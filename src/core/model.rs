@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use crate::clock::Time;
 use crate::config::Terms;
 use crate::core::attempt::{
-    Attempt, CallContext, Grant, Input, OrphanedOwner, Step, StepContext, SubscriptionState,
+    Attempt, CallContext, EndedOwner, Grant, Input, Step, StepContext, SubscriptionState,
 };
 use crate::core::release_task::{Next, ReleaseTask};
 use crate::error::{Failure, FailureKind, Outcome};
@@ -328,8 +328,8 @@ impl World {
                     busy_threads: 1,
                 },
             );
-            let orphaned_owners = attempt.orphaned_owners();
-            self.clean_up(who, orphaned_owners);
+            let ended_owners = attempt.ended_owners();
+            self.clean_up(who, ended_owners);
             match step {
                 Step::Shared => unreachable!("nothing is offered"),
                 Step::Send(verb) => {
@@ -364,17 +364,17 @@ impl World {
                     return;
                 }
                 Step::Failed(_) | Step::TimeOver(_) => {
-                    let orphaned_owners = attempt.abandon();
-                    self.clean_up(who, orphaned_owners);
+                    let ended_owners = attempt.abandon();
+                    self.clean_up(who, ended_owners);
                     return;
                 }
             }
         }
     }
 
-    fn clean_up(&mut self, who: usize, orphaned_owners: Vec<OrphanedOwner>) {
-        for orphaned_owner in orphaned_owners {
-            let release_task = ReleaseTask::of_orphaned_owner(orphaned_owner, self.now, LEASE);
+    fn clean_up(&mut self, who: usize, ended_owners: Vec<EndedOwner>) {
+        for ended_owner in ended_owners {
+            let release_task = ReleaseTask::of_ended_owner(ended_owner, self.now, LEASE);
             self.processes[who]
                 .release_tasks
                 .push((self.now, release_task));
@@ -402,11 +402,11 @@ impl World {
             return;
         };
         let (owner, contended) = (Arc::clone(&grant.owner), grant.contended);
-        let left = OrphanedOwner {
+        let left = EndedOwner {
             owner,
             units: 1,
             uncertain_until: grant.uncertain_until,
-            kept_until: grant.kept_until,
+            key_gone_at: grant.key_gone_at,
             give_back: None,
         };
         let in_time = self.now < grant.deadline;
@@ -427,8 +427,8 @@ impl World {
     fn give_up(&mut self, who: usize) {
         match std::mem::replace(&mut self.processes[who].state, State::Idle) {
             State::Asking(attempt, _) | State::Sleeping(attempt, _) => {
-                let orphaned_owners = attempt.abandon();
-                self.clean_up(who, orphaned_owners);
+                let ended_owners = attempt.abandon();
+                self.clean_up(who, ended_owners);
             }
             other => self.processes[who].state = other,
         }

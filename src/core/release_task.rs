@@ -1,10 +1,10 @@
-//! The end of a lease in Redis, and of an orphaned owner. A release task is the one place where an owner waits until Redis
+//! The end of a lease in Redis, and of an ended owner. A release task is the one place where an owner waits until Redis
 //! has confirmed its end: the server, or each node of a quorum.
 //!
 //! The guard's thread or the renewal thread sends the first request. The renewal thread repeats a request that failed
 //! until Redis must have dropped the key. The key may outlast the lease of the thread that ends it, because a lease can
 //! be extended. So the task takes over from its owner the time until which Redis may keep the key
-//! ([`OrphanedOwner::kept_until`]).
+//! ([`EndedOwner::key_gone_at`]).
 //!
 //! | request | answer | next |
 //! | --- | --- | --- |
@@ -27,7 +27,7 @@
 use std::time::Duration;
 
 use crate::clock::Time;
-use crate::core::attempt::OrphanedOwner;
+use crate::core::attempt::EndedOwner;
 use crate::message::{Gone, Reply, Verb};
 use crate::random::{Rng, jittered};
 use crate::sync::Arc;
@@ -51,7 +51,7 @@ pub(crate) enum Next {
 /// The end of one owner in Redis.
 #[derive(Debug)]
 pub(crate) struct ReleaseTask {
-    left: OrphanedOwner,
+    left: EndedOwner,
     /// When Redis must have dropped the key.
     key_gone_at: Time,
     /// Until when the lock is kept from all processes (`min_hold`).
@@ -80,7 +80,7 @@ impl ReleaseTask {
     /// Makes a task that ends a lease. Its key lives for `lease`, or longer if the lease was extended. With
     /// `min_hold_until`, the task keeps the lock from all processes until then.
     pub(crate) fn of_lease(
-        ended: OrphanedOwner,
+        ended: EndedOwner,
         contended: bool,
         min_hold_until: Option<Time>,
         now: Time,
@@ -88,7 +88,7 @@ impl ReleaseTask {
     ) -> Self {
         // After a request that keeps the lock, it is not known who waits.
         let hands_over = ended.give_back.is_some() || (contended && min_hold_until.is_none());
-        let task = Self::of_orphaned_owner(ended, now, lease);
+        let task = Self::of_ended_owner(ended, now, lease);
         Self {
             ends_by: if hands_over {
                 EndsBy::HandOver
@@ -103,11 +103,11 @@ impl ReleaseTask {
 
     /// Makes a task that ends an owner on which no guard relies: of an attempt, or of a lease that was lost or taken
     /// over.
-    pub(crate) fn of_orphaned_owner(mut left: OrphanedOwner, now: Time, lease: Duration) -> Self {
+    pub(crate) fn of_ended_owner(mut left: EndedOwner, now: Time, lease: Duration) -> Self {
         left.uncertain_until = left.uncertain_until.filter(|until| *until > now);
         // A request that takes the lock at the last uncertain moment takes it for a lease from then.
-        let kept_until = left.kept_until.unwrap_or(now);
-        let key_gone_at = (left.uncertain_until.unwrap_or(now) + lease).max(kept_until);
+        let key_gone_at = left.key_gone_at.unwrap_or(now);
+        let key_gone_at = (left.uncertain_until.unwrap_or(now) + lease).max(key_gone_at);
         Self {
             // With unused fences, the owner had a lease. While the owner is uncertain, withdrawals follow.
             ends_by: match left.give_back {
@@ -127,18 +127,18 @@ impl ReleaseTask {
 
     /// Makes a task for an owner that a quorum has ended, and that is left at some nodes.
     pub(crate) fn of_left_owner(owner: Arc<str>, units: u32, until: Time, now: Time) -> Self {
-        let owner = OrphanedOwner {
+        let owner = EndedOwner {
             owner,
             units,
             uncertain_until: None,
-            kept_until: Some(until),
+            key_gone_at: Some(until),
             give_back: None,
         };
         Self {
             ends_by: EndsBy::Release,
             repeated: true,
             executed: true,
-            ..Self::of_orphaned_owner(owner, now, Duration::ZERO)
+            ..Self::of_ended_owner(owner, now, Duration::ZERO)
         }
     }
 
@@ -190,10 +190,10 @@ impl ReleaseTask {
     }
 
     /// Takes back the task of a lease for which no request was sent.
-    pub(crate) fn unsent(self) -> OrphanedOwner {
+    pub(crate) fn unsent(self) -> EndedOwner {
         debug_assert!(!self.repeated && !self.executed);
-        OrphanedOwner {
-            kept_until: Some(self.key_gone_at),
+        EndedOwner {
+            key_gone_at: Some(self.key_gone_at),
             ..self.left
         }
     }
@@ -280,20 +280,19 @@ mod tests {
         "lh1:u:l".into()
     }
 
-    fn orphaned_owner(uncertain_until: Option<Time>) -> OrphanedOwner {
-        OrphanedOwner {
+    fn ended_owner(uncertain_until: Option<Time>) -> EndedOwner {
+        EndedOwner {
             owner: owner(),
             units: 1,
             uncertain_until,
-            kept_until: None,
+            key_gone_at: None,
             give_back: None,
         }
     }
 
     #[test]
     fn an_uncontended_release_is_one_request() {
-        let mut release_task =
-            ReleaseTask::of_lease(orphaned_owner(None), false, None, at(0), LEASE);
+        let mut release_task = ReleaseTask::of_lease(ended_owner(None), false, None, at(0), LEASE);
         assert!(matches!(release_task.verb(at(0)), Verb::Release { .. }));
         assert_eq!(
             release_task.replied(at(1), &Reply::Released, false, None),
@@ -304,8 +303,7 @@ mod tests {
 
     #[test]
     fn a_release_that_finds_waiters_hands_over() {
-        let mut release_task =
-            ReleaseTask::of_lease(orphaned_owner(None), false, None, at(0), LEASE);
+        let mut release_task = ReleaseTask::of_lease(ended_owner(None), false, None, at(0), LEASE);
         assert_eq!(
             release_task.replied(at(1), &Reply::Contended, false, None),
             Next::Send
@@ -321,19 +319,16 @@ mod tests {
     #[test]
     fn not_there_is_a_loss_only_on_the_first_answer() {
         let gone = Reply::NotOwner(Gone::Taken);
-        let mut release_task =
-            ReleaseTask::of_lease(orphaned_owner(None), true, None, at(0), LEASE);
+        let mut release_task = ReleaseTask::of_lease(ended_owner(None), true, None, at(0), LEASE);
         release_task.replied(at(1), &gone, false, None);
         assert_eq!(release_task.gone(), Some(Gone::Taken));
 
-        let mut release_task =
-            ReleaseTask::of_lease(orphaned_owner(None), true, None, at(0), LEASE);
+        let mut release_task = ReleaseTask::of_lease(ended_owner(None), true, None, at(0), LEASE);
         release_task.failed(at(1), true, &SystemRng::new());
         release_task.replied(at(2), &gone, false, None);
         assert_eq!(release_task.gone(), None);
 
-        let mut release_task =
-            ReleaseTask::of_lease(orphaned_owner(None), true, None, at(0), LEASE);
+        let mut release_task = ReleaseTask::of_lease(ended_owner(None), true, None, at(0), LEASE);
         release_task.replied(at(1), &gone, true, None);
         assert_eq!(release_task.gone(), None);
     }
@@ -341,7 +336,7 @@ mod tests {
     #[test]
     fn an_uncertain_owner_is_withdrawn_until_a_lease_has_passed() {
         let mut release_task =
-            ReleaseTask::of_orphaned_owner(orphaned_owner(Some(at(0) + LEASE)), at(0), LEASE);
+            ReleaseTask::of_ended_owner(ended_owner(Some(at(0) + LEASE)), at(0), LEASE);
         let mut now = at(0);
         let mut requests = 0;
         loop {
@@ -364,7 +359,7 @@ mod tests {
     fn an_owner_that_is_left_at_a_node_is_released_every_second_until_it_is_not() {
         let until = at(0) + LEASE * 20;
         let after_a_release =
-            ReleaseTask::of_lease(orphaned_owner(None), true, Some(until), at(0), LEASE);
+            ReleaseTask::of_lease(ended_owner(None), true, Some(until), at(0), LEASE);
         let after_an_acquire = ReleaseTask::of_left_owner(owner(), 1, until, at(0));
         assert!(after_an_acquire.is_executed());
         for mut release_task in [after_a_release, after_an_acquire] {
@@ -392,8 +387,7 @@ mod tests {
     #[test]
     fn failures_are_repeated_until_the_lease_is_over() {
         let rng = SystemRng::new();
-        let mut release_task =
-            ReleaseTask::of_lease(orphaned_owner(None), false, None, at(0), LEASE);
+        let mut release_task = ReleaseTask::of_lease(ended_owner(None), false, None, at(0), LEASE);
         let mut now = at(0);
         while let Next::Later(later) = release_task.failed(now, false, &rng) {
             assert!(later > now);
@@ -406,16 +400,16 @@ mod tests {
     #[test]
     fn a_release_is_repeated_for_as_long_as_the_key_may_live() {
         let rng = SystemRng::new();
-        let kept_until = at(0) + LEASE * 20;
-        let kept = OrphanedOwner {
-            kept_until: Some(kept_until),
-            ..orphaned_owner(None)
+        let key_gone_at = at(0) + LEASE * 20;
+        let kept = EndedOwner {
+            key_gone_at: Some(key_gone_at),
+            ..ended_owner(None)
         };
         let taken_back = ReleaseTask::of_lease(kept.clone(), false, None, at(0), LEASE).unsent();
-        assert_eq!(taken_back.kept_until, Some(kept_until));
+        assert_eq!(taken_back.key_gone_at, Some(key_gone_at));
         for mut release_task in [
             ReleaseTask::of_lease(kept, false, None, at(0), LEASE),
-            ReleaseTask::of_orphaned_owner(taken_back, at(0), LEASE),
+            ReleaseTask::of_ended_owner(taken_back, at(0), LEASE),
         ] {
             let mut now = at(0);
             while let Next::Later(later) = release_task.failed(now, true, &rng) {
@@ -425,7 +419,7 @@ mod tests {
                 );
                 now = later;
             }
-            assert!(now >= kept_until, "given up early");
+            assert!(now >= key_gone_at, "given up early");
             assert!(!release_task.is_executed());
         }
     }
@@ -434,7 +428,7 @@ mod tests {
     fn a_lock_is_kept_back_for_what_is_left_and_then_released() {
         let rng = SystemRng::new();
         let until = at(0) + LEASE * 2;
-        let kept = || ReleaseTask::of_lease(orphaned_owner(None), true, Some(until), at(0), LEASE);
+        let kept = || ReleaseTask::of_lease(ended_owner(None), true, Some(until), at(0), LEASE);
         let life = |release_task: &ReleaseTask, now| match release_task.verb(now) {
             Verb::Keep { life, .. } => life,
             other => panic!("{other:?}"),
@@ -464,9 +458,9 @@ mod tests {
     fn a_lock_that_is_kept_back_gives_its_unused_fences_back() {
         let rng = SystemRng::new();
         let (until, unused) = (at(0) + LEASE, Some(GiveBack { used: 1, last: 9 }));
-        let ended = OrphanedOwner {
+        let ended = EndedOwner {
             give_back: unused,
-            ..orphaned_owner(None)
+            ..ended_owner(None)
         };
         let mut release_task = ReleaseTask::of_lease(ended, true, Some(until), at(0), LEASE);
         let keeps = Verb::Keep {
@@ -486,13 +480,13 @@ mod tests {
     }
 
     #[test]
-    fn an_orphaned_owner_gives_its_fences_back_and_is_withdrawn_while_uncertain() {
+    fn an_ended_owner_gives_its_fences_back_and_is_withdrawn_while_uncertain() {
         let unused = Some(GiveBack { used: 1, last: 9 });
-        let left = OrphanedOwner {
+        let left = EndedOwner {
             give_back: unused,
-            ..orphaned_owner(Some(at(0) + LEASE))
+            ..ended_owner(Some(at(0) + LEASE))
         };
-        let mut release_task = ReleaseTask::of_orphaned_owner(left, at(0), LEASE);
+        let mut release_task = ReleaseTask::of_ended_owner(left, at(0), LEASE);
         match release_task.verb(at(0)) {
             Verb::HandOver { give_back, .. } => assert_eq!(give_back, unused),
             other => panic!("{other:?}"),

@@ -14,7 +14,7 @@ pub(super) struct ColdState {
     pub(super) uncertain_until: Option<Time>,
     /// The time until which Redis may keep the key. It covers extensions without a reply, and requests of unknown
     /// outcome.
-    pub(super) kept_until: Option<Time>,
+    pub(super) key_gone_at: Option<Time>,
     /// The time at which the last confirmed renewal was sent. Noted from the first extension on. Before that, the
     /// deadline shows this time.
     pub(super) confirmed: Option<Time>,

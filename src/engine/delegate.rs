@@ -167,9 +167,9 @@ impl<'w, 'a> Delegate<'w, 'a> {
             let lease_to_share = self.way_in.lease_to_share(self.entry);
             let context = self.step_context(lease_to_share.as_deref());
             let step = self.attempt.step(input, &context);
-            for orphaned_owner in self.attempt.orphaned_owners() {
+            for ended_owner in self.attempt.ended_owners() {
                 let lease = self.call_context.terms.lease();
-                leases.clean_up(self.entry, orphaned_owner, lease);
+                leases.clean_up(self.entry, ended_owner, lease);
             }
 
             // 4. Do that. A request and a sleep have a result for the attempt; the other steps end the call.

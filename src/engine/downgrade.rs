@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::clock::Time;
 use crate::config::Options;
-use crate::core::attempt::{Grant, OrphanedOwner};
+use crate::core::attempt::{EndedOwner, Grant};
 use crate::core::lease::LeaseStatus;
 use crate::core::queue::{AcquireParams, GrantedTo};
 use crate::engine::guard_inner::GuardInner;
@@ -67,7 +67,7 @@ impl Leases {
         &self,
         writer: &Arc<ProcessLease>,
         entry: &Arc<Entry>,
-        from: OrphanedOwner,
+        from: EndedOwner,
     ) -> Result<Option<(Hold, Time)>, Failure> {
         let (client, terms, lease) = (&self.client, writer.terms, writer.terms.lease());
         let reader = owner::generate(&*client.rng, &client.settings.label);
@@ -106,7 +106,7 @@ impl Leases {
                 // Redis may still execute an earlier request of the writer's owner.
                 if from.uncertain_until.is_some() {
                     let give_back = None;
-                    self.clean_up(&writer.entry, OrphanedOwner { give_back, ..from }, lease);
+                    self.clean_up(&writer.entry, EndedOwner { give_back, ..from }, lease);
                 }
                 let Some(grant) = grant else { return Ok(None) };
                 let count = |hold: &Hold, _| client.count_guard(hold, Duration::ZERO, true);
@@ -117,17 +117,17 @@ impl Leases {
             Err(failure) => failure,
         };
         let uncertain_until = failure.uncertain_until(sent, lease);
-        let left = OrphanedOwner {
+        let left = EndedOwner {
             uncertain_until: from.uncertain_until.max(uncertain_until),
             ..from
         };
         self.clean_up(&writer.entry, left, lease);
         if uncertain_until.is_some() {
-            let left = OrphanedOwner {
+            let left = EndedOwner {
                 owner: reader,
                 units: 1,
                 uncertain_until,
-                kept_until: None,
+                key_gone_at: None,
                 give_back: None,
             };
             self.clean_up(entry, left, lease);

@@ -228,10 +228,10 @@ impl ProcessLease {
         let (terms, owner) = (params.terms, Owner::new(&grant.owner, label));
         let (rest, uncertain_until) = (grant.rest, grant.uncertain_until);
         // Note this time only if it is later than the end of this grant's own lease.
-        let kept_until = grant
-            .kept_until
+        let key_gone_at = grant
+            .key_gone_at
             .filter(|until| *until > grant.sent + terms.lease());
-        let has_cold_state = uncertain_until.is_some() || kept_until.is_some() || !rest.is_empty();
+        let has_cold_state = uncertain_until.is_some() || key_gone_at.is_some() || !rest.is_empty();
         Self {
             number,
             entry,
@@ -250,13 +250,13 @@ impl ProcessLease {
             watch_due_ns: AtomicU64::new(0),
             is_cleaned_up: AtomicBool::new(false),
             guards: AtomicU32::new(0),
-            is_extended: AtomicBool::new(kept_until.is_some()),
+            is_extended: AtomicBool::new(key_gone_at.is_some()),
             has_min_hold: AtomicBool::new(false),
             cold: Mutex::new(has_cold_state.then(|| {
                 Box::new(ColdState {
                     rest,
                     uncertain_until,
-                    kept_until,
+                    key_gone_at,
                     ..ColdState::default()
                 })
             })),
@@ -281,8 +281,8 @@ impl ProcessLease {
     /// Notes that an extension until then will be sent.
     pub(super) fn note_extension(&self, until: Time) {
         let mut cold = self.cold.lock();
-        let kept_until = &mut cold.get_or_insert_default().kept_until;
-        *kept_until = Some(until).max(*kept_until);
+        let key_gone_at = &mut cold.get_or_insert_default().key_gone_at;
+        *key_gone_at = Some(until).max(*key_gone_at);
         self.is_extended.store(true, Ordering::Release);
     }
 
@@ -302,10 +302,10 @@ impl ProcessLease {
     }
 
     /// Returns the time until which Redis may keep the key, if that may be longer than `terms` say.
-    pub(super) fn kept_until(&self) -> Option<Time> {
+    pub(super) fn key_gone_at(&self) -> Option<Time> {
         let is_extended = self.is_extended.load(Ordering::Acquire);
         is_extended
-            .then(|| self.cold(|cold| cold.kept_until))
+            .then(|| self.cold(|cold| cold.key_gone_at))
             .flatten()
     }
 
@@ -345,7 +345,7 @@ impl ProcessLease {
     /// Returns whether Redis may keep the key for longer than `terms` say. If the process crashed with such a lease in
     /// the next thread, other processes would wait for that longer time.
     fn is_extended(&self, now: Time) -> bool {
-        self.kept_until()
+        self.key_gone_at()
             .is_some_and(|until| until > now + self.terms.lease())
     }
 

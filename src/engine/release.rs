@@ -29,7 +29,7 @@
 use std::time::Duration;
 
 use crate::clock::Time;
-use crate::core::attempt::{Attempt, OrphanedOwner};
+use crate::core::attempt::{Attempt, EndedOwner};
 use crate::core::lease::LeaseStatus;
 use crate::core::queue::{Finish, Health};
 use crate::core::release_task::{Next, ReleaseTask};
@@ -118,7 +118,7 @@ impl Leases {
                     next.send(Signal::Delegate(None));
                     Some(self.release_task(process_lease, give_back, now))
                 } else {
-                    let from = self.orphaned_owner(process_lease, give_back, now);
+                    let from = self.ended_owner(process_lease, give_back, now);
                     let rng = self.owner_source(process_lease.linger.is_some());
                     let attempt = Attempt::take_over(rng, &self.client.settings.label, from);
                     next.send(Signal::Delegate(Some(Box::new(attempt))));
@@ -222,7 +222,7 @@ impl Leases {
         now: Time,
     ) -> ReleaseTask {
         ReleaseTask::of_lease(
-            self.orphaned_owner(process_lease, give_back, now),
+            self.ended_owner(process_lease, give_back, now),
             process_lease.is_contended(),
             process_lease.min_hold_until(now),
             now,
@@ -232,31 +232,26 @@ impl Leases {
 
     /// Returns the owner of an ended lease, with the time until which Redis may keep its key. The next thread may ask
     /// for a shorter lease, so that time goes with the owner. So do the unused fences.
-    pub(super) fn orphaned_owner(
+    pub(super) fn ended_owner(
         &self,
         process_lease: &ProcessLease,
         give_back: Option<GiveBack>,
         now: Time,
-    ) -> OrphanedOwner {
-        OrphanedOwner {
+    ) -> EndedOwner {
+        EndedOwner {
             owner: self.client.owner_of(process_lease),
             units: process_lease.units,
             uncertain_until: process_lease.uncertain_until(),
-            kept_until: process_lease
-                .kept_until()
+            key_gone_at: process_lease
+                .key_gone_at()
                 .max(Some(now + process_lease.terms.lease())),
             give_back,
         }
     }
 
     /// Has the renewal thread release an owner.
-    pub(super) fn clean_up(
-        &self,
-        entry: &Arc<Entry>,
-        orphaned_owner: OrphanedOwner,
-        lease: Duration,
-    ) {
-        let release_task = ReleaseTask::of_orphaned_owner(orphaned_owner, self.client.now(), lease);
+    pub(super) fn clean_up(&self, entry: &Arc<Entry>, ended_owner: EndedOwner, lease: Duration) {
+        let release_task = ReleaseTask::of_ended_owner(ended_owner, self.client.now(), lease);
         self.renewal
             .add_release_task(&self.client, entry, release_task, None);
     }
@@ -296,7 +291,7 @@ impl Leases {
                 || process_lease.keys().len() > 1
                 || self.client.store.is_quorum();
             if may_be_left && process_lease.begin_clean_up() {
-                let left = self.orphaned_owner(process_lease, None, self.client.now());
+                let left = self.ended_owner(process_lease, None, self.client.now());
                 self.clean_up(&process_lease.entry, left, process_lease.terms.lease());
             }
         }

@@ -71,9 +71,9 @@ impl<'a> WayIn<'a> {
 
     /// Has the renewal thread release all owners of an attempt that may have something in Redis.
     pub(super) fn clean_up_after(&self, entry: &Arc<Entry>, attempt: Attempt) {
-        for orphaned_owner in attempt.abandon() {
+        for ended_owner in attempt.abandon() {
             let lease = self.call.options.terms().lease();
-            self.leases.clean_up(entry, orphaned_owner, lease);
+            self.leases.clean_up(entry, ended_owner, lease);
         }
     }
 

@@ -500,10 +500,10 @@ fn missing_methods(tree: &Tree, page: &str) -> Vec<String> {
 /// The most lines outside of test code, of `src/` (`""`) and of folders in it. A change that needs more must say why a
 /// user wants it.
 const MOST_LINES: [(&str, usize); 4] = [
-    ("", 31_200),
-    ("store", 11_900),
-    ("engine", 6_400),
-    ("lock", 1_750),
+    ("", 30_900),
+    ("store", 11_550),
+    ("engine", 6_350),
+    ("lock", 1_600),
 ];
 const MOST_LINES_OF_LUA: usize = 2_100;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::step::OrphanedOwner;
+use super::step::EndedOwner;
 use crate::clock::Time;
 use crate::config::Terms;
 use crate::message::Nonce;
@@ -13,7 +13,7 @@ pub(super) enum AttemptState {
     /// No request is under way. The next one asks for the lock, or takes over the lease of `from`.
     Ask {
         in_redis: InRedis,
-        from: Option<OrphanedOwner>,
+        from: Option<EndedOwner>,
     },
     /// No request is under way. A quorum has withdrawn the owner from some nodes, so the next request is of a new owner.
     /// Until then this one stays in the queues of the others.
@@ -22,7 +22,7 @@ pub(super) enum AttemptState {
     Sent {
         request: Sent,
         in_redis: InRedis,
-        from: Option<OrphanedOwner>,
+        from: Option<EndedOwner>,
     },
     /// The owner holds the lock.
     Granted,
@@ -42,7 +42,7 @@ pub(super) struct Uncertain {
     /// Until when Redis may execute one of them.
     pub(super) until: Time,
     /// Until when Redis may keep the lock for the owner, if it executes one.
-    pub(super) kept_until: Time,
+    pub(super) key_gone_at: Time,
 }
 
 /// The terms of the request under way, which its answer is read by.
@@ -80,7 +80,7 @@ impl AttemptState {
     }
 
     /// Takes the request under way apart: its terms, the traces of its owner, and the lease that it takes over.
-    pub(super) fn into_request(self) -> (Sent, InRedis, Option<OrphanedOwner>) {
+    pub(super) fn into_request(self) -> (Sent, InRedis, Option<EndedOwner>) {
         match self {
             Self::Sent {
                 request,
@@ -122,8 +122,8 @@ impl InRedis {
         self.uncertain_until().filter(|until| *until > now)
     }
 
-    pub(super) fn kept_until(&self) -> Option<Time> {
-        self.uncertain.map(|uncertain| uncertain.kept_until)
+    pub(super) fn key_gone_at(&self) -> Option<Time> {
+        self.uncertain.map(|uncertain| uncertain.key_gone_at)
     }
 
     /// Notes a request of unknown outcome.
@@ -131,7 +131,7 @@ impl InRedis {
         let one = self.uncertain.unwrap_or(other);
         self.uncertain = Some(Uncertain {
             until: one.until.max(other.until),
-            kept_until: one.kept_until.max(other.kept_until),
+            key_gone_at: one.key_gone_at.max(other.key_gone_at),
         });
     }
 }
@@ -142,7 +142,7 @@ impl Uncertain {
         Self {
             until,
             // Executed at the last moment, the request takes the lock for a lease from then.
-            kept_until: sent + lease * 2,
+            key_gone_at: sent + lease * 2,
         }
     }
 }

@@ -115,7 +115,7 @@ pub(crate) struct Grant {
     /// Until when Redis may still execute a request of unknown outcome.
     pub(crate) uncertain_until: Option<Time>,
     /// Until when Redis may keep the key for such a request, whose lease may be longer than this grant's.
-    pub(crate) kept_until: Option<Time>,
+    pub(crate) key_gone_at: Option<Time>,
 }
 
 impl Grant {
@@ -158,21 +158,21 @@ impl Grant {
             is_by_message: false,
             contended,
             uncertain_until: None,
-            kept_until: None,
+            key_gone_at: None,
         })
     }
 }
 
 /// An owner of this process that may be left in Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct OrphanedOwner {
+pub(crate) struct EndedOwner {
     pub(crate) owner: Arc<str>,
     pub(crate) units: u32,
     /// The time until which Redis may execute an earlier acquire or take-over of this owner. Until then no reply to a
     /// release is final.
     pub(crate) uncertain_until: Option<Time>,
     /// Until when Redis may keep the key, if that may be longer than the lease of the thread that ends it.
-    pub(crate) kept_until: Option<Time>,
+    pub(crate) key_gone_at: Option<Time>,
     /// The unused part of the fences of a lease.
     pub(crate) give_back: Option<GiveBack>,
 }

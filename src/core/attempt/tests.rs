@@ -485,7 +485,7 @@ fn a_grant_past_its_validity_is_not_used() {
         resent: false,
     });
     assert!(matches!(step, Step::Sleep(_)));
-    assert_eq!(scene.attempt.orphaned_owners()[0].owner, owner);
+    assert_eq!(scene.attempt.ended_owners()[0].owner, owner);
     assert_ne!(*scene.attempt.owner(), owner);
 }
 
@@ -518,7 +518,7 @@ fn a_grant_that_too_few_replicas_have_is_withdrawn_before_the_next_try() {
             panic!("it does not go on");
         };
         assert!(until.since(scene.now) >= UNCONFIRMED_PAUSE * 3 / 4);
-        let left = scene.attempt.orphaned_owners();
+        let left = scene.attempt.ended_owners();
         assert_eq!((left.len(), &left[0].owner), (1, &owner));
         assert_eq!(left[0].uncertain_until, Some(scene.now));
         assert_ne!(*scene.attempt.owner(), owner);
@@ -645,14 +645,14 @@ fn a_request_that_is_cut_short_leaves_the_answer_before_it() {
 
 fn taking_over(scene: &mut Scene) -> Arc<str> {
     let from: Arc<str> = "lh1:mine:l".into();
-    let orphaned_owner = OrphanedOwner {
+    let ended_owner = EndedOwner {
         owner: Arc::clone(&from),
         units: 1,
         uncertain_until: None,
-        kept_until: None,
+        key_gone_at: None,
         give_back: None,
     };
-    scene.attempt = Attempt::take_over(&*scene.rng, "l", orphaned_owner);
+    scene.attempt = Attempt::take_over(&*scene.rng, "l", ended_owner);
     let verb = scene.send(Input::Go);
     assert!(matches!(verb, Verb::TakeOver { from: f, .. } if f == from));
     from
@@ -667,11 +667,11 @@ fn a_take_over_of_unknown_outcome_leaves_both_owners_behind() {
         scene.failed(FailureKind::Unavailable, Outcome::Unknown),
         Step::Sleep(_)
     ));
-    let left: Vec<_> = scene.attempt.orphaned_owners();
+    let left: Vec<_> = scene.attempt.ended_owners();
     assert_eq!([&left[0].owner, &left[1].owner], [&from, &owner]);
     assert!(
         left.iter()
-            .all(|orphaned_owner| orphaned_owner.uncertain_until == Some(START + LEASE))
+            .all(|ended_owner| ended_owner.uncertain_until == Some(START + LEASE))
     );
     scene.now = scene.now + Duration::from_secs(1);
     let verb = scene.send(Input::Woken);
@@ -688,10 +688,7 @@ fn an_answer_to_another_request_takes_nothing_over() {
         let step = scene.replied(reply);
         assert!(matches!(step, Step::Failed(_)), "{step:?}");
         let left = scene.attempt.abandon();
-        let left: Vec<_> = left
-            .iter()
-            .map(|orphaned_owner| &*orphaned_owner.owner)
-            .collect();
+        let left: Vec<_> = left.iter().map(|ended_owner| &*ended_owner.owner).collect();
         assert_eq!(left, [&*from, &*owner]);
     }
 }
@@ -713,7 +710,7 @@ fn a_request_that_is_rejected_half_way_leaves_its_owner_behind() {
         let left = scene.attempt.abandon();
         let uncertain: Vec<_> = left
             .iter()
-            .map(|orphaned_owner| orphaned_owner.uncertain_until)
+            .map(|ended_owner| ended_owner.uncertain_until)
             .collect();
         let in_part = outcome == Outcome::PartlyExecuted;
         assert_eq!(uncertain, if in_part { vec![Some(sent)] } else { vec![] });
@@ -737,11 +734,11 @@ fn a_take_over_that_was_not_sent_is_sent_again_or_cleaned_up() {
 fn a_wait_that_takes_a_release_back_keeps_its_patience() {
     for waits in [false, true] {
         let mut scene = Scene::waiting();
-        let from = OrphanedOwner {
+        let from = EndedOwner {
             owner: "lh1:mine:l".into(),
             units: 1,
             uncertain_until: None,
-            kept_until: None,
+            key_gone_at: None,
             give_back: None,
         };
         scene.attempt = Attempt::take_back(&*scene.rng, "l", from.clone(), waits);
@@ -758,11 +755,11 @@ fn a_take_over_that_is_abandoned_leaves_its_unused_fences_to_be_given_back() {
     let unused = Some(GiveBack { used: 1, last: 9 });
     for failure in [None, Some(Outcome::Unknown), Some(Outcome::NotExecuted)] {
         let mut scene = Scene::waiting();
-        let from = OrphanedOwner {
+        let from = EndedOwner {
             owner: "lh1:mine:l".into(),
             units: 1,
             uncertain_until: None,
-            kept_until: None,
+            key_gone_at: None,
             give_back: unused,
         };
         scene.attempt = Attempt::take_over(&*scene.rng, "l", from);
@@ -778,11 +775,11 @@ fn a_take_over_that_is_abandoned_leaves_its_unused_fences_to_be_given_back() {
 fn a_take_over_from_an_uncertain_owner_leaves_that_owner_behind() {
     for reply in [GRANTED, held(None)] {
         let mut scene = Scene::waiting();
-        let from = OrphanedOwner {
+        let from = EndedOwner {
             owner: "lh1:mine:l".into(),
             units: 1,
             uncertain_until: Some(START + LEASE),
-            kept_until: None,
+            key_gone_at: None,
             give_back: Some(GiveBack { used: 1, last: 9 }),
         };
         scene.attempt = Attempt::take_over(&*scene.rng, "l", from.clone());
@@ -791,8 +788,8 @@ fn a_take_over_from_an_uncertain_owner_leaves_that_owner_behind() {
         // The take-over has given the unused fences back.
         let give_back = None;
         assert_eq!(
-            scene.attempt.orphaned_owners(),
-            [OrphanedOwner { give_back, ..from }]
+            scene.attempt.ended_owners(),
+            [EndedOwner { give_back, ..from }]
         );
     }
 }

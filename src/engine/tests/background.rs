@@ -362,5 +362,5 @@ fn a_manager_is_not_closed_while_a_thread_still_asks() {
     assert!(!closer.join().expect("no panic"));
     drop(keep);
     next.join().expect("no panic").expect_err("closed");
-    assert!(engine.close(PATIENCE), "the orphaned owner is released");
+    assert!(engine.close(PATIENCE), "the ended owner is released");
 }

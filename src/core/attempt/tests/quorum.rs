@@ -33,7 +33,7 @@ fn an_owner_that_was_outvoted_never_asks_again() {
     assert_eq!(*scene.attempt.owner(), first);
     scene.send(Input::Woken);
     assert_ne!(*scene.attempt.owner(), first);
-    let left = scene.attempt.orphaned_owners();
+    let left = scene.attempt.ended_owners();
     assert_eq!((left.len(), &left[0].owner), (1, &first));
     // The same if nobody has the lock. The quorum has taken that owner out of the queues too.
     let second = Arc::clone(scene.attempt.owner());
@@ -44,7 +44,7 @@ fn an_owner_that_was_outvoted_never_asks_again() {
     let third = Arc::clone(scene.attempt.owner());
     assert!(matches!(no_quorum(&mut scene), Step::Sleep(_)));
     assert_ne!(*scene.attempt.owner(), third);
-    assert_eq!(scene.attempt.orphaned_owners(), []);
+    assert_eq!(scene.attempt.ended_owners(), []);
     scene.send(Input::Woken);
     assert!(matches!(scene.replied(GRANTED), Step::Granted(_)));
 }
@@ -124,17 +124,17 @@ fn a_wait_outlasts_split_votes_until_its_deadline() {
 #[test]
 fn a_take_over_without_a_majority_leaves_the_former_lease_to_be_released() {
     let mut scene = Scene::waiting();
-    let from = OrphanedOwner {
+    let from = EndedOwner {
         owner: "lh1:former:l".into(),
         units: 1,
         uncertain_until: None,
-        kept_until: None,
+        key_gone_at: None,
         give_back: None,
     };
     scene.attempt = Attempt::take_over(&*scene.rng, "l", from.clone());
     assert!(matches!(scene.send(Input::Go), Verb::TakeOver { .. }));
     no_quorum(&mut scene);
-    assert_eq!(scene.attempt.orphaned_owners(), [from]);
+    assert_eq!(scene.attempt.ended_owners(), [from]);
     assert!(matches!(scene.send(Input::Woken), Verb::Acquire { .. }));
 }
 
