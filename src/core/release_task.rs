@@ -37,6 +37,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// time for which the key may live.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
+/// How often the renewal thread looks for owners that are left at nodes after a release.
+const LEFT_OWNERS_EVERY: Duration = Duration::from_millis(100);
+
 /// The next thing to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
@@ -144,12 +147,19 @@ impl ReleaseTask {
 
     /// Returns when a task is due that other threads cannot take back.
     pub(crate) fn due(&self, now: Time) -> Time {
-        // The answers that settle the rest may be on their way.
-        if self.executed {
-            now + FIRST_PAUSE
-        } else {
-            now
+        if !self.is_left_at_nodes() {
+            return now;
         }
+        // The answers that settle the rest are most likely on their way. Such tasks are due together, so that the thread
+        // seldom wakes for them.
+        let every = LEFT_OWNERS_EVERY.as_nanos() as u64;
+        Time::from_nanos((now.as_nanos() / every + 2) * every)
+    }
+
+    /// Returns whether a quorum has ended the owner, and some of its nodes may still have it. On one server, an owner is
+    /// withdrawn after its release.
+    pub(crate) fn is_left_at_nodes(&self) -> bool {
+        self.executed && self.ends_by == EndsBy::Release
     }
 
     /// Returns the owner that the task ends.

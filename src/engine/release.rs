@@ -180,9 +180,12 @@ impl Leases {
             };
             match next {
                 Next::Send => continue,
-                // The renewal thread sends the first repeat at once, and waits before each further one.
+                // The renewal thread sends the first repeat at once, and waits before each further one. For nodes of a
+                // quorum it waits a moment before the first one too.
                 Next::Later(_) => {
-                    self.client.stats.endings_repeated.add(1);
+                    if !release_task.is_left_at_nodes() {
+                        self.client.stats.endings_repeated.add(1);
+                    }
                     self.renewal
                         .add_release_task(&self.client, entry, release_task, None);
                 }

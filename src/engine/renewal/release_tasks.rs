@@ -188,7 +188,7 @@ impl RenewalThread {
     ) -> bool {
         for round in 0..RELEASES_IN_A_ROW {
             let now = client.now();
-            let (begun, limit, dropped, is_first_drop) = {
+            let (mut begun, limit, dropped, is_first_drop) = {
                 let mut state = self.state.lock();
                 let due = state.leases.next();
                 let limit = due.map_or(Duration::MAX, |due| due.since(now));
@@ -214,6 +214,10 @@ impl RenewalThread {
             if begun.is_empty() {
                 return true;
             }
+            begun.retain(|begun| !self.is_settled(client, begun));
+            if begun.is_empty() {
+                continue;
+            }
             let answers = send(client, dedicated_connection, &begun, limit);
             let (mut failure, mut is_answered) = (None, false);
             for (begun, answer) in begun.iter().zip(answers) {
@@ -231,6 +235,16 @@ impl RenewalThread {
                 Some(_) | None => self.reached(),
             }
         }
+        true
+    }
+
+    /// Drops a task whose owner was left at nodes, if no node has it any more. Returns whether it has.
+    fn is_settled(&self, client: &Client, begun: &SentTask) -> bool {
+        if !begun.is_left || client.store.left_until(begun.verb.owner()).is_some() {
+            return false;
+        }
+        let job = self.state.lock().release_tasks.remove(begun.timer_key);
+        drop(job);
         true
     }
 
@@ -342,6 +356,7 @@ impl RenewalState {
             };
             let (entry, verb) = (Arc::clone(&job.entry), job.release_task.verb(now));
             let is_plain = is_plain(&entry, &job.release_task, &verb);
+            let is_left = job.release_task.is_left_at_nodes();
             let joins = begun.is_empty() || (begun[0].is_plain && is_plain);
             if before.0 > now || !joins {
                 break;
@@ -355,6 +370,7 @@ impl RenewalState {
                 entry,
                 verb,
                 is_plain,
+                is_left,
             });
         }
         begun
@@ -368,13 +384,15 @@ struct SentTask {
     verb: Verb,
     /// Whether it can be sent with others in one request.
     is_plain: bool,
+    /// Whether its owner is left at nodes of a quorum, which has ended it.
+    is_left: bool,
 }
 
 /// Returns whether a request is a plain release, which can be sent with others in one request: of a mutex, or of any
 /// lock that is left at nodes of a quorum.
 fn is_plain(entry: &Entry, release_task: &ReleaseTask, verb: &Verb) -> bool {
-    let is_of_nodes = release_task.is_executed();
-    matches!(verb, Verb::Release { .. }) && (entry.kind == LockKind::Mutex || is_of_nodes)
+    let is_of_mutex = entry.kind == LockKind::Mutex && matches!(verb, Verb::Release { .. });
+    is_of_mutex || release_task.is_left_at_nodes()
 }
 
 /// Returns the result of each of several plain releases, from the answer to their request.

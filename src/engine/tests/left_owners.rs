@@ -152,3 +152,19 @@ fn of_too_many_left_owners_those_go_first_whose_keys_end_first() {
             .all(|owner| !repeated.contains(owner.as_str()))
     );
 }
+
+#[test]
+fn an_owner_whose_end_is_confirmed_in_time_gets_no_further_request() {
+    let quorum = Quorum::new(|_| KEPT);
+    quorum.release(1);
+    // The clock stands still, so the repeat is not due yet.
+    quorum.is_up.store(true, Ordering::SeqCst);
+    let gone = Arc::downgrade(&quorum.engine.client);
+    let (clock, repeats) = (Arc::clone(&quorum.clock), quorum.repeats);
+    drop(quorum.engine);
+    wait_for(|| {
+        clock.advance(Duration::from_millis(100));
+        gone.upgrade().is_none()
+    });
+    assert_eq!(repeats.try_iter().count(), 0);
+}

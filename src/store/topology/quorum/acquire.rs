@@ -22,6 +22,7 @@ use crate::error::{Failure, Outcome};
 use crate::message::{Ask, LockKind, Reply};
 use crate::script::Command;
 use crate::script::quorum::{self as node_request, LockId, NodeGiveBack};
+use crate::store::topology::quorum::connection::LateConfirmation;
 use crate::store::topology::quorum::release::{OwnerRelease, ToNode};
 use crate::store::topology::quorum::round::{Enough, QuorumCall, Recipients};
 use crate::store::topology::quorum::state::QuorumState;
@@ -356,7 +357,11 @@ impl<'a> Ballot<'a> {
         let owner = &self.ask.owner;
         let give_back = reserved.map(|reserved: Reserved| NodeGiveBack { used: 0, reserved });
         let command = node_request::release(self.lock, (owner, self.ask.units), give_back, true);
-        call.connections[number].tell(command, Some(Arc::clone(owner)));
+        let about = LateConfirmation {
+            owner: Arc::clone(owner),
+            is_ordered: true,
+        };
+        call.connections[number].tell(command, Some(about));
     }
 }
 

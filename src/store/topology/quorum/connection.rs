@@ -28,14 +28,21 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// After this pause a connection looks whether the server has closed it, before it is used.
 const LOOKS_AFTER: Duration = Duration::from_millis(10);
 
-/// The owner that a command withdraws after every other request for it, if nobody waits for the answer.
-pub(super) type Withdrawn = Option<Arc<str>>;
+/// The end of an owner that the answer to a command confirms, if nobody waits for that answer.
+pub(super) struct LateConfirmation {
+    pub(super) owner: Arc<str>,
+    /// Whether the node executes the command after every request for the lock.
+    pub(super) is_ordered: bool,
+}
+
+/// What a late answer is about.
+pub(super) type LateAbout = Option<LateConfirmation>;
 
 pub(super) struct NodeConnection {
     state: Arc<QuorumState>,
     number: usize,
     /// Empty if the connection is closed.
-    pipeline: Option<Pipeline<Withdrawn>>,
+    pipeline: Option<Pipeline<LateAbout>>,
     /// The time from the last request whose answer the caller waited for until it took that answer.
     took: Duration,
     used: Instant,
@@ -57,7 +64,7 @@ impl NodeConnection {
     }
 
     /// Returns the open connection if the caller waits for an answer on it.
-    pub(super) fn asked(&mut self) -> Option<&mut Pipeline<Withdrawn>> {
+    pub(super) fn asked(&mut self) -> Option<&mut Pipeline<LateAbout>> {
         self.pipeline
             .as_mut()
             .filter(|pipeline| pipeline.is_asked())
@@ -159,11 +166,27 @@ impl NodeConnection {
     }
 
     /// Sends a command for whose answer nobody waits. Does nothing if the connection is closed.
-    pub(super) fn tell(&mut self, command: Command, withdrawn: Withdrawn) {
+    pub(super) fn tell(&mut self, command: Command, about: LateAbout) {
         if let Some(pipeline) = &mut self.pipeline {
-            if let Err(fault) = pipeline.tell(command, withdrawn) {
+            if let Err(fault) = pipeline.tell(command, about) {
                 self.broken(fault);
             }
+        }
+    }
+
+    /// Has the answers to the last commands, which are late, confirm the ends of these owners.
+    pub(super) fn expect_late<'o>(
+        &mut self,
+        owners: impl DoubleEndedIterator<Item = &'o Arc<str>>,
+    ) {
+        let Some(pipeline) = &mut self.pipeline else {
+            return;
+        };
+        for (missing, owner) in pipeline.unanswered().iter_mut().rev().zip(owners.rev()) {
+            missing.about = Some(LateConfirmation {
+                owner: Arc::clone(owner),
+                is_ordered: false,
+            });
         }
     }
 
@@ -182,16 +205,16 @@ impl NodeConnection {
     }
 
     /// Takes in an answer. Returns the answer unless it is late.
-    fn heard(&mut self, value: Value, answered: Unanswered<Withdrawn>) -> Option<Value> {
+    fn heard(&mut self, value: Value, answered: Unanswered<LateAbout>) -> Option<Value> {
         let now = SystemClock.now();
         self.node().heard(now, answered.is_late);
         if !answered.is_late {
             self.took = now.since(answered.sent);
             return Some(value);
         }
-        if let (false, Some(owner)) = (matches!(value, Value::ServerError(_)), answered.about) {
+        if let (false, Some(end)) = (matches!(value, Value::ServerError(_)), answered.about) {
             let votes = &self.state.votes;
-            votes.confirmed(&owner, self.number, true, now);
+            votes.confirmed(&end.owner, self.number, end.is_ordered, now);
         }
         None
     }

@@ -2,9 +2,9 @@
 //!
 //! 1. The request goes to every node that is up and may have the owner ([`super::votes`]): also to one that gave no vote, because
 //!    it may have the owner in its queue.
-//! 2. The round ends when the result is certain, and each node that is well has answered.
-//! 3. The nodes that have confirmed the owner's end are noted. The engine repeats the request for the others, until
-//!    nothing is left ([`crate::core::release_task`]).
+//! 2. The round ends when the result is certain.
+//! 3. The nodes that have confirmed the owner's end are noted. So are those whose answers come later. The engine repeats the
+//!    request for the others, until nothing is left ([`crate::core::release_task`]).
 //!
 //! | the answers | the reply |
 //! | --- | --- |
@@ -199,11 +199,12 @@ impl QuorumCall<'_> {
             tallies[*place].have_nothing -= 1;
         }
         let is_certain = |tally: &Tally| tally.is_certain(nodes, state.needed);
-        let recipients = if tallies.iter().all(is_certain) {
-            Recipients::Rest
+        let (recipients, sufficient) = if tallies.iter().all(is_certain) {
+            (Recipients::Rest, Enough::Certain)
         } else {
-            Recipients::All
+            (Recipients::All, Enough::Yes)
         };
+        let mut is_asked = vec![true; nodes];
         let mut places: Vec<_> = to_nodes
             .iter()
             .map(|to_node| to_node.places.iter())
@@ -219,10 +220,23 @@ impl QuorumCall<'_> {
                         }
                     }
                 }
-                Err(failure) => failures[number] = Some(failure),
+                Err(failure) => {
+                    is_asked[number] = failure.outcome != Outcome::NotExecuted;
+                    failures[number] = Some(failure);
+                }
             }
-            Enough::certain_if(tallies.iter().all(is_certain))
+            if tallies.iter().all(is_certain) {
+                sufficient
+            } else {
+                Enough::No
+            }
         });
+        for (number, places) in places.into_iter().enumerate() {
+            if is_asked[number] {
+                let owners = places.map(|place| &releases[*place].owner);
+                self.connections[number].expect_late(owners);
+            }
+        }
         let is_told = |tally: &Tally| {
             tally.result(nodes, state.needed).is_some()
                 || tally.settled() + tally.refused >= state.needed

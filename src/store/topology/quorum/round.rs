@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::script::Command;
-use crate::store::topology::quorum::connection::{NodeConnection, Withdrawn};
+use crate::store::topology::quorum::connection::{LateAbout, NodeConnection};
 use crate::store::topology::quorum::state::QuorumState;
 use crate::store::transport::exchange::{self, Exchange, Pipeline};
 use crate::sync::thread;
@@ -56,7 +56,7 @@ pub(super) enum Enough {
 }
 
 impl Enough {
-    /// Returns `Almost` if the result is certain.
+    /// Returns `Certain` if the result is certain.
     pub(super) fn certain_if(is_certain: bool) -> Self {
         if is_certain { Self::Certain } else { Self::No }
     }
@@ -210,7 +210,7 @@ impl Gathering<'_> {
 }
 
 impl Exchange for Gathering<'_> {
-    type About = Withdrawn;
+    type About = LateAbout;
 
     fn take_in(&mut self) -> Option<Instant> {
         for number in 0..self.connections.len() {
@@ -230,7 +230,7 @@ impl Exchange for Gathering<'_> {
         (!is_over).then_some(self.until)
     }
 
-    fn asked(&mut self) -> impl Iterator<Item = &mut Pipeline<Withdrawn>> {
+    fn asked(&mut self) -> impl Iterator<Item = &mut Pipeline<LateAbout>> {
         let connections = self.connections.iter_mut();
         connections.filter_map(NodeConnection::asked)
     }
