@@ -501,7 +501,7 @@ fn missing_methods(tree: &Tree, page: &str) -> Vec<String> {
 /// user wants it.
 const MOST_LINES: [(&str, usize); 4] = [
     ("", 30_950),
-    ("store", 11_550),
+    ("store", 11_560),
     ("engine", 6_350),
     ("lock", 1_600),
 ];

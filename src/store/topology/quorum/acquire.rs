@@ -326,7 +326,7 @@ impl<'a> Ballot<'a> {
     }
 
     /// Returns what the requests may have left at each node. It has no votes yet.
-    fn left_behind(&self) -> NodeVotes {
+    pub(super) fn left_behind(&self) -> NodeVotes {
         let lease_from_now = SystemClock.now() + self.ask.lease;
         let settles_at = |(vote, is_open): (&Option<Vote>, &bool)| match vote {
             Some(Vote::Granted { .. }) => AT_ONCE,
@@ -338,7 +338,7 @@ impl<'a> Ballot<'a> {
     }
 
     /// Notes what the nodes have of the owner.
-    fn note(&self, votes: NodeVotes) {
+    pub(super) fn note(&self, votes: NodeVotes) {
         let (ask, now) = (self.ask, SystemClock.now());
         let table = &self.state.votes;
         table.insert(&ask.owner, ask.units, ask.lease, votes, now);

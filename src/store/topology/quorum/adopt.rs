@@ -92,6 +92,8 @@ impl QuorumCall<'_> {
                 connection.tell(back.clone(), None);
             }
         }
+        // The next adoption asks under this owner again, perhaps without a node that may still have it.
+        ballot.note(ballot.left_behind());
         let failure = state.no_quorum(settled.err().unwrap_or(adopted), ballot.failures);
         Err(Failure { outcome, ..failure })
     }

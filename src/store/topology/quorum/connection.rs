@@ -212,7 +212,8 @@ impl NodeConnection {
             self.took = now.since(answered.sent);
             return Some(value);
         }
-        if let (false, Some(end)) = (matches!(value, Value::ServerError(_)), answered.about) {
+        let is_ended = script::quorum::released(&value).is_some();
+        if let (true, Some(end)) = (is_ended, answered.about) {
             let votes = &self.state.votes;
             votes.confirmed(&end.owner, self.number, end.is_ordered, now);
         }

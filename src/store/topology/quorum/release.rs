@@ -140,7 +140,7 @@ impl Tally {
 
     /// Returns whether further answers cannot change the result.
     fn is_certain(&self, nodes: usize, needed: usize) -> bool {
-        self.released + self.have_nothing >= needed || self.gone() > nodes - needed
+        self.released >= needed || self.gone() + self.have_nothing > nodes - needed
     }
 
     /// Returns the result of the answers of `nodes` nodes. Returns `None` if too few have answered.
@@ -150,7 +150,7 @@ impl Tally {
         } else {
             Gone::Removed
         };
-        if self.gone() > nodes - needed {
+        if self.gone() > 0 && self.gone() + self.have_nothing > nodes - needed {
             return Some(Reply::NotOwner(gone));
         }
         (self.settled() >= needed).then_some(if self.is_contended {
@@ -199,10 +199,16 @@ impl QuorumCall<'_> {
             tallies[*place].have_nothing -= 1;
         }
         let is_certain = |tally: &Tally| tally.is_certain(nodes, state.needed);
-        let (recipients, sufficient) = if tallies.iter().all(is_certain) {
-            (Recipients::Rest, Enough::Certain)
+        let recipients = if tallies.iter().all(is_certain) {
+            Recipients::Rest
         } else {
-            (Recipients::All, Enough::Yes)
+            Recipients::All
+        };
+        // Many late answers would keep the connection from its next request.
+        let sufficient = if recipients == Recipients::Rest || releases.len() > 1 {
+            Enough::Certain
+        } else {
+            Enough::Yes
         };
         let mut is_asked = vec![true; nodes];
         let mut places: Vec<_> = to_nodes
