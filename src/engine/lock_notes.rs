@@ -1,5 +1,5 @@
-//! What the entry of a name remembers beside its queue: the last replies about a lock that this process does not hold, and
-//! the threads that need the entry.
+//! The memory of a name beside its queue: the last replies about a lock that this process does not hold, and the number of
+//! threads that need the entry.
 
 use crate::clock::Time;
 use crate::error::Failure;

@@ -36,7 +36,7 @@ pub(crate) struct Deadline<'a> {
     is_over: Option<&'a (dyn Fn() -> bool + Sync)>,
 }
 
-/// A part of a call that has a limit of its own.
+/// A part of a call, with its own limit.
 #[derive(Clone, Copy)]
 pub(crate) enum Phase {
     /// Waiting for a master, or for the map of a cluster.

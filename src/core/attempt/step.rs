@@ -1,5 +1,5 @@
-//! The input and the output of an attempt's steps: the facts about the call and the present that it decides by, the events
-//! that it gets, and the actions and grants that it returns.
+//! The input and the output of an attempt's steps. The input is an event, with facts about the call and the present. The
+//! output is an action, or a grant.
 
 use std::time::Duration;
 

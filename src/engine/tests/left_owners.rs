@@ -80,6 +80,17 @@ impl Quorum {
         owners
     }
 
+    /// Drops the engine, and moves the clock until nothing keeps it. Returns the number of requests until then.
+    fn end(self) -> usize {
+        let gone = Arc::downgrade(&self.engine.client);
+        drop(self.engine);
+        wait_for(|| {
+            self.clock.advance(Duration::from_millis(100));
+            gone.upgrade().is_none()
+        });
+        self.repeats.try_iter().count()
+    }
+
     /// Moves the clock until each of these owners was repeated. Returns the requests since the last call, by their owners.
     #[track_caller]
     fn repeats_of(&self, owners: &[String]) -> Vec<Vec<String>> {
@@ -111,14 +122,7 @@ fn an_owner_is_released_again_until_no_node_has_it() {
     }
     // The node confirms the release that is on its way, or the next one. Then nothing keeps the engine.
     quorum.is_up.store(true, Ordering::SeqCst);
-    let gone = Arc::downgrade(&quorum.engine.client);
-    let (clock, repeats) = (Arc::clone(&quorum.clock), quorum.repeats);
-    drop(quorum.engine);
-    wait_for(|| {
-        clock.advance(Duration::from_millis(100));
-        gone.upgrade().is_none()
-    });
-    assert!(repeats.try_iter().count() <= 1, "it goes on");
+    assert!(quorum.end() <= 1, "it goes on");
 }
 
 #[test]
@@ -159,12 +163,5 @@ fn an_owner_whose_end_is_confirmed_in_time_gets_no_further_request() {
     quorum.release(1);
     // The clock stands still, so the repeat is not due yet.
     quorum.is_up.store(true, Ordering::SeqCst);
-    let gone = Arc::downgrade(&quorum.engine.client);
-    let (clock, repeats) = (Arc::clone(&quorum.clock), quorum.repeats);
-    drop(quorum.engine);
-    wait_for(|| {
-        clock.advance(Duration::from_millis(100));
-        gone.upgrade().is_none()
-    });
-    assert_eq!(repeats.try_iter().count(), 0);
+    assert_eq!(quorum.end(), 0);
 }

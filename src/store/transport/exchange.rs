@@ -24,7 +24,7 @@
 //! | user | opens a connection | ends before all have answered | writes on a late connection |
 //! | --- | --- | --- | --- |
 //! | a call on a quorum ([`crate::store::topology::quorum`]) | on the caller's thread, or on a thread for each if several are closed | when the votes decide | yes: a release must follow its acquire |
-//! | the renewal thread of a cluster ([`crate::store::topology::cluster`]) | on a thread of its own | no | no: a master that hangs delays the others only once |
+//! | the renewal thread of a cluster ([`crate::store::topology::cluster`]) | on a separate thread | no | no: a master that hangs delays the others only once |
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;

@@ -24,8 +24,8 @@
 //!
 //! If the other side closes a connection, it may have closed others too: the server was started again, or something on the
 //! way ends connections that were not used for a while. So no thread enters a connection that was opened before one was
-//! last found closed, and none of those is kept. A caller whose request failed by that sends it again on a connection
-//! that was opened later.
+//! last found closed, and none of those is kept. The caller of a request that failed by that sends it
+//! again, on a connection that was opened later.
 //!
 //! On a connection, [`combiner`] decides who writes and who reads. It is guarded by the mutex of that connection. Where there
 //! are more than eight threads, requests that follow the answers of one read are written together. A `sched_yield` before

@@ -437,7 +437,7 @@ fn a_call_that_sends_again_waits_no_longer_for_a_connection_than_before() {
                 let is_over = || is_over.load(Ordering::SeqCst);
                 let mut deadline = Deadline::after(SOON * 3).ended_by(&is_over);
                 if !is_ended {
-                    // It was sent so long ago that no time is left for another connection.
+                    // It was sent half of `SOON` ago, and no time is left for another connection.
                     deadline.checkout = SOON / 2;
                     deadline.now = Instant::now().checked_sub(SOON / 2);
                 }

@@ -35,7 +35,7 @@ pub(super) struct LateConfirmation {
     pub(super) is_ordered: bool,
 }
 
-/// What a late answer is about.
+/// The subject of a late answer.
 pub(super) type LateAbout = Option<LateConfirmation>;
 
 pub(super) struct NodeConnection {
