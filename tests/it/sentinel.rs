@@ -7,9 +7,9 @@ use leasehold::{Error, Event, LockManager, LostCause};
 
 use crate::connect::documented_rights;
 use crate::support::{
-    Child, FencedWriters, Kind, MASTER, PATIENCE, Passwords, Sentinels, Server, SetOptions,
-    SplitSentinels, build, fence_of, locked_at_last, locking, lost, secs, unused_url,
-    wait_for_servers, wait_until, with_password,
+    Child, FencedWriters, Kind, MASTER, PATIENCE, PATIENCE_WITH_SERVERS, Passwords, Sentinels,
+    Server, SetOptions, SplitSentinels, build, fence_of, locked_at_last, locking, lost, secs,
+    unused_url, wait_for_servers, wait_until, with_password,
 };
 
 #[test]
@@ -450,7 +450,7 @@ fn events_name_the_servers_that_fail_and_recover() {
     let address = |server: &Server| Some(format!("127.0.0.1:{}", server.port()));
     let mut missing: BTreeSet<_> = ["Renewal", "Wakeup"].into();
     while !missing.is_empty() {
-        let (connection, what, node) = told.recv_timeout(PATIENCE).expect("an event");
+        let (connection, what, node) = told.recv_timeout(PATIENCE_WITH_SERVERS).expect("an event");
         if what == "unreachable" {
             assert_eq!(node, address(old), "{connection:?}");
         } else {

@@ -65,13 +65,16 @@ pub(crate) fn wait_until(what: &str, condition: impl FnMut() -> bool) {
     wait_for(PATIENCE, what, condition);
 }
 
-/// Blocks until a condition is true that servers reach by themselves, such as the end of their failover.
+/// How long a test waits for what servers do by themselves, such as a failover.
 ///
 /// A sentinel that had no CPU time for 2 s does nothing for 30 s: this is its
 /// [TILT mode](https://redis.io/docs/latest/operate/oss_and_stack/management/sentinel/#tilt-mode).
+pub(crate) const PATIENCE_WITH_SERVERS: Duration = secs(120);
+
+/// Blocks until a condition is true that servers reach by themselves.
 #[track_caller]
 pub(crate) fn wait_for_servers(what: &str, condition: impl FnMut() -> bool) {
-    wait_for(PATIENCE * 4, what, condition);
+    wait_for(PATIENCE_WITH_SERVERS, what, condition);
 }
 
 #[track_caller]
