@@ -19,7 +19,7 @@
 //! | the owner | the thread | until |
 //! | --- | --- | --- |
 //! | is uncertain: Redis may execute an earlier acquire or take-over of unknown outcome after the release | withdraws it again | a lease has passed since that request was sent |
-//! | is left at nodes of a quorum: a majority has confirmed the end, and these nodes have not | releases it again; the quorum asks only these nodes, and skips those that are down | all of them have confirmed it, or must have dropped the key |
+//! | is left at nodes of a quorum: a majority has confirmed the end, and these nodes have not | releases it again, or keeps the lock again until the end of `min_hold`; the quorum asks only these nodes, and skips those that are down | all of them have confirmed it, or must have dropped the key |
 //!
 //! An owner that a quorum has withdrawn itself begins in the last row. The pauses there are at most a second, so that a
 //! node gets the release soon after it is up again.
@@ -238,7 +238,6 @@ impl ReleaseTask {
         self.repeated = true;
         if let Some(until) = left_until {
             self.ends_by = EndsBy::Release;
-            self.min_hold_until = None;
             self.key_gone_at = until;
             return Next::Later(now + self.next_pause().min(LONGEST_PAUSE));
         }
@@ -368,8 +367,7 @@ mod tests {
     #[test]
     fn an_owner_that_is_left_at_a_node_is_released_every_second_until_it_is_not() {
         let until = at(0) + LEASE * 20;
-        let after_a_release =
-            ReleaseTask::of_lease(ended_owner(None), true, Some(until), at(0), LEASE);
+        let after_a_release = ReleaseTask::of_lease(ended_owner(None), true, None, at(0), LEASE);
         let after_an_acquire = ReleaseTask::of_left_owner(owner(), 1, until, at(0));
         assert!(after_an_acquire.is_executed());
         for mut release_task in [after_a_release, after_an_acquire] {
@@ -461,6 +459,14 @@ mod tests {
         release_task.failed(at(1), true, &rng);
         assert!(release_task.keeps_lock(at(1)));
         assert!(!release_task.keeps_lock(until));
+        assert!(matches!(release_task.verb(until), Verb::Release { .. }));
+
+        // The other nodes of a quorum keep it too.
+        let mut release_task = kept();
+        let left_until = Some(until + LEASE);
+        let next = release_task.replied(at(1), &Reply::Released, false, left_until);
+        assert!(matches!(next, Next::Later(_)));
+        assert_eq!(life(&release_task, later), LEASE);
         assert!(matches!(release_task.verb(until), Verb::Release { .. }));
     }
 

@@ -6,10 +6,12 @@
 //! | `restarts` | the delay after which a restarted node votes |
 //! | `partitions` | managers that reach different majorities, and links that fail |
 //! | `fences` | fences over wrong clocks and different majorities |
+//! | `endings` | owners that a majority has ended, and that a node may still have |
 //! | `clients` | clients that die or pause |
 //! | `turns` | waiters that get their turn beside processes that ask all the time |
 
 mod clients;
+mod endings;
 mod faults;
 mod fences;
 mod partitions;

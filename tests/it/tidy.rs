@@ -500,8 +500,8 @@ fn missing_methods(tree: &Tree, page: &str) -> Vec<String> {
 /// The most lines outside of test code, of `src/` (`""`) and of folders in it. A change that needs more must say why a
 /// user wants it.
 const MOST_LINES: [(&str, usize); 4] = [
-    ("", 30_950),
-    ("store", 11_560),
+    ("", 31_000),
+    ("store", 11_620),
     ("engine", 6_350),
     ("lock", 1_600),
 ];

@@ -276,7 +276,7 @@ impl RenewalThread {
                 (next, Err(failure))
             }
         };
-        if let Next::Later(_) = next {
+        if matches!(next, Next::Later(_)) && !job.release_task.is_left_at_nodes() {
             client.stats.endings_repeated.add(1);
         }
         if next != Next::Send {
@@ -391,8 +391,8 @@ struct SentTask {
 /// Returns whether a request is a plain release, which can be sent with others in one request: of a mutex, or of any
 /// lock that is left at nodes of a quorum.
 fn is_plain(entry: &Entry, release_task: &ReleaseTask, verb: &Verb) -> bool {
-    let is_of_mutex = entry.kind == LockKind::Mutex && matches!(verb, Verb::Release { .. });
-    is_of_mutex || release_task.is_left_at_nodes()
+    let is_of_mutex = entry.kind == LockKind::Mutex;
+    matches!(verb, Verb::Release { .. }) && (is_of_mutex || release_task.is_left_at_nodes())
 }
 
 /// Returns the result of each of several plain releases, from the answer to their request.

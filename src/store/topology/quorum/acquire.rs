@@ -11,7 +11,9 @@
 //! | 3, too few | The owner is withdrawn everywhere. |
 //!
 //! A withdrawal goes to a node on the connection of the request, so the node executes it after the request. Nobody
-//! waits for its answer. It is noted when it comes, and until then the node may have the owner ([`super::votes`]).
+//! waits for its answer. It is noted when it comes, and until then the node may have the owner ([`super::votes`]). If the
+//! connection of a request without an answer was closed, the node may still execute that request, also after an answer
+//! to a repeat. Then the withdrawal is not final.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -22,7 +24,7 @@ use crate::error::{Failure, Outcome};
 use crate::message::{Ask, LockKind, Reply};
 use crate::script::Command;
 use crate::script::quorum::{self as node_request, LockId, NodeGiveBack};
-use crate::store::topology::quorum::connection::LateConfirmation;
+use crate::store::topology::quorum::connection::{LateConfirmation, NodeConnection};
 use crate::store::topology::quorum::release::{OwnerRelease, ToNode};
 use crate::store::topology::quorum::round::{Enough, QuorumCall, Recipients};
 use crate::store::topology::quorum::state::QuorumState;
@@ -44,6 +46,8 @@ pub(super) struct Ballot<'a> {
     pub(super) failures: Vec<Option<Failure>>,
     /// Whether the node may have executed a request whose answer has not come.
     pub(super) is_open: Vec<bool>,
+    /// Whether the connection of such a request was closed. Then the node may execute it after any later request.
+    is_cut: Vec<bool>,
 }
 
 impl QuorumCall<'_> {
@@ -119,6 +123,7 @@ impl<'a> Ballot<'a> {
             votes: vec![None; nodes],
             failures: vec![None; nodes],
             is_open: vec![false; nodes],
+            is_cut: vec![false; nodes],
         }
     }
 
@@ -139,6 +144,7 @@ impl<'a> Ballot<'a> {
             .iter()
             .map(|to_node| !to_node.commands.is_empty())
             .collect();
+        let was_open = self.is_open.clone();
         let mut may_have_owner = self.is_open.clone();
         for (number, vote) in self.votes.iter_mut().enumerate() {
             if matches!(vote, Some(Vote::Granted { .. })) {
@@ -152,6 +158,11 @@ impl<'a> Ballot<'a> {
         }
         let has_fences = self.ask.fences > 0;
         let commands = |number: usize| to_nodes[number].some_commands();
+        let closings: Vec<_> = call
+            .connections
+            .iter()
+            .map(NodeConnection::closings)
+            .collect();
         call.round(Recipients::Voters, commands, &mut |number, answer| {
             match answer {
                 Ok(value) if is_of_former[number] => {
@@ -162,11 +173,13 @@ impl<'a> Ballot<'a> {
                     }
                 }
                 Ok(value) => {
-                    self.is_open[number] = false;
-                    match node_request::vote(lock, has_fences, &value) {
-                        Some(vote) => self.votes[number] = Some(vote),
-                        None => self.failures[number] = Some(state.unexpected(number, value)),
+                    let vote = node_request::vote(lock, has_fences, &value);
+                    // An error does not tell what became of an earlier request.
+                    self.is_open[number] = vote.is_none() && may_have_owner[number];
+                    if vote.is_none() {
+                        self.failures[number] = Some(state.unexpected(number, value));
                     }
+                    self.votes[number] = vote;
                 }
                 Err(failure) => {
                     if failure.outcome == Outcome::NotExecuted {
@@ -177,6 +190,14 @@ impl<'a> Ballot<'a> {
             }
             enough(state.needed, &self.votes, &self.failures)
         });
+        for (number, connection) in call.connections.iter_mut().enumerate() {
+            let was_closed = connection.closings() > closings[number];
+            self.is_cut[number] |= was_open[number] && was_closed;
+            self.is_cut[number] |= self.is_open[number] && !connection.is_open();
+            if let Some(former) = former.filter(|_| is_of_former[number] && self.is_open[number]) {
+                connection.expect_late([Some(former.owner()), None].into_iter());
+            }
+        }
     }
 
     /// Returns whether this owner has the first node of those that answered.
@@ -196,9 +217,10 @@ impl<'a> Ballot<'a> {
             })
     }
 
-    /// Returns whether no node has granted the lock, or may do so.
+    /// Returns whether no node has granted the lock, or may still do so.
     fn may_have_nothing(&self) -> bool {
-        self.granted_votes().next().is_none() && !self.is_open.contains(&true)
+        let mut may_be_executed = self.is_open.iter().chain(&self.is_cut);
+        self.granted_votes().next().is_none() && !may_be_executed.any(|may| *may)
     }
 
     /// Does step 3 after a grant. Returns the choice, and how many fences the lease has.
@@ -328,12 +350,13 @@ impl<'a> Ballot<'a> {
     /// Returns what the requests may have left at each node. It has no votes yet.
     pub(super) fn left_behind(&self) -> NodeVotes {
         let lease_from_now = SystemClock.now() + self.ask.lease;
-        let settles_at = |(vote, is_open): (&Option<Vote>, &bool)| match vote {
+        let settles_at = |number: usize| match &self.votes[number] {
+            _ if self.is_cut[number] => Some(lease_from_now),
             Some(Vote::Granted { .. }) => AT_ONCE,
             Some(Vote::Held(_)) => AT_ONCE.filter(|_| self.ask.channel.is_some()),
-            None => is_open.then_some(lease_from_now),
+            None => self.is_open[number].then_some(lease_from_now),
         };
-        let nodes = self.votes.iter().zip(&self.is_open).map(settles_at);
+        let nodes = (0..self.votes.len()).map(settles_at);
         nodes.map(NodeVote::new).collect()
     }
 
@@ -359,7 +382,7 @@ impl<'a> Ballot<'a> {
         let command = node_request::release(self.lock, (owner, self.ask.units), give_back, true);
         let about = LateConfirmation {
             owner: Arc::clone(owner),
-            is_ordered: true,
+            is_ordered: !self.is_cut[number],
         };
         call.connections[number].tell(command, Some(about));
     }

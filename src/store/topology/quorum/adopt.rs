@@ -24,10 +24,10 @@ impl QuorumCall<'_> {
             kind: LockKind::Mutex,
             target: &target,
         };
-        let ask = |owner: &Arc<str>| Ask {
+        let ask = |owner: &Arc<str>, lease| Ask {
             owner: Arc::clone(owner),
             units: 1,
-            lease: adopt.lease,
+            lease,
             fences: u64::from(adopt.fencing),
             shareable_owner: None,
             channel: None,
@@ -37,7 +37,7 @@ impl QuorumCall<'_> {
             let settings = &state.script_settings;
             node_request::adopt(key, adopt, clock_us(), settings)
         };
-        let new = ask(&adopt.owner);
+        let new = ask(&adopt.owner, adopt.lease);
         let mut ballot = Ballot::new(state, lock, &new);
         let command = [request(adopt)];
         let spare = state.nodes.len() - state.needed;
@@ -71,7 +71,7 @@ impl QuorumCall<'_> {
         if let Ok((chosen, count)) = settled {
             let reply = ballot.granted(self, &chosen, count, sent);
             // Where the adoption is not confirmed, the detached owner may still be.
-            let old = ask(&adopt.from);
+            let old = ask(&adopt.from, state.votes.unknown_lease().max(adopt.lease));
             let mut rest = Ballot::new(state, lock, &old);
             for (number, vote) in ballot.votes.iter().enumerate() {
                 rest.is_open[number] = vote.is_none();

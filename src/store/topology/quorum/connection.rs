@@ -43,6 +43,8 @@ pub(super) struct NodeConnection {
     number: usize,
     /// Empty if the connection is closed.
     pipeline: Option<Pipeline<LateAbout>>,
+    /// How often it was closed.
+    closings: u32,
     /// The time from the last request whose answer the caller waited for until it took that answer.
     took: Duration,
     used: Instant,
@@ -54,6 +56,7 @@ impl NodeConnection {
             state,
             number,
             pipeline: None,
+            closings: 0,
             took: Duration::ZERO,
             used: Instant::now(),
         }
@@ -84,9 +87,21 @@ impl NodeConnection {
         self.took
     }
 
+    /// Returns how often this connection was closed. A node may execute a request on a closed connection at any later
+    /// time.
+    pub(super) fn closings(&self) -> u32 {
+        self.closings
+    }
+
     pub(super) fn close_if_idle(&mut self, idle: Duration) {
         if self.used.elapsed() >= idle {
-            self.pipeline = None;
+            self.close();
+        }
+    }
+
+    fn close(&mut self) {
+        if self.pipeline.take().is_some() {
+            self.closings += 1;
         }
     }
 
@@ -174,16 +189,17 @@ impl NodeConnection {
         }
     }
 
-    /// Has the answers to the last commands, which are late, confirm the ends of these owners.
+    /// Has the answers to the last commands, which are late, confirm the ends of these owners. `None` stands for a
+    /// command that ends no owner.
     pub(super) fn expect_late<'o>(
         &mut self,
-        owners: impl DoubleEndedIterator<Item = &'o Arc<str>>,
+        owners: impl DoubleEndedIterator<Item = Option<&'o Arc<str>>>,
     ) {
         let Some(pipeline) = &mut self.pipeline else {
             return;
         };
         for (missing, owner) in pipeline.unanswered().iter_mut().rev().zip(owners.rev()) {
-            missing.about = Some(LateConfirmation {
+            missing.about = owner.map(|owner| LateConfirmation {
                 owner: Arc::clone(owner),
                 is_ordered: false,
             });
@@ -253,7 +269,7 @@ impl NodeConnection {
         let is_closed = fault.is_closed();
         let failure = self.node().route.broken(fault);
         let was_heard = self.was_heard_since_oldest();
-        self.pipeline = None;
+        self.close();
         // If the server is gone, the next connection is refused, and then the node is down.
         if !is_closed && was_heard != Some(true) {
             self.state.node_is_down(self.number, &failure);

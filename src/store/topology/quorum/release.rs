@@ -111,6 +111,10 @@ impl<'a> OwnerRelease<'a> {
 }
 
 impl OwnerRelease<'_> {
+    pub(super) fn owner(&self) -> &Arc<str> {
+        &self.owner
+    }
+
     /// Returns how many units the owner has.
     pub(super) fn units(&self) -> u32 {
         self.units
@@ -239,7 +243,7 @@ impl QuorumCall<'_> {
         });
         for (number, places) in places.into_iter().enumerate() {
             if is_asked[number] {
-                let owners = places.map(|place| &releases[*place].owner);
+                let owners = places.map(|place| Some(&releases[*place].owner));
                 self.connections[number].expect_late(owners);
             }
         }

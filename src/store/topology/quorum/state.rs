@@ -49,13 +49,15 @@ impl QuorumState {
             .on_drop_behavior(OnPoolDropBehavior::DiscardPendingScheduled)
             .thread_name_pattern("leasehold-nodes-{}")
             .build();
+        // No process may have a longer lease, unless the delay is turned off.
+        let longest_lease = settings.restart_delay().max(settings.options.lease);
         Arc::new_cyclic(|weak_self| Self {
             needed: majority(nodes.len()),
             nodes,
             node_timeout: settings.node_timeout,
             restart_delay: settings.restart_delay(),
             script_settings,
-            votes: Votes::default(),
+            votes: Votes::new(longest_lease),
             identifying: Mutex::new(()),
             background,
             weak_self: weak_self.clone(),

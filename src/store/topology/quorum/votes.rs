@@ -75,8 +75,11 @@ pub(super) enum VoteStatus {
 }
 
 /// The votes of all owners.
-#[derive(Default)]
-pub(super) struct Votes(Mutex<Table>);
+pub(super) struct Votes {
+    table: Mutex<Table>,
+    /// The longest lease of an owner that has no record here.
+    unknown_lease: Duration,
+}
 
 #[derive(Default)]
 struct Table {
@@ -112,6 +115,19 @@ impl NodeVote {
 }
 
 impl Votes {
+    /// Makes an empty table. Until such a lease must be over, a node may have an owner that has no record.
+    pub(super) fn new(unknown_lease: Duration) -> Self {
+        Self {
+            table: Mutex::default(),
+            unknown_lease,
+        }
+    }
+
+    /// Returns the longest lease of an owner that has no record here.
+    pub(super) fn unknown_lease(&self) -> Duration {
+        self.unknown_lease
+    }
+
     /// Notes what the nodes have of an owner after a request for `lease`. A node that may have the owner by an earlier request still may.
     pub(super) fn insert(
         &self,
@@ -121,7 +137,7 @@ impl Votes {
         votes: NodeVotes,
         now: Time,
     ) {
-        let mut table = self.0.lock();
+        let mut table = self.table.lock();
         if table.owners.len() >= table.sweep_at.max(FIRST_SWEEP) {
             // A lease whose release was given up leaves its votes here. So does a claim.
             let lasts = |vote: &NodeVote| vote.until.is_some_and(|until| until > now);
@@ -149,12 +165,12 @@ impl Votes {
     /// Notes that an owner ends, and returns what each of the `nodes` nodes has of it. An owner without a record may be
     /// at any node.
     pub(super) fn end(&self, owner: &Arc<str>, units: u32, nodes: usize, now: Time) -> NodeVotes {
-        let mut table = self.0.lock();
+        let mut table = self.table.lock();
         let record = table.owners.entry(Arc::clone(owner));
         let record = record.or_insert_with(|| Record {
             votes: (0..nodes).map(|_| NodeVote::new(AT_ONCE)).collect(),
             units,
-            longest: Duration::ZERO,
+            longest: self.unknown_lease,
             version: 0,
             left_until: None,
         });
@@ -169,7 +185,7 @@ impl Votes {
     /// Notes that a node has confirmed the end of an owner. `is_ordered`: it has executed that after every request for the
     /// lock.
     pub(super) fn confirmed(&self, owner: &str, node: usize, is_ordered: bool, now: Time) {
-        if let Some(record) = self.0.lock().owners.get_mut(owner) {
+        if let Some(record) = self.table.lock().owners.get_mut(owner) {
             let settles_at = &mut record.votes[node].settles_at;
             *settles_at = settles_at.filter(|at| *at > now && !is_ordered);
         }
@@ -177,7 +193,7 @@ impl Votes {
 
     /// Returns until when some node may have an owner that ends. Forgets the owner if no node may.
     pub(super) fn left_until(&self, owner: &str, now: Time) -> Option<Time> {
-        let mut table = self.0.lock();
+        let mut table = self.table.lock();
         let record = table.owners.get(owner)?;
         let until = record.left_until?;
         if until <= now || record.votes.iter().all(|vote| vote.settles_at.is_none()) {
@@ -189,18 +205,18 @@ impl Votes {
 
     /// Forgets an owner.
     pub(super) fn forget(&self, owner: &str) {
-        self.0.lock().owners.remove(owner);
+        self.table.lock().owners.remove(owner);
     }
 
     /// Returns the units that an owner has.
     pub(super) fn units_of(&self, owner: &str) -> Option<u32> {
-        let table = self.0.lock();
+        let table = self.table.lock();
         table.owners.get(owner).map(|record| record.units)
     }
 
     /// Notes that the nodes are asked for a longer lease. A node may grant it although its answer is lost.
     pub(super) fn ask_for(&self, owner: &str, lease: Duration) {
-        if let Some(record) = self.0.lock().owners.get_mut(owner) {
+        if let Some(record) = self.table.lock().owners.get_mut(owner) {
             record.longest = record.longest.max(lease);
         }
     }
@@ -214,7 +230,7 @@ impl Votes {
         until: Time,
         needed: usize,
     ) -> VoteStatus {
-        let mut table = self.0.lock();
+        let mut table = self.table.lock();
         let gone = |confirmation: &Confirmation| match confirmation {
             Confirmation::Gone(gone) => Some(*gone),
             _ => None,
@@ -270,7 +286,7 @@ mod tests {
     #[test]
     fn a_vote_that_is_gone_ends_the_lease_earlier_and_never_comes_back() {
         use Confirmation::{Confirmed, Gone as NotHeld, None as Silent};
-        let (table, owner): (Votes, Arc<str>) = (Votes::default(), "o".into());
+        let (table, owner): (Votes, Arc<str>) = (Votes::new(Duration::ZERO), "o".into());
         table.insert(
             &owner,
             1,
@@ -300,7 +316,7 @@ mod tests {
     #[test]
     fn with_all_nodes_a_lease_survives_the_loss_of_a_minority() {
         use Confirmation::{Confirmed, Gone as NotHeld, None as Silent};
-        let (table, owner): (Votes, Arc<str>) = (Votes::default(), "o".into());
+        let (table, owner): (Votes, Arc<str>) = (Votes::new(Duration::ZERO), "o".into());
         table.insert(&owner, 1, Duration::ZERO, votes(&[Some(100); 5]), at(0));
         let taken = NotHeld(Gone::Taken);
         let answers = [taken, taken, Confirmed, Confirmed, Confirmed];
@@ -331,7 +347,7 @@ mod tests {
 
     #[test]
     fn an_owner_is_left_until_each_node_that_may_have_it_has_confirmed_its_end() {
-        let (table, lease) = (Votes::default(), Duration::from_secs(60));
+        let (table, lease) = (Votes::new(Duration::ZERO), Duration::from_secs(60));
         // The third node was down when the lock was asked for.
         let asked_for = traces([AT_ONCE, AT_ONCE, None]);
         table.insert(&"o".into(), 1, lease, asked_for, at(0));
@@ -345,7 +361,7 @@ mod tests {
         assert_eq!(table.left_until("o", at(1000)), Some(until));
         table.confirmed("o", 1, false, at(1000));
         assert_eq!(table.left_until("o", at(1000)), None);
-        assert!(table.0.lock().owners.is_empty(), "it is not forgotten");
+        assert!(table.table.lock().owners.is_empty(), "it is not forgotten");
         // A node that never confirms has dropped the key by then, or the engine gives up.
         asked(&table, 0);
         table.forget("o");
@@ -353,12 +369,12 @@ mod tests {
         table.insert(&"o".into(), 1, lease, traces([AT_ONCE; 3]), at(0));
         asked(&table, 0);
         assert_eq!(table.left_until("o", at(200_000)), None);
-        assert!(table.0.lock().owners.is_empty(), "it is not forgotten");
+        assert!(table.table.lock().owners.is_empty(), "it is not forgotten");
     }
 
     #[test]
     fn a_request_without_an_answer_may_come_after_a_confirmation_on_another_connection() {
-        let (table, lease) = (Votes::default(), Duration::from_secs(10));
+        let (table, lease) = (Votes::new(Duration::ZERO), Duration::from_secs(10));
         let silent = traces([Some(at(10_000)), Some(at(10_000)), None]);
         table.insert(&"o".into(), 1, lease, silent, at(0));
         asked(&table, 0);
@@ -374,7 +390,7 @@ mod tests {
 
     #[test]
     fn what_earlier_requests_have_left_is_asked_too() {
-        let table = Votes::default();
+        let table = Votes::new(Duration::ZERO);
         for left_behind in [[AT_ONCE, None, None], [None, AT_ONCE, None]] {
             table.insert(&"o".into(), 1, Duration::ZERO, traces(left_behind), at(0));
         }
@@ -386,7 +402,7 @@ mod tests {
 
     #[test]
     fn owners_that_were_never_released_are_forgotten() {
-        let table = Votes::default();
+        let table = Votes::new(Duration::ZERO);
         for number in 0..5 * FIRST_SWEEP as u64 {
             let owner: Arc<str> = number.to_string().into();
             table.insert(
@@ -397,7 +413,7 @@ mod tests {
                 at(number),
             );
         }
-        let left = table.0.lock().owners.len();
+        let left = table.table.lock().owners.len();
         assert!(left <= 2 * FIRST_SWEEP, "{left}");
     }
 }
