@@ -24,7 +24,7 @@
 //!
 //! If the other side closes a connection, it may have closed others too: the server was started again, or something on the
 //! way ends connections that were not used for a while. So no thread enters a connection that was opened before one was
-//! last found closed, and none of those is kept. The caller of a request that failed by that sends it
+//! last found closed, and none of those is kept. If a request fails because its connection was closed, the caller sends it
 //! again, on a connection that was opened later.
 //!
 //! On a connection, [`combiner`] decides who writes and who reads. It is guarded by the mutex of that connection. Where there

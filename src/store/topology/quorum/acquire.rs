@@ -45,7 +45,7 @@ pub(super) struct Ballot<'a> {
     pub(super) votes: Vec<Option<Vote>>,
     pub(super) failures: Vec<Option<Failure>>,
     /// Whether the node may have executed a request whose answer has not come.
-    pub(super) is_open: Vec<bool>,
+    pub(super) is_unanswered: Vec<bool>,
     /// Whether the connection of such a request was closed. Then the node may execute it after any later request.
     is_cut: Vec<bool>,
 }
@@ -122,7 +122,7 @@ impl<'a> Ballot<'a> {
             ask,
             votes: vec![None; nodes],
             failures: vec![None; nodes],
-            is_open: vec![false; nodes],
+            is_unanswered: vec![false; nodes],
             is_cut: vec![false; nodes],
         }
     }
@@ -144,8 +144,8 @@ impl<'a> Ballot<'a> {
             .iter()
             .map(|to_node| !to_node.commands.is_empty())
             .collect();
-        let was_open = self.is_open.clone();
-        let mut may_have_owner = self.is_open.clone();
+        let was_unanswered = self.is_unanswered.clone();
+        let mut may_have_owner = was_unanswered.clone();
         for (number, vote) in self.votes.iter_mut().enumerate() {
             if matches!(vote, Some(Vote::Granted { .. })) {
                 continue;
@@ -154,7 +154,7 @@ impl<'a> Ballot<'a> {
             // A node that answered "held" may have the owner in its queue.
             may_have_owner[number] |= vote.take().is_some();
             self.failures[number] = None;
-            self.is_open[number] = true;
+            self.is_unanswered[number] = true;
         }
         let has_fences = self.ask.fences > 0;
         let commands = |number: usize| to_nodes[number].some_commands();
@@ -174,8 +174,8 @@ impl<'a> Ballot<'a> {
                 }
                 Ok(value) => {
                     let vote = node_request::vote(lock, has_fences, &value);
-                    // An error does not tell what became of an earlier request.
-                    self.is_open[number] = vote.is_none() && may_have_owner[number];
+                    // An earlier request without an answer may have been executed even so.
+                    self.is_unanswered[number] = vote.is_none() && may_have_owner[number];
                     if vote.is_none() {
                         self.failures[number] = Some(state.unexpected(number, value));
                     }
@@ -183,7 +183,7 @@ impl<'a> Ballot<'a> {
                 }
                 Err(failure) => {
                     if failure.outcome == Outcome::NotExecuted {
-                        self.is_open[number] = may_have_owner[number];
+                        self.is_unanswered[number] = may_have_owner[number];
                     }
                     self.failures[number] = Some(failure);
                 }
@@ -192,9 +192,11 @@ impl<'a> Ballot<'a> {
         });
         for (number, connection) in call.connections.iter_mut().enumerate() {
             let was_closed = connection.closings() > closings[number];
-            self.is_cut[number] |= was_open[number] && was_closed;
-            self.is_cut[number] |= self.is_open[number] && !connection.is_open();
-            if let Some(former) = former.filter(|_| is_of_former[number] && self.is_open[number]) {
+            self.is_cut[number] |= was_unanswered[number] && was_closed;
+            self.is_cut[number] |= self.is_unanswered[number] && !connection.is_open();
+            if let Some(former) =
+                former.filter(|_| is_of_former[number] && self.is_unanswered[number])
+            {
                 connection.expect_late([Some(former.owner()), None].into_iter());
             }
         }
@@ -219,7 +221,7 @@ impl<'a> Ballot<'a> {
 
     /// Returns whether no node has granted the lock, or may still do so.
     fn may_have_nothing(&self) -> bool {
-        let mut may_be_executed = self.is_open.iter().chain(&self.is_cut);
+        let mut may_be_executed = self.is_unanswered.iter().chain(&self.is_cut);
         self.granted_votes().next().is_none() && !may_be_executed.any(|may| *may)
     }
 
@@ -300,7 +302,7 @@ impl<'a> Ballot<'a> {
         }
         self.note(votes);
         for number in 0..self.votes.len() {
-            if self.is_open[number] {
+            if self.is_unanswered[number] {
                 self.withdraw_from(call, number);
             }
         }
@@ -354,7 +356,7 @@ impl<'a> Ballot<'a> {
             _ if self.is_cut[number] => Some(lease_from_now),
             Some(Vote::Granted { .. }) => AT_ONCE,
             Some(Vote::Held(_)) => AT_ONCE.filter(|_| self.ask.channel.is_some()),
-            None => self.is_open[number].then_some(lease_from_now),
+            None => self.is_unanswered[number].then_some(lease_from_now),
         };
         let nodes = (0..self.votes.len()).map(settles_at);
         nodes.map(NodeVote::new).collect()

@@ -42,11 +42,11 @@ impl QuorumCall<'_> {
         let command = [request(adopt)];
         let spare = state.nodes.len() - state.needed;
         let (mut adopted, mut gone, mut why) = (0, 0, Gone::Removed);
-        ballot.is_open.fill(true);
+        ballot.is_unanswered.fill(true);
         let commands = |_| Some(&command[..]);
         self.round(Recipients::Voters, commands, &mut |number, answer| {
             let is_unsent = |failure: &Failure| failure.outcome == Outcome::NotExecuted;
-            ballot.is_open[number] = matches!(&answer, Err(failure) if !is_unsent(failure));
+            ballot.is_unanswered[number] = matches!(&answer, Err(failure) if !is_unsent(failure));
             match answer.map(|value| (node_request::adopted(lock, adopt.fencing, &value), value)) {
                 Ok((Some(Ok(vote)), _)) => {
                     ballot.votes[number] = Some(vote);
@@ -71,10 +71,10 @@ impl QuorumCall<'_> {
         if let Ok((chosen, count)) = settled {
             let reply = ballot.granted(self, &chosen, count, sent);
             // Where the adoption is not confirmed, the detached owner may still be.
-            let old = ask(&adopt.from, state.votes.unknown_lease().max(adopt.lease));
+            let old = ask(&adopt.from, state.votes.unknown_lease.max(adopt.lease));
             let mut rest = Ballot::new(state, lock, &old);
             for (number, vote) in ballot.votes.iter().enumerate() {
-                rest.is_open[number] = vote.is_none();
+                rest.is_unanswered[number] = vote.is_none();
             }
             rest.withdraw(self, true);
             return Ok(reply);
@@ -87,7 +87,7 @@ impl QuorumCall<'_> {
         });
         let mut outcome = Outcome::NotExecuted;
         for (number, connection) in self.connections.iter_mut().enumerate() {
-            if ballot.votes[number].is_some() || ballot.is_open[number] {
+            if ballot.votes[number].is_some() || ballot.is_unanswered[number] {
                 outcome = Outcome::Unknown;
                 connection.tell(back.clone(), None);
             }

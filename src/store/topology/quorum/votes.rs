@@ -78,7 +78,7 @@ pub(super) enum VoteStatus {
 pub(super) struct Votes {
     table: Mutex<Table>,
     /// The longest lease of an owner that has no record here.
-    unknown_lease: Duration,
+    pub(super) unknown_lease: Duration,
 }
 
 #[derive(Default)]
@@ -121,11 +121,6 @@ impl Votes {
             table: Mutex::default(),
             unknown_lease,
         }
-    }
-
-    /// Returns the longest lease of an owner that has no record here.
-    pub(super) fn unknown_lease(&self) -> Duration {
-        self.unknown_lease
     }
 
     /// Notes what the nodes have of an owner after a request for `lease`. A node that may have the owner by an earlier request still may.
