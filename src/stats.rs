@@ -86,7 +86,8 @@ pub struct Stats {
     /// Guards that were held for longer than [`warn_after`](crate::Builder::warn_after).
     pub held_long: u64,
     /// Releases that the renewal thread sends again because a request failed, or had to wait too long for a connection:
-    /// of leases, and of owners that calls may have left in Redis when they ended.
+    /// of leases, and of owners that calls may have left in Redis when they ended. A release that a majority of a quorum has
+    /// confirmed does not count, although the other nodes get it again.
     pub endings_repeated: u64,
     /// Requests for locks and rate limiters, those of operators, and the PING of
     /// [`Builder::build`](crate::Builder::build). The commands that a new connection sends first do

@@ -44,10 +44,10 @@ pub(super) struct Ballot<'a> {
     /// The votes, and the reasons why there is none.
     pub(super) votes: Vec<Option<Vote>>,
     pub(super) failures: Vec<Option<Failure>>,
-    /// Whether the node may have executed a request whose answer has not come.
+    /// Whether the node may have the owner, although its last request has no answer.
     pub(super) is_unanswered: Vec<bool>,
     /// Whether the connection of such a request was closed. Then the node may execute it after any later request.
-    is_cut: Vec<bool>,
+    pub(super) is_cut: Vec<bool>,
 }
 
 impl QuorumCall<'_> {
@@ -152,7 +152,7 @@ impl<'a> Ballot<'a> {
             }
             to_nodes[number].commands.push(request.clone());
             // A node that answered "held" may have the owner in its queue.
-            may_have_owner[number] |= vote.take().is_some();
+            may_have_owner[number] |= vote.take().is_some() && self.ask.channel.is_some();
             self.failures[number] = None;
             self.is_unanswered[number] = true;
         }

@@ -75,6 +75,8 @@ impl QuorumCall<'_> {
             let mut rest = Ballot::new(state, lock, &old);
             for (number, vote) in ballot.votes.iter().enumerate() {
                 rest.is_unanswered[number] = vote.is_none();
+                // The request that has acquired the lock may have been sent on an earlier connection.
+                rest.is_cut[number] = vote.is_none();
             }
             rest.withdraw(self, true);
             return Ok(reply);

@@ -8,9 +8,8 @@
 //!
 //! | the answers | the reply |
 //! | --- | --- |
-//! | released, at a majority, or there was nothing to release | released |
-//! | no majority can have had it | it was removed, or taken |
-//! | a majority has nothing now, and some have released it | released |
+//! | some say that it is gone, and no majority can have had it | it was removed, or taken |
+//! | a majority has nothing now, or never had anything | released |
 //! | a majority answered, and too few of them have released it, because the others reject the request | the failure of these nodes |
 //! | fewer | a failure of unknown outcome: the caller repeats the request |
 
@@ -25,7 +24,7 @@ use crate::script::quorum::{self as node_request, LockId, NodeGiveBack};
 use crate::script::{self, Command};
 use crate::store::topology::quorum::round::{Enough, QuorumCall, Recipients};
 use crate::store::topology::quorum::state::QuorumState;
-use crate::store::topology::quorum::votes::NodeVote;
+use crate::store::topology::quorum::votes::{AT_ONCE, NodeVote};
 use crate::sync::Arc;
 
 /// The end of one owner of a lock.
@@ -144,7 +143,8 @@ impl Tally {
 
     /// Returns whether further answers cannot change the result.
     fn is_certain(&self, nodes: usize, needed: usize) -> bool {
-        self.released >= needed || self.gone() + self.have_nothing > nodes - needed
+        let is_lost = self.gone() > 0 && self.gone() + self.have_nothing > nodes - needed;
+        self.released >= needed || self.have_nothing >= needed || is_lost
     }
 
     /// Returns the result of the answers of `nodes` nodes. Returns `None` if too few have answered.
@@ -310,8 +310,9 @@ impl QuorumState {
     /// Returns the command that ends an owner at a node with this vote. `has_votes`: some node has a vote.
     fn release(&self, release: &OwnerRelease<'_>, vote: &NodeVote, has_votes: bool) -> Command {
         let owner = (&*release.owner, release.units);
-        // A node without a vote may have the owner in its queue.
+        // A node without a vote may have the owner in its queue. So may one that executes an earlier request later.
         let has_vote = vote.until.is_some();
+        let may_wait = !has_vote || vote.settles_at > AT_ONCE;
         match release.how {
             How::Keep(life, used) if has_vote || !has_votes => {
                 // The node answered the first fence, so its record stays there at least.
@@ -337,7 +338,7 @@ impl QuorumState {
                 let give_back = used
                     .zip(vote.reserved)
                     .map(|(used, reserved)| NodeGiveBack { used, reserved });
-                node_request::release(release.lock, owner, give_back, !has_vote)
+                node_request::release(release.lock, owner, give_back, may_wait)
             }
         }
     }
@@ -359,5 +360,31 @@ impl Tally {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::quorum::majority;
+
+    #[test]
+    fn what_is_certain_has_a_result() {
+        for nodes in 1..=6 {
+            let needed = majority(nodes);
+            for number in 0..(nodes + 1).pow(3) {
+                let digit = |place| number / (nodes + 1usize).pow(place) % (nodes + 1);
+                let tally = Tally {
+                    have_nothing: digit(0),
+                    released: digit(1),
+                    removed: digit(2),
+                    ..Tally::default()
+                };
+                if tally.settled() <= nodes && tally.is_certain(nodes, needed) {
+                    let result = tally.result(nodes, needed);
+                    assert!(result.is_some(), "{number} of {nodes} nodes");
+                }
+            }
+        }
     }
 }

@@ -49,7 +49,7 @@ impl QuorumState {
             .on_drop_behavior(OnPoolDropBehavior::DiscardPendingScheduled)
             .thread_name_pattern("leasehold-nodes-{}")
             .build();
-        // No process may have a longer lease, unless the delay is turned off.
+        // If all processes have one delay, no lease is longer, unless the delay is turned off.
         let longest_lease = settings.restart_delay().max(settings.options.lease);
         Arc::new_cyclic(|weak_self| Self {
             needed: majority(nodes.len()),

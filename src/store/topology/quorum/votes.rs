@@ -115,7 +115,7 @@ impl NodeVote {
 }
 
 impl Votes {
-    /// Makes an empty table. Until such a lease must be over, a node may have an owner that has no record.
+    /// Makes an empty table. A node may have an owner without a record for at most `unknown_lease`.
     pub(super) fn new(unknown_lease: Duration) -> Self {
         Self {
             table: Mutex::default(),
@@ -135,7 +135,7 @@ impl Votes {
         let mut table = self.table.lock();
         if table.owners.len() >= table.sweep_at.max(FIRST_SWEEP) {
             // A lease whose release was given up leaves its votes here. So does a claim.
-            let lasts = |vote: &NodeVote| vote.until.is_some_and(|until| until > now);
+            let lasts = |vote: &NodeVote| vote.until.max(vote.settles_at) > Some(now);
             table.owners.retain(|_, record| {
                 record.votes.iter().any(lasts) || record.left_until.is_some_and(|until| until > now)
             });
