@@ -57,9 +57,11 @@ impl Way {
     }
 }
 
-/// Returns a manager that waits for a node for at most three seconds.
+/// How long a [`hasty`] manager waits for a node.
+const TIMEOUT: Duration = secs(3);
+
 fn hasty(nodes: &Nodes) -> LockManager {
-    build(nodes.builder().node_timeout(secs(3)).lease(LONG))
+    build(nodes.builder().node_timeout(TIMEOUT).lease(LONG))
 }
 
 /// Fails these nodes in each phase of a lock. One manager holds the lock and another waits.
@@ -533,12 +535,14 @@ fn releases_that_a_node_has_missed_reach_it_later_and_of_too_many_some_are_dropp
     let read = locks.rwlock("read").read().expect("it is free");
     let hung = &nodes.servers()[2];
     hung.pause();
-    let begun = Instant::now();
+    let mut slow = 0;
     for guard in guards {
+        let begun = Instant::now();
         guard.expect("it is free").release().expect("two had it");
+        slow += usize::from(begun.elapsed() >= TIMEOUT);
     }
     read.release().expect("two had it");
-    assert!(begun.elapsed() < secs(20), "{:?}", begun.elapsed());
+    assert!(slow < NAMES / 100, "{slow} of them waited for the node");
     let warning = warnings.recv_timeout(PATIENCE).expect("some are dropped");
     assert_eq!(warning.level, Level::Warn);
     hung.resume();
