@@ -5,7 +5,7 @@
 //! that.
 
 use std::ops::{Add, Sub};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The longest sleep of a thread. While the machine is suspended, this clock goes on, but the time of a sleep does not. So a
 /// thread looks at the clock at least as often, and notices a resume.
@@ -57,6 +57,12 @@ pub(crate) const fn ms_rounded_up(length: Duration) -> u64 {
     // `Duration::as_millis` divides a number of 128 bits.
     let part = length.subsec_nanos().div_ceil(1_000_000) as u64;
     length.as_secs().saturating_mul(1_000).saturating_add(part)
+}
+
+/// Returns this process's wall-clock time, in µs since 1970. Only fences depend on it.
+pub(crate) fn clock_us() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(1, |since| u64::try_from(since.as_micros()).unwrap_or(1))
 }
 
 /// A source of the current time. Tests use a clock that they move.

@@ -159,8 +159,8 @@
 //! | 9 | each node of a [cluster](LockManager::cluster); `ROLE` and `INFO` are for [`list`](LockManager::list) |
 //!
 //! A process that waits for a mutex believes a message that has its nonce: it then holds the mutex. Redis keeps the nonce
-//! beside the lock, in the key that ends in `waiters`. So a user that may read that key and publish on the channels can
-//! forge a grant.
+//! beside the lock, in the key that ends in `waiters`. So a user that may read that key (or `MONITOR`, `SLOWLOG` and the
+//! files of the server) and publish on the channels can forge a grant. A user that may only subscribe and publish cannot.
 //!
 //! This line is for each sentinel:
 //!

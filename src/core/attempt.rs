@@ -26,8 +26,8 @@
 //! | `Sent`, an acquire | failed after a part was executed | `Ask` | the same |
 //! | `Sent`, an acquire | granted, but too few replicas confirmed it | `Ask`, new owner | abandon the owner, back off |
 //! | `Sent`, a take-over | failed, outcome unknown or partly executed | `Ask`, new owner | abandon both owners, back off |
-//! | `Ask` | granted by message, as the tables below allow it | `Granted` | done |
-//! | any but `Granted` | granted by message otherwise | | as woken |
+//! | `Ask` | a message that grants the lock, as the tables below allow it | `Granted` | done |
+//! | any but `Granted` | any other message | | as woken |
 //! | any but `Granted` | go, woken, but the thread's time is over | the same | done: the next thread may continue the attempt |
 //!
 //! Backing off means to sleep, unless the failure ends the attempt (the table in `patience`). An answer to another
@@ -46,13 +46,14 @@
 //! | 1 | sends a request that queues: it carries a new nonce, and so allows a grant by message |
 //! | 2 | gets the reply "held", or no reply: only a grant with this nonce counts from now on. The reply says that no earlier grant to this owner stands. |
 //! | 3 | gets a message with that nonce: the hand-over came after the request was sent. So the lease lasts for the pickup window from that time. |
+//! | 4 | gets any message, or goes on in another thread: no message counts until the next request. Every client that may subscribe has seen the nonce of a message. |
 //!
 //! In these cases the attempt does not use the message. It asks, and Redis finds its owner as the holder:
 //!
 //! | case | because |
 //! | --- | --- |
 //! | so little of the pickup window is left that the lease would be at risk, or that three round trips of the link take longer | the lease could end before its first renewal |
-//! | another thread drives the attempt now, with other terms | the record of the waiter has the terms before |
+//! | another thread drives the attempt now | the record of the waiter has the terms of the thread before |
 //! | other threads of this process wait | a grant by message has one fence, and a reply brings enough for them |
 //!
 //! The attempt ends with the grant. So it uses one message at most, and none after a grant by reply. A release or a
@@ -94,7 +95,8 @@ pub(crate) struct Attempt {
     units: u32,
     state: AttemptState,
     patience: Patience,
-    /// The last grant by message that was allowed and may come, and when the request was sent that allowed it.
+    /// The last grant by message that was allowed and may come, and when the request was sent that allowed it. The first
+    /// message ends it.
     allowed_grant: Option<(Box<AllowedGrant>, Time)>,
     /// The owner before this one, if too few replicas confirmed its grant. Its key stays until it is withdrawn.
     former_owner: Option<Arc<str>>,
@@ -208,11 +210,15 @@ impl Attempt {
         let state = std::mem::replace(&mut self.state, AttemptState::Granted);
         let (state, step) = match input {
             // Granted by message, as the tables at the top allow it; otherwise as woken.
-            Input::GrantedByMessage(message) => match self.accept(&state, message, context) {
+            Input::Message(message) => match self.accept(&state, message, context) {
                 Some(grant) => (AttemptState::Granted, Step::Granted(grant)),
                 None => self.go_on(state, context),
             },
-            Input::Go | Input::Woken => self.go_on(state, context),
+            Input::Go => {
+                self.allowed_grant = None;
+                self.go_on(state, context)
+            }
+            Input::Woken => self.go_on(state, context),
             Input::Replied {
                 sent,
                 reply,
@@ -496,13 +502,16 @@ impl Attempt {
         )
     }
 
-    /// Returns the grant of a message. Returns `None` if the attempt must not use it.
+    /// Returns the grant of a message. Returns `None` if the attempt must not use it. Every message ends what the last
+    /// request allowed.
     fn accept(
-        &self,
+        &mut self,
         state: &AttemptState,
-        message: GrantMessage,
+        message: Option<GrantMessage>,
         context: &StepContext<'_>,
     ) -> Option<Grant> {
+        let (allowed, sent) = self.allowed_grant.take()?;
+        let message = message?;
         let AttemptState::Ask {
             in_redis,
             from: None,
@@ -510,12 +519,10 @@ impl Attempt {
         else {
             return None;
         };
-        let (allowed, sent) = self.allowed_grant.as_ref()?;
         let lease = context.call.terms.lease();
         let kept_for = allowed.pickup_window.min(lease);
-        let deadline = valid_until(*sent, kept_for);
+        let deadline = valid_until(sent, kept_for);
         let is_usable = message.nonce == allowed.nonce
-            && allowed.terms == context.call.terms
             && (message.fence > 0) == context.call.terms.fencing
             && !context.crowded
             && context.now + at_risk_below(kept_for).max(context.round_trip * 3) <= deadline;
@@ -525,7 +532,7 @@ impl Attempt {
             fences: u64::from(context.call.terms.fencing),
             quantum: allowed.quantum,
             rest: Vec::new(),
-            sent: *sent,
+            sent,
             deadline,
             pickup_window: (kept_for < lease).then_some(kept_for),
             is_by_message: true,
@@ -545,7 +552,6 @@ impl Attempt {
         }
         Some(Box::new(AllowedGrant {
             nonce: Nonce::new(context.call.rng),
-            terms: context.call.terms,
             quantum: context.quantum,
             pickup_window: context.call.pickup_window,
         }))

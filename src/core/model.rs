@@ -280,7 +280,7 @@ impl World {
     /// Returns the input after a sleep: the message for this owner, if one has come.
     fn woken(&mut self, who: usize, owner: &Arc<str>) -> Input {
         match self.processes[who].message.take() {
-            Some((named, Some(grant))) if named == *owner => Input::GrantedByMessage(grant),
+            Some((named, grant)) if named == *owner => Input::Message(grant),
             _ => Input::Woken,
         }
     }

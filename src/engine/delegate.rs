@@ -25,7 +25,7 @@ use std::mem;
 use std::time::Duration;
 
 use crate::cancel::Cancel;
-use crate::clock::Time;
+use crate::clock::{Time, clock_us};
 use crate::core::attempt::{Attempt, CallContext, Grant, Input, Step, StepContext};
 use crate::core::queue::GrantedTo;
 use crate::core::{fence, pickup};
@@ -33,10 +33,10 @@ use crate::engine::call::NotAcquired;
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::lock_notes::LastReply;
 use crate::engine::process_lease::{Entry, Hold, ProcessLease, Signal};
-use crate::engine::wakeup::{Message, Waker};
+use crate::engine::wakeup::Waker;
 use crate::engine::way_in::WayIn;
 use crate::error::{Error, Failure, FailureKind, Result};
-use crate::message::{LockKind, Reply, Verb};
+use crate::message::{GrantMessage, LockKind, Reply, Verb};
 use crate::sync::{Arc, Ordering};
 
 impl<'a> WayIn<'a> {
@@ -349,12 +349,10 @@ impl<'w, 'a> Delegate<'w, 'a> {
             return Input::Woken;
         };
         self.message_at.get_or_insert_with(|| client.now());
-        match message {
-            Message::Grant(grant) if leases.renewal.is_ready(client.now()) => {
-                Input::GrantedByMessage(grant)
-            }
-            Message::Grant(_) | Message::Ask => Input::Woken,
-        }
+        let is_usable = |grant: &GrantMessage| {
+            leases.renewal.is_ready(client.now()) && !grant.is_ahead_of(clock_us())
+        };
+        Input::Message(message.grant().filter(is_usable))
     }
 
     /// Begins another quantum of the offered lease, with a guard for this thread. Returns `None` if the lease has

@@ -114,7 +114,7 @@ struct Sleeper {
     thread: Thread,
     /// Whether the thread was woken since its last sleep.
     woken: AtomicBool,
-    /// The last message for its owner since its last sleep.
+    /// The first grant for its owner since its last sleep, or else another message.
     message: Mutex<Option<Message>>,
 }
 
@@ -125,6 +125,16 @@ pub(super) enum Message {
     Ask,
     /// Redis has given the lock to the owner.
     Grant(GrantMessage),
+}
+
+impl Message {
+    /// Returns the grant, if the message is one.
+    pub(super) fn grant(self) -> Option<GrantMessage> {
+        match self {
+            Self::Ask => None,
+            Self::Grant(grant) => Some(grant),
+        }
+    }
 }
 
 /// A delegate's registration. Dropping it ends the registration.
@@ -247,7 +257,7 @@ impl Wakeup {
     fn wake(&self, owner: &str, message: Message) {
         let sleeper = self.register.lock().sleepers.get(owner).cloned();
         if let Some(sleeper) = sleeper {
-            *sleeper.message.lock() = Some(message);
+            sleeper.take_in(message);
             sleeper.wake();
         }
     }
@@ -390,6 +400,15 @@ impl Wakeup {
 }
 
 impl Sleeper {
+    /// Keeps a message for the delegate. A later message never replaces a grant: every client that may subscribe has
+    /// seen the nonce by then.
+    fn take_in(&self, message: Message) {
+        let mut kept = self.message.lock();
+        if kept.is_none_or(|kept| kept == Message::Ask) {
+            *kept = Some(message);
+        }
+    }
+
     fn wake(&self) {
         self.woken.store(true, Ordering::Release);
         self.thread.unpark();
@@ -397,8 +416,8 @@ impl Sleeper {
 }
 
 impl Waker {
-    /// Sleeps until the thread is woken, for at most `limit` and at most a second. Returns the last message for the owner,
-    /// if one came.
+    /// Sleeps until the thread is woken, for at most `limit` and at most a second. Returns the message for the owner, if
+    /// one came.
     pub(super) fn wait(&self, limit: Duration) -> Option<Message> {
         if !self.sleeper.woken.load(Ordering::Acquire) && !limit.is_zero() {
             thread::park_timeout(limit.min(LONGEST_SLEEP));
@@ -459,6 +478,25 @@ mod tests {
         ) -> Result<(), Failure> {
             (self.0)(hear)
         }
+    }
+
+    #[test]
+    fn a_later_message_replaces_no_grant() {
+        let wakeup = Arc::new(new_wakeup());
+        let mut waker = None;
+        wakeup.register(&mut waker, &"owner".into());
+        let waker = waker.expect("it is registered");
+        let nonce = "0123456789abcdef".repeat(2);
+        let heard = |fences: &[&str]| {
+            for fence in fences {
+                let text = ["owner ", &nonce, fence].concat();
+                wakeup.message("leasehold:its own", text.trim_end().as_bytes());
+            }
+            waker.wait(Duration::ZERO)?.grant().map(|grant| grant.fence)
+        };
+        assert_eq!(heard(&[""]), None);
+        assert_eq!(heard(&["", " 7", " 9", ""]), Some(7));
+        assert_eq!(heard(&[" 9"]), Some(9), "the next sleep begins anew");
     }
 
     #[test]

@@ -6,6 +6,9 @@
 //! 3. The waiter holds the mutex when it reads that message. The nonce proves that step 2 came after the request was
 //!    sent, because no earlier message shows anything of it. So the lease lasts at least for the pickup window from then, by any clock.
 //!
+//! Step 2 shows the nonce to every client that may subscribe. So the waiter believes only the first message after a
+//! request, and none whose fence is far ahead of its clock.
+//!
 //! Another message is the owner alone. Its waiter asks Redis for the lock.
 //!
 //! A Redis user that may read the record of a waiter, and may publish, can forge a grant.
@@ -23,6 +26,9 @@ pub(crate) struct Nonce([u64; 2]);
 
 /// The number of hexadecimal digits of a nonce.
 const NONCE_DIGITS: usize = 32;
+
+/// How far the fence of a message may be ahead of this process's clock, in µs. Fences follow the clock of the server.
+const MOST_AHEAD_US: u64 = 60_000_000;
 
 impl fmt::Display for Nonce {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -63,6 +69,11 @@ pub(crate) struct GrantMessage {
 }
 
 impl GrantMessage {
+    /// Returns whether the fence is so far ahead of `clock_us`, this process's time in µs, that the waiter must ask Redis.
+    pub(crate) fn is_ahead_of(&self, clock_us: u64) -> bool {
+        self.fence > clock_us.saturating_add(MOST_AHEAD_US)
+    }
+
     /// Reads a message on the channel of this process. Returns the owner that it names, and the grant if it is one. A
     /// message that cannot be read as a grant is none: its owner asks Redis.
     pub(crate) fn of(payload: &[u8]) -> Option<(&str, Option<Self>)> {
@@ -122,6 +133,24 @@ mod tests {
                 Some(("lh1:u:l", None)),
                 "{rest}"
             );
+        }
+    }
+
+    #[test]
+    fn a_fence_may_be_a_minute_ahead_of_the_clock() {
+        let now = 1_800_000_000_000_000;
+        for (fence, is_ahead) in [
+            (0, false),
+            (now, false),
+            (now + MOST_AHEAD_US, false),
+            (now + MOST_AHEAD_US + 1, true),
+            (LARGEST_FENCE, true),
+        ] {
+            let grant = GrantMessage {
+                nonce: nonce(),
+                fence,
+            };
+            assert_eq!(grant.is_ahead_of(now), is_ahead, "{fence}");
         }
     }
 

@@ -147,6 +147,122 @@ fn a_message_without_the_nonce_grants_nothing() {
     drop(waiting.end().expect("it is handed over"));
 }
 
+/// Makes a Redis user that may subscribe and publish, and has no right to any key.
+fn forger_at(server: &Server) -> redis::Connection {
+    let rights = "on nopass resetkeys resetchannels &leasehold:* -@all +@pubsub";
+    let user = ["ACL", "SETUSER", "forger"].into_iter();
+    let () = server
+        .raw()
+        .ask(&user.chain(rights.split(' ')).collect::<Vec<_>>());
+    let url = server.url().replacen("redis://", "redis://forger:any@", 1);
+    let client = redis::Client::open(url).expect("a URL");
+    let connection = client.get_connection().expect("the user may log in");
+    let limit = connection.set_read_timeout(Some(PATIENCE));
+    limit.expect("a limit");
+    connection
+}
+
+/// The channel of a grant by message, and the parts of the message.
+struct Heard {
+    channel: String,
+    owner: String,
+    nonce: u128,
+    fence: u64,
+}
+
+/// Waits for the message of the next grant.
+fn hear(messages: &mut redis::PubSub<'_>) -> Heard {
+    loop {
+        let message = messages.get_message().expect("a message comes");
+        let text: String = message.get_payload().expect("it is text");
+        if let [owner, nonce, fence] = text.split(' ').collect::<Vec<_>>()[..] {
+            return Heard {
+                channel: message.get_channel_name().into(),
+                owner: owner.into(),
+                nonce: u128::from_str_radix(nonce, 16).expect("it is hexadecimal"),
+                fence: fence.parse().expect("a number"),
+            };
+        }
+    }
+}
+
+impl Heard {
+    /// Publishes a forged grant to the same owner.
+    fn forge(&self, user: &mut redis::Connection, nonce: u128, fence: u64) {
+        let forged = format!("{} {nonce:032x} {fence}", self.owner);
+        let publish = redis::cmd("PUBLISH")
+            .arg(&self.channel)
+            .arg(forged)
+            .exec(user);
+        publish.expect("the user may publish");
+    }
+}
+
+/// The waiter is stopped, so it uses no message, and asks again under the same owner.
+#[test]
+fn a_user_without_rights_to_keys_cannot_guess_the_next_nonce() {
+    let server = Server::start();
+    let (raw, name) = (server.raw(), "guessed");
+    let mut stopped = Child::start(raw.url(), "");
+    let holder = manager(raw.url()).lock(name).expect("it is free");
+    stopped.say(format_args!("lock {name}"));
+    raw.wait_until_queued(name, 1);
+    let (mut listens, mut forger) = (forger_at(&server), forger_at(&server));
+    let mut messages = listens.as_pubsub();
+    messages
+        .psubscribe("leasehold:*")
+        .expect("it may subscribe");
+    stopped.pause();
+    holder.release().expect("it is held");
+    let heard = hear(&mut messages);
+    let next = manager(raw.url()).try_lock_for(name, PATIENCE);
+    let next = next.expect("Redis replies").expect("the window ends");
+    stopped.resume();
+    raw.wait_until_queued(name, 1);
+    assert_eq!(raw.queue(name), [&*heard.owner], "the owner is the same");
+    // Either half could have been a counter.
+    for step in [0, 1, 2, 1 << 64, 2 << 64] {
+        let guess = heard.nonce.wrapping_add(step);
+        heard.forge(&mut forger, guess, heard.fence + 1_000_000);
+        // The message makes the waiter ask. So it has heard it.
+        raw.wait_until_polled(name, &heard.owner);
+    }
+    assert_eq!(raw.owner(name).as_deref(), Some(next.owner()));
+    let fence = next.fence();
+    next.release().expect("it is the only holder");
+    let own = stopped.locked();
+    let largest: u64 = raw
+        .get(&fence_of(name))
+        .expect("it is kept")
+        .parse()
+        .expect("a fence");
+    assert!(fence < own && own <= largest, "{own}");
+}
+
+/// The waiter is stopped while the grant and its forged copies arrive. It has the lock, and it uses the true fence.
+#[test]
+fn a_forged_copy_of_a_grant_changes_no_fence() {
+    let server = Server::start();
+    let (raw, name) = (server.raw(), "copied");
+    let mut stopped = Child::start(raw.url(), "");
+    let holder = manager(raw.url()).lock(name).expect("it is free");
+    stopped.say(format_args!("lock {name}"));
+    raw.wait_until_queued(name, 1);
+    let (mut listens, mut forger) = (forger_at(&server), forger_at(&server));
+    let mut messages = listens.as_pubsub();
+    messages
+        .psubscribe("leasehold:*")
+        .expect("it may subscribe");
+    stopped.pause();
+    holder.release().expect("it is held");
+    let heard = hear(&mut messages);
+    for ahead in [1_000_000, 1_000_000_000_000] {
+        heard.forge(&mut forger, heard.nonce, heard.fence + ahead);
+    }
+    stopped.resume();
+    assert_eq!(stopped.locked(), heard.fence);
+}
+
 #[test]
 fn nobody_sees_a_nonce() {
     let raw = shared();

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::step::EndedOwner;
 use crate::clock::Time;
-use crate::config::Terms;
 use crate::message::Nonce;
 use crate::sync::Arc;
 
@@ -64,7 +63,6 @@ pub(super) struct Sent {
 #[derive(Debug)]
 pub(super) struct AllowedGrant {
     pub(super) nonce: Nonce,
-    pub(super) terms: Terms,
     /// The quantum of the lease.
     pub(super) quantum: Duration,
     pub(super) pickup_window: Duration,

@@ -70,10 +70,10 @@ pub(crate) enum Input {
         failure: Failure,
         cut_short: bool,
     },
-    /// A sleep is over, by a message or by time.
+    /// A sleep is over, without a message.
     Woken,
-    /// A sleep is over, by a message that grants the lock.
-    GrantedByMessage(GrantMessage),
+    /// A sleep is over, by a message. `None`: the message grants nothing, or its grant must not be used.
+    Message(Option<GrantMessage>),
 }
 
 /// The next thing to do for the thread that drives the attempt. All but the first two end its call.

@@ -39,7 +39,7 @@ impl Scene {
 
     /// Takes a message in. Returns the grant if the attempt uses it, and otherwise nothing: it asks.
     fn message(&mut self, grant: GrantMessage) -> Option<Grant> {
-        match self.step(Input::GrantedByMessage(grant)) {
+        match self.step(Input::Message(Some(grant))) {
             Step::Granted(grant) => Some(grant),
             Step::Send(_) => None,
             other => panic!("{other:?}"),
@@ -143,12 +143,35 @@ fn a_request_that_was_not_sent_ends_nothing() {
     assert_eq!(grant.sent, START);
 }
 
+/// Its call may have other terms than the record of the waiter. This thread asks at once, so it loses nothing.
 #[test]
-fn a_message_for_other_terms_is_not_used() {
+fn a_message_is_not_used_by_the_next_thread() {
     let mut scene = scene();
     let message = scene.queue();
-    scene.lease *= 2;
-    assert!(scene.message(message).is_none(), "another thread drives it");
+    scene.send(Input::Go);
+    scene.failed(FailureKind::Unavailable, Outcome::NotExecuted);
+    assert!(scene.message(message).is_none());
+}
+
+/// Every client that may subscribe has seen the nonce of a message.
+#[test]
+fn a_message_ends_what_the_last_request_allowed() {
+    let other = GrantMessage {
+        nonce: Nonce::new(&SystemRng::new()),
+        fence: FENCE,
+    };
+    for first in [None, Some(other)] {
+        let mut scene = scene();
+        let message = scene.queue();
+        let Step::Send(_) = scene.step(Input::Message(first)) else {
+            panic!("it asks");
+        };
+        sleep_of(
+            scene.failed(FailureKind::Unavailable, Outcome::NotExecuted),
+            scene.now,
+        );
+        assert!(scene.message(message).is_none(), "{first:?}");
+    }
 }
 
 #[test]

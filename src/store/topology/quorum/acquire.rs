@@ -15,9 +15,9 @@
 //! connection of a request without an answer was closed, the node may still execute that request, also after an answer
 //! to a repeat. Then the withdrawal is not final.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use crate::clock::{Clock, SystemClock, Time};
+use crate::clock::{Clock, SystemClock, Time, clock_us};
 use crate::core::lease::valid_until;
 use crate::core::quorum::{Chosen, Reserved, ReservedByName, Verdict, Vote, choose, verdict};
 use crate::error::{Failure, Outcome};
@@ -410,10 +410,4 @@ fn enough(needed: usize, votes: &[Option<Vote>], failures: &[Option<Failure>]) -
 fn reaches(records: &[u64], fences: &[u64]) -> bool {
     let mut pairs = records.iter().zip(fences);
     records.len() == fences.len() && pairs.all(|(record, fence)| record >= fence)
-}
-
-/// Returns this process's time, in µs since 1970. Only fences depend on it: a node follows it by at most a second.
-pub(super) fn clock_us() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(1, |since| u64::try_from(since.as_micros()).unwrap_or(1))
 }

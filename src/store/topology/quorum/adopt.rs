@@ -6,12 +6,12 @@
 //! | the detached owner has no majority any more | the new owner is withdrawn; the claim is lost |
 //! | fewer answers | the nodes that adopted it take the detached owner back, so that the claim can be adopted later. A node that cannot be asked to may keep the new owner. No release is sent to it, because it must not free the lock. The caller asks under the same owner again, which that node grants. |
 
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{Clock, SystemClock, clock_us};
 use crate::error::{Failure, Outcome};
 use crate::message::{Adopt, Ask, Gone, LockKind, Reply};
 use crate::name::{LockKey, Target};
 use crate::script::quorum::{self as node_request, LockId};
-use crate::store::topology::quorum::acquire::{Ballot, clock_us};
+use crate::store::topology::quorum::acquire::Ballot;
 use crate::store::topology::quorum::round::{Enough, QuorumCall, Recipients};
 use crate::sync::Arc;
 
