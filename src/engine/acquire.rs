@@ -77,7 +77,7 @@ impl<'a> WayIn<'a> {
                 });
                 (Arc::clone(entry), arrival, counted)
             });
-        let attempt = match (arrival, waiter) {
+        let (attempt, _counted) = match (arrival, waiter) {
             (Arrival::Hold(hold), _) => {
                 if hold.process_lease.linger.is_some() {
                     leases.lingers.note_not_idle(&hold.process_lease);
@@ -90,14 +90,13 @@ impl<'a> WayIn<'a> {
                 self.count_wait(|| leases.holder(&entry.lock()));
                 match self.wait(&entry, number, &waiter)? {
                     ControlFlow::Break(guard) => return Ok(guard),
-                    ControlFlow::Continue(attempt) => attempt,
+                    ControlFlow::Continue((attempt, counted)) => (attempt, Some(counted)),
                 }
             }
             (Arrival::Queued(_), None) => unreachable!("a queued thread has its waiter"),
-            (Arrival::Delegate(None), _) => Box::new(self.attempt(Attempt::new)),
-            (Arrival::Delegate(Some(idle)), _) => Box::new(self.take_over_idle(&idle)),
+            (Arrival::Delegate(None), _) => (Box::new(self.attempt(Attempt::new)), counted),
+            (Arrival::Delegate(Some(idle)), _) => (Box::new(self.take_over_idle(&idle)), counted),
         };
-        let _counted = counted.unwrap_or_else(|| leases.count_busy());
         let context = self.call_context(&entry);
         Delegate::new(self, &entry, attempt, &context).run()
     }

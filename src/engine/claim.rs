@@ -105,6 +105,7 @@ impl GuardInner {
         }
         // The claim has the lock, unless the guard was lost before, or the process is a forked child.
         let mut has_lock = false;
+        self.finished = true;
         if let Ok((status, Some(_))) = self.end_hold(HoldEnd::Detach) {
             self.leases.let_next_thread_ask(&self.process_lease.entry);
             has_lock = matches!(status, LeaseStatus::Live(_));

@@ -374,7 +374,10 @@ impl<'w, 'a> Delegate<'w, 'a> {
         drop(self.waker);
         let next = self.entry.lock().queue.delegate_left();
         match next {
-            Some(waiter) => waiter.send(Signal::Delegate(Some(self.attempt))),
+            Some(waiter) => {
+                self.way_in.leases.count_busy().pass_on();
+                waiter.send(Signal::Delegate(Some(self.attempt)));
+            }
             None => self.way_in.abandon(self.entry, *self.attempt),
         }
     }

@@ -27,14 +27,15 @@ use crate::sync::Arc;
 impl GuardInner {
     /// Ends this writer's hold, and returns a reader's. Blocks until Redis has replied to one request.
     pub(crate) fn downgrade(mut self) -> Result<Self> {
-        let (status, release_task) = self.end_hold(HoldEnd::Detach)?;
+        self.finished = true;
+        let (status, unreleased) = self.end_hold(HoldEnd::Detach)?;
         if let LeaseStatus::Lost(cause) = status {
-            if release_task.is_some() {
+            if unreleased.is_some() {
                 self.leases.let_next_thread_ask(&self.process_lease.entry);
             }
             return Err(Error::Lost(self.lost(cause)));
         }
-        let Some(release_task) = release_task else {
+        let Some((release_task, _counted)) = unreleased else {
             // The lease was lost before its guard ended.
             return Err(Error::Lost(self.lost(LostCause::Expired)));
         };

@@ -10,7 +10,7 @@ use crate::core::lease::{LeaseStatus, drift};
 use crate::core::release_task::ReleaseTask;
 use crate::engine::cold_state::LossListener;
 use crate::engine::hold_limit::HoldLimits;
-use crate::engine::leases::Leases;
+use crate::engine::leases::{CountedBusy, Leases};
 use crate::engine::process_lease::{Hold, ProcessLease};
 use crate::engine::release::HoldEnd;
 use crate::error::{Error, Failure, FailureKind, Lost, LostCause, Outcome, Result};
@@ -226,18 +226,18 @@ impl GuardInner {
 
     /// Does all steps of [`super::release`], unless this guard has ended before.
     fn end(&mut self) -> Result<()> {
-        if self.finished {
+        if std::mem::replace(&mut self.finished, true) {
             return Ok(());
         }
-        let (status, release_task) = self.end_hold(HoldEnd::Release)?;
+        let (status, unreleased) = self.end_hold(HoldEnd::Release)?;
         let (leases, entry) = (&self.leases, &self.process_lease.entry);
-        let released = match release_task {
+        let released = match unreleased {
             None => Ok(None),
-            Some(release_task) if leases.client.settings.background_release => {
+            Some((release_task, _counted)) if leases.client.settings.background_release => {
                 leases.release_later(entry, release_task);
                 Ok(None)
             }
-            Some(release_task) => {
+            Some((release_task, _counted)) => {
                 let deadline = leases.client.deadline(None);
                 let result = leases.send_release(entry, release_task, deadline);
                 leases.let_next_thread_ask(entry);
@@ -260,10 +260,12 @@ impl GuardInner {
         }
     }
 
-    /// Does steps 1 to 3 of [`super::release`]. Returns the status of the lease at its end. Also returns the release task, if the caller must do
-    /// the next steps.
-    pub(super) fn end_hold(&mut self, mode: HoldEnd) -> Result<(LeaseStatus, Option<ReleaseTask>)> {
-        self.finished = true;
+    /// Does steps 1 to 3 of [`super::release`], once. Returns the status of the lease at its end. Also returns the release
+    /// task, if the caller must do the next steps.
+    pub(super) fn end_hold(
+        &self,
+        mode: HoldEnd,
+    ) -> Result<(LeaseStatus, Option<(ReleaseTask, CountedBusy<'_>)>)> {
         if self.leases.client.is_forked() {
             // This raises the reference count, so that the child never drops its copy of the leases.
             std::mem::forget(Arc::clone(&self.leases));
@@ -284,13 +286,13 @@ impl GuardInner {
         self.leases
             .client
             .count_end(&self.process_lease, self.fence, now, held);
-        let (status, release_task) = self.leases.end_hold(&self.process_lease, now, mode);
+        let (status, unreleased) = self.leases.end_hold(&self.process_lease, now, mode);
         if let LeaseStatus::Lost(cause) = status {
             for listener in listeners {
                 listener.notify(cause);
             }
         }
-        Ok((status, release_task))
+        Ok((status, unreleased))
     }
 }
 

@@ -175,7 +175,7 @@ impl Timed for HoldLimit {
                     .leases
                     .end_hold(&self.process_lease, now, HoldEnd::MaxHold);
                 // The watch thread does no I/O, so the renewal thread sends the release.
-                if let (_, Some(release_task)) = ended {
+                if let (_, Some((release_task, _counted))) = ended {
                     self.leases
                         .release_later(&self.process_lease.entry, release_task);
                 }

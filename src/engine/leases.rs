@@ -80,8 +80,16 @@ impl Leases {
     }
 
     /// Counts the calling thread as busy until the returned value is dropped.
+    ///
+    /// A thread that takes an owner out of a queue to end it calls this before, or under the mutex of the name. It is busy
+    /// until Redis has replied, or another thread has the owner. So `close` misses no owner.
     pub(super) fn count_busy(&self) -> CountedBusy<'_> {
         self.client.busy_threads.fetch_add(1, Ordering::SeqCst);
+        CountedBusy(self)
+    }
+
+    /// Returns the count of a thread that another thread has counted already, by [`CountedBusy::pass_on`].
+    pub(super) fn counted_already(&self) -> CountedBusy<'_> {
         CountedBusy(self)
     }
 
@@ -123,6 +131,13 @@ impl Leases {
         if let Some(timer_key) = linger.and_then(|linger| linger.timer.lock().take()) {
             self.watch.deregister_timer(timer_key);
         }
+    }
+}
+
+impl CountedBusy<'_> {
+    /// Leaves the count to the thread that the calling thread sends an attempt to.
+    pub(super) fn pass_on(self) {
+        std::mem::forget(self);
     }
 }
 

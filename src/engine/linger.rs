@@ -53,9 +53,8 @@
 //! idle. The wakeup thread and `close` change that state first, and then look at each name under its mutex. So either the
 //! thread sees the change, or the lease is found idle.
 //!
-//! A lease that a thread has taken out of its queue is not idle any more, and `close` does not find it. So a thread counts as
-//! busy from before it takes an idle lease out, until Redis has replied to the release or the renewal thread has it. `close`
-//! waits for busy threads.
+//! A lease that a thread has taken out of its queue is not idle any more, and `close` does not find it. But that thread
+//! counts as busy ([`Leases::count_busy`]), and `close` waits for busy threads.
 
 use std::time::Duration;
 

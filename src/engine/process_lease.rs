@@ -52,7 +52,8 @@ pub(crate) struct WaitingThread {
 pub(crate) enum Signal {
     /// The thread holds the lock, since this time.
     Hold(Hold, Time),
-    /// The thread is the delegate now. It continues this attempt, or begins one.
+    /// The thread is the delegate now. It continues this attempt, and is counted as busy already. `None`: it begins an
+    /// attempt.
     Delegate(Option<Box<Attempt>>),
     /// The thread is the delegate now, because the try before it failed.
     AfterTry {

@@ -33,7 +33,7 @@ use crate::core::attempt::{Attempt, EndedOwner};
 use crate::core::lease::LeaseStatus;
 use crate::core::queue::{Finish, Health};
 use crate::core::release_task::{Next, ReleaseTask};
-use crate::engine::leases::Leases;
+use crate::engine::leases::{CountedBusy, Leases};
 use crate::engine::lock_notes::LastReply;
 use crate::engine::process_lease::{Entry, ProcessLease, Signal, WaitingThread};
 use crate::engine::watch::LossHandler;
@@ -56,14 +56,15 @@ pub(super) enum HoldEnd {
 impl Leases {
     /// Does step 3. Returns the status of the lease at its end. If the lock is still in Redis under its owner, returns a
     /// release task too. Then the caller must go on with [`release_later`](Leases::release_later), or with
-    /// [`send_release`](Leases::send_release) and [`let_next_thread_ask`](Leases::let_next_thread_ask).
+    /// [`send_release`](Leases::send_release) and [`let_next_thread_ask`](Leases::let_next_thread_ask). Until then the caller
+    /// counts as busy.
     pub(super) fn end_hold(
         self: &Arc<Self>,
         process_lease: &Arc<ProcessLease>,
         now: Time,
         mode: HoldEnd,
-    ) -> (LeaseStatus, Option<ReleaseTask>) {
-        let (status, finish, fence, now) = {
+    ) -> (LeaseStatus, Option<(ReleaseTask, CountedBusy<'_>)>) {
+        let (status, finish, fence, now, counted) = {
             let mut state = process_lease.entry.lock();
             // Read the clock again, because the wait for the mutex may have been long.
             let now = now.max(self.client.now());
@@ -95,9 +96,11 @@ impl Leases {
                     .notes
                     .note_last_reply(LastReply::Held(self.client.owner_of(process_lease)));
             }
-            (status, finish, fence, now)
+            let goes_on = matches!(finish, Finish::GoesOn(..) | Finish::Lingers(_));
+            let counted = (!goes_on).then(|| self.count_busy());
+            (status, finish, fence, now, counted)
         };
-        if !matches!(finish, Finish::GoesOn(..) | Finish::Lingers(_)) {
+        if counted.is_some() {
             self.count_loss_once(process_lease, status, fence);
         }
         let release_task = match finish {
@@ -121,8 +124,11 @@ impl Leases {
                     let from = self.ended_owner(process_lease, give_back, now);
                     let rng = self.owner_source(process_lease.linger.is_some());
                     let attempt = Attempt::take_over(rng, &self.client.settings.label, from);
+                    if let Some(counted) = counted {
+                        counted.pass_on();
+                    }
                     next.send(Signal::Delegate(Some(Box::new(attempt))));
-                    None
+                    return (status, None);
                 }
             }
             Finish::Release(give_back) => {
@@ -139,7 +145,7 @@ impl Leases {
                 None
             }
         };
-        (status, release_task)
+        (status, release_task.zip(counted))
     }
 
     /// Gives steps 4 and 5 to the renewal thread, and does step 6. A thread that asks for the name later takes the

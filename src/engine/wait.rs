@@ -20,14 +20,16 @@ use crate::clock::{LONGEST_SLEEP, Time};
 use crate::core::attempt::Attempt;
 use crate::engine::call::NotAcquired;
 use crate::engine::guard_inner::GuardInner;
+use crate::engine::leases::CountedBusy;
 use crate::engine::lock_notes::LastReply;
 use crate::engine::process_lease::{Entry, NameState, Signal, WaitingThread};
 use crate::engine::way_in::WayIn;
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
+use crate::random::Rng;
 use crate::store::LEAST;
 use crate::sync::{Arc, thread};
 
-impl WayIn<'_> {
+impl<'a> WayIn<'a> {
     /// Blocks until a signal comes, or the call must end. Breaks with the guard that another thread gave, or continues with
     /// the attempt of the delegate, which this thread is now.
     pub(super) fn wait(
@@ -35,23 +37,20 @@ impl WayIn<'_> {
         entry: &Arc<Entry>,
         number: u64,
         waiter: &WaitingThread,
-    ) -> Result<ControlFlow<GuardInner, Box<Attempt>>, NotAcquired> {
+    ) -> Result<ControlFlow<GuardInner, (Box<Attempt>, CountedBusy<'a>)>, NotAcquired> {
         match self.signal(entry, number, waiter)? {
             Signal::Hold(hold, since) => {
                 self.count_granted(&hold, since, false);
                 Ok(ControlFlow::Break(self.guard(hold, since)))
             }
-            Signal::Delegate(attempt) => {
-                let attempt = attempt.and_then(|attempt| {
-                    if attempt.is_for(self.call.units) {
-                        return Some(attempt);
-                    }
-                    self.clean_up_after(entry, *attempt);
-                    None
-                });
-                Ok(ControlFlow::Continue(attempt.unwrap_or_else(|| {
-                    Box::new(self.attempt(Attempt::after_waiting))
-                })))
+            Signal::Delegate(None) => Ok(self.begins(Attempt::after_waiting)),
+            Signal::Delegate(Some(attempt)) => {
+                let counted = self.leases.counted_already();
+                if attempt.is_for(self.call.units) {
+                    return Ok(ControlFlow::Continue((attempt, counted)));
+                }
+                self.clean_up_after(entry, *attempt);
+                Ok(self.begins(Attempt::after_waiting))
             }
             Signal::AfterTry { waits } => {
                 let begin = if waits {
@@ -59,12 +58,20 @@ impl WayIn<'_> {
                 } else {
                     Attempt::new
                 };
-                Ok(ControlFlow::Continue(Box::new(self.attempt(begin))))
+                Ok(self.begins(begin))
             }
             Signal::Held => Err(self.held(entry)),
             Signal::Failed(failure) => Err(self.call.failed(failure)),
             Signal::Closed => Err(Error::Closed.into()),
         }
+    }
+
+    /// Makes the thread a delegate with a new attempt.
+    fn begins<G>(
+        &self,
+        begin: impl FnOnce(&dyn Rng, &str, u32) -> Attempt,
+    ) -> ControlFlow<G, (Box<Attempt>, CountedBusy<'a>)> {
+        ControlFlow::Continue((Box::new(self.attempt(begin)), self.leases.count_busy()))
     }
 
     /// Sleeps until there is a signal, or leaves the queue and returns the reason.
