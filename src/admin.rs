@@ -1,6 +1,7 @@
 //! Methods for operators: they show the holders of a lock, and take it from one of them.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::iter;
 use std::time::Duration;
@@ -62,7 +63,9 @@ pub struct LockInfo {
 }
 
 /// One holder of a lock in Redis, as it was when it was read.
-#[derive(Clone, Debug, PartialEq)]
+///
+/// `Debug` shows only the length of a value of another library, because it may be a secret.
+#[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Holder {
     /// The owner, as the holder's guards return it by [`Lease::owner`](crate::Lease::owner), and as
@@ -86,6 +89,19 @@ pub struct Holder {
     /// The addresses of the nodes of a [quorum](LockManager::quorum) that name this holder. A holder that fewer than a
     /// majority of the nodes name does not have the lock, or is about to lose it. Empty for a single server.
     pub nodes: Vec<Arc<str>>,
+}
+
+impl fmt::Debug for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Holder")
+            .field("owner", &owner::shown(&self.owner))
+            .field("label", &self.label)
+            .field("fence", &self.fence)
+            .field("ttl", &self.ttl)
+            .field("mode", &self.mode)
+            .field("nodes", &self.nodes)
+            .finish()
+    }
 }
 
 impl LockInfo {

@@ -38,7 +38,8 @@ pub enum Event<'a> {
     Contended {
         /// The name of the lock.
         name: Cow<'a, str>,
-        /// The owner that held the lock when this process last knew.
+        /// The owner that held the lock when this process last knew. Of another library's value, its length: the value may
+        /// be a secret.
         holder: Option<Cow<'a, str>>,
     },
     /// A thread has a guard in a lease that this process had already. It got the guard in memory, without a request.

@@ -6,6 +6,8 @@
 //! An owner whose lease may linger is *recallable*: its UUID has version 8, and the first half of it is the same for all
 //! leases of a process ([`ProcessTag`]). So a script that finds the owner knows the channel of the process.
 
+use std::borrow::Cow;
+
 use once_cell::race::OnceBox;
 use uuid::Uuid;
 use uuid::fmt::Hyphenated;
@@ -25,6 +27,9 @@ pub(crate) const MARK: char = '!';
 /// number.
 const RECALLABLE: u8 = 8;
 
+/// The number of bytes that the scripts read of a value. An owner is shorter. `value.lua` has the same number.
+const MOST_OF_VALUE: usize = 256;
+
 /// The longest label, in bytes.
 pub(crate) const MAX_LABEL: usize = 128;
 
@@ -43,6 +48,25 @@ pub(crate) fn label(owner: &str) -> Option<&str> {
     });
     let fits = label.len() <= MAX_LABEL && label.chars().all(is_label);
     (is_unique && fits).then_some(label)
+}
+
+/// Returns whether this crate wrote the value that names this holder, as `is_ours` in `value.lua`.
+pub(crate) fn is_ours(holder: &str) -> bool {
+    holder.starts_with(OWNER_PREFIX) && holder.len() < MOST_OF_VALUE
+}
+
+/// Returns a holder as logs, events and errors show it. The value of another program may be a secret, so they show its
+/// length only.
+pub(crate) fn shown(holder: &str) -> Cow<'_, str> {
+    if is_ours(holder) {
+        return holder.into();
+    }
+    match holder.chars().count() {
+        length @ ..MOST_OF_VALUE => {
+            format!("a value of another client ({length} characters)").into()
+        }
+        _ => format!("a value of another client (at least {MOST_OF_VALUE} characters)").into(),
+    }
 }
 
 /// Returns a new owner, for one attempt to acquire a lock and for the lease that Redis grants to it.

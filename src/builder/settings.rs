@@ -274,6 +274,9 @@ impl Builder {
     /// Sets the text before every name in Redis: with `lock:`, the key of `orders` is `lock:orders`. At most 1,024
     /// bytes. Defaults to none.
     ///
+    /// Set one if other programs use the same database. If one of them writes a key `orders` without an expiry, a lock
+    /// called `orders` is held for ever.
+    ///
     /// # Example
     ///
     /// ```

@@ -481,8 +481,7 @@ impl Attempt {
         if let Some(over) = self.patience.end(context) {
             return over;
         }
-        // 4. Sleep until the next poll, or until the holder's lease expires. A lease that never expires, or is about to
-        //    expire, gives no time to wake up: poll.
+        // 4. Sleep until the next poll, or until the holder's lease expires.
         let poll = if request.channel == channel(context) {
             poll::pause(
                 &context.subscription,

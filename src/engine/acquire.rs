@@ -50,6 +50,7 @@ impl<'a> WayIn<'a> {
             call,
             arrived: client.now(),
             waits: false,
+            has_warned: false,
         };
         let acquired = way_in.enter();
         if let Err(why) = &acquired {

@@ -37,6 +37,7 @@ use crate::engine::wakeup::Waker;
 use crate::engine::way_in::WayIn;
 use crate::error::{Error, Failure, FailureKind, Result};
 use crate::message::{GrantMessage, LockKind, Reply, Verb};
+use crate::owner;
 use crate::sync::{Arc, Ordering};
 
 impl<'a> WayIn<'a> {
@@ -270,15 +271,20 @@ impl<'w, 'a> Delegate<'w, 'a> {
                 {
                     self.note_hand_over(message_at);
                 }
-                if let Reply::Held { holder, .. }
+                if let Reply::Held { ttl, holder }
                 | Reply::Outvoted {
                     holder: Some(holder),
+                    ttl,
                     ..
                 } = &answer.reply
                 {
                     if !self.attempt.is_former_owner(holder) {
-                        note_held(entry, client.now(), holder, verb.queues());
-                        self.way_in.count_wait(|| Some(Arc::clone(holder)));
+                        let shown = owner::shown(holder).into();
+                        note_held(entry, client.now(), &shown, verb.queues());
+                        self.way_in.count_wait(|| Some(shown));
+                        if ttl.is_none() && !owner::is_ours(holder) {
+                            self.way_in.warn_of_no_expiry();
+                        }
                     }
                 }
                 Input::Replied {

@@ -9,6 +9,7 @@ use crate::engine::client::Client;
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::leases::Leases;
 use crate::engine::process_lease::{Entry, Hold, ProcessLease};
+use crate::logging;
 use crate::random::Rng;
 use crate::sync::Arc;
 
@@ -20,6 +21,8 @@ pub(crate) struct WayIn<'a> {
     pub(super) arrived: Time,
     /// Whether the call has begun to wait for the lock.
     pub(super) waits: bool,
+    /// Whether the log has the warning that the holder has no expiry.
+    pub(super) has_warned: bool,
 }
 
 impl<'a> WayIn<'a> {
@@ -36,6 +39,16 @@ impl<'a> WayIn<'a> {
     /// Returns the result of a call that ends while another owner holds the lock.
     pub(super) fn held(&self, entry: &Entry) -> NotAcquired {
         NotAcquired::Held(self.leases.holder(&entry.lock()))
+    }
+
+    /// Warns once for each wait that the lock may stay held for ever.
+    pub(super) fn warn_of_no_expiry(&mut self) {
+        if self.call.until.is_some() && !std::mem::replace(&mut self.has_warned, true) {
+            logging::warning!(
+                "lock {:?}: the holder has no expiry; is this the key of another program? Set a prefix",
+                self.call.target.name()
+            );
+        }
     }
 
     /// Returns the source of the call's owners.

@@ -15,7 +15,8 @@ pub(crate) type Cause = Arc<dyn std::error::Error + Send + Sync>;
 /// The reason why a call failed.
 ///
 /// Every variant that concerns one lock names it. No message holds a password. A message does not repeat its
-/// [`source`](std::error::Error::source): a reporter prints the chain, and so does `{error:#}`.
+/// [`source`](std::error::Error::source): a reporter prints the chain, and so does `{error:#}`. `{error:?}` is the name of
+/// the variant and that chain.
 ///
 /// # What is retryable
 ///
@@ -59,7 +60,7 @@ pub(crate) type Cause = Arc<dyn std::error::Error + Send + Sync>;
 /// [`outage_limit`](crate::Builder::outage_limit). The first request of a call is not retried: its error is returned
 /// at once, unless the manager [waits through outages](crate::Builder::wait_through_outages), or the slot of
 /// the lock moves to another node of a [cluster](crate::LockManager::cluster).
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub enum Error {
     /// The manager is closed, or this process is a forked child of the process that built it.
@@ -90,7 +91,8 @@ pub enum Error {
         name: Arc<str>,
         /// The time for which the call waited.
         waited: Duration,
-        /// The owner that held the lock when this process last knew.
+        /// The owner that held the lock when this process last knew. Of another library's value, its length: the value may
+        /// be a secret. [`inspect`](crate::LockManager::inspect) returns it.
         holder: Option<Arc<str>>,
     },
     /// The request did not reach the server, or the server did not reply in time, or it cannot execute the request
@@ -239,6 +241,13 @@ impl Error {
             option,
             reason: reason.into(),
         }
+    }
+}
+
+impl fmt::Debug for Error {
+    /// Writes the variant and the text of `{:#}`, because a program that returns an error from `main` prints this.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {self:#}", self.kind())
     }
 }
 

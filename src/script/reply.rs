@@ -46,10 +46,7 @@ pub(super) fn grant(names: usize, fencing: bool, value: &Value) -> Option<Reply>
         Value::Int(_) => granted(value, &[], 0),
         Value::Array(parts) => match parts.as_slice() {
             [Value::Int(0), Value::Int(ttl), Value::BulkString(holder)] => Some(Reply::Held {
-                ttl: u64::try_from(*ttl)
-                    .ok()
-                    .filter(|ttl| *ttl > 0)
-                    .map(Duration::from_millis),
+                ttl: u64::try_from(*ttl).ok().map(Duration::from_millis),
                 holder: String::from_utf8_lossy(holder).into(),
             }),
             [Value::Int(-2), Value::Int(stored)] => {

@@ -408,7 +408,7 @@ fn claims_go_from_process_to_process() {
     assert_eq!(last.ask("release it"), "released");
     assert!(waiting.end().expect("it becomes free").fence() > fence);
     let answer = last.ask(format_args!("adopt it {text}"));
-    assert!(answer.starts_with("Lost("), "{answer}");
+    assert!(answer.starts_with("Lost: "), "{answer}");
 }
 
 #[test]

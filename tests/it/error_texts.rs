@@ -40,7 +40,9 @@ impl Texts {
                 assert!(!line.contains(deeper.as_str()), "{made_by}: {lines:?}");
             }
         }
-        assert_eq!(format!("{error:#}"), lines.join(": "));
+        let chain = lines.join(": ");
+        assert_eq!(format!("{error:#}"), chain);
+        assert_eq!(format!("{error:?}"), format!("{:?}: {chain}", error.kind()));
         for line in &lines {
             for idiom in ["makes no sense", "cannot be had", "there is none", "s3cret"] {
                 assert!(!line.contains(idiom), "{made_by}: {line}");

@@ -1,10 +1,13 @@
 //! The records of the log, and when they are written.
 
-use leasehold::LostCause;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use leasehold::{Event, LostCause};
 use log::Level;
 
 use crate::support::{
     Logged, PATIENCE, build, locking, logged, lost, manager, ms, name, patient, secs, shared,
+    wait_until,
 };
 
 /// The target that the documentation names.
@@ -114,4 +117,70 @@ fn the_steps_of_a_lock_are_logged_for_debugging() {
     assert!(last[0].contains("released"), "{last:?}");
     assert!(last[1].contains("handed on in memory"), "{last:?}");
     drop(waiter.end().expect("the lock was handed on"));
+}
+
+/// The value may be a secret, such as the number of a card. Only `inspect` returns it.
+#[test]
+fn the_value_of_another_program_is_shown_nowhere() {
+    let redis = shared();
+    let name = name("secret-value");
+    let value = format!("4111 {name}");
+    let () = redis.ask(&["SET", &name, &value]);
+    let (records, about) = (logged(&value), logged(&format!("lock {name:?}: waiting")));
+    let events: Arc<Mutex<String>> = Arc::default();
+    let heard = Arc::clone(&events);
+    let locks = patient(redis.url()).listener(move |event: &Event<'_>| {
+        let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
+        heard.extend([event.to_string(), format!("{event:?}")]);
+    });
+    let locks = build(locks);
+    let timeout = locks.with_lock(&name, ms(300), |_| ());
+    let timeout = timeout.expect_err("it is held");
+    let length = value.chars().count();
+    let shown = format!("a value of another client ({length} characters)");
+    let logged = about.recv_timeout(PATIENCE).expect("the wait is logged");
+    let of_events = || {
+        events
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    };
+    wait_until("the listener hears of the wait", || {
+        of_events().contains("waiting")
+    });
+    for text in [timeout.to_string(), logged.text, of_events()] {
+        assert!(text.contains(&shown) && !text.contains(&value), "{text}");
+    }
+    assert!(records.try_recv().is_err(), "the log has the value");
+    let seen = locks.inspect(&name).expect("Redis replies");
+    let seen = seen.expect("it is held");
+    assert_eq!(seen.holders[0].owner, value);
+    assert!(!format!("{seen:?}").contains(&value), "{seen:?}");
+    let () = redis.ask(&["DEL", &name]);
+}
+
+/// Without the warning, nothing shows why the wait has no end.
+#[test]
+fn a_wait_for_a_key_without_an_expiry_warns_once() {
+    let redis = shared();
+    let locks = manager(redis.url());
+    let name = name("no-expiry");
+    let records = logged(&format!("lock {name:?}: the holder has no expiry"));
+    let () = redis.ask(&["SET", &name, "theirs"]);
+    assert!(locks.try_lock(&name).expect("Redis replies").is_none());
+    assert!(records.try_recv().is_err(), "a try does not wait");
+    for _ in 0..2 {
+        let waited = locks.try_lock_for(&name, ms(500));
+        assert!(waited.expect("Redis replies").is_none());
+        let record = records.recv_timeout(PATIENCE).expect("it warns");
+        assert_eq!((record.level, &*record.target), (Level::Warn, TARGET));
+        assert!(record.text.ends_with("Set a prefix"), "{record:?}");
+        assert!(records.try_recv().is_err(), "it warns once for each wait");
+    }
+    // Locks of other libraries expire.
+    let () = redis.ask(&["PEXPIRE", &name, "600000"]);
+    let waited = locks.try_lock_for(&name, ms(300));
+    assert!(waited.expect("Redis replies").is_none());
+    assert!(records.try_recv().is_err(), "it expires");
+    let () = redis.ask(&["DEL", &name]);
 }

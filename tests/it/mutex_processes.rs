@@ -65,7 +65,7 @@ fn a_holder_that_was_stopped_past_its_lease_knows_it() {
     // The first look must already read `Lost`, before any thread of the process has received a reply.
     assert_eq!(holder.ask(format_args!("state {name}")), "Lost");
     let answer = holder.ask(format_args!("release {name}"));
-    assert!(answer.starts_with("Lost("), "{answer}");
+    assert!(answer.starts_with("Lost: "), "{answer}");
     assert_eq!(redis.get(&name).as_deref(), Some(next.owner()));
     next.release().expect("it was held until now");
 }
