@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::public::{Cause, Error, NodeFailure, NodeFailures};
+use super::public::{Cause, Chain, Error, NodeFailure, NodeFailures};
 use crate::clock::Time;
 use crate::sync::Arc;
 
@@ -78,6 +78,8 @@ pub(crate) enum FailureKind {
     ClusterDown,
     /// The server does not have the database of this number.
     NoSuchDatabase(i64),
+    /// One side of a TLS connection refuses the certificate of the other, or has none that the other wants.
+    CertificateRefused,
     /// The sentinels do not watch a master of this name.
     NoSuchMaster,
     /// A server whose URL is that of a sentinel is none.
@@ -255,6 +257,13 @@ impl Failure {
                 topology: "a node of a quorum",
             },
             FailureKind::Protocol => Error::Protocol { name, cause },
+            FailureKind::CertificateRefused => Error::config(
+                "tls",
+                format!(
+                    "a certificate is not trusted, or missing: {}",
+                    Chain(&*cause)
+                ),
+            ),
             FailureKind::NoSuchMaster => {
                 Error::config("master", "the sentinels do not watch a master of this name")
             }

@@ -48,7 +48,8 @@ pub(crate) type Cause = Arc<dyn std::error::Error + Send + Sync>;
 /// | --- | --- | --- | --- |
 /// | refuses the connection, closes or resets it, does not reply in time, closes it at `maxclients` | [`Unavailable`](Error::Unavailable) | goes on | yes |
 /// | replies `LOADING`, `BUSY`, `READONLY`, `MISCONF`, `OOM`, `NOREPLICAS`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN` | [`Unavailable`](Error::Unavailable) | goes on | yes |
-/// | replies `NOAUTH`, `WRONGPASS`, `NOPERM` | [`Denied`](Error::Denied) | ends | no |
+/// | replies `NOAUTH`, `WRONGPASS`, `NOPERM`, or has no password and gets one | [`Denied`](Error::Denied) | ends | no |
+/// | has a certificate that this process does not trust, or that has another name; wants a certificate of this process | [`Config`](Error::Config) | ends | no |
 /// | replies `WRONGTYPE` | [`WrongType`](Error::WrongType) | ends | no |
 /// | replies `MOVED`, `ASK`, `CROSSSLOT`, and is not used as a [cluster](crate::LockManager::cluster) | [`Unsupported`](Error::Unsupported) | ends | no |
 /// | has a semaphore of this name with another number of permits | [`PermitsDiffer`](Error::PermitsDiffer) | ends | no |
@@ -67,7 +68,8 @@ pub enum Error {
     Closed,
     /// The call's [`Cancel`](crate::Cancel) was cancelled before the call was granted anything.
     Cancelled,
-    /// A setting cannot be used, and nothing was sent. Or the server does not have the database.
+    /// A setting cannot be used, and nothing was sent. Or the server does not have the database, or one side of a TLS
+    /// connection refuses the certificate of the other.
     Config {
         /// The name of the setting.
         option: &'static str,

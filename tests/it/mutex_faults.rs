@@ -60,6 +60,18 @@ fn shown(error: &Error) -> String {
     text
 }
 
+/// Redis has no code for it, and the server must not be asked again and again.
+#[test]
+fn a_password_for_a_server_without_one_is_denied_and_not_shown() {
+    let server = Server::start();
+    let builder = patient(&server.url()).password("s3cret");
+    let error = builder.build().expect_err("it has no password");
+    assert!(matches!(error, Error::Denied { .. }), "{error:?}");
+    let said = shown(&error);
+    assert!(said.contains("without any password configured"), "{said}");
+    assert!(!said.contains("s3cret"), "{said}");
+}
+
 #[test]
 fn a_wrong_password_is_denied_and_not_shown() {
     const WRONG: &str = "wr0ng-s3cret";

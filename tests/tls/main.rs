@@ -63,28 +63,33 @@ fn trusting(test: &str, body: fn()) {
     assert!(run.status.success() && said.contains("1 passed"), "{said}");
 }
 
-/// Checks that a manager of this URL fails in time, for a reason that contains `why`.
+/// Returns the error of a manager of this URL, which fails in time.
 #[track_caller]
-fn is_refused(url: &str, why: &str) {
+fn refused(url: &str) -> Error {
     let begun = Instant::now();
     let builder = LockManager::single(url).connect_timeout(IO).io_timeout(IO);
     let locked = builder.build().and_then(|locks| locks.lock("n"));
-    let error = locked.expect_err("it is no server to be trusted");
-    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
     assert!(begun.elapsed() < IO * 2 + SLACK, "{:?}", begun.elapsed());
-    let said = chain(&error);
-    assert!(said.contains(why), "{said}");
+    locked.expect_err("it is no server to be trusted")
 }
 
-/// Returns the texts of an error and all its causes.
-fn chain(error: &Error) -> String {
-    let mut said = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        said = format!("{said}: {cause}");
-        source = cause.source();
-    }
-    said
+#[track_caller]
+fn is_unavailable(url: &str) {
+    let error = refused(url);
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+}
+
+/// Checks that a manager of this URL fails because of a certificate, for a reason that contains `why`.
+#[track_caller]
+fn has_no_certificate(url: &str, why: &str) {
+    let error = refused(url);
+    assert!(
+        matches!(error, Error::Config { option: "tls", .. }),
+        "{error:?}"
+    );
+    assert!(!error.is_retryable());
+    let said = error.to_string();
+    assert!(said.contains(why) && said.contains("localhost"), "{said}");
 }
 
 #[test]
@@ -138,7 +143,7 @@ fn only_a_certificate_with_the_name_of_the_url_is_trusted() {
         "only_a_certificate_with_the_name_of_the_url_is_trusted",
         || {
             let (_server, port) = server();
-            is_refused(&format!("rediss://127.0.0.1:{port}/"), "certificate");
+            has_no_certificate(&format!("rediss://127.0.0.1:{port}/"), "not valid for name");
         },
     );
 }
@@ -147,14 +152,36 @@ fn only_a_certificate_with_the_name_of_the_url_is_trusted() {
 #[test]
 fn an_unknown_authority_is_not_trusted() {
     let (_server, port) = server();
-    is_refused(&format!("rediss://localhost:{port}/"), "certificate");
+    has_no_certificate(&format!("rediss://localhost:{port}/"), "UnknownIssuer");
+}
+
+/// By TLS 1.3 the client learns of it after its handshake.
+#[test]
+fn a_server_that_wants_a_certificate_of_the_client_is_not_asked_again() {
+    trusting(
+        "a_server_that_wants_a_certificate_of_the_client_is_not_asked_again",
+        || {
+            for (version, why) in [
+                ("TLSv1.2", "HandshakeFailure"),
+                ("TLSv1.3", "CertificateRequired"),
+            ] {
+                let authority = file("authority.pem");
+                let options = ["--tls-ca-cert-file", &authority, "--tls-protocols", version];
+                let (server, port) = server_with(&options);
+                let () = server
+                    .raw()
+                    .ask(&["CONFIG", "SET", "tls-auth-clients", "yes"]);
+                has_no_certificate(&format!("rediss://localhost:{port}/"), why);
+            }
+        },
+    );
 }
 
 #[test]
 fn tls_and_plain_ports_are_not_mixed_up() {
     let (server, port) = server();
-    is_refused(&format!("rediss://localhost:{}/", server.port()), "");
-    is_refused(&format!("redis://localhost:{port}/"), "");
+    is_unavailable(&format!("rediss://localhost:{}/", server.port()));
+    is_unavailable(&format!("redis://localhost:{port}/"));
 }
 
 #[test]
@@ -164,7 +191,7 @@ fn connecting_to_a_silent_server_ends_in_time() {
         for fault in [Fault::LoseRequests, Fault::LoseAnswers, Fault::HalfOpen] {
             let proxy = Proxy::to_port(port);
             proxy.strike(Role::Pool, fault);
-            is_refused(&over(&proxy), "");
+            is_unavailable(&over(&proxy));
         }
     });
 }
@@ -234,7 +261,10 @@ fn a_master_behind_a_sentinel_is_reached_by_tls() {
         let by_address = format!("rediss://127.0.0.1:{sentinel_port}/");
         let refused = LockManager::sentinel([by_address], MASTER).connect_timeout(IO);
         let refused = refused.build().expect_err("it has another name");
-        assert!(chain(&refused).contains("certificate"), "{refused:?}");
+        assert!(
+            matches!(refused, Error::Config { option: "tls", .. }),
+            "{refused:?}"
+        );
         fs::remove_file(&settings).ok();
     });
 }

@@ -25,11 +25,16 @@ impl Route {
     /// Returns the failure that a fault means for a request. Notes the fault if the server may have lost its data.
     pub(crate) fn broken(&self, fault: TransportError) -> Failure {
         let address = &self.server.address;
+        let kind = if fault.is_of_a_certificate() {
+            FailureKind::CertificateRefused
+        } else {
+            FailureKind::Unavailable
+        };
         match fault {
             TransportError::Io(error) => {
                 self.data_loss_signs.note_error(&error);
                 Failure {
-                    kind: FailureKind::Unavailable,
+                    kind,
                     outcome: Outcome::Unknown,
                     timed_out: error.kind() == io::ErrorKind::TimedOut,
                     cause: Arc::new(At {

@@ -91,25 +91,30 @@ pub(crate) fn refusal(server: &Server, error: redis::ServerError) -> Failure {
 /// A server that does not know AUTH quotes the command with the password. Any other program at that port may do so too,
 /// after any code.
 pub(crate) fn refused_login(server: &Server, error: redis::ServerError) -> Failure {
-    const KNOWN: [(&str, &str); 8] = [
+    /// The answers to a wrong password, and to a password where none is set, that have no code of their own.
+    const DENIED: [&str; 3] = [
+        "invalid password",
+        "AUTH <password> called without any password configured for the default user. Are you sure your configuration \
+         is correct?",
+        "Client sent AUTH, but no password is set",
+    ];
+    const KNOWN: [(&str, &str); 5] = [
         (
             "WRONGPASS",
             "invalid username-password pair or user is disabled.",
         ),
-        ("ERR", "invalid password"),
-        (
-            "ERR",
-            "AUTH <password> called without any password configured for the default user. Are you sure your configuration \
-             is correct?",
-        ),
-        ("ERR", "Client sent AUTH, but no password is set"),
         ("ERR", "wrong number of arguments for 'auth' command"),
         ("ERR", "max number of clients reached"),
         ("LOADING", "Redis is loading the dataset in memory"),
         ("LOADING", "Valkey is loading the dataset in memory"),
     ];
-    let is_known = KNOWN.contains(&(error.code(), error.details().unwrap_or_default()));
-    let failure = refusal(server, error);
+    let text = error.details().unwrap_or_default();
+    let is_denied = error.code() == "ERR" && DENIED.contains(&text);
+    let is_known = is_denied || KNOWN.contains(&(error.code(), text));
+    let mut failure = refusal(server, error);
+    if is_denied {
+        failure.kind = FailureKind::Denied;
+    }
     if is_known || matches!(failure.kind, FailureKind::Unsupported(_)) {
         return failure;
     }
@@ -231,6 +236,17 @@ mod tests {
         const WRONG: &str = "invalid username-password pair or user is disabled.";
         let said = |line: &str| refused_login(&server(), error(line)).cause.to_string();
         assert!(said(&format!("WRONGPASS {WRONG}")).contains(WRONG));
+        // Servers before 6.0 have no code for a wrong password, and no server has one for a password where none is set.
+        for text in [
+            "invalid password",
+            "Client sent AUTH, but no password is set",
+            "AUTH <password> called without any password configured for the default user. Are you sure your \
+             configuration is correct?",
+        ] {
+            let failure = refused_login(&server(), error(&format!("ERR {text}")));
+            assert_eq!(failure.kind, FailureKind::Denied);
+            assert!(failure.cause.to_string().contains(text), "{failure:?}");
+        }
         for code in [
             "ERR",
             "WRONGPASS",

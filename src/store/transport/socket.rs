@@ -116,6 +116,15 @@ impl TransportError {
     pub(crate) fn is_closed(&self) -> bool {
         matches!(self, Self::Io(error) if CLOSED.contains(&error.kind()))
     }
+
+    /// Returns whether one side has refused the certificate of the other, or has none that the other wants.
+    pub(crate) fn is_of_a_certificate(&self) -> bool {
+        match self {
+            #[cfg(feature = "tls")]
+            Self::Io(error) => tls::is_of_a_certificate(error),
+            _ => false,
+        }
+    }
 }
 
 impl Socket {
@@ -223,7 +232,7 @@ impl Socket {
         for command in commands {
             command.pack(&mut self.writing.packed);
         }
-        self.writing.write_by(Some(&mut deadline))?;
+        self.write_packed(&mut deadline)?;
         let mut answers = Vec::with_capacity(commands.len());
         for _ in commands {
             match self.reading.answer(&mut deadline) {
@@ -233,6 +242,16 @@ impl Socket {
             }
         }
         self.check_read().map(|()| answers)
+    }
+
+    /// Writes the packed commands.
+    fn write_packed(&mut self, deadline: &mut Deadline<'_>) -> Result<(), TransportError> {
+        let written = self.writing.write_by(Some(deadline));
+        // By TLS 1.3 a server refuses a certificate after the handshake of this side, and closes the connection.
+        written.map_err(|fault| match self.reading.read_now() {
+            Err(reason) if reason.is_of_a_certificate() => reason,
+            _ => fault,
+        })
     }
 
     /// Returns an error if more has come than the answers that were read.
@@ -251,7 +270,7 @@ impl Socket {
         deadline: &mut Deadline<'_>,
     ) -> Result<(), TransportError> {
         command.pack(&mut self.writing.packed);
-        self.writing.write_by(Some(deadline))
+        self.write_packed(deadline)
     }
 
     /// Returns the next message of the server. Returns `None` if the message is not complete in time. The part that has
@@ -301,8 +320,8 @@ impl Reading {
         if let Some(deadline) = deadline {
             let first = self.answer(deadline)?;
             self.ready.push(first);
-        } else if let Some(read) = self.stream.os.read_now(&mut self.piece)? {
-            self.take_piece(read)?;
+        } else {
+            self.read_now()?;
         }
         while let Some(value) = self.take()? {
             self.ready.push(value);
@@ -320,6 +339,14 @@ impl Reading {
             .limit
             .read(&self.stream.os, &mut self.piece, deadline)?;
         self.take_piece(read)
+    }
+
+    /// Reads a piece of what has come, without blocking. Returns how long it is.
+    fn read_now(&mut self) -> Result<usize, TransportError> {
+        match self.stream.os.read_now(&mut self.piece)? {
+            Some(read) => self.take_piece(read).map(|()| read),
+            None => Ok(0),
+        }
     }
 
     /// Takes the bytes of a piece that was read.

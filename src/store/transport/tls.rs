@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 use once_cell::race::OnceBox;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use rustls::{AlertDescription, ClientConfig, ClientConnection, RootCertStore};
 
 use crate::sync::{Arc, Mutex};
 
@@ -48,6 +48,32 @@ pub(crate) fn client(host: &str) -> io::Result<Tls> {
     // The output is taken at once.
     client.set_buffer_limit(None);
     Ok(Tls(Mutex::new(client)))
+}
+
+/// Returns whether one side has refused the certificate of the other, or has none that the other wants. A server that
+/// wants one says so by `HandshakeFailure` up to TLS 1.2.
+pub(crate) fn is_of_a_certificate(error: &io::Error) -> bool {
+    use AlertDescription::{
+        AccessDenied, BadCertificate, CertificateExpired, CertificateRequired, CertificateRevoked,
+        CertificateUnknown, HandshakeFailure, UnknownCA, UnsupportedCertificate,
+    };
+    let error = error.get_ref().and_then(|inner| inner.downcast_ref());
+    match error {
+        Some(rustls::Error::InvalidCertificate(_)) => true,
+        Some(rustls::Error::AlertReceived(alert)) => matches!(
+            alert,
+            AccessDenied
+                | BadCertificate
+                | CertificateExpired
+                | CertificateRequired
+                | CertificateRevoked
+                | CertificateUnknown
+                | HandshakeFailure
+                | UnknownCA
+                | UnsupportedCertificate
+        ),
+        _ => false,
+    }
 }
 
 impl Tls {
