@@ -11,7 +11,7 @@ use leasehold::{Admission, Error, LockGuard, LockManager};
 use crate::connect::documented_rights;
 use crate::support::{
     Cluster, Kind, PATIENCE, Server, build, hasty, is_ok, locked_at_last, logged, names_of_masters,
-    secs, unused_url, wait_for_servers, wait_until,
+    secs, task, unused_url, wait_for_servers, wait_until,
 };
 
 /// Returns the end of a lease, unless it is renewed before. A renewal moves it by much more than a second.
@@ -247,6 +247,23 @@ fn the_cluster_is_found_from_any_node_that_answers() {
     let dead = LockManager::cluster([unused_url()]).connect_timeout(secs(1));
     let dead = dead.build().expect_err("there is none");
     assert!(matches!(dead, Error::Unavailable { .. }), "{dead:?}");
+}
+
+/// It accepts connections, and answers nothing.
+#[test]
+fn a_master_that_hangs_delays_no_build() {
+    let nodes = Cluster::without_failover();
+    for hung in nodes.servers() {
+        hung.pause();
+        // Longer than the test may take.
+        let limit = secs(600);
+        let builder = LockManager::cluster(nodes.urls())
+            .connect_timeout(limit)
+            .io_timeout(limit);
+        let built = task(move || builder.build());
+        drop(built.end().expect("the other masters answer"));
+        hung.resume();
+    }
 }
 
 #[test]

@@ -25,7 +25,7 @@ const REDIRECTED_AT_ONCE: u32 = 2;
 
 impl ClusterState {
     pub(super) fn call(
-        &self,
+        self: &Arc<Self>,
         request: &Request<'_>,
         deadline: Deadline<'_>,
     ) -> Result<Answer, Failure> {

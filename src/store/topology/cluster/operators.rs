@@ -2,7 +2,7 @@
 //!
 //! | request | the nodes that are asked |
 //! | --- | --- |
-//! | ping | one master after another, until one answers |
+//! | ping | all masters at once, until one answers |
 //! | inspect | the owner of each slot |
 //! | scan | all masters, one after another, in the order of their first slots |
 //!
@@ -13,6 +13,8 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use crossbeam_channel::unbounded;
+
 use crate::error::Failure;
 use crate::message::{Cursor, Reply, Request, Seen};
 use crate::name::LockKey;
@@ -20,16 +22,33 @@ use crate::store::server::errors::unavailable;
 use crate::store::topology::cluster::master::Master;
 use crate::store::topology::cluster::state::ClusterState;
 use crate::store::{Answer, Deadline};
-use crate::sync::Arc;
+use crate::sync::{Arc, thread};
 
 impl ClusterState {
-    pub(super) fn ping(&self, mut deadline: Deadline<'_>) -> Result<Answer, Failure> {
-        let map = self.map(&mut deadline)?;
+    /// Asks each master on a short-lived thread, because it may hang. Returns the first reply, or the last failure.
+    pub(super) fn ping(self: &Arc<Self>, mut deadline: Deadline<'_>) -> Result<Answer, Failure> {
+        let masters = self.map(&mut deadline)?.masters();
+        let mut own = Deadline::after(deadline.left());
+        own.checkout = deadline.checkout;
         let mut last = unavailable("the cluster has no master");
-        for master in map.masters() {
-            let pong = self.on_link(&master, &Request::Ping, deadline, |link, deadline| {
-                link.call(&Request::Ping, deadline)
+        let (sender, answers) = unbounded();
+        for master in masters {
+            let (state, sender) = (Arc::clone(self), sender.clone());
+            let started = thread::Builder::new().spawn(move || {
+                let pong = state.on_link(&master, &Request::Ping, own, |link, deadline| {
+                    link.call(&Request::Ping, deadline)
+                });
+                // If nobody receives it, another master has answered.
+                sender.send(pong).ok();
             });
+            if let Err(error) = started {
+                last = unavailable(format!(
+                    "no thread could be started to ask a master: {error}"
+                ));
+            }
+        }
+        drop(sender);
+        for pong in answers {
             match pong {
                 Ok(pong) => return Ok(pong),
                 Err(failure) => last = failure,
