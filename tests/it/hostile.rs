@@ -8,8 +8,9 @@ use std::time::Instant;
 use leasehold::{Claim, Error, LeaseState, LockManager, LostCause, Result};
 
 use crate::support::{
-    Answer, Child, Hostile, IO, Kind, PATIENCE, SLACK, Server, Words, at_last, build, impatient,
-    in_time, is_script, locking, lost, manager, name, patient, secs, to_scripts, wait_until,
+    Answer, Child, Hostile, IO, Kind, PATIENCE, Proxy, SLACK, Server, Words, at_last, build,
+    impatient, in_time, is_script, locking, lost, manager, name, patient, secs, to_scripts,
+    wait_until,
 };
 
 fn is_listening(words: &Words) -> bool {
@@ -276,6 +277,48 @@ fn nonsense_in_reply_to_renewals_loses_the_guard_at_its_deadline() {
             });
         }
     });
+}
+
+/// The last answer on a pooled connection grants a lock. The proxy repeats it before the next call.
+#[test]
+fn an_answer_that_nobody_has_asked_for_grants_no_lock() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    // A busy machine renews such a lease in time.
+    let locks = build(patient(&proxy.url()).lease(secs(12)));
+    let other = manager(&server.url());
+    let holder = other.lock("held").expect("it is free");
+    for number in 0..4 {
+        let own = locks.lock(format!("own{number}")).expect("it is free");
+        assert!(
+            proxy.repeat_answers(usize::MAX) > 0,
+            "no connection is open"
+        );
+        let tried = locks.try_lock("held").expect("Redis replies");
+        assert!(tried.is_none(), "another process holds it");
+        own.release().expect("it was held until now");
+    }
+    holder.release().expect("it was held until now");
+}
+
+/// The proxy repeats the answer to a renewal before the next one.
+#[test]
+fn an_answer_that_nobody_has_asked_for_confirms_no_renewal() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = build(patient(&proxy.url()).lease(secs(6)));
+    let guard = locks.lock("n").expect("it is free");
+    let raw = server.raw();
+    raw.wait_until_renewed("n", 1);
+    assert!(
+        proxy.repeat_answers(usize::MAX) > 0,
+        "no connection is open"
+    );
+    let () = raw.ask(&["DEL", "n"]);
+    let renewed = locks.stats().renewed;
+    let lost = guard.on_lost().recv_timeout(PATIENCE).expect("it is lost");
+    assert_eq!(lost.cause, LostCause::Removed);
+    assert_eq!(locks.stats().renewed, renewed, "its key was deleted");
 }
 
 /// Returns the right reply to a SUBSCRIBE, followed by `more`.

@@ -177,6 +177,53 @@ fn a_server_that_wants_a_certificate_of_the_client_is_not_asked_again() {
     );
 }
 
+/// By TLS 1.3 the server sends them after its handshake. They are no answers.
+#[test]
+fn session_tickets_make_no_connection_useless() {
+    trusting("session_tickets_make_no_connection_useless", || {
+        let (server, port) = server_with(&["--tls-protocols", "TLSv1.3"]);
+        let locks = build(LockManager::single(&format!("rediss://localhost:{port}/")));
+        let raw = server.raw();
+        let accepted = || -> u64 {
+            let report: String = raw.ask(&["INFO", "stats"]);
+            let mut lines = report.lines();
+            let accepted = lines.find_map(|line| line.strip_prefix("total_connections_received:"));
+            let accepted = accepted.expect("it is reported");
+            accepted.parse().expect("a number")
+        };
+        let lock_and_release = || {
+            let guard = locks.mutex("n").renew(false).lock();
+            guard.expect("it is free").release().expect("it is held");
+        };
+        lock_and_release();
+        let before = accepted();
+        for _ in 0..50 {
+            lock_and_release();
+        }
+        // The question itself opens some.
+        assert!(accepted() < before + 10, "a connection for each call");
+    });
+}
+
+/// The proxy repeats the last records, which no connection can decrypt twice, or sends the beginning of a record.
+#[test]
+fn an_encrypted_connection_with_something_unread_is_not_used() {
+    trusting(
+        "an_encrypted_connection_with_something_unread_is_not_used",
+        || {
+            let (_server, port) = server();
+            let proxy = Proxy::to_port(port);
+            let locks = build(LockManager::single(&over(&proxy)).io_timeout(secs(20)));
+            let mutex = locks.mutex("n").lease(LONG).renew(false);
+            for length in [usize::MAX, 5, 1] {
+                drop(mutex.lock().expect("it is free"));
+                assert!(proxy.repeat_answers(length) > 0, "no connection is open");
+                drop(mutex.lock().expect("on another connection"));
+            }
+        },
+    );
+}
+
 #[test]
 fn tls_and_plain_ports_are_not_mixed_up() {
     let (server, port) = server();

@@ -8,7 +8,8 @@
 //! | the caller has ended the call, and does not wait for the answer | unknown | no |
 //! | an answer cannot be read, or is no reply to its request | unknown | no |
 //! | the same, of another request on a shared connection | unknown | no |
-//! | a shared connection fails before the request is written | was not executed; sent on another connection | no |
+//! | the connection has ended before the request is written, or something is unread | was not executed; sent on another connection | yes |
+//! | a shared connection fails before the request is written | the same | yes |
 
 use std::fmt;
 use std::io;
@@ -53,6 +54,7 @@ impl Route {
                 Failure::plain(FailureKind::Unavailable, Outcome::Unknown, words)
             }
             TransportError::NotSent => {
+                self.data_loss_signs.note();
                 let words = format!("{address}: the connection ended before the request was sent");
                 Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words)
             }

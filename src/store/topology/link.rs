@@ -5,9 +5,10 @@
 //!    that other threads use too, or takes a place for one (`shared`).
 //! 2. It sends the request, naming the script by its digest. If the server does not have the script, it sends the text.
 //!    A mutex without a fence is first asked for by a plain command, and by the script only if that did not get it.
-//! 3. If a connection of an earlier request turns out to be closed, it does steps 1 and 2 once more, on a connection
-//!    that was opened after that (`shared`). Every request may be repeated. The answer then says that it was sent twice.
-//!    If another caller has ended a shared connection before the request was written, it does step 1 once more.
+//! 3. If a connection of an earlier request has ended, or has something unread, before this request is written, it does
+//!    step 1 once more, on a connection that was opened after that (`shared`). It does the same if another caller has ended
+//!    a shared connection. If the connection turns out to be closed after the request was written, it does steps 1 and 2
+//!    once more. Every request may be repeated. The answer then says that it was sent twice.
 //! 4. If replicas must confirm a grant or renewal, it asks for that (`Link::confirm`).
 //!
 //! After an error of input or output, nothing more is sent on a connection that one caller has alone: the next request
@@ -141,10 +142,9 @@ impl<'a> Link<'a> {
         connected
     }
 
-    /// Returns the meaning of a fault of the connection, and suspects the master. A caller that has left, or that has sent
-    /// nothing, shows no fault.
+    /// Returns the meaning of a fault of the connection, and suspects the master. A caller that has left shows no fault.
     fn failed(&self, fault: TransportError) -> Failure {
-        if !matches!(fault, TransportError::CallerLeft | TransportError::NotSent) {
+        if !matches!(fault, TransportError::CallerLeft) {
             self.suspect();
         }
         self.route.broken(fault)
@@ -251,7 +251,7 @@ impl<'a> Link<'a> {
                 Err(fault) => fault,
             };
             let repeats = match &fault {
-                // Another caller has ended the connection before anything of this request was written.
+                // The connection has ended before anything of this request was written, or something was unread.
                 TransportError::NotSent => !mem::replace(&mut was_moved, true),
                 fault => fault.is_closed() && reused && !mem::replace(resent, true),
             };

@@ -8,7 +8,7 @@
 //! | state of a connection | event | next state |
 //! | --- | --- | --- |
 //! | idle | commands are written | asked |
-//! | idle | before the next use there is something to read: the end of the connection, or an answer without a command | failed |
+//! | idle | before the next use anything is unread: the end of the connection, or all or a part of an answer | failed |
 //! | asked | an answer that is not the last | asked |
 //! | asked | the last answer | idle |
 //! | asked | `NOSCRIPT`: the server does not know the digest of a script | asked: this command and those after it are written again, with the texts of their scripts. The answers to the first copies are late |
@@ -151,6 +151,9 @@ impl<T: Default> Pipeline<T> {
         loop {
             while let Some((value, answered)) = self.take()? {
                 drop_answer(value, answered);
+            }
+            if self.is_idle() {
+                return self.socket.look();
             }
             if !readable([self.socket.as_fd()], Instant::now())[0] {
                 break;
@@ -336,6 +339,11 @@ mod tests {
         let overdue = look(&mut pipeline, Duration::ZERO).expect_err("no answer");
         assert!(overdue.is_timeout());
         server.write_all(b"+1\r\n+more\r\n").expect("it is open");
+        let fault = std::iter::repeat_with(|| look(&mut pipeline, SOON)).find_map(Result::err);
+        assert!(matches!(fault, Some(TransportError::Malformed(_))));
+        // A part of an answer is enough.
+        let (mut pipeline, mut server) = connection();
+        server.write_all(b"+").expect("it is open");
         let fault = std::iter::repeat_with(|| look(&mut pipeline, SOON)).find_map(Result::err);
         assert!(matches!(fault, Some(TransportError::Malformed(_))));
         let (mut pipeline, server) = connection();

@@ -8,6 +8,11 @@
 //! A socket has two halves, one that writes and one that reads. So one thread may write while another one reads
 //! ([`crate::store::server::shared`]). A thread that has the socket for itself sends a request only if no earlier answer is missing, and
 //! the request has one answer. Anything else on the connection is an error.
+//!
+//! TCP tells nothing about the request to which an answer belongs. So before a request is written on a connection on which
+//! no answer is missing, nothing may be unread ([`Reading::look`]): not on the socket, not in the part of an answer that
+//! was read, and with TLS not in the part of a record that was read. Session tickets are no answers, and do no harm. An
+//! answer that nobody has asked for, and that comes after this look, cannot be told from the answer to the request.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -61,6 +66,8 @@ pub(crate) struct Reading {
     /// The bytes that have come and were not taken yet, and how far `frame` has measured them.
     received: Vec<u8>,
     frame: Frame,
+    /// Whether an answer has come. Before that, the socket is new, and the rest of its handshake may still come.
+    has_answered: bool,
     /// Room for the answers of several requests.
     ready: Vec<Value>,
 }
@@ -96,7 +103,7 @@ pub(crate) enum TransportError {
     CallerLeft,
     /// The answer to another request was no reply to it. So the answer to this one may be that to another request too.
     Distrusted,
-    /// The socket had failed before any byte of the request was written.
+    /// The socket had failed before any byte of the request was written: it had ended, or something was unread.
     NotSent,
 }
 
@@ -165,6 +172,7 @@ impl Socket {
                 piece: vec![0; PIECE].into(),
                 received: Vec::new(),
                 frame: Frame::default(),
+                has_answered: false,
                 ready: Vec::new(),
             }),
             writing: Box::new(Writing {
@@ -197,9 +205,17 @@ impl Socket {
         command: &Command,
         mut deadline: Deadline<'_>,
     ) -> Result<Value, TransportError> {
+        if self.reading.has_answered {
+            self.look().map_err(|_| TransportError::NotSent)?;
+        }
         self.send(command, &mut deadline)?;
         let answer = self.reading.answer(&mut deadline)?;
         self.check_read().map(|()| answer)
+    }
+
+    /// Does [`Reading::look`].
+    pub(crate) fn look(&mut self) -> Result<(), TransportError> {
+        self.reading.look()
     }
 
     /// Writes packed commands. Their answers come from [`take`](Self::take).
@@ -295,6 +311,7 @@ impl Reading {
             return Ok(None);
         };
         self.frame = Frame::default();
+        self.has_answered = true;
         let value = frame::parse(&self.received[..end]);
         self.received.drain(..end);
         self.received.shrink_to(PIECE);
@@ -339,6 +356,27 @@ impl Reading {
             .limit
             .read(&self.stream.os, &mut self.piece, deadline)?;
         self.take_piece(read)
+    }
+
+    /// Returns whether an answer has come since the socket was opened.
+    pub(crate) fn has_answered(&self) -> bool {
+        self.has_answered
+    }
+
+    /// Looks, without blocking, whether anything is unread on a connection on which no answer is missing.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the connection has ended, or if anything has come.
+    pub(crate) fn look(&mut self) -> Result<(), TransportError> {
+        // More may be left only if the piece is full.
+        let is_full = self.read_now()? == self.piece.len();
+        self.stream.check_records()?;
+        if is_full || !self.received.is_empty() {
+            let words = "an answer without a request".to_owned();
+            return Err(TransportError::Malformed(words));
+        }
+        Ok(())
     }
 
     /// Reads a piece of what has come, without blocking. Returns how long it is.
@@ -451,6 +489,15 @@ impl Stream {
             return tls.decrypt(piece, received);
         }
         received.extend_from_slice(piece);
+        Ok(())
+    }
+
+    /// Returns an error if a part of a TLS record has come, or the end of the TLS connection.
+    fn check_records(&self) -> io::Result<()> {
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            return tls.check_records();
+        }
         Ok(())
     }
 }

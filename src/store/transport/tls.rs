@@ -13,7 +13,21 @@ use rustls::{AlertDescription, ClientConfig, ClientConnection, RootCertStore};
 use crate::sync::{Arc, Mutex};
 
 /// The state of a TLS connection.
-pub(crate) struct Tls(Mutex<ClientConnection>);
+pub(crate) struct Tls(Mutex<TlsState>);
+
+struct TlsState {
+    client: ClientConnection,
+    records: Records,
+}
+
+/// The progress in reading TLS records.
+#[derive(Default)]
+struct Records {
+    /// The part of a header that has come. Its last two bytes are the length of the record.
+    header: Vec<u8>,
+    /// How many bytes are missing of the record after that.
+    missing: usize,
+}
 
 /// Installs ring as the process's provider of cryptography, unless the program has installed a provider.
 pub(crate) fn provide_crypto() {
@@ -47,7 +61,8 @@ pub(crate) fn client(host: &str) -> io::Result<Tls> {
     let mut client = ClientConnection::new(Arc::clone(config), host).map_err(io::Error::other)?;
     // The output is taken at once.
     client.set_buffer_limit(None);
-    Ok(Tls(Mutex::new(client)))
+    let records = Records::default();
+    Ok(Tls(Mutex::new(TlsState { client, records })))
 }
 
 /// Returns whether one side has refused the certificate of the other, or has none that the other wants. A server that
@@ -78,12 +93,12 @@ pub(crate) fn is_of_a_certificate(error: &io::Error) -> bool {
 
 impl Tls {
     pub(crate) fn is_shaking_hands(&self) -> bool {
-        self.0.lock().is_handshaking()
+        self.0.lock().client.is_handshaking()
     }
 
     /// Adds the unsent encrypted bytes to `output`.
     pub(crate) fn take_output(&self, output: &mut Vec<u8>) {
-        let mut client = self.0.lock();
+        let client = &mut self.0.lock().client;
         while client.wants_write() {
             // A write to memory does not fail.
             client.write_tls(output).ok();
@@ -92,7 +107,7 @@ impl Tls {
 
     /// Encrypts some bytes, and adds them to `output`.
     pub(crate) fn encrypt(&self, bytes: &[u8], output: &mut Vec<u8>) -> io::Result<()> {
-        let mut client = self.0.lock();
+        let client = &mut self.0.lock().client;
         client.writer().write_all(bytes)?;
         while client.wants_write() {
             client.write_tls(output)?;
@@ -102,7 +117,8 @@ impl Tls {
 
     /// Decrypts the next bytes that were read, and adds what they say to `plain`.
     pub(crate) fn decrypt(&self, mut read: &[u8], plain: &mut Vec<u8>) -> io::Result<()> {
-        let mut client = self.0.lock();
+        let TlsState { client, records } = &mut *self.0.lock();
+        records.note(read);
         while !read.is_empty() {
             client.read_tls(&mut read)?;
             let state = client.process_new_packets();
@@ -115,5 +131,65 @@ impl Tls {
             }
         }
         Ok(())
+    }
+
+    /// Returns an error if a part of a record has come, or the end of the connection.
+    pub(crate) fn check_records(&self) -> io::Result<()> {
+        let TlsState { client, records } = &*self.0.lock();
+        if !client.wants_read() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if !records.are_whole() {
+            let words = "a part of a TLS record without a request";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, words));
+        }
+        Ok(())
+    }
+}
+
+impl Records {
+    /// Notes the next bytes that have come.
+    fn note(&mut self, mut bytes: &[u8]) {
+        while let Some((first, rest)) = bytes.split_first() {
+            if self.missing > 0 {
+                let come = self.missing.min(bytes.len());
+                self.missing -= come;
+                bytes = &bytes[come..];
+                continue;
+            }
+            self.header.push(*first);
+            bytes = rest;
+            if let [_, _, _, high, low] = self.header[..] {
+                self.missing = u16::from_be_bytes([high, low]).into();
+                self.header.clear();
+            }
+        }
+    }
+
+    /// Returns whether the last byte that has come is the last one of a record.
+    fn are_whole(&self) -> bool {
+        self.header.is_empty() && self.missing == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_whole_with_the_last_byte_of_one() {
+        // Of 300 bytes, of one, and of none.
+        let first = [&[23, 3, 3, 1, 44][..], &[7; 300]].concat();
+        let rest = [22, 3, 3, 0, 1, 9, 22, 3, 3, 0, 0];
+        let ends = [first.len(), first.len() + 6, first.len() + 11];
+        let bytes = [&first[..], &rest].concat();
+        for step in [1, 2, 5, 7, 304, 400] {
+            let (mut records, mut come) = (Records::default(), 0);
+            for piece in bytes.chunks(step) {
+                records.note(piece);
+                come += piece.len();
+                assert_eq!(records.are_whole(), ends.contains(&come), "{come}");
+            }
+        }
     }
 }

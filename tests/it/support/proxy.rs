@@ -11,12 +11,15 @@
 //! | [`Fault::LoseAnswers`] | arrive | are lost |
 //!
 //! The first request of a connection shows its use, see [`Role`]. Lost data stays lost after the fault.
+//!
+//! [`Proxy::repeat_answers`] sends answers that nobody has asked for.
 
 use std::collections::HashMap;
+use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -99,6 +102,7 @@ pub(crate) struct Proxy {
 struct Net {
     server: SocketAddr,
     faults: Mutex<Faults>,
+    pairs: Mutex<Vec<Weak<Pair>>>,
     /// How often all connections were closed.
     closings: AtomicU64,
     over: AtomicBool,
@@ -117,6 +121,8 @@ struct Pair {
     server: TcpStream,
     role: Role,
     net: Arc<Net>,
+    /// The last piece of answers.
+    last_answers: Mutex<Vec<u8>>,
     /// [`Net::closings`] at the start of the connection.
     closings: u64,
     /// Whether one direction has ended. Then the other ends too.
@@ -140,6 +146,7 @@ impl Proxy {
         let net = Arc::new(Net {
             server: SocketAddr::from(([127, 0, 0, 1], port)),
             faults: Mutex::default(),
+            pairs: Mutex::default(),
             closings: AtomicU64::new(0),
             over: AtomicBool::new(false),
         });
@@ -181,6 +188,18 @@ impl Proxy {
     pub(crate) fn heal_anew(&self) {
         self.net.closings.fetch_add(1, Ordering::SeqCst);
         self.heal();
+    }
+
+    /// Sends at most `length` bytes of the last piece of answers of each connection once more. Returns how many
+    /// connections have got them.
+    pub(crate) fn repeat_answers(&self, length: usize) -> usize {
+        let pairs = self
+            .net
+            .pairs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let open = pairs.iter().filter_map(Weak::upgrade);
+        open.filter(|pair| pair.repeat_answers(length)).count()
     }
 
     /// Blocks until the fault of the role has had an effect.
@@ -228,9 +247,14 @@ impl Net {
             client,
             server,
             closings: self.closings.load(Ordering::SeqCst),
-            net: self,
+            last_answers: Mutex::default(),
+            net: Arc::clone(&self),
             over: AtomicBool::new(false),
         });
+        let pairs = self.pairs.lock();
+        pairs
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(Arc::downgrade(&pair));
         if pair.carry(What::Requests, &first) {
             drop(first);
             let answers = Arc::clone(&pair);
@@ -267,6 +291,22 @@ impl Pair {
         }
         // The sockets are closed when both directions have ended.
         self.over.store(true, Ordering::SeqCst);
+    }
+
+    /// Sends the beginning of the last piece of answers once more. Returns false if there is none, or the connection has
+    /// ended.
+    fn repeat_answers(&self, length: usize) -> bool {
+        let last = self.last_answers.lock();
+        let last = last.unwrap_or_else(PoisonError::into_inner);
+        let Ok(client) = self.client.peer_addr() else {
+            return false;
+        };
+        let part = &last[..last.len().min(length)];
+        if part.is_empty() || (&self.client).write_all(part).is_err() {
+            return false;
+        }
+        wait_until("the client's system has it", || !has_unsent(client.port()));
+        true
     }
 
     /// Ends both directions. Returns `false`, because the connection is over.
@@ -317,7 +357,11 @@ impl Pair {
         }
         let mut to = match what {
             What::Requests => &self.server,
-            What::Answers => &self.client,
+            What::Answers => {
+                let last = self.last_answers.lock();
+                bytes.clone_into(&mut last.unwrap_or_else(PoisonError::into_inner));
+                &self.client
+            }
         };
         match (fault, what) {
             (Some(Fault::Close), _) => self.close(),
@@ -355,4 +399,19 @@ impl Pair {
             }
         }
     }
+}
+
+/// Returns whether a socket of this machine has bytes for this port that have not arrived there.
+fn has_unsent(port: u16) -> bool {
+    let sockets = fs::read_to_string("/proc/self/net/tcp").expect("the table of sockets");
+    let to = format!(":{port:04X}");
+    sockets.lines().any(|line| {
+        // The number, both addresses, the state, and the lengths of both queues.
+        let mut words = line.split_ascii_whitespace().skip(2);
+        let is_to = words.next().is_some_and(|remote| remote.ends_with(&to));
+        is_to
+            && words
+                .nth(1)
+                .is_some_and(|queues| !queues.starts_with("00000000:"))
+    })
 }

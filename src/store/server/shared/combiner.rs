@@ -482,6 +482,11 @@ impl<C: Clone, A, E: Clone> Combiner<C, A, E> {
         wake.extend(request.map(|request| request.caller.clone()));
     }
 
+    /// Returns whether no answer is missing.
+    pub(super) fn is_idle(&self) -> bool {
+        self.in_flight.is_empty()
+    }
+
     /// Returns how many requests wait or are in flight, with the placeholders.
     pub(super) fn load(&self) -> usize {
         self.waiting.len() + self.in_flight.len()

@@ -36,6 +36,7 @@
 //!
 //! | [`combiner`] says | the thread is alone on the connection | others are on it too |
 //! | --- | --- | --- |
+//! | write, and no answer is missing | first takes the half that reads, looks without blocking whether anything is unread, and gives the half back | the same |
 //! | write | takes the half of the socket that writes, and blocks until all is written | takes the half, writes as much as there is room for, and gives it back. If bytes are left, waits by `poll` without the half, and writes on |
 //! | read | takes the half that reads, and blocks until an answer has come | waits by `poll` without the half. Then takes it, reads without blocking, and gives it back |
 //! | wait | | sleeps until another thread wakes it. After 5 ms without that, and then after 10 ms, 20 ms and so on up to 1 s, looks at the socket itself. With 16 threads or more on the connection, the first of these pauses is longer: 80 ms with 128. If the socket is ready, takes over the role of the thread that has it |
@@ -53,12 +54,13 @@
 //! | a caller's time or call is over, and the socket has nothing for it | leaves, with an unknown outcome | go on | takes no new caller until the overdue answer has come. It closes if the last caller leaves before. |
 //! | input or output fails | gets the failure | each gets it too, once | closes |
 //! | an answer cannot be read, or is no reply to its request | `Protocol` | a transient failure of unknown outcome, once: their answers may be those of other requests. Answers before it have reached their callers | closes |
-//! | the connection fails before a request is written | | | its caller goes to another connection |
+//! | the connection has ended, or something is unread, before a request is written although no answer is missing | goes to another connection | the same | closes, and so do all that were opened before this moment |
+//! | the connection fails before a request is written | goes to another connection | | |
 //! | a server says that it is a replica, or denies the request | gets the failure | go on | takes no new caller |
 //! | a caller panics | leaves | go on | as if its time was over |
 //!
-//! TCP loses no bytes in the middle. So answers come in the order of the requests, and a check of their type is the only
-//! one: an ECHO before each request would cost a command each.
+//! TCP loses no bytes in the middle. So answers come in the order of the requests. A look before the first request, and a
+//! check of the answers' type, are the only checks: an ECHO before each request would cost a command each.
 //!
 //! No input or output happens under a mutex, with TLS too. A half of the socket belongs to the thread that writes or
 //! reads, and goes back when that thread is done, or leaves by a panic. A thread that has the mutex of a connection may take

@@ -41,6 +41,7 @@ impl PooledConnection<'_> {
                 Work::Done(result) => return result,
                 Work::Write => request.write(),
                 Work::Read => request.read(),
+                Work::LookAtIdle => request.look_at_idle(),
                 Work::Await(asked) => request.await_socket(asked),
                 Work::Park => {
                     is_over = request.park() && !request.is_late && request.deadline.is_over();
@@ -79,6 +80,8 @@ pub(super) struct SharedRequest<'a> {
 enum TakenHalf {
     None,
     Reading(Box<Reading>, Result<bool, TransportError>),
+    /// The half that reads, and the result of a look at the idle connection.
+    Idle(Box<Reading>, Result<(), TransportError>),
     Writing(Box<Writing>, Result<(), TransportError>),
 }
 
@@ -88,6 +91,8 @@ pub(super) enum Work {
     Write,
     /// It reads: it has the half for that.
     Read,
+    /// It looks whether anything is unread before it writes: it has the half that reads.
+    LookAtIdle,
     /// It waits, without a half, until the socket has room for more bytes, or something to read.
     Await(PollFlags),
     /// Other threads do the work, and wake it.
@@ -147,11 +152,12 @@ impl<'a> SharedRequest<'a> {
         };
         let (connection, state) = (self.connection, &mut *guard);
         let was_overdue = connection.is_overdue.load(Ordering::Relaxed);
+        let has_looked = matches!(self.half, TakenHalf::Idle(..));
         let fault = self.give_back(state);
         let has_failed = fault.is_some();
         if let Some(fault) = fault {
             // After a failure, this process has shut the connection down.
-            if fault.is_closed() && !state.combiner.has_failed() {
+            if (fault.is_closed() || has_looked) && !state.combiner.has_failed() {
                 self.connections.note_closed();
             }
             connection.fail(state, fault, &mut self.wake);
@@ -164,6 +170,7 @@ impl<'a> SharedRequest<'a> {
         }
         self.is_alone = connection.callers.load(Ordering::Relaxed) == 1;
         let step = state.combiner.next(number, &mut self.wake);
+        let is_idle = state.combiner.is_idle();
         if let CallerStep::Write = step {
             // A thread without time would take the bytes of others, and leave them unwritten.
             self.is_late |= self.deadline.has_passed();
@@ -189,6 +196,14 @@ impl<'a> SharedRequest<'a> {
             }
             CallerStep::Write if self.is_full && !self.is_alone && !may_write => {
                 Work::Await(PollFlags::OUT)
+            }
+            // Another caller looks.
+            CallerStep::Write if is_idle && state.reading.is_none() => Work::Park,
+            CallerStep::Write if is_idle && !has_looked && has_answered(state) => {
+                if let Some(reading) = state.reading.take() {
+                    self.half = TakenHalf::Idle(reading, Ok(()));
+                }
+                Work::LookAtIdle
             }
             CallerStep::Write => {
                 if let Some(mut writing) = state.writing.take() {
@@ -228,6 +243,10 @@ impl<'a> SharedRequest<'a> {
                 state.writing = Some(writing);
                 result.err()?
             }
+            TakenHalf::Idle(reading, result) => {
+                state.reading = Some(reading);
+                result.err()?
+            }
             TakenHalf::Reading(mut reading, result) => {
                 // Answers may have come before one that cannot be read.
                 let answers = reading.ready();
@@ -265,6 +284,13 @@ impl<'a> SharedRequest<'a> {
         }
     }
 
+    /// Looks whether anything is unread although no answer is missing.
+    pub(super) fn look_at_idle(&mut self) {
+        if let TakenHalf::Idle(reading, result) = &mut self.half {
+            *result = reading.look();
+        }
+    }
+
     /// Waits, without a half, until the socket is ready for this. Another thread may do the work meanwhile. So it also
     /// returns after a pause.
     pub(super) fn await_socket(&mut self, asked: PollFlags) {
@@ -299,6 +325,12 @@ impl<'a> SharedRequest<'a> {
         self.ready = self.connection.stream.poll(asked, limit);
         self.pause = (self.pause * 2).min(LOOK_EVERY);
     }
+}
+
+/// Returns whether an answer has come on a connection that no thread reads.
+fn has_answered(state: &SharedState) -> bool {
+    let reading = state.reading.as_ref();
+    reading.is_some_and(|reading| reading.has_answered())
 }
 
 /// Returns how long a thread waits before it first looks at the socket.

@@ -1,5 +1,5 @@
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use super::connections::MOST_IN_FLIGHT;
 use super::request::{SharedRequest, Work};
 use super::terms::CallTerms;
 use super::*;
+use crate::clock::Time;
 use crate::config::{Server, Settings};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{RateRequest, Reply, Request};
@@ -522,6 +523,78 @@ fn an_answer_to_no_request_is_not_kept_for_the_next_one() {
         assert!(is_answer(&answer, 2));
         peer.connections.close_idle(Duration::ZERO);
     });
+}
+
+/// The call of the next request finds out before it writes, and then no other uses a connection that was opened before.
+#[test]
+fn a_connection_that_has_ended_or_has_something_unread_is_not_used() {
+    for has_ended in [false, true] {
+        let peer = Peer::new(2);
+        thread::scope(|scope| {
+            let peer = &peer;
+            let call = scope.spawn(|| peer.call(1, SOON));
+            let mut line = peer.accept();
+            let number = line.requests(1);
+            line.answer(&number);
+            call.join().expect("no panic").expect("it is answered");
+            let idle = peer.share();
+            let stream = Arc::clone(&idle.connection.as_ref().expect("it is open").stream);
+            drop(idle);
+            if has_ended {
+                line.stream.shutdown(Shutdown::Write).expect("it is open");
+            } else {
+                line.answer(&number);
+            }
+            assert!(
+                !stream.poll(PollFlags::IN, SOON).is_empty(),
+                "nothing comes"
+            );
+            let other = scope.spawn(|| peer.accept().serve());
+            let answer = peer.call(2, SOON).expect("on another connection");
+            assert!(is_answer(&answer, 2) && !answer.resent, "{answer:?}");
+            assert_eq!(line.request(), None, "nothing is sent on it");
+            let gate = peer.connections.gate.lock();
+            assert!(gate.last_closed.is_some());
+            assert!(gate.master.1.data_loss_signs.last() > Time::from_nanos(0));
+            drop(gate);
+            peer.connections.close_idle(Duration::ZERO);
+            other.join().expect("no panic");
+        });
+        peer.assert_free();
+    }
+}
+
+/// A thread whose look takes long keeps its role, and others write nothing meanwhile.
+#[test]
+fn only_one_caller_looks_at_an_idle_connection() {
+    let peer = Peer::new(1);
+    let [first, second] = [peer.share(), peer.share_for(2)];
+    let mut line = peer.accept();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            line.requests(1);
+            line.answer(&[1]);
+        });
+        let answer = first.request(&command(1), false, soon());
+        assert_eq!(answer.expect("it is answered"), answer_to(1));
+    });
+    let (mut looks, work) = begin(&first, 2);
+    assert!(matches!(work, Work::LookAtIdle));
+    let (mut other, work) = begin(&second, 3);
+    assert!(matches!(work, Work::Park));
+    // It takes the role over, because the socket has room.
+    while !other.park() {}
+    assert!(matches!(step(&mut other), Work::Park));
+    looks.look_at_idle();
+    assert!(matches!(step(&mut looks), Work::Park));
+    assert!(matches!(step(&mut other), Work::LookAtIdle));
+    other.look_at_idle();
+    assert!(matches!(step(&mut other), Work::Write));
+    other.write();
+    assert_eq!(line.requests(2), [2, 3]);
+    drop((looks, other));
+    drop((first, second));
+    peer.assert_free();
 }
 
 /// The thread that reads panics. Another one reads on, with the bytes that have come.

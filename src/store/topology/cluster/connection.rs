@@ -6,6 +6,7 @@
 //! | opening | it is open: logged in, and the script of renewals is loaded | open; the commands of a waiting exchange are written |
 //! | opening | a failure | closed, and the master is suspected; each further pause is twice as long |
 //! | open | an exchange needs it, and late answers are missing | open; the exchange goes on without it |
+//! | open, since an earlier exchange | before the commands are written, the server has closed it, or something is unread | opening |
 //! | open, since an earlier exchange | the server has closed it | opening; the commands are written once more |
 //! | open | any other failure, or no answer for `io_timeout` | closed, and the master is suspected |
 //!
@@ -175,8 +176,15 @@ impl MasterConnection {
         let looked = pipeline.look(self.master.route.io_timeout, |_, late| {
             waited = Some(SystemClock.now().since(late.sent));
         });
-        if let Err(fault) = looked {
-            return self.broken(fault, answers);
+        match looked {
+            // An answer is overdue, so the master may hang.
+            Err(fault) if fault.is_timeout() => return self.broken(fault, answers),
+            // Nothing of this exchange was written, so another connection can take it.
+            Err(fault) => {
+                self.master.route.broken(fault);
+                return self.reopen();
+            }
+            Ok(()) => {}
         }
         if let (Some(waited), true) = (waited, pipeline.is_idle()) {
             // It may have come at any time until now.
@@ -306,13 +314,18 @@ impl MasterConnection {
                 answers.forget(&self.parts);
             }
             answers.is_resent = true;
-            self.is_reused = false;
-            self.state = ConnectionState::Closed(Instant::now());
-            return self.open_if_due();
+            return self.reopen();
         }
         answers.shared.suspect(&self.master);
         self.fail(&failure, answers);
         self.close(failure);
+    }
+
+    /// Opens another connection at once.
+    fn reopen(&mut self) {
+        self.is_reused = false;
+        self.state = ConnectionState::Closed(Instant::now());
+        self.open_if_due();
     }
 
     /// Gives this failure to the parts that have no answer. The exchange goes on without the connection.

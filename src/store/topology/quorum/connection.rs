@@ -25,7 +25,7 @@ use crate::sync::Arc;
 const MOST_MISSING: usize = 32;
 /// The shortest time limit of a connect.
 const SHORTEST: Duration = Duration::from_millis(1);
-/// After this pause a connection looks whether the server has closed it, before it is used.
+/// After this pause a connection on which answers are late looks for them before it is used. An idle one always looks.
 const LOOKS_AFTER: Duration = Duration::from_millis(10);
 
 /// The end of an owner that the answer to a command confirms, if nobody waits for that answer.
@@ -116,7 +116,8 @@ impl NodeConnection {
         let is_long_ago = self.used.elapsed() >= LOOKS_AFTER;
         if let Some(pipeline) = &mut self.pipeline {
             let has_many = pipeline.unanswered().len() >= MOST_MISSING;
-            if is_long_ago || has_many || pipeline.is_overdue(node_timeout) {
+            let is_idle = pipeline.is_idle();
+            if is_idle || is_long_ago || has_many || pipeline.is_overdue(node_timeout) {
                 self.drop_late_answers();
             }
         }
@@ -263,15 +264,15 @@ impl NodeConnection {
         Some(self.node().was_heard_since(oldest))
     }
 
-    /// Ends the connection. If the server has not just closed the connection, and has answered nobody since the oldest
-    /// request here, the node is down.
+    /// Ends the connection. If a request here has no answer, the server has not just closed the connection, and has answered
+    /// nobody since that request, the node is down.
     fn broken(&mut self, fault: TransportError) -> Failure {
         let is_closed = fault.is_closed();
         let failure = self.node().route.broken(fault);
         let was_heard = self.was_heard_since_oldest();
         self.close();
         // If the server is gone, the next connection is refused, and then the node is down.
-        if !is_closed && was_heard != Some(true) {
+        if !is_closed && was_heard == Some(false) {
             self.state.node_is_down(self.number, &failure);
         }
         failure
