@@ -95,12 +95,13 @@ pub(crate) trait Store: Send + Sync {
 
 /// A connection for a single thread.
 pub(crate) trait DedicatedConnection: Send {
-    /// Connects, and prepares for renewals, unless it is connected.
+    /// Connects, and prepares for renewals, unless it is connected. If it `is_silent`, because no reply has come for a while,
+    /// it checks by a PING that it still is, and otherwise connects anew.
     ///
     /// # Errors
     ///
     /// Returns the reason why it could not connect. The next request tries again.
-    fn open(&mut self) -> Result<(), Failure> {
+    fn open(&mut self, _is_silent: bool) -> Result<(), Failure> {
         Ok(())
     }
 

@@ -336,3 +336,26 @@ fn a_lease_that_is_not_raised_ends_with_the_pickup_window() {
     let lost = guard.on_lost().recv_timeout(PATIENCE).expect("it is lost");
     assert_eq!(lost.cause, LostCause::Expired);
 }
+
+/// A router on the way has forgotten all connections, without a sign, while the process waits.
+#[test]
+fn a_waiter_whose_connections_were_forgotten_is_granted_by_message_again() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let holder = manager(&server.url());
+    let locks = build(patient(&proxy.url()).lease(secs(600)).io_timeout(secs(1)));
+    let guard = holder.lock("n").expect("it is free");
+    let waiting = locking_asleep(&locks.mutex("n"));
+    wait_until("the renewal thread has connected", || {
+        proxy.carries(Role::Renewal)
+    });
+    proxy.forget_connections();
+    // Nothing is due to be sent on the connection for renewals: the waiter has no lease.
+    wait_until("all have connected again", || {
+        [Role::Renewal, Role::Listener, Role::Pool].map(|role| proxy.carries(role)) == [true; 3]
+    });
+    guard.release().expect("it is held");
+    let guard = waiting.end().expect("it is handed over");
+    assert_eq!(guard.state(), LeaseState::Held);
+    wait_until("it is raised", || guard.remaining() > secs(300));
+}

@@ -2,7 +2,7 @@
 //!
 //! | step | the thread |
 //! | --- | --- |
-//! | 1 | at the first lease: connects, and has the server load the script, so that a renewal takes one round trip |
+//! | 1 | at the first lease: connects, and has the server load the script, so that a renewal takes one round trip. While a delegate waits: checks a silent connection |
 //! | 2 | takes a batch of leases that are due, or nearly due, out of the timer queue, and notes them as in flight |
 //! | 3 | sends the batch in one request |
 //! | 4 | puts each confirmed lease back at its next renewal, and each unconfirmed one at its retry; has the watch thread handle each lost lease; repeats from 2 until no lease is due |
@@ -15,7 +15,8 @@
 //! A lease that was granted by message lasts for the pickup window only. It is due ten milliseconds after its grant, and so
 //! before most renewals of other leases. Most contended leases have ended by then, and need no renewal. No lease is granted
 //! by message unless the thread runs, has connected, and is not stuck in a request ([`RenewalThread::is_ready`]). So a
-//! delegate that begins to wait has the thread start and connect ([`RenewalThread::prepare`]).
+//! delegate that begins to wait has the thread start and connect ([`RenewalThread::prepare`]). If no reply has come on the
+//! connection for five seconds, the delegate has the thread check it by a PING.
 //!
 //! A thread registers a lease before it makes the lease's first guard. It deregisters the lease before it sends the
 //! release.

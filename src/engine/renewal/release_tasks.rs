@@ -232,7 +232,7 @@ impl RenewalThread {
                     return false;
                 }
                 // Redis replies. A task that it refused is repeated at its own time.
-                Some(_) | None => self.reached(),
+                Some(_) | None => self.reached(client),
             }
         }
         true

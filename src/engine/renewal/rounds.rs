@@ -32,16 +32,24 @@ impl RenewalThread {
             };
             self.state.lock().busy_since = Some(client.now());
             let round = survived(|| {
-                // 1. Connect, if there is a lease and the thread has not connected yet.
+                // 1. Connect, if there is a lease and the thread has not connected yet. Check a silent connection.
                 let dedicated_connection =
                     dedicated_connection.get_or_insert_with(|| client.store.dedicated_connection());
-                if self.state.lock().must_open() {
+                let is_silent = {
+                    let mut state = self.state.lock();
+                    let is_silent = state.is_silent(client.now());
+                    state.must_open().then_some(is_silent)
+                };
+                if let Some(is_silent) = is_silent {
                     // If this fails, the first renewal connects again, and logs a failure.
-                    let opened = dedicated_connection.open();
-                    self.state.lock().opening = match opened {
-                        Ok(()) => Opening::Opened,
-                        Err(_) => Opening::Failed,
-                    };
+                    let opened = dedicated_connection.open(is_silent);
+                    let mut state = self.state.lock();
+                    if opened.is_ok() {
+                        state.opening = Opening::Opened;
+                        state.replied_at = Some(client.now());
+                    } else {
+                        state.opening = Opening::Failed;
+                    }
                 }
                 // 2 to 5. Renewals go first: a lease cannot wait, a release can.
                 let renewed = self.renew_due(&client, &mut **dedicated_connection);
@@ -101,7 +109,7 @@ impl RenewalThread {
                     return false;
                 }
                 // Redis replies. A lease that it refused is retried at its own time.
-                Err(_) | Ok(()) => self.reached(),
+                Err(_) | Ok(()) => self.reached(client),
             }
         }
     }
@@ -246,9 +254,12 @@ impl RenewalThread {
         }
     }
 
-    /// Logs the end of an outage.
-    pub(super) fn reached(&self) {
-        let was_failing = std::mem::replace(&mut self.state.lock().failing, false);
+    /// Notes a reply. Logs the end of an outage.
+    pub(super) fn reached(&self, client: &Client) {
+        let mut state = self.state.lock();
+        state.replied_at = Some(client.now());
+        let was_failing = std::mem::replace(&mut state.failing, false);
+        drop(state);
         if was_failing {
             logging::info!("leases are renewed and released again");
         }

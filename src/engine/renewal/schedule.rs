@@ -25,6 +25,9 @@ pub(crate) const BATCH: usize = 200;
 /// How long after its grant by message a lease is raised to its full length. Redis need not raise a lease that ends
 /// before.
 const RAISED_AFTER: Duration = Duration::from_millis(10);
+/// After this time without a reply, the connection must be checked before a lease may be granted by message: a router may
+/// have forgotten it, and sends no sign of that.
+const SILENT_AFTER: Duration = Duration::from_secs(5);
 /// How long a round of the thread takes until the thread counts as stuck.
 const STUCK_AFTER: Duration = Duration::from_millis(20);
 /// The value of `renewal_due_ns` for a lease that is in flight.
@@ -56,6 +59,8 @@ pub(super) struct RenewalState {
     /// When the round under way began, in which the thread connects and sends requests.
     pub(super) busy_since: Option<Time>,
     pub(super) opening: Opening,
+    /// When a reply last came on the connection of the thread that runs now.
+    pub(super) replied_at: Option<Time>,
     /// Whether a release task was given up without a reply, and Redis has not replied to any request since.
     pub(super) is_given_up: bool,
     /// Whether a release task was dropped because too many wait for a repeat.
@@ -83,9 +88,9 @@ pub(super) enum Opening {
     /// The first lease will have it opened.
     #[default]
     NotWanted,
-    /// A delegate waits, and a message may grant it a lease.
+    /// A delegate waits, and a message may grant it a lease. The thread must connect, or check its connection.
     Wanted,
-    /// The thread connects.
+    /// The thread connects, or checks its connection.
     Begun,
     /// The thread has connected. Whether a later request failed is noted elsewhere.
     Opened,
@@ -186,25 +191,27 @@ impl RenewalThread {
             .name("leasehold-renewal".into())
             .spawn(move || renewal.run(&client))?;
         state.timer.started();
-        state.opening = Opening::NotWanted;
+        (state.opening, state.replied_at) = (Opening::NotWanted, None);
         Ok(())
     }
 
-    /// Has the thread start and connect, so that a lease can be granted by message. If the thread cannot be started, no
-    /// lease is.
+    /// Has the thread start and connect, so that a lease can be granted by message. Has it check a connection that has been
+    /// [silent](SILENT_AFTER). If the thread cannot be started, no lease is granted by message.
     pub(crate) fn prepare(self: &Arc<Self>, client: &Arc<Client>) {
         let now = client.now();
         let mut state = self.state.lock();
         if self.ensure_running(&mut state, client).is_err() {
             return;
         }
-        let wakes_at = if matches!(state.opening, Opening::Begun | Opening::Opened) {
+        let wakes_at = match state.opening {
+            Opening::Opened if state.is_silent(now) => now,
             // This wakes no thread. It only keeps the thread from ending soon.
-            now + LONGEST_SLEEP
-        } else {
-            state.opening = Opening::Wanted;
-            now
+            Opening::Begun | Opening::Opened => now + LONGEST_SLEEP,
+            Opening::NotWanted | Opening::Wanted | Opening::Failed => now,
         };
+        if wakes_at == now {
+            state.opening = Opening::Wanted;
+        }
         self.wake_for(&mut state, wakes_at);
     }
 
@@ -235,6 +242,12 @@ impl RenewalState {
             Opening::Wanted => true,
             Opening::Begun | Opening::Opened | Opening::Failed => false,
         }
+    }
+
+    /// Returns whether no reply has come on the connection for a while.
+    pub(super) fn is_silent(&self, now: Time) -> bool {
+        let is_long_ago = |at| now.since(at) >= SILENT_AFTER;
+        self.replied_at.is_some_and(is_long_ago)
     }
 
     pub(super) fn next_due(&self) -> Option<Time> {

@@ -53,6 +53,9 @@ use connection::LinkConnection;
 /// How late the server may answer a WAIT after its time is over: the server's timer runs every 100 ms.
 const LATE_ANSWER: Duration = Duration::from_millis(110);
 
+/// The time for a PING, or two round trips if those take longer.
+const PING_WITHIN: Duration = Duration::from_millis(500);
+
 /// A connection, or the means to open one.
 pub(crate) struct Link<'a> {
     /// Finds the master behind sentinels. `None` if the address is fixed.
@@ -430,10 +433,15 @@ impl<'a> Link<'a> {
 
 /// The requests of the renewal thread. They have time limits of their own: the table at the top.
 impl DedicatedConnection for Link<'_> {
-    fn open(&mut self) -> Result<(), Failure> {
+    fn open(&mut self, is_silent: bool) -> Result<(), Failure> {
         self.find(&mut Deadline::default())?;
         if self.connection.is_open() {
-            return Ok(());
+            let two_round_trips = self.round_trip.unwrap_or_default() * 2;
+            let mut time = Deadline::after(two_round_trips.max(PING_WITHIN));
+            if !is_silent || Link::call(self, &Request::Ping, &mut time).is_ok() {
+                return Ok(());
+            }
+            self.connection.end(PooledConnection::close);
         }
         let opened = connect_for_renewals(&self.route);
         let (open, took) = self.suspect_after(opened)?;

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use redis::{ConnectionAddr, Value};
 use rustix::event::PollFlags;
-use socket2::{Domain, SockAddr, Type};
+use socket2::{Domain, SockAddr, SockRef, TcpKeepalive, Type};
 
 use crate::script::Command;
 use crate::store::Deadline;
@@ -39,6 +39,11 @@ use os::{Os, OsLimit, TOLERANCE, is_timeout};
 /// The longest answer, in bytes. A page of 200 locks has about 50,000. An answer takes up to 20 times as much memory
 /// after it is read, if it consists of the smallest values.
 const LONGEST_ANSWER: usize = 8 << 20;
+/// After 20 s without a byte, the system sends a probe every 4 s. So a router does not forget the connection. After nine
+/// probes without an answer, which most systems send, the connection has ended: within a minute.
+const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
+    .with_time(Duration::from_secs(20))
+    .with_interval(Duration::from_secs(4));
 /// The number of bytes that are read at a time.
 const PIECE: usize = 8 << 10;
 
@@ -515,6 +520,7 @@ fn dial(addresses: &[SocketAddr], deadline: Instant) -> io::Result<Os> {
             Ok(stream) => {
                 // A request is small and waits for its answer, so holding packets back would gain nothing.
                 stream.set_nodelay(true)?;
+                SockRef::from(&stream).set_tcp_keepalive(&KEEPALIVE)?;
                 return Ok(Os(stream.into()));
             }
             Err(error) => last = error,
@@ -587,6 +593,22 @@ mod tests {
 
         assert!(dial(&[silent, silent, open], Instant::now() + LIMIT).is_ok());
         assert!(dial(&[], Instant::now() + LIMIT).is_err());
+    }
+
+    /// A peer that is gone sends nothing, and neither does a router that has forgotten the connection.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_dead_connection_ends_within_a_minute() {
+        use rustix::net::sockopt;
+
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let os = dial(&[address], Instant::now() + Duration::from_secs(20)).expect("it listens");
+        assert_eq!(sockopt::socket_keepalive(&os), Ok(true));
+        let idle = sockopt::tcp_keepidle(&os).expect("a time");
+        let between = sockopt::tcp_keepintvl(&os).expect("a time");
+        let probes = sockopt::tcp_keepcnt(&os).expect("a number");
+        assert!(idle + between * probes < Duration::from_secs(60));
     }
 
     #[test]

@@ -12,7 +12,8 @@
 //!
 //! The first request of a connection shows its use, see [`Role`]. Lost data stays lost after the fault.
 //!
-//! [`Proxy::repeat_answers`] sends answers that nobody has asked for.
+//! [`Proxy::repeat_answers`] sends answers that nobody has asked for. [`Proxy::forget_connections`] makes the proxy a router
+//! that has forgotten its connections: it carries nothing on them, and says nothing.
 
 use std::collections::HashMap;
 use std::fs;
@@ -105,6 +106,8 @@ struct Net {
     pairs: Mutex<Vec<Weak<Pair>>>,
     /// How often all connections were closed.
     closings: AtomicU64,
+    /// How often all connections were forgotten.
+    forgotten: AtomicU64,
     over: AtomicBool,
 }
 
@@ -125,6 +128,8 @@ struct Pair {
     last_answers: Mutex<Vec<u8>>,
     /// [`Net::closings`] at the start of the connection.
     closings: u64,
+    /// [`Net::forgotten`] at the start of the connection.
+    forgotten: u64,
     /// Whether one direction has ended. Then the other ends too.
     over: AtomicBool,
 }
@@ -148,6 +153,7 @@ impl Proxy {
             faults: Mutex::default(),
             pairs: Mutex::default(),
             closings: AtomicU64::new(0),
+            forgotten: AtomicU64::new(0),
             over: AtomicBool::new(false),
         });
         let own = Arc::clone(&net);
@@ -190,15 +196,34 @@ impl Proxy {
         self.heal();
     }
 
-    /// Sends at most `length` bytes of the last piece of answers of each connection once more. Returns how many
-    /// connections have got them.
-    pub(crate) fn repeat_answers(&self, length: usize) -> usize {
+    /// Loses all that is sent on the connections of now, in both directions.
+    pub(crate) fn forget_connections(&self) {
+        self.net.forgotten.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Returns whether a connection of this role is open that the proxy has not forgotten.
+    pub(crate) fn carries(&self, role: Role) -> bool {
+        let mut open = self.open_pairs().into_iter();
+        open.any(|pair| pair.role == role && !pair.is_forgotten())
+    }
+
+    /// Returns the connections that have not ended.
+    fn open_pairs(&self) -> Vec<Arc<Pair>> {
         let pairs = self
             .net
             .pairs
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let open = pairs.iter().filter_map(Weak::upgrade);
+        let there = pairs.iter().filter_map(Weak::upgrade);
+        there
+            .filter(|pair| !pair.over.load(Ordering::SeqCst))
+            .collect()
+    }
+
+    /// Sends at most `length` bytes of the last piece of answers of each connection once more. Returns how many
+    /// connections have got them.
+    pub(crate) fn repeat_answers(&self, length: usize) -> usize {
+        let open = self.open_pairs().into_iter();
         open.filter(|pair| pair.repeat_answers(length)).count()
     }
 
@@ -247,6 +272,7 @@ impl Net {
             client,
             server,
             closings: self.closings.load(Ordering::SeqCst),
+            forgotten: self.forgotten.load(Ordering::SeqCst),
             last_answers: Mutex::default(),
             net: Arc::clone(&self),
             over: AtomicBool::new(false),
@@ -322,6 +348,11 @@ impl Pair {
         self.net.closings.load(Ordering::SeqCst) != self.closings
     }
 
+    /// Returns whether the proxy has forgotten all connections since the start of this one.
+    fn is_forgotten(&self) -> bool {
+        self.net.forgotten.load(Ordering::SeqCst) != self.forgotten
+    }
+
     fn fault(&self) -> Option<Fault> {
         self.net.faults().now.get(&self.role).copied()
     }
@@ -348,6 +379,9 @@ impl Pair {
         let fault = self.fault();
         if self.is_closed() {
             return self.close();
+        }
+        if self.is_forgotten() {
+            return true;
         }
         match (fault, what) {
             (None, _)

@@ -260,14 +260,17 @@ impl ClusterConnection {
 }
 
 impl DedicatedConnection for ClusterConnection {
-    fn open(&mut self) -> Result<(), Failure> {
+    fn open(&mut self, is_silent: bool) -> Result<(), Failure> {
         let limit = self.shared.routes.settings.connect_timeout;
-        let map = self.shared.map(&mut Deadline::after(limit))?;
+        let masters = self.shared.map(&mut Deadline::after(limit))?.masters();
         let connections = match &mut self.connections {
             Some(connections) => connections,
             none => none.insert(MasterConnections::new()?),
         };
-        connections.open(&map.masters(), limit);
+        if is_silent {
+            connections.check(&self.shared);
+        }
+        connections.open(&masters, limit);
         Ok(())
     }
 

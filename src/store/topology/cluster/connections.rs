@@ -22,6 +22,7 @@ use super::connection::{
 use super::master::{Address, Master};
 use super::state::ClusterState;
 use crate::error::{Failure, FailureKind, Outcome};
+use crate::script::Command;
 use crate::store::server::errors::unavailable;
 use crate::store::transport::exchange::{self, Exchange, Pipeline};
 use crate::store::transport::waker::{readable, take_wakes, wakers};
@@ -83,7 +84,25 @@ impl MasterConnections {
         }
     }
 
-    /// Closes the connection to a master, because its last answer made no sense.
+    /// Sends a PING on each open connection. Closes those on which no answer comes within a grace.
+    pub(super) fn check(&mut self, shared: &ClusterState) {
+        let connections = self.by_address.values();
+        let open = connections.filter(|it| matches!(it.state, ConnectionState::Open(_)));
+        let ping = |connection: &MasterConnection| Part {
+            master: Arc::clone(&connection.master),
+            is_asking: false,
+            command: Command::new("PING"),
+        };
+        let parts: Vec<_> = open.map(ping).collect();
+        let exchanged = self.exchange(shared, &parts, SHORTEST_GRACE, false);
+        for (part, answer) in parts.iter().zip(exchanged.answers) {
+            if answer.is_err() {
+                self.close(&part.master);
+            }
+        }
+    }
+
+    /// Closes the connection to a master, because its last answer made no sense, or has not come.
     pub(super) fn close(&mut self, master: &Master) {
         self.by_address.remove(&master.address);
     }

@@ -164,7 +164,7 @@ struct DedicatedNodeConnections {
 }
 
 impl DedicatedConnection for DedicatedNodeConnections {
-    fn open(&mut self) -> Result<(), Failure> {
+    fn open(&mut self, _is_silent: bool) -> Result<(), Failure> {
         // A connect may take half of that.
         let until = Instant::now() + self.state.node_timeout * 2;
         let ping = QuorumCall::new(&self.state, &mut self.connections.0, until).ping();
