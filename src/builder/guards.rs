@@ -79,8 +79,8 @@ impl Builder {
     /// job does not run twice on two hosts whose clocks differ.
     ///
     /// A guard that is released early ends at once. But no thread gets the lock before that time, in this process or
-    /// another. Waiters get no message then: they wait until the key expires in Redis, or poll. It holds also if
-    /// [`max_hold`](Builder::max_hold) ends the guard earlier. If the process crashes, loses the lease, or cannot reach Redis
+    /// another. The release wakes the first waiter, which learns when the lock is free, and asks again then. It holds also
+    /// if [`max_hold`](Builder::max_hold) ends the guard earlier. If the process crashes, loses the lease, or cannot reach Redis
     /// at the release, the lock is free at the end of its lease.
     ///
     /// It has no effect on [`detach`](crate::LockGuard::detach). A guard that [`adopt`](LockManager::adopt) makes has

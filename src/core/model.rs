@@ -47,8 +47,8 @@ enum Fate {
 enum Event {
     /// A process does its next step, if its time has come. The network gives its request this fate.
     Run(usize, Fate),
-    /// A process ends its lease: to release the lock, or so that one of its threads takes over.
-    LetGo(usize, bool, Fate),
+    /// A process ends its lease.
+    LetGo(usize, Ending, Fate),
     /// A process that waits gives up.
     GiveUp(usize),
     /// The delegate of a process gives up, and another thread continues its attempt.
@@ -59,6 +59,17 @@ enum Event {
     Messages(MessageFate),
     /// This number of milliseconds passes.
     Pass(u64),
+}
+
+/// The end of a lease.
+#[derive(Clone, Copy, Debug)]
+enum Ending {
+    /// The process releases the lock.
+    Release,
+    /// One of its threads takes over.
+    TakeOver,
+    /// The process releases the lock, which stays taken for this number of milliseconds (`min_hold`).
+    Keep(u64),
 }
 
 /// The fate of a message.
@@ -86,12 +97,20 @@ fn fate() -> impl Strategy<Value = Fate> {
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         8 => (0..PROCESSES, fate()).prop_map(|(p, f)| Event::Run(p, f)),
-        3 => (0..PROCESSES, any::<bool>(), fate()).prop_map(|(p, o, f)| Event::LetGo(p, o, f)),
+        3 => (0..PROCESSES, ending(), fate()).prop_map(|(p, e, f)| Event::LetGo(p, e, f)),
         1 => (0..PROCESSES).prop_map(Event::GiveUp),
         1 => (0..PROCESSES, fate()).prop_map(|(p, f)| Event::HandOn(p, f)),
         2 => (0..PROCESSES, any::<bool>()).prop_map(|(p, s)| Event::Subscribe(p, s)),
         3 => (0u64..1500).prop_map(Event::Pass),
         1 => message_fate().prop_map(Event::Messages),
+    ]
+}
+
+fn ending() -> impl Strategy<Value = Ending> {
+    prop_oneof![
+        2 => Just(Ending::Release),
+        2 => Just(Ending::TakeOver),
+        1 => (1u64..1500).prop_map(Ending::Keep),
     ]
 }
 
@@ -397,7 +416,7 @@ impl World {
         }
     }
 
-    fn let_go(&mut self, who: usize, take_over: bool, fate: Fate) {
+    fn let_go(&mut self, who: usize, ending: Ending, fate: Fate) {
         let State::GuardInner(grant) = &self.processes[who].state else {
             return;
         };
@@ -411,12 +430,17 @@ impl World {
         };
         let in_time = self.now < grant.deadline;
         self.processes[who].state = State::Idle;
-        if take_over && in_time {
+        if matches!(ending, Ending::TakeOver) && in_time {
             let attempt = Attempt::take_over(&self.rng, "p", left);
             self.processes[who].state = State::Asking(attempt, Input::Go);
             self.run(who, fate);
         } else {
-            let release_task = ReleaseTask::of_lease(left, contended, None, self.now, LEASE);
+            let min_hold_until = match ending {
+                Ending::Keep(ms) => Some(self.now + Duration::from_millis(ms)),
+                Ending::Release | Ending::TakeOver => None,
+            };
+            let release_task =
+                ReleaseTask::of_lease(left, contended, min_hold_until, self.now, LEASE);
             self.processes[who]
                 .release_tasks
                 .push((self.now, release_task));
@@ -457,7 +481,7 @@ impl World {
     fn happen(&mut self, event: Event) {
         match event {
             Event::Run(who, fate) => self.run(who, fate),
-            Event::LetGo(who, take_over, fate) => self.let_go(who, take_over, fate),
+            Event::LetGo(who, ending, fate) => self.let_go(who, ending, fate),
             Event::GiveUp(who) => self.give_up(who),
             Event::HandOn(who, fate) => self.hand_on(who, fate),
             Event::Subscribe(who, is_there) => self.subscribe(who, is_there),
@@ -467,6 +491,24 @@ impl World {
         self.note_the_deaf();
         self.deliver();
     }
+}
+
+/// The waiter asked before the release, when the lease had two seconds left.
+#[test]
+fn a_waiter_takes_a_kept_lock_as_soon_as_its_time_is_over() {
+    const KEPT: u64 = 100;
+    let mut world = World::new();
+    for who in 0..2 {
+        world.happen(Event::Subscribe(who, true));
+        world.happen(Event::Run(who, Fate::Delivered));
+    }
+    world.happen(Event::LetGo(0, Ending::Keep(KEPT), Fate::Delivered));
+    for pass in [0, KEPT + 2] {
+        assert_eq!(world.holders(), 0);
+        world.happen(Event::Pass(pass));
+        world.happen(Event::Run(1, Fate::Delivered));
+    }
+    assert!(matches!(world.processes[1].state, State::GuardInner(_)));
 }
 
 proptest! {
@@ -485,7 +527,7 @@ proptest! {
         let before: Vec<usize> = world.processes.iter().map(|process| process.served).collect();
         for _ in 0..2000 {
             for (who, before) in before.iter().enumerate() {
-                world.happen(Event::LetGo(who, false, Fate::Delivered));
+                world.happen(Event::LetGo(who, Ending::Release, Fate::Delivered));
                 world.send_releases(who, Fate::Delivered);
                 if world.processes[who].served == *before {
                     world.happen(Event::Run(who, Fate::Delivered));
@@ -500,7 +542,7 @@ proptest! {
         // After the last process has gone, nothing is left in Redis.
         for _ in 0..500 {
             for who in 0..PROCESSES {
-                world.happen(Event::LetGo(who, false, Fate::Delivered));
+                world.happen(Event::LetGo(who, Ending::Release, Fate::Delivered));
                 world.happen(Event::GiveUp(who));
                 world.send_releases(who, Fate::Delivered);
             }

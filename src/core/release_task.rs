@@ -9,9 +9,9 @@
 //! | request | answer | next |
 //! | --- | --- | --- |
 //! | release | released, not owner | executed |
-//! | release | others wait | hand over, at once |
+//! | release, keep | others may wait | hand over, or keep and wake the first waiter, at once |
 //! | hand over, keep, withdraw | released, not owner | executed |
-//! | keep | failed until the end of `min_hold` | release; hand over if there are fences to give back |
+//! | keep | failed until the end of `min_hold` | release; hand over if others may wait, or there are fences to give back |
 //! | any | failed | the renewal thread sends it again, at once and then after growing pauses, until Redis must have dropped the key; then the task is given up |
 //!
 //! "Executed" is not final in two cases. In both the renewal thread asks again, after growing pauses:
@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use crate::clock::Time;
 use crate::core::attempt::EndedOwner;
-use crate::message::{Gone, Reply, Verb};
+use crate::message::{Gone, Keep, Reply, Verb};
 use crate::random::{Rng, jittered};
 use crate::sync::Arc;
 
@@ -89,8 +89,7 @@ impl ReleaseTask {
         now: Time,
         lease: Duration,
     ) -> Self {
-        // After a request that keeps the lock, it is not known who waits.
-        let hands_over = ended.give_back.is_some() || (contended && min_hold_until.is_none());
+        let hands_over = ended.give_back.is_some() || contended;
         let task = Self::of_ended_owner(ended, now, lease);
         Self {
             ends_by: if hands_over {
@@ -179,12 +178,13 @@ impl ReleaseTask {
         let life = self.min_hold_until.map(|until| until.since(now));
         match (life.filter(|life| !life.is_zero()), self.ends_by) {
             (_, EndsBy::Withdraw) => Verb::Withdraw { owner, units },
-            (Some(life), _) => Verb::Keep {
+            (Some(life), ends_by) => Verb::Keep(Keep {
                 owner,
                 units,
                 life,
+                wakes: ends_by == EndsBy::HandOver,
                 give_back,
-            },
+            }),
             (None, EndsBy::HandOver) => Verb::HandOver {
                 owner,
                 units,
@@ -229,6 +229,9 @@ impl ReleaseTask {
         match reply {
             Reply::Contended if self.ends_by == EndsBy::Release => {
                 self.ends_by = EndsBy::HandOver;
+                // A release that finds waiters changes nothing. But a keep has had its effect, and its time may be over
+                // before the next request.
+                self.repeated |= self.min_hold_until.is_some();
                 return Next::Send;
             }
             Reply::NotOwner(gone) if !self.repeated && !resent => self.gone = Some(*gone),
@@ -438,7 +441,7 @@ mod tests {
         let until = at(0) + LEASE * 2;
         let kept = || ReleaseTask::of_lease(ended_owner(None), true, Some(until), at(0), LEASE);
         let life = |release_task: &ReleaseTask, now| match release_task.verb(now) {
-            Verb::Keep { life, .. } => life,
+            Verb::Keep(Keep { life, .. }) => life,
             other => panic!("{other:?}"),
         };
         let mut release_task = kept();
@@ -459,7 +462,7 @@ mod tests {
         release_task.failed(at(1), true, &rng);
         assert!(release_task.keeps_lock(at(1)));
         assert!(!release_task.keeps_lock(until));
-        assert!(matches!(release_task.verb(until), Verb::Release { .. }));
+        assert!(matches!(release_task.verb(until), Verb::HandOver { .. }));
 
         // The other nodes of a quorum keep it too.
         let mut release_task = kept();
@@ -471,6 +474,33 @@ mod tests {
     }
 
     #[test]
+    fn a_lock_that_is_kept_back_wakes_a_waiter() {
+        let until = at(0) + LEASE;
+        let wakes = |release_task: &ReleaseTask| match release_task.verb(at(0)) {
+            Verb::Keep(Keep { wakes, .. }) => wakes,
+            other => panic!("{other:?}"),
+        };
+        let kept = |contended| {
+            ReleaseTask::of_lease(ended_owner(None), contended, Some(until), at(0), LEASE)
+        };
+        assert!(wakes(&kept(true)));
+        let mut release_task = kept(false);
+        assert!(!wakes(&release_task));
+        let next = release_task.replied(at(1), &Reply::Contended, false, None);
+        assert_eq!(next, Next::Send);
+        assert!(wakes(&release_task));
+        // The time may be over before that request.
+        let gone = Reply::NotOwner(Gone::Removed);
+        assert_eq!(release_task.replied(at(2), &gone, false, None), Next::Done);
+        assert_eq!(release_task.gone(), None);
+        let mut release_task = kept(false);
+        release_task.replied(at(1), &Reply::Contended, false, None);
+        // The slot is moving, so the store has sent the form for the lock's key alone.
+        let next = release_task.replied(at(2), &Reply::Contended, false, None);
+        assert_eq!(next, Next::Done);
+    }
+
+    #[test]
     fn a_lock_that_is_kept_back_gives_its_unused_fences_back() {
         let rng = SystemRng::new();
         let (until, unused) = (at(0) + LEASE, Some(GiveBack { used: 1, last: 9 }));
@@ -479,12 +509,13 @@ mod tests {
             ..ended_owner(None)
         };
         let mut release_task = ReleaseTask::of_lease(ended, true, Some(until), at(0), LEASE);
-        let keeps = Verb::Keep {
+        let keeps = Verb::Keep(Keep {
             owner: owner(),
             units: 1,
             life: LEASE,
+            wakes: true,
             give_back: unused,
-        };
+        });
         assert_eq!(release_task.verb(at(0)), keeps);
         release_task.failed(at(1), true, &rng);
         let gives_back = Verb::HandOver {

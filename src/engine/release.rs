@@ -230,10 +230,14 @@ impl Leases {
         give_back: Option<GiveBack>,
         now: Time,
     ) -> ReleaseTask {
+        let min_hold_until = process_lease.min_hold_until(now);
+        // The key of several owners has no mark for waiters, so only the whole script finds them.
+        let may_have_waiters =
+            min_hold_until.is_some() && process_lease.entry.kind.total_units() > 1;
         ReleaseTask::of_lease(
             self.ended_owner(process_lease, give_back, now),
-            process_lease.is_contended(),
-            process_lease.min_hold_until(now),
+            process_lease.is_contended() || may_have_waiters,
+            min_hold_until,
             now,
             process_lease.terms.lease(),
         )

@@ -25,5 +25,5 @@ pub(crate) use grant::{GrantMessage, Nonce};
 pub(crate) use kind::{ALL, LockKind, Sharing};
 pub(crate) use reply::{Cursor, Gone, NotReleased, Renewed, Reply, Seen, SeenHolder};
 pub(crate) use request::{
-    AcquireMode, Adopt, Ask, GiveBack, PlainRelease, RateRequest, Renewal, Request, Verb,
+    AcquireMode, Adopt, Ask, GiveBack, Keep, PlainRelease, RateRequest, Renewal, Request, Verb,
 };

@@ -62,15 +62,23 @@ pub(crate) enum Verb {
         units: u32,
         give_back: Option<GiveBack>,
     },
-    /// Gives up a lock, and keeps it from all processes for `life` from now (`min_hold`).
-    Keep {
-        owner: Arc<str>,
-        units: u32,
-        life: Duration,
-        give_back: Option<GiveBack>,
-    },
+    /// Gives up a lock, and keeps it from all processes for a while (`min_hold`).
+    Keep(Keep),
     /// Withdraws an owner: gives up the lock or the place in the queue, whichever this owner has.
     Withdraw { owner: Arc<str>, units: u32 },
+}
+
+/// The end of a lease whose lock stays taken for a while.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Keep {
+    pub(crate) owner: Arc<str>,
+    pub(crate) units: u32,
+    /// How long the lock stays taken from now.
+    pub(crate) life: Duration,
+    /// Whether to wake the first waiter. Without it, the request touches no key but the lock's.
+    pub(crate) wakes: bool,
+    /// The unused fences, of a request that wakes.
+    pub(crate) give_back: Option<GiveBack>,
 }
 
 /// How a request treats a free lock.
@@ -171,7 +179,7 @@ impl Verb {
             Self::Acquire { ask, .. } | Self::TakeOver { ask, .. } => &ask.owner,
             Self::Release { owner, .. }
             | Self::HandOver { owner, .. }
-            | Self::Keep { owner, .. }
+            | Self::Keep(Keep { owner, .. })
             | Self::Withdraw { owner, .. } => owner,
         }
     }
@@ -187,7 +195,7 @@ impl Verb {
             Self::Acquire { ask, .. } | Self::TakeOver { ask, .. } => ask.channel.is_some(),
             Self::Release { .. }
             | Self::HandOver { .. }
-            | Self::Keep { .. }
+            | Self::Keep(_)
             | Self::Withdraw { .. } => false,
         }
     }

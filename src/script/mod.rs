@@ -105,7 +105,7 @@ pub(crate) fn decode(request: &Request<'_>, value: Value) -> Result<Reply, Failu
             }
             Verb::Release { .. }
             | Verb::HandOver { .. }
-            | Verb::Keep { .. }
+            | Verb::Keep(_)
             | Verb::Withdraw { .. } => reply::release(&value),
         },
         (Request::Renew(batch), value) => renewal::reply(batch.len(), &value),
@@ -131,7 +131,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::message::{Ask, Renewal};
+    use crate::message::{Ask, Keep, Renewal};
     use crate::name::{CHANNEL_PREFIX, LockKey, RECALL, Target};
     use crate::owner::{self, MARK, MAX_LABEL, OWNER_PREFIX, ProcessTag};
     use crate::random::{Rng, SystemRng};
@@ -230,13 +230,22 @@ mod tests {
             lease: Duration::from_secs(1),
         };
         assert_eq!(keys(Request::Renew(&[renewal.clone(), renewal])), "2");
-        let (target, release) = (target("n"), Verb::Release { owner, units: 1 });
-        let request = Request::Lock {
-            kind: LockKind::Mutex,
-            target: &target,
-            verb: &release,
+        let target = target("n");
+        let keep = Keep {
+            owner: Arc::clone(&owner),
+            units: 1,
+            life: Duration::from_secs(1),
+            wakes: false,
+            give_back: None,
         };
-        assert_eq!(keys(request), "1");
+        for (kind, verb) in [
+            (LockKind::Mutex, Verb::Release { owner, units: 1 }),
+            (LockKind::Mutex, Verb::Keep(keep.clone())),
+            (LockKind::Write, Verb::Keep(keep)),
+        ] {
+            let (target, verb) = (&target, &verb);
+            assert_eq!(keys(Request::Lock { kind, target, verb }), "1");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use super::command::Command;
 use super::script_settings::ScriptSettings;
-use super::text::{MULTI_ACQUIRE, MULTI_RELEASE, ask, keep};
+use super::text::{KEEP, MULTI_ACQUIRE, MULTI_RELEASE, ask, keep};
 use crate::message::{Ask, Verb};
 use crate::name::LockKey;
 
@@ -18,7 +18,7 @@ pub(super) fn command(keys: &[LockKey], verb: &Verb, script_settings: &ScriptSet
     match verb {
         Verb::Acquire { ask, .. } => acquire(ask, ""),
         Verb::TakeOver { ask, from, .. } => acquire(ask, from),
-        Verb::Keep { owner, life, .. } => keep(keys, owner, 0, *life, None),
+        Verb::Keep(what) => keep(&KEEP, keys, 0, what, script_settings),
         Verb::Release { owner, .. }
         | Verb::HandOver { owner, .. }
         | Verb::Withdraw { owner, .. } => {

@@ -7,7 +7,7 @@ use super::command::Command;
 use super::reply;
 use super::script_settings::ScriptSettings;
 use super::text::{
-    MUTEX_ACQUIRE, MUTEX_ADOPT, MUTEX_HAND_OVER, MUTEX_RELEASE, MUTEX_RELEASE_MANY,
+    KEEP, MUTEX_ACQUIRE, MUTEX_ADOPT, MUTEX_HAND_OVER, MUTEX_RELEASE, MUTEX_RELEASE_MANY,
     MUTEX_TAKE_OVER, ask, give_back, keep,
 };
 use crate::clock::ms_rounded_up;
@@ -59,12 +59,7 @@ pub(super) fn command(key: &LockKey, verb: &Verb, script_settings: &ScriptSettin
         Verb::HandOver {
             owner, give_back, ..
         } => hand_over(owner, *give_back, false),
-        Verb::Keep {
-            owner,
-            life,
-            give_back: block,
-            ..
-        } => keep(keys, owner, 0, *life, *block),
+        Verb::Keep(what) => keep(&KEEP, keys, 0, what, script_settings),
         Verb::Withdraw { owner, .. } => hand_over(owner, None, true),
     }
 }

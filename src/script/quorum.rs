@@ -11,14 +11,15 @@ use smallvec::SmallVec;
 use super::command::Command;
 use super::reply::{self, fence};
 use super::script_settings::{self, ScriptSettings};
+use super::text;
 use super::text::{
-    OF_A_QUORUM, QUORUM_ACQUIRE, QUORUM_ADOPT, QUORUM_FORCE_RELEASE, QUORUM_MULTI_ACQUIRE,
-    QUORUM_MULTI_RELEASE, QUORUM_RAISE, QUORUM_RELEASE, QUORUM_SHARE_ACQUIRE, QUORUM_SHARE_RELEASE,
-    Script,
+    OF_A_QUORUM, QUORUM_ACQUIRE, QUORUM_ADOPT, QUORUM_FORCE_RELEASE, QUORUM_KEEP,
+    QUORUM_MULTI_ACQUIRE, QUORUM_MULTI_RELEASE, QUORUM_RAISE, QUORUM_RELEASE, QUORUM_SHARE_ACQUIRE,
+    QUORUM_SHARE_RELEASE, Script,
 };
 use crate::clock::ms_rounded_up;
 use crate::core::quorum::{NodeHolder, Reserved, ReservedByName, Vote};
-use crate::message::{Adopt, Ask, Gone, LockKind, Reply};
+use crate::message::{Adopt, Ask, Gone, Keep, LockKind, Reply};
 use crate::name::{BROKEN, Companion, LockKey, Target};
 
 /// A lock, as the requests to a node name it.
@@ -132,6 +133,21 @@ pub(crate) fn release(
         command.arg(units);
     }
     command
+}
+
+/// Returns the command that keeps a lock at a node for a while after the end of its lease.
+pub(crate) fn keep(lock: LockId<'_>, keep: &Keep, script_settings: &ScriptSettings) -> Command {
+    let units = match lock.kind {
+        LockKind::Mutex | LockKind::Multi => 0,
+        LockKind::Read | LockKind::Write | LockKind::Semaphore { .. } => keep.units,
+    };
+    text::keep(
+        &QUORUM_KEEP,
+        lock.target.keys(),
+        units,
+        keep,
+        script_settings,
+    )
 }
 
 /// Returns the command that gives a mutex a new owner at a node.

@@ -2,7 +2,7 @@
 
 use super::command::Command;
 use super::script_settings::ScriptSettings;
-use super::text::{SHARE_ACQUIRE, SHARE_RELEASE, ask, give_back, keep};
+use super::text::{KEEP, SHARE_ACQUIRE, SHARE_RELEASE, ask, give_back, keep};
 use crate::message::{Ask, GiveBack, LockKind, Verb};
 use crate::name::LockKey;
 
@@ -51,12 +51,7 @@ pub(super) fn command(
             units,
             give_back,
         } => release(owner, *units, *give_back, false),
-        Verb::Keep {
-            owner,
-            units,
-            life,
-            give_back: block,
-        } => keep(keys, owner, *units, *life, *block),
+        Verb::Keep(what) => keep(&KEEP, keys, what.units, what, script_settings),
         Verb::Withdraw { owner, units } => release(owner, *units, None, true),
     }
 }

@@ -1,13 +1,11 @@
 //! The texts of the scripts, and the arguments that several scripts share.
 
-use std::time::Duration;
-
 use once_cell::race::OnceBox;
 
 use super::command::Command;
 use super::script_settings::ScriptSettings;
 use crate::clock::ms_rounded_up;
-use crate::message::{Ask, GiveBack};
+use crate::message::{Ask, GiveBack, Keep};
 use crate::name::{Companion, LockKey};
 
 /// A script: its text, and the digest that names it to a server that has loaded it.
@@ -161,6 +159,15 @@ pub(super) static QUORUM_MULTI_RELEASE: Script = script!(
     "quorum_turn.lua",
     "quorum_multi_release.lua"
 );
+pub(super) static QUORUM_KEEP: Script = script!(
+    "value.lua",
+    "queue*.lua",
+    "share.lua",
+    "quorum_turn.lua",
+    "quorum_share.lua",
+    "quorum_keep.lua",
+    "keep.lua"
+);
 pub(super) static QUORUM_ADOPT: Script = script!(
     "record.lua",
     "value.lua",
@@ -200,7 +207,7 @@ pub(super) static OF_A_QUORUM: [&Script; 9] = [
     &QUORUM_MULTI_ACQUIRE,
     &QUORUM_MULTI_RELEASE,
     &RENEW,
-    &KEEP,
+    &QUORUM_KEEP,
 ];
 
 impl Script {
@@ -234,25 +241,30 @@ impl Script {
     }
 }
 
-/// Returns the command that keeps locks for `life` after the end of their lease. `units` is 0 for whole locks. Fences
+/// Returns the command that keeps locks for a while after the end of their lease. `units` is 0 for whole locks. Fences
 /// can be given back for a single lock only.
 pub(super) fn keep(
+    script: &Script,
     keys: &[LockKey],
-    owner: &str,
     units: u32,
-    life: Duration,
-    block: Option<GiveBack>,
+    keep: &Keep,
+    script_settings: &ScriptSettings,
 ) -> Command {
-    let fence = block.and(keys.first());
-    let mut command = KEEP.command(keys.len() + usize::from(fence.is_some()));
-    for key in keys {
-        command.arg(key.key());
+    let mut command = if keep.wakes {
+        script.with_companions(keys)
+    } else {
+        let mut command = script.command(keys.len());
+        for key in keys {
+            command.arg(key.key());
+        }
+        command
+    };
+    let life = ms_rounded_up(keep.life);
+    command.arg(&*keep.owner).arg(life).arg(units);
+    if keep.wakes {
+        give_back(&mut command, keep.give_back);
+        script_settings.of_waiters(&mut command);
     }
-    if let Some(key) = fence {
-        command.arg(key.companion(Companion::Fence));
-    }
-    command.arg(owner).arg(ms_rounded_up(life)).arg(units);
-    give_back(&mut command, block);
     command
 }
 

@@ -209,6 +209,7 @@ behaviours! {
         }
         min_hold {
             a_waiter_that_queues_at_a_kept_lock_has_it_next,
+            a_release_within_min_hold_wakes_the_first_waiter,
             a_repeated_release_lengthens_no_min_hold,
         }
         refusals {

@@ -358,6 +358,7 @@ fn missing(path: &str, text: &str) -> Vec<&'static str> {
         | "batch.lua"
         | "share.lua"
         | "quorum_force_release.lua"
+        | "quorum_keep.lua"
         | "quorum_fence.lua"
         | "quorum_share.lua"
         | "quorum_turn.lua" => &["-- Shared: "],

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::clock::Time;
-use crate::message::{AcquireMode, Ask, Gone, GrantMessage, Nonce, Reply, Verb};
+use crate::message::{AcquireMode, Ask, Gone, GrantMessage, Keep, Nonce, Reply, Verb};
 use crate::sync::Arc;
 
 /// The pickup window.
@@ -101,6 +101,42 @@ impl Server {
             }
             Some(_) => Reply::NotOwner(Gone::Taken),
             None => Reply::NotOwner(Gone::Removed),
+        }
+    }
+
+    /// Keeps the lock from all processes for a while (`min_hold`), and wakes the first live waiter.
+    fn keep(&mut self, keep: &Keep, now: Time) -> Reply {
+        let kept: Arc<str> = format!("{}~", keep.owner).into();
+        let may_have_waiters = match &self.lock {
+            Some((holder, is_marked, _)) if *holder == keep.owner => {
+                let is_marked = *is_marked;
+                self.lock = Some((kept, false, now + keep.life));
+                is_marked
+            }
+            // A repeat.
+            Some((holder, ..)) if *holder == kept => true,
+            Some(_) => return Reply::NotOwner(Gone::Taken),
+            None => return Reply::NotOwner(Gone::Removed),
+        };
+        if may_have_waiters && !keep.wakes {
+            return Reply::Contended;
+        }
+        if may_have_waiters {
+            self.wake_head(now);
+        }
+        Reply::Released
+    }
+
+    fn wake_head(&mut self, now: Time) {
+        while let Some(head) = self.queue.front() {
+            let is_deaf = head.has_channel && self.deaf.contains(&head.owner);
+            if now.since(head.seen) <= LIFE && !is_deaf {
+                if head.has_channel {
+                    self.published.push((Arc::clone(&head.owner), None));
+                }
+                return;
+            }
+            self.queue.pop_front();
         }
     }
 
@@ -203,7 +239,7 @@ impl Server {
                 _ => self.release(owner, now),
             },
             Verb::HandOver { owner, .. } => self.release(owner, now),
-            Verb::Keep { .. } => unreachable!("no guard here has a min_hold"),
+            Verb::Keep(keep) => self.keep(keep, now),
             Verb::Withdraw { owner, .. } => {
                 self.leave(owner);
                 self.release(owner, now)

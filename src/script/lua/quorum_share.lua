@@ -3,20 +3,21 @@
 
 -- Wakes the first live waiter if its units are free. If it is a reader, wakes the readers right behind it too. Leaves
 -- all of them in the queue, because a script gives a quorum's lock only to its caller. If nobody holds the lock, it is
--- the first waiter's turn now. Drops dead waiters on the way. Returns whether it woke a waiter.
-local function wake_first()
+-- the first waiter's turn now. Drops dead waiters on the way. Returns whether it woke a waiter. With `kept`, units are
+-- free after that number of ms, and so is the lock.
+local function wake_first(kept)
   local is_woken = false
   for _, owner in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
     local seen, pickup, units, _, channel = waiter(owner)
     local is_reader = units == '1'
     if not seen or math.abs(now - seen) > tonumber(life) then
       leave(owner)
-    elseif not fits(units) or is_woken and not is_reader then
+    elseif not (kept or fits(units)) or is_woken and not is_reader then
       return is_woken
     elseif not wake(owner, channel) then
       leave(owner)
     else
-      if not is_woken and used == 0 then give_turn(owner, pickup, channel) end
+      if not is_woken and (kept or used == 0) then give_turn(owner, pickup, channel, kept) end
       is_woken = true
       if not is_reader then return true end
     end

@@ -25,7 +25,7 @@ local function current_turn()
   local ends, who = string.match(turn, '^(%d+) (.*)$')
   if not ends then return nil end
   local left = ends - now_ms()
-  -- If the clock was set back, a turn would last too long.
+  -- If the clock was set back, a turn would last too long. The turn after a min_hold has not begun before.
   if left > 0 and left <= LONGEST_TURN then return left, who end
 end
 
@@ -48,12 +48,12 @@ local function end_turn()
 end
 
 -- Begins the turn of `head`, which was woken; of nobody if it is nil. A turn that has begun is not made longer. A waiter
--- that cannot be woken, because it has no channel, gets none.
-local function give_turn(head, pickup, channel)
+-- that cannot be woken, because it has no channel, gets none. With `kept`, the turn begins after that number of ms.
+local function give_turn(head, pickup, channel, kept)
   local turn = redis.call('HGET', waiters, TURN)
   if head and channel ~= '' then
     if not (turn and string.sub(turn, -#head) == head) then
-      local ends = now_ms() + math.min(tonumber(pickup), LONGEST_TURN)
+      local ends = now_ms() + (kept or 0) + math.min(tonumber(pickup), LONGEST_TURN)
       -- By pcall, because the waiter is woken in any case.
       redis.pcall('HSET', waiters, TURN, string.format('%.0f %s', ends, head))
     end
@@ -62,10 +62,10 @@ local function give_turn(head, pickup, channel)
   end
 end
 
--- Wakes the first live waiter, whose turn it is now. Returns whether there is one.
-local function begin_turn()
+-- Wakes the first live waiter, whose turn it is now, or after `kept` ms. Returns whether there is one.
+local function begin_turn(kept)
   local head, pickup, channel = wake_head()
-  give_turn(head, pickup, channel)
+  give_turn(head, pickup, channel, kept)
   return head ~= nil
 end
 

@@ -159,6 +159,36 @@ pub(super) fn a_waiter_that_queues_at_a_kept_lock_has_it_next(kind: Kind) {
     }
 }
 
+/// The waiter asked when the lease had long to go. A message tells it to ask again, and the reply when the lock is free.
+pub(super) fn a_release_within_min_hold_wakes_the_first_waiter(kind: Kind) {
+    let (redis, name) = (shared(), name("kept-wakes"));
+    let (one, other) = (manager(redis.url()), manager(redis.url()));
+    let keys = kind.keys(&name);
+    let lock = kind.of(&one, &name).lease(LEASE).min_hold(KEPT);
+    let guard = lock.lock().expect("it is free");
+    let waiter = kind.rival().of(&other, &name).locking();
+    redis.wait_until_queued(&keys[0], 1);
+    let owner = redis.queue(&keys[0]).remove(0);
+    let channel = || redis.channel(&keys[0], &owner);
+    wait_until("it has its channel", || !channel().is_empty());
+    let client = redis::Client::open(redis.url()).expect("a url");
+    let mut connection = client.get_connection().expect("the server is there");
+    let timeout = Some(PATIENCE);
+    connection.set_read_timeout(timeout).expect("a timeout");
+    let mut messages = connection.as_pubsub();
+    messages.subscribe(channel()).expect("subscribed");
+    guard.release().expect("it was held until now");
+    let message = messages.get_message().expect("the waiter is woken");
+    assert_eq!(message.get_payload::<String>().ok(), Some(owner));
+    is_kept(redis, kind, &name);
+    // Simulates the end of the time.
+    for key in &keys {
+        let () = redis.ask(&["DEL", key]);
+    }
+    waiter.locked();
+    waiter.release();
+}
+
 pub(super) fn a_timeout_at_a_kept_lock_names_the_last_owner(kind: Kind) {
     let (redis, name) = (shared(), name("kept-told"));
     let (tell, told) = channel();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use leasehold::Result;
 
 use super::wait_until_waiting;
-use crate::support::{Kind, Nodes, is_unreachable, ms};
+use crate::support::{Kind, Nodes, Raw, companions_of, is_unreachable, ms, secs, wait_until};
 
 /// How many times each test waits.
 const ROUNDS: u32 = 20;
@@ -100,6 +100,39 @@ fn a_writer_gets_its_turn_beside_a_writer() {
 #[test]
 fn a_reader_gets_its_turn_beside_a_writer() {
     a_waiter_is_not_overtaken(Kind::Writer, Kind::Reader);
+}
+
+/// The waiter asked before the release. Its turn begins when the lock is free.
+#[test]
+fn a_release_within_min_hold_gives_the_first_waiter_the_turn_after_it() {
+    const KEPT: Duration = secs(600);
+    for kind in [Kind::Mutex, Kind::Writer, Kind::Multi] {
+        let nodes = Nodes::start(3);
+        let lock = kind.of(&nodes.manager(), "n").min_hold(KEPT);
+        let guard = lock.lock().expect("it is free");
+        let waiter = kind.of(&nodes.manager(), "n").locking();
+        wait_until_waiting(&nodes, "n");
+        guard.release().expect("it was held until now");
+        let [_, _, waiters] = companions_of("n");
+        let begins_later = |node: &Raw| {
+            let turn: Option<String> = node.ask(&["HGET", &waiters, "=turn"]);
+            let ends = turn.and_then(|turn| turn.split_once(' ')?.0.parse::<u64>().ok());
+            let (now, _): (u64, u64) = node.ask(&["TIME"]);
+            ends.is_some_and(|ends| ends / 1_000 > now + KEPT.as_secs() / 2)
+        };
+        wait_until("a majority has woken it", || {
+            let raws = nodes.raws();
+            raws.iter().filter(|raw| begins_later(raw)).count() >= 2
+        });
+        // Simulates the end of the time.
+        for node in nodes.raws() {
+            for key in kind.keys("n") {
+                let () = node.ask(&["DEL", &key]);
+            }
+        }
+        waiter.locked();
+        waiter.release();
+    }
 }
 
 /// The request of the downgrade ends the writer's lease first, and that wakes the next writer.

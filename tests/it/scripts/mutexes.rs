@@ -813,6 +813,47 @@ fn a_grant_that_reaches_nobody_goes_to_the_next_waiter() {
     assert!(!redis.exists("a"));
 }
 
+const KEEP: &str = script!(
+    "value.lua",
+    "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
+    "keep.lua"
+);
+
+#[test]
+fn a_mutex_that_min_hold_keeps_wakes_the_first_waiter_that_is_reached() {
+    let (me, life) = (owner(0), LIFE.to_string());
+    let wakes = [&*me, CLAIM, "0", "", "", &life, "1"];
+    let alone =
+        |redis: &mut Redis| -> i64 { redis.ask(&["EVAL", KEEP, "1", "a", &me, CLAIM, "0"]) };
+    let server = Server::start();
+    let mut redis = Redis(connect(&server));
+    let mut listener = Listener::to_one(&server, &channel(2));
+    let (redis, listener) = (&mut redis, &mut listener);
+    queue_up(redis, &["-"]);
+    assert_eq!(alone(redis), 1, "nobody waits");
+    let () = redis.ask(&["DEL", "a"]);
+    queue_up(redis, &["-", "nobody", &channel(2), &channel(3)]);
+    // The form for the lock's key alone wakes nobody, and says so. A repeat does not lengthen the time.
+    assert_eq!(alone(redis), 2);
+    let () = redis.ask(&["PEXPIRE", "a", "1000000"]);
+    assert_eq!(alone(redis), 2);
+    assert_eq!(listener.messages(redis), []);
+    for _ in 0..2 {
+        assert_eq!(redis.eval(KEEP, &["a"], &wakes), Value::Int(1));
+        assert_eq!(listener.messages(redis).pop(), Some(hint(2)));
+    }
+    let left: u64 = redis.ask(&["PTTL", "a"]);
+    assert!(left <= 1_000_000, "{left}");
+    let value: String = redis.ask(&["GET", "a"]);
+    assert_eq!(value, format!("{me}!~"));
+    // Another owner has the mutex.
+    let () = redis.ask(&["SET", "a", &owner(9), "PX", LEASE]);
+    assert_eq!(redis.eval(KEEP, &["a"], &wakes), Value::Int(-1));
+    assert_eq!(listener.messages(redis), []);
+}
+
 /// The record of the last fence cannot be written. So the message is the owner alone, which then asks.
 #[test]
 fn a_grant_without_a_fence_is_a_wake_up() {

@@ -6,8 +6,7 @@
 use std::time::Duration;
 
 use crate::error::{Failure, FailureKind, Outcome};
-use crate::message::{LockKind, PlainRelease, Renewal, Reply, Request, Verb};
-use crate::name::Target;
+use crate::message::{Keep, LockKind, PlainRelease, Renewal, Reply, Request, Verb};
 use crate::owner::MARK;
 use crate::store::server::errors::was_cut;
 use crate::store::topology::cluster::master::Master;
@@ -186,8 +185,8 @@ impl ClusterState {
                 ..
             } => whole.min(ask.lease / 4),
             Request::Adopt { adopt, .. } => whole.min(adopt.lease / 4),
-            // The key alone can be deleted while the slot moves.
-            request if is_hand_over_of_a_mutex(request) => Duration::ZERO,
+            // The key alone can be deleted or kept while the slot moves.
+            &Request::Lock { kind, verb, .. } if alone(kind, verb).is_some() => Duration::ZERO,
             // Each key can be renewed or deleted alone.
             Request::Renew([_, _, ..]) | Request::Release([_, _, ..]) => Duration::ZERO,
             _ => whole,
@@ -276,59 +275,56 @@ fn uncertain(failure: Failure, is_uncertain: bool) -> Failure {
     }
 }
 
-fn is_hand_over_of_a_mutex(request: &Request<'_>) -> bool {
-    matches!(
-        request,
-        Request::Lock {
-            kind: LockKind::Mutex,
-            verb: Verb::HandOver { .. },
-            ..
-        }
-    )
+/// Returns the form of a request that declares the lock's key alone, if there is one.
+fn alone(kind: LockKind, verb: &Verb) -> Option<Verb> {
+    match verb {
+        Verb::HandOver { owner, units, .. } if kind == LockKind::Mutex => Some(Verb::Release {
+            owner: Arc::clone(owner),
+            units: *units,
+        }),
+        Verb::Keep(keep) if keep.wakes => Some(Verb::Keep(Keep {
+            wakes: false,
+            give_back: None,
+            ..keep.clone()
+        })),
+        _ => None,
+    }
 }
 
-/// Sends a request. If it hands a mutex over, and the slot is moving, deletes the lock's key instead: no script can use
-/// the companions then, but a request for one key works. The waiters find the lock free when they poll.
+/// Sends a request. If it hands a mutex over, or keeps a lock for a `min_hold`, and the slot is moving, sends the form
+/// for the lock's key alone instead: no script can use the companions then, but a request for one key works. The waiters
+/// learn of it when they poll.
 pub(super) fn or_release_alone(
     request: &Request<'_>,
     send: &mut dyn FnMut(&Request<'_>) -> Result<Answer, Failure>,
 ) -> Result<Answer, Failure> {
     let first = send(request);
-    let (
-        Request::Lock {
-            kind: LockKind::Mutex,
-            target,
-            verb: Verb::HandOver { owner, units, .. },
-        },
-        Err(failure),
-    ) = (request, &first)
-    else {
+    let (&Request::Lock { kind, target, verb }, Err(failure)) = (request, &first) else {
         return first;
     };
-    if failure.kind != FailureKind::SlotMoves {
+    let Some(alone) = alone(kind, verb).filter(|_| failure.kind == FailureKind::SlotMoves) else {
         return first;
-    }
+    };
     let before = failure.outcome != Outcome::NotExecuted;
-    let mut release = |owner: Arc<str>| {
-        let units = *units;
-        let verb = Verb::Release { owner, units };
-        let target: &Target = target;
-        let answer = send(&Request::Lock {
-            kind: LockKind::Mutex,
-            target,
-            verb: &verb,
-        })?;
+    let mut send_alone = |verb: &Verb| {
+        let answer = send(&Request::Lock { kind, target, verb })?;
         Ok(Answer {
             resent: answer.resent || before,
             ..answer
         })
     };
-    match release(Arc::clone(owner))? {
+    match (send_alone(&alone)?, alone) {
         // The value is the owner and the mark.
-        Answer {
-            reply: Reply::Contended,
-            ..
-        } => release(format!("{owner}{MARK}").into()),
-        answer => Ok(answer),
+        (
+            Answer {
+                reply: Reply::Contended,
+                ..
+            },
+            Verb::Release { owner, units },
+        ) => send_alone(&Verb::Release {
+            owner: format!("{owner}{MARK}").into(),
+            units,
+        }),
+        (answer, _) => Ok(answer),
     }
 }

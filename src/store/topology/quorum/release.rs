@@ -19,9 +19,9 @@ use redis::Value;
 
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Failure, Outcome};
-use crate::message::{GiveBack, Gone, NotReleased, PlainRelease, Reply, Request, Verb};
+use crate::message::{GiveBack, Gone, Keep, NotReleased, PlainRelease, Reply, Verb};
+use crate::script::Command;
 use crate::script::quorum::{self as node_request, LockId, NodeGiveBack};
-use crate::script::{self, Command};
 use crate::store::topology::quorum::round::{Enough, QuorumCall, Recipients};
 use crate::store::topology::quorum::state::QuorumState;
 use crate::store::topology::quorum::votes::{AT_ONCE, NodeVote};
@@ -77,12 +77,10 @@ impl<'a> OwnerRelease<'a> {
                 give_back,
             } => (owner, units, release(*give_back)),
             Verb::Withdraw { owner, units } => (owner, units, How::Withdraw),
-            Verb::Keep {
-                owner,
-                units,
-                life,
-                give_back,
-            } => (owner, units, How::Keep(*life, used(*give_back))),
+            Verb::Keep(keep) => {
+                let how = How::Keep(keep.life, used(keep.give_back));
+                (&keep.owner, &keep.units, how)
+            }
             Verb::Acquire { .. } | Verb::TakeOver { .. } => return None,
         };
         Some(Self {
@@ -320,18 +318,14 @@ impl QuorumState {
                     used: used.max(reserved.first),
                     last: reserved.last,
                 });
-                let verb = Verb::Keep {
+                let keep = Keep {
                     owner: Arc::clone(&release.owner),
                     units: release.units,
                     life,
+                    wakes: true,
                     give_back: give_back.filter(|block| block.used < block.last),
                 };
-                let request = Request::Lock {
-                    kind: release.lock.kind,
-                    target: release.lock.target,
-                    verb: &verb,
-                };
-                script::encode(&request, &self.script_settings)
+                node_request::keep(release.lock, &keep, &self.script_settings)
             }
             How::Withdraw | How::Keep(..) => node_request::release(release.lock, owner, None, true),
             How::Release { used } => {
