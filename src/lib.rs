@@ -81,10 +81,11 @@
 //!    that does no I/O.
 //! 4. **Liveness.** A crash delays the other processes for a limited time:
 //!    * by at most the lease of a holder that crashes, or 250 ms if that lease is shorter;
-//!    * by at most one pickup window for any number of waiters that crash together. A *pickup window* is the time that a
+//!    * by at most one pickup window for up to 64 waiters that crash or hang together. A *pickup window* is the time that a
 //!      process has to pick up a lock that Redis handed over to it. By default, it is 2 s, and at most the waiter's lease.
 //!      In general it is twice the [`io_timeout`](Builder::io_timeout), but at least 1 s. With a lease below 250 ms it is
-//!      250 ms. If the window is shorter than 1.5 s, and the waiters hang instead of ending, the delay is 1.5 s longer;
+//!      250 ms. A waiter that only hung for that time keeps its place. If more than 64 waiters hang, the lock goes to a
+//!      process that asks, at most one poll later, until the waiters are dropped after 3 s;
 //!    * by at most one poll, 1 s, for a message that is lost.
 //! 5. **Nobody else's lock.** Every request compares the owner, may be repeated without harm, and never shortens a lease that
 //!    is held.

@@ -511,6 +511,32 @@ fn a_waiter_takes_a_kept_lock_as_soon_as_its_time_is_over() {
     assert!(matches!(world.processes[1].state, State::GuardInner(_)));
 }
 
+/// The first waiter is silent for longer than its pickup window, while the second one polls.
+#[test]
+fn a_waiter_that_stalls_is_passed_over_and_keeps_its_place() {
+    let mut world = World::new();
+    for who in 0..PROCESSES {
+        world.happen(Event::Subscribe(who, true));
+        world.happen(Event::Run(who, Fate::Delivered));
+    }
+    for _ in 0..11 {
+        world.happen(Event::Pass(100));
+        world.happen(Event::Run(2, Fate::Delivered));
+    }
+    let has_it =
+        |world: &World, who: usize| matches!(world.processes[who].state, State::GuardInner(_));
+    let mut holder = 0;
+    for next in [2, 1, 0] {
+        world.happen(Event::LetGo(holder, Ending::Release, Fate::Delivered));
+        world.happen(Event::Run(next, Fate::Delivered));
+        assert!(has_it(&world, next), "{next}");
+        // The former holder comes last, and the waiter that stalled asks again.
+        world.happen(Event::Run(holder, Fate::Delivered));
+        world.happen(Event::Run(1, Fate::Delivered));
+        holder = next;
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
 

@@ -12,7 +12,8 @@
 //! polls well within the window: a short lease has a window of 250 ms.
 //!
 //! Other limits belong to these pauses. A wait never sleeps for longer than a second ([`super::outage`], and the wakeup
-//! thread). The scripts count a waiter as alive for three polls after its last one (`script/script_settings`).
+//! thread). The scripts pass over a waiter that was silent for longer than its pickup window (`queue_waiter.lua`), and drop
+//! it after three polls (`script/script_settings`).
 
 use std::time::Duration;
 

@@ -20,7 +20,7 @@ pub(crate) struct ScriptSettings {
     counts_subscribers: bool,
 }
 
-/// How long a process in a queue counts as alive after it was last seen: three polls.
+/// How long a process stays in a queue after it was last seen: three polls.
 const WAITER_LIFE: Duration = Duration::from_secs(3);
 
 impl ScriptSettings {

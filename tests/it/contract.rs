@@ -225,6 +225,9 @@ behaviours! {
         exclusion {
             serves_processes_in_the_order_in_which_they_came,
         }
+        crashes {
+            a_waiter_that_stalls_keeps_its_place_beside_dead_ones,
+        }
     }
     shares {
         exclusion {

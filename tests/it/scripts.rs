@@ -11,9 +11,11 @@ use crate::support::{PATIENCE, Server, companions_of};
 
 /// So long that no lease expires unless a test makes it, however busy the machine is.
 const LEASE: &str = "36000000";
-const CLAIM: &str = "18000000";
-/// The time in ms for which a waiter counts as alive after its last poll. If another lease has just expired, half of
-/// that.
+/// The pickup window in ms. A waiter that was silent for longer is passed over.
+const CLAIM: &str = "3600000";
+/// The silence in ms for which a waiter is passed over.
+const STALL: u64 = 5_400_000;
+/// The time in ms after which a silent waiter is dropped.
 const LIFE: u64 = 7_200_000;
 /// At least the number of owners in any test.
 const OWNERS: usize = 8;
@@ -120,6 +122,14 @@ impl Redis {
         let (_, rest) = entry.split_once(' ').expect("it begins with a time");
         let entry = format!("{} {rest}", self.now() - ms);
         let () = self.ask(&["HSET", &waiters, owner, &entry]);
+    }
+
+    /// Returns whether a waiter was silent for longer than its pickup window.
+    fn is_silent(&mut self, lock: &str, owner: &str) -> bool {
+        let [_, _, waiters] = companions_of(lock);
+        let entry: String = self.ask(&["HGET", &waiters, owner]);
+        let (seen, _) = entry.split_once(' ').expect("it begins with a time");
+        self.now() - seen.parse::<u64>().expect("ms") >= STALL
     }
 
     fn queue(&mut self, lock: &str) -> Vec<String> {

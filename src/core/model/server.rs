@@ -9,7 +9,7 @@ use crate::sync::Arc;
 
 /// The pickup window.
 pub(super) const PICKUP_WINDOW: Duration = Duration::from_secs(1);
-/// How long the queue's keys live after the last waiter joined it.
+/// How long a waiter stays in the queue after it was last seen.
 pub(super) const LIFE: Duration = Duration::from_secs(3);
 
 /// The state that the scripts keep in Redis for one name.
@@ -51,16 +51,16 @@ impl Server {
         self.queue.retain(|waiter| waiter.owner != *owner);
     }
 
-    /// Makes the next live waiter the holder, and publishes a message to it. Stops at `me`. The message is a grant if the
-    /// script `may_grant`.
-    fn give_to_next(
-        &mut self,
-        me: &Arc<str>,
-        max_silence: Duration,
-        may_grant: bool,
-        now: Time,
-    ) -> Option<Arc<str>> {
-        while let Some(waiter) = self.queue.pop_front() {
+    /// Makes the next waiter that is awake the holder, and publishes a message to it. Stops at `me`. The message is a grant
+    /// if the script `may_grant`. Passes over a waiter that was silent for longer than its pickup window.
+    fn give_to_next(&mut self, me: &Arc<str>, may_grant: bool, now: Time) -> Option<Arc<str>> {
+        let mut place = 0;
+        while let Some(waiter) = self.queue.get(place) {
+            if waiter.owner != *me && self.is_passed_over(waiter, now) {
+                place += 1;
+                continue;
+            }
+            let waiter = self.queue.remove(place)?;
             let head = waiter.owner;
             if head == *me {
                 return Some(head);
@@ -70,7 +70,7 @@ impl Server {
                 // It may listen at a replica: the message counts nobody, and arrives.
                 self.published.push((Arc::clone(&head), None));
             }
-            if now.since(waiter.seen) <= max_silence && has_subscriber {
+            if now.since(waiter.seen) <= PICKUP_WINDOW && has_subscriber {
                 let nonce = waiter.nonce.filter(|_| may_grant);
                 let grant = nonce.map(|nonce| GrantMessage {
                     nonce,
@@ -86,6 +86,12 @@ impl Server {
         None
     }
 
+    fn is_passed_over(&self, waiter: &Waiter, now: Time) -> bool {
+        let silence = now.since(waiter.seen);
+        let is_deaf = waiter.has_channel && self.deaf.contains(&waiter.owner);
+        silence > PICKUP_WINDOW && silence <= LIFE && !is_deaf
+    }
+
     fn give(&mut self, owner: &Arc<str>, until: Time) {
         self.lock = Some((Arc::clone(owner), !self.queue.is_empty(), until));
     }
@@ -94,7 +100,7 @@ impl Server {
         match &self.lock {
             Some((holder, _, _)) if holder == owner => {
                 let nobody = Arc::from("");
-                if self.give_to_next(&nobody, LIFE, true, now).is_none() {
+                if self.give_to_next(&nobody, true, now).is_none() {
                     self.lock = None;
                 }
                 Reply::Released
@@ -128,15 +134,20 @@ impl Server {
     }
 
     fn wake_head(&mut self, now: Time) {
-        while let Some(head) = self.queue.front() {
+        let mut place = 0;
+        while let Some(head) = self.queue.get(place) {
+            if self.is_passed_over(head, now) {
+                place += 1;
+                continue;
+            }
             let is_deaf = head.has_channel && self.deaf.contains(&head.owner);
-            if now.since(head.seen) <= LIFE && !is_deaf {
+            if now.since(head.seen) <= PICKUP_WINDOW && !is_deaf {
                 if head.has_channel {
                     self.published.push((Arc::clone(&head.owner), None));
                 }
                 return;
             }
-            self.queue.pop_front();
+            self.queue.remove(place);
         }
     }
 
@@ -152,7 +163,7 @@ impl Server {
             };
         }
         if self.lock.is_none() {
-            let head = self.give_to_next(&ask.owner, LIFE / 2, false, now);
+            let head = self.give_to_next(&ask.owner, false, now);
             let head = head.unwrap_or_else(|| Arc::clone(&ask.owner));
             if head == ask.owner {
                 self.give(&head, now + ask.lease);
@@ -217,7 +228,7 @@ impl Server {
                 if let (Some(channel), false) = (&ask.channel, self.queue.is_empty()) {
                     self.join(ask, channel, now);
                 }
-                match self.give_to_next(&ask.owner, LIFE, true, now) {
+                match self.give_to_next(&ask.owner, true, now) {
                     Some(head) if head != ask.owner => Reply::Held {
                         ttl: Some(PICKUP_WINDOW),
                         holder: head,

@@ -16,11 +16,13 @@ if not value then
     if ARGV[6] ~= '-' then join(owner, ARGV[7], '1/1', ARGV[6]) end
     return {0, gap, before}
   end
-  -- A script that finds the lock free gives it to the first live waiter, which may be its caller. If a lease has
-  -- expired, its process may hang, and other waiters may hang too. So only waiters that have polled within half a life
-  -- count as alive, and all that hang cost one pickup window together. A waiter that was only slow joins again.
-  local head, refused = give_to_next(lock, owner, life / 2)
-  head = head or owner
+  -- A script that finds the lock free gives it to the first waiter that is awake, which may be its caller. If there is
+  -- none, the caller gets the lock. It may be in the queue, behind more silent waiters than one script passes over.
+  local head, refused = give_to_next(lock, owner)
+  if not head then
+    leave(owner)
+    head = owner
+  end
   if head == owner then refused = give(lock, owner, lease) end
   if refused then return refused end
   value = value_of(lock, redis.call)

@@ -8,7 +8,7 @@
 -- Reply 1 released  3 released and handed to a waiter  0 the key is gone  -1 another owner holds it
 -- Idempotent because it acts only while this owner holds the lock, and ends that.
 --
--- Most often the first waiter is alive, and takes a grant by message. This part does for it what `hand_over` in
+-- Most often the first waiter is awake, and takes a grant by message. This part does for it what `hand_over` in
 -- queue_next.lua does. It stands before most functions, because Redis defines a script's functions at each run. In any
 -- other case mutex_hand_over.lua goes on. Until then this part has at most reserved a fence, and taken the first waiter out
 -- of the queue.
@@ -27,7 +27,7 @@ repeat
   -- A score below zero is at the front of the queue: `pop_next` decides which owner is next then.
   local record = tonumber(first[2]) > 0 and redis.pcall('HGET', waiters, first[1])
   local seen, pickup, _, _, channel, fences, nonce = parts_of(type(record) == 'string' and record)
-  if not seen or nonce == '' or math.abs(now - seen) > tonumber(life) then break end
+  if not seen or nonce == '' or math.abs(now - seen) > math.min(life, pickup) then break end
   local fence = may_have_subscriber(channel) and next_fences(KEYS[2], fences, ARGV[9], server_time())
   if type(fence) ~= 'number' or type(redis.pcall('HDEL', waiters, first[1], '=front')) ~= 'number' then break end
   if redis.pcall('SET', lock, first[1] .. MARK, 'PX', pickup).err then

@@ -7,7 +7,7 @@
 -- The channel '' belongs to a process without a subscription, which polls often instead. If the waiter takes a grant by
 -- message, ' <number of fences, 0 or 1> <nonce>' follows the channel. A field that begins with '=' belongs to no owner.
 
--- `life` is how many ms a waiter counts as alive after it was last seen. `counts_subscribers` is '1' if a PUBLISH that
+-- `life` is how many ms a waiter stays in the queue after it was last seen (queue_waiter.lua). `counts_subscribers` is '1' if a PUBLISH that
 -- reached no subscriber proves that the process is gone.
 local queue, waiters, life, counts_subscribers
 

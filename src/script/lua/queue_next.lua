@@ -21,12 +21,26 @@ end
 -- that were not at the front.
 local FRONT_HAD = '=front'
 
+-- The scores and owners that were popped and passed over.
+local passed = {}
+
+-- Gives the waiters that were passed over their places back. Without them the key may have been deleted, so both keys
+-- get a TTL, as in `join`.
+local function put_back()
+  if not passed[1] then return end
+  redis.pcall('ZADD', queue, unpack(passed))
+  redis.pcall('PEXPIRE', queue, 2 * life)
+  redis.pcall('PEXPIRE', waiters, 2 * life)
+  passed = {}
+end
+
 -- Calls a command after an owner was popped. If the server rejects it, the owner gets its place back, and the script
 -- ends.
 local function of_popped(owner, score, ...)
   local reply = redis.pcall(...)
   if type(reply) == 'table' and reply.err then
     redis.call('ZADD', queue, score, owner)
+    put_back()
     return redis.call(...)
   end
   return reply
@@ -50,44 +64,55 @@ local function pop_next()
   return other[1], other[2], false
 end
 
--- Takes the next live waiter out of the queue, and notifies it by `notify`. Stops at `self`, which needs no message.
--- Returns the waiter and its pickup window ms. On the way it drops waiters that were last seen more than `max_silence` ms
--- ago, or whose channel has no subscriber.
+-- Takes the next waiter that is awake out of the queue, and notifies it by `notify`. Stops at `self`, which needs no
+-- message. Returns the waiter and its pickup window ms; nil if there is none. Passes over waiters and drops them as
+-- queue_waiter.lua says.
 -- `notify` gets the waiter, its pickup window, its channel, and its fences and nonce. It returns false if the waiter's
 -- process is known to be gone.
-local function next_waiter(self, max_silence, notify)
-  local now = now_ms()
-  while true do
+local function next_waiter(self, notify)
+  -- Read before a waiter is popped, so that an error loses none.
+  server_time()
+  while #passed < 2 * MOST_PASSED do
     local head, score, is_past_others = pop_next()
-    if not head then return nil end
+    if not head then break end
     local record = of_popped(head, score, 'HGET', waiters, head)
     local seen, pickup, _, _, channel, fences, nonce = parts_of(record)
     local is_self = head == self
-    local is_alive = is_self or seen and math.abs(now - seen) <= tonumber(max_silence)
-    local fields = {head}
-    if is_alive and not is_past_others then fields[2] = FRONT_HAD end
-    local deleted = of_popped(head, score, 'HDEL', waiters, unpack(fields))
-    local is_notified = is_self or is_alive and notify(head, pickup, channel, fences, nonce)
-    -- By pcall: the owner has left the queue, and a rejected write must not keep the lock from it.
-    if is_notified and is_past_others or not is_notified and deleted == 2 then
-      redis.pcall('HSET', waiters, FRONT_HAD, '1')
-      redis.pcall('PEXPIRE', waiters, 2 * life)
+    local state = is_self and 'awake' or state_of(seen, pickup, channel)
+    if state == 'silent' then
+      table.insert(passed, score)
+      table.insert(passed, head)
+    else
+      local is_alive = state == 'awake'
+      local fields = {head}
+      if is_alive and not is_past_others then fields[2] = FRONT_HAD end
+      local deleted = of_popped(head, score, 'HDEL', waiters, unpack(fields))
+      local is_notified = is_self or is_alive and notify(head, pickup, channel, fences, nonce)
+      -- By pcall: the owner has left the queue, and a rejected write must not keep the lock from it.
+      if is_notified and is_past_others or not is_notified and deleted == 2 then
+        redis.pcall('HSET', waiters, FRONT_HAD, '1')
+        redis.pcall('PEXPIRE', waiters, 2 * life)
+      end
+      if is_notified then
+        put_back()
+        return head, pickup
+      end
     end
-    if is_self then return head end
-    if is_notified then return head, pickup end
   end
+  put_back()
 end
 
--- Wakes the first live waiter, and leaves it in the queue. Drops dead waiters on the way. Returns the waiter, its
--- pickup window ms and its channel.
+-- Wakes the first waiter that is awake, and leaves it in the queue. Passes over waiters and drops them on the way. Returns
+-- the waiter, its pickup window ms and its channel.
 local function wake_head()
-  local now = now_ms()
-  while true do
-    local head = redis.call('ZRANGE', queue, 0, 0)[1]
+  local place = 0
+  while place < MOST_PASSED do
+    local head = redis.call('ZRANGE', queue, place, place)[1]
     if not head then return end
     local seen, pickup, _, _, channel = waiter(head)
-    if seen and math.abs(now - seen) <= tonumber(life) and wake(head, channel) then return head, pickup, channel end
-    leave(head)
+    local state = state_of(seen, pickup, channel)
+    if state == 'awake' and wake(head, channel) then return head, pickup, channel end
+    if state == 'silent' then place = place + 1 else leave(head) end
   end
 end
 
@@ -108,7 +133,7 @@ end
 -- although PUBLISH counts nobody. So a grant by message is final, and the script looks for subscribers before it.
 -- `reserve` reserves fences. With it, a waiter with a nonce gets a grant by message: its owner, the nonce and the fence.
 -- Otherwise the message is the owner, which then asks for the mutex.
-local function give_to_next(lock, self, max_silence, reserve)
+local function give_to_next(lock, self, reserve)
   local refused, was_given
   local function give_and_notify(head, pickup, channel, fences, nonce)
     local message, is_granted = head, false
@@ -122,16 +147,16 @@ local function give_to_next(lock, self, max_silence, reserve)
     refused, was_given = set.err and set, true
     return refused or wake(message, channel) or is_granted
   end
-  local head, pickup = next_waiter(self, max_silence, give_and_notify)
+  local head, pickup = next_waiter(self, give_and_notify)
   -- The messages may all have reached nobody.
   if was_given and (refused or not head or head == self) then redis.call('DEL', lock) end
   return head, refused, pickup
 end
 
--- Hands a mutex to the first live waiter, for its pickup window. Frees the mutex if there is none. Returns the new
+-- Hands a mutex to the first waiter that is awake, for its pickup window. Frees the mutex if there is none. Returns the new
 -- holder. `reserve` as for `give_to_next`.
 local function hand_over(lock, reserve)
-  local head, refused = give_to_next(lock, nil, life, reserve)
+  local head, refused = give_to_next(lock, nil, reserve)
   if head and not refused then return head end
   redis.call('DEL', lock)
 end

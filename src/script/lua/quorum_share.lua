@@ -1,17 +1,21 @@
 -- Shared: wakes the waiters of a lock that several owners share, on one node of a quorum. share.lua and quorum_turn.lua
 -- come before.
 
--- Wakes the first live waiter if its units are free. If it is a reader, wakes the readers right behind it too. Leaves
+-- Wakes the first waiter that is awake if its units are free. If it is a reader, wakes the readers right behind it too. Leaves
 -- all of them in the queue, because a script gives a quorum's lock only to its caller. If nobody holds the lock, it is
--- the first waiter's turn now. Drops dead waiters on the way. Returns whether it woke a waiter. With `kept`, units are
+-- the first waiter's turn now. Passes over waiters and drops them on the way. Returns whether it woke a waiter. With `kept`, units are
 -- free after that number of ms, and so is the lock.
 local function wake_first(kept)
-  local is_woken = false
+  local is_woken, silent = false, 0
   for _, owner in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
     local seen, pickup, units, _, channel = waiter(owner)
     local is_reader = units == '1'
-    if not seen or math.abs(now - seen) > tonumber(life) then
+    local state = state_of(seen, pickup, channel)
+    if state == 'gone' then
       leave(owner)
+    elseif state == 'silent' then
+      silent = silent + 1
+      if silent == MOST_PASSED then return is_woken end
     elseif not (kept or fits(units)) or is_woken and not is_reader then
       return is_woken
     elseif not wake(owner, channel) then

@@ -18,8 +18,8 @@
 --   follow each other without a gap keep no writer out.
 -- * Nobody holds the lock, and it is the turn of another process. Until the turn is over, the caller passes no live waiter
 --   in the queue, unless both are readers.
--- A caller that is not in the queue comes after all waiters. A waiter is dead when it was not seen for its life, or when
--- its channel has no subscriber.
+-- A caller that is not in the queue comes after all waiters. Only waiters that are awake (queue_waiter.lua), and whose
+-- channel has a subscriber, count as live.
 --
 -- Waiters cannot block each other for ever, even if each stands first at another node. The first exception lasts only
 -- while readers hold the lock here. Their leases end, and a turn ends by time (quorum_turn.lua).
@@ -52,15 +52,17 @@ local score = redis.call('ZSCORE', queue, owner)
 local waiting = redis.call('ZCARD', queue)
 local others = waiting - (score and 1 or 0)
 
--- Returns whether a live waiter stands before the caller that may not share the lock with it.
+-- Returns whether a waiter that is awake stands before the caller, and may not share the lock with it.
 local function is_behind_another()
+  local silent = 0
   for _, who in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
     if who == owner then return false end
-    local seen, _, its_units, _, channel = waiter(who)
+    local seen, pickup, its_units, _, channel = waiter(who)
     local may_share = units == '1' and its_units == '1'
-    if seen and not may_share and math.abs(now - seen) <= tonumber(life) and may_have_subscriber(channel) then
-      return true
-    end
+    local state = state_of(seen, pickup, channel)
+    if not may_share and state == 'awake' and may_have_subscriber(channel) then return true end
+    if state == 'silent' then silent = silent + 1 end
+    if silent == MOST_PASSED then return false end
   end
   return false
 end

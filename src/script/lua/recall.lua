@@ -5,15 +5,15 @@
 
 -- Notifies the process of the holder that `owner` waits for `lock`, if the holder is recallable. `value` is the value
 -- before `owner` marked it. The waiter that marks it sends the recall, and the head of the queue repeats it at its
--- polls. If the head has not polled for half a life, each waiter does. A new waiter repeats nothing. Most often the lock
+-- polls. If the head is not awake, each waiter does. A new waiter repeats nothing. Most often the lock
 -- was handed over, and its holder knows that others wait.
 local function recall(lock, value, owner, is_new)
   if string.sub(value, 19, 19) ~= '8' then return end
   if is_marked(value) then
     if is_new then return end
     local head = redis.call('ZRANGE', queue, 0, 0)[1]
-    local seen = head ~= owner and waiter(head)
-    if seen and math.abs(now_ms() - seen) <= life / 2 then return end
+    local seen, pickup, _, _, channel = waiter(head)
+    if head ~= owner and state_of(seen, pickup, channel) == 'awake' then return end
   end
   -- If an access list forbids the PUBLISH, the process learns from its next renewal that others wait.
   redis.pcall('PUBLISH', 'leasehold:' .. string.sub(value, 5, 22), 'recall ' .. owner_in(value) .. ' ' .. lock)

@@ -61,39 +61,50 @@ end
 
 -- Gives free units to waiters, for their pickup windows, and wakes them. After a writer, all readers that wait come
 -- first; otherwise it is first come, first served. `self` gets `lease` ms, and needs no waking.
--- Drops dead waiters on the way, as `next_waiter` does.
+-- Passes over waiters and drops them on the way, as queue_waiter.lua says. Returns false if a waiter that is awake must
+-- wait.
 local function advance(self, lease)
-  -- If a lease has expired, its process may hang, and other waiters may hang too.
-  local max_silence = has_expired and life / 2 or tonumber(life)
-  local function let_in(owner, seen, pickup, units, channel)
+  local function let_in(owner, pickup, units, channel)
     leave(owner)
     if owner == self then return hold(owner, units, lease) end
-    if math.abs(now - seen) > max_silence or not wake(owner, channel) then return end
+    if not wake(owner, channel) then return end
     hold(owner, units, pickup)
     given = true
   end
+  local function waiter_and_state(owner)
+    local seen, pickup, units, its_total, channel = waiter(owner)
+    local state = owner == self and seen and 'awake' or state_of(seen, pickup, channel)
+    return state, pickup, units, channel, its_total
+  end
   if writer_ended then
+    local silent = 0
     for _, owner in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
-      local seen, pickup, units, _, channel = waiter(owner)
-      if units == '1' then let_in(owner, seen, pickup, units, channel) end
+      local state, pickup, units, channel = waiter_and_state(owner)
+      if units == '1' and state == 'awake' then let_in(owner, pickup, units, channel) end
+      if state == 'silent' then silent = silent + 1 end
+      if silent == MOST_PASSED then break end
     end
   end
-  while true do
-    local head = redis.call('ZRANGE', queue, 0, 0)[1]
-    if not head then return end
-    local seen, pickup, units, its_total, channel = waiter(head)
-    -- The waiter has no record, or divides the lock into another number of units. The reply to its next poll tells it.
-    if not seen or tonumber(its_total) ~= total then
-      leave(head)
+  local place = 0
+  while place < MOST_PASSED do
+    local owner = redis.call('ZRANGE', queue, place, place)[1]
+    if not owner then break end
+    local state, pickup, units, channel, its_total = waiter_and_state(owner)
+    -- A waiter may divide the lock into another number of units. The reply to its next poll tells it.
+    if state == 'gone' or tonumber(its_total) ~= total then
+      leave(owner)
+    elseif state == 'silent' then
+      place = place + 1
     elseif fits(units) then
-      let_in(head, seen, pickup, units, channel)
-    elseif head ~= self and (math.abs(now - seen) > max_silence or not may_have_subscriber(channel)) then
-      -- A dead waiter would delay all waiters behind it.
-      leave(head)
+      let_in(owner, pickup, units, channel)
+    elseif owner == self or may_have_subscriber(channel) then
+      return false
     else
-      return
+      -- A dead waiter would delay all waiters behind it.
+      leave(owner)
     end
   end
+  return true
 end
 
 -- Writes the counts and the key's time to live. Deletes the key if no lease is left.

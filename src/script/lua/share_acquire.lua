@@ -48,9 +48,11 @@ elseif redis.call('ZCARD', queue) == 0 and fits(units) then
 elseif waits then
   join(owner, ARGV[7], units .. '/' .. ARGV[11], ARGV[6])
 end
-advance(owner, lease)
--- No waiter can use the units that are free.
-if not waits and redis.call('ZCARD', queue) == 0 and fits(units) then hold(owner, units, lease) end
+-- No waiter that is awake can use the units that are free.
+if advance(owner, lease) and fits(units) and not redis.call('ZSCORE', lock, units .. ' ' .. owner) then
+  leave(owner)
+  hold(owner, units, lease)
+end
 
 if redis.call('ZSCORE', lock, units .. ' ' .. owner) then
   local fence = fence_of(ARGV[5])

@@ -110,6 +110,62 @@ pub(super) fn hung_waiters_delay_others_by_one_pickup_window_together(kind: Kind
     );
 }
 
+pub(super) fn a_waiter_that_stalls_keeps_its_place_beside_dead_ones(kind: Kind) {
+    // On a busy machine a round may take longer than the life of a waiter. It shows nothing then.
+    let is_shown = (0..20).any(|_| stalls_beside_dead_ones(kind));
+    assert!(is_shown, "the waiters lose their places");
+}
+
+fn stalls_beside_dead_ones(kind: Kind) -> bool {
+    const DEAD: usize = 2;
+    // A pickup window is never longer than the lease.
+    let window = ms(300);
+    let (redis, name) = (shared(), name("stalled-waiter"));
+    let locks = manager(redis.url());
+    let holder = kind.rival().of(&locks, &name).hold();
+    let start = |_| Child::start(redis.url(), "lease_ms=300");
+    let mut silent: Vec<_> = (0..=DEAD).map(start).collect();
+    for (before, child) in silent.iter_mut().enumerate() {
+        child.wait_as(kind, &name);
+        redis.wait_until_queued(&name, before + 1);
+    }
+    let live = kind.of(&manager(redis.url()), &name).locking();
+    redis.wait_until_queued(&name, DEAD + 2);
+    let queue = redis.queue(&name);
+    let silence = |place: usize| redis.silence(&name, &queue[place]);
+    for child in &silent {
+        child.pause();
+    }
+    wait_until("they are silent for their window", || {
+        (0..=DEAD).all(|place| silence(place).is_none_or(|silence| silence > window))
+    });
+    // Passing over all of them takes one script, and no window.
+    holder.release();
+    live.locked();
+    // A waiter that has left the queue has lost its place.
+    if (0..=DEAD).any(|place| silence(place).is_none_or(|silence| silence > secs(2))) {
+        return false;
+    }
+    let stalled = silent.pop().expect("it is the last one");
+    stalled.resume();
+    // A semaphore may have room for it.
+    let is_back = || silence(DEAD).is_none_or(|silence| silence < window);
+    wait_until("it polls", is_back);
+    let late = kind.rival().of(&locks, &name).locking();
+    wait_until("another one waits", || {
+        redis
+            .queue(&name)
+            .iter()
+            .any(|owner| !queue.contains(owner))
+    });
+    live.release();
+    stalled.locked();
+    assert!(late.waits());
+    stalled.kill();
+    late.locked();
+    true
+}
+
 pub(super) fn a_killed_sharer_costs_the_others_nothing(kind: Kind) {
     let redis = shared();
     let name = name("killed-sharer");

@@ -5,7 +5,8 @@ use proptest::prelude::*;
 
 use super::mutexes::MUTEX_HAND_OVER;
 use super::{
-    CLAIM, Check, LEASE, LIFE, Listener, OWNERS, Redis, channel, once_heard, owner, run_heard,
+    CLAIM, Check, LEASE, LIFE, Listener, OWNERS, Redis, STALL, channel, once_heard, owner,
+    run_heard,
 };
 use crate::support::companions_of;
 
@@ -44,7 +45,8 @@ struct Case {
 struct Waiter {
     who: usize,
     is_at_front: bool,
-    is_dead: bool,
+    /// For how many ms it was silent.
+    silence: u64,
     /// The text behind the units in its record: its channel, and what it takes by message. `None` if it has no record.
     channel: Option<String>,
 }
@@ -69,15 +71,16 @@ fn values() -> impl Strategy<Value = Option<String>> {
 fn waiters() -> impl Strategy<Value = Vec<Waiter>> {
     let rarely = || prop::bool::weighted(0.2);
     let first = prop_oneof![6 => Just(CALLER + 1), 2 => Just(GONE), 1 => Just(CALLER)];
-    let one = (0..5usize, rarely(), rarely(), first);
+    let silence = prop_oneof![6 => Just(0), 1 => Just(STALL), 1 => Just(LIFE * 2)];
+    let one = (0..5usize, rarely(), silence, first);
     let all = prop::collection::vec(one, 0..4);
     all.prop_map(|all| {
-        let waiter = |(at, (channel, is_at_front, is_dead, first))| {
+        let waiter = |(at, (channel, is_at_front, silence, first))| {
             let who = at + first;
             Waiter {
                 who,
                 is_at_front,
-                is_dead,
+                silence,
                 channel: channels(who).into_iter().nth(channel),
             }
         };
@@ -130,7 +133,7 @@ impl Case {
             let name = owner(waiter.who);
             let () = redis.ask(&["ZADD", &queue, &score.to_string(), &name]);
             if let Some(channel) = &waiter.channel {
-                let seen = now - if waiter.is_dead { LIFE * 2 } else { 0 };
+                let seen = now - waiter.silence;
                 let record = format!("{seen} {CLAIM} 1/1 {channel}");
                 let () = redis.ask(&["HSET", &waiters, &name, &record]);
             }
@@ -271,7 +274,7 @@ fn a_hand_over_without_a_command_loses_no_waiter() {
             let waiter = |who, is_at_front| Waiter {
                 who,
                 is_at_front,
-                is_dead: false,
+                silence: 0,
                 channel: channels(who).into_iter().next_back(),
             };
             let case = Case {

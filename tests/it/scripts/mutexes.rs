@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use redis::Value;
 
 use super::{
-    CLAIM, Check, LEASE, LIFE, Listener, Redis, channel, connect, connect_to_listen, hint, once,
-    once_heard, owner, run,
+    CLAIM, Check, LEASE, LIFE, Listener, Redis, STALL, channel, connect, connect_to_listen, hint,
+    once, once_heard, owner, run,
 };
 use crate::support::{Server, companions_of};
 
@@ -80,8 +80,8 @@ enum Step {
     Withdraw(usize),
     /// One owner ends, and another with the same names takes over.
     TakeOver(usize, usize),
-    /// A waiter dies.
-    Die(usize),
+    /// A waiter was silent for this number of ms: it stalls, or has died.
+    Stall(usize, u64),
     /// A key expires.
     RunOut(usize),
 }
@@ -108,7 +108,7 @@ fn step() -> impl Strategy<Value = Step> {
         5 => who().prop_map(Step::Release),
         1 => who().prop_map(Step::Withdraw),
         1 => (who(), who()).prop_map(|(from, to)| Step::TakeOver(from, to)),
-        1 => who().prop_map(Step::Die),
+        1 => (who(), prop::sample::select(vec![STALL, LIFE * 2])).prop_map(|(who, ms)| Step::Stall(who, ms)),
         1 => (0..KEYS.len()).prop_map(Step::RunOut),
     ]
 }
@@ -166,10 +166,10 @@ fn sets(redis: &mut Redis, history: &[Step]) -> Check {
                 release(redis, who, withdraws);
                 who
             }
-            Step::Die(who) => {
+            Step::Stall(who, ms) => {
                 for key in SETS[who] {
                     if redis.queue(key).contains(&owner(who)) {
-                        redis.age(key, &owner(who), LIFE * 2);
+                        redis.age(key, &owner(who), ms);
                     }
                 }
                 continue;
@@ -259,7 +259,8 @@ impl Known {
                 self.run_out.insert(key);
             }
             let is_known = self.run_out.contains(key) || self.told.iter().any(|told| told.0 == key);
-            prop_assert!(now.is_empty() || is_known, "{} is free: {:?}", key, now);
+            let is_free = is_known || now.iter().all(|who| redis.is_silent(key, who));
+            prop_assert!(is_free, "{} is free: {:?}", key, now);
             return Ok(());
         };
         self.run_out.remove(key);
@@ -811,6 +812,79 @@ fn a_grant_that_reaches_nobody_goes_to_the_next_waiter() {
     queue_up(redis, &["-", gone]);
     assert_eq!(hand_over(redis, "1"), Value::Int(1));
     assert!(!redis.exists("a"));
+}
+
+/// Has a waiter of the mutex poll. Returns whether it was granted.
+fn poll(redis: &mut Redis, who: usize) -> bool {
+    let (owner, life) = (owner(who), LIFE.to_string());
+    let args = [&*owner, LEASE, "1", "600000", "poll", "", CLAIM, &life, "0"];
+    match redis.eval(MUTEX_ACQUIRE, &["a"], &args) {
+        Value::Array(parts) => parts[0] != Value::Int(0),
+        _ => true,
+    }
+}
+
+#[test]
+fn silent_waiters_are_passed_over_and_keep_their_places() {
+    // Three kinds of scripts choose the next waiter: a release, a poll at a free mutex, and a multi-lock.
+    for how in 0..3 {
+        once(|redis| {
+            queue_up(redis, &["-", "", "", "", ""]);
+            for who in [1, 2] {
+                redis.age("a", &owner(who), STALL);
+            }
+            if how == 0 {
+                assert_eq!(hand_over(redis, "0"), Value::Int(3));
+            } else {
+                let () = redis.ask(&["DEL", "a"]);
+            }
+            if how == 1 {
+                assert!(!poll(redis, 4));
+            } else if how == 2 {
+                let (me, life) = (owner(8), LIFE.to_string());
+                let args = [
+                    &*me, LEASE, "1", "600000", "take", "-", CLAIM, &life, "0", "",
+                ];
+                redis.eval(MULTI_ACQUIRE, &["a", "b"], &args);
+            }
+            assert_eq!(holder(redis, "a"), (Some(3), true));
+            assert_eq!(redis.queue("a"), [1, 2, 4].map(owner));
+            // One of them only stalled.
+            assert!(!poll(redis, 2));
+            let () = redis.ask(&["DEL", "a"]);
+            assert!(!poll(redis, 4));
+            assert_eq!(holder(redis, "a"), (Some(2), true));
+            assert_eq!(redis.queue("a"), [1, 4].map(owner));
+            // The other one was silent for its life.
+            redis.age("a", &owner(1), LIFE * 2);
+            let () = redis.ask(&["DEL", "a"]);
+            assert!(poll(redis, 4));
+            assert_eq!(redis.queue("a"), [""; 0]);
+        });
+    }
+}
+
+/// The most waiters that one script passes over.
+pub(super) const MOST_PASSED: usize = 64;
+
+#[test]
+fn a_mutex_goes_to_the_caller_if_a_script_can_pass_over_no_more_waiters() {
+    once(|redis| {
+        let last = MOST_PASSED + 1;
+        queue_up(redis, &vec![""; last + 1]);
+        for who in 1..last {
+            redis.age("a", &owner(who), STALL);
+        }
+        assert_eq!(hand_over(redis, "0"), Value::Int(1));
+        assert!(!redis.exists("a"));
+        assert_eq!(redis.queue("a").len(), last);
+        assert!(poll(redis, last));
+        assert_eq!(redis.queue("a").len(), MOST_PASSED);
+        // It did not take the places of the others.
+        assert!(!poll(redis, 1));
+        let () = redis.ask(&["DEL", "a"]);
+        assert!(poll(redis, 1));
+    });
 }
 
 const KEEP: &str = script!(

@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use redis::Value;
 
-use super::{CLAIM, Check, LEASE, LIFE, Redis, owner, run};
+use super::mutexes::MOST_PASSED;
+use super::{CLAIM, Check, LEASE, LIFE, Redis, STALL, owner, run};
 
 /// The units that a writer takes.
 const ALL: u64 = 4_294_967_295;
@@ -53,7 +54,7 @@ enum Act {
     Renew(usize),
     /// The lease of a holder expires, and no script has noticed it yet.
     Lapse(usize),
-    /// Sets the last poll of a waiter back: by more than half of `LIFE`, or by more than all of it if `true`.
+    /// Sets the last poll of a waiter back: by more than its pickup window, or by more than its life if `true`.
     Tire(usize, bool),
     /// One owner ends, and another takes over.
     TakeOver(usize, usize),
@@ -103,13 +104,12 @@ impl Shares {
         self.used() + self.units[who] <= self.of
     }
 
-    /// Drops expired holders, as each request does first. Returns whether there were any, and whether one was a
-    /// writer.
-    fn prune(&mut self) -> (bool, bool) {
+    /// Drops expired holders, as each request does first. Returns whether one was a writer.
+    fn prune(&mut self) -> bool {
         let gone = std::mem::take(&mut self.run_out);
         let wrote = gone.iter().any(|who| self.units[*who] == ALL);
         self.held.retain(|who| !gone.contains(who));
-        (!gone.is_empty(), wrote)
+        wrote
     }
 
     fn drop(&mut self, who: usize, wrote: &mut bool) -> bool {
@@ -122,38 +122,43 @@ impl Shares {
         self.waiting.retain(|(other, _)| *other != who);
     }
 
-    /// Grants waiters what is free. Returns whether any waiter but `me` was granted.
-    fn advance(&mut self, me: Option<usize>, lapsed: bool, wrote: bool) -> bool {
-        let mut given = false;
-        let is_believed = |who: usize, seen: Seen| {
-            Some(who) == me || seen == Seen::Now || (seen == Seen::Tired && !lapsed)
-        };
+    /// Grants waiters what is free. Returns whether any waiter but `me` was granted, and whether none must wait but those
+    /// that were passed over.
+    fn advance(&mut self, me: Option<usize>, wrote: bool) -> (bool, bool) {
+        let before = self.held.clone();
+        let seen_by = |who: usize, seen: Seen| if Some(who) == me { Seen::Now } else { seen };
         if wrote {
             for (who, seen) in self.waiting.clone() {
-                if self.units[who] == 1 {
+                if self.units[who] == 1 && seen_by(who, seen) == Seen::Now {
                     self.leave(who);
-                    if is_believed(who, seen) {
-                        given |= Some(who) != me;
-                        self.held.insert(who);
-                    }
+                    self.held.insert(who);
                 }
             }
         }
-        while let Some(&(who, seen)) = self.waiting.first() {
-            let believed = is_believed(who, seen);
-            if believed && !self.fits(who) {
-                break;
-            }
-            self.leave(who);
-            if believed {
-                given |= Some(who) != me;
-                self.held.insert(who);
+        let mut place = 0;
+        let mut is_past_all = true;
+        while let Some(&(who, seen)) = self.waiting.get(place) {
+            match seen_by(who, seen) {
+                Seen::Dead => self.leave(who),
+                Seen::Tired => place += 1,
+                Seen::Now if self.fits(who) => {
+                    self.leave(who);
+                    self.held.insert(who);
+                }
+                Seen::Now => {
+                    is_past_all = false;
+                    break;
+                }
             }
         }
-        given
+        let given = self
+            .held
+            .iter()
+            .any(|who| !before.contains(who) && Some(*who) != me);
+        (given, is_past_all)
     }
 
-    fn acquire(&mut self, who: usize, waits: bool, (lapsed, wrote): (bool, bool)) {
+    fn acquire(&mut self, who: usize, waits: bool, wrote: bool) {
         if self.held.contains(&who) {
             self.leave(who);
         } else if self.waiting.is_empty() && self.fits(who) {
@@ -164,8 +169,9 @@ impl Shares {
                 None => self.waiting.push((who, Seen::Now)),
             }
         }
-        self.advance(Some(who), lapsed, wrote);
-        if !waits && self.waiting.is_empty() && self.fits(who) {
+        let (_, is_past_all) = self.advance(Some(who), wrote);
+        if is_past_all && !self.held.contains(&who) && self.fits(who) {
+            self.leave(who);
             self.held.insert(who);
         }
     }
@@ -201,30 +207,30 @@ fn shares(redis: &mut Redis, of: u64, units: [u64; OWNERS], history: &[Act]) -> 
                 if of != ALL || units[from] != ALL || from == to || !is_new {
                     continue;
                 }
-                let (lapsed, mut wrote) = model.prune();
+                let mut wrote = model.prune();
                 let dropped = model.drop(from, &mut wrote);
                 let reply = share_acquire(redis, &model, to, true, Some(from));
                 model.blocks.remove(&from);
                 if units[to] == ALL {
-                    model.acquire(to, true, (lapsed, wrote));
+                    model.acquire(to, true, wrote);
                 } else if dropped {
                     model.held.insert(to);
-                    model.advance(Some(to), lapsed, wrote);
+                    model.advance(Some(to), wrote);
                 } else {
                     // A request that finds expired holders grants the waiters.
-                    model.advance(None, lapsed, wrote);
+                    model.advance(None, wrote);
                     prop_assert_eq!(&reply, &Value::Int(-1));
                 }
                 granted(&mut model, to, &reply)?;
             }
             Act::Release(who) | Act::Withdraw(who) => {
-                let (lapsed, mut wrote) = model.prune();
+                let mut wrote = model.prune();
                 let withdraws = matches!(act, Act::Withdraw(_));
                 if withdraws {
                     model.leave(who);
                 }
                 let dropped = model.drop(who, &mut wrote);
-                let given = model.advance(None, lapsed, wrote);
+                let (given, _) = model.advance(None, wrote);
                 let (used, last) = match model.blocks.remove(&who) {
                     // The block has ten fences. This uses one of them, or two.
                     Some((first, last)) if dropped => {
@@ -261,9 +267,9 @@ fn shares(redis: &mut Redis, of: u64, units: [u64; OWNERS], history: &[Act]) -> 
                 let mut dropped = false;
                 // If there is no holder, the script changes nothing.
                 if !model.held.is_empty() {
-                    let (lapsed, mut wrote) = model.prune();
+                    let mut wrote = model.prune();
                     dropped = model.drop(who, &mut wrote);
-                    model.advance(None, lapsed, wrote);
+                    model.advance(None, wrote);
                 }
                 model.blocks.remove(&who);
                 let args = [&owner(who), "broken", &LIFE.to_string(), "0"];
@@ -286,7 +292,7 @@ fn shares(redis: &mut Redis, of: u64, units: [u64; OWNERS], history: &[Act]) -> 
             }
             Act::Tire(who, dead) => {
                 if let Some((_, seen)) = model.waiting.iter_mut().find(|(w, _)| *w == who) {
-                    let ms = if dead { LIFE * 2 } else { LIFE * 3 / 4 };
+                    let ms = if dead { LIFE * 2 } else { STALL };
                     *seen = if dead { Seen::Dead } else { Seen::Tired };
                     redis.age(NAME, &owner(who), ms);
                 }
@@ -302,6 +308,38 @@ fn shares(redis: &mut Redis, of: u64, units: [u64; OWNERS], history: &[Act]) -> 
         }
     }
     Ok(())
+}
+
+#[test]
+fn units_go_to_the_caller_if_a_script_can_pass_over_no_more_waiters() {
+    super::once(|redis| {
+        let life = LIFE.to_string();
+        let ask = |redis: &mut Redis, who: usize, channel: &str| {
+            let me = owner(who);
+            let args = [
+                &*me, LEASE, "1", "600000", "permits", channel, CLAIM, &life, "0", "1", "1", "",
+                "", "", "",
+            ];
+            redis.eval(SHARE_ACQUIRE, &[NAME], &args)
+        };
+        let is_held =
+            |reply: &Value| matches!(reply, Value::Array(parts) if parts[0] == Value::Int(0));
+        let last = MOST_PASSED + 1;
+        for who in 0..=last {
+            ask(redis, who, "");
+        }
+        for who in 1..last {
+            redis.age(NAME, &owner(who), STALL);
+        }
+        let release = [&*owner(0), "", "", &life, "0", "0", "1", "1"];
+        assert_eq!(redis.eval(SHARE_RELEASE, &[NAME], &release), Value::Int(1));
+        assert!(!is_held(&ask(redis, last, "")));
+        assert_eq!(redis.queue(NAME).len(), MOST_PASSED);
+        // A try passes no waiter that is awake.
+        assert!(is_held(&ask(redis, 1, "")));
+        let () = redis.ask(&["DEL", NAME]);
+        assert!(is_held(&ask(redis, last + 1, "-")));
+    });
 }
 
 fn renew(redis: &mut Redis, who: usize, units: u64) -> Vec<i64> {

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::FromRedisValue;
 
@@ -229,6 +229,15 @@ impl Raw {
             // On a quorum a waiter may ask under a new owner each time.
             (now.is_some() || self.nodes().len() > 1) && now != before
         });
+    }
+
+    /// Returns how long the waiter `owner` has not polled, by the clock of this machine. `None` if it is not in the queue.
+    #[track_caller]
+    pub(crate) fn silence(&self, key: &str, owner: &str) -> Option<Duration> {
+        let entry: Option<String> = self.ask(&["HGET", &waiters_of(key), owner]);
+        let seen = entry?.split(' ').next()?.parse().expect("ms");
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        Some(now.ok()?.saturating_sub(Duration::from_millis(seen)))
     }
 
     /// Returns the channel of the waiter `owner`.
