@@ -251,7 +251,7 @@ mod core;
 mod engine;
 mod error;
 mod event;
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, test))]
 #[doc(hidden)]
 pub mod fuzzing;
 mod guard;

@@ -158,7 +158,7 @@ impl Engine {
     }
 
     /// Handles a message as the wakeup thread does.
-    #[cfg(fuzzing)]
+    #[cfg(any(fuzzing, test))]
     pub(crate) fn hear(&self, channel: &str, payload: &[u8]) {
         self.leases.wakeup.message(channel, payload);
     }
