@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use leasehold::{Error, LeaseState, LockManager, LostCause};
 
 use crate::support::{
-    Child, Fault, PATIENCE, Proxy, Role, Server, build, companions_of, fence_of, locking,
-    locking_asleep, lost, manager, ms, name, patient, secs, shared, task, task_asleep, unused_url,
-    wait_until,
+    Child, Fault, PATIENCE, Proxy, Role, SCRIPTS_NEED_NO_REPLICAS, Server, build, cannot_show,
+    companions_of, fence_of, locking, locking_asleep, lost, manager, ms, name, patient, secs,
+    shared, task, task_asleep, unused_url, wait_until,
 };
 
 #[test]
@@ -443,6 +443,9 @@ fn a_full_server_still_renews_and_releases() {
 
 #[test]
 fn a_wait_outlasts_a_server_that_refuses_to_write() {
+    if cannot_show(SCRIPTS_NEED_NO_REPLICAS) {
+        return;
+    }
     let server = Server::start();
     let redis = server.raw();
     let replicas = |n: &str| -> () { redis.ask(&["CONFIG", "SET", "min-replicas-to-write", n]) };

@@ -88,6 +88,24 @@ impl Redis {
         seconds * 1_000_000 + micros
     }
 
+    /// Returns the time in ms at which a key expires: -1 if it never expires, and -2 if there is no key.
+    fn expiry(&mut self, key: &str) -> i64 {
+        if let Ok(expiry) = redis::cmd("PEXPIRETIME").arg(key).query(&mut self.0) {
+            return expiry;
+        }
+        // Redis before 7 tells only the time that is left. The clock must not move on while it answers.
+        loop {
+            let before = self.now();
+            let left: i64 = self.ask(&["PTTL", key]);
+            if left < 0 {
+                return left;
+            }
+            if self.now() == before {
+                return before.cast_signed() + left;
+            }
+        }
+    }
+
     fn exists(&mut self, key: &str) -> bool {
         self.ask(&["EXISTS", key])
     }
@@ -215,10 +233,14 @@ fn hint(who: usize) -> (String, String) {
     (channel(who), owner(who))
 }
 
-/// Returns the code of an error.
+/// Returns the code of an error. Redis before 7 puts it behind other words: `ERR … @user_script:1: -OOM command …`.
 fn code(reply: RedisResult<Value>) -> String {
     let error = reply.expect_err("an error");
-    error.code().expect("it has a code").to_owned()
+    let words = error.detail().unwrap_or_default();
+    let in_script = words.rsplit_once("@user_script:");
+    let in_script = in_script.and_then(|(_, rest)| rest.split_once(": "));
+    let own = in_script.and_then(|(_, own)| own.trim_start_matches('-').split(' ').next());
+    own.or(error.code()).expect("it has a code").to_owned()
 }
 
 /// Runs random histories on one server, which is emptied before each.

@@ -6,9 +6,30 @@ use leasehold::{Error, LeaseState, LockManager, LostCause};
 use log::Level;
 
 use crate::support::{
-    Child, PATIENCE, Server, build, locking, locking_asleep, logged, manager, ms, name, patient,
-    secs, task, wait_in_vain, wait_until,
+    Child, PATIENCE, Server, build, is_before_redis_7, locking, locking_asleep, logged, manager,
+    ms, name, patient, secs, task, wait_in_vain, wait_until,
 };
+
+/// Redis before 7 holds plain commands to `min-replicas-to-write`, and no scripts.
+#[test]
+fn a_server_without_its_replicas_grants_by_script_only_before_redis_7() {
+    let server = Server::with(&["--min-replicas-to-write", "1"]);
+    let locks = manager(&server.url());
+    let by_script = locks.try_lock("n");
+    let by_command = locks.mutex("m").fencing(false).try_lock();
+    assert!(
+        matches!(by_command, Err(Error::Unavailable { .. })),
+        "{by_command:?}"
+    );
+    if is_before_redis_7() {
+        assert!(by_script.expect("Redis replies").is_some());
+    } else {
+        assert!(
+            matches!(by_script, Err(Error::Unavailable { .. })),
+            "{by_script:?}"
+        );
+    }
+}
 
 /// A connection that stays open while the server refuses others.
 struct Operator(redis::Connection);

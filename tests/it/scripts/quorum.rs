@@ -442,7 +442,7 @@ fn a_node_follows_a_wrong_clock_by_at_most_a_second() {
             assert_eq!(redis.record("a"), Some(fences.last));
             // The record is kept from now on, even if its fence is long ago.
             let [fence, _, _] = companions_of("a");
-            let expiry: i64 = redis.ask(&["PEXPIRETIME", &fence]);
+            let expiry = redis.expiry(&fence);
             let from = before.max(fences.last) / 1_000 + MEMORY;
             assert!(expiry >= from.cast_signed() - ROUNDING, "{expiry}");
         });
@@ -513,8 +513,7 @@ fn a_repeated_acquire_never_shortens_a_lease() {
         let ask = |redis: &mut Redis, lease| {
             let reply = send_acquire(redis, "a", 1, lease, clock, "-").expect("Redis replies");
             let (_, others) = granted(&reply).expect("it is free, or this owner's");
-            let expiry: u64 = redis.ask(&["PEXPIRETIME", "a"]);
-            (expiry, others)
+            (redis.expiry("a"), others)
         };
         let (longest, _) = ask(redis, "3600000");
         assert_eq!(ask(redis, "1000"), (longest, false));

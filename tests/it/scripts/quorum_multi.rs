@@ -248,7 +248,7 @@ fn a_release_frees_all_names_and_wakes_a_waiter_of_each() {
 #[test]
 fn a_repeated_acquire_never_shortens_a_lease() {
     once(|redis| {
-        let expiries = |redis: &mut Redis| NAMES.map(|name| redis.ask(&["PEXPIRETIME", name]));
+        let expiries = |redis: &mut Redis| NAMES.map(|name| redis.expiry(name));
         let ask = |redis: &mut Redis, lease| {
             let clock = redis.now_us();
             let reply = send_acquire(redis, ABC, lease, clock, "-").expect("Redis replies");
@@ -256,11 +256,11 @@ fn a_repeated_acquire_never_shortens_a_lease() {
         };
         ask(redis, "3600000");
         acquire(redis, A, true);
-        let longest: [u64; 3] = expiries(redis);
+        let longest = expiries(redis);
         ask(redis, "1000");
         assert_eq!(expiries(redis), longest);
         ask(redis, "7200000");
-        let longer: [u64; 3] = expiries(redis);
+        let longer = expiries(redis);
         assert!((0..3).all(|name| longer[name] > longest[name] + 3_000_000));
         let value: String = redis.ask(&["GET", "a"]);
         assert_eq!(value, owner(ABC) + "!", "the mark is lost");

@@ -142,8 +142,7 @@ fn only_the_whole_owner_can_be_adopted_from() {
 fn an_adopter_gives_a_mutex_back_with_its_whole_lease() {
     once(|redis| {
         hold(redis, &owner(DETACHED), "3600000", 5);
-        let expiry = |redis: &mut Redis| redis.ask::<u64>(&["PEXPIRETIME", NAME]);
-        let before = expiry(redis);
+        let before = redis.expiry(NAME);
         let mut last = 5;
         for (from, to, lease) in [
             (DETACHED, ADOPTER, "1000"),
@@ -156,10 +155,10 @@ fn an_adopter_gives_a_mutex_back_with_its_whole_lease() {
             assert!(fences.first > last);
             last = fences.last;
             assert_eq!(value(redis), Some(owner(to)));
-            assert!(expiry(redis) >= before, "the lease was shortened");
+            assert!(redis.expiry(NAME) >= before, "the lease was shortened");
         }
         must_adopt(redis, DETACHED, OTHER, "7200000");
-        assert!(expiry(redis) > before + 3_000_000);
+        assert!(redis.expiry(NAME) > before + 3_000_000);
     });
 }
 

@@ -468,7 +468,7 @@ fn agrees(redis: &mut Redis, model: &Shares, step: usize) -> Check {
     );
     // The key expires with its last lease, give or take the resolution of the clock.
     let last = all.values().max().copied().unwrap_or_default();
-    let goes: i64 = redis.ask(&["PEXPIRETIME", NAME]);
+    let goes = redis.expiry(NAME);
     prop_assert!(goes + 2 > last, "step {}: {} before {}", step, goes, last);
     Ok(())
 }

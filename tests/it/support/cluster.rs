@@ -9,7 +9,7 @@ use super::{Nodes, Raw, Server, build, secs, wait_for_servers};
 
 const MASTERS: usize = 3;
 const NODES: usize = 6;
-const SLOTS: usize = 16_384;
+pub(crate) const SLOTS: usize = 16_384;
 
 /// Three masters, and as many replicas or none. Dropping it ends them.
 pub(crate) struct Cluster {
@@ -46,8 +46,6 @@ impl Cluster {
     fn of(nodes: usize, node_timeout_ms: u32) -> Self {
         let start = || {
             let options = [
-                "--cluster-enabled",
-                "yes",
                 "--cluster-node-timeout",
                 &node_timeout_ms.to_string(),
                 "--cluster-replica-validity-factor",
@@ -59,7 +57,7 @@ impl Cluster {
                 "--repl-ping-replica-period",
                 "1",
             ];
-            Server::with_port("--cluster-port", &options).0
+            Server::of_cluster(&options)
         };
         let cluster = Self {
             nodes: Nodes::start_each(nodes, start),
@@ -75,12 +73,8 @@ impl Cluster {
             let epoch = (number + 1).to_string();
             let () = server.raw().ask(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]);
             if number < MASTERS {
-                let first = number * SLOTS / MASTERS;
-                let last = (number + 1) * SLOTS / MASTERS - 1;
-                let (first, last) = (first.to_string(), last.to_string());
-                let () = server
-                    .raw()
-                    .ask(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
+                let end = |number| number * SLOTS / MASTERS;
+                give_slots(server, end(number)..end(number + 1));
             }
         }
         wait_for_servers("the nodes know each other", || {
@@ -108,8 +102,8 @@ impl Cluster {
         for server in &servers[1..] {
             let address = format!(" 127.0.0.1:{}@", server.port());
             if !known.iter().any(|line| line.contains(&address)) {
-                let (port, bus) = (server.port().to_string(), bus_of(server));
-                let meet = ["CLUSTER", "MEET", "127.0.0.1", &port, &bus];
+                let port = server.port().to_string();
+                let meet = ["CLUSTER", "MEET", "127.0.0.1", &port];
                 let () = servers[0].raw().ask(&meet);
             }
         }
@@ -319,10 +313,12 @@ fn id_of(server: &Server) -> String {
     server.raw().ask(&["CLUSTER", "MYID"])
 }
 
-/// Returns the port of a node's cluster bus.
-fn bus_of(server: &Server) -> String {
-    let setting: Vec<String> = server.raw().ask(&["CONFIG", "GET", "cluster-port"]);
-    setting[1].clone()
+/// Gives slots to a node. `ADDSLOTSRANGE` is a command of Redis 7.
+pub(crate) fn give_slots(server: &Server, slots: std::ops::Range<usize>) {
+    let slots: Vec<_> = slots.map(|slot| slot.to_string()).collect();
+    let slots = slots.iter().map(String::as_str);
+    let add: Vec<_> = ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots).collect();
+    let () = server.raw().ask(&add);
 }
 
 /// Returns the slot of a name: CRC-16/XMODEM of the text in its first braces, or of the whole.

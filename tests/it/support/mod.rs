@@ -29,7 +29,7 @@ use leasehold::{Builder, Error, LockManager, Lost};
 pub(crate) use child::{Child, add, add_under, added};
 pub(crate) use child_guards::count;
 pub(crate) use clock::Clock;
-pub(crate) use cluster::{Cluster, is_ok, names_of_masters, slot_of};
+pub(crate) use cluster::{Cluster, SLOTS, give_slots, is_ok, names_of_masters, slot_of};
 pub(crate) use file::{FencedWriters, File};
 pub(crate) use hostile::{
     Answer, Hostile, IO, Words, at_last, impatient, in_time, is_script, to_scripts,
@@ -42,7 +42,9 @@ pub(crate) use raw::{Raw, companions_of, fence_of};
 pub(crate) use sentinels::{
     MASTER, Passwords, Sentinels, SetOptions, SplitSentinels, with_password,
 };
-pub(crate) use server::{Server, unused_url};
+pub(crate) use server::{
+    SCRIPTS_NEED_NO_REPLICAS, Server, cannot_show, is_before_redis_7, unused_url,
+};
 pub(crate) use subject::{Guard, Holder, Kind, Subject, WithLock};
 pub(crate) use threads::{Task, asleep, locking, locking_asleep, own_threads, task, task_asleep};
 

@@ -6,10 +6,11 @@ use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
+use std::ops::Range;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::process::{Pid, Signal};
@@ -51,6 +52,10 @@ pub(super) fn dir_of_servers() -> PathBuf {
 
 /// How many ports are tried. Another process may take a port between its choice and its use.
 const PORTS: u32 = 20;
+/// The ports of servers: below the range of outgoing connections.
+const PORTS_GIVEN: Range<u16> = 10_000..32_000;
+/// How much larger the port of a node's bus is.
+const BUS: u16 = 10_000;
 
 /// Returns the URL of a server that does not exist.
 pub(crate) fn unused_url() -> String {
@@ -90,6 +95,18 @@ impl Server {
     #[track_caller]
     pub(crate) fn with(options: &[&str]) -> Self {
         Self::begin(options, None, None)
+    }
+
+    /// Starts a node of a Cluster with further options. Its bus has a port that is larger by 10,000, because a server
+    /// before Redis 7 can have no other.
+    #[track_caller]
+    pub(crate) fn of_cluster(options: &[&str]) -> Self {
+        let options = [&["--cluster-enabled", "yes"], options].concat();
+        let options: Vec<_> = options.iter().map(|&option| option.to_owned()).collect();
+        on_free_ports(|port| {
+            let has_bus = PORTS_GIVEN.contains(&(port + BUS)) && take(port + BUS);
+            has_bus.then(|| Self::on(port, &options, &mut None, None))?
+        })
     }
 
     /// Starts a server with further options in a half of a network.
@@ -372,14 +389,38 @@ impl Drop for Running {
     }
 }
 
+/// Why Redis before 7 grants locks although it has too few replicas: see [`cannot_show`].
+pub(crate) const SCRIPTS_NEED_NO_REPLICAS: &str =
+    "its scripts are not held to `min-replicas-to-write`";
+
+/// Returns whether the servers of the tests are older than Redis 7. Then the caller's test shows nothing, so this
+/// function prints why.
+pub(crate) fn cannot_show(why: &str) -> bool {
+    let is_old = is_before_redis_7();
+    if is_old {
+        println!("not shown by Redis before 7: {why}");
+    }
+    is_old
+}
+
+/// Returns whether the servers of the tests are older than Redis 7.
+pub(crate) fn is_before_redis_7() -> bool {
+    static VERSION: LazyLock<String> = LazyLock::new(|| {
+        let version = Command::new("redis-server").arg("--version").output();
+        let version = version.unwrap_or_else(|error| {
+            panic!("these tests need a redis-server in PATH: {error}");
+        });
+        String::from_utf8(version.stdout).expect("text")
+    });
+    VERSION.starts_with("Redis server v=6.")
+}
+
 /// Calls `start` with free ports until it returns a server.
 #[track_caller]
 fn on_free_ports<T>(mut start: impl FnMut(u16) -> Option<T>) -> T {
     log::install();
-    let version = Command::new("redis-server").arg("--version").output();
-    if let Err(error) = version {
-        panic!("these tests need a redis-server in PATH: {error}");
-    }
+    // This panics if there is no server program.
+    is_before_redis_7();
     let started = (0..PORTS).find_map(|_| start(unused_port()));
     started.unwrap_or_else(|| panic!("no free port in {PORTS} tries"))
 }
@@ -391,14 +432,19 @@ fn url(port: u16) -> String {
 /// Returns a free port below the range of outgoing connections. No test of this process gets it again: the server of
 /// another test would take the place of one that was killed.
 pub(super) fn unused_port() -> u16 {
-    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     loop {
-        let chance = RandomState::new().hash_one(0u8);
-        let port = 10_000 + u16::try_from(chance % 22_000).expect("it is small");
-        let is_free = TcpListener::bind(("127.0.0.1", port)).is_ok();
-        let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
-        if is_free && given.insert(port) {
+        let chance = RandomState::new().hash_one(0u8) % PORTS_GIVEN.len() as u64;
+        let port = PORTS_GIVEN.start + u16::try_from(chance).expect("it is small");
+        if take(port) {
             return port;
         }
     }
+}
+
+/// Takes a port, if it is free and no test of this process has had it.
+fn take(port: u16) -> bool {
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    let is_free = TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+    is_free && given.insert(port)
 }

@@ -16,7 +16,7 @@
 //! If no majority of the sentinels agrees, the last master stays the master as long as its `ROLE` is
 //! `master`, and no sentinel names a later one. So an outage of the sentinels stops no lock. If this process is cut off
 //! from the majority, the majority may elect another master. That is the risk of any client of Sentinel.
-//! `min-replicas-to-write` limits it: a master that is cut off takes no writes.
+//! `min-replicas-to-write` limits it: a master that is cut off takes no writes, but before Redis 7 it runs scripts.
 //!
 //! The sentinels' epochs never fall, but `SENTINEL REMOVE` and a new `SENTINEL MONITOR` begin them anew. Then this thread
 //! believes a lower epoch only for the address of the last master.

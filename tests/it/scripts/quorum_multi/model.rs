@@ -309,13 +309,11 @@ impl Model {
             prop_assert_eq!(redis.queue(name), waiting);
 
             let [fence, queue, waiters] = companions_of(name);
-            let expiry = |redis: &mut Redis, key| redis.ask::<i64>(&["PEXPIRETIME", key]);
-            // The reply is -1 for a key without expiry, and -2 without the key.
             for key in [name, &queue, &waiters] {
-                prop_assert_ne!(expiry(redis, key), -1, "{} has no expiry", key);
+                prop_assert_ne!(redis.expiry(key), -1, "{} has no expiry", key);
             }
             let kept_until = (model.record / 1_000 + MEMORY).cast_signed() - ROUNDING;
-            prop_assert!(model.record == 0 || expiry(redis, &fence) >= kept_until);
+            prop_assert!(model.record == 0 || redis.expiry(&fence) >= kept_until);
         }
         for who in &self.granted {
             prop_assert_eq!(self.held(*who), 1, "{} lost a name", who);

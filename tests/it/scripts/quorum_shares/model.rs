@@ -351,15 +351,13 @@ impl Model {
         prop_assert_eq!(redis.queue(NAME), waiting);
 
         let [fence, queue, waiters] = companions_of(NAME);
-        let expiry = |redis: &mut Redis, key| redis.ask::<i64>(&["PEXPIRETIME", key]);
-        // The reply is -1 for a key without expiry, and -2 without the key.
         for key in [NAME, &queue, &waiters] {
-            prop_assert_ne!(expiry(redis, key), -1, "{} has no expiry", key);
+            prop_assert_ne!(redis.expiry(key), -1, "{} has no expiry", key);
         }
         let last = leases.values().max().copied().unwrap_or_default();
-        prop_assert!(last == 0 || expiry(redis, NAME) + ROUNDING > last);
+        prop_assert!(last == 0 || redis.expiry(NAME) + ROUNDING > last);
         let kept_until = (self.record / 1_000 + MEMORY).cast_signed() - ROUNDING;
-        prop_assert!(self.record == 0 || expiry(redis, &fence) >= kept_until);
+        prop_assert!(self.record == 0 || redis.expiry(&fence) >= kept_until);
         Ok(())
     }
 }
