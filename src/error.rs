@@ -11,7 +11,9 @@ mod public;
 pub use lost::{Lost, LostCause};
 pub use public::{Error, ErrorKind, NodeFailure, Result};
 
-pub(crate) use failure::{Failure, FailureKind, Outcome, Redirect, ServerMode, on_a_line};
+pub(crate) use failure::{
+    Failure, FailureKind, NodeCounts, Outcome, Redirect, ServerMode, on_a_line,
+};
 pub(crate) use public::Chain;
 
 #[cfg(test)]

@@ -124,7 +124,8 @@
 //! A waiter appends `!` to the owner, but never to the value of another library. A release within
 //! [`min_hold`](Builder::min_hold) keeps the key, and appends `!~` to the owner; a waiter then appends another `!`. Beside the
 //! key there are `{key}:lh:fence`, `{key}:lh:queue` and `{key}:lh:waiters`, or `key:lht:…` if the key has its own hash
-//! tag. Each of these keys has a time to live. A multi-lock consists of the same keys for each of its names.
+//! tag. Each of these keys has a time to live. A multi-lock consists of the same keys for each of its names. Each node
+//! of a quorum also has the key `leasehold:restart_delay` behind the prefix, so no lock can have that name.
 //!
 //! Reader-writer locks and semaphores are sorted sets at `prefix+name`. Each lease is a member `units owner`, and its
 //! score is the millisecond at which it ends. Two further members count the units. A rate limiter is a list of times in

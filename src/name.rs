@@ -39,6 +39,9 @@ pub(crate) const CHANNEL_PREFIX: &str = "leasehold:";
 /// The channel to which every process subscribes. `force_release` publishes the owner that it removed there.
 pub(crate) const BROKEN: &str = "leasehold:broken";
 
+/// Ends the key by which the clients of a quorum compare their restart delays. The prefix comes before it.
+pub(crate) const RESTART_DELAY: &str = "leasehold:restart_delay";
+
 /// Begins a message that recalls a lease: `recall <owner> <key>`. `recall.lua` publishes it.
 pub(crate) const RECALL: &str = "recall ";
 
@@ -101,7 +104,7 @@ impl LockKey {
         }
         let is_suffix =
             |(plain, tagged): &(&str, &str)| key.ends_with(plain) || key.ends_with(tagged);
-        if SUFFIXES.iter().any(is_suffix) {
+        if SUFFIXES.iter().any(is_suffix) || key.ends_with(RESTART_DELAY) {
             return invalid("it ends like a key that leasehold keeps beside a lock");
         }
         Ok(Self {

@@ -15,7 +15,10 @@ use crate::report::Report;
 use crate::usage::{Work, memory};
 
 pub fn run(options: &Options) -> Result<Report, Box<dyn Error + Send + Sync>> {
-    let locks = options.topology.builder();
+    let mut locks = options.topology.builder();
+    if let Some(delay) = options.restart_delay {
+        locks = locks.restart_delay(delay);
+    }
     let locks = locks
         .lease(options.lease)
         .prefix(format!("scale:{}:", std::process::id()))

@@ -47,6 +47,8 @@ pub struct Options {
     pub lease: Duration,
     pub threads: usize,
     pub json: bool,
+    /// If it is `None`, the library's default counts.
+    pub restart_delay: Option<Duration>,
     pub topology: Topology,
 }
 
@@ -58,6 +60,7 @@ impl Invocation {
             lease: Duration::from_secs(30),
             threads: 4,
             json: false,
+            restart_delay: None,
             topology: Topology::from_env(),
         };
         let (mut time, mut plot) = (None, None);
@@ -72,6 +75,10 @@ impl Invocation {
                 }
                 Long("threads") => options.threads = parser.value()?.parse()?,
                 Long("plot") => plot = Some(parser.value()?.into()),
+                Long("restart-delay-ms") => {
+                    let delay = Duration::from_millis(parser.value()?.parse()?);
+                    options.restart_delay = Some(delay);
+                }
                 Long(option @ ("sentinel" | "cluster" | "quorum")) => {
                     let option = option.to_owned();
                     options.topology.set(&option, parser.value()?)?;

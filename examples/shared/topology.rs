@@ -16,7 +16,10 @@ pub const TOPOLOGY_HELP: &str = "  --sentinel MASTER=URL,URL,...
   --cluster URL,URL,...
                   use the Redis Cluster of these nodes
   --quorum URL,URL,...
-                  use a quorum of these servers; a server votes once it has been up for a lease
+                  use a quorum of these servers
+  --restart-delay-ms D
+                  of a quorum: a server votes once it has been up for D milliseconds, and a lease is not
+                  longer; 0 turns both off [default: 60000]
 ";
 
 /// The servers of a run.

@@ -65,6 +65,8 @@ pub struct Options {
     /// The time limit of a request. If it is `None`, the library's default counts.
     pub io_timeout: Option<Duration>,
     pub json: bool,
+    /// If it is `None`, the library's default counts.
+    pub restart_delay: Option<Duration>,
     pub topology: Topology,
     pub role: Role,
 }
@@ -96,6 +98,7 @@ impl Invocation {
             lease: None,
             io_timeout: None,
             json: false,
+            restart_delay: None,
             topology: Topology::from_env(),
             role: Role::Parent,
         };
@@ -116,6 +119,10 @@ impl Invocation {
                 }
                 Long("io-timeout-ms") => {
                     options.io_timeout = Some(Duration::from_millis(parser.value()?.parse()?));
+                }
+                Long("restart-delay-ms") => {
+                    let delay = Duration::from_millis(parser.value()?.parse()?);
+                    options.restart_delay = Some(delay);
                 }
                 Long(option @ ("sentinel" | "cluster" | "quorum")) => {
                     let option = option.to_owned();
@@ -152,6 +159,9 @@ impl Options {
         }
         if let Some(limit) = self.io_timeout {
             builder = builder.io_timeout(limit);
+        }
+        if let Some(delay) = self.restart_delay {
+            builder = builder.restart_delay(delay);
         }
         builder.build()
     }

@@ -168,10 +168,25 @@ impl Builder {
     /// Sets for how long a node of a [quorum](LockManager::quorum) must have been up before it votes. A node that has
     /// restarted without its data must not grant a lock that somebody still holds. So no lease and no extension may be
     /// longer than this: that is an [`Error::Config`]. At most 24 h. A node waits until it has been up for at least 3 s,
-    /// because its fences may be ahead of its clock. Defaults to the manager's lease. No effect on a single server.
+    /// because its fences may be ahead of its clock. Defaults to 60 s, whatever the lease. No effect on a single server.
+    ///
+    /// **All clients of a quorum need one value.** Each client notes its value at each node that has no note, in the key
+    /// `<prefix>leasehold:restart_delay`. If a client finds another value, [`build`](Self::build) returns
+    /// [`Error::Config`], and so does each call that finds another value at so many nodes that no majority is left. To
+    /// change the value:
+    ///
+    /// 1. Stop all clients.
+    /// 2. Wait for the longer of the old and the new value.
+    /// 3. Delete the key at each node.
+    /// 4. Start the clients with the new value.
+    ///
+    /// A note expires after ten times its value, unless a client renews it. Example: a majority of the nodes restarts empty,
+    /// and a client with a wrong value is the first to connect. The other nodes refuse this client, but its note is at the
+    /// restarted nodes. So all other clients get [`Error::Config`] until an operator stops this client, and deletes the key
+    /// or waits until the key expires.
     ///
     /// With zero, a node votes at once, and leases are not limited. That is safe only if no node ever loses a write, as
-    /// with `appendfsync always`.
+    /// with `appendfsync always`, and for tests. A client with zero writes no note. But it refuses a node that has one.
     ///
     /// # Example
     ///
@@ -184,7 +199,7 @@ impl Builder {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn restart_delay(mut self, delay: Duration) -> Self {
-        self.settings.restart_delay = Some(delay);
+        self.settings.restart_delay = delay;
         self
     }
 
@@ -315,7 +330,7 @@ impl Builder {
     /// # Errors
     ///
     /// * [`Error::Config`]: a setting or the URL cannot be used, and no request was sent; or the server does not have the
-    ///   database.
+    ///   database; or other clients of a quorum have another [`restart_delay`](Self::restart_delay).
     /// * [`Error::Unsupported`]: the server is a node of a Redis Cluster, or a sentinel; for
     ///   [`cluster`](LockManager::cluster), it is no node of a cluster.
     /// * [`Error::Unavailable`]: the server cannot be reached, or cannot serve requests now.

@@ -131,12 +131,20 @@ impl LockManager {
     /// | a lock is granted | if a majority of the nodes grants it, and time is left of its lease |
     /// | a lease ends | when fewer than a majority of the nodes still have it, by this process's clock |
     /// | a node fails, or does not answer for [`node_timeout`](Builder::node_timeout) | it is left out for a moment, and asked again in the background |
-    /// | a node restarts | it does not vote for [`restart_delay`](Builder::restart_delay), because it may have lost its data |
+    /// | a node starts | it does not vote for [`restart_delay`](Builder::restart_delay), because it may have lost its data |
     /// | too few nodes answer | [`Error::NoQuorum`] |
     /// | the [fence](crate::Lease::fence) | rises from guard to guard, although no node knows all guards |
     ///
     /// A quorum has all kinds of locks but the semaphore, and no rate limiter: the votes of several nodes would admit
     /// more than one server that counts. These calls return [`Error::Unsupported`], and send nothing.
+    ///
+    /// # The first start
+    ///
+    /// A node cannot tell its first start from a restart without data. So a fresh quorum grants no lock for the
+    /// `restart_delay`, which is 60 s by default: calls return [`Error::NoQuorum`]. For a first start, start the nodes a
+    /// minute before the clients. Or have the calls wait by
+    /// [`wait_through_outages`](Builder::wait_through_outages), with an [`outage_limit`](Builder::outage_limit) of two
+    /// minutes. For tests, set `restart_delay(Duration::ZERO)`.
     ///
     /// # When a quorum is worth it
     ///
@@ -170,9 +178,16 @@ impl LockManager {
     /// | The clock of a node jumps forward, so a key expires early. | Not prevented: exclusion assumes that no node's clock jumps, and that clock rates differ by less than 1 %. At its next renewal the holder learns which nodes have lost the key. Without a majority its lease ends. |
     /// | A node restarts without its data, and grants a lock that is held. | The node does not vote for [`restart_delay`](Builder::restart_delay), and no lease is longer than that delay. Zero turns both off. If the node's clock is set forward meanwhile, this process does not believe the longer uptime. |
     ///
-    /// Two cases need an operator. If a majority of the nodes restarts without data, one soon after another, held leases
-    /// are lost, and their holders learn of it. To replace a node by another, stop the old one, and wait for the longest
-    /// lease before the new one joins.
+    /// These cases need an operator:
+    ///
+    /// * All clients have one [`restart_delay`](Builder::restart_delay). Its page says how to change it.
+    /// * The clock of a node must be right before Redis starts there, because Redis counts its uptime by that clock.
+    /// * A node is a master, and never becomes a replica.
+    /// * After each restart of a node, wait until [`inspect`](LockManager::inspect) shows the votes of all nodes. If a
+    ///   majority of the nodes restarts without data, one soon after another, held leases are lost, and their holders
+    ///   learn of it.
+    /// * To replace a node by another, stop the old one, and wait for the longest lease before the new one joins. If only
+    ///   the address leads to another server, by DNS or a proxy, that server must have started anew.
     ///
     /// # Example
     ///

@@ -122,8 +122,7 @@ pub(crate) struct Settings {
     pub(crate) wait_through_outages: bool,
     pub(crate) fence_memory: Duration,
     pub(crate) node_timeout: Duration,
-    /// `None` means as long as the lease.
-    pub(crate) restart_delay: Option<Duration>,
+    pub(crate) restart_delay: Duration,
     /// The longest lease that a quorum can ask its nodes for. `None` means that there is no limit but that of all leases.
     pub(crate) longest_vote: Option<Duration>,
     pub(crate) pool_size: u32,
@@ -159,7 +158,7 @@ impl Default for Settings {
             wait_through_outages: false,
             fence_memory: Duration::from_secs(10 * 60),
             node_timeout: Duration::from_millis(200),
-            restart_delay: None,
+            restart_delay: Duration::from_secs(60),
             longest_vote: None,
             pool_size: 10,
             background_release: false,
@@ -196,8 +195,8 @@ impl Settings {
             let reason = format!("a quorum needs more than {FENCE_LEAD:?}");
             return Err(Error::config("fence_memory", reason));
         }
-        if !self.restart_delay().is_zero() {
-            self.longest_vote = Some(self.restart_delay());
+        if !self.restart_delay.is_zero() {
+            self.longest_vote = Some(self.restart_delay);
         }
         self.check_lease("lease", self.options.lease)?;
         self.check_lease("min_hold", self.options.min_hold)
@@ -221,11 +220,6 @@ impl Settings {
             }
             _ => Ok(()),
         }
-    }
-
-    /// Returns for how long a node of a quorum must have been up before it may vote.
-    pub(crate) fn restart_delay(&self) -> Duration {
-        self.restart_delay.unwrap_or(self.options.lease)
     }
 
     /// Returns the quantum, if it does not follow the measured hand-overs. With a `poller_gap` it does not, because the
@@ -263,7 +257,7 @@ impl Settings {
         check("node_timeout", self.node_timeout, short, said)?;
         check(
             "restart_delay",
-            self.restart_delay(),
+            self.restart_delay,
             Duration::ZERO..=MAX_LEASE,
             "at most 24 h",
         )?;

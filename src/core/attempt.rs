@@ -401,13 +401,12 @@ impl Attempt {
             // withdrawn the owner.
             Reply::Outvoted {
                 holder: None,
-                granted,
-                needed,
+                counts,
                 ..
             } => {
                 let (_, in_redis) = self.note_reply(state, sent, resent, context);
                 let state = self.rename(&in_redis.not_queued(), context);
-                let failure = Failure::no_quorum(needed as usize, granted as usize, Vec::new());
+                let failure = Failure::no_quorum(counts, Vec::new());
                 (state, self.patience.split(failure, context))
             }
             // The semaphore has another number of permits: done.
@@ -568,7 +567,7 @@ impl Attempt {
         let (request, mut in_redis, from) = state.into_request();
         // 0. A quorum has too few votes, and has withdrawn the owner. So the owner must not ask again. The renewal thread
         //    releases the lease that was to be taken over.
-        if let FailureKind::NoQuorum { .. } = failure.kind {
+        if let FailureKind::NoQuorum(_) = failure.kind {
             self.ended_owners.extend(from);
             return self.rename(&in_redis.not_queued(), context);
         }

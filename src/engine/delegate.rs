@@ -327,7 +327,7 @@ impl<'w, 'a> Delegate<'w, 'a> {
         let (client, until) = (self.way_in.client, self.way_in.call.until);
         let limit = match failure.kind {
             // A quorum says that the request timed out only if its nodes had less than `node_timeout`.
-            FailureKind::NoQuorum { .. } => client.settings.node_timeout,
+            FailureKind::NoQuorum(_) => client.settings.node_timeout,
             _ => client.settings.io_timeout,
         };
         failure.timed_out

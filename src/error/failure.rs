@@ -49,12 +49,11 @@ pub(crate) enum FailureKind {
     },
     /// Transient. Too few nodes of a quorum granted the request, and its owner was withdrawn: it must never ask again.
     /// The cause is a [`FailedNodes`].
-    NoQuorum {
-        needed: u32,
-        granted: u32,
-    },
+    NoQuorum(NodeCounts),
     /// Two nodes of a quorum are one server.
     SameServer,
+    /// Other clients of a quorum use another restart delay.
+    OtherRestartDelay,
     /// A quorum cannot do this.
     NotOnAQuorum {
         what: &'static str,
@@ -84,6 +83,15 @@ pub(crate) enum FailureKind {
     NoSuchMaster,
     /// A server whose URL is that of a sentinel is none.
     NotASentinel,
+}
+
+/// The numbers of nodes of a quorum after a request that too few granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NodeCounts {
+    pub(crate) nodes: u32,
+    /// How many nodes are a majority.
+    pub(crate) needed: u32,
+    pub(crate) granted: u32,
 }
 
 /// A mode of a server in which it is not one master with all keys.
@@ -159,13 +167,9 @@ impl Failure {
     }
 
     /// Returns the failure of a request that too few nodes of a quorum granted.
-    pub(crate) fn no_quorum(needed: usize, granted: usize, failures: Vec<NodeFailure>) -> Self {
-        let number = |number| u32::try_from(number).unwrap_or(u32::MAX);
+    pub(crate) fn no_quorum(counts: NodeCounts, failures: Vec<NodeFailure>) -> Self {
         Self {
-            kind: FailureKind::NoQuorum {
-                needed: number(needed),
-                granted: number(granted),
-            },
+            kind: FailureKind::NoQuorum(counts),
             // The quorum withdraws the owner from each node that has executed the request.
             outcome: Outcome::NotExecuted,
             timed_out: false,
@@ -196,7 +200,7 @@ impl Failure {
             FailureKind::Unavailable
                 | FailureKind::CallerLeft
                 | FailureKind::NotReplicated { .. }
-                | FailureKind::NoQuorum { .. }
+                | FailureKind::NoQuorum(_)
                 | FailureKind::TryAgain
                 | FailureKind::SlotMoves
                 | FailureKind::ClusterDown
@@ -240,8 +244,13 @@ impl Failure {
                 wanted,
                 confirmed,
             },
-            FailureKind::NoQuorum { needed, granted } => Error::NoQuorum {
+            FailureKind::NoQuorum(NodeCounts {
+                nodes,
+                needed,
+                granted,
+            }) => Error::NoQuorum {
                 name,
+                nodes,
                 needed,
                 granted,
                 failures: match cause.downcast_ref::<FailedNodes>() {
@@ -250,6 +259,7 @@ impl Failure {
                 },
             },
             FailureKind::SameServer => Error::config("nodes", cause.to_string()),
+            FailureKind::OtherRestartDelay => Error::config("restart_delay", cause.to_string()),
             FailureKind::SeveralClusters => Error::config("urls", cause.to_string()),
             FailureKind::NotASentinel => Error::config("sentinels", cause.to_string()),
             FailureKind::NotOnAQuorum { what } => Error::Unsupported {

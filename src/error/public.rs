@@ -68,8 +68,9 @@ pub enum Error {
     Closed,
     /// The call's [`Cancel`](crate::Cancel) was cancelled before the call was granted anything.
     Cancelled,
-    /// A setting cannot be used, and nothing was sent. Or the server does not have the database, or one side of a TLS
-    /// connection refuses the certificate of the other.
+    /// A setting cannot be used, and nothing was sent. Or the server does not have the database, one side of a TLS
+    /// connection refuses the certificate of the other, or the other clients of a quorum use another
+    /// [`restart_delay`](crate::Builder::restart_delay).
     Config {
         /// The name of the setting.
         option: &'static str,
@@ -134,6 +135,8 @@ pub enum Error {
     NoQuorum {
         /// The name of the lock, or `None` if the error concerns no single lock.
         name: Option<Arc<str>>,
+        /// The number of nodes.
+        nodes: u32,
         /// The number of nodes that are a majority.
         needed: u32,
         /// The number of nodes that granted the lock, or answered the request.
@@ -334,12 +337,13 @@ impl Error {
             }
             Self::NoQuorum {
                 name,
+                nodes,
                 needed,
                 granted,
                 failures,
             } => {
                 about(f, name)?;
-                write!(f, "too few nodes of the quorum: {granted} of {needed}")?;
+                write!(f, "{granted} of {nodes} nodes agreed, {needed} are needed")?;
                 if !failures.is_empty() {
                     write!(f, ": {}", NodeFailures(failures))?;
                 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Time;
-use crate::error::{Failure, LostCause};
+use crate::error::{Failure, LostCause, NodeCounts};
 use crate::sync::Arc;
 
 /// A reply to a [`Request`](super::Request).
@@ -33,8 +33,7 @@ pub(crate) enum Reply {
         holder: Option<Arc<str>>,
         /// How long the leases of that owner still last. `None` if that is not known.
         ttl: Option<Duration>,
-        granted: u32,
-        needed: u32,
+        counts: NodeCounts,
     },
     Released,
     /// Released, and given to the first waiter.

@@ -14,8 +14,8 @@ use super::script_settings::{self, ScriptSettings};
 use super::text;
 use super::text::{
     OF_A_QUORUM, QUORUM_ACQUIRE, QUORUM_ADOPT, QUORUM_FORCE_RELEASE, QUORUM_KEEP,
-    QUORUM_MULTI_ACQUIRE, QUORUM_MULTI_RELEASE, QUORUM_RAISE, QUORUM_RELEASE, QUORUM_SHARE_ACQUIRE,
-    QUORUM_SHARE_RELEASE, Script,
+    QUORUM_MULTI_ACQUIRE, QUORUM_MULTI_RELEASE, QUORUM_RAISE, QUORUM_RELEASE, QUORUM_RESTART_DELAY,
+    QUORUM_SHARE_ACQUIRE, QUORUM_SHARE_RELEASE, Script,
 };
 use crate::clock::ms_rounded_up;
 use crate::core::quorum::{NodeHolder, Reserved, ReservedByName, Vote};
@@ -41,6 +41,16 @@ pub(crate) struct NodeGiveBack {
 /// Returns the commands that load the scripts of a node.
 pub(crate) fn load() -> [Command; 9] {
     OF_A_QUORUM.map(Script::load)
+}
+
+/// Returns the command that notes the restart delay at a node, under this key for this time. The answer is the restart
+/// delay that the clients of the node use, in ms.
+pub(crate) fn note_restart_delay(key: &str, delay: Duration, kept: Duration) -> Command {
+    let mut command = QUORUM_RESTART_DELAY.command(1);
+    command.arg(key).arg(ms_rounded_up(delay));
+    command.arg(ms_rounded_up(kept));
+    // By its text, because a new connection sends it.
+    command.by_text()
 }
 
 /// Returns the command that asks a node for a lock. `clock` is this process's time, in µs since 1970. `was_writer`: the

@@ -197,7 +197,9 @@ pub(super) static QUORUM_RELEASE: Script = script!(
     "quorum_release.lua"
 );
 
-/// The scripts that a node of a quorum executes.
+pub(super) static QUORUM_RESTART_DELAY: Script = script!("quorum_restart_delay.lua");
+
+/// The scripts about locks that a node of a quorum executes.
 pub(super) static OF_A_QUORUM: [&Script; 9] = [
     &QUORUM_ACQUIRE,
     &QUORUM_RAISE,

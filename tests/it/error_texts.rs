@@ -9,8 +9,8 @@ use std::time::Duration;
 use leasehold::{Builder, Cancel, Claim, Error, ErrorKind, LockManager, Result};
 
 use crate::support::{
-    Answer, Hostile, Kind, Server, at_last, build, hasty, manager, ms, patient, secs, to_scripts,
-    unused_url, wait_until,
+    Answer, Hostile, Kind, Nodes, Server, at_last, build, hasty, manager, ms, patient, secs,
+    to_scripts, unused_url, wait_until,
 };
 
 /// The errors so far, each with its origin and its text.
@@ -182,6 +182,12 @@ fn quorums(texts: &mut Texts) {
     texts.add("a longer lease than the restart_delay", long);
     texts.add("a semaphore on a quorum", locks.semaphore("n", 1).acquire());
     texts.add("nobody listens at two nodes", locks.lock("n"));
+    let servers = Nodes::start(2);
+    let _first = build(servers.builder().restart_delay(secs(60)));
+    let address = servers.urls()[0].replace("redis://", "").replace('/', "");
+    texts.hidden.push((address, "HOST:PORT"));
+    let second = servers.builder().restart_delay(secs(40)).build();
+    texts.add("another restart_delay", second);
 }
 
 fn names_and_claims(texts: &mut Texts) {

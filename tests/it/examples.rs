@@ -7,15 +7,14 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use leasehold::LockManager;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Cluster, Nodes, Sentinels, build, built, name, secs, shared, wait_until};
+use crate::support::{Cluster, Nodes, Sentinels, built, secs, shared};
 
 /// The time limit of an example. Examples take some seconds, and give up after a minute.
 const LIMIT: Duration = secs(240);
 
-/// The lease of `stress` and `scale` here. A node of a quorum votes after such a time.
+/// The lease of `stress` and `scale` here.
 const LEASE: Duration = secs(3);
 
 /// The limit of lines of a file, because a reader reads an example as a whole. `stress` and `scale` may be longer.
@@ -61,9 +60,6 @@ fn stress_and_scale_run_on_a_cluster() {
 #[test]
 fn stress_and_scale_run_on_a_quorum() {
     let nodes = Nodes::start(3);
-    // Each process finds out for how long a node has been up, to a second or so.
-    let locks = build(LockManager::quorum(nodes.urls()).lease(LEASE + secs(2)));
-    wait_until("the nodes vote", || locks.try_lock(name("votes")).is_ok());
     run_both_on("--quorum", &nodes.urls().join(","));
 }
 
@@ -113,6 +109,9 @@ fn run_both_on(option: &str, servers: &str) {
         "4",
         "--lease-ms",
         &lease,
+        // The nodes of the quorum have just started.
+        "--restart-delay-ms",
+        "0",
         option,
         servers,
     ];

@@ -1,11 +1,15 @@
-//! A node that restarted without its data may have forgotten who holds a lock. It votes only after `restart_delay`.
+//! A node that restarted without its data may have forgotten who holds a lock. It votes only after `restart_delay`, and
+//! all clients of a quorum must have one value.
 
 use std::time::{Duration, Instant};
 
 use leasehold::{Builder, Error, LeaseState, LockManager, LostCause};
 
 use super::{holders, locked_on_all};
-use crate::support::{Nodes, PATIENCE, build, is_unreachable, lost, secs, task, wait_until};
+use crate::support::{Nodes, PATIENCE, build, is_unreachable, lost, ms, secs, task, wait_until};
+
+/// The key by which clients compare their values.
+const NOTE: &str = "leasehold:restart_delay";
 
 /// Returns settings with this delay, which is also the lease.
 fn delayed(nodes: &Nodes, delay: Duration) -> Builder {
@@ -98,7 +102,9 @@ fn the_first_request_after_a_restart_is_refused() {
 fn nobody_is_granted_a_lock_that_restarted_nodes_have_forgotten() {
     let delay = secs(3);
     let nodes = Nodes::start(3);
-    let (one, other) = (settled(&nodes, delay), settled(&nodes, delay));
+    let one = settled(&nodes, delay);
+    // Its own leases are short.
+    let other = build(delayed(&nodes, delay).lease(ms(300)));
     let guard = locked_on_all(&nodes, &one.mutex("n").renew(false));
     for node in &nodes.servers()[..2] {
         node.restart();
@@ -173,7 +179,124 @@ fn no_lease_is_longer_than_the_delay() {
         "{extended:?}"
     );
     // Without a delay no lease is limited.
+    let nodes = Nodes::start(3);
     let locks = build(nodes.builder());
     let long = locks.mutex("m").lease(secs(24 * 60 * 60)).lock();
     drop(long.expect("it is not limited"));
+}
+
+#[test]
+fn the_default_does_not_depend_on_the_lease() {
+    let nodes = Nodes::start(3);
+    for lease in [secs(4), secs(60)] {
+        let locks = build(LockManager::quorum(nodes.urls()).lease(lease));
+        for node in nodes.raws() {
+            assert_eq!(node.ask::<String>(&["GET", NOTE]), "60000");
+        }
+        let longer = locks.mutex("n").lease(secs(61)).lock();
+        assert!(matches!(longer, Err(Error::Config { .. })), "{longer:?}");
+    }
+}
+
+#[test]
+fn the_error_tells_a_first_start_from_a_restart() {
+    let nodes = Nodes::start(3);
+    let locks = build(delayed(&nodes, secs(60)));
+    let error = locks.lock("n").expect_err("no node votes yet").to_string();
+    assert!(
+        error.contains("0 of 3 nodes agreed, 2 are needed"),
+        "{error}"
+    );
+    let (started, restarted) = ("started a moment ago", "it has restarted");
+    assert_eq!(error.matches(started).count(), 3, "{error}");
+    assert!(!error.contains(restarted), "{error}");
+    for node in nodes.servers() {
+        node.restart();
+    }
+    wait_until("the nodes are asked again", || {
+        let error = locks.lock("n").expect_err("no node votes yet").to_string();
+        assert!(!error.contains(started), "{error}");
+        error.matches(restarted).count() == 3
+    });
+}
+
+#[track_caller]
+fn is_another_delay<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
+    match result {
+        Err(Error::Config {
+            option: "restart_delay",
+            reason,
+        }) => reason.into(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn managers_of_different_delays_cannot_both_start() {
+    let nodes = Nodes::start(3);
+    let one = build(delayed(&nodes, secs(60)));
+    for delay in [secs(4), secs(61), Duration::ZERO] {
+        let other = || nodes.builder().lease(secs(4)).restart_delay(delay);
+        let reason = is_another_delay(other().build());
+        for part in ["use 60s", &format!("uses {delay:?}"), NOTE] {
+            assert!(reason.contains(part), "{reason}");
+        }
+        let unchecked = other().build_unchecked().expect("nothing is sent yet");
+        is_another_delay(unchecked.try_lock("n"));
+    }
+    // One node is enough to keep a process from starting, but not to stop one that has started.
+    let set_note = |count: usize, note: &str| {
+        for node in &nodes.raws()[..count] {
+            let () = node.ask(&["SET", NOTE, note, "PX", "600000"]);
+            let () = node.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
+        }
+    };
+    set_note(1, "4000");
+    is_another_delay(delayed(&nodes, secs(60)).build());
+    let error = one.try_lock("n").expect_err("the nodes have just started");
+    assert!(is_unreachable(&error), "{error:?}");
+    set_note(2, "4000");
+    wait_until(
+        "the process finds two nodes of another delay",
+        || match one.try_lock("n") {
+            Err(error) if is_unreachable(&error) => false,
+            other => {
+                is_another_delay(other);
+                true
+            }
+        },
+    );
+    // The remedy of the error's text.
+    drop(one);
+    for node in nodes.raws() {
+        let () = node.ask(&["DEL", NOTE]);
+    }
+    let other = build(delayed(&nodes, secs(4)));
+    // The note is no lock.
+    assert!(other.list("*").next().is_none());
+}
+
+#[test]
+fn a_process_renews_its_note_and_compares_it_again() {
+    let nodes = Nodes::start(3);
+    let locks = settled(&nodes, secs(1));
+    let mut left = nodes.raw().ttl(NOTE);
+    wait_until("the note is renewed", || {
+        locks.try_lock("n").ok();
+        let now = nodes.raw().ttl(NOTE);
+        std::mem::replace(&mut left, now) < now
+    });
+    let () = nodes.raw().ask(&["SET", NOTE, "4000"]);
+    // The connections are open, and the process looks even so.
+    wait_until("the process finds the other value", || {
+        let outcome = locks.try_lock("m");
+        match outcome {
+            Ok(_) => false,
+            Err(error) if is_unreachable(&error) => false,
+            other => {
+                is_another_delay(other);
+                true
+            }
+        }
+    });
 }

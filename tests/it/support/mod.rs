@@ -130,6 +130,7 @@ pub(crate) fn unfit_names() -> Vec<String> {
         "x:lht:fence",
         "{x}:lht:queue",
         "{x}:lh:waiters",
+        "leasehold:restart_delay",
     ];
     long.into_iter().chain(short.map(str::to_owned)).collect()
 }

@@ -1,13 +1,19 @@
 //! Attempts at a lock of a quorum.
 
 use super::*;
+use crate::error::NodeCounts;
+
+const COUNTS: NodeCounts = NodeCounts {
+    nodes: 5,
+    needed: 3,
+    granted: 2,
+};
 
 fn outvoted(holder: Option<&str>, ttl: Option<Duration>) -> Reply {
     Reply::Outvoted {
         holder: holder.map(Arc::from),
         ttl,
-        granted: 2,
-        needed: 3,
+        counts: COUNTS,
     }
 }
 
@@ -15,7 +21,7 @@ fn no_quorum(scene: &mut Scene) -> Step {
     let sent = scene.now;
     scene.step(Input::Failed {
         sent,
-        failure: Failure::no_quorum(3, 1, Vec::new()),
+        failure: Failure::no_quorum(COUNTS, Vec::new()),
         cut_short: false,
     })
 }
@@ -89,8 +95,7 @@ fn a_try_asks_once_more_after_split_votes() {
     let Step::Failed(failure) = scene.replied(outvoted(None, None)) else {
         panic!("it goes on");
     };
-    let (needed, granted) = (3, 2);
-    assert_eq!(failure.kind, FailureKind::NoQuorum { needed, granted });
+    assert_eq!(failure.kind, FailureKind::NoQuorum(COUNTS));
     // With a holder it has its answer.
     let mut scene = Scene::new(None);
     scene.send(Input::Go);
@@ -117,7 +122,7 @@ fn a_wait_outlasts_split_votes_until_its_deadline() {
     let Step::TimeOver(Some(failure)) = step else {
         panic!("{step:?}");
     };
-    assert!(matches!(failure.kind, FailureKind::NoQuorum { .. }));
+    assert!(matches!(failure.kind, FailureKind::NoQuorum(_)));
     assert_eq!(scene.attempt.abandon(), []);
 }
 

@@ -327,8 +327,7 @@ impl<'a> Ballot<'a> {
         Reply::Outvoted {
             holder,
             ttl,
-            granted: u32::try_from(granted).unwrap_or(u32::MAX),
-            needed: u32::try_from(self.state.needed).unwrap_or(u32::MAX),
+            counts: self.state.counts(granted),
         }
     }
 

@@ -3,7 +3,7 @@
 //! acquire on the same connection is executed after it, whether or not the acquire was answered.
 //!
 //! A new connection asks the server which process it is, for how long it has been up, and whether it is a master
-//! ([`super::node`]). In the same write it has the server load the scripts.
+//! ([`super::node`]). In the same write it has the server load the scripts, and notes the restart delay.
 
 use std::time::{Duration, Instant};
 
@@ -122,7 +122,10 @@ impl NodeConnection {
             }
         }
         if let Some(pipeline) = &mut self.pipeline {
-            if pipeline.unanswered().len() >= MOST_MISSING {
+            // A new connection notes the restart delay again.
+            if pipeline.unanswered().is_empty() && self.state.must_note_again(self.number) {
+                self.pipeline = None;
+            } else if pipeline.unanswered().len() >= MOST_MISSING {
                 let address = &self.node().route.server.address;
                 let words = format!("{address}: too many answers are missing");
                 let kind = FailureKind::Unavailable;
@@ -289,14 +292,19 @@ impl NodeConnection {
             Command::new("INFO").arg("replication").to_owned(),
         ];
         commands.extend(script::quorum::load());
-        let mut report = String::new();
+        commands.push(state.note_restart_delay());
         let asked = socket.requests(&commands, deadline);
-        for answer in asked.map_err(|fault| not_executed(route.broken(fault)))? {
+        let mut answers = asked.map_err(|fault| not_executed(route.broken(fault)))?;
+        let note = answers.pop().unwrap_or(Value::Nil);
+        let mut report = String::new();
+        for answer in answers {
             if let Value::BulkString(bytes) = route.accepted(answer).map_err(not_executed)? {
                 report.push_str(&String::from_utf8_lossy(&bytes));
             }
         }
         state.identify(number, &report)?;
+        let compared = state.compare_restart_delay(number, note);
+        compared.map_err(not_executed)?;
         self.node().heard(SystemClock.now(), true);
         self.pipeline = Some(Pipeline::new(socket, state.node_timeout));
         Ok(())

@@ -16,6 +16,17 @@
 //! whole seconds. Nor must it vote while its clock may be behind a fence that it has forgotten: for 2 s. The uptime
 //! comes from the node, by its own clock, which may be set forward. So the uptime that is believed is at most the time
 //! since this process last heard from the process that ran before it.
+//!
+//! A `restart_delay` protects the leases of a process only if no other process has a shorter one. So the processes
+//! compare their values by a *note* at each node, the key `<prefix>leasehold:restart_delay`. Example: A has 60 s, and B
+//! starts with 4 s.
+//!
+//! 1. A connects to a node, and sets the note to `60000` for ten times 60 s, in the same write as its first request.
+//! 2. B connects, and finds the note of A. B does not ask the node, and does not touch the note. B cannot be built.
+//! 3. After five times 60 s, A connects again before its next request to the node. That renews the note, or finds that
+//!    the note has changed. So the note lives longer than each lease of A.
+//!
+//! A process with a `restart_delay` of zero sets no note. If it finds one, it does as B does.
 
 use std::time::Duration;
 
@@ -47,6 +58,8 @@ pub(super) struct QuorumNode {
     heard_at: AtomicU64,
     /// Since when the node may vote, in nanoseconds of the clock.
     may_vote_at: AtomicU64,
+    /// When the restart delay was last noted and compared, in nanoseconds of the clock.
+    noted_at: AtomicU64,
     state: Mutex<NodeState>,
 }
 
@@ -57,6 +70,8 @@ struct NodeState {
     pause: Duration,
     /// The `run_id` of the server's process. `None` before the first connection.
     run_id: Option<String>,
+    /// Whether this process knew another `run_id` before.
+    has_restarted: bool,
 }
 
 impl QuorumNode {
@@ -68,6 +83,7 @@ impl QuorumNode {
             late_until: AtomicU64::new(0),
             heard_at: AtomicU64::new(0),
             may_vote_at: AtomicU64::new(0),
+            noted_at: AtomicU64::new(0),
             state: Mutex::default(),
         }
     }
@@ -106,8 +122,13 @@ impl QuorumNode {
         if at <= now {
             return Ok(());
         }
+        let begun = if self.state.lock().has_restarted {
+            "it has restarted"
+        } else {
+            "its server has started a moment ago"
+        };
         let words = format!(
-            "{}: it has restarted, and may vote in {:.1?} (see `restart_delay`)",
+            "{}: {begun}, and may vote in {:.1?} (see `restart_delay`)",
             self.route.server.address,
             at.since(now)
         );
@@ -188,9 +209,19 @@ impl QuorumNode {
             let longest = (restart_delay + drift(restart_delay) * 2).max(FENCE_LEAD);
             (longest + UPTIME_MARGIN).saturating_sub(uptime)
         };
-        state.run_id = Some(run_id.to_owned());
+        state.has_restarted = state.run_id.replace(run_id.to_owned()).is_some();
         let at = now + delay;
         self.may_vote_at.store(at.as_nanos(), Ordering::Release);
+    }
+
+    /// Notes that the restart delay was noted and compared.
+    pub(super) fn noted(&self, now: Time) {
+        self.noted_at.store(now.as_nanos(), Ordering::Release);
+    }
+
+    /// Returns when the restart delay was last noted and compared.
+    pub(super) fn noted_at(&self) -> Time {
+        Time::from_nanos(self.noted_at.load(Ordering::Acquire))
     }
 
     /// Returns whether this node was last seen to be the process with this `run_id`.

@@ -31,8 +31,14 @@ impl QuorumCall<'_> {
             }
             Enough::certain_if(answered >= state.needed)
         });
-        let is_same = |failure: &Failure| failure.kind == FailureKind::SameServer;
-        if answered >= state.needed && !failures.iter().flatten().any(is_same) {
+        // A manager is not built if the settings are wrong for any node.
+        let is_of_settings = |failure: &&Failure| {
+            [FailureKind::SameServer, FailureKind::OtherRestartDelay].contains(&failure.kind)
+        };
+        if let Some(failure) = failures.iter().flatten().find(is_of_settings) {
+            return Err(failure.clone());
+        }
+        if answered >= state.needed {
             return Ok(Reply::Pong);
         }
         Err(state.no_quorum(answered, failures))

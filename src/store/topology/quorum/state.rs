@@ -5,17 +5,22 @@ use std::time::Duration;
 use redis::Value;
 use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
 
+use crate::clock::{Clock, SystemClock, ms_rounded_up};
 use crate::config::{Server, Settings};
 use crate::core::quorum::majority;
-use crate::error::{Failure, FailureKind, NodeFailure, Outcome};
+use crate::error::{Failure, FailureKind, NodeCounts, NodeFailure, Outcome};
 use crate::message::{Reply, Request};
-use crate::script::{self, ScriptSettings};
+use crate::name::RESTART_DELAY;
+use crate::script::{self, Command, ScriptSettings};
 use crate::store::NodeReport;
 use crate::store::server::refusal::refusal;
 use crate::store::server::route::route;
 use crate::store::topology::quorum::node::QuorumNode;
 use crate::store::topology::quorum::votes::Votes;
 use crate::sync::{Arc, Mutex, Weak};
+
+/// For how many restart delays a node keeps the note about it.
+const NOTE_KEPT_FOR: u32 = 10;
 
 /// The state that all connections of a quorum share.
 pub(super) struct QuorumState {
@@ -24,6 +29,8 @@ pub(super) struct QuorumState {
     pub(super) needed: usize,
     pub(super) node_timeout: Duration,
     restart_delay: Duration,
+    /// The key of the note about the restart delay.
+    delay_key: String,
     pub(super) script_settings: Arc<ScriptSettings>,
     pub(super) votes: Votes,
     /// Held while a node's server is compared with those of the other nodes.
@@ -50,12 +57,13 @@ impl QuorumState {
             .thread_name_pattern("leasehold-nodes-{}")
             .build();
         // If all processes have one delay, no lease is longer, unless the delay is turned off.
-        let longest_lease = settings.restart_delay().max(settings.options.lease);
+        let longest_lease = settings.restart_delay.max(settings.options.lease);
         Arc::new_cyclic(|weak_self| Self {
             needed: majority(nodes.len()),
             nodes,
             node_timeout: settings.node_timeout,
-            restart_delay: settings.restart_delay(),
+            restart_delay: settings.restart_delay,
+            delay_key: [&settings.prefix, RESTART_DELAY].concat(),
             script_settings,
             votes: Votes::new(longest_lease),
             identifying: Mutex::new(()),
@@ -139,7 +147,16 @@ impl QuorumState {
                 })
             })
             .collect();
-        Failure::no_quorum(self.needed, granted, failures)
+        Failure::no_quorum(self.counts(granted), failures)
+    }
+
+    pub(super) fn counts(&self, granted: usize) -> NodeCounts {
+        let number = |number| u32::try_from(number).unwrap_or(u32::MAX);
+        NodeCounts {
+            nodes: number(self.nodes.len()),
+            needed: number(self.needed),
+            granted: number(granted),
+        }
     }
 
     /// Takes in what a server says of itself on a new connection.
@@ -176,5 +193,47 @@ impl QuorumState {
         }
         node.identified(run_id, Duration::from_secs(uptime), self.restart_delay);
         Ok(())
+    }
+
+    /// Returns the command that notes the restart delay at a node: see the section on it in [`super::node`].
+    pub(super) fn note_restart_delay(&self) -> Command {
+        let kept = self.restart_delay * NOTE_KEPT_FOR;
+        script::quorum::note_restart_delay(&self.delay_key, self.restart_delay, kept)
+    }
+
+    /// Compares the note of a node with the restart delay of this process.
+    pub(super) fn compare_restart_delay(
+        &self,
+        number: usize,
+        answer: Value,
+    ) -> Result<(), Failure> {
+        let node = &self.nodes[number];
+        let noted_ms = match node.route.accepted(answer)? {
+            Value::BulkString(ms) => String::from_utf8_lossy(&ms).parse().ok(),
+            // There is no note, and this process makes none.
+            _ => Some(0),
+        };
+        let own_ms = ms_rounded_up(self.restart_delay);
+        if noted_ms == Some(own_ms) {
+            node.noted(SystemClock.now());
+            return Ok(());
+        }
+        let others = noted_ms.map_or("another value".to_owned(), |noted_ms| {
+            format!("{:?}", Duration::from_millis(noted_ms))
+        });
+        let (address, own) = (&node.route.server.address, self.restart_delay);
+        let words = format!(
+            "{address}: other clients use {others}, and this one uses {own:?}; all clients of a quorum need one value; \
+             to change it, stop them all, wait for the longer time, delete the key {:?} at each node, and start them",
+            self.delay_key
+        );
+        let kind = FailureKind::OtherRestartDelay;
+        Err(Failure::plain(kind, Outcome::NotExecuted, words))
+    }
+
+    /// Returns whether the note at a node must be renewed, and compared again.
+    pub(super) fn must_note_again(&self, number: usize) -> bool {
+        let every = self.restart_delay * (NOTE_KEPT_FOR / 2);
+        !every.is_zero() && SystemClock.now() >= self.nodes[number].noted_at() + every
     }
 }
