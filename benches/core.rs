@@ -173,7 +173,6 @@ fn attempts(bench: &mut Criterion) {
         until: Some(Time::NEVER),
         pickup_window: Duration::from_secs(2),
         grants_by_message: true,
-        total_units: 1,
         outage_limit: Duration::from_mins(1),
         waits_through_outages: false,
         label: LABEL,

@@ -222,9 +222,17 @@ impl LockManager {
         RwLock::new(self.handle(name.as_ref()))
     }
 
-    /// Returns a handle to the semaphore called `name`, which has `permits` permits: from 1 to 4,294,967,294. All users
-    /// of the semaphore at one time must give the same number, or their calls return [`Error::PermitsDiffer`]. For a
+    /// Returns a handle to the semaphore called `name`, which has `permits` permits: from 1 to 4,294,967,294. For a
     /// number out of bounds each call returns [`Error::Config`].
+    ///
+    /// All users of the semaphore should give the same number. If they do not, each call counts the permits in use
+    /// against its own number, and a manager logs a warning at WARN, once for each name. So a program can change the
+    /// number while it runs: if `downloads` goes from 2 permits to 3, the old processes hold 2 at most, and the new ones
+    /// take a third. The first process in the queue is let in when its permits fit in its own number, and none passes it.
+    ///
+    /// Unpublished versions of leasehold before this rule refuse a number that differs, and drop waiters with another
+    /// number from the queue. Such waiters join again at their next poll. Replace these versions before the number
+    /// changes.
     ///
     /// # Example
     ///

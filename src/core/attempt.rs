@@ -20,7 +20,6 @@
 //! | `Sent` | failed, because a quorum has too few votes | `Ask`, new owner | abandon the lease that was to be taken over, back off |
 //! | `Outvoted` | go, woken | `Sent` | abandon the owner; send *acquire* under a new one |
 //! | `Sent` | held by the former owner, whose withdrawal is on its way | `Ask` | no answer: back off |
-//! | `Sent` | the semaphore has another number of permits | `Ask` | done |
 //! | `Sent` | failed, certainly not executed | `Ask`, as before | back off |
 //! | `Sent`, an acquire | failed, outcome unknown | `Ask` | back off, ask under the same owner: asking is idempotent |
 //! | `Sent`, an acquire | failed after a part was executed | `Ask` | the same |
@@ -71,7 +70,7 @@ use crate::core::outage::is_of_replicas;
 use crate::core::quorum::LONGEST_TURN;
 use crate::core::timer_queue::at_risk_below;
 use crate::core::{pickup, poll};
-use crate::error::{Failure, FailureKind, Outcome};
+use crate::error::{Failure, FailureKind};
 use crate::message::{AcquireMode, Ask, GrantMessage, Nonce, Reply, Verb};
 use crate::owner;
 use crate::random::Rng;
@@ -408,20 +407,6 @@ impl Attempt {
                 let state = self.rename(&in_redis.not_queued(), context);
                 let failure = Failure::no_quorum(counts, Vec::new());
                 (state, self.patience.split(failure, context))
-            }
-            // The semaphore has another number of permits: done.
-            Reply::Differs(stored) => {
-                let (_, in_redis) = self.note_reply(state, sent, resent, context);
-                let kind = FailureKind::PermitsDiffer {
-                    asked: context.call.total_units,
-                    stored,
-                };
-                let words = "the semaphore in Redis has another number of permits";
-                let failure = Failure::plain(kind, Outcome::NotExecuted, words);
-                (
-                    AttemptState::ask(in_redis),
-                    self.patience.back_off(failure, false, context),
-                )
             }
             // An answer to another request counts as a failure of unknown outcome.
             _ => {

@@ -326,7 +326,6 @@ impl World {
                 until: Some(Time::NEVER),
                 pickup_window: PICKUP_WINDOW,
                 grants_by_message: true,
-                total_units: 1,
                 outage_limit: Duration::from_mins(1),
                 waits_through_outages: false,
                 label: "p",

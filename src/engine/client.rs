@@ -4,20 +4,25 @@
 //! The client has no thread. The renewal thread works for as long as a part of the engine, or a release task, keeps the
 //! client.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::clock::{Clock, EngineClock, Time};
 use crate::config::Settings;
 use crate::engine::events::Events;
-use crate::engine::process_lease::ProcessLease;
+use crate::engine::process_lease::{Entry, ProcessLease};
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
+use crate::logging;
 use crate::message::{Renewal, Reply, Request};
 use crate::panics::survived;
 use crate::process::ForkGuard;
 use crate::random::Rng;
 use crate::stats::Counters;
 use crate::store::{Answer, Deadline, LEAST, Store};
-use crate::sync::{Arc, AtomicBool, AtomicU32, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicU32, Mutex, Ordering};
+
+/// How many semaphores of differing numbers a client remembers.
+const MOST_DIFFERING: usize = 1_024;
 
 pub(crate) struct Client {
     pub(crate) settings: Settings,
@@ -30,6 +35,8 @@ pub(crate) struct Client {
     /// The number of busy threads: delegates, which ask Redis or sleep before they ask again, and threads that end a
     /// linger. `close` waits for all of them.
     pub(super) busy_threads: AtomicU32,
+    /// The semaphores of which other clients were seen to give another number of permits.
+    differing: Mutex<BTreeSet<String>>,
     /// The process that made this client. A forked child locks no mutex of the engine, and uses no connection.
     fork_guard: ForkGuard,
 }
@@ -52,6 +59,7 @@ impl Client {
             stats: Counters::new(),
             closed: AtomicBool::new(false),
             busy_threads: AtomicU32::new(0),
+            differing: Mutex::new(BTreeSet::new()),
             fork_guard: ForkGuard::here(),
         }
     }
@@ -69,6 +77,22 @@ impl Client {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
+    }
+
+    /// Logs that other clients give the semaphore of `entry` another number of permits: once for each name, of at most
+    /// [`MOST_DIFFERING`] names.
+    pub(super) fn warn_of_permits(&self, entry: &Entry, others: u32) {
+        let (name, own) = (entry.target.name(), entry.kind.total_units());
+        let is_new = {
+            let mut differing = self.differing.lock();
+            differing.len() < MOST_DIFFERING && differing.insert(name.to_string())
+        };
+        if is_new {
+            logging::warning!(
+                "semaphore {name:?}: this process gives it {own} permits, and another client {others}; each counts \
+                 the permits in use against its own number"
+            );
+        }
     }
 
     /// Makes each later call return [`Error::Closed`].

@@ -64,7 +64,6 @@ impl<'a> WayIn<'a> {
                 && self.call.options.renew
                 && settings.replicas == 0
                 && !self.client.store.is_quorum(),
-            total_units: entry.kind.total_units(),
             outage_limit: settings.outage_limit,
             waits_through_outages: settings.wait_through_outages,
             label: &settings.label,
@@ -265,7 +264,11 @@ impl<'w, 'a> Delegate<'w, 'a> {
             leases.clean_up_nodes(entry, from, units);
         }
         match answer {
-            Ok(answer) => {
+            Ok(mut answer) => {
+                if let Reply::Differs { others, reply } = answer.reply {
+                    client.warn_of_permits(entry, others);
+                    answer.reply = *reply;
+                }
                 if let (Some(message_at), Reply::Granted { .. }, false) =
                     (message_at, &answer.reply, answer.resent)
                 {

@@ -38,10 +38,6 @@ pub(crate) enum FailureKind {
     CallerLeft,
     Denied,
     WrongType,
-    PermitsDiffer {
-        asked: u32,
-        stored: u32,
-    },
     /// Transient. Redis has executed the request.
     NotReplicated {
         wanted: u32,
@@ -234,11 +230,6 @@ impl Failure {
             },
             FailureKind::Denied => Error::Denied { name, cause },
             FailureKind::WrongType => Error::WrongType { name, cause },
-            FailureKind::PermitsDiffer { asked, stored } => Error::PermitsDiffer {
-                name: name.unwrap_or_default(),
-                asked,
-                stored,
-            },
             FailureKind::NotReplicated { wanted, confirmed } => Error::NotReplicated {
                 name,
                 wanted,

@@ -36,7 +36,6 @@ pub(crate) type Cause = Arc<dyn std::error::Error + Send + Sync>;
 /// | [`InvalidName`](Error::InvalidName) | no | the name must be changed |
 /// | [`Denied`](Error::Denied) | no | the password or the user's rights must be changed |
 /// | [`WrongType`](Error::WrongType) | no | the name is in use for something else |
-/// | [`PermitsDiffer`](Error::PermitsDiffer) | no | all users of a semaphore must agree on its permits |
 /// | [`Unsupported`](Error::Unsupported) | no | the address must be changed |
 /// | [`Protocol`](Error::Protocol) | no | the server is not a Redis that this crate knows |
 ///
@@ -52,7 +51,6 @@ pub(crate) type Cause = Arc<dyn std::error::Error + Send + Sync>;
 /// | has a certificate that this process does not trust, or that has another name; wants a certificate of this process | [`Config`](Error::Config) | ends | no |
 /// | replies `WRONGTYPE` | [`WrongType`](Error::WrongType) | ends | no |
 /// | replies `MOVED`, `ASK`, `CROSSSLOT`, and is not used as a [cluster](crate::LockManager::cluster) | [`Unsupported`](Error::Unsupported) | ends | no |
-/// | has a semaphore of this name with another number of permits | [`PermitsDiffer`](Error::PermitsDiffer) | ends | no |
 /// | confirms a grant for fewer than [`replicas`](crate::Builder::replicas) | [`NotReplicated`](Error::NotReplicated) | goes on | yes |
 /// | is one of a quorum, and fewer than a majority answer or grant the lock | [`NoQuorum`](Error::NoQuorum) | goes on | yes |
 /// | sends anything else | [`Protocol`](Error::Protocol) | ends | no |
@@ -144,15 +142,6 @@ pub enum Error {
         /// The nodes that failed.
         failures: Arc<[NodeFailure]>,
     },
-    /// Other clients use the semaphore at this time, with another number of permits.
-    PermitsDiffer {
-        /// The name of the semaphore.
-        name: Arc<str>,
-        /// The number of permits of this handle.
-        asked: u32,
-        /// The number of permits in Redis.
-        stored: u32,
-    },
     /// The server is not of the kind that the manager needs: for a single server, it is a node of a Redis Cluster or a
     /// sentinel; for a cluster, it is no node of one. A Sentinel set or a Cluster cannot be one of several nodes of a quorum.
     Unsupported {
@@ -224,7 +213,6 @@ impl Error {
             Self::WrongType { .. } => ErrorKind::WrongType,
             Self::NotReplicated { .. } => ErrorKind::NotReplicated,
             Self::NoQuorum { .. } => ErrorKind::NoQuorum,
-            Self::PermitsDiffer { .. } => ErrorKind::PermitsDiffer,
             Self::Unsupported { .. } => ErrorKind::Unsupported,
             Self::Protocol { .. } => ErrorKind::Protocol,
         }
@@ -349,14 +337,6 @@ impl Error {
                 }
                 Ok(())
             }
-            Self::PermitsDiffer {
-                name,
-                asked,
-                stored,
-            } => write!(
-                f,
-                "lock {name:?}: this handle has {asked} permits, but other clients use the semaphore with {stored}"
-            ),
             Self::Unsupported { what, topology } => {
                 write!(
                     f,
@@ -385,7 +365,6 @@ impl std::error::Error for Error {
             | Self::Lost(_)
             | Self::NotReplicated { .. }
             | Self::NoQuorum { .. }
-            | Self::PermitsDiffer { .. }
             | Self::Unsupported { .. }
             | Self::Timeout { .. } => None,
         }
@@ -418,8 +397,6 @@ pub enum ErrorKind {
     NotReplicated,
     /// [`Error::NoQuorum`]
     NoQuorum,
-    /// [`Error::PermitsDiffer`]
-    PermitsDiffer,
     /// [`Error::Unsupported`]
     Unsupported,
     /// [`Error::Protocol`]
@@ -442,7 +419,6 @@ impl ErrorKind {
             Self::WrongType => "wrong_type",
             Self::NotReplicated => "not_replicated",
             Self::NoQuorum => "no_quorum",
-            Self::PermitsDiffer => "permits_differ",
             Self::Unsupported => "unsupported",
             Self::Protocol => "protocol",
         }
@@ -460,7 +436,6 @@ impl ErrorKind {
             | Self::Lost
             | Self::Denied
             | Self::WrongType
-            | Self::PermitsDiffer
             | Self::Unsupported
             | Self::Protocol => false,
         }

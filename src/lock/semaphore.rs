@@ -17,7 +17,8 @@ use crate::message::{ALL, LockKind};
 ///
 /// A guard holds one or more permits. They are a lease: the permits of a process that was killed come back when that
 /// lease ends. Several permits are acquired at once or not at all, so no two callers wait for each other's part. All
-/// processes that use a semaphore at one time must use the same number of permits.
+/// processes should give a semaphore the same number of permits. [`LockManager::semaphore`](crate::LockManager::semaphore)
+/// says what happens while the number changes.
 ///
 /// Processes are served first come, first served. No process overtakes the first that waits, even if the first waits
 /// for more permits than are free. There is one exception: for one [`quantum`](crate::Builder::quantum), a process
@@ -73,7 +74,7 @@ ways! {
     /// Acquires a permit. Blocks until it is granted, as [`Mutex::lock`](crate::Mutex::lock) does.
     Semaphore => Permit: acquire, try_acquire, try_acquire_for, try_acquire_until, with_permit, run_permit;
     what: "a permit", lock: "downloads",
-    errors: ", and [`Error::PermitsDiffer`]: the semaphore is in use with another number of permits.";
+    errors: ".";
     leases: Permit::deref => Lease;
     |self, until| self.acquire_until(until, 1)
 }
@@ -83,9 +84,7 @@ ways! {
     Semaphore => Permit:
         acquire_many, try_acquire_many, try_acquire_many_for, try_acquire_many_until, with_permits, run_permits;
     what: "`n` permits together", lock: "downloads",
-    errors: ", and:\n\n\
-        * [`Error::PermitsDiffer`]: the semaphore is in use with another number of permits.\n\
-        * [`Error::Config`]: `n` is 0, or more than the permits of the semaphore. Nothing was sent.";
+    errors: ", and [`Error::Config`]: `n` is 0, or more than the permits of the semaphore. Nothing was sent.";
     leases: Permit::deref => Lease;
     |self, until, n: u32 = "4"| self.acquire_until(until, n)
 }

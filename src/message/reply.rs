@@ -42,8 +42,11 @@ pub(crate) enum Reply {
     Contended,
     /// Not released: this owner did not hold the lock any more.
     NotOwner(Gone),
-    /// Not granted: the other clients divide the lock into this number of units.
-    Differs(u32),
+    /// A reply about a semaphore of which other clients give another number of permits.
+    Differs {
+        others: u32,
+        reply: Box<Reply>,
+    },
     Renewed(Vec<Renewed>),
     /// The result of each release.
     Each(Vec<Result<Reply, NotReleased>>),

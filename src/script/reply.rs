@@ -49,9 +49,10 @@ pub(super) fn grant(names: usize, fencing: bool, value: &Value) -> Option<Reply>
                 ttl: u64::try_from(*ttl).ok().map(Duration::from_millis),
                 holder: String::from_utf8_lossy(holder).into(),
             }),
-            [Value::Int(-2), Value::Int(stored)] => {
-                Some(Reply::Differs(u32::try_from(*stored).ok()?))
-            }
+            [Value::Int(-2), Value::Int(others), reply] => Some(Reply::Differs {
+                others: u32::try_from(*others).ok()?,
+                reply: Box::new(grant(names, fencing, reply)?),
+            }),
             [Value::Int(_), Value::Int(2)] => Some(Reply::Shared),
             [first, rest @ .., Value::Int(contended @ (0 | 1))] => granted(first, rest, *contended),
             _ => None,

@@ -31,10 +31,7 @@ pub(super) fn command(
         command.arg(owner);
         give_back(&mut command, block);
         script_settings.of_waiters(&mut command);
-        command
-            .arg(u8::from(queued))
-            .arg(units)
-            .arg(kind.total_units());
+        command.arg(u8::from(queued)).arg(units);
         command
     };
     match verb {

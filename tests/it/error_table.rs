@@ -449,7 +449,6 @@ fn each_documented_variant_is_retryable_or_not_as_it_says() {
         ErrorKind::WrongType,
         ErrorKind::NotReplicated,
         ErrorKind::NoQuorum,
-        ErrorKind::PermitsDiffer,
         ErrorKind::Unsupported,
         ErrorKind::Protocol,
     ];

@@ -94,7 +94,6 @@ fn every_error_has_its_reviewed_text() {
         ErrorKind::WrongType,
         ErrorKind::NotReplicated,
         ErrorKind::NoQuorum,
-        ErrorKind::PermitsDiffer,
         ErrorKind::Unsupported,
         ErrorKind::Protocol,
     ] {
@@ -249,12 +248,6 @@ fn losses_and_waits(texts: &mut Texts) {
         .expect("it is free");
     wait_until("it was held for too long", || held.check().is_err());
     texts.add("held for longer than max_hold", held.check());
-    let permit = other.semaphore("s", 3).acquire().expect("it is free");
-    texts.add(
-        "a semaphore of 4 is one of 3",
-        locks.semaphore("s", 4).acquire(),
-    );
-    drop(permit);
     let replicated = build(patient(&url).io_timeout(ms(500)).replicas(1));
     texts.add("no replica", replicated.lock("r"));
     let last = patient(&url).database(16).build();

@@ -184,3 +184,23 @@ fn a_wait_for_a_key_without_an_expiry_warns_once() {
     assert!(records.try_recv().is_err(), "it expires");
     let () = redis.ask(&["DEL", &name]);
 }
+
+#[test]
+fn permits_that_differ_are_logged_once_for_each_name() {
+    let redis = shared();
+    let name = name("logged-permits");
+    let records = logged(&format!(
+        "semaphore {name:?}: this process gives it 3 permits"
+    ));
+    let other = manager(redis.url()).semaphore(&name, 2);
+    let held = other.acquire().expect("it is free");
+    let semaphore = manager(redis.url()).semaphore(&name, 3);
+    for _ in 0..2 {
+        drop(semaphore.acquire().expect("there is room"));
+    }
+    let record = records.recv_timeout(PATIENCE).expect("it is logged");
+    assert_eq!((record.level, &*record.target), (Level::Warn, TARGET));
+    assert!(record.text.contains("another client 2"), "{record:?}");
+    assert!(records.try_recv().is_err(), "it is logged twice");
+    drop(held);
+}

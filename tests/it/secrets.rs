@@ -129,10 +129,7 @@ fn no_error_has_the_password() {
     fails!(guard.release(), Error::Lost(_));
     let held = locks.semaphore("s", 3).acquire().expect("it is free");
     let other = manager(&url);
-    fails!(
-        other.semaphore("s", 4).acquire(),
-        Error::PermitsDiffer { .. }
-    );
+    drop(other.semaphore("s", 4).acquire().expect("there is room"));
     drop(held);
     let held = locks.lock("held").expect("it is free");
     fails!(

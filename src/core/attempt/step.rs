@@ -23,8 +23,6 @@ pub(crate) struct CallContext<'a> {
     pub(crate) pickup_window: Duration,
     /// Whether a hand-over may grant the lock by message.
     pub(crate) grants_by_message: bool,
-    /// The number of units of the lock.
-    pub(crate) total_units: u32,
     pub(crate) outage_limit: Duration,
     /// Whether a failure of the first request is waited out too.
     pub(crate) waits_through_outages: bool,

@@ -5,6 +5,7 @@ use crate::clock::LONGEST_SLEEP;
 use crate::config::{Options, Settings};
 use crate::core::outage::UNCONFIRMED_PAUSE;
 use crate::core::pickup;
+use crate::error::Outcome;
 use crate::message::GiveBack;
 use crate::random::{Rng, SystemRng};
 
@@ -77,7 +78,6 @@ impl Scene {
             until: self.until,
             pickup_window: pickup::window(self.lease, LONGEST_WINDOW),
             grants_by_message: self.grants_by_message,
-            total_units: 1,
             outage_limit: Duration::from_mins(1),
             waits_through_outages: self.waits_through_outages,
             label: "l",
@@ -361,21 +361,6 @@ fn a_request_cut_short_by_one_threads_deadline_fails_no_other() {
     scene.now = START + Duration::from_millis(100);
     let step = scene.failed(FailureKind::Unavailable, Outcome::Unknown);
     assert!(matches!(step, Step::TimeOver(Some(_))));
-}
-
-#[test]
-fn other_permits_end_a_wait_and_leave_no_place_in_the_queue() {
-    let mut scene = Scene::waiting();
-    scene.send(Input::Go);
-    scene.replied(held(None));
-    scene.send(Input::Woken);
-    let step = scene.replied(Reply::Differs(5));
-    let Step::Failed(failure) = step else {
-        panic!("it goes on: {step:?}");
-    };
-    let (asked, stored) = (1, 5);
-    assert_eq!(failure.kind, FailureKind::PermitsDiffer { asked, stored });
-    assert_eq!(scene.attempt.abandon().len(), 1);
 }
 
 #[test]

@@ -16,7 +16,7 @@ local function wake_first(kept)
     elseif state == 'silent' then
       silent = silent + 1
       if silent == MOST_PASSED then return is_woken end
-    elseif not (kept or fits(units)) or is_woken and not is_reader then
+    elseif not (kept or fits(units, ALL)) or is_woken and not is_reader then
       return is_woken
     elseif not wake(owner, channel) then
       leave(owner)

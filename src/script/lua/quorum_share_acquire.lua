@@ -70,7 +70,7 @@ end
 -- Returns for how many ms the caller has to wait, for whom, and 1 if that is a reader. Returns nil if the caller may have
 -- the lock.
 local function must_wait()
-  if fits(units) then
+  if fits(units, ALL) then
     if others == 0 or ARGV[11] == '1' then return nil end
     local left, who
     if used == 0 then
@@ -107,6 +107,6 @@ end
 if type(first) == 'table' then return first end
 if score or has_record then leave(owner) end
 if waiting > 0 then end_turn() end
-hold(owner, units, lease)
+hold(owner, units, lease, ALL)
 close()
 return {first, last, others > 0 and 1 or 0}

@@ -2,6 +2,8 @@
 --
 -- `lock` is a sorted set of '<units> <owner>', each with the ms at which its lease ends. Two members count units, by a
 -- score below zero: '=of' has minus the number of units of the lock, '=used' has minus the number in use.
+-- Processes may give a semaphore different numbers. Each owner counts the units in use against its own number, which its
+-- record in the queue has too. '=of' has the number of the last owner that was let in.
 -- A reader-writer lock has ALL units. A writer takes them all, a reader takes one.
 
 local ALL = 4294967295
@@ -44,13 +46,14 @@ local function open()
   return open_lock()
 end
 
-local function fits(units)
-  return used + units <= total
+local function fits(units, its_total)
+  return used + units <= tonumber(its_total)
 end
 
 -- Gives `owner` a lease of this number of units for `ttl` ms, or raises its lease to that. The same command writes the
 -- counts, so that the lease is complete even if a later command fails. The process that asked for it then releases it.
-local function hold(owner, units, ttl)
+local function hold(owner, units, ttl, its_total)
+  total = tonumber(its_total)
   local member = units .. ' ' .. owner
   local ends = redis.call('ZSCORE', lock, member)
   if not ends then used = used + units end
@@ -64,23 +67,24 @@ end
 -- Passes over waiters and drops them on the way, as queue_waiter.lua says. Returns false if a waiter that is awake must
 -- wait.
 local function advance(self, lease)
-  local function let_in(owner, pickup, units, channel)
+  local function let_in(owner, pickup, units, its_total, channel)
     leave(owner)
-    if owner == self then return hold(owner, units, lease) end
+    if owner == self then return hold(owner, units, lease, its_total) end
     if not wake(owner, channel) then return end
-    hold(owner, units, pickup)
+    hold(owner, units, pickup, its_total)
     given = true
   end
   local function waiter_and_state(owner)
     local seen, pickup, units, its_total, channel = waiter(owner)
     local state = owner == self and seen and 'awake' or state_of(seen, pickup, channel)
-    return state, pickup, units, channel, its_total
+    return state, pickup, units, its_total, channel
   end
   if writer_ended then
     local silent = 0
     for _, owner in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
-      local state, pickup, units, channel = waiter_and_state(owner)
-      if units == '1' and state == 'awake' then let_in(owner, pickup, units, channel) end
+      local state, pickup, units, its_total, channel = waiter_and_state(owner)
+      local is_reader = units == '1' and tonumber(its_total) == ALL
+      if is_reader and state == 'awake' then let_in(owner, pickup, units, its_total, channel) end
       if state == 'silent' then silent = silent + 1 end
       if silent == MOST_PASSED then break end
     end
@@ -89,14 +93,14 @@ local function advance(self, lease)
   while place < MOST_PASSED do
     local owner = redis.call('ZRANGE', queue, place, place)[1]
     if not owner then break end
-    local state, pickup, units, channel, its_total = waiter_and_state(owner)
-    -- A waiter may divide the lock into another number of units. The reply to its next poll tells it.
-    if state == 'gone' or tonumber(its_total) ~= total then
+    local state, pickup, units, its_total, channel = waiter_and_state(owner)
+    -- A waiter may ask for a lock of another kind. The reply to its next poll tells it.
+    if state == 'gone' or used > 0 and (tonumber(its_total) == ALL) ~= (total == ALL) then
       leave(owner)
     elseif state == 'silent' then
       place = place + 1
-    elseif fits(units) then
-      let_in(owner, pickup, units, channel)
+    elseif fits(units, its_total) then
+      let_in(owner, pickup, units, its_total, channel)
     elseif owner == self or may_have_subscriber(channel) then
       return false
     else

@@ -13,7 +13,7 @@
 --       {first fence, 1}               granted, and others wait
 --       {fence, 2}                     no process waits: share that lease
 --       {0, ttl ms, holder}            held
---       {-2, units}                    others divide the lock into this number of units
+--       {-2, units, reply}             the reply; and others divide the lock into this number of units
 --       -1                             the writer that was to become a reader does not hold the lock any more
 -- Idempotent because the owner is unique to the attempt: a repeat finds it as a holder, and grants again.
 --

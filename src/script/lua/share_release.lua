@@ -3,8 +3,6 @@
 lock, queue, waiters, life, counts_subscribers = KEYS[1], KEYS[3], KEYS[4], ARGV[4], ARGV[5]
 local refused = open()
 if refused then return refused end
--- No lease contradicts the caller's number of units.
-if used == 0 then total = tonumber(ARGV[8]) end
 if ARGV[6] == '1' then leave(ARGV[1]) end
 local released = drop(ARGV[7] .. ' ' .. ARGV[1])
 if released then give_back(KEYS[2], ARGV[2], ARGV[3]) end

@@ -4,7 +4,6 @@
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
 -- ARGV  1 owner  2 last fence used  3 last of its block (both '' if there are none to give back)  4 life of a waiter ms
 --       5 '1' if PUBLISH counts all subscribers  6 '1' if the owner may itself be in the queue (a withdrawal)  7 units
---       8 units of the lock
 -- Reply 1 released  3 released and handed to a waiter  0 the owner held none
 -- Idempotent because it ends this owner's lease and no other.
 --

@@ -504,6 +504,7 @@ fn may_come_from_a_replica(request: &Request<'_>, reply: &Reply) -> bool {
     match reply {
         Reply::Granted { .. } | Reply::Released | Reply::HandedOver | Reply::Admitted(_) => false,
         Reply::Held { .. } => !waits,
+        Reply::Differs { reply, .. } => may_come_from_a_replica(request, reply),
         Reply::Renewed(all) => all.iter().any(is_gone),
         Reply::Each(all) => all.iter().flatten().any(|reply| *reply != Reply::Released),
         _ => true,

@@ -240,21 +240,12 @@ fn shares(redis: &mut Redis, of: u64, units: [u64; OWNERS], history: &[Act]) -> 
                     _ => Default::default(),
                 };
                 let withdraws = if withdraws { "1" } else { "0" };
-                let (units, whole) = (units[who].to_string(), of.to_string());
+                let units = units[who].to_string();
                 let life = LIFE.to_string();
                 let reply = redis.eval(
                     SHARE_RELEASE,
                     &[NAME],
-                    &[
-                        &owner(who),
-                        &used,
-                        &last,
-                        &life,
-                        "0",
-                        withdraws,
-                        &units,
-                        &whole,
-                    ],
+                    &[&owner(who), &used, &last, &life, "0", withdraws, &units],
                 );
                 let expected = match (dropped, given) {
                     (false, _) => 0,
@@ -331,7 +322,7 @@ fn units_go_to_the_caller_if_a_script_can_pass_over_no_more_waiters() {
         for who in 1..last {
             redis.age(NAME, &owner(who), STALL);
         }
-        let release = [&*owner(0), "", "", &life, "0", "0", "1", "1"];
+        let release = [&*owner(0), "", "", &life, "0", "0", "1"];
         assert_eq!(redis.eval(SHARE_RELEASE, &[NAME], &release), Value::Int(1));
         assert!(!is_held(&ask(redis, last, "")));
         assert_eq!(redis.queue(NAME).len(), MOST_PASSED);
@@ -339,6 +330,55 @@ fn units_go_to_the_caller_if_a_script_can_pass_over_no_more_waiters() {
         assert!(is_held(&ask(redis, 1, "")));
         let () = redis.ask(&["DEL", NAME]);
         assert!(is_held(&ask(redis, last + 1, "-")));
+    });
+}
+
+/// The first waiter counts against two units, and the second one against five. One try has three, and one has five.
+#[test]
+fn each_owner_counts_the_units_in_use_against_its_own_number() {
+    super::once(|redis| {
+        let life = LIFE.to_string();
+        let ask = |redis: &mut Redis, who: usize, channel: &str, of: &str| {
+            let me = owner(who);
+            let args = [
+                &*me, LEASE, "1", "600000", "permits", channel, CLAIM, &life, "0", "1", of, "", "",
+                "", "",
+            ];
+            redis.eval(SHARE_ACQUIRE, &[NAME], &args)
+        };
+        // The reply without the other number.
+        let plain = |reply: Value| match reply {
+            Value::Array(mut parts) if parts[0] == Value::Int(-2) => {
+                (Some(parts[1].clone()), parts.remove(2))
+            }
+            reply => (None, reply),
+        };
+        let is_held =
+            |reply: &Value| matches!(reply, Value::Array(parts) if parts[0] == Value::Int(0));
+        for who in [0, 1] {
+            let (others, reply) = plain(ask(redis, who, "-", "2"));
+            assert!(others.is_none() && !is_held(&reply));
+        }
+        let (others, reply) = plain(ask(redis, 2, "-", "3"));
+        assert_eq!(others, Some(Value::Int(2)));
+        assert!(!is_held(&reply));
+        let (others, reply) = plain(ask(redis, 3, "", "2"));
+        assert_eq!(others, Some(Value::Int(3)));
+        assert!(is_held(&reply));
+        // Nobody passes the first waiter.
+        for (who, channel) in [(4, ""), (5, "-")] {
+            assert!(is_held(&plain(ask(redis, who, channel, "5")).1));
+        }
+        assert_eq!(redis.queue(NAME), [3, 4].map(owner));
+        let holds = |redis: &mut Redis, who: usize| {
+            let score: Option<f64> = redis.ask(&["ZSCORE", NAME, &format!("1 {}", owner(who))]);
+            score.is_some()
+        };
+        for (released, is_let_in) in [(0, false), (1, true)] {
+            let release = [&*owner(released), "", "", &life, "0", "0", "1"];
+            redis.eval(SHARE_RELEASE, &[NAME], &release);
+            assert_eq!([3, 4].map(|who| holds(redis, who)), [is_let_in; 2]);
+        }
     });
 }
 
