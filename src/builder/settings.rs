@@ -172,8 +172,8 @@ impl Builder {
     ///
     /// **All clients of a quorum need one value.** Each client notes its value at each node that has no note, in the key
     /// `<prefix>leasehold:restart_delay`. If a client finds another value, [`build`](Self::build) returns
-    /// [`Error::Config`], and so does each call that finds another value at so many nodes that no majority is left. To
-    /// change the value:
+    /// [`Error::Config`]. A client that runs leaves such a node out. If no majority is left, its calls return
+    /// [`Error::Config`]. To change the value:
     ///
     /// 1. Stop all clients.
     /// 2. Wait for the longer of the old and the new value.

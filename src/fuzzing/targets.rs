@@ -1,4 +1,4 @@
-//! What must hold for every input. Each function is the body of the target of its name.
+//! The bodies of the fuzz targets. Each function checks one input of the target of its name.
 
 use once_cell::sync::Lazy;
 use percent_encoding::percent_decode_str;

@@ -198,23 +198,31 @@ impl Heard {
     }
 }
 
+/// Hands a lock over to a process that is stopped. Returns the process, and the message as a forger hears it.
+fn granted_to_a_stopped_waiter(server: &Server, name: &str) -> (Child, Heard) {
+    let raw = server.raw();
+    let mut stopped = Child::start(raw.url(), "");
+    let holder = manager(raw.url()).lock(name).expect("it is free");
+    stopped.say(format_args!("lock {name}"));
+    raw.wait_until_queued(name, 1);
+    let mut listens = forger_at(server);
+    let mut messages = listens.as_pubsub();
+    let subscribed = messages.psubscribe("leasehold:*");
+    subscribed.expect("it may subscribe");
+    stopped.pause();
+    holder.release().expect("it is held");
+    let heard = hear(&mut messages);
+    drop(messages);
+    (stopped, heard)
+}
+
 /// The waiter is stopped, so it uses no message, and asks again under the same owner.
 #[test]
 fn a_user_without_rights_to_keys_cannot_guess_the_next_nonce() {
     let server = Server::start();
     let (raw, name) = (server.raw(), "guessed");
-    let mut stopped = Child::start(raw.url(), "");
-    let holder = manager(raw.url()).lock(name).expect("it is free");
-    stopped.say(format_args!("lock {name}"));
-    raw.wait_until_queued(name, 1);
-    let (mut listens, mut forger) = (forger_at(&server), forger_at(&server));
-    let mut messages = listens.as_pubsub();
-    messages
-        .psubscribe("leasehold:*")
-        .expect("it may subscribe");
-    stopped.pause();
-    holder.release().expect("it is held");
-    let heard = hear(&mut messages);
+    let (stopped, heard) = granted_to_a_stopped_waiter(&server, name);
+    let mut forger = forger_at(&server);
     let next = manager(raw.url()).try_lock_for(name, PATIENCE);
     let next = next.expect("Redis replies").expect("the window ends");
     stopped.resume();
@@ -243,19 +251,8 @@ fn a_user_without_rights_to_keys_cannot_guess_the_next_nonce() {
 #[test]
 fn a_forged_copy_of_a_grant_changes_no_fence() {
     let server = Server::start();
-    let (raw, name) = (server.raw(), "copied");
-    let mut stopped = Child::start(raw.url(), "");
-    let holder = manager(raw.url()).lock(name).expect("it is free");
-    stopped.say(format_args!("lock {name}"));
-    raw.wait_until_queued(name, 1);
-    let (mut listens, mut forger) = (forger_at(&server), forger_at(&server));
-    let mut messages = listens.as_pubsub();
-    messages
-        .psubscribe("leasehold:*")
-        .expect("it may subscribe");
-    stopped.pause();
-    holder.release().expect("it is held");
-    let heard = hear(&mut messages);
+    let (stopped, heard) = granted_to_a_stopped_waiter(&server, "copied");
+    let mut forger = forger_at(&server);
     for ahead in [1_000_000, 1_000_000_000_000] {
         heard.forge(&mut forger, heard.nonce, heard.fence + ahead);
     }

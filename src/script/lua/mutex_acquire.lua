@@ -16,8 +16,8 @@ if not value then
     if ARGV[6] ~= '-' then join(owner, ARGV[7], '1/1', ARGV[6]) end
     return {0, gap, before}
   end
-  -- A script that finds the lock free gives it to the first waiter that is awake, which may be its caller. If there is
-  -- none, the caller gets the lock. It may be in the queue, behind more silent waiters than one script passes over.
+  -- The lock is free: the first waiter that is awake gets it, perhaps the caller. If no waiter is awake, the caller gets
+  -- the lock. The caller may be in the queue, behind more silent waiters than one script passes over.
   local head, refused = give_to_next(lock, owner)
   if not head then
     leave(owner)

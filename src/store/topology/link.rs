@@ -5,10 +5,10 @@
 //!    that other threads use too, or takes a place for one (`shared`).
 //! 2. It sends the request, naming the script by its digest. If the server does not have the script, it sends the text.
 //!    A mutex without a fence is first asked for by a plain command, and by the script only if that did not get it.
-//! 3. If a connection of an earlier request has ended, or has something unread, before this request is written, it does
-//!    step 1 once more, on a connection that was opened after that (`shared`). It does the same if another caller has ended
-//!    a shared connection. If the connection turns out to be closed after the request was written, it does steps 1 and 2
-//!    once more. Every request may be repeated. The answer then says that it was sent twice.
+//! 3. Before the request is written, the link may find that the connection has ended, or has something unread. Another
+//!    caller may also have ended a shared connection. Then the link does step 1 once more, on a connection that was opened
+//!    after that (`shared`). If the connection is closed after the request was written, the link does steps 1 and 2 once
+//!    more. Every request may be repeated. The answer then reports that it was sent twice.
 //! 4. If replicas must confirm a grant or renewal, it asks for that (`Link::confirm`).
 //!
 //! After an error of input or output, nothing more is sent on a connection that one caller has alone: the next request

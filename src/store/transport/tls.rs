@@ -65,8 +65,8 @@ pub(crate) fn client(host: &str) -> io::Result<Tls> {
     Ok(Tls(Mutex::new(TlsState { client, records })))
 }
 
-/// Returns whether one side has refused the certificate of the other, or has none that the other wants. A server that
-/// wants one says so by `HandshakeFailure` up to TLS 1.2.
+/// Returns whether one side has refused the certificate of the other, or has none that the other wants. Up to TLS 1.2, a
+/// server reports a missing certificate as `HandshakeFailure`.
 pub(crate) fn is_of_a_certificate(error: &io::Error) -> bool {
     use AlertDescription::{
         AccessDenied, BadCertificate, CertificateExpired, CertificateRequired, CertificateRevoked,

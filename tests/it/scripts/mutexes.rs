@@ -909,7 +909,7 @@ fn a_mutex_that_min_hold_keeps_wakes_the_first_waiter_that_is_reached() {
     assert_eq!(alone(redis), 1, "nobody waits");
     let () = redis.ask(&["DEL", "a"]);
     queue_up(redis, &["-", "nobody", &channel(2), &channel(3)]);
-    // The form for the lock's key alone wakes nobody, and says so. A repeat does not lengthen the time.
+    // The form for the lock's key alone wakes nobody, and returns 2. A repeat does not lengthen the time.
     assert_eq!(alone(redis), 2);
     let () = redis.ask(&["PEXPIRE", "a", "1000000"]);
     assert_eq!(alone(redis), 2);
