@@ -111,7 +111,9 @@ fn a_majority_is_enough_and_less_is_not() {
             failures,
             ..
         }) => {
-            assert_eq!((needed, granted), (3, 2));
+            // The call ends with the third failure, which may come before the answers of the other two.
+            assert_eq!(needed, 3);
+            assert!(granted <= 2, "{granted}");
             assert_eq!(failures.len(), 3, "{failures:?}");
         }
         other => panic!("{other:?}"),

@@ -7,9 +7,7 @@ use leasehold::{Error, LeaseState, LostCause};
 
 use super::holder_and_waiter::{HolderAndWaiter, NAME, both_ways};
 use super::traces::only_fences_are_left;
-use crate::support::{
-    Kind, PATIENCE, Raw, Server, is_before_redis_7, lost, manager, secs, task, wait_until,
-};
+use crate::support::{Kind, PATIENCE, Raw, Server, lost, manager, secs, task, wait_until};
 
 /// Longer than each fault of these tests. A lease is renewed after a third of it, so two thirds are left for the fault.
 const LEASE: Duration = secs(15);
@@ -99,7 +97,7 @@ pub(super) fn a_disk_that_fails_for_a_while_costs_nothing(kind: Kind) {
         };
         let dump = |pair: &HolderAndWaiter| pair.server.dir().join("dump.rdb");
         // Redis refuses writes after a failed save only if saves are configured. These saves never become due.
-        let server = Server::with(&["--save", "3600 1000000"]);
+        let server = Server::with(&["--save", "3600", "1000000"]);
         refused_for_a_while(
             HolderAndWaiter::new(kind, server, LEASE),
             |pair| {
@@ -136,18 +134,18 @@ pub(super) fn an_endless_script_of_another_client_costs_nothing(kind: Kind) {
 
 pub(super) fn a_server_that_loads_its_data_for_a_while_costs_nothing(kind: Kind) {
     both_ways(kind, |kind| {
-        // Loading takes half a minute unless `key-load-delay` changes. The server replies while it loads: after each
-        // kilobyte, or before Redis 7 after each 2 MB.
-        let mut options = vec!["--rdbcompression", "no", "--key-load-delay", "50000"];
-        let mut length = "102400";
-        if !is_before_redis_7() {
-            options.extend(["--loading-process-events-interval-bytes", "1024"]);
-            length = "1024";
-        }
-        let server = Server::with(&options);
+        // Loading takes half a minute unless `key-load-delay` changes. The server replies while it loads.
+        let server = Server::with(&[
+            "--rdbcompression",
+            "no",
+            "--loading-process-events-interval-bytes",
+            "1024",
+            "--key-load-delay",
+            "50000",
+        ]);
         let filler =
-            "for i = 1, 600 do redis.call('SET', 'filler' .. i, string.rep('x', ARGV[1])) end";
-        let () = server.raw().ask(&["EVAL", filler, "0", length]);
+            "for i = 1, 600 do redis.call('SET', 'filler' .. i, string.rep('x', 1024)) end";
+        let () = server.raw().ask(&["EVAL", filler, "0"]);
         refused_for_a_while(
             HolderAndWaiter::new(kind, server, LEASE),
             |pair| {
