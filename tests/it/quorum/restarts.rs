@@ -189,7 +189,12 @@ fn no_lease_is_longer_than_the_delay() {
 fn the_default_does_not_depend_on_the_lease() {
     let nodes = Nodes::start(3);
     for lease in [secs(4), secs(60)] {
-        let locks = build(LockManager::quorum(nodes.urls()).lease(lease));
+        let locks = build(
+            LockManager::quorum(nodes.urls())
+                .lease(lease)
+                .connect_timeout(secs(10))
+                .io_timeout(secs(5)),
+        );
         for node in nodes.raws() {
             assert_eq!(node.ask::<String>(&["GET", NOTE]), "60000");
         }
