@@ -193,7 +193,8 @@ fn the_default_does_not_depend_on_the_lease() {
             LockManager::quorum(nodes.urls())
                 .lease(lease)
                 .connect_timeout(secs(10))
-                .io_timeout(secs(5)),
+                .io_timeout(secs(5))
+                .node_timeout(secs(1)),
         );
         for node in nodes.raws() {
             assert_eq!(node.ask::<String>(&["GET", NOTE]), "60000");
