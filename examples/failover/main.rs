@@ -8,15 +8,17 @@
 //! - `turns`, `grants`: 40 threads that take turns at one lock, and the times at which they got it
 //! - `jobs`: 10 threads that hold a lock each while the master is killed
 //! - `file`: the file
+//! - `switches`: the switches of the master
 
 mod file;
 mod grants;
 mod jobs;
+mod switches;
 mod turns;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold::LockManager;
 use rustix::process::Signal;
@@ -24,6 +26,7 @@ use shared::{MASTER, Result, Sentinels};
 
 use crate::file::FencedFile;
 use crate::jobs::Jobs;
+use crate::switches::Switches;
 use crate::turns::Turns;
 
 /// The time after which the sentinels take a master for dead.
@@ -42,19 +45,13 @@ fn main() -> Result<()> {
     let turns = Turns::start(&machines, file);
     turns.wait_for_more(TURNS)?;
 
+    let switches = Switches::start(&servers.sentinels()[0])?;
     let old = &servers.servers()[0];
     println!("the master {} is killed", old.address());
     old.signal(Signal::KILL)?;
-    let new = servers.wait_for_new_master(old)?;
-    let failed_over = Instant::now();
-    println!("the sentinels agree on the master {}", new.address());
+    servers.wait_for_new_master(old)?;
     turns.wait_for_more(TURNS)?;
-    let gap = turns.grants.longest_gap();
-    println!("nobody could lock for {:.2?}:", gap.end - gap.start);
-    let of_servers = failed_over.saturating_duration_since(gap.start);
-    println!("  {of_servers:.2?} until the sentinels agreed");
-    let of_leasehold = gap.end.saturating_duration_since(failed_over);
-    println!("  {of_leasehold:.2?} until leasehold had a lock on the new master");
+    switches.explain(&turns.grants.longest_gap());
 
     let lost = jobs.stop()?;
     if lost == 0 {

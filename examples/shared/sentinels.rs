@@ -66,6 +66,12 @@ impl Sentinels {
         self.sentinels.iter().map(Server::url).collect()
     }
 
+    /// Returns the sentinels.
+    #[must_use]
+    pub fn sentinels(&self) -> &[Server] {
+        &self.sentinels
+    }
+
     /// Returns the first master, and its replicas.
     #[must_use]
     pub fn servers(&self) -> &[Server] {
