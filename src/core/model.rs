@@ -2,6 +2,11 @@
 //! [`Attempt`] and [`ReleaseTask`], and a network loses and delays requests. It also loses, delays and repeats messages.
 //! A process may stop between a message and its use.
 //!
+//! The server may fail over to a replica that lags, and the requests that are under way are lost. Then each process repeats
+//! the ends of its owners, and the holder renews its lease. No history has a failover that takes the lock from its holder
+//! by itself: one that loses a grant of the free lock, or a hand-over whose reply was lost. None has one while the
+//! withdrawals of an uncertain owner are repeated.
+//!
 //! At all times, at most one process may hold the lock by its own clock, and fences must rise. Each random history ends
 //! with a time without faults. Then each process must be served once more, and nothing may be left in Redis.
 
@@ -16,6 +21,7 @@ use crate::config::Terms;
 use crate::core::attempt::{
     Attempt, CallContext, EndedOwner, Grant, Input, Step, StepContext, SubscriptionState,
 };
+use crate::core::endings::Endings;
 use crate::core::release_task::{Next, ReleaseTask};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{GrantMessage, Reply, Verb};
@@ -59,6 +65,10 @@ enum Event {
     Messages(MessageFate),
     /// This number of milliseconds passes.
     Pass(u64),
+    /// The replica has all writes so far.
+    Replicate,
+    /// The replica becomes the master. This process is the first to know.
+    FailOver(usize),
 }
 
 /// The end of a lease.
@@ -103,6 +113,8 @@ fn event() -> impl Strategy<Value = Event> {
         2 => (0..PROCESSES, any::<bool>()).prop_map(|(p, s)| Event::Subscribe(p, s)),
         3 => (0u64..1500).prop_map(Event::Pass),
         1 => message_fate().prop_map(Event::Messages),
+        2 => Just(Event::Replicate),
+        2 => (0..PROCESSES).prop_map(Event::FailOver),
     ]
 }
 
@@ -136,6 +148,7 @@ struct Process {
     /// The last message for an owner of this process that it has not used.
     message: Option<(Arc<str>, Option<GrantMessage>)>,
     release_tasks: Vec<(Time, ReleaseTask)>,
+    endings: Endings<()>,
     served: usize,
 }
 
@@ -159,6 +172,9 @@ impl Rng for Counting {
 struct World {
     now: Time,
     server: Server,
+    replica: Server,
+    /// Whether the replica lacks a grant of the free lock, or a hand-over whose reply was lost.
+    lacks_a_grant: bool,
     late: Vec<(Time, Verb)>,
     message_fate: MessageFate,
     /// The messages that are under way, and when they arrive.
@@ -175,11 +191,14 @@ impl World {
             subscription: SubscriptionState::NotYet,
             message: None,
             release_tasks: Vec::new(),
+            endings: Endings::default(),
             served: 0,
         };
         Self {
             now: Time::from_nanos(1_000_000_000_000),
             server: Server::default(),
+            replica: Server::default(),
+            lacks_a_grant: false,
             late: Vec::new(),
             message_fate: MessageFate::Delivered,
             messages: Vec::new(),
@@ -193,8 +212,8 @@ impl World {
         let failure =
             |outcome| Failure::plain(FailureKind::Unavailable, outcome, "a fault of the test");
         match fate {
-            Fate::Delivered => Ok(self.server.execute(verb, self.now)),
-            Fate::Unconfirmed => match self.server.execute(verb, self.now) {
+            Fate::Delivered => Ok(self.execute(verb)),
+            Fate::Unconfirmed => match self.execute(verb) {
                 Reply::Granted { .. } => {
                     let (wanted, confirmed) = (1, 0);
                     let kind = FailureKind::NotReplicated { wanted, confirmed };
@@ -205,7 +224,7 @@ impl World {
             Fate::NotSent => Err(failure(Outcome::NotExecuted)),
             Fate::RequestLost => Err(failure(Outcome::Unknown)),
             Fate::ReplyLost => {
-                self.server.execute(verb, self.now);
+                self.execute_unanswered(verb);
                 Err(failure(Outcome::Unknown))
             }
             Fate::Late(ms) => {
@@ -213,6 +232,65 @@ impl World {
                 let later = self.now + Duration::from_millis(ms).min(ALMOST_A_LEASE);
                 self.late.push((later, verb.clone()));
                 Err(failure(Outcome::Unknown))
+            }
+        }
+    }
+
+    fn execute(&mut self, verb: &Verb) -> Reply {
+        self.server.expire(self.now);
+        let was_free = self.server.lock.is_none();
+        let reply = self.server.execute(verb, self.now);
+        self.lacks_a_grant |= was_free && self.server.lock.is_some();
+        reply
+    }
+
+    fn execute_unanswered(&mut self, verb: &Verb) {
+        let holder = |server: &Server| server.lock.as_ref().map(|(holder, ..)| Arc::clone(holder));
+        self.server.expire(self.now);
+        let before = holder(&self.server);
+        self.execute(verb);
+        let after = holder(&self.server);
+        self.lacks_a_grant |= after.is_some() && after != before;
+    }
+
+    fn replicate(&mut self) {
+        self.replica = self.server.clone();
+        self.lacks_a_grant = false;
+    }
+
+    /// Makes the replica the master, unless that takes the lock from its holder.
+    fn fail_over(&mut self, first: usize) {
+        // Fences follow the time of the server.
+        let later = self.now + Duration::from_millis(1);
+        self.server.expire(self.now);
+        self.replica.expire(later);
+        let is_uncertain = |(_, task): &(Time, ReleaseTask)| task.is_uncertain();
+        let mut processes = self.processes.iter();
+        let takes_the_lock = self.lacks_a_grant
+            || (self.server.lock.is_some() && self.replica.lock.is_none())
+            || processes.any(|process| process.release_tasks.iter().any(is_uncertain));
+        if takes_the_lock {
+            return;
+        }
+        self.late.clear();
+        self.server = self.replica.clone();
+        self.pass(later.since(self.now));
+        for process in &mut self.processes {
+            process.endings.master_changed(self.now);
+            for (due, _) in &mut process.release_tasks {
+                *due = self.now;
+            }
+        }
+        for number in 0..PROCESSES {
+            self.send_releases((first + number) % PROCESSES, Fate::Delivered);
+        }
+        // The holder's next renewal.
+        for process in &self.processes {
+            if let State::GuardInner(grant) = &process.state
+                && let Some((holder, _, end)) = &mut self.server.lock
+                && *holder == grant.owner
+            {
+                *end = (*end).max(self.now + LEASE);
             }
         }
     }
@@ -225,7 +303,7 @@ impl World {
                 Some((time, _)) if *time <= end => {
                     let (time, verb) = self.late.remove(0);
                     self.now = self.now.max(time);
-                    self.server.execute(&verb, self.now);
+                    self.execute_unanswered(&verb);
                 }
                 _ => break,
             }
@@ -280,6 +358,9 @@ impl World {
         self.messages = under_way;
         for (_, owner, grant) in arrived {
             for process in &mut self.processes {
+                if let Some(((), ended)) = process.endings.take(&owner, self.now) {
+                    process.release_tasks.push((self.now, ended));
+                }
                 let (State::Asking(attempt, _) | State::Sleeping(attempt, _)) = &process.state
                 else {
                     continue;
@@ -392,14 +473,21 @@ impl World {
 
     fn clean_up(&mut self, who: usize, ended_owners: Vec<EndedOwner>) {
         for ended_owner in ended_owners {
+            let is_ended = ended_owner.ended.is_some();
             let release_task = ReleaseTask::of_ended_owner(ended_owner, self.now, LEASE);
-            self.processes[who]
-                .release_tasks
-                .push((self.now, release_task));
+            let process = &mut self.processes[who];
+            if is_ended {
+                process.endings.note((), release_task, self.now);
+            } else {
+                process.release_tasks.push((self.now, release_task));
+            }
         }
     }
 
     fn send_releases(&mut self, who: usize, fate: Fate) {
+        let (ended, _) = self.processes[who].endings.take_due(self.now);
+        let again = ended.into_iter().map(|((), ended)| (self.now, ended));
+        self.processes[who].release_tasks.extend(again);
         for (due, mut release_task) in std::mem::take(&mut self.processes[who].release_tasks) {
             let mut next = Next::Later(due);
             while next == Next::Send || matches!(next, Next::Later(due) if due <= self.now) {
@@ -411,6 +499,9 @@ impl World {
             }
             if let Next::Later(due) = next {
                 self.processes[who].release_tasks.push((due, release_task));
+            } else if release_task.is_executed() {
+                let endings = &mut self.processes[who].endings;
+                endings.note((), release_task, self.now);
             }
         }
     }
@@ -426,6 +517,7 @@ impl World {
             uncertain_until: grant.uncertain_until,
             key_gone_at: grant.key_gone_at,
             give_back: None,
+            ended: None,
         };
         let in_time = self.now < grant.deadline;
         self.processes[who].state = State::Idle;
@@ -486,6 +578,8 @@ impl World {
             Event::Subscribe(who, is_there) => self.subscribe(who, is_there),
             Event::Messages(fate) => self.message_fate = fate,
             Event::Pass(ms) => self.pass(Duration::from_millis(ms)),
+            Event::Replicate => self.replicate(),
+            Event::FailOver(first) => self.fail_over(first),
         }
         self.note_the_deaf();
         self.deliver();

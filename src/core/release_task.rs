@@ -21,13 +21,15 @@
 //! | is uncertain: Redis may execute an earlier acquire or take-over of unknown outcome after the release | withdraws it again | a lease has passed since that request was sent |
 //! | is left at nodes of a quorum: a majority has confirmed the end, and these nodes have not | releases it again, or keeps the lock again until the end of `min_hold`; the quorum asks only these nodes, and skips those that are down | all of them have confirmed it, or must have dropped the key |
 //!
+//! After a failover, some tasks that are done begin again ([`super::endings`]).
+//!
 //! An owner that a quorum has withdrawn itself begins in the last row. The pauses there are at most a second, so that a
 //! node gets the release soon after it is up again.
 
 use std::time::Duration;
 
 use crate::clock::Time;
-use crate::core::attempt::EndedOwner;
+use crate::core::attempt::{Ended, EndedOwner};
 use crate::message::{Gone, Keep, Reply, Verb};
 use crate::random::{Rng, jittered};
 use crate::sync::Arc;
@@ -65,11 +67,14 @@ pub(crate) struct ReleaseTask {
     /// Whether an earlier request may have had its effect, which a later one then finds.
     repeated: bool,
     executed: bool,
+    is_left_at_nodes: bool,
     gone: Option<Gone>,
+    /// How a new master ends the owner. `None` before a reply, and if the reply does not say who has the lock now.
+    again: Option<EndsBy>,
 }
 
 /// The request that ends the owner when no `min_hold` runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum EndsBy {
     /// The owner had a lease, without a known waiter and without unused fences.
     Release,
@@ -77,6 +82,8 @@ enum EndsBy {
     HandOver,
     /// The owner may have the lock, or only a place in the queue.
     Withdraw,
+    /// The old master has given the lock from the owner to this one.
+    GiveTo(Arc<str>),
 }
 
 impl ReleaseTask {
@@ -110,6 +117,14 @@ impl ReleaseTask {
         // A request that takes the lock at the last uncertain moment takes it for a lease from then.
         let key_gone_at = left.key_gone_at.unwrap_or(now);
         let key_gone_at = (left.uncertain_until.unwrap_or(now) + lease).max(key_gone_at);
+        let again = match &left.ended {
+            Some(Ended::Free) => Some(EndsBy::HandOver),
+            Some(Ended::TakenOver(to) | Ended::HandedOver(to)) => {
+                Some(EndsBy::GiveTo(Arc::clone(to)))
+            }
+            None => None,
+        };
+        let is_ended = left.ended.is_some();
         Self {
             // With unused fences, the owner had a lease. While the owner is uncertain, withdrawals follow.
             ends_by: match left.give_back {
@@ -121,9 +136,11 @@ impl ReleaseTask {
             min_hold_until: None,
             pause: FIRST_PAUSE,
             longest_pause: LONGEST_PAUSE.max(key_gone_at.since(now) / 60),
-            repeated: false,
-            executed: false,
+            repeated: is_ended,
+            executed: is_ended,
+            is_left_at_nodes: false,
             gone: None,
+            again,
         }
     }
 
@@ -135,9 +152,11 @@ impl ReleaseTask {
             uncertain_until: None,
             key_gone_at: Some(until),
             give_back: None,
+            ended: None,
         };
         Self {
             ends_by: EndsBy::Release,
+            is_left_at_nodes: true,
             repeated: true,
             executed: true,
             ..Self::of_ended_owner(owner, now, Duration::ZERO)
@@ -155,10 +174,15 @@ impl ReleaseTask {
         Time::from_nanos((now.as_nanos() / every + 2) * every)
     }
 
-    /// Returns whether a quorum has ended the owner, and some of its nodes may still have it. On one server, an owner is
-    /// withdrawn after its release.
+    /// Returns whether a quorum has ended the owner, and some of its nodes may still have it.
     pub(crate) fn is_left_at_nodes(&self) -> bool {
-        self.executed && self.ends_by == EndsBy::Release
+        self.is_left_at_nodes
+    }
+
+    /// Returns whether Redis may still execute an earlier request of the owner.
+    #[cfg(test)]
+    pub(crate) fn is_uncertain(&self) -> bool {
+        self.left.uncertain_until.is_some()
     }
 
     /// Returns the owner that the task ends.
@@ -176,13 +200,17 @@ impl ReleaseTask {
         let (owner, units) = (Arc::clone(&self.left.owner), self.left.units);
         let give_back = self.left.give_back;
         let life = self.min_hold_until.map(|until| until.since(now));
-        match (life.filter(|life| !life.is_zero()), self.ends_by) {
+        match (life.filter(|life| !life.is_zero()), &self.ends_by) {
             (_, EndsBy::Withdraw) => Verb::Withdraw { owner, units },
+            (_, EndsBy::GiveTo(to)) => Verb::GiveTo {
+                owner,
+                to: Arc::clone(to),
+            },
             (Some(life), ends_by) => Verb::Keep(Keep {
                 owner,
                 units,
                 life,
-                wakes: ends_by == EndsBy::HandOver,
+                wakes: *ends_by == EndsBy::HandOver,
                 give_back,
             }),
             (None, EndsBy::HandOver) => Verb::HandOver {
@@ -237,9 +265,11 @@ impl ReleaseTask {
             Reply::NotOwner(gone) if !self.repeated && !resent => self.gone = Some(*gone),
             _ => {}
         }
+        self.note_how_ended(reply);
         self.executed = true;
         self.repeated = true;
         if let Some(until) = left_until {
+            self.is_left_at_nodes = true;
             self.ends_by = EndsBy::Release;
             self.key_gone_at = until;
             return Next::Later(now + self.next_pause().min(LONGEST_PAUSE));
@@ -254,6 +284,39 @@ impl ReleaseTask {
         // A request that Redis executes later may take the lock, and may also queue for it.
         self.ends_by = EndsBy::Withdraw;
         Next::Later((now + self.next_pause()).min(uncertain_until))
+    }
+
+    /// Notes how a new master ends the owner: the first table of [`super::endings`].
+    fn note_how_ended(&mut self, reply: &Reply) {
+        self.again = match (reply, &self.ends_by) {
+            (_, EndsBy::GiveTo(_)) => return,
+            (Reply::Released, ends_by) => Some(ends_by.clone()),
+            (Reply::HandedOver(to), _) => to.clone().map(EndsBy::GiveTo),
+            // Others may have the lock, or this is a further withdrawal of an uncertain owner.
+            _ => return,
+        };
+    }
+
+    /// Returns whether a new master can end the owner as the old one did.
+    pub(crate) fn can_be_repeated(&self) -> bool {
+        self.again.is_some()
+    }
+
+    /// Begins again, for a new master. Returns false if it cannot be repeated, or Redis must have dropped the key. It stays
+    /// executed.
+    pub(crate) fn repeat(&mut self, now: Time) -> bool {
+        let Some(again) = self.again.clone().filter(|_| self.key_gone_at > now) else {
+            return false;
+        };
+        self.ends_by = again;
+        self.left.give_back = None;
+        self.pause = FIRST_PAUSE;
+        true
+    }
+
+    /// Returns when Redis must have dropped the key.
+    pub(crate) fn key_gone_at(&self) -> Time {
+        self.key_gone_at
     }
 
     /// Notes a failed request. `is_transient`: the server could only not be reached, so the next try comes soon.
@@ -299,6 +362,7 @@ mod tests {
             uncertain_until,
             key_gone_at: None,
             give_back: None,
+            ended: None,
         }
     }
 
@@ -323,7 +387,7 @@ mod tests {
         assert!(matches!(release_task.verb(at(1)), Verb::HandOver { .. }));
         assert!(!release_task.is_executed());
         assert_eq!(
-            release_task.replied(at(2), &Reply::HandedOver, false, None),
+            release_task.replied(at(2), &Reply::HandedOver(None), false, None),
             Next::Done
         );
     }

@@ -130,6 +130,7 @@ impl Leases {
                 uncertain_until,
                 key_gone_at: None,
                 give_back: None,
+                ended: None,
             };
             self.clean_up(entry, left, lease);
         }

@@ -52,10 +52,16 @@ impl Leases {
             let losses = weak.clone() as Weak<dyn LossHandler>;
             let messages = weak.clone() as Weak<dyn MessageHandler>;
             let watch = Arc::new(Watch::new(losses));
+            let leases = weak.clone();
+            let can_fail_over = client.store.on_failover(Box::new(move || {
+                if let Some(leases) = leases.upgrade() {
+                    leases.renewal.master_changed(&leases.client);
+                }
+            }));
             Self {
                 client,
                 names: Names::new(),
-                renewal: Arc::new(RenewalThread::new(Arc::clone(&watch))),
+                renewal: Arc::new(RenewalThread::new(Arc::clone(&watch), can_fail_over)),
                 watch,
                 wakeup: Arc::new(Wakeup::new(tag, messages)),
                 lingers,

@@ -82,6 +82,11 @@ impl MessageHandler for Leases {
         self.release_idle_later(idle);
     }
 
+    /// Ends the owner again, if this process has ended it. A failover has lost that, or the message is late.
+    fn given_to_ended_owner(&self, owner: &str) {
+        self.renewal.end_again(&self.client, owner);
+    }
+
     fn subscription_ended(&self) {
         self.end_all_lingers();
     }

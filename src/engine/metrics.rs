@@ -185,7 +185,7 @@ impl Client {
         };
         let owner = match (verb, reply) {
             (Verb::TakeOver { from, .. }, Reply::Held { .. }) => from,
-            (verb, Reply::HandedOver) => verb.owner(),
+            (verb, Reply::HandedOver(_)) => verb.owner(),
             _ => return,
         };
         self.stats.handed_over.add(1);

@@ -29,7 +29,7 @@
 use std::time::Duration;
 
 use crate::clock::Time;
-use crate::core::attempt::{Attempt, EndedOwner};
+use crate::core::attempt::{Attempt, Ended, EndedOwner};
 use crate::core::lease::LeaseStatus;
 use crate::core::queue::{Finish, Health};
 use crate::core::release_task::{Next, ReleaseTask};
@@ -38,7 +38,7 @@ use crate::engine::lock_notes::LastReply;
 use crate::engine::process_lease::{Entry, ProcessLease, Signal, WaitingThread};
 use crate::engine::watch::LossHandler;
 use crate::error::{Failure, LostCause, Result};
-use crate::message::{GiveBack, Gone};
+use crate::message::{GiveBack, Gone, LockKind};
 use crate::store::Deadline;
 use crate::sync::Arc;
 
@@ -195,7 +195,7 @@ impl Leases {
                     self.renewal
                         .add_release_task(&self.client, entry, release_task, None);
                 }
-                Next::Done => {}
+                Next::Done => self.renewal.note_ending(entry, release_task, now),
             }
             return result;
         }
@@ -259,14 +259,29 @@ impl Leases {
                 .key_gone_at()
                 .max(Some(now + process_lease.terms.lease())),
             give_back,
+            ended: None,
         }
     }
 
-    /// Has the renewal thread release an owner.
-    pub(super) fn clean_up(&self, entry: &Arc<Entry>, ended_owner: EndedOwner, lease: Duration) {
-        let release_task = ReleaseTask::of_ended_owner(ended_owner, self.client.now(), lease);
-        self.renewal
-            .add_release_task(&self.client, entry, release_task, None);
+    /// Has the renewal thread release an owner. One that has certainly ended is remembered, because a failover may lose
+    /// its end.
+    pub(super) fn clean_up(&self, entry: &Arc<Entry>, ended: EndedOwner, lease: Duration) {
+        let now = self.client.now();
+        let is_one_lock = match &ended.ended {
+            None => {
+                let release_task = ReleaseTask::of_ended_owner(ended, now, lease);
+                self.renewal
+                    .add_release_task(&self.client, entry, release_task, None);
+                return;
+            }
+            // The units of a lock, or its names, may be with several others.
+            Some(Ended::TakenOver(_)) => matches!(entry.kind, LockKind::Mutex | LockKind::Multi),
+            Some(Ended::Free | Ended::HandedOver(_)) => entry.kind == LockKind::Mutex,
+        };
+        if is_one_lock && self.renewal.can_fail_over {
+            let release_task = ReleaseTask::of_ended_owner(ended, now, lease);
+            self.renewal.note_ending(entry, release_task, now);
+        }
     }
 
     /// Has the renewal thread release an owner at the nodes of a quorum that may still have it, although the quorum has

@@ -94,6 +94,8 @@ pub(super) trait MessageHandler: Send + Sync {
     fn released_by_force(&self, owner: &str);
     /// Handles a recall: the owner that must not linger, and its key.
     fn recalled(&self, recalled: &str);
+    /// Handles a message for an owner for which no delegate waits.
+    fn given_to_ended_owner(&self, owner: &str);
     /// Handles the end of the subscription: no more recalls arrive.
     fn subscription_ended(&self);
 }
@@ -259,6 +261,8 @@ impl Wakeup {
         if let Some(sleeper) = sleeper {
             sleeper.take_in(message);
             sleeper.wake();
+        } else if let Some(messages) = self.messages.upgrade() {
+            messages.given_to_ended_owner(owner);
         }
     }
 
@@ -448,6 +452,7 @@ mod tests {
     impl MessageHandler for Leaseless {
         fn released_by_force(&self, _: &str) {}
         fn recalled(&self, _: &str) {}
+        fn given_to_ended_owner(&self, _: &str) {}
         fn subscription_ended(&self) {}
     }
 

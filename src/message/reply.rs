@@ -36,8 +36,8 @@ pub(crate) enum Reply {
         counts: NodeCounts,
     },
     Released,
-    /// Released, and given to the first waiter.
-    HandedOver,
+    /// Released, and given to a waiter. `None` if that may be several, of several names or units.
+    HandedOver(Option<Arc<str>>),
     /// Not released: other processes wait, so the lock must be handed over.
     Contended,
     /// Not released: this owner did not hold the lock any more.

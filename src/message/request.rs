@@ -64,6 +64,9 @@ pub(crate) enum Verb {
     },
     /// Gives up a lock, and keeps it from all processes for a while (`min_hold`).
     Keep(Keep),
+    /// Gives a lock of `owner` to `to`, as the master before this one has done: for the rest of its time, and at least for
+    /// a pickup window.
+    GiveTo { owner: Arc<str>, to: Arc<str> },
     /// Withdraws an owner: gives up the lock or the place in the queue, whichever this owner has.
     Withdraw { owner: Arc<str>, units: u32 },
 }
@@ -180,6 +183,7 @@ impl Verb {
             Self::Release { owner, .. }
             | Self::HandOver { owner, .. }
             | Self::Keep(Keep { owner, .. })
+            | Self::GiveTo { owner, .. }
             | Self::Withdraw { owner, .. } => owner,
         }
     }
@@ -196,6 +200,7 @@ impl Verb {
             Self::Release { .. }
             | Self::HandOver { .. }
             | Self::Keep(_)
+            | Self::GiveTo { .. }
             | Self::Withdraw { .. } => false,
         }
     }

@@ -11,7 +11,7 @@ use crate::core::pickup;
 pub(crate) struct ScriptSettings {
     pub(super) fence_memory: Duration,
     /// The longest pickup window of a waiter.
-    longest_window: Duration,
+    pub(super) longest_window: Duration,
     /// How long a contended mutex is left free once in `quantum`, for clients that poll.
     pub(super) poller_gap: Duration,
     /// Zero without a gap, because then no script looks at it.

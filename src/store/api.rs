@@ -81,6 +81,12 @@ pub(crate) trait Store: Send + Sync {
         Time::from_nanos(0)
     }
 
+    /// Calls `changed` after each failover, on a thread of the store: a replica has become the master of some names, and
+    /// may lack the last writes. Returns false if this store cannot fail over.
+    fn on_failover(&self, _changed: Box<dyn Fn() + Send + Sync>) -> bool {
+        false
+    }
+
     /// Subscribes to the channels, and reports each event to `hear` until `hear` returns false.
     ///
     /// # Errors

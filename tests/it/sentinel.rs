@@ -1,15 +1,18 @@
 //! Locks on the master of a Sentinel set.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::thread;
 
-use leasehold::{Error, Event, LockManager, LostCause};
+use leasehold::{Error, Event, LeaseState, LockGuard, LockManager, LostCause};
 
 use crate::connect::documented_rights;
 use crate::support::{
     Child, FencedWriters, Kind, MASTER, PATIENCE, PATIENCE_WITH_SERVERS, Passwords, Sentinels,
-    Server, SetOptions, SplitSentinels, build, fence_of, locked_at_last, locking, lost, secs,
-    unused_url, wait_for_servers, wait_until, with_password,
+    Server, SetOptions, SplitSentinels, build, fence_of, locked_at_last, locking, locking_asleep,
+    lost, ms, secs, unused_url, wait_for_servers, wait_until, with_password,
 };
 
 #[test]
@@ -137,22 +140,11 @@ fn is_replica(server: &Server) -> bool {
 fn a_lock_that_the_new_master_lacks_is_lost_and_fenced() {
     let set = Sentinels::start();
     let (one, other) = (set.manager(), set.manager());
-    let old = set.master();
-    let replicas: Vec<_> = set
-        .servers()
-        .filter(|server| server.port() != old.port())
-        .collect();
-    // The replicas must not read what the master sends from here on.
-    for replica in &replicas {
-        replica.pause();
-    }
-    let () = old.raw().ask(&["CLIENT", "KILL", "TYPE", "replica"]);
-    let guard = one.mutex("n").lease(secs(60)).lock().expect("it is free");
-    let losses = guard.on_lost();
-    old.kill();
-    for replica in &replicas {
-        replica.resume();
-    }
+    let (guard, losses) = set.fail_over_without(|| {
+        let guard = one.mutex("n").lease(secs(60)).lock().expect("it is free");
+        let losses = guard.on_lost();
+        (guard, losses)
+    });
     let fence = locked_at_last(&other, "n");
     assert!(fence > guard.fence());
     let loss = losses.recv_timeout(PATIENCE).expect("it is notified");
@@ -161,6 +153,211 @@ fn a_lock_that_the_new_master_lacks_is_lost_and_fenced() {
         "{loss:?}"
     );
     assert_eq!(lost(guard.release()), loss);
+}
+
+/// The lease is longer than the test. Without the repeat, the lock would stay with an owner that has ended.
+#[test]
+fn a_release_that_the_new_master_lacks_is_repeated_there() {
+    let set = Sentinels::start();
+    let (one, other) = (set.manager(), set.manager());
+    let guard = one.mutex("n").lease(secs(600)).lock();
+    let guard = guard.expect("it is free");
+    let semaphore = one.semaphore("s", 1).lease(secs(600)).acquire();
+    let semaphore = semaphore.expect("it is free");
+    set.wait_until_replicated();
+    set.fail_over_without(|| {
+        guard.release().expect("it is held");
+        semaphore.release().expect("it is held");
+    });
+    locked_at_last(&other, "n");
+    assert!(one.stats().endings_repeated >= 2);
+    wait_until("the semaphore is free", || {
+        let permit = other.semaphore("s", 1).try_acquire();
+        permit.is_ok_and(|permit| permit.is_some())
+    });
+}
+
+/// One replica becomes the master. The other one follows it, and confirms the grants then.
+#[test]
+fn a_lock_that_needs_a_replica_is_acquired_after_a_failover() {
+    let set = Sentinels::start();
+    let locks = build(set.builder().replicas(1));
+    let held = locks.lock("held").expect("a replica has it");
+    let fence = locks.lock("n").expect("a replica has it").fence();
+    let old = set.master();
+    old.kill();
+    set.wait_for_another_than(old);
+    let mut tried = None;
+    wait_for_servers("a replica confirms it", || {
+        match locks.try_lock_for("n", secs(1)) {
+            Ok(guard) => tried = guard.map(|guard| guard.fence()),
+            Err(Error::Unavailable { .. } | Error::NotReplicated { .. }) => {}
+            Err(error) => panic!("{error:?}"),
+        }
+        tried.is_some()
+    });
+    assert!(tried > Some(fence));
+    // The old master is still missing.
+    drop(locks.lock("n").expect("a replica has it"));
+    match held.release() {
+        Ok(()) | Err(Error::Lost(_)) => {}
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+/// B gets the lock, and the new master believes that A holds it. A must not free the lock there.
+#[test]
+fn a_hand_over_that_the_new_master_lacks_frees_no_lock() {
+    let set = Sentinels::start();
+    let (one, other, third) = (set.manager(), set.manager(), set.manager());
+    let guard = one.mutex("n").lease(secs(600)).lock();
+    let guard = guard.expect("it is free");
+    let waiting = locking_asleep(&other.mutex("n").lease(secs(600)));
+    let old = set.master().raw();
+    old.wait_until_queued("n", 1);
+    set.wait_until_replicated();
+    let next = set.fail_over_without(|| {
+        guard.release().expect("it is held");
+        let next = waiting.end().expect("it is handed over");
+        // It has its whole lease, and its next renewal is far away.
+        wait_until("it is raised", || old.ask::<i64>(&["PTTL", "n"]) > 400_000);
+        next
+    });
+    set.wait_until_given_to("n", next.owner());
+    assert!(third.try_lock("n").expect("Redis replies").is_none());
+    next.release().expect("it is held still");
+    locked_at_last(&third, "n");
+}
+
+/// A thread of the same process takes the lock over, with another lease.
+#[test]
+fn a_take_over_that_the_new_master_lacks_frees_no_lock() {
+    let set = Sentinels::start();
+    let (one, other) = (set.manager(), set.manager());
+    let guard = one.mutex("n").lease(secs(600)).lock();
+    let guard = guard.expect("it is free");
+    let waiting = locking_asleep(&one.mutex("n").lease(secs(500)));
+    set.wait_until_replicated();
+    let next = set.fail_over_without(|| {
+        guard.release().expect("it is held");
+        waiting.end().expect("it takes over")
+    });
+    set.wait_until_given_to("n", next.owner());
+    assert!(other.try_lock("n").expect("Redis replies").is_none());
+    next.release().expect("it is held still");
+    locked_at_last(&other, "n");
+}
+
+/// Five processes always want one lock, so that each release hands it over. Each failover loses the last of these
+/// hand-overs, while the last holder works on. Nobody else may get the lock then.
+///
+/// A failover takes a lock away by itself if the key on a replica has expired, or is about to. Its holder is told.
+fn hand_overs_that_are_lost_make_no_second_holder(failovers: u32, seed: u64) {
+    const PROCESSES: usize = 5;
+    let set = Sentinels::with(SetOptions {
+        down_after_ms: 1_000,
+        ..SetOptions::default()
+    });
+    let (is_over, holds_on) = (AtomicBool::new(false), AtomicBool::new(false));
+    let holders = Mutex::new(Vec::<Arc<LockGuard>>::new());
+    let overlaps = Mutex::new(Vec::<Arc<LockGuard>>::new());
+    let grants = AtomicUsize::new(0);
+    let work = |locks: LockManager| {
+        let mutex = locks.mutex("n").lease(secs(30));
+        while !is_over.load(SeqCst) {
+            let guard = match mutex.try_lock_for(secs(5)) {
+                Ok(Some(guard)) => Arc::new(guard),
+                Ok(None) | Err(Error::Unavailable { .. }) => continue,
+                Err(error) => panic!("{error:?}"),
+            };
+            {
+                let mut holders = holders.lock().expect("no panic");
+                let live = holders.iter().filter(|one| one.state() != LeaseState::Lost);
+                overlaps.lock().expect("no panic").extend(live.cloned());
+                assert!(holders.iter().all(|one| one.fence() < guard.fence()));
+                holders.push(Arc::clone(&guard));
+            }
+            grants.fetch_add(1, SeqCst);
+            thread::sleep(ms(2));
+            while holds_on.load(SeqCst) && guard.state() != LeaseState::Lost {
+                thread::sleep(ms(2));
+            }
+            let mut holders = holders.lock().expect("no panic");
+            holders.retain(|one| !Arc::ptr_eq(one, &guard));
+        }
+    };
+    let (mut random, mut of_failovers) = (seed, 0);
+    thread::scope(|scope| {
+        for locks in (0..PROCESSES).map(|_| set.manager()) {
+            scope.spawn(|| work(locks));
+        }
+        let _ended = EndsAtDrop(&is_over, &holds_on);
+        let more = |count| {
+            let before = grants.load(SeqCst);
+            wait_for_servers("they work", || grants.load(SeqCst) >= before + count);
+        };
+        for number in 0..failovers {
+            more(50);
+            set.wait_until_replicated();
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let lost = (random >> 33) as usize % 30;
+            let (old, ttls) = set.fail_over_for_now(|| {
+                more(lost);
+                holds_on.store(true, SeqCst);
+                wait_until("one holds on", || {
+                    let before = grants.load(SeqCst);
+                    thread::sleep(ms(50));
+                    let is_held = !holders.lock().expect("no panic").is_empty();
+                    grants.load(SeqCst) == before && is_held
+                });
+            });
+            // Time for a second holder.
+            thread::sleep(secs(3));
+            holds_on.store(false, SeqCst);
+            let found = std::mem::take(&mut *overlaps.lock().expect("no panic"));
+            println!(
+                "failover {number}: at least {lost} hand-overs lost, replicas kept the key for {ttls:?} ms, {} overlaps",
+                found.len()
+            );
+            let is_of_failover = ttls.iter().any(|ttl| *ttl < 10_000);
+            assert!(
+                found.is_empty() || is_of_failover,
+                "failover {number} of seed {seed}"
+            );
+            of_failovers += found.len();
+            for first in found {
+                wait_until("the first holder is told", || {
+                    first.state() == LeaseState::Lost
+                });
+            }
+            more(1);
+            set.start_as_replica(old);
+        }
+    });
+    println!("{failovers} failovers, which made {of_failovers} overlaps");
+}
+
+#[test]
+fn hand_overs_that_a_failover_loses_make_no_second_holder() {
+    hand_overs_that_are_lost_make_no_second_holder(2, 36);
+}
+
+#[test]
+#[ignore = "it takes half an hour: run it by its name"]
+fn hand_overs_that_200_failovers_lose_make_no_second_holder() {
+    hand_overs_that_are_lost_make_no_second_holder(200, 36);
+}
+
+/// Ends the threads of a test, also if the test fails.
+struct EndsAtDrop<'a>(&'a AtomicBool, &'a AtomicBool);
+
+impl Drop for EndsAtDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+        self.1.store(false, SeqCst);
+    }
 }
 
 /// Threads write to a file under the lock while the master fails. The file refuses only the writes of holders that have

@@ -501,12 +501,12 @@ fn missing_methods(tree: &Tree, page: &str) -> Vec<String> {
 /// The most lines outside of test code, of `src/` (`""`) and of folders in it. A change that needs more must say why a
 /// user wants it.
 const MOST_LINES: [(&str, usize); 4] = [
-    ("", 31_700),
-    ("store", 12_000),
-    ("engine", 6_500),
+    ("", 32_100),
+    ("store", 12_060),
+    ("engine", 6_620),
     ("lock", 1_600),
 ];
-const MOST_LINES_OF_LUA: usize = 2_210;
+const MOST_LINES_OF_LUA: usize = 2_240;
 
 #[test]
 fn lines_of_code_stay_within_their_limits() {

@@ -9,6 +9,7 @@ use crate::core::lease::valid_until;
 use crate::core::poll::SubscriptionState;
 use crate::error::Failure;
 use crate::message::{GiveBack, GrantMessage, Reply, Verb};
+use crate::owner;
 use crate::random::Rng;
 use crate::sync::Arc;
 
@@ -173,4 +174,32 @@ pub(crate) struct EndedOwner {
     pub(crate) key_gone_at: Option<Time>,
     /// The unused part of the fences of a lease.
     pub(crate) give_back: Option<GiveBack>,
+    /// How a take-over has ended the owner, for certain.
+    pub(crate) ended: Option<Ended>,
+}
+
+/// Who has the lock after a take-over has ended an owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// Nobody.
+    Free,
+    /// This owner of the same process.
+    TakenOver(Arc<str>),
+    /// This owner of another process.
+    HandedOver(Arc<str>),
+}
+
+impl Ended {
+    /// Returns how the reply to a take-over by `owner` has ended `from`. Returns `None` if it does not say who has the lock.
+    pub(super) fn by_take_over(reply: &Reply, owner: &Arc<str>, from: &Arc<str>) -> Option<Self> {
+        match reply {
+            Reply::Granted { .. } => Some(Self::TakenOver(Arc::clone(owner))),
+            // In a poller gap the lock is free.
+            Reply::Held { holder, .. } if holder == from => Some(Self::Free),
+            Reply::Held { holder, .. } if owner::label(holder).is_some() => {
+                Some(Self::HandedOver(Arc::clone(holder)))
+            }
+            _ => None,
+        }
+    }
 }

@@ -636,6 +636,7 @@ fn taking_over(scene: &mut Scene) -> Arc<str> {
         uncertain_until: None,
         key_gone_at: None,
         give_back: None,
+        ended: None,
     };
     scene.attempt = Attempt::take_over(&*scene.rng, "l", ended_owner);
     let verb = scene.send(Input::Go);
@@ -725,6 +726,7 @@ fn a_wait_that_takes_a_release_back_keeps_its_patience() {
             uncertain_until: None,
             key_gone_at: None,
             give_back: None,
+            ended: None,
         };
         scene.attempt = Attempt::take_back(&*scene.rng, "l", from.clone(), waits);
         scene.send(Input::Go);
@@ -746,6 +748,7 @@ fn a_take_over_that_is_abandoned_leaves_its_unused_fences_to_be_given_back() {
             uncertain_until: None,
             key_gone_at: None,
             give_back: unused,
+            ended: None,
         };
         scene.attempt = Attempt::take_over(&*scene.rng, "l", from);
         scene.send(Input::Go);
@@ -766,17 +769,50 @@ fn a_take_over_from_an_uncertain_owner_leaves_that_owner_behind() {
             uncertain_until: Some(START + LEASE),
             key_gone_at: None,
             give_back: Some(GiveBack { used: 1, last: 9 }),
+            ended: None,
         };
         scene.attempt = Attempt::take_over(&*scene.rng, "l", from.clone());
         scene.send(Input::Go);
         scene.replied(reply);
         // The take-over has given the unused fences back.
-        let give_back = None;
-        assert_eq!(
-            scene.attempt.ended_owners(),
-            [EndedOwner { give_back, ..from }]
-        );
+        let [left] = scene.attempt.ended_owners().try_into().expect("one");
+        let (give_back, ended) = (None, left.ended.clone());
+        let from = EndedOwner {
+            give_back,
+            ended,
+            ..from
+        };
+        assert_eq!(left, from);
     }
+}
+
+#[test]
+fn a_take_over_tells_who_has_the_lock_now() {
+    let from_us: Arc<str> = "lh1:mine:l".into();
+    let held_by = |holder: &Arc<str>| Reply::Held {
+        ttl: None,
+        holder: Arc::clone(holder),
+    };
+    let of_others = owner::generate(&SystemRng::new(), "l");
+    let foreign = "another client".into();
+    for (reply, expected) in [
+        (held_by(&of_others), Some(Ended::HandedOver(of_others))),
+        (held_by(&from_us), Some(Ended::Free)),
+        (held_by(&foreign), None),
+    ] {
+        let mut scene = Scene::waiting();
+        taking_over(&mut scene);
+        scene.replied(reply);
+        let ended_owners = scene.attempt.ended_owners();
+        let ended = ended_owners.first().and_then(|from| from.ended.clone());
+        assert_eq!(ended, expected);
+    }
+    let mut scene = Scene::waiting();
+    taking_over(&mut scene);
+    scene.replied(GRANTED);
+    let owner = Arc::clone(scene.attempt.owner());
+    let ended = scene.attempt.ended_owners()[0].ended.clone();
+    assert_eq!(ended, Some(Ended::TakenOver(owner)));
 }
 
 #[test]
@@ -791,7 +827,8 @@ fn a_take_over_that_was_handed_over_waits_in_the_queue() {
             ..
         }
     ));
-    let left = scene.attempt.abandon();
+    let mut left = scene.attempt.abandon();
+    left.retain(|ended_owner| ended_owner.ended.is_none());
     assert_eq!(
         left.len(),
         1,

@@ -13,7 +13,7 @@ pub(super) const PICKUP_WINDOW: Duration = Duration::from_secs(1);
 pub(super) const LIFE: Duration = Duration::from_secs(3);
 
 /// The state that the scripts keep in Redis for one name.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Server {
     /// The owner, whether its value is marked, and when the key expires.
     pub(super) lock: Option<(Arc<str>, bool, Time)>,
@@ -100,10 +100,12 @@ impl Server {
         match &self.lock {
             Some((holder, _, _)) if holder == owner => {
                 let nobody = Arc::from("");
-                if self.give_to_next(&nobody, true, now).is_none() {
+                let to = self.give_to_next(&nobody, true, now);
+                if to.is_none() {
                     self.lock = None;
+                    return Reply::Released;
                 }
-                Reply::Released
+                Reply::HandedOver(to)
             }
             Some(_) => Reply::NotOwner(Gone::Taken),
             None => Reply::NotOwner(Gone::Removed),
@@ -251,6 +253,22 @@ impl Server {
             },
             Verb::HandOver { owner, .. } => self.release(owner, now),
             Verb::Keep(keep) => self.keep(keep, now),
+            Verb::GiveTo { owner, to } => {
+                let (reply, until) = match &self.lock {
+                    Some((holder, _, end)) if holder == owner => (None, *end),
+                    Some(_) => (Some(Reply::NotOwner(Gone::Taken)), now),
+                    None => (Some(Reply::NotOwner(Gone::Removed)), now),
+                };
+                if let Some(reply) = reply {
+                    return reply;
+                }
+                self.lock = Some((Arc::clone(to), true, until.max(now + PICKUP_WINDOW)));
+                if let Some(place) = self.queue.iter().position(|waiter| waiter.owner == *to) {
+                    self.queue.remove(place);
+                    self.published.push((Arc::clone(to), None));
+                }
+                Reply::Released
+            }
             Verb::Withdraw { owner, .. } => {
                 self.leave(owner);
                 self.release(owner, now)

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use super::schedule::{AFTER_PANIC, BATCH, Job, RenewalState, RenewalThread};
 use crate::clock::Time;
+use crate::core::endings::MOST_ENDINGS;
 use crate::core::release_task::{Next, ReleaseTask};
 use crate::core::timer_queue::TimerKey;
 use crate::engine::client::Client;
@@ -91,6 +92,35 @@ impl RenewalThread {
         let timer_key = background_key.unwrap_or_else(|| state.new_timer_key(due));
         state.release_tasks.insert(timer_key, job);
         self.wake_for(&mut state, timer_key.0);
+    }
+
+    /// Remembers a task that is done, if a failover may lose the end of its owner ([`crate::core::endings`]).
+    pub(crate) fn note_ending(&self, entry: &Arc<Entry>, release_task: ReleaseTask, now: Time) {
+        if self.can_fail_over {
+            let mut state = self.state.lock();
+            state.endings.note(Arc::clone(entry), release_task, now);
+        }
+    }
+
+    /// Has the thread repeat on the new master the ends of all owners that this process remembers.
+    pub(crate) fn master_changed(self: &Arc<Self>, client: &Arc<Client>) {
+        let now = client.now();
+        let mut state = self.state.lock();
+        if self.ensure_running(&mut state, client).is_ok() {
+            state.endings.master_changed(now);
+            self.wake_for(&mut state, now);
+        }
+    }
+
+    /// Has the thread repeat the end of one owner, if this process remembers it.
+    pub(crate) fn end_again(self: &Arc<Self>, client: &Arc<Client>, owner: &str) {
+        if !self.can_fail_over {
+            return;
+        }
+        let ended = self.state.lock().endings.take(owner, client.now());
+        if let Some((entry, release_task)) = ended {
+            self.add_release_task(client, &entry, release_task, None);
+        }
     }
 
     /// Returns the timer keys of all background releases of these keys, for any kind of lock.
@@ -183,13 +213,15 @@ impl RenewalThread {
     /// connection.
     pub(super) fn send_due_releases(
         &self,
-        client: &Client,
+        client: &Arc<Client>,
         dedicated_connection: &mut dyn DedicatedConnection,
     ) -> bool {
         for round in 0..RELEASES_IN_A_ROW {
             let now = client.now();
-            let (mut begun, limit, dropped, is_first_drop) = {
+            let (mut begun, limit, dropped, is_first_drop, has_forgotten) = {
                 let mut state = self.state.lock();
+                let (repeated, has_forgotten) = state.repeat_endings(client, now);
+                client.stats.endings_repeated.add(repeated as u64);
                 let due = state.leases.next();
                 let limit = due.map_or(Duration::MAX, |due| due.since(now));
                 // A lease that is due goes first. But the first round always sends, so that leases never block releases
@@ -201,8 +233,20 @@ impl RenewalThread {
                 let is_first_drop = !dropped.is_empty() && !state.has_dropped;
                 state.has_dropped |= is_first_drop;
                 let begun = state.begin_jobs(now);
-                (begun, limit.max(LEAST), dropped, is_first_drop)
+                (
+                    begun,
+                    limit.max(LEAST),
+                    dropped,
+                    is_first_drop,
+                    has_forgotten,
+                )
             };
+            if has_forgotten {
+                logging::warning!(
+                    "more than {MOST_ENDINGS} owners have ended lately: if the failover lost the ends of the others, these hold \
+                     their locks until their leases end"
+                );
+            }
             for owner in dropped {
                 client.store.forget(&owner);
             }
@@ -289,13 +333,13 @@ impl RenewalThread {
             // Redis replies again. The keys of tasks that were given up have expired.
             state.is_given_up = false;
         }
-        let again = match next {
-            Next::Send => Some(now),
-            Next::Later(later) => Some(later),
-            Next::Done => None,
-        };
-        if let Some(due) = again {
-            state.queue(job, due);
+        match next {
+            Next::Send => drop(state.queue(job, now)),
+            Next::Later(due) => drop(state.queue(job, due)),
+            Next::Done if is_executed && self.can_fail_over => {
+                state.endings.note(job.entry, job.release_task, now);
+            }
+            Next::Done => {}
         }
         state.is_given_up |= is_given_up;
         if (is_executed || is_given_up) && !was_executed {
@@ -319,6 +363,23 @@ impl RenewalState {
         let timer_key = self.new_timer_key(due);
         self.release_tasks.insert(timer_key, job);
         timer_key
+    }
+
+    /// Puts the ends that are to be repeated after a failover into the timer queue. Returns their number, and whether an end
+    /// was forgotten.
+    fn repeat_endings(&mut self, client: &Arc<Client>, now: Time) -> (usize, bool) {
+        let (ended, has_forgotten) = self.endings.take_due(now);
+        let count = ended.len();
+        for (entry, release_task) in ended {
+            let job = Job {
+                _client: Arc::clone(client),
+                entry,
+                release_task,
+                background_key: None,
+            };
+            self.queue(job, now);
+        }
+        (count, has_forgotten)
     }
 
     /// Drops tasks if too many wait for a repeat: those whose keys Redis drops first. Returns their owners.

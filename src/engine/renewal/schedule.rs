@@ -6,6 +6,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::clock::{LONGEST_SLEEP, Time};
+use crate::core::endings::Endings;
 use crate::core::lease::LeaseStatus;
 use crate::core::release_task::ReleaseTask;
 use crate::core::timer_queue::{
@@ -43,6 +44,8 @@ pub(crate) struct RenewalThread {
     pub(super) changed: Condvar,
     /// Handles a lease that a renewal has found lost.
     pub(super) watch: Arc<Watch>,
+    /// Whether a failover may lose the end of an owner.
+    pub(crate) can_fail_over: bool,
 }
 
 /// The state of the renewal thread, guarded by its mutex.
@@ -52,6 +55,8 @@ pub(super) struct RenewalState {
     /// The batch whose renewal was sent, and the time at which it was taken out of `leases`.
     pub(super) in_flight: Option<(Time, Arc<[Arc<ProcessLease>]>)>,
     pub(super) release_tasks: TimerQueue<Job>,
+    /// The owners whose end a failover may lose. Empty if there is no failover.
+    pub(super) endings: Endings<Arc<Entry>>,
     pub(super) timer: WorkerTimer,
     pub(super) next_job: u64,
     /// The number of release tasks to which Redis has not replied yet.
@@ -99,11 +104,12 @@ pub(super) enum Opening {
 }
 
 impl RenewalThread {
-    pub(crate) fn new(watch: Arc<Watch>) -> Self {
+    pub(crate) fn new(watch: Arc<Watch>, can_fail_over: bool) -> Self {
         Self {
             state: Mutex::default(),
             changed: Condvar::new(),
             watch,
+            can_fail_over,
         }
     }
 
@@ -251,10 +257,9 @@ impl RenewalState {
     }
 
     pub(super) fn next_due(&self) -> Option<Time> {
-        match (self.leases.next(), self.release_tasks.next()) {
-            (Some(lease), Some(release_task)) => Some(lease.min(release_task)),
-            (lease, release_task) => lease.or(release_task),
-        }
+        let release_task = self.release_tasks.next();
+        let all = [self.leases.next(), release_task, self.endings.due()];
+        all.into_iter().flatten().min()
     }
 
     pub(super) fn put(&mut self, process_lease: &Arc<ProcessLease>, due: Time) {

@@ -68,6 +68,8 @@ pub(crate) struct Finder<T> {
     checked: Condvar,
     /// Wakes the thread. Empty before it runs.
     waker: OnceCell<UnixStream>,
+    /// Called after a failover.
+    on_failover: OnceCell<Box<dyn Fn() + Send + Sync>>,
     /// Whether nobody uses the servers any more.
     is_over: AtomicBool,
 }
@@ -120,6 +122,7 @@ impl<T: Clone + Send + 'static> Finder<T> {
             }),
             checked: Condvar::new(),
             waker: OnceCell::new(),
+            on_failover: OnceCell::new(),
             is_over: AtomicBool::new(false),
         })
     }
@@ -221,6 +224,18 @@ impl<T: Clone + Send + 'static> Finder<T> {
     /// Returns whether there was a reason for a check since the last one began.
     pub(crate) fn is_check_due(&self) -> bool {
         self.findings.lock().is_check_due
+    }
+
+    /// Has `changed` called after each failover.
+    pub(crate) fn on_failover(&self, changed: Box<dyn Fn() + Send + Sync>) -> bool {
+        self.on_failover.set(changed).is_ok()
+    }
+
+    /// Tells of a failover, after the result that shows it was published. No mutex is held here.
+    pub(crate) fn failed_over(&self) {
+        if let Some(changed) = self.on_failover.get() {
+            changed();
+        }
     }
 
     /// Ends the thread. Takes no mutex, because a forked child may call it.

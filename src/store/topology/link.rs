@@ -502,7 +502,9 @@ fn may_come_from_a_replica(request: &Request<'_>, reply: &Reply) -> bool {
         _ => true,
     };
     match reply {
-        Reply::Granted { .. } | Reply::Released | Reply::HandedOver | Reply::Admitted(_) => false,
+        Reply::Granted { .. } | Reply::Released | Reply::HandedOver(_) | Reply::Admitted(_) => {
+            false
+        }
         Reply::Held { .. } => !waits,
         Reply::Differs { reply, .. } => may_come_from_a_replica(request, reply),
         Reply::Renewed(all) => all.iter().any(is_gone),
@@ -565,7 +567,7 @@ mod tests {
             // The script enters a waiter in the queue.
             (about(&waits), held, false),
             (about(&release), Reply::Released, false),
-            (about(&release), Reply::HandedOver, false),
+            (about(&release), Reply::HandedOver(None), false),
             (about(&release), Reply::Contended, true),
             (about(&release), not_owner.clone(), true),
             (Request::Renew(&[]), Reply::Renewed(vec![done, done]), false),

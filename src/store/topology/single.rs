@@ -74,6 +74,11 @@ impl Store for Node {
         self.route.data_loss_signs.last()
     }
 
+    fn on_failover(&self, changed: Box<dyn Fn() + Send + Sync>) -> bool {
+        let discovery = self.discovery.as_ref();
+        discovery.is_some_and(|discovery| discovery.on_failover(changed))
+    }
+
     fn listen(
         &self,
         channels: &[&str],

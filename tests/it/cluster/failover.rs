@@ -4,8 +4,8 @@ use leasehold::{Error, LeaseState, LockGuard, LostCause};
 
 use super::end_of;
 use crate::support::{
-    Cluster, FencedWriters, Kind, PATIENCE, Server, build, locked_at_last, lost, names_of_masters,
-    secs, slot_of, wait_for_servers, wait_until,
+    Cluster, FencedWriters, Kind, PATIENCE, Server, build, locked_at_last, locking_asleep, lost,
+    names_of_masters, secs, slot_of, wait_for_servers, wait_until,
 };
 
 const LEASES: usize = 1000;
@@ -81,18 +81,33 @@ fn the_leases_of_other_masters_are_renewed_if_one_hangs() {
     the_leases_of_other_masters_are_renewed(Server::pause);
 }
 
+/// Kills the master of a name. Its replica lacks all that `act` writes. Blocks until the replica is the master.
+fn fail_over_without<T>(cluster: &Cluster, name: &str, act: impl FnOnce(&Server) -> T) -> T {
+    let (master, replica) = cluster.owner(name);
+    // WAIT counts the writes of its own connection.
+    let raw = master.raw();
+    let _: i64 = raw.ask(&["INCR", &format!("{{{name}}}written")]);
+    let replicas: u32 = raw.ask(&["WAIT", "1", "0"]);
+    assert_eq!(replicas, 1);
+    replica.pause();
+    let () = raw.ask(&["CLIENT", "KILL", "TYPE", "replica"]);
+    let done = act(master);
+    master.kill();
+    replica.resume();
+    cluster.wait_for_failover(master, replica, slot_of(name));
+    done
+}
+
 /// The replica is stopped and cut off while the lock is granted.
 #[test]
 fn a_lock_that_the_new_master_lacks_is_lost_and_fenced() {
     let cluster = Cluster::start();
     let (one, other) = (cluster.manager(), cluster.manager());
-    let (master, replica) = cluster.owner("n");
-    replica.pause();
-    let () = master.raw().ask(&["CLIENT", "KILL", "TYPE", "replica"]);
-    let guard = one.mutex("n").lease(secs(60)).lock().expect("it is free");
-    let losses = guard.on_lost();
-    master.kill();
-    replica.resume();
+    let (guard, losses) = fail_over_without(&cluster, "n", |_| {
+        let guard = one.mutex("n").lease(secs(60)).lock().expect("it is free");
+        let losses = guard.on_lost();
+        (guard, losses)
+    });
     let fence = locked_at_last(&other, "n");
     assert!(fence > guard.fence());
     let loss = losses.recv_timeout(PATIENCE).expect("it is notified");
@@ -101,6 +116,54 @@ fn a_lock_that_the_new_master_lacks_is_lost_and_fenced() {
         "{loss:?}"
     );
     assert_eq!(lost(guard.release()), loss);
+}
+
+/// The lease is longer than the test. Without the repeat, the lock would stay with an owner that has ended.
+#[test]
+fn a_release_that_the_new_master_lacks_is_repeated_there() {
+    let cluster = Cluster::start();
+    let (one, other) = (cluster.manager(), cluster.manager());
+    let guard = one.mutex("n").lease(secs(600)).lock();
+    let guard = guard.expect("it is free");
+    fail_over_without(&cluster, "n", |_| guard.release().expect("it is held"));
+    locked_at_last(&other, "n");
+    assert!(one.stats().endings_repeated >= 1);
+}
+
+/// B gets the lock, and the new master believes that A holds it. A must not free the lock there.
+#[test]
+fn a_hand_over_that_the_new_master_lacks_frees_no_lock() {
+    let cluster = Cluster::start();
+    let (one, other, third) = (cluster.manager(), cluster.manager(), cluster.manager());
+    let (_, replica) = cluster.owner("n");
+    let guard = one.mutex("n").lease(secs(600)).lock();
+    let guard = guard.expect("it is free");
+    let waiting = locking_asleep(&other.mutex("n").lease(secs(600)));
+    cluster.owner("n").0.raw().wait_until_queued("n", 1);
+    let next = fail_over_without(&cluster, "n", |master| {
+        guard.release().expect("it is held");
+        let next = waiting.end().expect("it is handed over");
+        // It has its whole lease, and its next renewal is far away.
+        let raw = master.raw();
+        wait_until("it is raised", || raw.ask::<i64>(&["PTTL", "n"]) > 400_000);
+        next
+    });
+    let raw = replica.raw();
+    wait_for_servers("it is given to its owner", || {
+        raw.owner("n").as_deref() == Some(next.owner())
+    });
+    let mut tried = None;
+    wait_for_servers("it is asked on the new master", || {
+        tried = third.try_lock("n").ok();
+        tried.is_some()
+    });
+    assert!(tried.flatten().is_none());
+    // Its process may not know the new master yet, and then releases it in the background.
+    match next.release() {
+        Ok(()) | Err(Error::Unavailable { .. }) => {}
+        Err(error) => panic!("{error:?}"),
+    }
+    locked_at_last(&third, "n");
 }
 
 /// The first request of a wait waits, within its own time limit, until the replica has taken over.

@@ -174,6 +174,88 @@ impl Sentinels {
         old
     }
 
+    /// Blocks until the replicas have all writes so far.
+    #[track_caller]
+    pub(crate) fn wait_until_replicated(&self) {
+        let master = self.master().raw();
+        // WAIT counts the writes of its own connection.
+        let _: i64 = master.ask(&["INCR", "written"]);
+        let replicas: usize = master.ask(&["WAIT", "2", "0"]);
+        assert_eq!(replicas, REPLICAS);
+    }
+
+    /// Kills the master. The replicas lack all that `act` writes. Blocks until there is a new master.
+    #[track_caller]
+    pub(crate) fn fail_over_without<T>(&self, act: impl FnOnce() -> T) -> T {
+        let old = self.master();
+        let others = || self.servers().filter(|server| server.port() != old.port());
+        // The replicas must not read what the master sends from here on.
+        others().for_each(Server::pause);
+        let () = old.raw().ask(&["CLIENT", "KILL", "TYPE", "replica"]);
+        let done = act();
+        old.kill();
+        others().for_each(Server::resume);
+        self.wait_for_another_than(old);
+        done
+    }
+
+    /// Does the same, but keeps the data of the old master. Returns its port, and for how long each replica keeps the mutex
+    /// `n`, in ms.
+    #[track_caller]
+    pub(crate) fn fail_over_for_now(&self, act: impl FnOnce()) -> (u16, Vec<i64>) {
+        let old = self.master();
+        let others = || self.servers().filter(|server| server.port() != old.port());
+        others().for_each(Server::pause);
+        let () = old.raw().ask(&["CLIENT", "KILL", "TYPE", "replica"]);
+        act();
+        old.kill_for_now();
+        others().for_each(Server::resume);
+        let ttls = others().map(|server| server.raw().ask(&["PTTL", "n"]));
+        let ttls = ttls.collect();
+        self.wait_for_another_than(old);
+        (old.port(), ttls)
+    }
+
+    /// Starts the killed server on this port as a replica. Blocks until both replicas follow the master.
+    #[track_caller]
+    pub(crate) fn start_as_replica(&self, port: u16) {
+        let mut servers = self.servers();
+        let killed = servers.find(|server| server.port() == port);
+        killed.expect("it is of the set").start_again();
+        let master = self.master();
+        let port = master.port().to_string();
+        wait_for_servers("both replicas follow", || {
+            let replicas = self
+                .servers()
+                .filter(|server| server.port() != master.port());
+            for replica in replicas {
+                let follow = ["REPLICAOF", "127.0.0.1", &port];
+                replica.raw().try_ask::<()>(&follow).ok();
+            }
+            replicas_of(&master.raw()) == REPLICAS
+        });
+        for sentinel in self.sentinels() {
+            wait_for_servers("the sentinel trusts the replicas", || {
+                let replicas = ["SENTINEL", "REPLICAS", MASTER];
+                let known: Vec<Vec<String>> = sentinel.raw().ask(&replicas);
+                let is_up = |facts: &Vec<String>| {
+                    let mut facts = facts.chunks_exact(2);
+                    facts.any(|fact| fact[0] == "flags" && fact[1] == "slave")
+                };
+                known.len() == REPLICAS && known.iter().all(is_up)
+            });
+        }
+    }
+
+    /// Blocks until this owner has the mutex on the new master.
+    #[track_caller]
+    pub(crate) fn wait_until_given_to(&self, name: &str, owner: &str) {
+        let master = self.master().raw();
+        wait_for_servers("it is given to its owner", || {
+            master.owner(name).as_deref() == Some(owner)
+        });
+    }
+
     /// Blocks until a majority of the sentinels names another master.
     #[track_caller]
     pub(crate) fn wait_for_another_than(&self, old: &Server) {

@@ -286,6 +286,12 @@ impl SlotMap {
         masters.find(|known| known.id == id).map(|it| it.epoch)
     }
 
+    /// Returns the largest config epoch of the masters.
+    pub(super) fn largest_epoch(&self) -> u64 {
+        let epochs = self.masters.iter().map(|known| known.epoch);
+        epochs.max().unwrap_or(0)
+    }
+
     fn without_slots(&self) -> impl Iterator<Item = &KnownMaster> {
         let has_slots = self.has_slots();
         let all = self.masters.iter().zip(has_slots);

@@ -172,7 +172,7 @@ impl ClusterSearch {
         let Some(((first, _), _)) = tables.split_first() else {
             return Ok(());
         };
-        let mut changed = None;
+        let (mut changed, mut is_failover) = (None, false);
         finder.publish(|last| {
             let mut next = last.cloned();
             for (node, table) in tables {
@@ -188,6 +188,9 @@ impl ClusterSearch {
             let map = next.ok_or_else(Failure::another_question)?;
             let is_another = last.is_none_or(|last| !last.has_same_owners(&map));
             changed = is_another.then(|| map.masters().len());
+            // A replica that becomes a master has a larger epoch than all others. So has the new owner of a slot that was
+            // moved. Its data is whole, so a repeat of the ends finds none of their owners there.
+            is_failover = last.is_some_and(|last| last.largest_epoch() < map.largest_epoch());
             let masters = last.iter().flat_map(|last| last.all_masters());
             for master in masters.filter(|master| !map.has(master)) {
                 master.is_retired.store(true, Ordering::Release);
@@ -198,6 +201,9 @@ impl ClusterSearch {
         })?;
         if let Some(masters) = changed {
             logging::info!("the slots of the cluster are with {masters} masters");
+        }
+        if is_failover {
+            finder.failed_over();
         }
         Ok(())
     }

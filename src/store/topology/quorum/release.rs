@@ -81,7 +81,8 @@ impl<'a> OwnerRelease<'a> {
                 let how = How::Keep(keep.life, used(keep.give_back));
                 (&keep.owner, &keep.units, how)
             }
-            Verb::Acquire { .. } | Verb::TakeOver { .. } => return None,
+            // A quorum hands nothing over.
+            Verb::Acquire { .. } | Verb::TakeOver { .. } | Verb::GiveTo { .. } => return None,
         };
         Some(Self {
             lock,
@@ -156,7 +157,7 @@ impl Tally {
             return Some(Reply::NotOwner(gone));
         }
         (self.settled() >= needed).then_some(if self.is_contended {
-            Reply::HandedOver
+            Reply::HandedOver(None)
         } else {
             Reply::Released
         })
@@ -342,7 +343,7 @@ impl Tally {
     fn note(&mut self, state: &QuorumState, number: usize, value: Value) -> Result<(), Failure> {
         match node_request::released(&value) {
             Some(Reply::Released) => self.released += 1,
-            Some(Reply::HandedOver) => {
+            Some(Reply::HandedOver(_)) => {
                 self.released += 1;
                 self.is_contended = true;
             }

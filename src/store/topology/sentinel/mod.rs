@@ -99,6 +99,11 @@ impl Discovery {
         self.finder.suspect(number);
     }
 
+    /// See [`crate::store::Store::on_failover`].
+    pub(crate) fn on_failover(&self, changed: Box<dyn Fn() + Send + Sync>) -> bool {
+        self.finder.on_failover(changed)
+    }
+
     /// Ends the thread. Takes no mutex, because a forked child may call it.
     pub(crate) fn end(&self) {
         self.finder.end();

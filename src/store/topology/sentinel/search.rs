@@ -278,10 +278,11 @@ impl SentinelSearch {
         opinion: Opinion,
     ) -> Result<(), Failure> {
         let address = Arc::clone(&route.server.address);
-        let mut is_another = false;
+        let (mut is_another, mut is_failover) = (false, false);
         thread.finder.publish(|last| {
             is_another = last.is_none_or(|last| last.opinion != opinion);
-            if is_another && last.is_some() {
+            is_failover = is_another && last.is_some();
+            if is_failover {
                 // The new master may lack what the last one had.
                 self.unknown.data_loss_signs.note();
             }
@@ -289,6 +290,9 @@ impl SentinelSearch {
         })?;
         if is_another {
             logging::info!("the master {:?} is {address}", self.set.master);
+        }
+        if is_failover {
+            thread.finder.failed_over();
         }
         Ok(())
     }

@@ -1,0 +1,298 @@
+//! The ended owners of this process whose end a failover may lose.
+//!
+//! Sentinel and Cluster copy writes to replicas without waiting for them. An example: A releases `A1`, Redis confirms the
+//! release, and the master dies before it has sent the release to its replica. The replica becomes the master, and `A1`
+//! holds the lock there until its lease ends. So A remembers how `A1` ended, and repeats that on the new master:
+//!
+//! | `A1` ended so | the repeat, which acts only if the value is still `A1` |
+//! | --- | --- |
+//! | Redis replied "released" | the same request: a release, a hand-over, a withdrawal, or for a `min_hold` a keep for the rest of its time |
+//! | it was handed over to `B1`, by its release or by a take-over | give the lock to `B1` |
+//! | it was taken over as `A2` of the same process | give the lock to `A2` |
+//! | a take-over found a poller gap, so the lock is free | a hand-over |
+//! | in any other way | none: if the failover brings `A1` back, it keeps the lock until its lease ends |
+//!
+//! The other ways are: Redis replied that `A1` was not the holder, so another owner may be; several owners may have got the
+//! lock (a multi-lock, a reader-writer lock, a semaphore); a request of unknown outcome may still take the lock for `A1`.
+//!
+//! A repeat never frees a lock that was handed over, because its new owner may read held. An example: A hands the lock from
+//! `A1` to `B1`, and the failover loses that. A withdrawal of `A1` would let C lock while B reads held. So the repeat makes
+//! `B1` the holder on the new master too, for the rest of the time of `A1`, and at least for a pickup window. If B works
+//! still, its next renewal lengthens that. If B has ended `B1` meanwhile, B repeats the end of `B1`.
+//!
+//! | event | this process |
+//! | --- | --- |
+//! | an owner has ended in one of the first four ways | remembers it until Redis must have dropped the key. It remembers at most [`MOST_ENDINGS`]: the oldest goes first |
+//! | there is a new master | repeats all ends, oldest first, and all again after [`AGAIN_AFTER`], when most other processes have repeated theirs. It remembers them still |
+//! | a message for an owner that it remembers | repeats the end of that owner at once. The new master sends such a message if the owner is in its queue |
+//!
+//! A release that has no reply when the master dies is sent to the new master. Nobody repeats the end of an owner after its
+//! process has died, or its last manager was dropped.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::clock::Time;
+use crate::core::release_task::ReleaseTask;
+
+/// The number of ends that a process remembers.
+pub(crate) const MOST_ENDINGS: usize = 4096;
+/// When the second repeats follow the first.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// How often an end is repeated after a failover.
+const ROUNDS: u32 = 2;
+
+/// The ends that Redis has confirmed, each with its lock `L`, in their order.
+pub(crate) struct Endings<L> {
+    ended: VecDeque<(L, ReleaseTask)>,
+    /// Whether one was dropped before Redis must have dropped its key.
+    has_forgotten: bool,
+    /// When the ends are repeated next.
+    due: Option<Time>,
+    rounds_left: u32,
+}
+
+impl<L> Default for Endings<L> {
+    fn default() -> Self {
+        Self {
+            ended: VecDeque::new(),
+            has_forgotten: false,
+            due: None,
+            rounds_left: 0,
+        }
+    }
+}
+
+impl<L> Endings<L> {
+    /// Remembers a task that is done.
+    pub(crate) fn note(&mut self, lock: L, release_task: ReleaseTask, now: Time) {
+        let is_over = |release_task: &ReleaseTask| release_task.key_gone_at() <= now;
+        if !release_task.can_be_repeated() || is_over(&release_task) {
+            return;
+        }
+        if self.ended.len() == MOST_ENDINGS {
+            self.ended
+                .retain(|(_, release_task)| !is_over(release_task));
+        }
+        if self.ended.len() == MOST_ENDINGS {
+            self.ended.pop_front();
+            self.has_forgotten = true;
+        }
+        self.ended.push_back((lock, release_task));
+    }
+
+    /// Notes that there is a new master.
+    pub(crate) fn master_changed(&mut self, now: Time) {
+        (self.due, self.rounds_left) = (Some(now), ROUNDS);
+    }
+
+    /// Returns when the ends are repeated next.
+    pub(crate) fn due(&self) -> Option<Time> {
+        self.due
+    }
+
+    /// Takes out all tasks if they are due, for their repeat. Returns whether an end was forgotten before its time.
+    pub(crate) fn take_due(&mut self, now: Time) -> (VecDeque<(L, ReleaseTask)>, bool) {
+        if self.due.is_none_or(|due| due > now) {
+            return (VecDeque::new(), false);
+        }
+        self.rounds_left -= 1;
+        self.due = (self.rounds_left > 0).then(|| now + AGAIN_AFTER);
+        let mut ended = std::mem::take(&mut self.ended);
+        ended.retain_mut(|(_, release_task)| release_task.repeat(now));
+        (ended, std::mem::take(&mut self.has_forgotten))
+    }
+
+    /// Takes out the task of one owner, for its repeat.
+    pub(crate) fn take(&mut self, owner: &str, now: Time) -> Option<(L, ReleaseTask)> {
+        let mut all = self.ended.iter();
+        let place = all.position(|(_, release_task)| **release_task.owner() == *owner)?;
+        let (lock, mut release_task) = self.ended.remove(place)?;
+        release_task.repeat(now).then_some((lock, release_task))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::attempt::{Ended, EndedOwner};
+    use crate::core::release_task::Next;
+    use crate::message::{Gone, Reply, Verb};
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    fn at(ms: u64) -> Time {
+        Time::from_nanos(ms * 1_000_000)
+    }
+
+    fn ended_owner(owner: &str) -> EndedOwner {
+        EndedOwner {
+            owner: owner.into(),
+            units: 1,
+            uncertain_until: None,
+            key_gone_at: None,
+            give_back: None,
+            ended: None,
+        }
+    }
+
+    /// Returns the task of a lease.
+    fn of_lease(min_hold_until: Option<Time>) -> ReleaseTask {
+        ReleaseTask::of_lease(ended_owner("a1"), false, min_hold_until, at(0), LEASE)
+    }
+
+    fn withdrawal() -> ReleaseTask {
+        ReleaseTask::of_ended_owner(ended_owner("a1"), at(0), LEASE)
+    }
+
+    fn taken_over(ended: Ended) -> ReleaseTask {
+        let ended = EndedOwner {
+            ended: Some(ended),
+            ..ended_owner("a1")
+        };
+        ReleaseTask::of_ended_owner(ended, at(0), LEASE)
+    }
+
+    /// Returns the request that a new master gets at 100 ms, after a task that ended by these replies.
+    fn repeated(mut release_task: ReleaseTask, replies: &[Reply]) -> Option<Verb> {
+        let mut endings = Endings::default();
+        for reply in replies {
+            release_task.replied(at(1), reply, false, None);
+        }
+        endings.note((), release_task, at(1));
+        endings.master_changed(at(100));
+        let (mut ended, _) = endings.take_due(at(100));
+        ended.pop_front().map(|((), again)| again.verb(at(100)))
+    }
+
+    fn given_to(verb: Option<Verb>) -> Option<String> {
+        match verb {
+            Some(Verb::GiveTo { to, .. }) => Some(to.to_string()),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn an_end_that_gave_the_lock_to_nobody_is_repeated() {
+        let released = [Reply::Released];
+        let again = repeated(of_lease(None), &released);
+        assert!(matches!(again, Some(Verb::Release { .. })));
+        let again = repeated(of_lease(None), &[Reply::Contended, Reply::Released]);
+        assert!(matches!(again, Some(Verb::HandOver { .. })));
+        let again = repeated(withdrawal(), &released);
+        assert!(matches!(again, Some(Verb::Withdraw { .. })));
+        let again = repeated(of_lease(Some(at(150))), &released);
+        let rest = Duration::from_millis(50);
+        assert!(matches!(again, Some(Verb::Keep(keep)) if keep.life == rest));
+        let again = repeated(of_lease(Some(at(50))), &released);
+        assert!(matches!(again, Some(Verb::Release { .. })));
+        let in_a_gap = repeated(taken_over(Ended::Free), &[]);
+        assert!(matches!(in_a_gap, Some(Verb::HandOver { .. })));
+    }
+
+    #[test]
+    fn a_hand_over_is_repeated_to_the_same_owner_and_never_frees_the_lock() {
+        let handed_over = Reply::HandedOver(Some("b1".into()));
+        let contended = [Reply::Contended, handed_over.clone()];
+        assert_eq!(
+            given_to(repeated(of_lease(None), &contended)).as_deref(),
+            Some("b1")
+        );
+        let again = repeated(withdrawal(), std::slice::from_ref(&handed_over));
+        assert_eq!(given_to(again).as_deref(), Some("b1"));
+        for ended in [
+            Ended::TakenOver("b1".into()),
+            Ended::HandedOver("b1".into()),
+        ] {
+            let again = repeated(taken_over(ended), &[]);
+            assert_eq!(given_to(again).as_deref(), Some("b1"));
+        }
+        // The repeat is repeated after the next failover.
+        let mut again = of_lease(None);
+        again.replied(at(1), &handed_over, false, None);
+        assert!(again.repeat(at(2)));
+        for reply in [Reply::Released, Reply::NotOwner(Gone::Taken)] {
+            assert_eq!(again.replied(at(3), &reply, false, None), Next::Done);
+            assert!(again.repeat(at(4)));
+            assert_eq!(given_to(Some(again.verb(at(4)))).as_deref(), Some("b1"));
+        }
+    }
+
+    #[test]
+    fn an_end_that_may_have_given_the_lock_to_an_unknown_owner_is_not_repeated() {
+        // A lock of several names, or of several units.
+        assert_eq!(repeated(of_lease(None), &[Reply::HandedOver(None)]), None);
+        // Another owner has the lock, or had it: by an earlier copy of the request, or by an operator.
+        for gone in [Gone::Taken, Gone::Removed] {
+            let reply = [Reply::NotOwner(gone)];
+            for release_task in [of_lease(None), withdrawal()] {
+                assert_eq!(repeated(release_task, &reply), None);
+            }
+        }
+    }
+
+    /// Until it is certain, it is withdrawn again and again.
+    #[test]
+    fn a_further_withdrawal_does_not_change_how_an_owner_ended() {
+        let uncertain = EndedOwner {
+            uncertain_until: Some(at(20)),
+            ..ended_owner("a1")
+        };
+        let mut release_task = ReleaseTask::of_lease(uncertain, true, None, at(0), LEASE);
+        let handed_over = Reply::HandedOver(Some("b1".into()));
+        let next = release_task.replied(at(1), &handed_over, false, None);
+        assert!(matches!(next, Next::Later(_)));
+        assert!(matches!(release_task.verb(at(10)), Verb::Withdraw { .. }));
+        let taken = Reply::NotOwner(Gone::Taken);
+        let next = release_task.replied(at(20), &taken, false, None);
+        assert_eq!(next, Next::Done);
+        assert_eq!(given_to(repeated(release_task, &[])).as_deref(), Some("b1"));
+    }
+
+    #[test]
+    fn ends_are_repeated_twice_and_until_their_keys_must_be_gone() {
+        let mut endings = Endings::default();
+        let ended = |until| {
+            let owner = EndedOwner {
+                key_gone_at: Some(at(until)),
+                ..ended_owner("a1")
+            };
+            let mut task = ReleaseTask::of_ended_owner(owner, at(0), Duration::ZERO);
+            task.replied(at(0), &Reply::Released, false, None);
+            task
+        };
+        endings.note("short", ended(500), at(0));
+        endings.note("long", ended(5_000), at(0));
+        assert_eq!(endings.due(), None);
+        endings.master_changed(at(100));
+        let (first, _) = endings.take_due(at(100));
+        assert_eq!(first.len(), 2);
+        for (lock, again) in first {
+            endings.note(lock, again, at(101));
+        }
+        assert!(endings.take_due(at(1_000)).0.is_empty());
+        assert_eq!(endings.due(), Some(at(1_100)));
+        let (second, _) = endings.take_due(at(1_100));
+        assert!(second.iter().map(|(lock, _)| *lock).eq(["long"]));
+        assert_eq!(endings.due(), None);
+        endings.note("long", ended(5_000), at(1_200));
+        assert!(endings.take("b1", at(1_300)).is_none());
+        assert!(endings.take("a1", at(1_300)).is_some());
+        assert!(endings.take("a1", at(1_300)).is_none());
+    }
+
+    #[test]
+    fn the_oldest_end_is_forgotten_first() {
+        let mut endings = Endings::default();
+        for number in 0..=MOST_ENDINGS {
+            let mut task = of_lease(None);
+            task.replied(at(1), &Reply::Released, false, None);
+            endings.note(number, task, at(1));
+        }
+        endings.master_changed(at(2));
+        let (ended, has_forgotten) = endings.take_due(at(2));
+        assert!(has_forgotten);
+        assert_eq!(ended.len(), MOST_ENDINGS);
+        assert_eq!(ended.front().map(|(number, _)| *number), Some(1));
+    }
+}
