@@ -192,6 +192,7 @@ impl Reply {
     pub(crate) fn is_gain(&self) -> bool {
         match self {
             Self::Granted { .. } | Self::Shared => true,
+            Self::Differs { reply, .. } => reply.is_gain(),
             Self::Renewed(results) => results.iter().any(Renewed::is_confirmed),
             _ => false,
         }

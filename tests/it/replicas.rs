@@ -55,6 +55,17 @@ fn smoke() {
     guard.release().expect("it is held");
 }
 
+/// Other processes hold permits of the same name with another number.
+#[test]
+fn a_permit_beside_another_number_of_permits_needs_its_replicas_too() {
+    let master = Server::start();
+    let other = manager(&master.url());
+    let held = other.semaphore("s", 2).acquire().expect("it is free");
+    let tried = replicated(&master, 1).semaphore("s", 3).try_acquire();
+    assert_eq!(not_replicated(tried), (1, 0));
+    held.release().expect("it is held");
+}
+
 #[test]
 fn a_grant_on_too_few_replicas_is_released_and_an_error() {
     let (master, [replica]) = servers::<1>();
