@@ -251,8 +251,8 @@ fn a_user_without_rights_to_keys_cannot_guess_the_next_nonce() {
 #[test]
 fn a_forged_copy_of_a_grant_changes_no_fence() {
     let server = Server::start();
-    let (stopped, heard) = granted_to_a_stopped_waiter(&server, "copied");
     let mut forger = forger_at(&server);
+    let (stopped, heard) = granted_to_a_stopped_waiter(&server, "copied");
     for ahead in [1_000_000, 1_000_000_000_000] {
         heard.forge(&mut forger, heard.nonce, heard.fence + ahead);
     }

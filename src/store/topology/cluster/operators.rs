@@ -25,7 +25,7 @@ use crate::store::{Answer, Deadline};
 use crate::sync::{Arc, thread};
 
 impl ClusterState {
-    /// Asks each master on a short-lived thread, because it may hang. Returns the first reply, or the last failure.
+    /// Asks each master on a short-lived thread, because it may hang. Returns the first reply, or a failure.
     pub(super) fn ping(self: &Arc<Self>, mut deadline: Deadline<'_>) -> Result<Answer, Failure> {
         let masters = self.map(&mut deadline)?.masters();
         let mut own = Deadline::after(deadline.left());
@@ -51,7 +51,9 @@ impl ClusterState {
         for pong in answers {
             match pong {
                 Ok(pong) => return Ok(pong),
-                Err(failure) => last = failure,
+                // A wrong password tells more than a master that hangs.
+                Err(failure) if last.is_transient() => last = failure,
+                Err(_) => {}
             }
         }
         Err(last)
