@@ -23,10 +23,11 @@
 //! | event | this process |
 //! | --- | --- |
 //! | an owner has ended in one of the first four ways | remembers it until Redis must have dropped the key. It remembers at most [`MOST_ENDINGS`]: the oldest goes first |
-//! | there is a new master | repeats all ends, oldest first, and all again after [`AGAIN_AFTER`], when most other processes have repeated theirs. It remembers them still |
+//! | there is a new master | repeats all ends, oldest first, a few at a time, while no release waits; and again those that have a reply [`AGAIN_AFTER`] later, when most other processes have repeated theirs. It remembers them still |
 //! | a message for an owner that it remembers | repeats the end of that owner at once. The new master sends such a message if the owner is in its queue |
 //!
-//! A release that has no reply when the master dies is sent to the new master. Nobody repeats the end of an owner after its
+//! A release that has no reply when the master dies is sent to the new master. A lease that is renewed there before the
+//! repeat is lost, and its guard learns it. Nobody repeats the end of an owner after its
 //! process has died, or its last manager was dropped.
 
 use std::collections::VecDeque;
@@ -47,8 +48,10 @@ pub(crate) struct Endings<L> {
     ended: VecDeque<(L, ReleaseTask)>,
     /// Whether one was dropped before Redis must have dropped its key.
     has_forgotten: bool,
-    /// When the ends are repeated next.
+    /// When the next round of repeats begins, or goes on.
     due: Option<Time>,
+    /// The number of ends that this round has not repeated yet. They come first.
+    left: usize,
     rounds_left: u32,
 }
 
@@ -58,6 +61,7 @@ impl<L> Default for Endings<L> {
             ended: VecDeque::new(),
             has_forgotten: false,
             due: None,
+            left: 0,
             rounds_left: 0,
         }
     }
@@ -70,20 +74,21 @@ impl<L> Endings<L> {
         if !release_task.can_be_repeated() || is_over(&release_task) {
             return;
         }
-        if self.ended.len() == MOST_ENDINGS {
-            self.ended
-                .retain(|(_, release_task)| !is_over(release_task));
-        }
-        if self.ended.len() == MOST_ENDINGS {
-            self.ended.pop_front();
-            self.has_forgotten = true;
+        let is_full = self.ended.len() == MOST_ENDINGS;
+        let first = self.ended.front();
+        if is_full || first.is_some_and(|(_, first)| is_over(first)) {
+            let dropped = self.ended.pop_front();
+            self.left = self.left.saturating_sub(1);
+            self.has_forgotten |= dropped.is_some_and(|(_, dropped)| !is_over(&dropped));
         }
         self.ended.push_back((lock, release_task));
     }
 
-    /// Notes that there is a new master.
-    pub(crate) fn master_changed(&mut self, now: Time) {
-        (self.due, self.rounds_left) = (Some(now), ROUNDS);
+    /// Notes that there is a new master. Returns whether there is anything to repeat.
+    pub(crate) fn master_changed(&mut self, now: Time) -> bool {
+        (self.left, self.rounds_left) = (self.ended.len(), ROUNDS);
+        self.due = Some(now).filter(|_| self.left > 0);
+        self.due.is_some()
     }
 
     /// Returns when the ends are repeated next.
@@ -91,14 +96,23 @@ impl<L> Endings<L> {
         self.due
     }
 
-    /// Takes out all tasks if they are due, for their repeat. Returns whether an end was forgotten before its time.
-    pub(crate) fn take_due(&mut self, now: Time) -> (VecDeque<(L, ReleaseTask)>, bool) {
+    /// Takes out at most `most` tasks if they are due, for their repeat. Returns whether an end was forgotten before its
+    /// time.
+    pub(crate) fn take_due(&mut self, now: Time, most: usize) -> (Vec<(L, ReleaseTask)>, bool) {
         if self.due.is_none_or(|due| due > now) {
-            return (VecDeque::new(), false);
+            return (Vec::new(), false);
         }
-        self.rounds_left -= 1;
-        self.due = (self.rounds_left > 0).then(|| now + AGAIN_AFTER);
-        let mut ended = std::mem::take(&mut self.ended);
+        if self.left == 0 {
+            // The next round begins.
+            self.left = self.ended.len();
+        }
+        let count = self.left.min(most);
+        self.left -= count;
+        if self.left == 0 {
+            self.rounds_left -= 1;
+            self.due = (self.rounds_left > 0).then(|| now + AGAIN_AFTER);
+        }
+        let mut ended: Vec<_> = self.ended.drain(..count).collect();
         ended.retain_mut(|(_, release_task)| release_task.repeat(now));
         (ended, std::mem::take(&mut self.has_forgotten))
     }
@@ -108,6 +122,7 @@ impl<L> Endings<L> {
         let mut all = self.ended.iter();
         let place = all.position(|(_, release_task)| **release_task.owner() == *owner)?;
         let (lock, mut release_task) = self.ended.remove(place)?;
+        self.left -= usize::from(place < self.left);
         release_task.repeat(now).then_some((lock, release_task))
     }
 }
@@ -161,8 +176,8 @@ mod tests {
         }
         endings.note((), release_task, at(1));
         endings.master_changed(at(100));
-        let (mut ended, _) = endings.take_due(at(100));
-        ended.pop_front().map(|((), again)| again.verb(at(100)))
+        let (mut ended, _) = endings.take_due(at(100), 1);
+        ended.pop().map(|((), again)| again.verb(at(100)))
     }
 
     fn given_to(verb: Option<Verb>) -> Option<String> {
@@ -264,15 +279,16 @@ mod tests {
         endings.note("short", ended(500), at(0));
         endings.note("long", ended(5_000), at(0));
         assert_eq!(endings.due(), None);
-        endings.master_changed(at(100));
-        let (first, _) = endings.take_due(at(100));
-        assert_eq!(first.len(), 2);
-        for (lock, again) in first {
+        assert!(endings.master_changed(at(100)));
+        for expected in ["short", "long"] {
+            let (mut first, _) = endings.take_due(at(100), 1);
+            let (lock, again) = first.pop().expect("one is left");
+            assert_eq!(lock, expected);
             endings.note(lock, again, at(101));
         }
-        assert!(endings.take_due(at(1_000)).0.is_empty());
+        assert!(endings.take_due(at(1_000), 9).0.is_empty());
         assert_eq!(endings.due(), Some(at(1_100)));
-        let (second, _) = endings.take_due(at(1_100));
+        let (second, _) = endings.take_due(at(1_100), 9);
         assert!(second.iter().map(|(lock, _)| *lock).eq(["long"]));
         assert_eq!(endings.due(), None);
         endings.note("long", ended(5_000), at(1_200));
@@ -284,15 +300,16 @@ mod tests {
     #[test]
     fn the_oldest_end_is_forgotten_first() {
         let mut endings = Endings::default();
+        assert!(!endings.master_changed(at(0)));
         for number in 0..=MOST_ENDINGS {
             let mut task = of_lease(None);
             task.replied(at(1), &Reply::Released, false, None);
             endings.note(number, task, at(1));
         }
         endings.master_changed(at(2));
-        let (ended, has_forgotten) = endings.take_due(at(2));
+        let (ended, has_forgotten) = endings.take_due(at(2), 2 * MOST_ENDINGS);
         assert!(has_forgotten);
         assert_eq!(ended.len(), MOST_ENDINGS);
-        assert_eq!(ended.front().map(|(number, _)| *number), Some(1));
+        assert_eq!(ended.first().map(|(number, _)| *number), Some(1));
     }
 }

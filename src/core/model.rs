@@ -4,8 +4,8 @@
 //!
 //! The server may fail over to a replica that lags, and the requests that are under way are lost. Then each process repeats
 //! the ends of its owners, and the holder renews its lease. No history has a failover that takes the lock from its holder
-//! by itself: one that loses a grant of the free lock, or a hand-over whose reply was lost. None has one while the
-//! withdrawals of an uncertain owner are repeated.
+//! by itself: one that loses a grant of the free lock, a hand-over whose reply was lost, or the end of an uncertain owner.
+//! None has one while the withdrawals of an uncertain owner are repeated.
 //!
 //! At all times, at most one process may hold the lock by its own clock, and fences must rise. Each random history ends
 //! with a time without faults. Then each process must be served once more, and nothing may be left in Redis.
@@ -173,7 +173,7 @@ struct World {
     now: Time,
     server: Server,
     replica: Server,
-    /// Whether the replica lacks a grant of the free lock, or a hand-over whose reply was lost.
+    /// Whether the replica lacks a grant of the free lock, or one that no process repeats.
     lacks_a_grant: bool,
     late: Vec<(Time, Verb)>,
     message_fate: MessageFate,
@@ -275,14 +275,22 @@ impl World {
         self.late.clear();
         self.server = self.replica.clone();
         self.pass(later.since(self.now));
-        for process in &mut self.processes {
-            process.endings.master_changed(self.now);
-            for (due, _) in &mut process.release_tasks {
-                *due = self.now;
+        // Hand-overs that were lost one after the other take one round each.
+        let holder = |server: &Server| server.lock.as_ref().map(|(holder, ..)| Arc::clone(holder));
+        loop {
+            let before = holder(&self.server);
+            for process in &mut self.processes {
+                process.endings.master_changed(self.now);
+                for (due, _) in &mut process.release_tasks {
+                    *due = self.now;
+                }
             }
-        }
-        for number in 0..PROCESSES {
-            self.send_releases((first + number) % PROCESSES, Fate::Delivered);
+            for number in 0..PROCESSES {
+                self.send_releases((first + number) % PROCESSES, Fate::Delivered);
+            }
+            if holder(&self.server) == before {
+                break;
+            }
         }
         // The holder's next renewal.
         for process in &self.processes {
@@ -473,6 +481,8 @@ impl World {
 
     fn clean_up(&mut self, who: usize, ended_owners: Vec<EndedOwner>) {
         for ended_owner in ended_owners {
+            // A take-over of such an owner is not repeated.
+            self.lacks_a_grant |= ended_owner.uncertain_until.is_some();
             let is_ended = ended_owner.ended.is_some();
             let release_task = ReleaseTask::of_ended_owner(ended_owner, self.now, LEASE);
             let process = &mut self.processes[who];
@@ -485,7 +495,7 @@ impl World {
     }
 
     fn send_releases(&mut self, who: usize, fate: Fate) {
-        let (ended, _) = self.processes[who].endings.take_due(self.now);
+        let (ended, _) = self.processes[who].endings.take_due(self.now, usize::MAX);
         let again = ended.into_iter().map(|((), ended)| (self.now, ended));
         self.processes[who].release_tasks.extend(again);
         for (due, mut release_task) in std::mem::take(&mut self.processes[who].release_tasks) {

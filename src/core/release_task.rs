@@ -268,8 +268,8 @@ impl ReleaseTask {
         self.note_how_ended(reply);
         self.executed = true;
         self.repeated = true;
+        self.is_left_at_nodes = left_until.is_some();
         if let Some(until) = left_until {
-            self.is_left_at_nodes = true;
             self.ends_by = EndsBy::Release;
             self.key_gone_at = until;
             return Next::Later(now + self.next_pause().min(LONGEST_PAUSE));

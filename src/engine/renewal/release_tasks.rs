@@ -106,8 +106,7 @@ impl RenewalThread {
     pub(crate) fn master_changed(self: &Arc<Self>, client: &Arc<Client>) {
         let now = client.now();
         let mut state = self.state.lock();
-        if self.ensure_running(&mut state, client).is_ok() {
-            state.endings.master_changed(now);
+        if state.endings.master_changed(now) && self.ensure_running(&mut state, client).is_ok() {
             self.wake_for(&mut state, now);
         }
     }
@@ -365,10 +364,13 @@ impl RenewalState {
         timer_key
     }
 
-    /// Puts the ends that are to be repeated after a failover into the timer queue. Returns their number, and whether an end
-    /// was forgotten.
+    /// Puts some ends that are to be repeated after a failover into the timer queue, unless a task is due. Returns their
+    /// number, and whether an end was forgotten.
     fn repeat_endings(&mut self, client: &Arc<Client>, now: Time) -> (usize, bool) {
-        let (ended, has_forgotten) = self.endings.take_due(now);
+        if self.release_tasks.next().is_some_and(|due| due <= now) {
+            return (0, false);
+        }
+        let (ended, has_forgotten) = self.endings.take_due(now, BATCH);
         let count = ended.len();
         for (entry, release_task) in ended {
             let job = Job {
@@ -382,19 +384,21 @@ impl RenewalState {
         (count, has_forgotten)
     }
 
-    /// Drops tasks if too many wait for a repeat: those whose keys Redis drops first. Returns their owners.
+    /// Drops tasks if too many wait for a repeat: first those that Redis has executed, and of these the ones whose keys it
+    /// drops first. Returns their owners.
     fn drop_excess(&mut self) -> Vec<Arc<str>> {
         if self.release_tasks.len() <= MOST_REPEATED {
             return Vec::new();
         }
         let until = |(timer_key, job): (&TimerKey, &Job)| {
-            Some((job.release_task.repeated_until()?, *timer_key))
+            let task = &job.release_task;
+            Some((!task.is_executed(), task.repeated_until()?, *timer_key))
         };
         let mut repeated: Vec<_> = self.release_tasks.iter().filter_map(until).collect();
         repeated.sort_unstable();
         repeated.truncate(repeated.len().saturating_sub(MOST_REPEATED));
         let mut owners = Vec::with_capacity(repeated.len());
-        for (_, timer_key) in repeated {
+        for (_, _, timer_key) in repeated {
             let Some(Job { release_task, .. }) = self.release_tasks.remove(timer_key) else {
                 continue;
             };

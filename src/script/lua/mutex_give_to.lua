@@ -14,11 +14,11 @@ for i = 1, #KEYS, 4 do
   queue, waiters = KEYS[i + 2], KEYS[i + 3]
   local value = value_of(KEYS[i], redis.call)
   if value == owner or value == owner .. MARK then
+    -- It asks for the lock, or holds it, or its process ends it again.
+    local _, _, _, _, channel = waiter(to)
     -- The value is marked, because others may wait, as after any hand-over.
     local rest = math.max(redis.call('PTTL', KEYS[i]), tonumber(ARGV[3]))
     redis.call('SET', KEYS[i], to .. MARK, 'PX', string.format('%.0f', rest))
-    -- It asks for the lock, or holds it, or its process ends it again.
-    local _, _, _, _, channel = waiter(to)
     leave(to)
     if channel then wake(to, channel) end
   else

@@ -286,10 +286,10 @@ impl SlotMap {
         masters.find(|known| known.id == id).map(|it| it.epoch)
     }
 
-    /// Returns the largest config epoch of the masters.
-    pub(super) fn largest_epoch(&self) -> u64 {
-        let epochs = self.masters.iter().map(|known| known.epoch);
-        epochs.max().unwrap_or(0)
+    /// Returns whether `last` has all these masters. A replica that was promoted is another master.
+    pub(super) fn has_no_new_master(&self, last: &Self) -> bool {
+        let mut masters = self.masters.iter();
+        masters.all(|known| last.masters.iter().any(|before| before.id == known.id))
     }
 
     fn without_slots(&self) -> impl Iterator<Item = &KnownMaster> {

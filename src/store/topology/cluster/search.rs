@@ -188,9 +188,8 @@ impl ClusterSearch {
             let map = next.ok_or_else(Failure::another_question)?;
             let is_another = last.is_none_or(|last| !last.has_same_owners(&map));
             changed = is_another.then(|| map.masters().len());
-            // A replica that becomes a master has a larger epoch than all others. So has the new owner of a slot that was
-            // moved. Its data is whole, so a repeat of the ends finds none of their owners there.
-            is_failover = last.is_some_and(|last| last.largest_epoch() < map.largest_epoch());
+            // A replica was promoted, or a node was added: then a repeat of the ends finds none of their owners there.
+            is_failover = last.is_some_and(|last| !map.has_no_new_master(last));
             let masters = last.iter().flat_map(|last| last.all_masters());
             for master in masters.filter(|master| !map.has(master)) {
                 master.is_retired.store(true, Ordering::Release);
