@@ -114,7 +114,7 @@ pub enum Event<'a> {
         remaining: Duration,
     },
     /// A lease is still held, but its renewal is overdue. From now on its guards are
-    /// [`AtRisk`](crate::LeaseState::AtRisk). There is one such event each time that a lease becomes so.
+    /// [`AtRisk`](crate::LeaseState::AtRisk). There is one such event each time that a renewal becomes overdue.
     #[non_exhaustive]
     AtRisk {
         /// The name of the lock.

@@ -100,11 +100,15 @@ impl GuardInner {
         self.fence
     }
 
-    /// Returns the time that is left of the lease, and whether its renewal is overdue.
+    /// Returns the time that is left of the lease, and whether it is at risk: its renewal is overdue, or it is doubtful.
     pub(crate) fn status(&self) -> Result<(Duration, bool), Lost> {
         let (now, deadline) = self.held()?;
         let left = deadline.since(now);
-        Ok((left, self.process_lease.is_late(now, left)))
+        let is_late = self.process_lease.is_late(now, left);
+        Ok((
+            left,
+            is_late || self.leases.is_doubtful(&self.process_lease),
+        ))
     }
 
     /// Returns the time and the deadline of the lease. An inner guard of a reentrant mutex does little else, so this does

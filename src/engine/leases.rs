@@ -129,6 +129,13 @@ impl Leases {
         Health::Poor
     }
 
+    /// Returns whether a lease may be no grant, because an answer without a request has come since its last confirmation.
+    /// The renewal thread renews all such leases at once.
+    pub(super) fn is_doubtful(&self, process_lease: &ProcessLease) -> bool {
+        let surplus = self.client.store.last_surplus();
+        surplus > Time::from_nanos(0) && !process_lease.is_confirmed_after(surplus)
+    }
+
     /// Ends the renewal and the watch of a lease.
     pub(super) fn deregister(&self, process_lease: &Arc<ProcessLease>) {
         self.renewal.deregister(process_lease);

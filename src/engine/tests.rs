@@ -52,6 +52,8 @@ struct Fake {
     dedicated_connection: Arc<Mutex<Script>>,
     /// The time at which the server last closed a connection, in nanoseconds.
     cut: Arc<AtomicU64>,
+    /// The time at which an answer without a request last came, in nanoseconds.
+    surplus: Arc<AtomicU64>,
     /// Until when nodes may have an owner that has ended.
     left_until: Arc<Mutex<Left>>,
     forgotten: Arc<Mutex<Vec<String>>>,
@@ -68,6 +70,7 @@ impl Fake {
             pool: Arc::new(Mutex::new(Box::new(pool))),
             dedicated_connection: Arc::new(Mutex::new(Box::new(dedicated_connection))),
             cut: Arc::default(),
+            surplus: Arc::default(),
             left_until: Arc::new(Mutex::new(Box::new(|_| None))),
             forgotten: Arc::default(),
         }
@@ -112,6 +115,10 @@ impl Store for Fake {
 
     fn last_data_loss_sign(&self) -> Time {
         Time::from_nanos(self.cut.load(Ordering::SeqCst))
+    }
+
+    fn last_surplus(&self) -> Time {
+        Time::from_nanos(self.surplus.load(Ordering::SeqCst))
     }
 
     fn listen(

@@ -22,8 +22,8 @@ use crate::error::{Error, Lost, Result};
 pub enum LeaseState {
     /// The guard holds its lock.
     Held,
-    /// The guard still holds its lock, but a renewal is overdue: half of the lease has passed since Redis last
-    /// confirmed it.
+    /// The guard still holds its lock, but Redis must confirm it: half of the lease has passed since Redis last did, or an
+    /// answer came that nobody had asked for, so that an earlier answer may have been none.
     AtRisk,
     /// The guard has lost its lock, and others may hold it. This is final: no later reply of Redis revives the lease.
     Lost,

@@ -87,6 +87,12 @@ pub(crate) trait Store: Send + Sync {
         false
     }
 
+    /// Returns when an answer without a request was last seen: a lease that was confirmed before may be no grant. Returns
+    /// the clock's zero if there was none.
+    fn last_surplus(&self) -> Time {
+        Time::from_nanos(0)
+    }
+
     /// Subscribes to the channels, and reports each event to `hear` until `hear` returns false.
     ///
     /// # Errors

@@ -321,6 +321,27 @@ fn an_answer_that_nobody_has_asked_for_confirms_no_renewal() {
     assert_eq!(locks.stats().renewed, renewed, "its key was deleted");
 }
 
+/// An earlier reply may have been such an answer, so no lease is certain any more. The next renewal would be far away.
+#[test]
+fn after_an_answer_that_nobody_has_asked_for_each_lease_is_confirmed_again() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = build(patient(&proxy.url()).lease(secs(600)));
+    let guards = ["n", "m"].map(|name| locks.lock(name).expect("it is free"));
+    let renewed = locks.stats().renewed;
+    assert!(
+        proxy.repeat_answers(usize::MAX) > 0,
+        "no connection is open"
+    );
+    drop(locks.lock("other").expect("it is free"));
+    wait_until("both are confirmed", || {
+        locks.stats().renewed >= renewed + 2
+    });
+    for guard in &guards {
+        wait_until("it is held", || guard.state() == LeaseState::Held);
+    }
+}
+
 /// Returns the right reply to a SUBSCRIBE, followed by `more`.
 fn confirmed(words: &Words, more: &[u8]) -> Vec<u8> {
     let mut said = Vec::new();

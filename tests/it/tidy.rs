@@ -501,9 +501,9 @@ fn missing_methods(tree: &Tree, page: &str) -> Vec<String> {
 /// The most lines outside of test code, of `src/` (`""`) and of folders in it. A change that needs more must say why a
 /// user wants it.
 const MOST_LINES: [(&str, usize); 4] = [
-    ("", 32_100),
-    ("store", 12_060),
-    ("engine", 6_620),
+    ("", 32_160),
+    ("store", 12_110),
+    ("engine", 6_640),
     ("lock", 1_600),
 ];
 const MOST_LINES_OF_LUA: usize = 2_240;

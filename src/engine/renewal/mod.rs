@@ -9,6 +9,9 @@
 //! | 5 | sends the release tasks that are due, until the connection fails or a lease is due ([`release_tasks`]). After a failover these are also the ends that it may have lost ([`crate::core::endings`]) |
 //! | 6 | sleeps until the next lease or release task is due, for at most a second |
 //!
+//! If an answer without a request has come, an earlier request may have been answered wrongly. So the thread makes all
+//! leases due within a second. Until Redis has confirmed a lease again, its guard reads `AtRisk`.
+//!
 //! No error or panic makes the thread forget a lease or a release task. Before it sends a request, it notes the leases
 //! as in flight, and leaves the release tasks in their timer queue at a later time.
 //!

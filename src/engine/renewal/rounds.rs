@@ -51,6 +51,8 @@ impl RenewalThread {
                         state.opening = Opening::Failed;
                     }
                 }
+                let surplus = client.store.last_surplus();
+                self.state.lock().renew_all_after(surplus, client.now());
                 // 2 to 5. Renewals go first: a lease cannot wait, a release can.
                 let renewed = self.renew_due(&client, &mut **dedicated_connection);
                 let ended = self.send_due_releases(&client, &mut **dedicated_connection);

@@ -64,6 +64,8 @@ pub(super) struct RenewalState {
     /// When the round under way began, in which the thread connects and sends requests.
     pub(super) busy_since: Option<Time>,
     pub(super) opening: Opening,
+    /// When the last answer without a request came after which all leases were made due.
+    pub(super) surplus_at: Option<Time>,
     /// When a reply last came on the connection of the thread that runs now.
     pub(super) replied_at: Option<Time>,
     /// Whether a release task was given up without a reply, and Redis has not replied to any request since.
@@ -273,6 +275,21 @@ impl RenewalState {
     pub(super) fn take(&mut self, process_lease: &ProcessLease) {
         let due = Time::from_nanos(process_lease.renewal_due_ns.load(Ordering::Relaxed));
         self.leases.remove((due, process_lease.number));
+    }
+
+    /// Makes all leases due after an answer without a request: any of them may be no grant.
+    pub(super) fn renew_all_after(&mut self, surplus: Time, now: Time) {
+        if surplus <= self.surplus_at.unwrap_or(Time::from_nanos(0)) {
+            return;
+        }
+        self.surplus_at = Some(surplus);
+        let mut all = Vec::new();
+        while let Some(process_lease) = self.leases.pop_due(Time::NEVER) {
+            all.push(process_lease);
+        }
+        for process_lease in all {
+            self.put(&process_lease, now);
+        }
     }
 
     /// Puts a lease that was in flight back at `due`. Two cases are left out:

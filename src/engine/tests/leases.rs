@@ -253,3 +253,23 @@ fn a_forced_release_is_remembered_for_each_grant_on_its_way() {
     drop(go_on);
     drop((locking.join().expect("no panic"), guard));
 }
+
+/// The grant of the lease may have been such an answer.
+#[test]
+fn after_an_answer_without_a_request_all_leases_are_confirmed_again() {
+    let clock = still();
+    let fake = Fake::new(generous(), generous());
+    let surplus = Arc::clone(&fake.surplus);
+    let engine = fake.engine(LONG, Arc::clone(&clock) as Arc<dyn Clock>);
+    let guards = ["a", "b"].map(|name| mutex(Arc::clone(&engine), name).lock().expect("granted"));
+    surplus.store(clock.now().as_nanos(), Ordering::SeqCst);
+    for guard in &guards {
+        assert_eq!(guard.state(), LeaseState::AtRisk);
+    }
+    // A renewal that is sent now is later than that.
+    clock.advance(Duration::from_millis(1));
+    for guard in &guards {
+        wait_for(|| guard.state() == LeaseState::Held);
+    }
+    assert!(guards.iter().all(|guard| guard.remaining() > LONG / 2));
+}

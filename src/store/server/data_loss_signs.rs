@@ -3,6 +3,9 @@
 //! A connection that the other side closed or refused is such a sign. So is a server that is loading or has become a
 //! replica. A server that does not answer may only be slow. All links along a route note their signs in one place, and
 //! the layers above ask when the last one was seen.
+//!
+//! An answer without a request is another sign: an earlier caller may have taken such an answer for its own. So every
+//! lease that was confirmed before must be confirmed again.
 
 use std::io;
 
@@ -11,14 +14,29 @@ use crate::store::server::refusal::says;
 use crate::store::transport::socket::CLOSED;
 use crate::sync::{AtomicU64, Ordering};
 
-/// The time of the last sign, in nanoseconds of the machine's clock.
+/// The times of the last sign, and of the last answer without a request, in nanoseconds of the machine's clock.
 #[derive(Debug, Default)]
-pub(crate) struct DataLossSigns(AtomicU64);
+pub(crate) struct DataLossSigns {
+    last: AtomicU64,
+    last_surplus: AtomicU64,
+}
 
 impl DataLossSigns {
     /// Returns when a sign was last seen. Returns the clock's zero if there was none.
     pub(crate) fn last(&self) -> Time {
-        Time::from_nanos(self.0.load(Ordering::Acquire))
+        Time::from_nanos(self.last.load(Ordering::Acquire))
+    }
+
+    /// Returns when an answer without a request was last seen. Returns the clock's zero if there was none.
+    pub(crate) fn last_surplus(&self) -> Time {
+        Time::from_nanos(self.last_surplus.load(Ordering::Acquire))
+    }
+
+    /// Notes an answer without a request.
+    pub(crate) fn note_surplus(&self) {
+        self.note();
+        self.last_surplus
+            .fetch_max(self.last().as_nanos(), Ordering::AcqRel);
     }
 
     /// Notes an error of a connection.
@@ -38,7 +56,7 @@ impl DataLossSigns {
     /// Notes a sign.
     pub(crate) fn note(&self) {
         let now = SystemClock.now().as_nanos();
-        self.0.fetch_max(now, Ordering::AcqRel);
+        self.last.fetch_max(now, Ordering::AcqRel);
     }
 }
 

@@ -6,10 +6,11 @@
 //! | the other side closes the connection | unknown; sent once more if the connection was opened for an earlier call | yes |
 //! | any other error of input or output, such as a timeout | unknown | no |
 //! | the caller has ended the call, and does not wait for the answer | unknown | no |
-//! | an answer cannot be read, or is no reply to its request | unknown | no |
-//! | the same, of another request on a shared connection | unknown | no |
-//! | the connection has ended before the request is written, or something is unread | was not executed; sent on another connection | yes |
-//! | a shared connection fails before the request is written | the same | yes |
+//! | an answer cannot be read | unknown | no |
+//! | an answer is no reply to its request | unknown | yes, and all leases are confirmed again |
+//! | one of these two, of another request on a shared connection | unknown | the same |
+//! | something is unread before the request is written | was not executed; sent on another connection | the same |
+//! | the connection has ended before the request is written | was not executed; sent on another connection | yes |
 
 use std::fmt;
 use std::io;
@@ -49,6 +50,7 @@ impl Route {
                 Failure::plain(FailureKind::CallerLeft, Outcome::Unknown, words)
             }
             TransportError::Distrusted => {
+                self.data_loss_signs.note_surplus();
                 let words = "the answer to another request on the connection was no reply to it";
                 let words = format!("{address}: {words}");
                 Failure::plain(FailureKind::Unavailable, Outcome::Unknown, words)
@@ -56,6 +58,11 @@ impl Route {
             TransportError::NotSent => {
                 self.data_loss_signs.note();
                 let words = format!("{address}: the connection ended before the request was sent");
+                Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words)
+            }
+            TransportError::Surplus => {
+                self.data_loss_signs.note_surplus();
+                let words = format!("{address}: an answer came before the request was sent");
                 Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words)
             }
             // No Redis server sends such an answer, so a retry would not help.

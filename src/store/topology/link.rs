@@ -255,7 +255,9 @@ impl<'a> Link<'a> {
             };
             let repeats = match &fault {
                 // The connection has ended before anything of this request was written, or something was unread.
-                TransportError::NotSent => !mem::replace(&mut was_moved, true),
+                TransportError::NotSent | TransportError::Surplus => {
+                    !mem::replace(&mut was_moved, true)
+                }
                 fault => fault.is_closed() && reused && !mem::replace(resent, true),
             };
             let failure = self.failed(fault);
@@ -269,6 +271,7 @@ impl<'a> Link<'a> {
         }
         let reply = script::decode(request, value).inspect_err(|_| {
             // This may be the answer to another request, so nothing on this connection can be trusted any more.
+            self.route.data_loss_signs.note_surplus();
             self.connection.end(PooledConnection::distrust);
         })?;
         if self.route.replicas > 0 && reply.is_gain() {

@@ -74,6 +74,10 @@ impl Store for Node {
         self.route.data_loss_signs.last()
     }
 
+    fn last_surplus(&self) -> Time {
+        self.route.data_loss_signs.last_surplus()
+    }
+
     fn on_failover(&self, changed: Box<dyn Fn() + Send + Sync>) -> bool {
         let discovery = self.discovery.as_ref();
         discovery.is_some_and(|discovery| discovery.on_failover(changed))

@@ -97,7 +97,7 @@ pub(crate) struct Stream {
     tls: Option<Tls>,
 }
 
-/// The failure of a request. Nothing more can be sent on the socket after it, except after `CallerLeft`. The last three
+/// The failure of a request. Nothing more can be sent on the socket after it, except after `CallerLeft`. The last four
 /// are those of callers that share a socket. So several callers may get one failure.
 #[derive(Clone, Debug)]
 pub(crate) enum TransportError {
@@ -108,8 +108,10 @@ pub(crate) enum TransportError {
     CallerLeft,
     /// The answer to another request was no reply to it. So the answer to this one may be that to another request too.
     Distrusted,
-    /// The socket had failed before any byte of the request was written: it had ended, or something was unread.
+    /// The socket had failed before any byte of the request was written.
     NotSent,
+    /// Something was unread before any byte of the request was written.
+    Surplus,
 }
 
 impl From<io::Error> for TransportError {
@@ -211,7 +213,7 @@ impl Socket {
         mut deadline: Deadline<'_>,
     ) -> Result<Value, TransportError> {
         if self.reading.has_answered {
-            self.look().map_err(|_| TransportError::NotSent)?;
+            self.look()?;
         }
         self.send(command, &mut deadline)?;
         let answer = self.reading.answer(&mut deadline)?;
@@ -372,16 +374,16 @@ impl Reading {
     ///
     /// # Errors
     ///
-    /// Returns an error if the connection has ended, or if anything has come.
+    /// Returns `NotSent` if the connection has ended, and `Surplus` if anything has come.
     pub(crate) fn look(&mut self) -> Result<(), TransportError> {
-        // More may be left only if the piece is full.
-        let is_full = self.read_now()? == self.piece.len();
-        self.stream.check_records()?;
-        if is_full || !self.received.is_empty() {
-            let words = "an answer without a request".to_owned();
-            return Err(TransportError::Malformed(words));
+        let read = self.read_now();
+        let read = read.and_then(|read| Ok(self.stream.check_records().map(|()| read)?));
+        match read {
+            // More may be left only if the piece is full.
+            Ok(read) if read < self.piece.len() && self.received.is_empty() => Ok(()),
+            Err(fault) if fault.is_closed() => Err(TransportError::NotSent),
+            _ => Err(TransportError::Surplus),
         }
-        Ok(())
     }
 
     /// Reads a piece of what has come, without blocking. Returns how long it is.

@@ -145,9 +145,13 @@ fn failures(fault: TransportError) -> Failures<TransportError> {
         TransportError::Malformed(_) => TransportError::Distrusted,
         fault => fault.clone(),
     };
+    let unsent = match &fault {
+        TransportError::Surplus => TransportError::Surplus,
+        _ => TransportError::NotSent,
+    };
     Failures {
         first: fault,
         others,
-        unsent: TransportError::NotSent,
+        unsent,
     }
 }

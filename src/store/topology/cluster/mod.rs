@@ -116,6 +116,10 @@ impl Store for Cluster {
         self.shared.routes.first.data_loss_signs.last()
     }
 
+    fn last_surplus(&self) -> Time {
+        self.shared.routes.first.data_loss_signs.last_surplus()
+    }
+
     fn on_failover(&self, changed: Box<dyn Fn() + Send + Sync>) -> bool {
         self.shared.finder.on_failover(changed)
     }

@@ -42,11 +42,14 @@ mod votes;
 
 use std::time::{Duration, Instant};
 
+use smallvec::SmallVec;
+
 use crate::clock::{Clock, SystemClock, Time};
 use crate::config::{Server, Settings};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{LockKind, Reply, Request, Verb};
 use crate::script::quorum::LockId;
+use crate::store::server::data_loss_signs::DataLossSigns;
 use crate::store::server::places::Pooled;
 use crate::store::server::pool::Pool;
 use crate::store::{Answer, Deadline, DedicatedConnection, NodeReport, PubSubEvent, Store};
@@ -75,6 +78,17 @@ impl Quorum {
             pool: Pool::new(connections, settings.pool_size),
             state,
         }
+    }
+
+    /// Returns the last time at which enough nodes had shown such a sign: without them a majority is not certain.
+    fn last_of_enough(&self, last: impl Fn(&DataLossSigns) -> Time) -> Time {
+        let nodes = self.state.nodes.iter();
+        let mut signs: SmallVec<[Time; 8]> = nodes
+            .map(|node| last(&node.route.data_loss_signs))
+            .collect();
+        signs.sort_unstable();
+        // Fewer nodes than a majority have shown none since then.
+        signs[self.state.needed - 1]
     }
 }
 
@@ -135,15 +149,12 @@ impl Store for Quorum {
         self.state.votes.forget(owner);
     }
 
-    /// Returns the last time at which enough nodes had seen such a sign: without them a majority is not certain.
     fn last_data_loss_sign(&self) -> Time {
-        let nodes = self.state.nodes.iter();
-        let mut signs: Vec<_> = nodes
-            .map(|node| node.route.data_loss_signs.last())
-            .collect();
-        signs.sort_unstable();
-        // Fewer nodes than a majority have seen no sign since then.
-        signs[self.state.needed - 1]
+        self.last_of_enough(DataLossSigns::last)
+    }
+
+    fn last_surplus(&self) -> Time {
+        self.last_of_enough(DataLossSigns::last_surplus)
     }
 
     fn listen(
