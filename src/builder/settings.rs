@@ -180,13 +180,16 @@ impl Builder {
     /// 3. Delete the key at each node.
     /// 4. Start the clients with the new value.
     ///
-    /// A note expires after ten times its value, unless a client renews it. Example: a majority of the nodes restarts empty,
-    /// and a client with a wrong value is the first to connect. The other nodes refuse this client, but its note is at the
-    /// restarted nodes. So all other clients get [`Error::Config`] until an operator stops this client, and deletes the key
-    /// or waits until the key expires.
+    /// A note expires after ten times its value, unless a client renews it. **A wrong value can still do harm** after a
+    /// majority of the nodes has restarted empty, if a client with that value is the first to connect. Its note is at the
+    /// restarted nodes then, and these are a majority. So all other clients get [`Error::Config`] until an operator stops
+    /// that client, and deletes the key or waits until the key expires. If that value is shorter, and the client was built
+    /// by [`build_unchecked`](Self::build_unchecked) or while the other nodes were down, it may also be granted a lock that
+    /// another client still holds.
     ///
     /// With zero, a node votes at once, and leases are not limited. That is safe only if no node ever loses a write, as
-    /// with `appendfsync always`, and for tests. A client with zero writes no note. But it refuses a node that has one.
+    /// with `appendfsync always`, and for tests. A client with zero writes no note. It refuses a node that has one, but if
+    /// it comes first, neither client finds the other.
     ///
     /// # Example
     ///

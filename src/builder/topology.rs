@@ -141,8 +141,8 @@ impl LockManager {
     /// # The first start
     ///
     /// A node cannot tell its first start from a restart without data. So a fresh quorum grants no lock for the
-    /// `restart_delay`, which is 60 s by default: calls return [`Error::NoQuorum`]. For a first start, start the nodes a
-    /// minute before the clients. Or have the calls wait by
+    /// `restart_delay`, which is 60 s by default: calls return [`Error::NoQuorum`]. For a first start, start the nodes
+    /// 65 s before the clients: the clocks may differ, and a node counts whole seconds. Or have the calls wait by
     /// [`wait_through_outages`](Builder::wait_through_outages), with an [`outage_limit`](Builder::outage_limit) of two
     /// minutes. For tests, set `restart_delay(Duration::ZERO)`.
     ///

@@ -178,7 +178,7 @@ pub(crate) struct EndedOwner {
     pub(crate) ended: Option<Ended>,
 }
 
-/// Who has the lock after a take-over has ended an owner.
+/// The owner that has the lock after a take-over has ended another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     /// Nobody.

@@ -4,10 +4,10 @@
 -- | --- | --- | --- |
 -- | has asked within its pickup window | awake | gives it its turn |
 -- | was silent for longer: its process hangs, or is gone | silent | passes it over: it keeps its place and its record |
--- | was silent for its life, or has no subscriber | gone | drops it |
+-- | was silent for its life, or for longer than its pickup window and has no subscriber | gone | drops it |
 --
 -- So a waiter that only stalled keeps its place, and all waiters that hang cost the others one pickup window together. One
--- script passes over at most MOST_PASSED waiters. If it finds none that is awake, its caller gets the lock.
+-- script passes over at most MOST_PASSED waiters. If it finds none that is awake, nobody is chosen.
 local MOST_PASSED = 64
 
 local function now_ms()

@@ -39,7 +39,7 @@ use os::{Os, OsLimit, TOLERANCE, is_timeout};
 /// The longest answer, in bytes. A page of 200 locks has about 50,000. An answer takes up to 20 times as much memory
 /// after it is read, if it consists of the smallest values.
 const LONGEST_ANSWER: usize = 8 << 20;
-/// After 20 s without a byte, the system sends a probe every 4 s. So a router does not forget the connection. After nine
+/// After 20 s without a byte, the system sends a probe every 4 s. So few routers forget the connection. After nine
 /// probes without an answer, which most systems send, the connection has ended: within a minute.
 const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
     .with_time(Duration::from_secs(20))
