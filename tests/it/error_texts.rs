@@ -9,8 +9,8 @@ use std::time::Duration;
 use leasehold::{Builder, Cancel, Claim, Error, ErrorKind, LockManager, Result};
 
 use crate::support::{
-    Answer, Hostile, Kind, Nodes, Server, at_last, build, hasty, manager, ms, patient, secs,
-    to_scripts, unused_url, wait_until,
+    Answer, Hostile, Kind, Nodes, Server, at_last, build, cannot_show, hasty, manager, ms, patient,
+    secs, to_scripts, unused_url, wait_until,
 };
 
 /// The errors so far, each with its origin and its text.
@@ -98,6 +98,9 @@ fn every_error_has_its_reviewed_text() {
         ErrorKind::Protocol,
     ] {
         assert!(texts.kinds.contains(&kind), "{kind} was not met");
+    }
+    if cannot_show("the server's errors in scripts have other words there") {
+        return;
     }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/error_texts.txt");
     if std::env::var_os("LEASEHOLD_WRITE_TEXTS").is_some() {

@@ -236,11 +236,12 @@ fn hint(who: usize) -> (String, String) {
 /// Returns the code of an error. Redis before 7 puts it behind other words: `ERR … @user_script:1: -OOM command …`.
 fn code(reply: RedisResult<Value>) -> String {
     let error = reply.expect_err("an error");
-    let words = error.detail().unwrap_or_default();
+    let (code, detail) = (error.code(), error.detail());
+    let words = [code, detail].map(Option::unwrap_or_default).join(" ");
     let in_script = words.rsplit_once("@user_script:");
     let in_script = in_script.and_then(|(_, rest)| rest.split_once(": "));
     let own = in_script.and_then(|(_, own)| own.trim_start_matches('-').split(' ').next());
-    own.or(error.code()).expect("it has a code").to_owned()
+    own.or(code).expect("it has a code").to_owned()
 }
 
 /// Runs random histories on one server, which is emptied before each.

@@ -341,11 +341,7 @@ impl Model {
         prop_assert_eq!(records, waiting.into_iter().collect());
 
         let keys = [name, &*fence, &queue, &waiters];
-        let mut expiry = redis::pipe();
-        for key in keys {
-            expiry.pexpire_time(key);
-        }
-        let expiry: Vec<i64> = expiry.query(&mut redis.0).expect("Redis replies");
+        let expiry = keys.map(|key| redis.expiry(key));
         // The reply is -1 for a key without expiry, and -2 without the key.
         prop_assert!(!expiry.contains(&-1), "{:?} expire at {:?}", keys, expiry);
         let kept_until = (self.record / 1_000 + MEMORY).cast_signed() - ROUNDING;
