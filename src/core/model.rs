@@ -3,9 +3,9 @@
 //! A process may stop between a message and its use.
 //!
 //! The server may fail over to a replica that lags, and the requests that are under way are lost. Then each process repeats
-//! the ends of its owners, and the holder renews its lease. No history has a failover that takes the lock from its holder
-//! by itself: one that loses a grant of the free lock, a hand-over whose reply was lost, or the end of an uncertain owner.
-//! None has one while the withdrawals of an uncertain owner are repeated.
+//! the ends of its owners, and the holder renews its lease. In a history, no failover loses a grant of the free lock, a
+//! hand-over whose reply was lost, or the end of an uncertain owner: such a failover itself ends the lease of the holder.
+//! None comes while the withdrawals of an uncertain owner are repeated.
 //!
 //! At all times, at most one process may hold the lock by its own clock, and fences must rise. Each random history ends
 //! with a time without faults. Then each process must be served once more, and nothing may be left in Redis.

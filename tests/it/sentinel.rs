@@ -251,7 +251,7 @@ fn a_take_over_that_the_new_master_lacks_frees_no_lock() {
 /// Five processes always want one lock, so that each release hands it over. Each failover loses the last of these
 /// hand-overs, while the last holder works on. Nobody else may get the lock then.
 ///
-/// A failover takes a lock away by itself if the key on a replica has expired, or is about to. Its holder is told.
+/// If the key on a replica has expired, or will expire soon, the failover itself ends the lease. Its guard reads lost then.
 fn hand_overs_that_are_lost_make_no_second_holder(failovers: u32, seed: u64) {
     const PROCESSES: usize = 5;
     let set = Sentinels::with(SetOptions {
@@ -278,6 +278,7 @@ fn hand_overs_that_are_lost_make_no_second_holder(failovers: u32, seed: u64) {
                 holders.push(Arc::clone(&guard));
             }
             grants.fetch_add(1, SeqCst);
+            // The test needs time to pass: a turn takes this long.
             thread::sleep(ms(2));
             while holds_on.load(SeqCst) && guard.state() != LeaseState::Lost {
                 thread::sleep(ms(2));
@@ -308,12 +309,13 @@ fn hand_overs_that_are_lost_make_no_second_holder(failovers: u32, seed: u64) {
                 holds_on.store(true, SeqCst);
                 wait_until("one holds on", || {
                     let before = grants.load(SeqCst);
+                    // Time itself is what is looked at: for this long nobody gets the lock.
                     thread::sleep(ms(50));
                     let is_held = !holders.lock().expect("no panic").is_empty();
                     grants.load(SeqCst) == before && is_held
                 });
             });
-            // Time for a second holder.
+            // The test needs time to pass: a second holder would come now.
             thread::sleep(secs(3));
             holds_on.store(false, SeqCst);
             let found = std::mem::take(&mut *overlaps.lock().expect("no panic"));
@@ -345,7 +347,7 @@ fn hand_overs_that_a_failover_loses_make_no_second_holder() {
 }
 
 #[test]
-#[ignore = "it takes half an hour: run it by its name"]
+#[ignore = "it takes more than an hour: .ci/long runs it"]
 fn hand_overs_that_200_failovers_lose_make_no_second_holder() {
     hand_overs_that_are_lost_make_no_second_holder(200, 36);
 }

@@ -364,8 +364,8 @@ impl RenewalState {
         timer_key
     }
 
-    /// Puts some ends that are to be repeated after a failover into the timer queue, unless a task is due. Returns their
-    /// number, and whether an end was forgotten.
+    /// Puts some ends that this thread must repeat after a failover into the timer queue, unless a task is due. Returns
+    /// their number, and whether an end was forgotten.
     fn repeat_endings(&mut self, client: &Arc<Client>, now: Time) -> (usize, bool) {
         if self.release_tasks.next().is_some_and(|due| due <= now) {
             return (0, false);

@@ -84,7 +84,7 @@ fn the_leases_of_other_masters_are_renewed_if_one_hangs() {
 /// Kills the master of a name. Its replica lacks all that `act` writes. Blocks until the replica is the master.
 fn fail_over_without<T>(cluster: &Cluster, name: &str, act: impl FnOnce(&Server) -> T) -> T {
     let (master, replica) = cluster.owner(name);
-    // WAIT counts the writes of its own connection.
+    // WAIT counts only the writes of the connection that sends it.
     let raw = master.raw();
     let _: i64 = raw.ask(&["INCR", &format!("{{{name}}}written")]);
     let replicas: u32 = raw.ask(&["WAIT", "1", "0"]);

@@ -178,7 +178,7 @@ impl Sentinels {
     #[track_caller]
     pub(crate) fn wait_until_replicated(&self) {
         let master = self.master().raw();
-        // WAIT counts the writes of its own connection.
+        // WAIT counts only the writes of the connection that sends it.
         let _: i64 = master.ask(&["INCR", "written"]);
         let replicas: usize = master.ask(&["WAIT", "2", "0"]);
         assert_eq!(replicas, REPLICAS);
