@@ -180,7 +180,7 @@ impl Builder {
     /// 3. Delete the key at each node.
     /// 4. Start the clients with the new value.
     ///
-    /// A note expires after ten times its value, unless a client renews it. **A wrong value can still do harm** after a
+    /// A note expires after ten times its value, or ten minutes for zero, unless a client renews it. **A wrong value can still do harm** after a
     /// majority of the nodes has restarted empty, if a client with that value is the first to connect. Its note is at the
     /// restarted nodes then, and these are a majority. So all other clients get [`Error::Config`] until an operator stops
     /// that client, and deletes the key or waits until the key expires. That client may also be granted a lock that another
@@ -188,8 +188,7 @@ impl Builder {
     /// the other nodes were down.
     ///
     /// With zero, a node votes at once, and leases are not limited. That is safe only if no node ever loses a write, as
-    /// with `appendfsync always`, and for tests. A client with zero writes no note. It refuses a node that has one, but if
-    /// it comes first, neither client finds the other.
+    /// with `appendfsync always`, and for tests.
     ///
     /// # Example
     ///

@@ -283,6 +283,38 @@ fn managers_of_different_delays_cannot_both_start() {
 }
 
 #[test]
+fn a_delay_of_zero_is_noted_too() {
+    let nodes = Nodes::start(3);
+    let zero = build(nodes.builder());
+    for node in nodes.raws() {
+        assert_eq!(node.ask::<String>(&["GET", NOTE]), "0");
+        assert!(node.ttl(NOTE) > Some(secs(500)), "{:?}", node.ttl(NOTE));
+    }
+    let reason = is_another_delay(delayed(&nodes, secs(60)).build());
+    assert!(reason.contains("use 0ns"), "{reason}");
+    drop(zero.lock("n").expect("its nodes vote at once"));
+}
+
+/// A node that is full grants nothing. But leases there are renewed, also on a new connection that finds no note.
+#[test]
+fn a_full_node_without_a_note_renews() {
+    let nodes = Nodes::start(3);
+    let locks = build(nodes.builder());
+    let guard = locked_on_all(&nodes, &locks.mutex("n").lease(secs(60)).renew(false));
+    for node in nodes.raws() {
+        let () = node.ask(&["DEL", NOTE]);
+        let () = node.ask(&["CONFIG", "SET", "maxmemory", "1"]);
+        let () = node.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
+    }
+    guard.extend(secs(90)).expect("the nodes renew");
+    for node in nodes.raws() {
+        assert!(node.ttl("n") > Some(secs(60)), "{:?}", node.ttl("n"));
+        assert!(!node.exists(NOTE));
+    }
+    assert!(locks.try_lock("m").is_err_and(|error| is_unreachable(&error)));
+}
+
+#[test]
 fn a_process_renews_its_note_and_compares_it_again() {
     let nodes = Nodes::start(3);
     let locks = settled(&nodes, secs(1));

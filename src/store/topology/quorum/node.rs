@@ -26,7 +26,9 @@
 //! 3. After five times 60 s, A connects again before its next request to the node. That renews the note, or finds that
 //!    the note has changed. So the note lives longer than each lease of A.
 //!
-//! A process with a `restart_delay` of zero sets no note. If it finds one, it does as B does.
+//! A note of zero lives for ten minutes, and is renewed after five.
+//!
+//! A node without memory for a note is asked as if it had one: it grants nothing, but it renews leases.
 
 use std::time::Duration;
 

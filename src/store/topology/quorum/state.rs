@@ -19,8 +19,12 @@ use crate::store::topology::quorum::node::QuorumNode;
 use crate::store::topology::quorum::votes::Votes;
 use crate::sync::{Arc, Mutex, Weak};
 
-/// For how many restart delays a node keeps the note about it.
-const NOTE_KEPT_FOR: u32 = 10;
+/// How often the note about the restart delay is renewed, in restart delays.
+const NOTE_RENEWED_AFTER: u32 = 5;
+/// For how long a node keeps the note, in times after which it is renewed.
+const NOTE_KEPT_FOR: u32 = 2;
+/// How often a note of zero is renewed.
+const ZERO_RENEWED_AFTER: Duration = Duration::from_secs(300);
 
 /// The state that all connections of a quorum share.
 pub(super) struct QuorumState {
@@ -197,7 +201,7 @@ impl QuorumState {
 
     /// Returns the command that notes the restart delay at a node: see the section on it in [`super::node`].
     pub(super) fn note_restart_delay(&self) -> Command {
-        let kept = self.restart_delay * NOTE_KEPT_FOR;
+        let kept = self.note_renewed_after() * NOTE_KEPT_FOR;
         script::quorum::note_restart_delay(&self.delay_key, self.restart_delay, kept)
     }
 
@@ -208,12 +212,12 @@ impl QuorumState {
         answer: Value,
     ) -> Result<(), Failure> {
         let node = &self.nodes[number];
+        let own_ms = ms_rounded_up(self.restart_delay);
         let noted_ms = match node.route.accepted(answer)? {
             Value::BulkString(ms) => String::from_utf8_lossy(&ms).parse().ok(),
-            // There is no note, and this process makes none.
-            _ => Some(0),
+            // The node has no memory for a note.
+            _ => Some(own_ms),
         };
-        let own_ms = ms_rounded_up(self.restart_delay);
         if noted_ms == Some(own_ms) {
             node.noted(SystemClock.now());
             return Ok(());
@@ -233,7 +237,14 @@ impl QuorumState {
 
     /// Returns whether the note at a node must be renewed, and compared again.
     pub(super) fn must_note_again(&self, number: usize) -> bool {
-        let every = self.restart_delay * (NOTE_KEPT_FOR / 2);
-        !every.is_zero() && SystemClock.now() >= self.nodes[number].noted_at() + every
+        SystemClock.now() >= self.nodes[number].noted_at() + self.note_renewed_after()
+    }
+
+    fn note_renewed_after(&self) -> Duration {
+        if self.restart_delay.is_zero() {
+            ZERO_RENEWED_AFTER
+        } else {
+            self.restart_delay * NOTE_RENEWED_AFTER
+        }
     }
 }
