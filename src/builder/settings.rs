@@ -171,9 +171,9 @@ impl Builder {
     /// because its fences may be ahead of its clock. Defaults to 60 s, whatever the lease. No effect on a single server.
     ///
     /// **All clients of a quorum need one value.** Each client notes its value at each node that has no note, in the key
-    /// `<prefix>leasehold:restart_delay`. If a client finds another value, [`build`](Self::build) returns
-    /// [`Error::Config`]. A client that runs leaves such a node out. If no majority is left, its calls return
-    /// [`Error::Config`]. To change the value:
+    /// `<prefix>leasehold:restart_delay`. If a client finds another value at any node, [`build`](Self::build) returns
+    /// [`Error::Config`]. After [`build_unchecked`](Self::build_unchecked) the first call does. A client that runs leaves
+    /// such a node out. If no majority is left, its calls return [`Error::Config`]. To change the value:
     ///
     /// 1. Stop all clients.
     /// 2. Wait for the longer of the old and the new value.
@@ -184,8 +184,7 @@ impl Builder {
     /// majority of the nodes has restarted empty, if a client with that value is the first to connect. Its note is at the
     /// restarted nodes then, and these are a majority. So all other clients get [`Error::Config`] until an operator stops
     /// that client, and deletes the key or waits until the key expires. That client may also be granted a lock that another
-    /// client still holds: if its value is shorter, and it was built by [`build_unchecked`](Self::build_unchecked) or while
-    /// the other nodes were down.
+    /// client still holds, if its value is shorter and the other nodes are down.
     ///
     /// With zero, a node votes at once, and leases are not limited. That is safe only if no node ever loses a write, as
     /// with `appendfsync always`, and for tests.

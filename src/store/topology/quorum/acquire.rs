@@ -58,6 +58,7 @@ impl QuorumCall<'_> {
         ask: &Ask,
         former: Option<&OwnerRelease<'_>>,
     ) -> Result<Reply, Failure> {
+        self.check_once()?;
         let (sent, state) = (SystemClock.now(), self.state);
         let mut ballot = Ballot::new(state, lock, ask);
         let was_writer =

@@ -18,6 +18,7 @@ use crate::sync::Arc;
 impl QuorumCall<'_> {
     /// Adopts a mutex: the table at the top.
     pub(super) fn adopt(&mut self, key: &LockKey, adopt: &Adopt) -> Result<Reply, Failure> {
+        self.check_once()?;
         let (sent, state) = (SystemClock.now(), self.state);
         let target = Target::from(key.clone());
         let lock = LockId {

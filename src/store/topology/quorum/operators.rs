@@ -10,15 +10,16 @@
 
 use redis::Value;
 
-use crate::error::{Failure, FailureKind};
+use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{Cursor, Gone, Reply, Request, Seen};
 use crate::name::LockKey;
 use crate::script::{self, Command};
 use crate::store::topology::quorum::round::{Enough, QuorumCall, Recipients};
-use crate::sync::Arc;
+use crate::sync::{Arc, Ordering};
 
 impl QuorumCall<'_> {
-    /// Asks every node whether it answers. Returns an error unless a majority does.
+    /// Asks every node whether it answers. Returns an error unless a majority does, and if the settings are wrong for any
+    /// node.
     pub(super) fn ping(&mut self) -> Result<Reply, Failure> {
         let (state, ping) = (self.state, [Command::new("PING")]);
         let mut failures = vec![None; self.connections.len()];
@@ -38,10 +39,21 @@ impl QuorumCall<'_> {
         if let Some(failure) = failures.iter().flatten().find(is_of_settings) {
             return Err(failure.clone());
         }
-        if answered >= state.needed {
-            return Ok(Reply::Pong);
+        if answered < state.needed {
+            return Err(state.no_quorum(answered, failures));
         }
-        Err(state.no_quorum(answered, failures))
+        state.is_checked.store(true, Ordering::Relaxed);
+        Ok(Reply::Pong)
+    }
+
+    /// Does the same, unless it was done before: a manager may have been built without it. Each request that may grant a
+    /// lock comes after this.
+    pub(super) fn check_once(&mut self) -> Result<(), Failure> {
+        if self.state.is_checked.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let checked = self.ping().map(drop);
+        checked.map_err(|failure| failure.with(Outcome::NotExecuted))
     }
 
     /// Sends the same request to every node, and gives each reply to `heard`, in the order of the nodes. Returns how many nodes have replied, and

@@ -17,7 +17,7 @@ use crate::store::server::refusal::refusal;
 use crate::store::server::route::route;
 use crate::store::topology::quorum::node::QuorumNode;
 use crate::store::topology::quorum::votes::Votes;
-use crate::sync::{Arc, Mutex, Weak};
+use crate::sync::{Arc, AtomicBool, Mutex, Weak};
 
 /// How often the note about the restart delay is renewed, in restart delays.
 const NOTE_RENEWED_AFTER: u32 = 5;
@@ -37,6 +37,8 @@ pub(super) struct QuorumState {
     delay_key: String,
     pub(super) script_settings: Arc<ScriptSettings>,
     pub(super) votes: Votes,
+    /// Whether a majority of the nodes has answered once, and no node was found for which the settings are wrong.
+    pub(super) is_checked: AtomicBool,
     /// Held while a node's server is compared with those of the other nodes.
     identifying: Mutex<()>,
     pub(super) background: ScheduledThreadPool,
@@ -70,6 +72,7 @@ impl QuorumState {
             delay_key: [&settings.prefix, RESTART_DELAY].concat(),
             script_settings,
             votes: Votes::new(longest_lease),
+            is_checked: AtomicBool::new(false),
             identifying: Mutex::new(()),
             background,
             weak_self: weak_self.clone(),
