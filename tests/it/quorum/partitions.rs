@@ -39,8 +39,10 @@ impl Proxied {
         let urls: Vec<_> = proxies.iter().map(Proxy::url).collect();
         let builder = patient(&urls.join(" ")).node_timeout(secs(2)).lease(LONG);
         let locks = set(builder).build_unchecked().expect("good settings");
-        // On a busy machine the first connections may take longer than a request may.
-        wait_until("a majority answers", || locks.inspect("n").is_ok());
+        // On a busy machine the first connections may take longer than a request may. The first lock also checks all nodes.
+        wait_until("a majority grants a lock", || {
+            locks.lock("first").map(drop).is_ok()
+        });
         Self { locks, proxies }
     }
 
@@ -262,7 +264,9 @@ fn a_release_is_repeated_for_as_long_as_an_extension_without_an_answer_may_last(
 fn an_adoption_that_fails_leaves_the_lock_taken() {
     let nodes = Nodes::start(5);
     let one = Proxied::new(&nodes);
-    let claim = locked_on_all(&nodes, &nodes.manager().mutex("n")).detach();
+    // On a busy machine the test may take longer than the default lease.
+    let mutex = nodes.manager().mutex("n").lease(secs(600));
+    let claim = locked_on_all(&nodes, &mutex).detach();
     one.cut(&[0, 1, 2], Fault::LoseAnswers);
     let (locks, claimed) = (one.locks.clone(), claim.clone());
     let adopting = task(move || locks.adopt(&claimed));
