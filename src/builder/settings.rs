@@ -172,21 +172,23 @@ impl Builder {
     ///
     /// **All clients of a quorum need one value.** Each client notes its value at each node that has no note, in the key
     /// `<prefix>leasehold:restart_delay`. If a client finds another value at any node, [`build`](Self::build) returns
-    /// [`Error::Config`]. After [`build_unchecked`](Self::build_unchecked) the first call does. A client that runs leaves
-    /// such a node out. If no majority is left, its calls return [`Error::Config`]. To change the value:
+    /// [`Error::Config`]. After [`build_unchecked`](Self::build_unchecked) the first call that asks for a lock does. A
+    /// client that runs leaves such a node out. If no majority is left, its calls return [`Error::Config`]. To change the
+    /// value:
     ///
     /// 1. Stop all clients.
     /// 2. Wait for the longer of the old and the new value.
     /// 3. Delete the key at each node.
     /// 4. Start the clients with the new value.
     ///
-    /// A note expires after ten times its value, or ten minutes for zero, unless a client renews it. **A wrong value can still do harm** after a
-    /// majority of the nodes has restarted empty, if a client with that value is the first to connect. Its note is at the
-    /// restarted nodes then, and these are a majority. So all other clients get [`Error::Config`] until an operator stops
-    /// that client, and deletes the key or waits until the key expires. That client may also be granted a lock that another
-    /// client still holds, if its value is shorter and the other nodes are down.
+    /// A note expires after ten times its value, or ten minutes for zero, unless a client renews it. **A wrong value can
+    /// still do harm** after a majority of the nodes has restarted empty, if a client with that value is the first to
+    /// connect. Its note is at the restarted nodes then, and these are a majority. So all other clients get
+    /// [`Error::Config`] until an operator stops that client, and deletes the key or waits until the key expires. That
+    /// client may also be granted a lock that another client still holds, if its value is shorter and the other nodes are
+    /// down, or do not answer in time.
     ///
-    /// With zero, a node votes at once, and leases are not limited. That is safe only if no node ever loses a write, as
+    /// With zero, a node votes at once, and leases are not limited. A lease may outlive the note. That is safe only if no node ever loses a write, as
     /// with `appendfsync always`, and for tests.
     ///
     /// # Example
@@ -350,7 +352,8 @@ impl Builder {
         Ok(manager)
     }
 
-    /// Checks the settings and returns the manager, without a connection. The first call that needs one connects.
+    /// Checks the settings and returns the manager, without a connection. The first call that needs one connects. On a
+    /// quorum, the first call that asks for a lock also checks what [`build`](Self::build) checks of the nodes.
     /// Blocks for at most 10 s until the thread of the connection pool runs, which takes long only on a busy machine.
     ///
     /// # Errors

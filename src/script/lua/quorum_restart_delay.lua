@@ -10,7 +10,7 @@ if not noted then
   if not set.err then
     return ARGV[1]
   end
-  if string.find(set.err, 'OOM', 1, true) then
+  if string.find(set.err, 'OOM command not allowed', 1, true) then
     return false
   end
   return set

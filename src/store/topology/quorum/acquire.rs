@@ -164,7 +164,7 @@ impl<'a> Ballot<'a> {
             .iter()
             .map(NodeConnection::closings)
             .collect();
-        call.round(Recipients::Voters, commands, &mut |number, answer| {
+        call.round(Recipients::Granters, commands, &mut |number, answer| {
             match answer {
                 Ok(value) if is_of_former[number] => {
                     is_of_former[number] = false;

@@ -45,7 +45,7 @@ impl QuorumCall<'_> {
         let (mut adopted, mut gone, mut why) = (0, 0, Gone::Removed);
         ballot.is_unanswered.fill(true);
         let commands = |_| Some(&command[..]);
-        self.round(Recipients::Voters, commands, &mut |number, answer| {
+        self.round(Recipients::Granters, commands, &mut |number, answer| {
             let is_unsent = |failure: &Failure| failure.outcome == Outcome::NotExecuted;
             ballot.is_unanswered[number] = matches!(&answer, Err(failure) if !is_unsent(failure));
             match answer.map(|value| (node_request::adopted(lock, adopt.fencing, &value), value)) {

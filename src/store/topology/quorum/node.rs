@@ -27,9 +27,10 @@
 //! 3. After five times 60 s, A connects again before its next request to the node. That renews the note, or finds that
 //!    the note has changed. So the note lives longer than each lease of A.
 //!
-//! A note of zero lives for ten minutes, and is renewed after five.
+//! A note of zero lives for ten minutes, and is renewed after five. A lease of such a process may be longer.
 //!
-//! A node without memory for a note is asked as if it had one: it grants nothing, but it renews leases.
+//! A node without memory for a note is asked to renew and to release, but for no lock. Each second a process that asks
+//! for one tries to make the note.
 
 use std::time::Duration;
 
@@ -61,8 +62,10 @@ pub(super) struct QuorumNode {
     heard_at: AtomicU64,
     /// Since when the node may vote, in nanoseconds of the clock.
     may_vote_at: AtomicU64,
-    /// When the restart delay was last noted and compared, in nanoseconds of the clock.
-    noted_at: AtomicU64,
+    /// Whether the note was there when it was last compared, or could be made.
+    has_note: AtomicBool,
+    /// When the note must be renewed and compared again, in nanoseconds of the clock.
+    note_due_at: AtomicU64,
     state: Mutex<NodeState>,
 }
 
@@ -86,7 +89,8 @@ impl QuorumNode {
             late_until: AtomicU64::new(0),
             heard_at: AtomicU64::new(0),
             may_vote_at: AtomicU64::new(0),
-            noted_at: AtomicU64::new(0),
+            has_note: AtomicBool::new(false),
+            note_due_at: AtomicU64::new(0),
             state: Mutex::default(),
         }
     }
@@ -134,6 +138,22 @@ impl QuorumNode {
             "{}: {begun}, and may vote in {:.1?} (see `restart_delay`)",
             self.route.server.address,
             at.since(now)
+        );
+        Err(Failure::plain(
+            FailureKind::Unavailable,
+            Outcome::NotExecuted,
+            words,
+        ))
+    }
+
+    /// Returns the reason why the node must not grant a lock yet.
+    pub(super) fn check_may_grant(&self, now: Time) -> Result<(), Failure> {
+        if self.has_note() {
+            return self.check_may_vote(now);
+        }
+        let words = format!(
+            "{}: it has no memory for the note about `restart_delay`, and may not vote",
+            self.route.server.address
         );
         Err(Failure::plain(
             FailureKind::Unavailable,
@@ -217,14 +237,19 @@ impl QuorumNode {
         self.may_vote_at.store(at.as_nanos(), Ordering::Release);
     }
 
-    /// Notes that the restart delay was noted and compared.
-    pub(super) fn noted(&self, now: Time) {
-        self.noted_at.store(now.as_nanos(), Ordering::Release);
+    /// Notes that the note was found not to differ. Without memory the node may have none. It is due again at this time.
+    pub(super) fn compared(&self, has_note: bool, due_at: Time) {
+        self.has_note.store(has_note, Ordering::Release);
+        self.note_due_at.store(due_at.as_nanos(), Ordering::Release);
     }
 
-    /// Returns when the restart delay was last noted and compared.
-    pub(super) fn noted_at(&self) -> Time {
-        Time::from_nanos(self.noted_at.load(Ordering::Acquire))
+    pub(super) fn has_note(&self) -> bool {
+        self.has_note.load(Ordering::Acquire)
+    }
+
+    /// Returns when the note must be renewed and compared again.
+    pub(super) fn note_due_at(&self) -> Time {
+        Time::from_nanos(self.note_due_at.load(Ordering::Acquire))
     }
 
     /// Returns whether this node was last seen to be the process with this `run_id`.

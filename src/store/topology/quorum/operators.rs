@@ -8,12 +8,15 @@
 //!
 //! Inspecting and scanning need a majority of the nodes. With fewer, nobody could tell whether a lock is held.
 
+use std::time::Instant;
+
 use redis::Value;
 
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{Cursor, Gone, Reply, Request, Seen};
 use crate::name::LockKey;
 use crate::script::{self, Command};
+use crate::store::topology::quorum::node::QuorumNode;
 use crate::store::topology::quorum::round::{Enough, QuorumCall, Recipients};
 use crate::sync::{Arc, Ordering};
 
@@ -42,18 +45,25 @@ impl QuorumCall<'_> {
         if answered < state.needed {
             return Err(state.no_quorum(answered, failures));
         }
-        state.is_checked.store(true, Ordering::Relaxed);
+        let is_checked = |node: &QuorumNode| node.has_note() || !node.is_up();
+        if state.nodes.iter().all(is_checked) {
+            state.is_checked.store(true, Ordering::Relaxed);
+        }
         Ok(Reply::Pong)
     }
 
-    /// Does the same, unless it was done before: a manager may have been built without it. Each request that may grant a
-    /// lock comes after this.
+    /// Pings once, before the first request that may grant a lock: the manager may have been built without it. Goes on
+    /// with each such request until each node was compared or is down.
     pub(super) fn check_once(&mut self) -> Result<(), Failure> {
         if self.state.is_checked.load(Ordering::Relaxed) {
             return Ok(());
         }
         let checked = self.ping().map(drop);
-        checked.map_err(|failure| failure.with(Outcome::NotExecuted))
+        checked.map_err(|failure| Failure {
+            outcome: Outcome::NotExecuted,
+            timed_out: failure.is_transient() && Instant::now() >= self.until,
+            ..failure
+        })
     }
 
     /// Sends the same request to every node, and gives each reply to `heard`, in the order of the nodes. Returns how many nodes have replied, and

@@ -42,6 +42,8 @@ pub(super) enum Recipients {
     All,
     /// The nodes that may vote.
     Voters,
+    /// The nodes that may vote for a new owner.
+    Granters,
     /// All, and the result is certain without them.
     Rest,
 }
@@ -100,7 +102,9 @@ impl<'a> QuorumCall<'a> {
         let left = self.until.saturating_duration_since(begun);
         let (node_timeout, grace) = (self.state.node_timeout, self.state.node_timeout / 4);
         let (enough, longest) = match recipients {
-            Recipients::All | Recipients::Voters => (Enough::No, node_timeout),
+            Recipients::All | Recipients::Voters | Recipients::Granters => {
+                (Enough::No, node_timeout)
+            }
             Recipients::Rest => (Enough::Certain, grace),
         };
         let mut gathering = Gathering {
@@ -137,8 +141,11 @@ impl<'a> QuorumCall<'a> {
         let ask = |connection: &mut NodeConnection, commands: &[Command]| {
             // Only a new connection shows that the node has restarted.
             let asked = connection.connect(until).and_then(|()| {
-                if recipients == Recipients::Voters {
-                    connection.node().check_may_vote(SystemClock.now())?;
+                let (node, now) = (connection.node(), SystemClock.now());
+                match recipients {
+                    Recipients::Voters => node.check_may_vote(now)?,
+                    Recipients::Granters => node.check_may_grant(now)?,
+                    Recipients::All | Recipients::Rest => {}
                 }
                 connection.send(commands)
             });

@@ -19,12 +19,14 @@ use crate::store::topology::quorum::node::QuorumNode;
 use crate::store::topology::quorum::votes::Votes;
 use crate::sync::{Arc, AtomicBool, Mutex, Weak};
 
-/// How often the note about the restart delay is renewed, in restart delays.
+/// The time after which the note about the restart delay is renewed is so many restart delays long.
 const NOTE_RENEWED_AFTER: u32 = 5;
-/// For how long a node keeps the note, in times after which it is renewed.
-const NOTE_KEPT_FOR: u32 = 2;
-/// How often a note of zero is renewed.
+/// The same time for a note of zero.
 const ZERO_RENEWED_AFTER: Duration = Duration::from_secs(300);
+/// A node keeps the note for so many times that time.
+const NOTE_KEPT_FOR: u32 = 2;
+/// The time after which it is tried again to make a note at a node that had no memory for one.
+const NOTE_TRIED_AFTER: Duration = Duration::from_secs(1);
 
 /// The state that all connections of a quorum share.
 pub(super) struct QuorumState {
@@ -37,7 +39,7 @@ pub(super) struct QuorumState {
     delay_key: String,
     pub(super) script_settings: Arc<ScriptSettings>,
     pub(super) votes: Votes,
-    /// Whether a majority of the nodes has answered once, and no node was found for which the settings are wrong.
+    /// Whether a majority of the nodes has answered once, and the settings are right for each node that is not down.
     pub(super) is_checked: AtomicBool,
     /// Held while a node's server is compared with those of the other nodes.
     identifying: Mutex<()>,
@@ -215,14 +217,16 @@ impl QuorumState {
         answer: Value,
     ) -> Result<(), Failure> {
         let node = &self.nodes[number];
-        let own_ms = ms_rounded_up(self.restart_delay);
-        let noted_ms = match node.route.accepted(answer)? {
+        let noted_ms: Option<u64> = match node.route.accepted(answer)? {
             Value::BulkString(ms) => String::from_utf8_lossy(&ms).parse().ok(),
-            // The node has no memory for a note.
-            _ => Some(own_ms),
+            Value::Nil => {
+                node.compared(false, SystemClock.now() + NOTE_TRIED_AFTER);
+                return Ok(());
+            }
+            _ => None,
         };
-        if noted_ms == Some(own_ms) {
-            node.noted(SystemClock.now());
+        if noted_ms == Some(ms_rounded_up(self.restart_delay)) {
+            node.compared(true, SystemClock.now() + self.note_renewed_after());
             return Ok(());
         }
         let others = noted_ms.map_or("another value".to_owned(), |noted_ms| {
@@ -240,7 +244,7 @@ impl QuorumState {
 
     /// Returns whether the note at a node must be renewed, and compared again.
     pub(super) fn must_note_again(&self, number: usize) -> bool {
-        SystemClock.now() >= self.nodes[number].noted_at() + self.note_renewed_after()
+        SystemClock.now() >= self.nodes[number].note_due_at()
     }
 
     fn note_renewed_after(&self) -> Duration {
