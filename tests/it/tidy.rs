@@ -501,8 +501,8 @@ fn missing_methods(tree: &Tree, page: &str) -> Vec<String> {
 /// The most lines outside of test code, of `src/` (`""`) and of folders in it. A change that needs more must say why a
 /// user wants it.
 const MOST_LINES: [(&str, usize); 4] = [
-    ("", 32_190),
-    ("store", 12_140),
+    ("", 32_220),
+    ("store", 12_190),
     ("engine", 6_640),
     ("lock", 1_600),
 ];

@@ -39,10 +39,10 @@ impl Proxied {
         let urls: Vec<_> = proxies.iter().map(Proxy::url).collect();
         let builder = patient(&urls.join(" ")).node_timeout(secs(2)).lease(LONG);
         let locks = set(builder).build_unchecked().expect("good settings");
-        // On a busy machine the first connections may take longer than a request may. The first lock also checks all nodes.
-        wait_until("a majority grants a lock", || {
-            locks.lock("first").map(drop).is_ok()
-        });
+        // On a busy machine the first connections may take longer than a request may. The first lock also checks all
+        // nodes. The renewal thread connects when it has a lease.
+        let first = locks.mutex("first").renew(false);
+        wait_until("a majority grants a lock", || first.lock().is_ok());
         Self { locks, proxies }
     }
 
