@@ -62,6 +62,8 @@ pub(crate) const fn ms_rounded_up(length: Duration) -> u64 {
 /// Returns this process's wall-clock time, in µs since 1970. Only fences depend on it.
 pub(crate) fn clock_us() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    #[cfg(feature = "testing")]
+    let since = since.map(|since| since + crate::added_time::added_here());
     since.map_or(1, |since| u64::try_from(since.as_micros()).unwrap_or(1))
 }
 
@@ -84,12 +86,15 @@ impl Clock for SystemClock {
         let id = rustix::time::ClockId::Monotonic;
         let now = rustix::time::clock_gettime(id);
         // Both fields are at least 0, because these clocks count from the start of the machine.
-        Time(
+        let now = Time(
             now.tv_sec
                 .unsigned_abs()
                 .saturating_mul(1_000_000_000)
                 .saturating_add(now.tv_nsec.unsigned_abs()),
-        )
+        );
+        #[cfg(feature = "testing")]
+        let now = now + crate::added_time::added_here();
+        now
     }
 }
 
@@ -97,7 +102,7 @@ impl Clock for SystemClock {
 /// trait object.
 pub(crate) enum EngineClock {
     System,
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     OfTest(crate::sync::Arc<dyn Clock>),
 }
 
@@ -106,7 +111,7 @@ impl Clock for EngineClock {
     fn now(&self) -> Time {
         match self {
             Self::System => SystemClock.now(),
-            #[cfg(test)]
+            #[cfg(any(test, feature = "testing"))]
             Self::OfTest(clock) => clock.now(),
         }
     }

@@ -221,6 +221,7 @@
 //!
 //! # Features
 //!
+//! * `testing`: a Redis in memory, so that the tests of a program need no server. See the module `testing`.
 //! * `tls`: `rediss://` URLs by rustls, with TLS 1.2 and 1.3. The trusted certificates are those that the system has at the
 //!   first connection. If the program has not installed a provider of cryptography, building a manager installs ring's.
 //!   If one side refuses the certificate of the other, the call returns [`Config`](Error::Config).
@@ -242,6 +243,8 @@
 //! [`on_lost`]: Lease::on_lost
 //! [`extend`]: Lease::extend
 
+#[cfg(feature = "testing")]
+mod added_time;
 mod admin;
 mod builder;
 mod cancel;
@@ -269,6 +272,10 @@ mod script;
 mod stats;
 mod store;
 mod sync;
+#[cfg(feature = "testing")]
+mod test_clock;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use admin::{Holder, Kind, LockInfo, Mode};
 pub use builder::{Builder, Endpoint};

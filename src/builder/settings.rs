@@ -352,6 +352,12 @@ impl Builder {
         Ok(manager)
     }
 
+    /// Has the manager read the clock of a test kit.
+    #[cfg(feature = "testing")]
+    pub(crate) fn on_test_clock(&mut self, clock: Arc<crate::test_clock::TestClock>) {
+        self.settings.test_clock = Some(clock);
+    }
+
     /// Checks the settings and returns the manager, without a connection. The first call that needs one connects. On a
     /// quorum, the first call that asks for a lock also checks what [`build`](Self::build) checks of the nodes.
     /// Blocks for at most 10 s until the thread of the connection pool runs, which takes long only on a busy machine.
@@ -372,12 +378,13 @@ impl Builder {
         let store = self.servers.store(&mut settings)?;
         #[cfg(feature = "tls")]
         crate::store::transport::tls::provide_crypto();
-        let engine = Engine::new(
-            settings,
-            store,
-            EngineClock::System,
-            Arc::new(SystemRng::new()),
-        );
+        let rng = Arc::new(SystemRng::new());
+        #[cfg(feature = "testing")]
+        if let Some(clock) = settings.test_clock.clone() {
+            let engine = Engine::on_test_clock(settings, store, &clock, rng);
+            return Ok(LockManager { engine });
+        }
+        let engine = Engine::new(settings, store, EngineClock::System, rng);
         Ok(LockManager { engine })
     }
 }

@@ -135,6 +135,9 @@ pub(crate) struct Settings {
     pub(crate) node_credentials: Option<(Option<String>, Secret)>,
     pub(crate) warn_after: Option<Duration>,
     pub(crate) listener: Option<SharedListener>,
+    /// The clock of the test kit.
+    #[cfg(feature = "testing")]
+    pub(crate) test_clock: Option<crate::sync::Arc<crate::test_clock::TestClock>>,
 }
 
 impl Default for Settings {
@@ -169,6 +172,8 @@ impl Default for Settings {
             node_credentials: None,
             warn_after: None,
             listener: None,
+            #[cfg(feature = "testing")]
+            test_clock: None,
         }
     }
 }

@@ -93,6 +93,8 @@ mod quantum;
 pub(crate) mod rate_limiter;
 mod release;
 pub(crate) mod renewal;
+#[cfg(feature = "testing")]
+mod test_clock;
 mod unsent_releases;
 mod wait;
 pub(crate) mod wakeup;
@@ -155,6 +157,23 @@ impl Engine {
         rng: Arc<dyn Rng>,
     ) -> Arc<Self> {
         Self::new(settings, store, EngineClock::OfTest(clock), rng)
+    }
+
+    /// Makes an engine that reads the clock of a test kit, and that the kit can wake.
+    #[cfg(feature = "testing")]
+    pub(crate) fn on_test_clock(
+        settings: Settings,
+        store: Arc<dyn Store>,
+        clock: &Arc<crate::test_clock::TestClock>,
+        rng: Arc<dyn Rng>,
+    ) -> Arc<Self> {
+        use crate::store::on_test_clock::StoreOnTestClock;
+        let store = Arc::new(StoreOnTestClock::new(store, Arc::clone(clock)));
+        let engine_clock = EngineClock::OfTest(Arc::clone(clock) as Arc<dyn crate::clock::Clock>);
+        let engine = Self::new(settings, store, engine_clock, rng);
+        let leases: crate::sync::Weak<Leases> = Arc::downgrade(&engine.leases);
+        clock.register(leases);
+        engine
     }
 
     /// Handles a message as the wakeup thread does.

@@ -27,7 +27,7 @@ use crate::engine::way_in::WayIn;
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
 use crate::random::Rng;
 use crate::store::LEAST;
-use crate::sync::{Arc, thread};
+use crate::sync::{self, Arc, thread};
 
 impl<'a> WayIn<'a> {
     /// Blocks until a signal comes, or the call must end. Breaks with the guard that another thread gave, or continues with
@@ -115,7 +115,7 @@ impl<'a> WayIn<'a> {
             }
             let left = until.since(self.client.now());
             if !left.is_zero() {
-                thread::park_timeout(left.min(LONGEST_SLEEP));
+                sync::park_timeout(left.min(LONGEST_SLEEP));
                 continue;
             }
             // 4. The time is over, or the manager was closed: leave the queue.

@@ -55,7 +55,7 @@ use crate::owner::ProcessTag;
 use crate::panics::survived;
 use crate::store::PubSubEvent;
 use crate::sync::{
-    Arc, AtomicBool, AtomicU8, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, Thread, Weak,
+    self, Arc, AtomicBool, AtomicU8, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, Thread, Weak,
     thread,
 };
 
@@ -424,7 +424,7 @@ impl Waker {
     /// one came.
     pub(super) fn wait(&self, limit: Duration) -> Option<Message> {
         if !self.sleeper.woken.load(Ordering::Acquire) && !limit.is_zero() {
-            thread::park_timeout(limit.min(LONGEST_SLEEP));
+            sync::park_timeout(limit.min(LONGEST_SLEEP));
         }
         self.sleeper.woken.store(false, Ordering::Release);
         self.sleeper.message.lock().take()

@@ -157,6 +157,21 @@ impl Watch {
         self.changed.notify_all();
     }
 
+    /// Wakes the thread, because a test has moved the clock.
+    #[cfg(feature = "testing")]
+    pub(super) fn look_at_the_clock(&self) {
+        // A thread that has looked and does not sleep yet holds the mutex.
+        drop(self.state.lock());
+        self.changed.notify_all();
+    }
+
+    /// Returns whether nothing is due.
+    #[cfg(feature = "testing")]
+    pub(super) fn is_at_rest(&self, now: Time) -> bool {
+        let state = self.state.lock();
+        state.next_due().is_none_or(|due| due > now)
+    }
+
     /// Wakes the thread if it sleeps past `due`.
     fn wake_for(&self, state: &mut WatchState, due: Time) {
         if state.timer.expect(due) {

@@ -28,7 +28,7 @@ use syntax::{Module, Source, Tree};
 fn layer(module: &str) -> Option<u32> {
     Some(match module {
         "error" | "name" | "owner" | "clock" | "process" | "sync" | "random" | "logging"
-        | "panics" => 1,
+        | "panics" | "added_time" | "test_clock" => 1,
         "config" | "event" | "stats" | "claim" | "cancel" | "message" => 2,
         "core" => 3,
         "script" => 4,
@@ -37,7 +37,7 @@ fn layer(module: &str) -> Option<u32> {
         "guard" => 7,
         "lock" => 8,
         "manager" | "builder" | "admin" => 9,
-        "fuzzing" => TOP_LAYER,
+        "fuzzing" | "testing" => TOP_LAYER,
         _ => return None,
     })
 }
@@ -501,19 +501,20 @@ fn missing_methods(tree: &Tree, page: &str) -> Vec<String> {
 /// The most lines outside of test code, of `src/` (`""`) and of folders in it. A change that needs more must say why a
 /// user wants it.
 const MOST_LINES: [(&str, usize); 4] = [
-    ("", 32_220),
-    ("store", 12_190),
-    ("engine", 6_640),
+    ("", 32_570),
+    ("store", 12_300),
+    ("engine", 6_710),
     ("lock", 1_600),
 ];
 const MOST_LINES_OF_LUA: usize = 2_240;
 
 #[test]
 fn lines_of_code_stay_within_their_limits() {
-    // The targets of the fuzzer are test code too.
+    // The targets of the fuzzer and the test kit are test code too.
     let code = || {
         let sources = TREE.sources().iter();
-        sources.filter(|source| source.module.first().is_none_or(|it| it != "fuzzing"))
+        let is_of_tests = |it: &String| it == "fuzzing" || it == "testing";
+        sources.filter(move |source| !source.module.first().is_some_and(is_of_tests))
     };
     for (folder, most) in MOST_LINES {
         let inside = code().filter(|source| {

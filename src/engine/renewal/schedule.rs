@@ -223,6 +223,25 @@ impl RenewalThread {
         self.wake_for(&mut state, wakes_at);
     }
 
+    /// Returns whether nothing is due, and the thread waits for no reply. `surplus` is when an answer without a request
+    /// was last seen: then all leases are due.
+    #[cfg(feature = "testing")]
+    pub(crate) fn is_at_rest(&self, now: Time, surplus: Time) -> bool {
+        let state = self.state.lock();
+        let nothing_is_due = state.next_due().is_none_or(|due| due > now);
+        let has_looked = surplus <= state.surplus_at.unwrap_or(Time::from_nanos(0));
+        let is_idle = state.busy_since.is_none() && nothing_is_due && has_looked;
+        is_idle || !state.timer.is_running()
+    }
+
+    /// Returns the length of the shortest lease that is renewed.
+    #[cfg(feature = "testing")]
+    pub(crate) fn shortest_lease(&self) -> Option<Duration> {
+        let state = self.state.lock();
+        let leases = state.leases.iter();
+        leases.map(|(_, lease)| lease.confirmed_length()).min()
+    }
+
     /// Returns whether a lease that is due now would be renewed at once, as far as this process knows.
     pub(crate) fn is_ready(&self, now: Time) -> bool {
         let state = self.state.lock();

@@ -1,0 +1,334 @@
+//! The keys of one database: what they hold, and when they expire.
+//!
+//! A key expires in the millisecond after its last one. An expired key is deleted when a command comes upon it. Until then
+//! no command sees it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::arguments::{Arguments, CommandError, int};
+use super::glob;
+use super::resp::Resp;
+use super::sorted_set::SortedSet;
+
+/// What a key holds.
+#[derive(Clone, Debug)]
+pub(super) enum Stored {
+    String(Vec<u8>),
+    Hash(BTreeMap<Vec<u8>, Vec<u8>>),
+    List(VecDeque<Vec<u8>>),
+    SortedSet(SortedSet),
+}
+
+impl Stored {
+    /// Returns whether it is a collection without any element: such a key is deleted.
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::String(_) => false,
+            Self::Hash(fields) => fields.is_empty(),
+            Self::List(elements) => elements.is_empty(),
+            Self::SortedSet(members) => members.is_empty(),
+        }
+    }
+
+    fn type_name(&self) -> &'static str {
+        match self {
+            Self::String(_) => "string",
+            Self::Hash(_) => "hash",
+            Self::List(_) => "list",
+            Self::SortedSet(_) => "zset",
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct StoredKey {
+    value: Stored,
+    /// When it expires, in ms since 1970.
+    expires_at: Option<i64>,
+}
+
+/// The keys of one database.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Keyspace {
+    keys: BTreeMap<Vec<u8>, StoredKey>,
+    /// The server's time, in ms since 1970.
+    pub(super) now: i64,
+    /// The last keys of the pages that scans have had, by the cursor of the next page.
+    pages: BTreeMap<u64, Vec<u8>>,
+    next_cursor: u64,
+}
+
+/// How many scans may be under way. The page of an older one begins anew.
+const MOST_PAGES: usize = 1_000;
+
+impl Keyspace {
+    /// Returns what a key holds.
+    pub(super) fn get(&mut self, key: &[u8]) -> Option<&mut Stored> {
+        self.drop_if_expired(key);
+        self.keys.get_mut(key).map(|stored| &mut stored.value)
+    }
+
+    fn drop_if_expired(&mut self, key: &[u8]) {
+        let expires_at = self.keys.get(key).and_then(|stored| stored.expires_at);
+        if expires_at.is_some_and(|at| at < self.now) {
+            self.keys.remove(key);
+        }
+    }
+
+    /// Returns the value of one type that a key holds.
+    ///
+    /// # Errors
+    ///
+    /// The key holds another type.
+    pub(super) fn get_as<'k, T>(
+        &'k mut self,
+        key: &[u8],
+        of_type: impl FnOnce(&'k mut Stored) -> Option<T>,
+    ) -> Result<Option<T>, CommandError> {
+        let Some(stored) = self.get(key) else {
+            return Ok(None);
+        };
+        of_type(stored)
+            .map(Some)
+            .ok_or_else(CommandError::wrong_type)
+    }
+
+    /// Returns the value of one type that a key holds. Without a key, makes one that holds `new`.
+    pub(super) fn get_or_insert<'k, T>(
+        &'k mut self,
+        key: &[u8],
+        new: impl FnOnce() -> Stored,
+        of_type: impl FnOnce(&'k mut Stored) -> Option<T>,
+    ) -> Result<T, CommandError> {
+        self.drop_if_expired(key);
+        let stored = self.keys.entry(key.to_vec()).or_insert_with(|| StoredKey {
+            value: new(),
+            expires_at: None,
+        });
+        of_type(&mut stored.value).ok_or_else(CommandError::wrong_type)
+    }
+
+    /// Sets what a key holds, and when it expires.
+    pub(super) fn set(&mut self, key: &[u8], value: Stored, expires_at: Option<i64>) {
+        self.keys
+            .insert(key.to_vec(), StoredKey { value, expires_at });
+    }
+
+    pub(super) fn remove(&mut self, key: &[u8]) -> bool {
+        self.drop_if_expired(key);
+        self.keys.remove(key).is_some()
+    }
+
+    /// Deletes a collection that has no element left.
+    pub(super) fn remove_if_empty(&mut self, key: &[u8]) {
+        if self
+            .keys
+            .get(key)
+            .is_some_and(|stored| stored.value.is_empty())
+        {
+            self.keys.remove(key);
+        }
+    }
+
+    pub(super) fn expires_at(&mut self, key: &[u8]) -> Option<i64> {
+        self.drop_if_expired(key);
+        self.keys.get(key)?.expires_at
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.keys.clear();
+    }
+
+    /// Returns the keys that have not expired.
+    pub(super) fn live_keys(&self) -> impl Iterator<Item = &Vec<u8>> {
+        let now = self.now;
+        self.keys
+            .iter()
+            .filter(move |(_, stored)| stored.expires_at.is_none_or(|at| at >= now))
+            .map(|(key, _)| key)
+    }
+}
+
+pub(super) fn del(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
+    let removed = arguments.from(1).iter().filter(|key| keys.remove(key));
+    Ok(Resp::count(removed.count()))
+}
+
+pub(super) fn exists(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
+    let found = arguments.from(1).iter();
+    let found = found.filter(|key| keys.get(key).is_some());
+    Ok(Resp::count(found.count()))
+}
+
+pub(super) fn type_of(
+    keys: &mut Keyspace,
+    arguments: &Arguments<'_>,
+) -> Result<Resp, CommandError> {
+    let stored = keys.get(arguments.get(1));
+    let name = stored.map_or("none", |stored| stored.type_name());
+    Ok(Resp::Status(name.into()))
+}
+
+pub(super) fn db_size(keys: &mut Keyspace, _: &Arguments<'_>) -> Result<Resp, CommandError> {
+    Ok(Resp::count(keys.live_keys().count()))
+}
+
+pub(super) fn flush(keys: &mut Keyspace, _: &Arguments<'_>) -> Result<Resp, CommandError> {
+    keys.clear();
+    Ok(Resp::ok())
+}
+
+pub(super) fn pttl(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
+    let key = arguments.get(1);
+    if keys.get(key).is_none() {
+        return Ok(Resp::Int(-2));
+    }
+    let now = keys.now;
+    let left = keys.expires_at(key).map_or(-1, |at| at - now);
+    Ok(Resp::Int(left))
+}
+
+/// `PEXPIRE key ms [NX | XX | GT | LT]`.
+pub(super) fn pexpire(
+    keys: &mut Keyspace,
+    arguments: &Arguments<'_>,
+) -> Result<Resp, CommandError> {
+    let now = keys.now;
+    expire(keys, arguments, |ms| now.checked_add(ms))
+}
+
+/// `PEXPIREAT key ms [NX | XX | GT | LT]`.
+pub(super) fn pexpireat(
+    keys: &mut Keyspace,
+    arguments: &Arguments<'_>,
+) -> Result<Resp, CommandError> {
+    expire(keys, arguments, Some)
+}
+
+fn expire(
+    keys: &mut Keyspace,
+    arguments: &Arguments<'_>,
+    at: impl FnOnce(i64) -> Option<i64>,
+) -> Result<Resp, CommandError> {
+    let (mut nx, mut xx, mut gt, mut lt) = (false, false, false, false);
+    for number in 3..arguments.len() {
+        match arguments.option(number).as_str() {
+            "NX" => nx = true,
+            "XX" => xx = true,
+            "GT" => gt = true,
+            "LT" => lt = true,
+            other => {
+                let text = format!("ERR Unsupported option {other}");
+                return Err(CommandError(text));
+            }
+        }
+    }
+    if nx && (xx || gt || lt) {
+        let text = "ERR NX and XX, GT or LT options at the same time are not compatible";
+        return Err(CommandError::new(text));
+    }
+    if gt && lt {
+        let text = "ERR GT and LT options at the same time are not compatible";
+        return Err(CommandError::new(text));
+    }
+    let at = at(arguments.int(2)?).ok_or_else(|| invalid_expire(&arguments.name()))?;
+    let (key, now) = (arguments.get(1), keys.now);
+    keys.drop_if_expired(key);
+    let Some(stored) = keys.keys.get_mut(key) else {
+        return Ok(Resp::Int(0));
+    };
+    let is_refused = match stored.expires_at {
+        // A key without a time to live lives for longer than any other.
+        None => xx || gt,
+        Some(before) => nx || gt && at <= before || lt && at >= before,
+    };
+    if is_refused {
+        return Ok(Resp::Int(0));
+    }
+    stored.expires_at = Some(at);
+    if at <= now {
+        keys.keys.remove(key);
+    }
+    Ok(Resp::Int(1))
+}
+
+pub(super) fn persist(
+    keys: &mut Keyspace,
+    arguments: &Arguments<'_>,
+) -> Result<Resp, CommandError> {
+    let key = arguments.get(1);
+    keys.drop_if_expired(key);
+    let stored = keys.keys.get_mut(key);
+    let was_set = stored.and_then(|stored| stored.expires_at.take());
+    Ok(Resp::flag(was_set.is_some()))
+}
+
+pub(super) fn invalid_expire(command: &str) -> CommandError {
+    CommandError(format!("ERR invalid expire time in '{command}' command"))
+}
+
+pub(super) fn keys_of(
+    keys: &mut Keyspace,
+    arguments: &Arguments<'_>,
+) -> Result<Resp, CommandError> {
+    let pattern = arguments.get(1);
+    let found = keys.live_keys().filter(|key| glob::matches(pattern, key));
+    Ok(Resp::Array(
+        found.map(|key| Resp::bulk(key.clone())).collect(),
+    ))
+}
+
+/// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`. The pages are in the order of the keys.
+pub(super) fn scan(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
+    let cursor = int(arguments.get(1)).and_then(|cursor| u64::try_from(cursor).ok());
+    let cursor = cursor.ok_or_else(|| CommandError::new("ERR invalid cursor"))?;
+    let (mut pattern, mut count, mut of_type) = (b"*".as_slice(), 10, None);
+    let mut number = 2;
+    while number < arguments.len() {
+        let option = arguments.option(number);
+        if number + 1 == arguments.len() {
+            return Err(CommandError::syntax());
+        }
+        match option.as_str() {
+            "MATCH" => pattern = arguments.get(number + 1),
+            "COUNT" => count = arguments.int(number + 1)?,
+            "TYPE" => of_type = Some(arguments.option(number + 1).to_lowercase()),
+            _ => return Err(CommandError::syntax()),
+        }
+        number += 2;
+    }
+    let count = usize::try_from(count).ok().filter(|count| *count > 0);
+    let count = count.ok_or_else(CommandError::syntax)?;
+    let after = keys.pages.remove(&cursor);
+    let is_later = |key: &&Vec<u8>| after.as_ref().is_none_or(|after| *key > after);
+    let page: Vec<_> = keys
+        .live_keys()
+        .filter(is_later)
+        .take(count)
+        .cloned()
+        .collect();
+    let next = match page.last() {
+        Some(last) if page.len() == count => {
+            keys.next_cursor += 1;
+            keys.pages.insert(keys.next_cursor, last.clone());
+            if keys.pages.len() > MOST_PAGES {
+                keys.pages.pop_first();
+            }
+            keys.next_cursor
+        }
+        _ => 0,
+    };
+    let is_asked_for = |key: &&Vec<u8>| {
+        let has_type = of_type.as_ref().is_none_or(|of_type| {
+            let stored = &keys.keys[*key];
+            stored.value.type_name() == of_type
+        });
+        has_type && glob::matches(pattern, key)
+    };
+    let found = page.iter().filter(is_asked_for);
+    let found = found.map(|key| Resp::bulk(key.clone())).collect();
+    Ok(Resp::Array(vec![
+        Resp::bulk(next.to_string()),
+        Resp::Array(found),
+    ]))
+}

@@ -1,0 +1,535 @@
+//! A Redis server in memory, for tests. It has the commands that leasehold's scripts and connections use, and those that
+//! a test of a lock needs.
+//!
+//! It opens no port and has no thread, and its time comes from the caller. A connection is a number and two buffers:
+//!
+//! 1. [`MemoryServer::receive`] takes bytes from a client, and executes each request that is whole.
+//! 2. [`MemoryServer::take_output`] returns the bytes that the server has for that client: answers, and messages of
+//!    channels.
+//!
+//! `compare` compares it with real servers. It does not show these:
+//!
+//! * limits of memory, and evictions;
+//! * replicas, Sentinel and Cluster;
+//! * access lists of categories of commands, of subcommands, and of keys that may only be read or written;
+//! * how fast a server is.
+//!
+//! | module | its subject |
+//! | --- | --- |
+//! | `resp` | requests and replies as bytes |
+//! | `arguments` | the arguments and errors of commands |
+//! | `keyspace` | the keys of a database, and when they expire |
+//! | `strings` `hashes` `lists` `sorted_sets` | the commands of each type of values |
+//! | `sorted_set` | the members of a sorted set |
+//! | `pubsub` | channels |
+//! | `scripts` `lua` | Lua scripts, and what they see |
+//! | `state` | the state of a server |
+//! | `users` | users, and what they may do |
+//! | `admin` | commands about the server and the connection |
+//! | `glob` | patterns |
+
+#![allow(
+    clippy::unnecessary_wraps,
+    reason = "all functions of commands have one type"
+)]
+
+mod admin;
+mod arguments;
+#[cfg(test)]
+mod compare;
+mod glob;
+mod hashes;
+mod keyspace;
+mod lists;
+mod lua;
+mod pubsub;
+mod resp;
+mod scripts;
+mod sorted_set;
+mod sorted_sets;
+mod state;
+mod strings;
+mod users;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use arguments::{Arguments, CommandError};
+use keyspace::Keyspace;
+use lua::Scripts;
+use resp::Resp;
+use state::{Peer, ServerState};
+use users::Users;
+
+pub(crate) use resp::request;
+
+type OnKeys = fn(&mut Keyspace, &Arguments<'_>) -> Result<Resp, CommandError>;
+type OnServer = fn(&mut ServerState, u64, &Arguments<'_>) -> Result<Resp, CommandError>;
+type OnConnection = fn(&mut ServerState, u64, &Arguments<'_>);
+
+/// How a command is executed.
+#[derive(Clone, Copy)]
+enum Execution {
+    /// On the keys of the connection's database.
+    Keys(OnKeys),
+    /// On the server. The number is that of the connection.
+    Server(OnServer),
+    /// The same, and scripts may not call it.
+    NotOfScripts(OnServer),
+    /// It writes its answers itself. Scripts may not call it.
+    Several(OnConnection),
+}
+
+use Execution::{Keys, NotOfScripts, Server, Several};
+
+/// Which arguments of a command are keys or channels.
+#[derive(Clone, Copy)]
+enum KeyPlaces {
+    Nowhere,
+    First,
+    All,
+    /// The second argument is a number, and so many keys follow.
+    Counted,
+    FirstIsChannel,
+    AllAreChannels,
+}
+
+/// The commands: the name, the number of words (a negative one is the least number), where its keys
+/// are, and the function.
+const COMMANDS: &[(&str, i32, KeyPlaces, Execution)] = &[
+    ("acl", -2, KeyPlaces::Nowhere, NotOfScripts(admin::acl)),
+    ("append", 3, KeyPlaces::First, Keys(strings::append)),
+    ("auth", -2, KeyPlaces::Nowhere, NotOfScripts(admin::auth)),
+    (
+        "config",
+        -2,
+        KeyPlaces::Nowhere,
+        NotOfScripts(admin::config),
+    ),
+    ("dbsize", 1, KeyPlaces::Nowhere, Keys(keyspace::db_size)),
+    ("decr", 2, KeyPlaces::First, Keys(strings::incr)),
+    ("decrby", 3, KeyPlaces::First, Keys(strings::incr)),
+    ("del", -2, KeyPlaces::All, Keys(keyspace::del)),
+    ("echo", 2, KeyPlaces::Nowhere, Server(admin::echo)),
+    ("eval", -3, KeyPlaces::Counted, NotOfScripts(scripts::eval)),
+    (
+        "evalsha",
+        -3,
+        KeyPlaces::Counted,
+        NotOfScripts(scripts::eval_sha),
+    ),
+    ("exists", -2, KeyPlaces::All, Keys(keyspace::exists)),
+    ("flushall", -1, KeyPlaces::Nowhere, Server(admin::flush_all)),
+    ("flushdb", -1, KeyPlaces::Nowhere, Keys(keyspace::flush)),
+    ("get", 2, KeyPlaces::First, Keys(strings::get)),
+    ("getrange", 4, KeyPlaces::First, Keys(strings::get_range)),
+    ("getset", 3, KeyPlaces::First, Keys(strings::get_set)),
+    ("hdel", -3, KeyPlaces::First, Keys(hashes::del)),
+    ("hget", 3, KeyPlaces::First, Keys(hashes::get)),
+    ("hgetall", 2, KeyPlaces::First, Keys(hashes::get_all)),
+    ("hlen", 2, KeyPlaces::First, Keys(hashes::len)),
+    ("hset", -4, KeyPlaces::First, Keys(hashes::set)),
+    ("incr", 2, KeyPlaces::First, Keys(strings::incr)),
+    ("incrby", 3, KeyPlaces::First, Keys(strings::incr)),
+    ("info", -1, KeyPlaces::Nowhere, Server(admin::info)),
+    ("keys", 2, KeyPlaces::Nowhere, Keys(keyspace::keys_of)),
+    ("lindex", 3, KeyPlaces::First, Keys(lists::index)),
+    ("llen", 2, KeyPlaces::First, Keys(lists::len)),
+    ("lpop", -2, KeyPlaces::First, Keys(lists::pop)),
+    ("lpush", -3, KeyPlaces::First, Keys(lists::push)),
+    ("lrange", 4, KeyPlaces::First, Keys(lists::range)),
+    ("lset", 4, KeyPlaces::First, Keys(lists::set)),
+    ("persist", 2, KeyPlaces::First, Keys(keyspace::persist)),
+    ("pexpire", -3, KeyPlaces::First, Keys(keyspace::pexpire)),
+    ("pexpireat", -3, KeyPlaces::First, Keys(keyspace::pexpireat)),
+    ("ping", -1, KeyPlaces::Nowhere, Server(admin::ping)),
+    ("pttl", 2, KeyPlaces::First, Keys(keyspace::pttl)),
+    (
+        "publish",
+        3,
+        KeyPlaces::FirstIsChannel,
+        Server(pubsub::publish),
+    ),
+    ("pubsub", -2, KeyPlaces::Nowhere, Server(pubsub::pubsub)),
+    ("role", 1, KeyPlaces::Nowhere, NotOfScripts(admin::role)),
+    ("rpop", -2, KeyPlaces::First, Keys(lists::pop)),
+    ("rpush", -3, KeyPlaces::First, Keys(lists::push)),
+    ("scan", -2, KeyPlaces::Nowhere, Keys(keyspace::scan)),
+    (
+        "script",
+        -2,
+        KeyPlaces::Nowhere,
+        NotOfScripts(scripts::script),
+    ),
+    ("select", 2, KeyPlaces::Nowhere, Server(admin::select)),
+    ("set", -3, KeyPlaces::First, Keys(strings::set)),
+    ("setnx", 3, KeyPlaces::First, Keys(strings::set_nx)),
+    ("strlen", 2, KeyPlaces::First, Keys(strings::str_len)),
+    (
+        "subscribe",
+        -2,
+        KeyPlaces::AllAreChannels,
+        Several(pubsub::subscribe),
+    ),
+    ("time", 1, KeyPlaces::Nowhere, Server(admin::time)),
+    ("type", 2, KeyPlaces::First, Keys(keyspace::type_of)),
+    ("unlink", -2, KeyPlaces::All, Keys(keyspace::del)),
+    (
+        "unsubscribe",
+        -1,
+        KeyPlaces::AllAreChannels,
+        Several(pubsub::unsubscribe),
+    ),
+    ("wait", 3, KeyPlaces::Nowhere, NotOfScripts(admin::wait)),
+    ("zadd", -4, KeyPlaces::First, Keys(sorted_sets::add)),
+    ("zcard", 2, KeyPlaces::First, Keys(sorted_sets::card)),
+    ("zpopmin", -2, KeyPlaces::First, Keys(sorted_sets::pop_min)),
+    ("zrange", -4, KeyPlaces::First, Keys(sorted_sets::range)),
+    (
+        "zrangebyscore",
+        -4,
+        KeyPlaces::First,
+        Keys(sorted_sets::range),
+    ),
+    ("zrem", -3, KeyPlaces::First, Keys(sorted_sets::rem)),
+    ("zscore", 3, KeyPlaces::First, Keys(sorted_sets::score)),
+];
+
+/// A Redis server in memory.
+pub(crate) struct MemoryServer(ServerState);
+
+impl MemoryServer {
+    /// Starts a server. `run_id` names this process of the server, and `now` is its time since 1970.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for its Lua.
+    pub(crate) fn start(run_id: String, now: Duration) -> mlua::Result<Self> {
+        Ok(Self(ServerState {
+            databases: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            next_connection: 0,
+            scripts: Scripts::new()?,
+            users: Users::new(),
+            now,
+            started_at: now,
+            run_id,
+            execute_for_script,
+        }))
+    }
+
+    /// Accepts a connection, and returns its number.
+    pub(crate) fn connect(&mut self) -> u64 {
+        let Self(state) = self;
+        state.next_connection += 1;
+        let peer = Peer {
+            user: state.users.at_first(),
+            ..Peer::default()
+        };
+        state.peers.insert(state.next_connection, peer);
+        state.next_connection
+    }
+
+    /// Takes bytes from a client at this time since 1970, and executes each request that is whole.
+    pub(crate) fn receive(&mut self, connection: u64, bytes: &[u8], now: Duration) {
+        let Self(state) = self;
+        state.now = now;
+        if let Some(peer) = state.peers.get_mut(&connection) {
+            peer.unread.extend(bytes);
+        }
+        while let Some(peer) = state.peers.get_mut(&connection) {
+            if peer.is_closed {
+                return;
+            }
+            match resp::take_request(&mut peer.unread) {
+                Ok(None) => return,
+                Ok(Some(words)) if words.is_empty() => {}
+                Ok(Some(words)) => execute(state, connection, &Arguments(&words)),
+                Err(what) => {
+                    let error = Resp::Error(format!("ERR Protocol error: {what}"));
+                    error.write(&mut peer.out);
+                    peer.is_closed = true;
+                }
+            }
+        }
+    }
+
+    /// Returns what the server has for a client. Returns `None` at the end of a connection that the server has closed.
+    pub(crate) fn take_output(&mut self, connection: u64) -> Option<Vec<u8>> {
+        let Self(state) = self;
+        let peer = state.peers.get_mut(&connection)?;
+        if peer.out.is_empty() && peer.is_closed {
+            state.peers.remove(&connection);
+            return None;
+        }
+        Some(std::mem::take(&mut peer.out))
+    }
+
+    /// Notes that a client has closed its connection.
+    pub(crate) fn disconnect(&mut self, connection: u64) {
+        self.0.peers.remove(&connection);
+    }
+}
+
+/// Executes a request, and writes its answer.
+fn execute(state: &mut ServerState, connection: u64, arguments: &Arguments<'_>) {
+    let answer = match command(state, connection, arguments) {
+        Ok((name, _)) if state.is_subscribed(connection) && !may_a_subscriber(name) => {
+            Some(Resp::Error(format!(
+                "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in \
+                 this context"
+            )))
+        }
+        Ok((_, Several(write_answers))) => {
+            write_answers(state, connection, arguments);
+            None
+        }
+        Ok((_, Keys(run))) => Some(on_keys(state, connection, run, arguments)),
+        Ok((_, Server(run) | NotOfScripts(run))) => Some(reply(run(state, connection, arguments))),
+        Err(error) => Some(Resp::Error(error.0)),
+    };
+    if let Some((answer, peer)) = answer.zip(state.peers.get_mut(&connection)) {
+        answer.write(&mut peer.out);
+    }
+}
+
+/// Executes a command that a script calls, and returns its reply.
+fn execute_for_script(state: &mut ServerState, connection: u64, arguments: &Arguments<'_>) -> Resp {
+    match command(state, connection, arguments) {
+        Ok((_, Keys(run))) => on_keys(state, connection, run, arguments),
+        Ok((_, Server(run))) => reply(run(state, connection, arguments)),
+        Ok((_, NotOfScripts(_) | Several(_))) => {
+            Resp::Error("ERR This Redis command is not allowed from script".into())
+        }
+        Err(error) => Resp::Error(error.0),
+    }
+}
+
+/// Returns the command that the first word names, if it has enough words, and if the user of the connection may execute
+/// it.
+fn command(
+    state: &ServerState,
+    connection: u64,
+    arguments: &Arguments<'_>,
+) -> Result<(&'static str, Execution), CommandError> {
+    let name = arguments.name();
+    let Ok(at) = COMMANDS.binary_search_by(|(other, ..)| (*other).cmp(&name)) else {
+        return Err(CommandError(format!("ERR unknown command '{name}'")));
+    };
+    let (name, words, places, execution) = COMMANDS[at];
+    let least = words.unsigned_abs() as usize;
+    if arguments.len() < least || words > 0 && arguments.len() > least {
+        let text = format!("ERR wrong number of arguments for '{name}' command");
+        return Err(CommandError(text));
+    }
+    let (rest, none) = (arguments.from(1), &[][..]);
+    let (keys, channels) = match places {
+        KeyPlaces::Nowhere => (none, none),
+        KeyPlaces::First => (&rest[..1], none),
+        KeyPlaces::All => (rest, none),
+        KeyPlaces::Counted => {
+            let count = arguments.int(2).ok();
+            let count = count.and_then(|count| usize::try_from(count).ok());
+            let keys = rest[2..].get(..count.unwrap_or(0));
+            (keys.unwrap_or_default(), none)
+        }
+        KeyPlaces::FirstIsChannel => (none, &rest[..1]),
+        KeyPlaces::AllAreChannels => (none, rest),
+    };
+    let peer = state.peers.get(&connection);
+    let user = peer.and_then(|peer| peer.user.as_deref());
+    state.users.check(user, arguments, keys, channels)?;
+    Ok((name, execution))
+}
+
+fn on_keys(
+    state: &mut ServerState,
+    connection: u64,
+    run: OnKeys,
+    arguments: &Arguments<'_>,
+) -> Resp {
+    let peer = state.peers.get(&connection);
+    let database = peer.map_or(0, |peer| peer.database);
+    let keys = state.databases.entry(database).or_default();
+    keys.now = i64::try_from(state.now.as_millis()).unwrap_or(i64::MAX);
+    reply(run(keys, arguments))
+}
+
+fn may_a_subscriber(name: &str) -> bool {
+    ["subscribe", "unsubscribe", "ping"].contains(&name)
+}
+
+fn reply(outcome: Result<Resp, CommandError>) -> Resp {
+    outcome.unwrap_or_else(|error| Resp::Error(error.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// A server whose clock a test sets, and a connection to it.
+    struct Client {
+        server: MemoryServer,
+        connection: u64,
+        now: Duration,
+    }
+
+    impl Client {
+        fn new() -> Self {
+            let now = Duration::from_secs(1_000_000);
+            let mut server = MemoryServer::start("id".into(), now).expect("memory");
+            let connection = server.connect();
+            Self {
+                server,
+                connection,
+                now,
+            }
+        }
+
+        /// Returns the answer to a command, without the line breaks.
+        fn ask(&mut self, command: &str) -> String {
+            let connection = self.connection;
+            self.ask_on(connection, command)
+        }
+
+        fn ask_on(&mut self, connection: u64, command: &str) -> String {
+            let request = request(&command.split(' ').collect::<Vec<_>>());
+            self.server.receive(connection, &request, self.now);
+            self.output(connection)
+        }
+
+        fn output(&mut self, connection: u64) -> String {
+            let output = self.server.take_output(connection).expect("it is open");
+            String::from_utf8(output)
+                .expect("text")
+                .replace("\r\n", " ")
+                .trim()
+                .to_owned()
+        }
+    }
+
+    #[test]
+    fn the_commands_are_in_order() {
+        assert!(COMMANDS.is_sorted_by_key(|(name, ..)| name));
+    }
+
+    #[test]
+    fn a_key_expires_after_its_last_millisecond() {
+        let mut client = Client::new();
+        client.ask("SET k v PX 100");
+        client.ask("HSET h f v");
+        client.ask("PEXPIRE h 200");
+        client.now += Duration::from_millis(100);
+        assert_eq!(client.ask("PTTL k"), ":0");
+        assert_eq!(client.ask("GET k"), "$1 v");
+        client.now += Duration::from_millis(1);
+        assert_eq!(client.ask("PTTL k"), ":-2");
+        assert_eq!(client.ask("SETNX k w"), ":1");
+        assert_eq!(client.ask("PTTL k"), ":-1");
+        client.now += Duration::from_millis(100);
+        assert_eq!(client.ask("HSET h g v"), ":1");
+        assert_eq!(client.ask("HLEN h"), ":1");
+        assert_eq!(client.ask("DBSIZE"), ":2");
+    }
+
+    #[test]
+    fn a_script_sees_a_clock_that_stands_still() {
+        let mut client = Client::new();
+        client.now += Duration::from_micros(1_000_007);
+        let time = "return{redis.call('TIME')[1],redis.call('TIME')[2]}";
+        assert_eq!(client.ask(&format!("EVAL {time} 0")), "*2 $7 1000001 $1 7");
+    }
+
+    #[test]
+    fn a_message_reaches_each_subscriber_of_its_channel() {
+        let mut client = Client::new();
+        let listener = client.server.connect();
+        let confirmed = client.ask_on(listener, "SUBSCRIBE a b");
+        assert_eq!(confirmed, "*3 $9 subscribe $1 a :1 *3 $9 subscribe $1 b :2");
+        assert_eq!(client.ask("PUBLISH a one"), ":1");
+        assert_eq!(client.ask("PUBLISH c two"), ":0");
+        assert_eq!(client.output(listener), "*3 $7 message $1 a $3 one");
+        assert!(
+            client
+                .ask_on(listener, "GET k")
+                .starts_with("-ERR Can't execute")
+        );
+        assert_eq!(client.ask_on(listener, "PING"), "*2 $4 pong $0");
+        client.ask_on(listener, "UNSUBSCRIBE");
+        assert_eq!(client.ask("PUBLISH a one"), ":0");
+        client.server.disconnect(listener);
+        assert_eq!(client.server.take_output(listener), None);
+    }
+
+    #[test]
+    fn a_user_may_do_what_its_rules_say() {
+        let mut client = Client::new();
+        let set = "ACL SETUSER u on >word +@all -get ~a:* &c";
+        assert_eq!(client.ask(set), "+OK");
+        let listener = client.server.connect();
+        assert!(client.ask("AUTH u wrong").starts_with("-WRONGPASS"));
+        assert_eq!(client.ask("AUTH u word"), "+OK");
+        let is_denied = |client: &mut Client, command: &str| {
+            let answer = client.ask(command);
+            let of_script = answer.split(' ').find(|word| word.contains("NOPERM"));
+            of_script.is_some()
+        };
+        for (command, expected) in [
+            ("SET a:k v", false),
+            ("SET k v", true),
+            ("DEL a:k k", true),
+            ("GET a:k", true),
+            ("PUBLISH c m", false),
+            ("PUBLISH d m", true),
+            ("EVAL return{1} 1 a:k", false),
+            ("EVAL return{1} 1 k", true),
+            ("EVAL return{redis.call('GET','a:k')} 0", true),
+            ("EVAL return{redis.pcall('SET','k','v').err} 0", true),
+        ] {
+            assert_eq!(is_denied(&mut client, command), expected, "{command}");
+        }
+        // A default user with a password must log in.
+        client.ask_on(listener, "ACL SETUSER default >word");
+        client.connection = client.server.connect();
+        assert!(client.ask("PING").starts_with("-NOAUTH"));
+        assert_eq!(client.ask("AUTH word"), "+OK");
+        assert_eq!(client.ask("PING"), "+PONG");
+    }
+
+    #[test]
+    fn a_scan_ends_and_shows_each_key_that_was_there_all_the_time() {
+        let mut client = Client::new();
+        for number in 0..50 {
+            client.ask(&format!("SET k{number} v"));
+        }
+        let (mut cursor, mut seen) = ("0".to_owned(), BTreeSet::new());
+        loop {
+            let page = client.ask(&format!("SCAN {cursor} COUNT 7 MATCH k*"));
+            let mut words = page.split(' ').filter(|word| !word.starts_with(['*', '$']));
+            cursor = words.next().expect("a cursor").to_owned();
+            seen.extend(words.map(str::to_owned));
+            client.ask("DEL k0");
+            if cursor == "0" {
+                break;
+            }
+        }
+        assert!(
+            (1..50).all(|number| seen.contains(&format!("k{number}"))),
+            "{seen:?}"
+        );
+    }
+
+    #[test]
+    fn the_report_has_the_fields_that_a_client_reads() {
+        let mut client = Client::new();
+        client.now += Duration::from_secs(7);
+        let report = client.ask("INFO server");
+        assert!(report.contains("run_id:id uptime_in_seconds:7"), "{report}");
+        assert!(!report.contains("role:"), "{report}");
+        let report = client.ask("INFO");
+        assert!(report.contains("maxmemory_policy:noeviction"), "{report}");
+        assert!(report.contains("role:master"), "{report}");
+    }
+}

@@ -1,0 +1,47 @@
+//! The state of a server.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::arguments::Arguments;
+use super::keyspace::Keyspace;
+use super::lua::Scripts;
+use super::resp::Resp;
+use super::users::Users;
+
+pub(super) struct ServerState {
+    pub(super) databases: BTreeMap<usize, Keyspace>,
+    /// The clients, by the numbers of their connections.
+    pub(super) peers: BTreeMap<u64, Peer>,
+    pub(super) next_connection: u64,
+    pub(super) scripts: Scripts,
+    pub(super) users: Users,
+    /// The server's time since 1970.
+    pub(super) now: Duration,
+    pub(super) started_at: Duration,
+    pub(super) run_id: String,
+    /// Executes a command that a script calls.
+    pub(super) execute_for_script: fn(&mut Self, u64, &Arguments<'_>) -> Resp,
+}
+
+/// A client, as the server sees it.
+#[derive(Default)]
+pub(super) struct Peer {
+    /// What the client has sent, and what is not a whole request yet.
+    pub(super) unread: Vec<u8>,
+    /// What the client has not taken yet.
+    pub(super) out: Vec<u8>,
+    /// The user that has logged in.
+    pub(super) user: Option<String>,
+    pub(super) database: usize,
+    pub(super) channels: BTreeSet<Vec<u8>>,
+    /// Whether the server has closed it. What is in `out` still reaches the client.
+    pub(super) is_closed: bool,
+}
+
+impl ServerState {
+    pub(super) fn is_subscribed(&self, connection: u64) -> bool {
+        let peer = self.peers.get(&connection);
+        peer.is_some_and(|peer| !peer.channels.is_empty())
+    }
+}

@@ -1,0 +1,179 @@
+//! Strings.
+
+use super::arguments::{Arguments, CommandError, int};
+use super::keyspace::{Keyspace, Stored, invalid_expire};
+use super::resp::Resp;
+
+fn as_string(stored: &mut Stored) -> Option<&mut Vec<u8>> {
+    match stored {
+        Stored::String(bytes) => Some(bytes),
+        _ => None,
+    }
+}
+
+pub(super) fn get(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
+    let found = keys.get_as(arguments.get(1), as_string)?;
+    Ok(Resp::or_nil(found.cloned()))
+}
+
+/// The options of `SET`.
+#[derive(Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one word of the command"
+)]
+struct SetOptions {
+    if_absent: bool,
+    if_present: bool,
+    returns_old: bool,
+    keeps_ttl: bool,
+    /// When the key expires, in ms since 1970.
+    expires_at: Option<i64>,
+}
+
+impl SetOptions {
+    fn read(keys: &Keyspace, arguments: &Arguments<'_>) -> Result<Self, CommandError> {
+        let mut options = Self::default();
+        let mut time = None;
+        let mut number = 3;
+        while number < arguments.len() {
+            let option = arguments.option(number);
+            match option.as_str() {
+                "NX" => options.if_absent = true,
+                "XX" => options.if_present = true,
+                "GET" => options.returns_old = true,
+                "KEEPTTL" => options.keeps_ttl = true,
+                "EX" | "PX" | "EXAT" | "PXAT" if time.is_none() && number + 1 < arguments.len() => {
+                    number += 1;
+                    time = Some((option, number));
+                }
+                _ => return Err(CommandError::syntax()),
+            }
+            number += 1;
+        }
+        if options.if_absent && options.if_present || options.keeps_ttl && time.is_some() {
+            return Err(CommandError::syntax());
+        }
+        if let Some((unit, number)) = time {
+            let given = arguments.int(number)?;
+            let factor = if unit.starts_with('E') { 1_000 } else { 1 };
+            let from = if unit.ends_with("AT") { 0 } else { keys.now };
+            let ms = Some(given).filter(|given| *given > 0);
+            let at = ms.and_then(|ms| ms.checked_mul(factor)?.checked_add(from));
+            options.expires_at = Some(at.ok_or_else(|| invalid_expire("set"))?);
+        }
+        Ok(options)
+    }
+}
+
+/// `SET key value [NX | XX] [GET] [EX seconds | PX ms | EXAT seconds | PXAT ms | KEEPTTL]`.
+pub(super) fn set(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
+    let options = SetOptions::read(keys, arguments)?;
+    let (key, value) = (arguments.get(1), arguments.get(2));
+    let old = if options.returns_old {
+        Resp::or_nil(keys.get_as(key, as_string)?.cloned())
+    } else {
+        Resp::Nil
+    };
+    let exists = keys.get(key).is_some();
+    if options.if_absent && exists || options.if_present && !exists {
+        return Ok(old);
+    }
+    let expires_at = if options.keeps_ttl {
+        keys.expires_at(key)
+    } else {
+        options.expires_at
+    };
+    keys.set(key, Stored::String(value.to_vec()), expires_at);
+    Ok(if options.returns_old { old } else { Resp::ok() })
+}
+
+/// `SETNX key value`.
+pub(super) fn set_nx(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
+    let key = arguments.get(1);
+    let is_new = keys.get(key).is_none();
+    if is_new {
+        keys.set(key, Stored::String(arguments.get(2).to_vec()), None);
+    }
+    Ok(Resp::flag(is_new))
+}
+
+/// `GETSET key value`.
+pub(super) fn get_set(
+    keys: &mut Keyspace,
+    arguments: &Arguments<'_>,
+) -> Result<Resp, CommandError> {
+    let old = get(keys, arguments)?;
+    keys.set(
+        arguments.get(1),
+        Stored::String(arguments.get(2).to_vec()),
+        None,
+    );
+    Ok(old)
+}
+
+/// `APPEND key value`.
+pub(super) fn append(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
+    let new = || Stored::String(Vec::new());
+    let bytes = keys.get_or_insert(arguments.get(1), new, as_string)?;
+    bytes.extend(arguments.get(2));
+    Ok(Resp::count(bytes.len()))
+}
+
+/// `STRLEN key`.
+pub(super) fn str_len(
+    keys: &mut Keyspace,
+    arguments: &Arguments<'_>,
+) -> Result<Resp, CommandError> {
+    let found = keys.get_as(arguments.get(1), as_string)?;
+    Ok(Resp::count(found.map_or(0, |bytes| bytes.len())))
+}
+
+/// `GETRANGE key start end`. Both are inclusive, and a negative one counts from the end.
+pub(super) fn get_range(
+    keys: &mut Keyspace,
+    arguments: &Arguments<'_>,
+) -> Result<Resp, CommandError> {
+    let (start, end) = (arguments.int(2)?, arguments.int(3)?);
+    let bytes = keys.get_as(arguments.get(1), as_string)?;
+    let bytes: &[u8] = bytes.map_or(&[], |bytes| bytes);
+    let length = i64::try_from(bytes.len()).unwrap_or(i64::MAX);
+    let place = |at: i64| {
+        if at < 0 {
+            (length.saturating_add(at)).max(0)
+        } else {
+            at
+        }
+    };
+    if start < 0 && end < 0 && start > end {
+        return Ok(Resp::bulk(""));
+    }
+    let (start, end) = (place(start), place(end).min(length - 1));
+    if start > end {
+        return Ok(Resp::bulk(""));
+    }
+    // Both are places in the string.
+    let [start, end] = [start, end].map(|at| usize::try_from(at).unwrap_or(0));
+    Ok(Resp::bulk(&bytes[start..=end]))
+}
+
+/// `INCRBY key number`, and the commands that stand for it.
+pub(super) fn incr(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
+    let by = match arguments.name().as_str() {
+        "incr" => 1,
+        "decr" => -1,
+        "decrby" => arguments
+            .int(2)?
+            .checked_neg()
+            .ok_or_else(|| CommandError::new("ERR decrement would overflow"))?,
+        _ => arguments.int(2)?,
+    };
+    let new = || Stored::String(b"0".to_vec());
+    let bytes = keys.get_or_insert(arguments.get(1), new, as_string)?;
+    let before = int(bytes).ok_or_else(CommandError::not_an_integer)?;
+    let after = before.checked_add(by);
+    let after =
+        after.ok_or_else(|| CommandError::new("ERR increment or decrement would overflow"))?;
+    *bytes = after.to_string().into_bytes();
+    Ok(Resp::Int(after))
+}

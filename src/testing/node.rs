@@ -1,0 +1,239 @@
+//! A server of the test kit: a Redis in memory behind a Unix socket, and the thread that serves it.
+//!
+//! | the thread finds | and |
+//! | --- | --- |
+//! | a new connection | accepts it. During a cut it closes it at once |
+//! | bytes of a client | gives them to the server, at the time of the kit's clock |
+//! | output of the server | writes it. What the socket has no room for goes out later |
+//! | a connection that has ended | forgets it |
+//! | that the node was dropped | ends |
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::memory::{MemoryServer, request};
+use crate::random::{Rng, SystemRng};
+use crate::store::transport::waker::{take_wakes, wake, wakers};
+use crate::sync::{Arc, Mutex, thread};
+use crate::test_clock::TestClock;
+
+/// A server, which ends when this is dropped.
+pub(super) struct ServedNode {
+    path: PathBuf,
+    served: Arc<Served>,
+    /// Wakes the thread.
+    waker: UnixStream,
+}
+
+/// What the thread shares with the test.
+struct Served {
+    clock: Arc<TestClock>,
+    state: Mutex<State>,
+}
+
+struct State {
+    server: MemoryServer,
+    links: BTreeMap<u64, ClientStream>,
+    is_cut: bool,
+    is_over: bool,
+}
+
+/// The connection of a client.
+struct ClientStream {
+    stream: Arc<UnixStream>,
+    /// Output that is not written yet.
+    unsent: Vec<u8>,
+}
+
+impl ServedNode {
+    pub(super) fn start(path: PathBuf, clock: Arc<TestClock>) -> io::Result<Self> {
+        let listener = UnixListener::bind(&path)?;
+        listener.set_nonblocking(true)?;
+        let (waker, woken) = wakers()?;
+        let state = State {
+            server: new_server(&clock),
+            links: BTreeMap::new(),
+            is_cut: false,
+            is_over: false,
+        };
+        let served = Arc::new(Served {
+            clock,
+            state: Mutex::new(state),
+        });
+        let of_thread = Arc::clone(&served);
+        thread::Builder::new()
+            .name("leasehold-testing".into())
+            .spawn(move || of_thread.serve(&listener, &woken))?;
+        Ok(Self {
+            path,
+            served,
+            waker,
+        })
+    }
+
+    pub(super) fn url(&self) -> String {
+        format!("unix://{}", self.path.display())
+    }
+
+    pub(super) fn cut(&self) {
+        let mut state = self.served.state.lock();
+        state.is_cut = true;
+        state.disconnect_all();
+    }
+
+    pub(super) fn restore(&self) {
+        self.served.state.lock().is_cut = false;
+    }
+
+    pub(super) fn restart_empty(&self) {
+        let mut state = self.served.state.lock();
+        state.disconnect_all();
+        state.server = new_server(&self.served.clock);
+    }
+
+    /// Executes commands as a client does.
+    pub(super) fn execute(&self, commands: &[&[&str]]) {
+        let mut state = self.served.state.lock();
+        let connection = state.server.connect();
+        for command in commands {
+            let now = now(&self.served.clock);
+            let request = request(command);
+            state.server.receive(connection, &request, now);
+        }
+        state.server.disconnect(connection);
+    }
+}
+
+impl Drop for ServedNode {
+    fn drop(&mut self) {
+        let mut state = self.served.state.lock();
+        state.is_over = true;
+        state.disconnect_all();
+        drop(state);
+        wake(&self.waker);
+    }
+}
+
+impl Served {
+    fn serve(&self, listener: &UnixListener, woken: &UnixStream) {
+        loop {
+            let links: Vec<_> = {
+                let state = self.state.lock();
+                if state.is_over {
+                    return;
+                }
+                let links = state.links.iter();
+                links
+                    .map(|(id, link)| (*id, Arc::clone(&link.stream), link.unsent.is_empty()))
+                    .collect()
+            };
+            let mut polled = vec![
+                PollFd::new(woken, PollFlags::IN),
+                PollFd::new(listener, PollFlags::IN),
+            ];
+            for (_, stream, is_sent) in &links {
+                let room = if *is_sent {
+                    PollFlags::empty()
+                } else {
+                    PollFlags::OUT
+                };
+                polled.push(PollFd::new(&**stream, PollFlags::IN | room));
+            }
+            poll(&mut polled, None).ok();
+            take_wakes(woken);
+            let mut state = self.state.lock();
+            while let Ok((stream, _)) = listener.accept() {
+                state.accept(stream);
+            }
+            for (id, ..) in &links {
+                state.receive(*id, now(&self.clock));
+            }
+            state.send_all();
+        }
+    }
+}
+
+impl State {
+    fn accept(&mut self, stream: UnixStream) {
+        if !self.is_cut && stream.set_nonblocking(true).is_ok() {
+            let link = ClientStream {
+                stream: Arc::new(stream),
+                unsent: Vec::new(),
+            };
+            self.links.insert(self.server.connect(), link);
+        }
+    }
+
+    /// Gives the server what a client has sent.
+    fn receive(&mut self, id: u64, now: Duration) {
+        let mut piece = [0; 8_192];
+        while let Some(link) = self.links.get(&id) {
+            match (&*link.stream).read(&mut piece) {
+                Ok(read) if read > 0 => self.server.receive(id, &piece[..read], now),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(_) | Err(_) => self.disconnect(id),
+            }
+        }
+    }
+
+    /// Writes the output of the server.
+    fn send_all(&mut self) {
+        let mut ended = Vec::new();
+        for (id, link) in &mut self.links {
+            let output = self.server.take_output(*id);
+            let is_over = output.is_none();
+            link.unsent.extend(output.unwrap_or_default());
+            while !link.unsent.is_empty() {
+                match (&*link.stream).write(&link.unsent) {
+                    Ok(written) if written > 0 => drop(link.unsent.drain(..written)),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Ok(_) | Err(_) => {
+                        ended.push(*id);
+                        break;
+                    }
+                }
+            }
+            if is_over {
+                ended.push(*id);
+            }
+        }
+        for id in ended {
+            self.disconnect(id);
+        }
+    }
+
+    fn disconnect(&mut self, id: u64) {
+        if let Some(link) = self.links.remove(&id) {
+            // The thread may still have the stream, to poll it.
+            link.stream.shutdown(Shutdown::Both).ok();
+            self.server.disconnect(id);
+        }
+    }
+
+    fn disconnect_all(&mut self) {
+        while let Some(id) = self.links.first_key_value().map(|(id, _)| *id) {
+            self.disconnect(id);
+        }
+    }
+}
+
+/// Returns the time of a server since 1970.
+fn now(clock: &TestClock) -> Duration {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default() + clock.added.get()
+}
+
+/// Returns a server without data.
+fn new_server(clock: &TestClock) -> MemoryServer {
+    let rng = SystemRng::new();
+    let run_id = format!("{}{:08x}", rng.uuid().simple(), rng.bits() as u32);
+    MemoryServer::start(run_id, now(clock)).expect("memory for a Redis in memory")
+}

@@ -1,0 +1,246 @@
+//! The test kit, used as a program's own tests use it.
+
+#![allow(
+    clippy::incompatible_msrv,
+    reason = "only the library is compiled with the oldest Rust"
+)]
+
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use leasehold::testing::Redis;
+use leasehold::{Error, LeaseState, LockManager, LostCause};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+/// Runs a test on one server, and on a quorum of three.
+fn on_both(test: fn(&Redis)) {
+    test(&Redis::new());
+    test(&Redis::quorum(3));
+}
+
+#[test]
+fn two_managers_are_two_processes() {
+    on_both(|redis| {
+        let (one, other) = (redis.manager(), redis.manager());
+        let guard = one.lock("n").expect("it is free");
+        assert!(other.try_lock("n").expect("it answers").is_none());
+        let fence = guard.fence();
+        guard.release().expect("it was held");
+        let next = other.lock("n").expect("it is free");
+        assert!(next.fence() > fence);
+    });
+}
+
+#[test]
+fn a_waiter_gets_the_lock_at_its_release() {
+    on_both(|redis| {
+        let guard = redis.manager().lock("n").expect("it is free");
+        let locks = redis.manager();
+        let waiting = thread::spawn(move || locks.lock("n").expect("it becomes free").fence());
+        let fence = guard.fence();
+        while redis.locks()[0].waiters == 0 {
+            thread::yield_now();
+        }
+        drop(guard);
+        assert!(waiting.join().expect("no panic") > fence);
+    });
+}
+
+#[test]
+fn a_lock_that_is_taken_reads_lost() {
+    on_both(|redis| {
+        let guard = redis.manager().lock("n").expect("it is free");
+        let notices = guard.on_lost();
+        redis.lose("n");
+        assert_eq!(guard.state(), LeaseState::Lost);
+        let loss = notices.recv_timeout(secs(20)).expect("it is told");
+        assert_eq!(loss.cause, LostCause::Removed);
+        assert!(matches!(guard.check(), Err(Error::Lost(_))));
+    });
+}
+
+#[test]
+fn a_lock_that_another_program_holds_is_waited_for() {
+    on_both(|redis| {
+        let locks = redis.manager();
+        let guard = locks.lock("n").expect("it is free");
+        redis.hold_by_other("n", secs(60));
+        let loss = guard.on_lost().recv_timeout(secs(20)).expect("it is told");
+        assert_eq!(loss.cause, LostCause::Taken);
+        assert!(locks.try_lock("n").expect("it answers").is_none());
+        assert_eq!(redis.locks()[0].holders.len(), 1);
+        redis.advance(secs(60) + Duration::from_millis(1));
+        assert!(locks.try_lock("n").expect("it answers").is_some());
+    });
+}
+
+#[test]
+fn an_outage_ends() {
+    on_both(|redis| {
+        let locks = redis
+            .builder()
+            .io_timeout(secs(1))
+            .build()
+            .expect("it answers");
+        let guard = locks.lock("n").expect("it is free");
+        redis.cut();
+        let failed = locks.try_lock("m").expect_err("no server answers");
+        assert!(failed.is_retryable(), "{failed:?}");
+        redis.restore();
+        let again = Instant::now() + secs(20);
+        while locks.try_lock("m").is_err() {
+            assert!(Instant::now() < again, "it never answers");
+        }
+        guard.check().expect("the lease is longer than the outage");
+    });
+}
+
+#[test]
+fn a_suspended_machine_has_lost_its_lock() {
+    on_both(|redis| {
+        let (one, other) = (redis.manager(), redis.manager());
+        let guard = one.lock("n").expect("it is free");
+        redis.advance(secs(29));
+        assert_ne!(guard.state(), LeaseState::Lost);
+        let begun = Instant::now();
+        redis.advance(secs(31));
+        assert_eq!(guard.state(), LeaseState::Lost);
+        let loss = guard.on_lost().recv_timeout(secs(20)).expect("it is told");
+        assert_eq!(loss.cause, LostCause::Expired);
+        let next = other
+            .try_lock("n")
+            .expect("it answers")
+            .expect("it is free");
+        assert!(next.fence() > guard.fence());
+        assert!(begun.elapsed() < secs(20));
+    });
+}
+
+#[test]
+fn an_hour_of_renewals_takes_a_moment() {
+    on_both(|redis| {
+        let (one, other) = (redis.manager(), redis.manager());
+        let guard = one.lock("n").expect("it is free");
+        let short = one.mutex("short").lease(secs(300)).renew(false).lock();
+        let short = short.expect("it is free");
+        redis.pass(HOUR);
+        guard.check().expect("it was renewed");
+        assert_eq!(short.state(), LeaseState::Lost);
+        assert!(other.try_lock("n").expect("it answers").is_none());
+        assert!(other.try_lock("short").expect("it answers").is_some());
+    });
+}
+
+#[test]
+fn a_wait_ends_at_its_limit() {
+    on_both(|redis| {
+        let _guard = redis
+            .manager()
+            .mutex("n")
+            .lease(HOUR)
+            .lock()
+            .expect("it is free");
+        let locks = redis.manager();
+        let waiting = thread::spawn(move || locks.try_lock_for("n", secs(600)));
+        while redis.locks()[0].waiters == 0 {
+            thread::yield_now();
+        }
+        redis.advance(secs(601));
+        let ended = waiting.join().expect("no panic").expect("it answers");
+        assert!(ended.is_none());
+    });
+}
+
+#[test]
+fn a_restart_without_data_loses_all_locks() {
+    let redis = Redis::new();
+    let guard = redis.manager().lock("n").expect("it is free");
+    redis.restart_empty();
+    let loss = guard.on_lost().recv_timeout(secs(20)).expect("it is told");
+    assert_eq!(loss.cause, LostCause::Removed);
+    assert!(redis.locks().is_empty());
+}
+
+#[test]
+fn each_redis_has_its_own_data_and_its_own_time() {
+    let (one, other) = (Redis::new(), Redis::new());
+    let guard = other.manager().lock("n").expect("it is free");
+    let _same = one.manager().lock("n").expect("it is free there");
+    one.advance(HOUR);
+    one.lose("n");
+    assert_eq!(guard.state(), LeaseState::Held);
+    assert_eq!(other.locks().len(), 1);
+}
+
+#[test]
+fn all_kinds_of_locks_work() {
+    let redis = Redis::new();
+    let locks = redis.manager();
+    let reads = [locks.rwlock("rw").read(), locks.rwlock("rw").read()];
+    assert!(
+        locks
+            .rwlock("rw")
+            .try_write()
+            .expect("it answers")
+            .is_none()
+    );
+    drop(reads);
+    assert!(
+        locks
+            .rwlock("rw")
+            .try_write()
+            .expect("it answers")
+            .is_some()
+    );
+    let semaphore = locks.semaphore("s", 2);
+    let permits = [semaphore.acquire(), semaphore.acquire()];
+    assert!(semaphore.try_acquire().expect("it answers").is_none());
+    drop(permits);
+    drop(locks.multi(["a", "b"]).lock().expect("they are free"));
+    let limiter = locks.rate_limiter("r", 1, secs(60));
+    limiter.acquire().expect("it admits one");
+    let refused = limiter.try_acquire().expect("it answers");
+    assert!(matches!(refused, leasehold::Admission::RetryAfter(_)));
+    redis.advance(secs(60));
+    limiter.acquire().expect("it admits one more");
+}
+
+#[test]
+fn a_thousand_threads_add_one() {
+    let redis = Redis::new();
+    let managers = [redis.manager(), redis.manager()];
+    let sum = AtomicU32::new(0);
+    let add = |locks: &LockManager| {
+        let _guard = locks.lock("sum").expect("it becomes free");
+        let before = sum.load(SeqCst);
+        sum.store(before + 1, SeqCst);
+    };
+    thread::scope(|scope| {
+        for number in 0..1_000 {
+            let (locks, add) = (&managers[number % 2], &add);
+            scope.spawn(move || add(locks));
+        }
+    });
+    assert_eq!(sum.load(SeqCst), 1_000);
+}
+
+#[test]
+fn the_server_ends_with_its_last_handle() {
+    let redis = Redis::new();
+    let locks = redis
+        .builder()
+        .io_timeout(secs(1))
+        .build()
+        .expect("it answers");
+    drop(redis.clone());
+    drop(locks.lock("n").expect("it answers"));
+    drop(redis);
+    let failed = locks.try_lock("n").expect_err("the server has ended");
+    assert!(failed.is_retryable(), "{failed:?}");
+}
