@@ -289,7 +289,10 @@ fn hand_overs_that_are_lost_make_no_second_holder(failovers: u32, seed: u64) {
     };
     let (mut random, mut of_failovers) = (seed, 0);
     thread::scope(|scope| {
-        for locks in (0..PROCESSES).map(|_| set.manager()) {
+        for number in 0..PROCESSES {
+            // The log shows which process of which set an owner belongs to.
+            let builder = set.builder().label(format!("seed-{seed}-process-{number}"));
+            let locks = build(builder);
             scope.spawn(|| work(locks));
         }
         let _ended = EndsAtDrop(&is_over, &holds_on);
@@ -326,7 +329,8 @@ fn hand_overs_that_are_lost_make_no_second_holder(failovers: u32, seed: u64) {
             let is_of_failover = ttls.iter().any(|ttl| *ttl < 10_000);
             assert!(
                 found.is_empty() || is_of_failover,
-                "failover {number} of seed {seed}"
+                "failover {number} of seed {seed}: {:?}",
+                found.iter().map(|one| one.owner()).collect::<Vec<_>>()
             );
             of_failovers += found.len();
             for first in found {
