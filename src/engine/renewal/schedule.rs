@@ -238,8 +238,12 @@ impl RenewalThread {
     #[cfg(feature = "testing")]
     pub(crate) fn shortest_lease(&self) -> Option<Duration> {
         let state = self.state.lock();
-        let leases = state.leases.iter();
-        leases.map(|(_, lease)| lease.confirmed_length()).min()
+        let in_flight = state.in_flight.iter().flat_map(|(_, batch)| batch.iter());
+        let leases = state.leases.iter().map(|(_, lease)| lease);
+        let lengths = leases
+            .chain(in_flight)
+            .map(|lease| lease.confirmed_length());
+        lengths.min()
     }
 
     /// Returns whether a lease that is due now would be renewed at once, as far as this process knows.
