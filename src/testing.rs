@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A Redis in memory, or several of them. Clones are the same servers.
 ///
-/// Each manager of [`manager`](Self::manager) and [`builder`](Self::builder) is a process of its own. The servers end
+/// Each manager of [`manager`](Self::manager) and [`builder`](Self::builder) stands for another process. The servers end
 /// with the last clone, and then their managers find none.
 #[derive(Clone)]
 pub struct Redis {
@@ -78,7 +78,7 @@ impl Redis {
         }
     }
 
-    /// Returns a new manager with the default settings, which stands for a process of its own.
+    /// Returns a new manager with the default settings, which stands for another process.
     ///
     /// # Panics
     ///
@@ -103,7 +103,7 @@ impl Redis {
 
     /// Moves the time of the servers and of their managers forward at once, as a machine sees it that was suspended for
     /// `time`. No lease is renewed meanwhile, so each lease that is shorter ends: its guard reads
-    /// [`Lost`](crate::LeaseState::Lost) when this returns. Who sleeps until a time in between wakes.
+    /// [`Lost`](crate::LeaseState::Lost) when this returns. A thread that sleeps until a time in between wakes.
     pub fn advance(&self, time: Duration) {
         self.shared.clock.advance(time);
         self.settle();

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | a new connection | accepts it. During a cut it closes it at once |
 //! | bytes of a client | gives them to the server, at the time of the kit's clock |
-//! | output of the server | writes it. What the socket has no room for goes out later |
+//! | output of the server | writes it. The rest goes out when the socket has room again |
 //! | a connection that has ended | forgets it |
 //! | that the node was dropped | ends |
 
@@ -31,7 +31,7 @@ pub(super) struct ServedNode {
     waker: UnixStream,
 }
 
-/// What the thread shares with the test.
+/// The part that the thread and the test share.
 struct Served {
     clock: Arc<TestClock>,
     state: Mutex<State>,

@@ -40,7 +40,7 @@ const TIMES: i128 = 1_000;
 const SLACK: i128 = 500;
 /// The smallest time in µs.
 const MICROS: i128 = 100_000_000_000_000;
-/// What a duration in µs may be, and no other number is.
+/// Durations in µs. No other number is within these bounds.
 const MICROS_LONG: std::ops::Range<i128> = 10_000_000_000..1_000_000_000_000;
 /// So long that nothing expires during a test.
 const LONG: Duration = Duration::from_secs(36_000);
@@ -248,7 +248,7 @@ fn lease(numbers: [u8; 6]) -> Duration {
     LONG + Duration::from_secs(10) * (one * 256 + other)
 }
 
-/// What the numbers of a step choose about a lock.
+/// The choices of a step about a lock, made by its numbers.
 struct Choice {
     kind: LockKind,
     target: Target,

@@ -1,4 +1,4 @@
-//! The keys of one database: what they hold, and when they expire.
+//! The keys of one database, with their values and their expiry.
 //!
 //! A key expires in the millisecond after its last one. An expired key is deleted when a command comes upon it. Until then
 //! no command sees it.
@@ -10,7 +10,7 @@ use super::glob;
 use super::resp::Resp;
 use super::sorted_set::SortedSet;
 
-/// What a key holds.
+/// The value of a key.
 #[derive(Clone, Debug)]
 pub(super) enum Stored {
     String(Vec<u8>),

@@ -88,7 +88,7 @@ enum KeyPlaces {
     Nowhere,
     First,
     All,
-    /// The second argument is a number, and so many keys follow.
+    /// The second argument is the number of keys, and the keys follow.
     Counted,
     FirstIsChannel,
     AllAreChannels,
@@ -370,13 +370,13 @@ mod tests {
     use super::*;
 
     /// A server whose clock a test sets, and a connection to it.
-    struct Client {
+    struct TestClient {
         server: MemoryServer,
         connection: u64,
         now: Duration,
     }
 
-    impl Client {
+    impl TestClient {
         fn new() -> Self {
             let now = Duration::from_secs(1_000_000);
             let mut server = MemoryServer::start("id".into(), now).expect("memory");
@@ -417,7 +417,7 @@ mod tests {
 
     #[test]
     fn a_key_expires_after_its_last_millisecond() {
-        let mut client = Client::new();
+        let mut client = TestClient::new();
         client.ask("SET k v PX 100");
         client.ask("HSET h f v");
         client.ask("PEXPIRE h 200");
@@ -436,7 +436,7 @@ mod tests {
 
     #[test]
     fn a_script_sees_a_clock_that_stands_still() {
-        let mut client = Client::new();
+        let mut client = TestClient::new();
         client.now += Duration::from_micros(1_000_007);
         let time = "return{redis.call('TIME')[1],redis.call('TIME')[2]}";
         assert_eq!(client.ask(&format!("EVAL {time} 0")), "*2 $7 1000001 $1 7");
@@ -444,7 +444,7 @@ mod tests {
 
     #[test]
     fn a_message_reaches_each_subscriber_of_its_channel() {
-        let mut client = Client::new();
+        let mut client = TestClient::new();
         let listener = client.server.connect();
         let confirmed = client.ask_on(listener, "SUBSCRIBE a b");
         assert_eq!(confirmed, "*3 $9 subscribe $1 a :1 *3 $9 subscribe $1 b :2");
@@ -465,13 +465,13 @@ mod tests {
 
     #[test]
     fn a_user_may_do_what_its_rules_say() {
-        let mut client = Client::new();
+        let mut client = TestClient::new();
         let set = "ACL SETUSER u on >word +@all -get ~a:* &c";
         assert_eq!(client.ask(set), "+OK");
         let listener = client.server.connect();
         assert!(client.ask("AUTH u wrong").starts_with("-WRONGPASS"));
         assert_eq!(client.ask("AUTH u word"), "+OK");
-        let is_denied = |client: &mut Client, command: &str| {
+        let is_denied = |client: &mut TestClient, command: &str| {
             let answer = client.ask(command);
             let of_script = answer.split(' ').find(|word| word.contains("NOPERM"));
             of_script.is_some()
@@ -500,7 +500,7 @@ mod tests {
 
     #[test]
     fn a_scan_ends_and_shows_each_key_that_was_there_all_the_time() {
-        let mut client = Client::new();
+        let mut client = TestClient::new();
         for number in 0..50 {
             client.ask(&format!("SET k{number} v"));
         }
@@ -523,7 +523,7 @@ mod tests {
 
     #[test]
     fn the_report_has_the_fields_that_a_client_reads() {
-        let mut client = Client::new();
+        let mut client = TestClient::new();
         client.now += Duration::from_secs(7);
         let report = client.ask("INFO server");
         assert!(report.contains("run_id:id uptime_in_seconds:7"), "{report}");

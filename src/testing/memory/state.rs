@@ -27,15 +27,15 @@ pub(super) struct ServerState {
 /// A client, as the server sees it.
 #[derive(Default)]
 pub(super) struct Peer {
-    /// What the client has sent, and what is not a whole request yet.
+    /// Bytes of the client that are no whole request yet.
     pub(super) unread: Vec<u8>,
-    /// What the client has not taken yet.
+    /// Bytes for the client, which has not taken them yet.
     pub(super) out: Vec<u8>,
     /// The user that has logged in.
     pub(super) user: Option<String>,
     pub(super) database: usize,
     pub(super) channels: BTreeSet<Vec<u8>>,
-    /// Whether the server has closed it. What is in `out` still reaches the client.
+    /// Whether the server has closed it. The client still receives the bytes in `out`.
     pub(super) is_closed: bool,
 }
 

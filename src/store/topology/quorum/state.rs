@@ -19,11 +19,11 @@ use crate::store::topology::quorum::node::QuorumNode;
 use crate::store::topology::quorum::votes::Votes;
 use crate::sync::{Arc, AtomicBool, Mutex, Weak};
 
-/// The time after which the note about the restart delay is renewed is so many restart delays long.
+/// The note about the restart delay is renewed after this number of restart delays.
 const NOTE_RENEWED_AFTER: u32 = 5;
 /// The same time for a note of zero.
 const ZERO_RENEWED_AFTER: Duration = Duration::from_secs(300);
-/// A node keeps the note for so many times that time.
+/// A node keeps the note for this many times the time after which it is renewed.
 const NOTE_KEPT_FOR: u32 = 2;
 /// The time after which it is tried again to make a note at a node that had no memory for one.
 const NOTE_TRIED_AFTER: Duration = Duration::from_secs(1);
