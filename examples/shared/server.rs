@@ -3,7 +3,8 @@
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -11,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, Connection, FromRedisValue};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{PATIENCE, Result};
@@ -40,7 +42,14 @@ pub struct Server {
     supervisor: Child,
     pid: Pid,
     dir: PathBuf,
-    port: u16,
+    port: Port,
+}
+
+/// A port that no other program finds free while this value lives, also when the server is killed: another server in its
+/// place would answer its clients.
+struct Port {
+    number: u16,
+    _socket: OwnedFd,
 }
 
 impl Server {
@@ -62,8 +71,8 @@ impl Server {
     }
 
     /// Returns `None` if the port is taken.
-    fn on(port: u16, config: &str, mode: &str, ready: &str) -> Result<Option<Self>> {
-        let config = format!("bind 127.0.0.1\nport {port}\n{config}");
+    fn on(port: Port, config: &str, mode: &str, ready: &str) -> Result<Option<Self>> {
+        let config = format!("bind 127.0.0.1\nport {}\n{config}", port.number);
         let mut supervisor = Command::new("sh")
             .args(["-c", SUPERVISOR, "supervisor", &config, mode])
             .stdin(Stdio::piped())
@@ -98,13 +107,13 @@ impl Server {
     /// Returns the port.
     #[must_use]
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number
     }
 
     /// Returns the host and the port.
     #[must_use]
     pub fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+        format!("127.0.0.1:{}", self.port())
     }
 
     /// Returns the URL.
@@ -174,11 +183,23 @@ impl<'a> Poller<'a> {
 
 /// Returns a free port below the range of outgoing connections. A node of a Cluster needs a second port, which is larger
 /// by 10,000 and below that range too.
-fn unused_port() -> u16 {
+fn unused_port() -> Port {
     loop {
-        let port = 10_000 + (RandomState::new().hash_one(0u8) % 11_000) as u16;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
+        let number = 10_000 + (RandomState::new().hash_one(0u8) % 11_000) as u16;
+        if let Ok(socket) = reserve(number) {
+            return Port {
+                number,
+                _socket: socket,
+            };
         }
     }
+}
+
+/// Fails if the port has any other socket. After that, a server may use the port too, because it sets `SO_REUSEADDR`.
+fn reserve(port: u16) -> rustix::io::Result<OwnedFd> {
+    let (family, kind) = (AddressFamily::INET, SocketType::STREAM);
+    let reserved = socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    bind(&reserved, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))?;
+    sockopt::set_socket_reuseaddr(&reserved, true)?;
+    Ok(reserved)
 }

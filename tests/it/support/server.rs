@@ -5,7 +5,7 @@ use std::env;
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::ops::Range;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -13,6 +13,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 use rustix::process::{Pid, Signal};
 
 use super::{Clock, Namespace, Raw, log, threads, wait_until};
@@ -441,10 +442,13 @@ pub(super) fn unused_port() -> u16 {
     }
 }
 
-/// Takes a port, if it is free and no test of this process has had it.
+/// Takes a port, if it has no socket and no test of this process has had it. A socket that does not listen keeps the port
+/// of a killed server for an example.
 fn take(port: u16) -> bool {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
-    let is_free = TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let (family, kind) = (AddressFamily::INET, SocketType::STREAM);
+    let trial = socket_with(family, kind, SocketFlags::CLOEXEC, None).expect("a socket");
+    let is_free = bind(&trial, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)).is_ok();
     let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
     is_free && given.insert(port)
 }
