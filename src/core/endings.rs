@@ -23,8 +23,12 @@
 //! | event | this process |
 //! | --- | --- |
 //! | an owner has ended in one of the first four ways | remembers it until Redis must have dropped the key. It remembers at most [`MOST_ENDINGS`]: the oldest goes first |
-//! | there is a new master | repeats all ends, oldest first, a few at a time, while no release waits; and again those that have a reply [`AGAIN_AFTER`] later, when most other processes have repeated theirs. It remembers them still |
+//! | there is a new master | repeats the hand-overs at once; after [`RENEWED_AFTER`] renews all its leases; after [`FREED_AFTER`] repeats all ends, which may free a lock; and again those that have a reply [`AGAIN_AFTER`] later, when most other processes have repeated theirs. It repeats a few at a time, while no release waits, and remembers them still |
 //! | a message for an owner that it remembers | repeats the end of that owner at once. The new master sends such a message if the owner is in its queue |
+//!
+//! The order matters. An example: the failover loses a release of `A1`, and also the grant of the free lock to `C1`. If A
+//! frees the lock on the new master before C has renewed its lease, B gets the lock while C reads held. C's renewal finds
+//! `A1` and ends the lease. But a renewal of an owner whose hand-over was lost comes after the repeat of the hand-over.
 //!
 //! A release that has no reply when the master dies is sent to the new master. A lease that is renewed there before the
 //! repeat is lost, and its guard learns it. Nobody repeats the end of an owner after its
@@ -38,20 +42,24 @@ use crate::core::release_task::ReleaseTask;
 
 /// The number of ends that a process remembers.
 pub(crate) const MOST_ENDINGS: usize = 4096;
-/// When the second repeats follow the first.
+/// How long after a failover all leases are renewed. By then most processes have repeated their hand-overs.
+pub(crate) const RENEWED_AFTER: Duration = Duration::from_millis(500);
+/// How long after the repeats of the hand-overs the other ends follow, which may free a lock.
+const FREED_AFTER: Duration = Duration::from_millis(800);
+/// When the last round of repeats follows the one before.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// How often an end is repeated after a failover.
-const ROUNDS: u32 = 2;
+/// The rounds of repeats: one of the hand-overs, and two of all ends.
+const ROUNDS: u32 = 3;
 
-/// The ends that Redis has confirmed, each with its lock `L`, in their order.
+/// The ends that Redis has confirmed, each with its lock `L`, in the order of their repeats.
 pub(crate) struct Endings<L> {
     ended: VecDeque<(L, ReleaseTask)>,
     /// Whether one was dropped before Redis must have dropped its key.
     has_forgotten: bool,
     /// When the next round of repeats begins, or goes on.
     due: Option<Time>,
-    /// The number of ends that this round has not repeated yet. They come first.
-    left: usize,
+    /// The number of ends that this round has not repeated yet. They come first. `None` between two rounds.
+    left: Option<usize>,
     rounds_left: u32,
 }
 
@@ -61,7 +69,7 @@ impl<L> Default for Endings<L> {
             ended: VecDeque::new(),
             has_forgotten: false,
             due: None,
-            left: 0,
+            left: None,
             rounds_left: 0,
         }
     }
@@ -78,7 +86,7 @@ impl<L> Endings<L> {
         let first = self.ended.front();
         if is_full || first.is_some_and(|(_, first)| is_over(first)) {
             let dropped = self.ended.pop_front();
-            self.left = self.left.saturating_sub(1);
+            self.left = self.left.map(|left| left.saturating_sub(1));
             self.has_forgotten |= dropped.is_some_and(|(_, dropped)| !is_over(&dropped));
         }
         self.ended.push_back((lock, release_task));
@@ -86,8 +94,11 @@ impl<L> Endings<L> {
 
     /// Notes that there is a new master. Returns whether there is anything to repeat.
     pub(crate) fn master_changed(&mut self, now: Time) -> bool {
-        (self.left, self.rounds_left) = (self.ended.len(), ROUNDS);
-        self.due = Some(now).filter(|_| self.left > 0);
+        let ended = self.ended.make_contiguous();
+        ended.sort_by_key(|(_, release_task)| !release_task.gives_lock());
+        let hand_overs = ended.partition_point(|(_, release_task)| release_task.gives_lock());
+        (self.left, self.rounds_left) = (Some(hand_overs), ROUNDS);
+        self.due = Some(now).filter(|_| !self.ended.is_empty());
         self.due.is_some()
     }
 
@@ -102,15 +113,17 @@ impl<L> Endings<L> {
         if self.due.is_none_or(|due| due > now) {
             return (Vec::new(), false);
         }
-        if self.left == 0 {
-            // The next round begins.
-            self.left = self.ended.len();
-        }
-        let count = self.left.min(most);
-        self.left -= count;
-        if self.left == 0 {
+        let left = self.left.get_or_insert(self.ended.len());
+        let count = (*left).min(most);
+        *left -= count;
+        if *left == 0 {
+            self.left = None;
             self.rounds_left -= 1;
-            self.due = (self.rounds_left > 0).then(|| now + AGAIN_AFTER);
+            self.due = match self.rounds_left {
+                0 => None,
+                1 => Some(now + AGAIN_AFTER),
+                _ => Some(now + FREED_AFTER),
+            };
         }
         let mut ended: Vec<_> = self.ended.drain(..count).collect();
         ended.retain_mut(|(_, release_task)| release_task.repeat(now));
@@ -122,7 +135,7 @@ impl<L> Endings<L> {
         let mut all = self.ended.iter();
         let place = all.position(|(_, release_task)| **release_task.owner() == *owner)?;
         let (lock, mut release_task) = self.ended.remove(place)?;
-        self.left -= usize::from(place < self.left);
+        self.left = self.left.map(|left| left - usize::from(place < left));
         release_task.repeat(now).then_some((lock, release_task))
     }
 }
@@ -177,6 +190,10 @@ mod tests {
         endings.note((), release_task, at(1));
         endings.master_changed(at(100));
         let (mut ended, _) = endings.take_due(at(100), 1);
+        if ended.is_empty() {
+            let due = endings.due()?;
+            (ended, _) = endings.take_due(due, 1);
+        }
         ended.pop().map(|((), again)| again.verb(at(100)))
     }
 
@@ -276,25 +293,58 @@ mod tests {
             task.replied(at(0), &Reply::Released, false, None);
             task
         };
-        endings.note("short", ended(500), at(0));
+        endings.note("short", ended(1_000), at(0));
         endings.note("long", ended(5_000), at(0));
         assert_eq!(endings.due(), None);
-        assert!(endings.master_changed(at(100)));
+        assert!(endings.master_changed(at(50)));
+        assert!(endings.take_due(at(50), 9).0.is_empty(), "no hand-over");
+        assert_eq!(endings.due(), Some(at(850)));
         for expected in ["short", "long"] {
-            let (mut first, _) = endings.take_due(at(100), 1);
+            let (mut first, _) = endings.take_due(at(850), 1);
             let (lock, again) = first.pop().expect("one is left");
             assert_eq!(lock, expected);
-            endings.note(lock, again, at(101));
+            endings.note(lock, again, at(851));
         }
         assert!(endings.take_due(at(1_000), 9).0.is_empty());
-        assert_eq!(endings.due(), Some(at(1_100)));
-        let (second, _) = endings.take_due(at(1_100), 9);
+        assert_eq!(endings.due(), Some(at(1_850)));
+        let (second, _) = endings.take_due(at(1_850), 9);
         assert!(second.iter().map(|(lock, _)| *lock).eq(["long"]));
         assert_eq!(endings.due(), None);
-        endings.note("long", ended(5_000), at(1_200));
-        assert!(endings.take("b1", at(1_300)).is_none());
-        assert!(endings.take("a1", at(1_300)).is_some());
-        assert!(endings.take("a1", at(1_300)).is_none());
+        endings.note("long", ended(5_000), at(1_900));
+        assert!(endings.take("b1", at(2_000)).is_none());
+        assert!(endings.take("a1", at(2_000)).is_some());
+        assert!(endings.take("a1", at(2_000)).is_none());
+    }
+
+    #[test]
+    fn hand_overs_are_repeated_before_what_may_free_a_lock() {
+        let mut endings = Endings::default();
+        for (number, reply) in [
+            Reply::Released,
+            Reply::HandedOver(Some("b1".into())),
+            Reply::Released,
+            Reply::HandedOver(Some("b2".into())),
+        ]
+        .iter()
+        .enumerate()
+        {
+            let mut task = of_lease(None);
+            task.replied(at(1), reply, false, None);
+            endings.note(number, task, at(1));
+        }
+        let numbers = |ended: &[(usize, ReleaseTask)]| -> Vec<_> {
+            ended.iter().map(|(number, _)| *number).collect()
+        };
+        assert!(endings.master_changed(at(2)));
+        let (hand_overs, _) = endings.take_due(at(2), 9);
+        assert_eq!(numbers(&hand_overs), [1, 3]);
+        assert_eq!(endings.due(), Some(at(802)));
+        for (number, task) in hand_overs {
+            endings.note(number, task, at(3));
+        }
+        let (all, _) = endings.take_due(at(802), 9);
+        assert_eq!(numbers(&all), [0, 2, 1, 3]);
+        assert_eq!(endings.due(), Some(at(1_802)));
     }
 
     #[test]
@@ -307,8 +357,10 @@ mod tests {
             endings.note(number, task, at(1));
         }
         endings.master_changed(at(2));
-        let (ended, has_forgotten) = endings.take_due(at(2), 2 * MOST_ENDINGS);
+        let (hand_overs, has_forgotten) = endings.take_due(at(2), 2 * MOST_ENDINGS);
+        assert!(hand_overs.is_empty());
         assert!(has_forgotten);
+        let (ended, _) = endings.take_due(at(802), 2 * MOST_ENDINGS);
         assert_eq!(ended.len(), MOST_ENDINGS);
         assert_eq!(ended.first().map(|(number, _)| *number), Some(1));
     }

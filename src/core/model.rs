@@ -238,10 +238,7 @@ impl World {
 
     fn execute(&mut self, verb: &Verb) -> Reply {
         self.server.expire(self.now);
-        let was_free = self.server.lock.is_none();
-        let reply = self.server.execute(verb, self.now);
-        self.lacks_a_grant |= was_free && self.server.lock.is_some();
-        reply
+        self.server.execute(verb, self.now)
     }
 
     fn execute_unanswered(&mut self, verb: &Verb) {
@@ -292,13 +289,16 @@ impl World {
                 break;
             }
         }
-        // The holder's next renewal.
-        for process in &self.processes {
-            if let State::GuardInner(grant) = &process.state
-                && let Some((holder, _, end)) = &mut self.server.lock
-                && *holder == grant.owner
-            {
-                *end = (*end).max(self.now + LEASE);
+        // The next renewals. The other ends are repeated after them.
+        for process in &mut self.processes {
+            let State::GuardInner(grant) = &process.state else {
+                continue;
+            };
+            match &mut self.server.lock {
+                Some((holder, _, end)) if *holder == grant.owner => {
+                    *end = (*end).max(self.now + LEASE);
+                }
+                _ => process.state = State::Idle,
             }
         }
     }

@@ -302,6 +302,11 @@ impl ReleaseTask {
         self.again.is_some()
     }
 
+    /// Returns whether the repeat gives the lock to a known owner, and so never frees it.
+    pub(crate) fn gives_lock(&self) -> bool {
+        matches!(self.again, Some(EndsBy::GiveTo(_)))
+    }
+
     /// Begins again, for a new master. Returns false if it cannot be repeated, or Redis must have dropped the key. It stays
     /// executed.
     pub(crate) fn repeat(&mut self, now: Time) -> bool {

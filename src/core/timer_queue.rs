@@ -56,6 +56,11 @@ impl<T> TimerQueue<T> {
         (first.key().0 <= now).then(|| first.remove())
     }
 
+    /// Takes out the things that are due later than this.
+    pub(crate) fn take_after(&mut self, latest: Time) -> impl Iterator<Item = T> + use<T> {
+        self.0.split_off(&(latest, u64::MAX)).into_values()
+    }
+
     /// Returns the things after the key `after` that are due at `until` or before, earliest first, with their keys.
     pub(crate) fn due_between(
         &self,

@@ -4,6 +4,7 @@
 mod background;
 mod claims;
 mod closing;
+mod failovers;
 mod leases;
 mod left_owners;
 mod linger;
@@ -57,8 +58,11 @@ struct Fake {
     /// Until when nodes may have an owner that has ended.
     left_until: Arc<Mutex<Left>>,
     forgotten: Arc<Mutex<Vec<String>>>,
+    /// What the engine does after a failover, if there can be one.
+    failover: Option<Failover>,
 }
 
+type Failover = Arc<Mutex<Option<Box<dyn Fn() + Send + Sync>>>>;
 type Left = Box<dyn FnMut(&str) -> Option<Time> + Send>;
 
 impl Fake {
@@ -73,6 +77,7 @@ impl Fake {
             surplus: Arc::default(),
             left_until: Arc::new(Mutex::new(Box::new(|_| None))),
             forgotten: Arc::default(),
+            failover: None,
         }
     }
 
@@ -115,6 +120,11 @@ impl Store for Fake {
 
     fn last_data_loss_sign(&self) -> Time {
         Time::from_nanos(self.cut.load(Ordering::SeqCst))
+    }
+
+    fn on_failover(&self, changed: Box<dyn Fn() + Send + Sync>) -> bool {
+        let failover = self.failover.as_ref();
+        failover.is_some_and(|failover| failover.lock().replace(changed).is_none())
     }
 
     fn last_surplus(&self) -> Time {

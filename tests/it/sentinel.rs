@@ -177,6 +177,22 @@ fn a_release_that_the_new_master_lacks_is_repeated_there() {
     });
 }
 
+/// The failover loses a release, and the grant that followed it.
+#[test]
+fn a_grant_that_a_failover_loses_ends_before_the_lock_is_freed() {
+    let set = Sentinels::start();
+    let (one, other) = (set.manager(), set.manager());
+    let mutex = one.mutex("n").lease(secs(600));
+    let released = mutex.lock().expect("it is free");
+    set.wait_until_replicated();
+    let held = set.fail_over_without(|| {
+        released.release().expect("it is held");
+        mutex.lock().expect("it is free")
+    });
+    locked_at_last(&other, "n");
+    assert_eq!(held.state(), LeaseState::Lost);
+}
+
 /// One replica becomes the master. The other one follows it, and confirms the grants then.
 #[test]
 fn a_lock_that_needs_a_replica_is_acquired_after_a_failover() {

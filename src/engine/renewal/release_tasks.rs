@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use super::schedule::{AFTER_PANIC, BATCH, Job, RenewalState, RenewalThread};
 use crate::clock::Time;
-use crate::core::endings::MOST_ENDINGS;
+use crate::core::endings::{MOST_ENDINGS, RENEWED_AFTER};
 use crate::core::release_task::{Next, ReleaseTask};
 use crate::core::timer_queue::TimerKey;
 use crate::engine::client::Client;
@@ -102,12 +102,17 @@ impl RenewalThread {
         }
     }
 
-    /// Has the thread repeat on the new master the ends of all owners that this process remembers.
+    /// Has the thread repeat on the new master the ends of all owners that this process remembers, and renew all leases
+    /// there.
     pub(crate) fn master_changed(self: &Arc<Self>, client: &Arc<Client>) {
         let now = client.now();
         let mut state = self.state.lock();
-        if state.endings.master_changed(now) && self.ensure_running(&mut state, client).is_ok() {
-            self.wake_for(&mut state, now);
+        state.renew_all_by(now + RENEWED_AFTER);
+        if state.endings.master_changed(now) && self.ensure_running(&mut state, client).is_err() {
+            return;
+        }
+        if let Some(due) = state.next_due() {
+            self.wake_for(&mut state, due);
         }
     }
 

@@ -306,12 +306,13 @@ impl RenewalState {
             return;
         }
         self.surplus_at = Some(surplus);
-        let mut all = Vec::new();
-        while let Some(process_lease) = self.leases.pop_due(Time::NEVER) {
-            all.push(process_lease);
-        }
-        for process_lease in all {
-            self.put(&process_lease, now);
+        self.renew_all_by(now);
+    }
+
+    /// Makes all leases due at this time, unless they are due earlier.
+    pub(super) fn renew_all_by(&mut self, latest: Time) {
+        for process_lease in self.leases.take_after(latest) {
+            self.put(&process_lease, latest);
         }
     }
 
