@@ -26,10 +26,15 @@ impl AddedTime {
         added.ok();
     }
 
+    /// Returns what is added to the machine's clock on this thread.
+    pub(crate) fn here() -> Option<Self> {
+        let here = OF_THREAD.try_with(|of_thread| of_thread.borrow().clone());
+        here.ok().flatten()
+    }
+
     /// Has the machine's clock show this time too on this thread, until the result is dropped.
     pub(crate) fn enter(&self) -> EnteredTime {
-        let own = Some(self.clone());
-        EnteredTime(OF_THREAD.with_borrow_mut(|of_thread| std::mem::replace(of_thread, own)))
+        EnteredTime(replace(Some(self.clone())))
     }
 }
 
@@ -38,12 +43,13 @@ pub(crate) struct EnteredTime(Option<AddedTime>);
 
 impl Drop for EnteredTime {
     fn drop(&mut self) {
-        let before = self.0.take();
-        OF_THREAD.with_borrow_mut(|of_thread| *of_thread = before);
+        replace(self.0.take());
     }
 }
 
-/// Returns what is added to the machine's clock on this thread.
-pub(crate) fn added_here() -> Duration {
-    OF_THREAD.with_borrow(|added| added.as_ref().map_or(Duration::ZERO, AddedTime::get))
+/// Sets what is added on this thread, and returns what was. A guard may be dropped when the thread has ended so far that
+/// this is over: then nothing is added.
+fn replace(added: Option<AddedTime>) -> Option<AddedTime> {
+    let before = OF_THREAD.try_with(|of_thread| of_thread.replace(added));
+    before.ok().flatten()
 }

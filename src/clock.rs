@@ -7,6 +7,10 @@
 use std::ops::{Add, Sub};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+#[cfg(feature = "testing")]
+use crate::added_time::AddedTime;
+use crate::sync::thread;
+
 /// The longest sleep of a thread. While the machine is suspended, this clock goes on, but the time of a sleep does not. So a
 /// thread looks at the clock at least as often, and notices a resume.
 pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(1);
@@ -62,14 +66,47 @@ pub(crate) const fn ms_rounded_up(length: Duration) -> u64 {
 /// Returns this process's wall-clock time, in µs since 1970. Only fences depend on it.
 pub(crate) fn clock_us() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let us = since.map_or(1, |since| u64::try_from(since.as_micros()).unwrap_or(1));
+    us.saturating_add(added_here().as_micros() as u64)
+}
+
+/// Returns the time that a test kit has added to the clocks on this thread.
+#[inline]
+fn added_here() -> Duration {
     #[cfg(feature = "testing")]
-    let since = since.map(|since| since + crate::added_time::added_here());
-    since.map_or(1, |since| u64::try_from(since.as_micros()).unwrap_or(1))
+    let added = AddedTime::here().map_or(Duration::ZERO, |added| added.get());
+    #[cfg(not(feature = "testing"))]
+    let added = Duration::ZERO;
+    added
+}
+
+/// Has a function read the clocks that this thread reads, on whatever thread it runs.
+pub(crate) fn on_this_clock<T>(body: impl FnOnce() -> T) -> impl FnOnce() -> T {
+    #[cfg(feature = "testing")]
+    let added = AddedTime::here();
+    move || {
+        #[cfg(feature = "testing")]
+        let _entered = added.as_ref().map(AddedTime::enter);
+        body()
+    }
 }
 
 /// A source of the current time. Tests use a clock that they move.
 pub(crate) trait Clock: Send + Sync {
     fn now(&self) -> Time;
+
+    /// Returns the time since 1970 in µs.
+    fn us(&self) -> u64 {
+        clock_us()
+    }
+
+    /// Blocks until the thread is unparked, or until then, for at most [`LONGEST_SLEEP`]. May return earlier.
+    fn park_until(&self, until: Time) {
+        let left = until.since(self.now());
+        if !left.is_zero() {
+            thread::park_timeout(left.min(LONGEST_SLEEP));
+        }
+    }
 }
 
 /// The machine's clock.
@@ -93,7 +130,7 @@ impl Clock for SystemClock {
                 .saturating_add(now.tv_nsec.unsigned_abs()),
         );
         #[cfg(feature = "testing")]
-        let now = now + crate::added_time::added_here();
+        let now = now + added_here();
         now
     }
 }
@@ -113,6 +150,22 @@ impl Clock for EngineClock {
             Self::System => SystemClock.now(),
             #[cfg(any(test, feature = "testing"))]
             Self::OfTest(clock) => clock.now(),
+        }
+    }
+
+    fn us(&self) -> u64 {
+        match self {
+            Self::System => SystemClock.us(),
+            #[cfg(any(test, feature = "testing"))]
+            Self::OfTest(clock) => clock.us(),
+        }
+    }
+
+    fn park_until(&self, until: Time) {
+        match self {
+            Self::System => SystemClock.park_until(until),
+            #[cfg(any(test, feature = "testing"))]
+            Self::OfTest(clock) => clock.park_until(until),
         }
     }
 }

@@ -45,7 +45,7 @@ impl Condvar {
         limit: Duration,
     ) -> MutexGuard<'a, T> {
         self.0
-            .wait_timeout(guard, for_a_while(limit))
+            .wait_timeout(guard, limit)
             .unwrap_or_else(PoisonError::into_inner)
             .0
     }
@@ -58,22 +58,3 @@ impl Condvar {
         self.0.notify_all();
     }
 }
-
-/// Blocks until the thread is unparked, or until `limit` has passed. May return earlier.
-pub(crate) fn park_timeout(limit: Duration) {
-    thread::park_timeout(for_a_while(limit));
-}
-
-/// Returns how long a thread may sleep. A test kit may move the time forward, so with one no thread sleeps for long.
-#[inline]
-fn for_a_while(limit: Duration) -> Duration {
-    #[cfg(feature = "testing")]
-    if TEST_KITS.load(Ordering::Relaxed) > 0 {
-        return limit.min(Duration::from_millis(5));
-    }
-    limit
-}
-
-/// The number of servers of the test kit that there are.
-#[cfg(feature = "testing")]
-pub(crate) static TEST_KITS: AtomicU32 = AtomicU32::new(0);

@@ -5,6 +5,8 @@ mod node;
 
 use std::fmt;
 use std::fs;
+use std::io;
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -13,25 +15,29 @@ use crate::builder::Builder;
 use crate::manager::LockManager;
 use crate::owner;
 use crate::random::{Rng, SystemRng};
-use crate::sync::{Arc, Ordering, TEST_KITS, thread};
-use crate::test_clock::TestClock;
+use crate::sync::{Arc, thread};
+use crate::test_clock::{TestClock, TestKit};
 
 use node::ServedNode;
 
-/// For how long the kit waits for the managers to do what is due.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// For how long the kit waits for the managers to do what is due. A busy machine may need some of it.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The longest step of the time that passes: a thread that waits asks about once a second.
+const LONGEST_STEP: Duration = Duration::from_secs(1);
+/// The longest time for which another program holds a lock: about three years.
+const LONGEST_HOLD: Duration = Duration::from_secs(100_000_000);
 
 /// A Redis in memory, or several of them. Clones are the same servers.
 ///
 /// Each manager of [`manager`](Self::manager) and [`builder`](Self::builder) stands for another process. The servers end
-/// with the last clone, and then their managers find none.
+/// with the last clone and the last manager.
 #[derive(Clone)]
 pub struct Redis {
-    shared: Arc<Shared>,
+    clock: Arc<TestClock>,
+    servers: Arc<MemoryServers>,
 }
 
-struct Shared {
-    clock: Arc<TestClock>,
+struct MemoryServers {
     /// Has the sockets of the nodes.
     directory: PathBuf,
     nodes: Vec<ServedNode>,
@@ -64,21 +70,15 @@ impl Redis {
         let clock = Arc::new(TestClock::default());
         let node = |number| {
             let path = directory.join(format!("{number}"));
-            ServedNode::start(path, Arc::clone(&clock))
+            ServedNode::start(path, clock.added.clone())
                 .expect("a socket and a thread for the test kit")
         };
         let nodes = (0..n).map(node).collect();
-        TEST_KITS.fetch_add(1, Ordering::Relaxed);
-        Self {
-            shared: Arc::new(Shared {
-                clock,
-                directory,
-                nodes,
-            }),
-        }
+        let servers = Arc::new(MemoryServers { directory, nodes });
+        Self { clock, servers }
     }
 
-    /// Returns a new manager with the default settings, which stands for another process.
+    /// Returns a new manager, which stands for another process. Its settings are those of [`builder`](Self::builder).
     ///
     /// # Panics
     ///
@@ -88,34 +88,48 @@ impl Redis {
         self.builder().build().expect("the Redis in memory answers")
     }
 
-    /// Returns a builder, for a manager with other settings. The time limits of connecting and of requests are long,
-    /// because the machine of a test may be busy.
+    /// Returns a builder, for a manager with other settings. Its settings are the default ones, but the time limits of
+    /// connecting, of requests and of nodes are 5 to 10 s, because the machine of a test may be busy, and the
+    /// [`restart_delay`](Builder::restart_delay) is zero.
     pub fn builder(&self) -> Builder {
-        let urls = self.shared.nodes.iter().map(ServedNode::url);
+        let urls = self.servers.nodes.iter().map(ServedNode::url);
         let mut builder = LockManager::quorum(urls)
             .connect_timeout(Duration::from_secs(10))
             .io_timeout(Duration::from_secs(10))
             .node_timeout(Duration::from_secs(5))
             .restart_delay(Duration::ZERO);
-        builder.on_test_clock(Arc::clone(&self.shared.clock));
+        builder.of_test_kit(TestKit {
+            clock: Arc::clone(&self.clock),
+            servers: Arc::clone(&self.servers) as Arc<_>,
+        });
         builder
     }
 
     /// Moves the time of the servers and of their managers forward at once, as a machine sees it that was suspended for
     /// `time`. No lease is renewed meanwhile, so each lease that is shorter ends: its guard reads
     /// [`Lost`](crate::LeaseState::Lost) when this returns. A thread that sleeps until a time in between wakes.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the managers have not done within 30 s what is due.
     pub fn advance(&self, time: Duration) {
-        self.shared.clock.advance(time);
+        self.clock.advance(time);
         self.settle();
     }
 
-    /// Lets `time` pass for the servers and their managers. Leases are renewed meanwhile, and an hour takes less than a
-    /// second.
+    /// Lets `time` pass for the servers and their managers. Leases are renewed meanwhile. With leases of 30 s, an hour takes
+    /// less than a second.
     ///
-    /// The time goes on in steps of a tenth of the shortest lease, and the renewals that are due at each step are answered
-    /// before the next one. Threads of the program go on by themselves, and may see few of the steps.
+    /// The time goes on in steps of a tenth of the shortest lease, but of 1 s at most. The renewals that are due at each step
+    /// are answered before the next one, and threads that wait for a lock keep their places. Other threads of the program
+    /// go on by themselves, and may see few of the steps. So a lease that such a thread gains meanwhile may end before the
+    /// thread goes on.
+    ///
+    /// # Panics
+    ///
+    /// As [`advance`](Self::advance).
     pub fn pass(&self, time: Duration) {
-        let clock = &self.shared.clock;
+        let clock = &self.clock;
         let end = clock.added.get() + time;
         loop {
             let left = end.saturating_sub(clock.added.get());
@@ -123,58 +137,76 @@ impl Redis {
                 return;
             }
             let engines = clock.engines();
-            let shortest = engines.iter().filter_map(|engine| engine.shortest_lease());
-            let step = shortest.min().map_or(left, |lease| lease / 10);
-            clock.advance(step.clamp(Duration::from_millis(1), left.max(Duration::from_millis(1))));
+            let leases = engines.iter().map(|engine| engine.shortest_lease());
+            let step = leases.min().map_or(left, |lease| lease / 10);
+            let step = step.clamp(Duration::from_millis(1), LONGEST_STEP);
+            clock.advance(step.min(left));
             self.settle();
         }
     }
 
-    /// Takes a lock of any kind from its holders, as an operator does who deletes its key. `name` includes the
-    /// [`prefix`](Builder::prefix). The guards that are renewed read [`Lost`](crate::LeaseState::Lost) when this returns.
+    /// Takes a lock of any kind from its holders, as an operator does who deletes its key. Does nothing if there is no such
+    /// lock. `name` includes the [`prefix`](Builder::prefix), and the lock is in the database 0. The guards that are renewed
+    /// read [`Lost`](crate::LeaseState::Lost) when this returns.
+    ///
+    /// # Panics
+    ///
+    /// As [`advance`](Self::advance).
     pub fn lose(&self, name: &str) {
         self.on_all_nodes(&[&["DEL", name]]);
     }
 
     /// Has another program hold the mutex `name` for this time, whoever held it before. `name` includes the
-    /// [`prefix`](Builder::prefix).
-    pub fn hold_by_other(&self, name: &str, time: Duration) {
-        let other = owner::generate(&SystemRng::new(), "other");
-        let ms = crate::clock::ms_rounded_up(time).max(1).to_string();
-        self.on_all_nodes(&[&["DEL", name], &["SET", name, &other, "PX", &ms]]);
-    }
-
-    /// Ends all connections, and refuses new ones until [`restore`](Self::restore). So no manager reaches a server.
-    pub fn cut(&self) {
-        self.shared.nodes.iter().for_each(ServedNode::cut);
-        self.shared.clock.disturb();
-    }
-
-    /// Ends a [cut](Self::cut).
-    pub fn restore(&self) {
-        self.shared.nodes.iter().for_each(ServedNode::restore);
-        self.shared.clock.disturb();
-    }
-
-    /// Restarts the servers without their data.
+    /// [`prefix`](Builder::prefix), and the lock is in the database 0. The guards that are renewed read
+    /// [`Lost`](crate::LeaseState::Lost) when this returns.
     ///
     /// # Panics
     ///
-    /// Panics if there is no memory.
+    /// As [`advance`](Self::advance).
+    pub fn hold_by_other(&self, name: &str, time: Duration) {
+        let other = owner::generate(&SystemRng::new(), "other");
+        let ms = crate::clock::ms_rounded_up(time.min(LONGEST_HOLD)).max(1);
+        let ms = ms.to_string();
+        self.on_all_nodes(&[&["DEL", name], &["SET", name, &other, "PX", &ms]]);
+    }
+
+    /// Ends all connections, and refuses new ones until [`restore`](Self::restore). So no manager reaches a server, and a
+    /// guard reads [`AtRisk`](crate::LeaseState::AtRisk) and then [`Lost`](crate::LeaseState::Lost) as its time passes.
+    pub fn cut(&self) {
+        self.servers.nodes.iter().for_each(ServedNode::cut);
+    }
+
+    /// Ends a [cut](Self::cut). The managers find out by themselves: on a quorum within a few seconds of real time, so a call
+    /// before that may fail.
+    pub fn restore(&self) {
+        self.servers.nodes.iter().for_each(ServedNode::restore);
+    }
+
+    /// Restarts the servers without their data. The guards that are renewed read [`Lost`](crate::LeaseState::Lost) when this
+    /// returns.
+    ///
+    /// # Panics
+    ///
+    /// As [`advance`](Self::advance), and if there is no memory.
     pub fn restart_empty(&self) {
-        self.shared.nodes.iter().for_each(ServedNode::restart_empty);
-        self.shared.clock.disturb();
+        self.servers
+            .nodes
+            .iter()
+            .for_each(ServedNode::restart_empty);
+        self.clock.renew_all();
         self.settle();
     }
 
-    /// Returns the locks that are held or waited for, in the order of their names.
+    /// Returns the locks that are held or waited for, in the order of their names. Names include the
+    /// [`prefix`](Builder::prefix), and the locks are in the database 0.
     ///
     /// # Panics
     ///
     /// As [`manager`](Self::manager).
     #[must_use]
     pub fn locks(&self) -> Vec<LockInfo> {
-        let locks = self.manager().list("*").collect::<Result<Vec<_>, _>>();
+        let manager = self.builder().build_unchecked();
+        let locks = manager.and_then(|manager| manager.list("*").collect::<Result<Vec<_>, _>>());
         let mut locks = locks.expect("the Redis in memory answers");
         locks.sort_by(|one, other| one.name.cmp(&other.name));
         locks
@@ -182,28 +214,41 @@ impl Redis {
 
     /// Executes commands on each node, and has the managers look after their locks.
     fn on_all_nodes(&self, commands: &[&[&str]]) {
-        for node in &self.shared.nodes {
-            node.execute(commands);
+        for node in &self.servers.nodes {
+            let answers = node.execute(commands);
+            let answers = String::from_utf8_lossy(&answers);
+            assert!(
+                !answers.contains("-ERR"),
+                "the Redis in memory refused: {answers}"
+            );
         }
-        self.shared.clock.disturb();
+        self.clock.renew_all();
         self.settle();
     }
 
     /// Blocks until the managers have done what is due.
     fn settle(&self) {
-        let (engines, begun) = (self.shared.clock.engines(), Instant::now());
-        while engines.iter().any(|engine| !engine.is_at_rest()) && begun.elapsed() < PATIENCE {
+        let begun = Instant::now();
+        while let Some(busy) = self.clock.busy_part() {
+            let waited = begun.elapsed();
+            assert!(waited < PATIENCE, "not done within {waited:.0?}: {busy}");
             thread::yield_now();
         }
     }
 }
 
-impl Drop for Shared {
+impl Drop for MemoryServers {
     fn drop(&mut self) {
-        TEST_KITS.fetch_sub(1, Ordering::Relaxed);
         self.nodes.clear();
         fs::remove_dir_all(&self.directory).ok();
     }
+}
+
+/// Serves a Redis in memory to the clients of a port, until the process ends. The tests of leasehold start it where they
+/// start a server.
+#[doc(hidden)]
+pub fn serve(listener: TcpListener) -> io::Result<()> {
+    node::serve(listener)
 }
 
 impl fmt::Debug for Redis {

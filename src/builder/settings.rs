@@ -352,10 +352,10 @@ impl Builder {
         Ok(manager)
     }
 
-    /// Has the manager read the clock of a test kit.
+    /// Has the manager read the clock of a test kit, and keep its servers.
     #[cfg(feature = "testing")]
-    pub(crate) fn on_test_clock(&mut self, clock: Arc<crate::test_clock::TestClock>) {
-        self.settings.test_clock = Some(clock);
+    pub(crate) fn of_test_kit(&mut self, kit: crate::test_clock::TestKit) {
+        self.settings.test_kit = Some(kit);
     }
 
     /// Checks the settings and returns the manager, without a connection. The first call that needs one connects. On a
@@ -380,8 +380,8 @@ impl Builder {
         crate::store::transport::tls::provide_crypto();
         let rng = Arc::new(SystemRng::new());
         #[cfg(feature = "testing")]
-        if let Some(clock) = settings.test_clock.clone() {
-            let engine = Engine::on_test_clock(settings, store, &clock, rng);
+        if let Some(kit) = settings.test_kit.take() {
+            let engine = Engine::on_test_clock(settings, store, kit, rng);
             return Ok(LockManager { engine });
         }
         let engine = Engine::new(settings, store, EngineClock::System, rng);

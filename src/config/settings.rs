@@ -135,9 +135,9 @@ pub(crate) struct Settings {
     pub(crate) node_credentials: Option<(Option<String>, Secret)>,
     pub(crate) warn_after: Option<Duration>,
     pub(crate) listener: Option<SharedListener>,
-    /// The clock of the test kit.
+    /// The test kit, if the servers are of one.
     #[cfg(feature = "testing")]
-    pub(crate) test_clock: Option<crate::sync::Arc<crate::test_clock::TestClock>>,
+    pub(crate) test_kit: Option<crate::test_clock::TestKit>,
 }
 
 impl Default for Settings {
@@ -173,7 +173,7 @@ impl Default for Settings {
             warn_after: None,
             listener: None,
             #[cfg(feature = "testing")]
-            test_clock: None,
+            test_kit: None,
         }
     }
 }

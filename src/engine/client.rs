@@ -64,6 +64,10 @@ impl Client {
         }
     }
 
+    pub(crate) fn clock(&self) -> &EngineClock {
+        &self.clock
+    }
+
     #[inline]
     pub(crate) fn now(&self) -> Time {
         self.clock.now()

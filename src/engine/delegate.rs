@@ -25,7 +25,7 @@ use std::mem;
 use std::time::Duration;
 
 use crate::cancel::Cancel;
-use crate::clock::{Time, clock_us};
+use crate::clock::{Clock, Time};
 use crate::core::attempt::{Attempt, CallContext, Grant, Input, Step, StepContext};
 use crate::core::queue::GrantedTo;
 use crate::core::{fence, pickup};
@@ -354,12 +354,12 @@ impl<'w, 'a> Delegate<'w, 'a> {
         if self.way_in.is_over() {
             return Input::Woken;
         }
-        let Some(message) = waker.wait(until.since(client.now())) else {
+        let Some(message) = waker.wait(client.clock(), until) else {
             return Input::Woken;
         };
         self.message_at.get_or_insert_with(|| client.now());
         let is_usable = |grant: &GrantMessage| {
-            leases.renewal.is_ready(client.now()) && !grant.is_ahead_of(clock_us())
+            leases.renewal.is_ready(client.now()) && !grant.is_ahead_of(client.clock().us())
         };
         Input::Message(message.grant().filter(is_usable))
     }

@@ -164,12 +164,13 @@ impl Engine {
     pub(crate) fn on_test_clock(
         settings: Settings,
         store: Arc<dyn Store>,
-        clock: &Arc<crate::test_clock::TestClock>,
+        kit: crate::test_clock::TestKit,
         rng: Arc<dyn Rng>,
     ) -> Arc<Self> {
         use crate::store::on_test_clock::StoreOnTestClock;
-        let store = Arc::new(StoreOnTestClock::new(store, Arc::clone(clock)));
-        let engine_clock = EngineClock::OfTest(Arc::clone(clock) as Arc<dyn crate::clock::Clock>);
+        let clock = Arc::clone(&kit.clock);
+        let store = Arc::new(StoreOnTestClock::new(store, kit));
+        let engine_clock = EngineClock::OfTest(Arc::clone(&clock) as Arc<dyn crate::clock::Clock>);
         let engine = Self::new(settings, store, engine_clock, rng);
         let leases: crate::sync::Weak<Leases> = Arc::downgrade(&engine.leases);
         clock.register(leases);

@@ -58,13 +58,12 @@ fn sleep(leases: &Leases, length: Duration, cancel: Option<&Cancel>) -> Result<(
         if client.is_closed() {
             return Err(Error::Closed);
         }
-        let left = until.since(client.now());
-        if left.is_zero() {
+        if until <= client.now() {
             return Ok(());
         }
         if cancel.is_some_and(Cancel::is_cancelled) {
             return Err(Error::Cancelled);
         }
-        waker.wait(left);
+        waker.wait(client.clock(), until);
     }
 }

@@ -9,15 +9,29 @@ impl OnTestClock for Leases {
     fn look_at_the_clock(&self) {
         self.watch.look_at_the_clock();
         self.renewal.notify_waiting();
+        self.wakeup.wake_all();
     }
 
-    fn is_at_rest(&self) -> bool {
+    fn renew_all(&self) {
+        self.renewal.renew_all(self.client.now());
+    }
+
+    fn busy_part(&self) -> Option<&'static str> {
         let now = self.client.now();
-        let disturbed = self.client.store.last_surplus();
-        self.renewal.is_at_rest(now, disturbed) && self.watch.is_at_rest(now)
+        if !self.renewal.is_at_rest(now) {
+            Some("the renewals and releases that are due")
+        } else if !self.watch.is_at_rest(now) {
+            Some("the losses that are to be told")
+        } else if !self.wakeup.is_at_rest() {
+            Some("the requests of threads that wait for a lock")
+        } else {
+            None
+        }
     }
 
-    fn shortest_lease(&self) -> Option<Duration> {
-        self.renewal.shortest_lease()
+    fn shortest_lease(&self) -> Duration {
+        let default = self.client.settings.options.lease;
+        let renewed = self.renewal.shortest_lease();
+        renewed.map_or(default, |renewed| renewed.min(default))
     }
 }

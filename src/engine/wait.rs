@@ -16,7 +16,7 @@
 use std::ops::ControlFlow;
 
 use crate::cancel::Cancel;
-use crate::clock::{LONGEST_SLEEP, Time};
+use crate::clock::{Clock, Time};
 use crate::core::attempt::Attempt;
 use crate::engine::call::NotAcquired;
 use crate::engine::guard_inner::GuardInner;
@@ -27,7 +27,7 @@ use crate::engine::way_in::WayIn;
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
 use crate::random::Rng;
 use crate::store::LEAST;
-use crate::sync::{self, Arc, thread};
+use crate::sync::{Arc, thread};
 
 impl<'a> WayIn<'a> {
     /// Blocks until a signal comes, or the call must end. Breaks with the guard that another thread gave, or continues with
@@ -113,9 +113,8 @@ impl<'a> WayIn<'a> {
                 thread::park();
                 continue;
             }
-            let left = until.since(self.client.now());
-            if !left.is_zero() {
-                sync::park_timeout(left.min(LONGEST_SLEEP));
+            if until > self.client.now() {
+                self.client.clock().park_until(until);
                 continue;
             }
             // 4. The time is over, or the manager was closed: leave the queue.

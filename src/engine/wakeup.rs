@@ -42,7 +42,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::clock::{LONGEST_SLEEP, Time};
+use crate::clock::{Clock, Time};
 use crate::core::attempt::SubscriptionState;
 use crate::engine::client::Client;
 use crate::engine::events::{Events, Unreached};
@@ -55,7 +55,7 @@ use crate::owner::ProcessTag;
 use crate::panics::survived;
 use crate::store::PubSubEvent;
 use crate::sync::{
-    self, Arc, AtomicBool, AtomicU8, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, Thread, Weak,
+    Arc, AtomicBool, AtomicU8, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, Thread, Weak,
     thread,
 };
 
@@ -116,6 +116,8 @@ struct Sleeper {
     thread: Thread,
     /// Whether the thread was woken since its last sleep.
     woken: AtomicBool,
+    /// Whether the thread sleeps, or is about to. A test kit waits until all threads do.
+    asleep: AtomicBool,
     /// The first grant for its owner since its last sleep, or else another message.
     message: Mutex<Option<Message>>,
 }
@@ -226,6 +228,7 @@ impl Wakeup {
             let sleeper = Arc::new(Sleeper {
                 thread: thread::current(),
                 woken: AtomicBool::new(false),
+                asleep: AtomicBool::new(false),
                 message: Mutex::default(),
             });
             self.register
@@ -247,6 +250,16 @@ impl Wakeup {
         for sleeper in all {
             sleeper.wake();
         }
+    }
+
+    /// Returns whether each registered thread sleeps.
+    #[cfg(feature = "testing")]
+    pub(super) fn is_at_rest(&self) -> bool {
+        let register = self.register.lock();
+        let mut sleepers = register.sleepers.values();
+        sleepers.all(|sleeper| {
+            sleeper.asleep.load(Ordering::SeqCst) && !sleeper.woken.load(Ordering::SeqCst)
+        })
     }
 
     /// Ends the thread.
@@ -420,11 +433,13 @@ impl Sleeper {
 }
 
 impl Waker {
-    /// Sleeps until the thread is woken, for at most `limit` and at most a second. Returns the message for the owner, if
-    /// one came.
-    pub(super) fn wait(&self, limit: Duration) -> Option<Message> {
-        if !self.sleeper.woken.load(Ordering::Acquire) && !limit.is_zero() {
-            sync::park_timeout(limit.min(LONGEST_SLEEP));
+    /// Sleeps until the thread is woken, or until then, for at most a second. Returns the message for the owner, if one
+    /// came.
+    pub(super) fn wait(&self, clock: &dyn Clock, until: Time) -> Option<Message> {
+        if !self.sleeper.woken.load(Ordering::Acquire) {
+            self.sleeper.asleep.store(true, Ordering::SeqCst);
+            clock.park_until(until);
+            self.sleeper.asleep.store(false, Ordering::SeqCst);
         }
         self.sleeper.woken.store(false, Ordering::Release);
         self.sleeper.message.lock().take()
@@ -440,6 +455,7 @@ impl Drop for Waker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::SystemClock;
     use crate::message::Request;
     use crate::random::SystemRng;
     use crate::store::{Answer, Deadline, DedicatedConnection, Store};
@@ -497,7 +513,10 @@ mod tests {
                 let text = ["owner ", &nonce, fence].concat();
                 wakeup.message("leasehold:its own", text.trim_end().as_bytes());
             }
-            waker.wait(Duration::ZERO)?.grant().map(|grant| grant.fence)
+            waker
+                .wait(&SystemClock, Time::from_nanos(0))?
+                .grant()
+                .map(|grant| grant.fence)
         };
         assert_eq!(heard(&[""]), None);
         assert_eq!(heard(&["", " 7", " 9", ""]), Some(7));
@@ -514,7 +533,10 @@ mod tests {
             [&one, &other].map(|waker: &Option<Waker>| {
                 let waker = waker.as_ref().expect("it is registered");
                 let was_woken = waker.sleeper.woken.swap(false, Ordering::SeqCst);
-                (was_woken, waker.wait(Duration::ZERO).is_some())
+                (
+                    was_woken,
+                    waker.wait(&SystemClock, Time::from_nanos(0)).is_some(),
+                )
             })
         };
         let seen = Mutex::new(Vec::new());

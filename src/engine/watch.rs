@@ -66,6 +66,8 @@ struct WatchState {
     timed: TimerQueue<Arc<dyn Timed>>,
     next_timed: u64,
     timer: WorkerTimer,
+    /// Whether the thread handles what it has taken out.
+    acts: bool,
 }
 
 /// A thing other than a lease that acts at its time: the limit of a guard, or the end of a linger.
@@ -165,11 +167,11 @@ impl Watch {
         self.changed.notify_all();
     }
 
-    /// Returns whether nothing is due.
+    /// Returns whether nothing is due, and the thread has handled what was.
     #[cfg(feature = "testing")]
     pub(super) fn is_at_rest(&self, now: Time) -> bool {
         let state = self.state.lock();
-        state.next_due().is_none_or(|due| due > now)
+        !state.acts && state.next_due().is_none_or(|due| due > now)
     }
 
     /// Wakes the thread if it sleeps past `due`.
@@ -264,7 +266,9 @@ impl Watch {
             // Unlock the mutex before anything is handled.
             let (lease, timed) = {
                 let mut state = self.state.lock();
-                (state.leases.pop_due(now), state.timed.pop_due(now))
+                let due = (state.leases.pop_due(now), state.timed.pop_due(now));
+                state.acts = due.0.is_some() || due.1.is_some();
+                due
             };
             if lease.is_none() && timed.is_none() {
                 return;

@@ -7,22 +7,22 @@ use crate::error::Failure;
 use crate::message::Request;
 use crate::store::{Answer, Deadline, DedicatedConnection, NodeReport, PubSubEvent, Store};
 use crate::sync::Arc;
-use crate::test_clock::TestClock;
+use crate::test_clock::TestKit;
 
 pub(crate) struct StoreOnTestClock {
     store: Arc<dyn Store>,
-    clock: Arc<TestClock>,
+    kit: TestKit,
 }
 
 impl StoreOnTestClock {
-    pub(crate) fn new(store: Arc<dyn Store>, clock: Arc<TestClock>) -> Self {
-        Self { store, clock }
+    pub(crate) fn new(store: Arc<dyn Store>, kit: TestKit) -> Self {
+        Self { store, kit }
     }
 }
 
 impl Store for StoreOnTestClock {
     fn call(&self, request: &Request<'_>, deadline: Deadline<'_>) -> Result<Answer, Failure> {
-        let _entered = self.clock.added.enter();
+        let _call = self.kit.clock.call();
         self.store.call(request, deadline)
     }
 
@@ -35,7 +35,7 @@ impl Store for StoreOnTestClock {
     }
 
     fn left_until(&self, owner: &str) -> Option<Time> {
-        let _entered = self.clock.added.enter();
+        let _entered = self.kit.clock.added.enter();
         self.store.left_until(owner)
     }
 
@@ -46,7 +46,7 @@ impl Store for StoreOnTestClock {
     fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {
         Box::new(ConnectionOnTestClock {
             connection: self.store.dedicated_connection(),
-            clock: Arc::clone(&self.clock),
+            kit: self.kit.clone(),
         })
     }
 
@@ -58,9 +58,8 @@ impl Store for StoreOnTestClock {
         self.store.on_failover(changed)
     }
 
-    /// Returns when the test last did something to the locks, too: the leases may be no grants either.
     fn last_surplus(&self) -> Time {
-        self.store.last_surplus().max(self.clock.disturbed_at())
+        self.store.last_surplus()
     }
 
     fn listen(
@@ -68,24 +67,24 @@ impl Store for StoreOnTestClock {
         channels: &[&str],
         hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
     ) -> Result<(), Failure> {
-        let _entered = self.clock.added.enter();
+        let _entered = self.kit.clock.added.enter();
         self.store.listen(channels, hear)
     }
 }
 
 struct ConnectionOnTestClock {
     connection: Box<dyn DedicatedConnection>,
-    clock: Arc<TestClock>,
+    kit: TestKit,
 }
 
 impl DedicatedConnection for ConnectionOnTestClock {
     fn open(&mut self, is_silent: bool) -> Result<(), Failure> {
-        let _entered = self.clock.added.enter();
+        let _entered = self.kit.clock.added.enter();
         self.connection.open(is_silent)
     }
 
     fn call(&mut self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure> {
-        let _entered = self.clock.added.enter();
+        let _call = self.kit.clock.call();
         self.connection.call(request, limit)
     }
 

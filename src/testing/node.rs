@@ -1,4 +1,4 @@
-//! A server of the test kit: a Redis in memory behind a Unix socket, and the thread that serves it.
+//! A server of the test kit: a Redis in memory behind a socket, and the thread that serves it.
 //!
 //! | the thread finds | and |
 //! | --- | --- |
@@ -10,7 +10,8 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -18,10 +19,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::memory::{MemoryServer, request};
+use crate::added_time::AddedTime;
 use crate::random::{Rng, SystemRng};
 use crate::store::transport::waker::{take_wakes, wake, wakers};
 use crate::sync::{Arc, Mutex, thread};
-use crate::test_clock::TestClock;
 
 /// A server, which ends when this is dropped.
 pub(super) struct ServedNode {
@@ -31,9 +32,15 @@ pub(super) struct ServedNode {
     waker: UnixStream,
 }
 
+/// Where clients connect.
+enum ListeningSocket {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
 /// The part that the thread and the test share.
 struct Served {
-    clock: Arc<TestClock>,
+    added: AddedTime,
     state: Mutex<State>,
 }
 
@@ -52,20 +59,14 @@ struct ClientStream {
 }
 
 impl ServedNode {
-    pub(super) fn start(path: PathBuf, clock: Arc<TestClock>) -> io::Result<Self> {
+    pub(super) fn start(path: PathBuf, added: AddedTime) -> io::Result<Self> {
         let listener = UnixListener::bind(&path)?;
         listener.set_nonblocking(true)?;
         let (waker, woken) = wakers()?;
-        let state = State {
-            server: new_server(&clock),
-            links: BTreeMap::new(),
-            is_cut: false,
-            is_over: false,
-        };
-        let served = Arc::new(Served {
-            clock,
-            state: Mutex::new(state),
-        });
+        let (listener, served) = (
+            ListeningSocket::Unix(listener),
+            Arc::new(Served::new(added)),
+        );
         let of_thread = Arc::clone(&served);
         thread::Builder::new()
             .name("leasehold-testing".into())
@@ -94,19 +95,21 @@ impl ServedNode {
     pub(super) fn restart_empty(&self) {
         let mut state = self.served.state.lock();
         state.disconnect_all();
-        state.server = new_server(&self.served.clock);
+        state.server = new_server(&self.served.added);
     }
 
-    /// Executes commands as a client does.
-    pub(super) fn execute(&self, commands: &[&[&str]]) {
+    /// Executes commands as a client does, and returns the bytes of the answers.
+    pub(super) fn execute(&self, commands: &[&[&str]]) -> Vec<u8> {
         let mut state = self.served.state.lock();
         let connection = state.server.connect();
         for command in commands {
-            let now = now(&self.served.clock);
+            let now = now(&self.served.added);
             let request = request(command);
             state.server.receive(connection, &request, now);
         }
+        let answers = state.server.take_output(connection);
         state.server.disconnect(connection);
+        answers.unwrap_or_default()
     }
 }
 
@@ -120,8 +123,52 @@ impl Drop for ServedNode {
     }
 }
 
+/// Serves a Redis in memory to the clients of a port, and does not return.
+pub(super) fn serve(listener: TcpListener) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let (_waker, woken) = wakers()?;
+    Served::new(AddedTime::default()).serve(&ListeningSocket::Tcp(listener), &woken);
+    Ok(())
+}
+
+impl ListeningSocket {
+    fn accept(&self) -> io::Result<UnixStream> {
+        match self {
+            Self::Unix(listener) => Ok(listener.accept()?.0),
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nodelay(true)?;
+                // Both kinds of stream are read and written in the same way.
+                Ok(OwnedFd::from(stream).into())
+            }
+        }
+    }
+}
+
+impl AsFd for ListeningSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Unix(listener) => listener.as_fd(),
+            Self::Tcp(listener) => listener.as_fd(),
+        }
+    }
+}
+
 impl Served {
-    fn serve(&self, listener: &UnixListener, woken: &UnixStream) {
+    fn new(added: AddedTime) -> Self {
+        let state = State {
+            server: new_server(&added),
+            links: BTreeMap::new(),
+            is_cut: false,
+            is_over: false,
+        };
+        Self {
+            added,
+            state: Mutex::new(state),
+        }
+    }
+
+    fn serve(&self, listener: &ListeningSocket, woken: &UnixStream) {
         loop {
             let links: Vec<_> = {
                 let state = self.state.lock();
@@ -148,11 +195,11 @@ impl Served {
             poll(&mut polled, None).ok();
             take_wakes(woken);
             let mut state = self.state.lock();
-            while let Ok((stream, _)) = listener.accept() {
+            while let Ok(stream) = listener.accept() {
                 state.accept(stream);
             }
             for (id, ..) in &links {
-                state.receive(*id, now(&self.clock));
+                state.receive(*id, now(&self.added));
             }
             state.send_all();
         }
@@ -226,14 +273,14 @@ impl State {
 }
 
 /// Returns the time of a server since 1970.
-fn now(clock: &TestClock) -> Duration {
+fn now(added: &AddedTime) -> Duration {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.unwrap_or_default() + clock.added.get()
+    since.unwrap_or_default() + added.get()
 }
 
 /// Returns a server without data.
-fn new_server(clock: &TestClock) -> MemoryServer {
+fn new_server(added: &AddedTime) -> MemoryServer {
     let rng = SystemRng::new();
     let run_id = format!("{}{:08x}", rng.uuid().simple(), rng.bits() as u32);
-    MemoryServer::start(run_id, now(clock)).expect("memory for a Redis in memory")
+    MemoryServer::start(run_id, now(added)).expect("memory for a Redis in memory")
 }

@@ -2,7 +2,7 @@
 //! topology.
 //!
 //! The matrix says which capabilities a kind has. A kind without a capability has no tests of it, and a reason instead.
-//! [`NOT_BEFORE_REDIS_7`] says what an old server cannot show.
+//! [`NOT_BEFORE_REDIS_7`] says what an old server cannot show, and [`NOT_IN_MEMORY`] what a real server alone can.
 
 mod clocks;
 mod closures;
@@ -25,7 +25,7 @@ use std::collections::HashSet;
 use std::env;
 use std::process::Command;
 
-use crate::support::{SCRIPTS_NEED_NO_REPLICAS, cannot_show};
+use crate::support::{SCRIPTS_NEED_NO_REPLICAS, cannot_show, is_in_memory};
 
 /// The behaviours that Redis before 7 cannot show, each with the reason. Their tests print the reason there.
 const NOT_BEFORE_REDIS_7: [(&str, &str); 2] = [
@@ -39,12 +39,66 @@ const NOT_BEFORE_REDIS_7: [(&str, &str); 2] = [
     ),
 ];
 
+/// The behaviours that a real server alone can show, each with what the Redis in memory lacks for it. Their tests print that
+/// there.
+const NOT_IN_MEMORY: [(&str, &str); 13] = [
+    ("a_disk_that_fails_for_a_while_costs_nothing", "a disk"),
+    (
+        "a_master_that_is_a_replica_for_a_while_costs_nothing",
+        "replicas",
+    ),
+    (
+        "a_restart_that_keeps_the_data_costs_nothing",
+        "data on a disk",
+    ),
+    (
+        "a_server_that_loads_its_data_for_a_while_costs_nothing",
+        "data on a disk",
+    ),
+    (
+        "a_waiter_that_gives_up_beside_a_replica_leaves_the_queue_of_the_master",
+        "replicas",
+    ),
+    (
+        "an_acquire_whose_answer_was_lost_leaves_no_orphan",
+        "a count of the commands",
+    ),
+    (
+        "an_endless_script_of_another_client_costs_nothing",
+        "a time limit of scripts",
+    ),
+    (
+        "clients_paused_for_less_than_the_lease_lose_nothing",
+        "CLIENT PAUSE",
+    ),
+    (
+        "clients_paused_for_longer_than_the_lease_lose_it_once",
+        "CLIENT PAUSE",
+    ),
+    (
+        "connections_killed_one_after_the_other_lose_nothing",
+        "CLIENT KILL",
+    ),
+    ("connections_that_are_closed_cost_nothing", "CLIENT KILL"),
+    ("full_memory_refuses_only_new_locks", "a limit of memory"),
+    (
+        "replicas_that_are_missing_for_a_while_cost_nothing",
+        "replicas",
+    ),
+];
+
 /// Returns whether the servers of the tests can show a behaviour. Prints the reason if they cannot.
 fn is_shown(behaviour: &str) -> bool {
-    let missing = NOT_BEFORE_REDIS_7
-        .iter()
-        .find(|(name, _)| *name == behaviour);
-    !missing.is_some_and(|(_, why)| cannot_show(why))
+    let why = |all: &[(&str, &'static str)]| {
+        let mut all = all.iter();
+        all.find(|(name, _)| *name == behaviour)
+            .map(|(_, why)| *why)
+    };
+    if let Some(lacks) = why(&NOT_IN_MEMORY).filter(|_| is_in_memory()) {
+        println!("not shown in memory: there it lacks {lacks}");
+        return false;
+    }
+    !why(&NOT_BEFORE_REDIS_7).is_some_and(cannot_show)
 }
 
 /// The row of a kind in the matrix.
@@ -844,8 +898,8 @@ fn each_kind_is_tested_or_says_why_not() {
         }
     }
     assert_eq!(run, HashSet::from(["each_kind_is_tested_or_says_why_not"]));
-    for (behaviour, _) in NOT_BEFORE_REDIS_7 {
-        let is_there = |(_, all): &(_, &[&str])| all.contains(&behaviour);
+    for (behaviour, _) in NOT_BEFORE_REDIS_7.iter().chain(&NOT_IN_MEMORY) {
+        let is_there = |(_, all): &(_, &[&str])| all.contains(behaviour);
         assert!(BEHAVIOURS.iter().any(is_there), "no test {behaviour}");
     }
 }

@@ -501,20 +501,27 @@ fn missing_methods(tree: &Tree, page: &str) -> Vec<String> {
 /// The most lines outside of test code, of `src/` (`""`) and of folders in it. A change that needs more must say why a
 /// user wants it.
 const MOST_LINES: [(&str, usize); 4] = [
-    ("", 32_600),
-    ("store", 12_300),
-    ("engine", 6_710),
+    ("", 32_470),
+    ("store", 12_210),
+    ("engine", 6_750),
     ("lock", 1_600),
+];
+/// The modules of the fuzzer and of the test kit, which are test code too.
+const TEST_CODE: [&str; 5] = [
+    "added_time",
+    "fuzzing",
+    "on_test_clock",
+    "test_clock",
+    "testing",
 ];
 const MOST_LINES_OF_LUA: usize = 2_240;
 
 #[test]
 fn lines_of_code_stay_within_their_limits() {
-    // The targets of the fuzzer and the test kit are test code too.
     let code = || {
         let sources = TREE.sources().iter();
-        let is_of_tests = |it: &String| it == "fuzzing" || it == "testing";
-        sources.filter(move |source| !source.module.first().is_some_and(is_of_tests))
+        let is_of_tests = |it: &String| TEST_CODE.contains(&it.as_str());
+        sources.filter(move |source| !source.module.iter().any(is_of_tests))
     };
     for (folder, most) in MOST_LINES {
         let inside = code().filter(|source| {

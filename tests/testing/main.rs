@@ -5,12 +5,13 @@
     reason = "only the library is compiled with the oldest Rust"
 )]
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use leasehold::testing::Redis;
-use leasehold::{Error, LeaseState, LockManager, LostCause};
+use leasehold::{Error, LeaseState, LockGuard, LockManager, LostCause};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -106,10 +107,10 @@ fn a_suspended_machine_has_lost_its_lock() {
     on_both(|redis| {
         let (one, other) = (redis.manager(), redis.manager());
         let guard = one.lock("n").expect("it is free");
-        redis.advance(secs(29));
+        redis.advance(secs(20));
         assert_ne!(guard.state(), LeaseState::Lost);
         let begun = Instant::now();
-        redis.advance(secs(31));
+        redis.advance(secs(40));
         assert_eq!(guard.state(), LeaseState::Lost);
         let loss = guard.on_lost().recv_timeout(secs(20)).expect("it is told");
         assert_eq!(loss.cause, LostCause::Expired);
@@ -230,17 +231,108 @@ fn a_thousand_threads_add_one() {
     assert_eq!(sum.load(SeqCst), 1_000);
 }
 
+/// The first helper that a program's tests have returns a manager alone.
 #[test]
-fn the_server_ends_with_its_last_handle() {
+fn a_manager_keeps_its_server() {
+    let locks = Redis::new().manager();
+    drop(locks.lock("n").expect("the server is there"));
+}
+
+#[test]
+fn a_grant_by_message_counts_after_a_long_time_too() {
     let redis = Redis::new();
-    let locks = redis
-        .builder()
-        .io_timeout(secs(1))
-        .build()
-        .expect("it answers");
-    drop(redis.clone());
-    drop(locks.lock("n").expect("it answers"));
-    drop(redis);
-    let failed = locks.try_lock("n").expect_err("the server has ended");
-    assert!(failed.is_retryable(), "{failed:?}");
+    redis.advance(24 * HOUR);
+    let (one, other) = (redis.manager(), redis.manager());
+    for _ in 0..20 {
+        let guard = one.lock("n").expect("it is free");
+        let locks = other.clone();
+        let waiting = thread::spawn(move || locks.lock("n").expect("it becomes free").release());
+        while redis.locks()[0].waiters == 0 {
+            thread::yield_now();
+        }
+        guard.release().expect("it was held");
+        waiting.join().expect("no panic").expect("it was held");
+    }
+    assert!(other.stats().granted_by_message > 0);
+}
+
+#[test]
+fn waiters_keep_their_places_while_time_passes() {
+    let redis = Redis::new();
+    let guard = redis.manager().lock("n").expect("it is free");
+    let (first, second) = (redis.manager(), redis.manager());
+    let waiting = thread::spawn(move || first.lock("n").expect("it becomes free"));
+    let has_waiters = |count| redis.locks()[0].waiters == count;
+    while !has_waiters(1) {
+        thread::yield_now();
+    }
+    redis.pass(HOUR);
+    assert!(has_waiters(1));
+    let behind = thread::spawn(move || second.lock("n").expect("it becomes free"));
+    while !has_waiters(2) {
+        thread::yield_now();
+    }
+    redis.pass(HOUR);
+    guard.release().expect("it was renewed");
+    let first = waiting.join().expect("no panic");
+    assert!(!behind.is_finished());
+    first.release().expect("it is held");
+    drop(behind.join().expect("no panic"));
+}
+
+#[test]
+fn an_outage_reads_as_it_does_beside_a_real_server() {
+    let redis = Redis::new();
+    let guard = redis.manager().lock("n").expect("it is free");
+    redis.cut();
+    assert_eq!(guard.state(), LeaseState::Held);
+    redis.pass(secs(20));
+    assert_eq!(guard.state(), LeaseState::AtRisk);
+    redis.pass(secs(20));
+    assert_eq!(guard.state(), LeaseState::Lost);
+}
+
+/// A node that has restarted without its data might grant a lock that is held.
+#[test]
+fn the_restart_delay_counts_in_the_time_of_the_kit() {
+    let redis = Redis::quorum(3);
+    let builder = redis.builder().restart_delay(secs(60));
+    let locks = builder.build_unchecked().expect("the settings are right");
+    locks.try_lock("n").expect_err("the nodes are new");
+    redis.advance(HOUR);
+    let tried = || locks.try_lock("n");
+    drop(tried().expect("they have waited").expect("it is free"));
+    redis.restart_empty();
+    tried().expect_err("they have restarted");
+    redis.advance(HOUR);
+    drop(tried().expect("they have waited").expect("it is free"));
+}
+
+#[test]
+fn max_hold_has_ended_a_lock_when_the_time_has_moved() {
+    for _ in 0..100 {
+        let redis = Redis::new();
+        let locks = redis.manager();
+        let guard = locks.mutex("n").max_hold(Some(secs(10))).lock();
+        let guard = guard.expect("it is free");
+        let notices = guard.on_lost();
+        redis.advance(secs(11));
+        assert_eq!(guard.state(), LeaseState::Lost);
+        notices.try_recv().expect("it is told");
+    }
+}
+
+/// The thread's own variables end in the opposite order of their first use, and the test kit has one too.
+#[test]
+fn a_guard_may_end_with_its_thread() {
+    thread_local! {
+        static GUARD: RefCell<Option<LockGuard>> = const { RefCell::new(None) };
+    }
+    let locks = Redis::new().manager();
+    let holds = locks.clone();
+    let holding = thread::spawn(move || {
+        GUARD.with_borrow_mut(|guard| *guard = Some(holds.lock("n").expect("it is free")));
+    });
+    holding.join().expect("no panic");
+    drop(locks.lock("n").expect("it was released"));
 }

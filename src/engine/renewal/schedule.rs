@@ -57,6 +57,8 @@ pub(super) struct RenewalState {
     pub(super) release_tasks: TimerQueue<Job>,
     /// The owners whose end a failover may lose. Empty if there is no failover.
     pub(super) endings: Endings<Arc<Entry>>,
+    /// No task is repeated before this time: after a failover, other things come first.
+    pub(super) frees_from: Option<Time>,
     pub(super) timer: WorkerTimer,
     pub(super) next_job: u64,
     /// The number of release tasks to which Redis has not replied yet.
@@ -223,15 +225,20 @@ impl RenewalThread {
         self.wake_for(&mut state, wakes_at);
     }
 
-    /// Returns whether nothing is due, and the thread waits for no reply. `surplus` is when an answer without a request
-    /// was last seen: then all leases are due.
+    /// Has the thread renew all leases at once.
     #[cfg(feature = "testing")]
-    pub(crate) fn is_at_rest(&self, now: Time, surplus: Time) -> bool {
+    pub(crate) fn renew_all(&self, now: Time) {
+        let mut state = self.state.lock();
+        state.renew_all_by(now);
+        self.wake_for(&mut state, now);
+    }
+
+    /// Returns whether nothing is due, and the thread waits for no reply.
+    #[cfg(feature = "testing")]
+    pub(crate) fn is_at_rest(&self, now: Time) -> bool {
         let state = self.state.lock();
         let nothing_is_due = state.next_due().is_none_or(|due| due > now);
-        let has_looked = surplus <= state.surplus_at.unwrap_or(Time::from_nanos(0));
-        let is_idle = state.busy_since.is_none() && nothing_is_due && has_looked;
-        is_idle || !state.timer.is_running()
+        (state.busy_since.is_none() && nothing_is_due) || !state.timer.is_running()
     }
 
     /// Returns the length of the shortest lease that is renewed.
@@ -309,10 +316,18 @@ impl RenewalState {
         self.renew_all_by(now);
     }
 
-    /// Makes all leases due at this time, unless they are due earlier.
+    /// Makes all leases due at this time, unless they are due earlier. A lease that is in flight is renewed once more.
     pub(super) fn renew_all_by(&mut self, latest: Time) {
-        for process_lease in self.leases.take_after(latest) {
-            self.put(&process_lease, latest);
+        let in_flight = self.in_flight.iter().flat_map(|(_, batch)| batch.iter());
+        let in_flight: Vec<_> = in_flight
+            .filter(|process_lease| is_in_flight(process_lease))
+            .cloned()
+            .collect();
+        for process_lease in self.leases.take_after(latest).chain(in_flight) {
+            // A thread that ends a lease sets its status before it takes the lease out of this queue.
+            if process_lease.validity.deadline().is_some() {
+                self.put(&process_lease, latest);
+            }
         }
     }
 
@@ -323,8 +338,7 @@ impl RenewalState {
     /// | the lease has ended | its thread has set the status, and will not look for the lease here again |
     /// | [`renew_now`](RenewalThread::renew_now) was called for it | the lease is in the timer queue, and this reply may be older than that call |
     pub(super) fn put_back(&mut self, process_lease: &Arc<ProcessLease>, due: Time) {
-        let is_in_flight = process_lease.renewal_due_ns.load(Ordering::Relaxed) == IN_FLIGHT;
-        if is_in_flight && process_lease.validity.deadline().is_some() {
+        if is_in_flight(process_lease) && process_lease.validity.deadline().is_some() {
             self.put(process_lease, due);
         }
     }
@@ -381,4 +395,9 @@ impl RenewalState {
             );
         }
     }
+}
+
+/// Returns whether a renewal of the lease is under way, and the lease is not in the timer queue.
+fn is_in_flight(process_lease: &ProcessLease) -> bool {
+    process_lease.renewal_due_ns.load(Ordering::Relaxed) == IN_FLIGHT
 }

@@ -99,6 +99,7 @@ impl Scripts {
     pub(super) fn get(&self, digest: &str) -> Option<LoadedScript> {
         let script = self.loaded.get(digest)?.clone();
         Some(LoadedScript {
+            digest: digest.to_owned(),
             lua: self.lua.clone(),
             run: self.run.clone(),
             script,
@@ -114,7 +115,12 @@ impl LoadedScript {
         argv: &[Vec<u8>],
         mut call: impl FnMut(&[Vec<u8>]) -> Resp,
     ) -> Result<Resp, CommandError> {
-        let Self { lua, run, script } = self;
+        let Self {
+            digest,
+            lua,
+            run,
+            script,
+        } = self;
         let outcome = lua.scope(|scope| {
             let command = scope.create_function_mut(|lua, words: MultiValue| {
                 let reply = match command_words(words) {
@@ -131,7 +137,7 @@ impl LoadedScript {
         });
         match outcome {
             Ok((true, value)) => Ok(resp(&value)),
-            Ok((false, error)) => Err(raised(&error)),
+            Ok((false, error)) => Err(raised(&error, &digest)),
             // Such as a script that needs too much memory.
             Err(error) => Err(CommandError(format!("ERR {error}"))),
         }
@@ -140,6 +146,7 @@ impl LoadedScript {
 
 /// A script, and the Lua in which it runs.
 pub(super) struct LoadedScript {
+    digest: String,
     lua: Lua,
     run: Function,
     script: Function,
@@ -220,12 +227,14 @@ fn text_field(table: &Table, name: &str) -> Option<String> {
     }
 }
 
-/// Returns the error that ended a script.
-fn raised(error: &mlua::Value) -> CommandError {
+/// Returns the error that ended a script. By its end a client knows that the script may have written something. The line is
+/// not the real one.
+fn raised(error: &mlua::Value, digest: &str) -> CommandError {
     let text = match error {
         mlua::Value::Table(table) => text_field(table, "err"),
         mlua::Value::String(text) => Some(format!("ERR {}", text.to_string_lossy())),
         _ => None,
     };
-    CommandError(text.unwrap_or_else(|| "ERR unknown error".into()))
+    let text = text.unwrap_or_else(|| "ERR unknown error".into());
+    CommandError(format!("{text} script: {digest}, on @user_script:1."))
 }

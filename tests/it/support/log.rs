@@ -4,8 +4,9 @@
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, Once, OnceLock, PoisonError};
 use std::thread;
+use std::time::Instant;
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
@@ -24,6 +25,9 @@ static WANTED: Mutex<Vec<(String, Sender<Logged>)>> = Mutex::new(Vec::new());
 
 /// Whether the logger panics.
 static PANICS: AtomicBool = AtomicBool::new(false);
+
+/// When the first record came.
+static BEGUN: OnceLock<Instant> = OnceLock::new();
 
 struct Output;
 
@@ -44,11 +48,17 @@ impl Log for Output {
             // `panic!` would print a message that looks like a failure and, with a backtrace, take seconds.
             std::panic::resume_unwind(Box::new("the logger's own"));
         }
+        // Seconds, to compare the times of lines.
+        let begun = BEGUN.get_or_init(Instant::now);
         let mut line = String::new();
         writeln!(
             line,
-            "log: {} {} [{}] {}",
-            logged.level, logged.target, logged.thread, logged.text
+            "log: {:.3} {} {} [{}] {}",
+            begun.elapsed().as_secs_f64(),
+            logged.level,
+            logged.target,
+            logged.thread,
+            logged.text
         )
         .expect("a write to a string succeeds");
         // One write, so that no other output comes in between.

@@ -406,6 +406,15 @@ pub(crate) fn cannot_show(why: &str) -> bool {
 
 /// Returns whether the servers of the tests are older than Redis 7.
 pub(crate) fn is_before_redis_7() -> bool {
+    version_of_servers().starts_with("Redis server v=6.")
+}
+
+/// Returns whether the servers of the tests are those of the test kit: `scripts/with-server memory`.
+pub(crate) fn is_in_memory() -> bool {
+    version_of_servers().contains("in memory")
+}
+
+fn version_of_servers() -> &'static str {
     static VERSION: LazyLock<String> = LazyLock::new(|| {
         let version = Command::new("redis-server").arg("--version").output();
         let version = version.unwrap_or_else(|error| {
@@ -413,7 +422,7 @@ pub(crate) fn is_before_redis_7() -> bool {
         });
         String::from_utf8(version.stdout).expect("text")
     });
-    VERSION.starts_with("Redis server v=6.")
+    &VERSION
 }
 
 /// Calls `start` with free ports until it returns a server.
@@ -421,7 +430,7 @@ pub(crate) fn is_before_redis_7() -> bool {
 fn on_free_ports<T>(mut start: impl FnMut(u16) -> Option<T>) -> T {
     log::install();
     // This panics if there is no server program.
-    is_before_redis_7();
+    version_of_servers();
     let started = (0..PORTS).find_map(|_| start(unused_port()));
     started.unwrap_or_else(|| panic!("no free port in {PORTS} tries"))
 }

@@ -12,7 +12,7 @@ use super::connections::{Connections, PooledConnection};
 use crate::script::Command;
 use crate::store::transport::socket::{Reading, TransportError, Writing};
 use crate::store::{Deadline, LOOK_EVERY};
-use crate::sync::{self, MutexGuard, Ordering, Thread, thread};
+use crate::sync::{MutexGuard, Ordering, Thread, thread};
 
 /// A thread that waits for others looks at the socket itself after this time, for each [`FEW_CALLERS`] threads on the
 /// connection. Each further pause is twice as long, up to [`LOOK_EVERY`].
@@ -310,7 +310,7 @@ impl<'a> SharedRequest<'a> {
         let left = self.deadline.left();
         let limit = left.min(self.pause);
         if !limit.is_zero() {
-            sync::park_timeout(limit);
+            thread::park_timeout(limit);
         }
         if begun.elapsed() < limit {
             return false;

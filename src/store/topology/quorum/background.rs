@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use crate::clock::on_this_clock;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::logging;
 use crate::panics::survived;
@@ -28,11 +29,12 @@ impl QuorumState {
     fn plan_probe(&self, number: usize, pause: Duration) {
         let weak = self.weak_self.clone();
         let pause = jittered(&SystemRng::new(), pause);
-        self.background.execute_after(pause, move || {
+        let probe = on_this_clock(move || {
             if let Some(state) = weak.upgrade() {
                 survived(|| state.probe(number));
             }
         });
+        self.background.execute_after(pause, probe);
     }
 
     /// Probes a node. If it answers, it is up.

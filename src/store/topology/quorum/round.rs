@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use redis::Value;
 use smallvec::SmallVec;
 
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{Clock, SystemClock, on_this_clock};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::script::Command;
 use crate::store::topology::quorum::connection::{LateAbout, NodeConnection};
@@ -178,9 +178,8 @@ impl<'a> QuorumCall<'a> {
                 let words = "no thread could be started to connect";
                 let unasked = Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words);
                 *failure = Some(unasked);
-                thread::Builder::new()
-                    .spawn_scoped(scope, move || *failure = ask(connection, commands))
-                    .ok();
+                let asks = on_this_clock(move || *failure = ask(connection, commands));
+                thread::Builder::new().spawn_scoped(scope, asks).ok();
             }
         });
         failures
