@@ -24,13 +24,14 @@
 //! | --- | --- |
 //! | an owner has ended in one of the first four ways | remembers it until Redis must have dropped the key. It remembers at most [`MOST_ENDINGS`]: the oldest goes first |
 //! | there is a new master | repeats the hand-overs at once; after [`RENEWED_AFTER`] renews all its leases; after [`FREED_AFTER`] repeats all ends, which may free a lock; and again those that have a reply [`AGAIN_AFTER`] later, when most other processes have repeated theirs. It repeats a few at a time, while no release waits, and remembers them still |
+//! | the same | a release task that waits for its repeat: if Redis has confirmed it (the owner is uncertain), it is repeated as an end first; else it waits until [`FREED_AFTER`] has passed |
 //! | a message for an owner that it remembers | repeats the end of that owner at once. The new master sends such a message if the owner is in its queue |
 //!
 //! The order matters. An example: the failover loses a release of `A1`, and also the grant of the free lock to `C1`. If A
 //! frees the lock on the new master before C has renewed its lease, B gets the lock while C reads held. C's renewal finds
 //! `A1` and ends the lease. But a renewal of an owner whose hand-over was lost comes after the repeat of the hand-over.
 //!
-//! A release that has no reply when the master dies is sent to the new master. A lease that is renewed there before the
+//! A release that has no reply when the master dies is sent to the new master, as the other ends that may free a lock. A lease that is renewed there before the
 //! repeat is lost, and its guard learns it. Nobody repeats the end of an owner after its
 //! process has died, or its last manager was dropped.
 
@@ -45,7 +46,7 @@ pub(crate) const MOST_ENDINGS: usize = 4096;
 /// How long after a failover all leases are renewed. By then most processes have repeated their hand-overs.
 pub(crate) const RENEWED_AFTER: Duration = Duration::from_millis(500);
 /// How long after the repeats of the hand-overs the other ends follow, which may free a lock.
-const FREED_AFTER: Duration = Duration::from_millis(800);
+pub(crate) const FREED_AFTER: Duration = Duration::from_millis(800);
 /// When the last round of repeats follows the one before.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// The rounds of repeats: one of the hand-overs, and two of all ends.

@@ -3,9 +3,8 @@
 //! A process may stop between a message and its use.
 //!
 //! The server may fail over to a replica that lags, and the requests that are under way are lost. Then each process repeats
-//! the ends of its owners, and the holder renews its lease. In a history, no failover loses a grant of the free lock, a
-//! hand-over whose reply was lost, or the end of an uncertain owner: such a failover itself ends the lease of the holder.
-//! None comes while the withdrawals of an uncertain owner are repeated.
+//! the ends of its owners, and the holder renews its lease. In a history, no failover loses a grant whose reply was lost,
+//! and none frees the lock that somebody holds: such a failover itself ends the lease of the holder.
 //!
 //! At all times, at most one process may hold the lock by its own clock, and fences must rise. Each random history ends
 //! with a time without faults. Then each process must be served once more, and nothing may be left in Redis.
@@ -21,7 +20,7 @@ use crate::config::Terms;
 use crate::core::attempt::{
     Attempt, CallContext, EndedOwner, Grant, Input, Step, StepContext, SubscriptionState,
 };
-use crate::core::endings::Endings;
+use crate::core::endings::{Endings, FREED_AFTER};
 use crate::core::release_task::{Next, ReleaseTask};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{GrantMessage, Reply, Verb};
@@ -173,7 +172,7 @@ struct World {
     now: Time,
     server: Server,
     replica: Server,
-    /// Whether the replica lacks a grant of the free lock, or one that no process repeats.
+    /// Whether the replica lacks a grant whose reply was lost, which no process repeats.
     lacks_a_grant: bool,
     late: Vec<(Time, Verb)>,
     message_fate: MessageFate,
@@ -261,11 +260,8 @@ impl World {
         let later = self.now + Duration::from_millis(1);
         self.server.expire(self.now);
         self.replica.expire(later);
-        let is_uncertain = |(_, task): &(Time, ReleaseTask)| task.is_uncertain();
-        let mut processes = self.processes.iter();
-        let takes_the_lock = self.lacks_a_grant
-            || (self.server.lock.is_some() && self.replica.lock.is_none())
-            || processes.any(|process| process.release_tasks.iter().any(is_uncertain));
+        let takes_the_lock =
+            self.lacks_a_grant || (self.server.lock.is_some() && self.replica.lock.is_none());
         if takes_the_lock {
             return;
         }
@@ -277,10 +273,15 @@ impl World {
         loop {
             let before = holder(&self.server);
             for process in &mut self.processes {
-                process.endings.master_changed(self.now);
-                for (due, _) in &mut process.release_tasks {
-                    *due = self.now;
+                for (due, release_task) in std::mem::take(&mut process.release_tasks) {
+                    if release_task.is_executed() && release_task.can_be_repeated() {
+                        process.endings.note((), release_task, self.now);
+                    } else {
+                        let due = due.max(self.now + FREED_AFTER);
+                        process.release_tasks.push((due, release_task));
+                    }
                 }
+                process.endings.master_changed(self.now);
             }
             for number in 0..PROCESSES {
                 self.send_releases((first + number) % PROCESSES, Fate::Delivered);
@@ -481,8 +482,6 @@ impl World {
 
     fn clean_up(&mut self, who: usize, ended_owners: Vec<EndedOwner>) {
         for ended_owner in ended_owners {
-            // A take-over of such an owner is not repeated.
-            self.lacks_a_grant |= ended_owner.uncertain_until.is_some();
             let is_ended = ended_owner.ended.is_some();
             let release_task = ReleaseTask::of_ended_owner(ended_owner, self.now, LEASE);
             let process = &mut self.processes[who];

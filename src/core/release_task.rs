@@ -179,12 +179,6 @@ impl ReleaseTask {
         self.is_left_at_nodes
     }
 
-    /// Returns whether Redis may still execute an earlier request of the owner.
-    #[cfg(test)]
-    pub(crate) fn is_uncertain(&self) -> bool {
-        self.left.uncertain_until.is_some()
-    }
-
     /// Returns the owner that the task ends.
     pub(crate) fn owner(&self) -> &Arc<str> {
         &self.left.owner

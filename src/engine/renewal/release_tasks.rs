@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use super::schedule::{AFTER_PANIC, BATCH, Job, RenewalState, RenewalThread};
 use crate::clock::Time;
-use crate::core::endings::{MOST_ENDINGS, RENEWED_AFTER};
+use crate::core::endings::{FREED_AFTER, MOST_ENDINGS, RENEWED_AFTER};
 use crate::core::release_task::{Next, ReleaseTask};
 use crate::core::timer_queue::TimerKey;
 use crate::engine::client::Client;
@@ -108,6 +108,7 @@ impl RenewalThread {
         let now = client.now();
         let mut state = self.state.lock();
         state.renew_all_by(now + RENEWED_AFTER);
+        state.put_off_repeats(now);
         if state.endings.master_changed(now) && self.ensure_running(&mut state, client).is_err() {
             return;
         }
@@ -339,7 +340,10 @@ impl RenewalThread {
         }
         match next {
             Next::Send => drop(state.queue(job, now)),
-            Next::Later(due) => drop(state.queue(job, due)),
+            Next::Later(due) => {
+                let due = state.frees_from.map_or(due, |from| from.max(due));
+                state.queue(job, due);
+            }
             Next::Done if is_executed && self.can_fail_over => {
                 state.endings.note(job.entry, job.release_task, now);
             }
@@ -367,6 +371,27 @@ impl RenewalState {
         let timer_key = self.new_timer_key(due);
         self.release_tasks.insert(timer_key, job);
         timer_key
+    }
+
+    /// After a failover: has the tasks that wait for their repeat repeated as ends, or after those ([`crate::core::endings`]).
+    fn put_off_repeats(&mut self, now: Time) {
+        let frees_from = now + FREED_AFTER;
+        self.frees_from = Some(frees_from);
+        let waiting = |(timer_key, job): (&TimerKey, &Job)| {
+            let repeated = job.release_task.repeated_until();
+            repeated.map(|_| *timer_key)
+        };
+        let waiting: Vec<_> = self.release_tasks.iter().filter_map(waiting).collect();
+        for timer_key in waiting {
+            let Some(job) = self.release_tasks.remove(timer_key) else {
+                continue;
+            };
+            if job.release_task.is_executed() && job.release_task.can_be_repeated() {
+                self.endings.note(job.entry, job.release_task, now);
+            } else {
+                self.queue(job, timer_key.0.max(frees_from));
+            }
+        }
     }
 
     /// Puts some ends that this thread must repeat after a failover into the timer queue, unless a task is due. Returns
