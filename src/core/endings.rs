@@ -23,7 +23,7 @@
 //! | event | this process |
 //! | --- | --- |
 //! | an owner has ended in one of the first four ways | remembers it until Redis must have dropped the key. It remembers at most [`MOST_ENDINGS`]: the oldest goes first |
-//! | there is a new master | repeats the hand-overs at once; after [`RENEWED_AFTER`] renews all its leases; after [`FREED_AFTER`] repeats all ends, which may free a lock; and again those that have a reply [`AGAIN_AFTER`] later, when most other processes have repeated theirs. It repeats a few at a time, while no release waits, and remembers them still |
+//! | there is a new master | repeats the hand-overs at once; after [`RENEWED_AFTER`], and not before, renews all its leases, but for those that would end soon; after [`FREED_AFTER`] repeats all ends, which may free a lock; and again those that have a reply [`AGAIN_AFTER`] later, when most other processes have repeated theirs. It repeats a few at a time, while no release waits, and remembers them still |
 //! | the same | a release task that waits for its repeat: if Redis has confirmed it (the owner is uncertain), it is repeated as an end first; else it waits until [`FREED_AFTER`] has passed |
 //! | a message for an owner that it remembers | repeats the end of that owner at once. The new master sends such a message if the owner is in its queue |
 //!

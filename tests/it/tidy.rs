@@ -503,7 +503,7 @@ fn missing_methods(tree: &Tree, page: &str) -> Vec<String> {
 const MOST_LINES: [(&str, usize); 4] = [
     ("", 32_470),
     ("store", 12_210),
-    ("engine", 6_750),
+    ("engine", 6_770),
     ("lock", 1_600),
 ];
 /// The modules of the fuzzer and of the test kit, which are test code too.

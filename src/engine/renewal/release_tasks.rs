@@ -107,7 +107,7 @@ impl RenewalThread {
     pub(crate) fn master_changed(self: &Arc<Self>, client: &Arc<Client>) {
         let now = client.now();
         let mut state = self.state.lock();
-        state.renew_all_by(now + RENEWED_AFTER);
+        state.renew_all_at(now + RENEWED_AFTER, now);
         state.put_off_repeats(now);
         if state.endings.master_changed(now) && self.ensure_running(&mut state, client).is_err() {
             return;

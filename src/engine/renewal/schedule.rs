@@ -331,6 +331,23 @@ impl RenewalState {
         }
     }
 
+    /// Makes all leases due at this time, also those that are due earlier, if they live for long enough.
+    pub(super) fn renew_all_at(&mut self, at: Time, now: Time) {
+        self.renew_all_by(at);
+        let mut all = Vec::new();
+        while let Some(process_lease) = self.leases.pop_due(at) {
+            all.push(process_lease);
+        }
+        let long = at.since(now) * 2;
+        for process_lease in all {
+            let due = match process_lease.validity.status(now) {
+                LeaseStatus::Live(left) if left > long => at,
+                _ => Time::from_nanos(process_lease.renewal_due_ns.load(Ordering::Relaxed)),
+            };
+            self.put(&process_lease, due);
+        }
+    }
+
     /// Puts a lease that was in flight back at `due`. Two cases are left out:
     ///
     /// | meanwhile | why |
