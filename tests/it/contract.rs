@@ -25,7 +25,7 @@ use std::collections::HashSet;
 use std::env;
 use std::process::Command;
 
-use crate::support::{SCRIPTS_NEED_NO_REPLICAS, cannot_show, is_in_memory};
+use crate::support::{SCRIPTS_NEED_NO_REPLICAS, cannot_show, lacks_in_memory};
 
 /// The behaviours that Redis before 7 cannot show, each with the reason. Their tests print the reason there.
 const NOT_BEFORE_REDIS_7: [(&str, &str); 2] = [
@@ -94,11 +94,8 @@ fn is_shown(behaviour: &str) -> bool {
         all.find(|(name, _)| *name == behaviour)
             .map(|(_, why)| *why)
     };
-    if let Some(lacks) = why(&NOT_IN_MEMORY).filter(|_| is_in_memory()) {
-        println!("not shown in memory: there it lacks {lacks}");
-        return false;
-    }
-    !why(&NOT_BEFORE_REDIS_7).is_some_and(cannot_show)
+    let is_old = why(&NOT_BEFORE_REDIS_7).is_some_and(cannot_show);
+    !is_old && !why(&NOT_IN_MEMORY).is_some_and(lacks_in_memory)
 }
 
 /// The row of a kind in the matrix.

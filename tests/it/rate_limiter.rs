@@ -7,8 +7,8 @@ use std::time::Duration;
 use leasehold::{Admission, Error, LockManager, RateLimiter};
 
 use crate::support::{
-    PATIENCE, Raw, Server, build, manager, ms, name, secs, shared, task, task_asleep, unused_url,
-    wait_until,
+    PATIENCE, Raw, Server, build, lacks_in_memory, manager, ms, name, secs, shared, task,
+    task_asleep, unused_url, wait_until,
 };
 
 /// Longer than any test runs, so that no window ends during a test.
@@ -88,6 +88,9 @@ fn no_window_admits_more_calls_than_the_limit() {
     const PER: Duration = Duration::from_millis(100);
     const THREADS: usize = 16;
     const TIMES: usize = 5;
+    if lacks_in_memory("MONITOR") {
+        return;
+    }
     let server = Server::start();
     let mut overheard = Times::overhear(&server);
     let managers = [manager(&server.url()), manager(&server.url())];
@@ -192,6 +195,9 @@ fn a_wait_that_is_short_enough_is_admitted() {
 #[test]
 fn callers_are_admitted_in_the_order_of_their_requests() {
     const PER: Duration = Duration::from_millis(200);
+    if lacks_in_memory("MONITOR") {
+        return;
+    }
     let server = Server::start();
     let mut overheard = Times::overhear(&server);
     let managers = [manager(&server.url()), manager(&server.url())];
@@ -421,6 +427,9 @@ fn a_right_that_is_missing_takes_no_place_and_leaves_no_log_without_an_end() {
 
 #[test]
 fn full_memory_refuses_a_new_place_and_takes_none() {
+    if lacks_in_memory("a limit of memory") {
+        return;
+    }
     let server = Server::start();
     let raw = server.raw();
     let limiter = manager(&server.url()).rate_limiter("n", 2, LONG);

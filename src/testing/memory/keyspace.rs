@@ -135,10 +135,6 @@ impl Keyspace {
         self.keys.get(key)?.expires_at
     }
 
-    pub(super) fn clear(&mut self) {
-        self.keys.clear();
-    }
-
     /// Returns the keys that have not expired.
     pub(super) fn live_keys(&self) -> impl Iterator<Item = &Vec<u8>> {
         let now = self.now;
@@ -167,15 +163,6 @@ pub(super) fn type_of(
     let stored = keys.get(arguments.get(1));
     let name = stored.map_or("none", |stored| stored.type_name());
     Ok(Resp::Status(name.into()))
-}
-
-pub(super) fn db_size(keys: &mut Keyspace, _: &Arguments<'_>) -> Result<Resp, CommandError> {
-    Ok(Resp::count(keys.live_keys().count()))
-}
-
-pub(super) fn flush(keys: &mut Keyspace, _: &Arguments<'_>) -> Result<Resp, CommandError> {
-    keys.clear();
-    Ok(Resp::ok())
 }
 
 pub(super) fn pttl(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
@@ -250,17 +237,6 @@ fn expire(
         keys.keys.remove(key);
     }
     Ok(Resp::Int(1))
-}
-
-pub(super) fn persist(
-    keys: &mut Keyspace,
-    arguments: &Arguments<'_>,
-) -> Result<Resp, CommandError> {
-    let key = arguments.get(1);
-    keys.drop_if_expired(key);
-    let stored = keys.keys.get_mut(key);
-    let was_set = stored.and_then(|stored| stored.expires_at.take());
-    Ok(Resp::flag(was_set.is_some()))
 }
 
 pub(super) fn invalid_expire(command: &str) -> CommandError {

@@ -22,50 +22,32 @@ fn place(elements: &Elements, at: i64) -> Option<usize> {
     usize::try_from(at).ok().filter(|at| *at < elements.len())
 }
 
-/// `LPUSH key element [element ...]`, and `RPUSH`.
+/// `RPUSH key element [element ...]`.
 pub(super) fn push(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
-    let is_left = arguments.name() == "lpush";
     let new = || Stored::List(Elements::new());
     let elements = keys.get_or_insert(arguments.get(1), new, as_list)?;
-    for element in arguments.from(2).iter().cloned() {
-        if is_left {
-            elements.push_front(element);
-        } else {
-            elements.push_back(element);
-        }
-    }
+    elements.extend(arguments.from(2).iter().cloned());
     Ok(Resp::count(elements.len()))
 }
 
-/// `LPOP key [count]`, and `RPOP`.
+/// `LPOP key [count]`.
 pub(super) fn pop(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
-    let is_left = arguments.name() == "lpop";
     let count = match arguments.len() {
         2 => None,
         3 => Some(positive(arguments, 2)?),
         _ => {
-            let text = format!(
-                "ERR wrong number of arguments for '{}' command",
-                arguments.name()
-            );
-            return Err(CommandError(text));
+            let text = "ERR wrong number of arguments for 'lpop' command";
+            return Err(CommandError::new(text));
         }
     };
     let key = arguments.get(1);
     let Some(elements) = keys.get_as(key, as_list)? else {
         return Ok(count.map_or(Resp::Nil, |_| Resp::NilArray));
     };
-    let mut take = || {
-        if is_left {
-            elements.pop_front()
-        } else {
-            elements.pop_back()
-        }
-    };
     let taken = match count {
-        None => Resp::or_nil(take()),
+        None => Resp::or_nil(elements.pop_front()),
         Some(count) => {
-            let taken = std::iter::from_fn(take).take(count);
+            let taken = elements.drain(..count.min(elements.len()));
             Resp::Array(taken.map(Resp::Bulk).collect())
         }
     };

@@ -88,30 +88,6 @@ pub(super) fn set(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp
     Ok(if options.returns_old { old } else { Resp::ok() })
 }
 
-/// `SETNX key value`.
-pub(super) fn set_nx(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
-    let key = arguments.get(1);
-    let is_new = keys.get(key).is_none();
-    if is_new {
-        keys.set(key, Stored::String(arguments.get(2).to_vec()), None);
-    }
-    Ok(Resp::flag(is_new))
-}
-
-/// `GETSET key value`.
-pub(super) fn get_set(
-    keys: &mut Keyspace,
-    arguments: &Arguments<'_>,
-) -> Result<Resp, CommandError> {
-    let old = get(keys, arguments)?;
-    keys.set(
-        arguments.get(1),
-        Stored::String(arguments.get(2).to_vec()),
-        None,
-    );
-    Ok(old)
-}
-
 /// `APPEND key value`.
 pub(super) fn append(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
     let new = || Stored::String(Vec::new());
@@ -157,21 +133,12 @@ pub(super) fn get_range(
     Ok(Resp::bulk(&bytes[start..=end]))
 }
 
-/// `INCRBY key number`, and the commands that stand for it.
+/// `INCR key`.
 pub(super) fn incr(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
-    let by = match arguments.name().as_str() {
-        "incr" => 1,
-        "decr" => -1,
-        "decrby" => arguments
-            .int(2)?
-            .checked_neg()
-            .ok_or_else(|| CommandError::new("ERR decrement would overflow"))?,
-        _ => arguments.int(2)?,
-    };
     let new = || Stored::String(b"0".to_vec());
     let bytes = keys.get_or_insert(arguments.get(1), new, as_string)?;
     let before = int(bytes).ok_or_else(CommandError::not_an_integer)?;
-    let after = before.checked_add(by);
+    let after = before.checked_add(1);
     let after =
         after.ok_or_else(|| CommandError::new("ERR increment or decrement would overflow"))?;
     *bytes = after.to_string().into_bytes();

@@ -43,7 +43,7 @@ pub(crate) use sentinels::{
     MASTER, Passwords, Sentinels, SetOptions, SplitSentinels, with_password,
 };
 pub(crate) use server::{
-    SCRIPTS_NEED_NO_REPLICAS, Server, cannot_show, is_before_redis_7, is_in_memory, unused_url,
+    SCRIPTS_NEED_NO_REPLICAS, Server, cannot_show, is_before_redis_7, lacks_in_memory, unused_url,
 };
 pub(crate) use subject::{Guard, Holder, Kind, Subject, WithLock};
 pub(crate) use threads::{Task, asleep, locking, locking_asleep, own_threads, task, task_asleep};

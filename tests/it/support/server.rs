@@ -409,9 +409,14 @@ pub(crate) fn is_before_redis_7() -> bool {
     version_of_servers().starts_with("Redis server v=6.")
 }
 
-/// Returns whether the servers of the tests are those of the test kit: `scripts/with-server memory`.
-pub(crate) fn is_in_memory() -> bool {
-    version_of_servers().contains("in memory")
+/// Returns whether the servers of the tests are those of the test kit, by `scripts/with-server memory`. They lack
+/// something that the caller's test needs, so this function prints what.
+pub(crate) fn lacks_in_memory(what: &str) -> bool {
+    let is_in_memory = version_of_servers().contains("in memory");
+    if is_in_memory {
+        println!("not shown by a Redis in memory, which lacks {what}");
+    }
+    is_in_memory
 }
 
 fn version_of_servers() -> &'static str {
