@@ -23,9 +23,9 @@
 //! | event | this process |
 //! | --- | --- |
 //! | an owner has ended in one of the first four ways | remembers it until Redis must have dropped the key. It remembers at most [`MOST_ENDINGS`]: the oldest goes first |
-//! | there is a new master | repeats the hand-overs at once; after [`RENEWED_AFTER`], and not before, renews all its leases, but for those that would end soon; after [`FREED_AFTER`] repeats all ends, which may free a lock; and again those that have a reply [`AGAIN_AFTER`] later, when most other processes have repeated theirs. It repeats a few at a time, while no release waits, and remembers them still |
-//! | the same | a release task that waits for its repeat: if Redis has confirmed it (the owner is uncertain), it is repeated as an end first; else it waits until [`FREED_AFTER`] has passed |
-//! | a message for an owner that it remembers | repeats the end of that owner at once. The new master sends such a message if the owner is in its queue |
+//! | there is a new master | repeats at once the hand-overs, and what keeps a lock for a `min_hold`; after [`RENEWED_AFTER`], and not before, renews all its leases, but for those that would end soon; after [`FREED_AFTER`] repeats all ends, also those that may free a lock; and again those that have a reply [`AGAIN_AFTER`] later, when most other processes have repeated theirs. It repeats a few at a time, while no release waits, and remembers them still |
+//! | the same | makes an end of each release task that Redis has confirmed, and that waits for its repeat (the owner is uncertain). Until [`FREED_AFTER`] has passed, no release task is repeated that may free a lock |
+//! | a message for an owner that it remembers | repeats the end of that owner at once, but not before that time if it may free a lock. The new master sends such a message if the owner is in its queue |
 //!
 //! The order matters. An example: the failover loses a release of `A1`, and also the grant of the free lock to `C1`. If A
 //! frees the lock on the new master before C has renewed its lease, B gets the lock while C reads held. C's renewal finds
@@ -45,11 +45,11 @@ use crate::core::release_task::ReleaseTask;
 pub(crate) const MOST_ENDINGS: usize = 4096;
 /// How long after a failover all leases are renewed. By then most processes have repeated their hand-overs.
 pub(crate) const RENEWED_AFTER: Duration = Duration::from_millis(500);
-/// How long after the repeats of the hand-overs the other ends follow, which may free a lock.
+/// How long after a failover, and after the repeats of the hand-overs, a lock may be freed again.
 pub(crate) const FREED_AFTER: Duration = Duration::from_millis(800);
 /// When the last round of repeats follows the one before.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// The rounds of repeats: one of the hand-overs, and two of all ends.
+/// The rounds of repeats: one of what frees no lock, and two of all ends.
 const ROUNDS: u32 = 3;
 
 /// The ends that Redis has confirmed, each with its lock `L`, in the order of their repeats.
@@ -85,9 +85,13 @@ impl<L> Endings<L> {
         }
         let is_full = self.ended.len() == MOST_ENDINGS;
         let first = self.ended.front();
-        if is_full || first.is_some_and(|(_, first)| is_over(first)) {
-            let dropped = self.ended.pop_front();
+        if first.is_some_and(|(_, first)| is_over(first)) {
+            self.ended.pop_front();
             self.left = self.left.map(|left| left.saturating_sub(1));
+        } else if is_full {
+            // Those that a round has still to repeat come first, and stay.
+            let place = self.left.filter(|left| *left < self.ended.len());
+            let dropped = self.ended.remove(place.unwrap_or(0));
             self.has_forgotten |= dropped.is_some_and(|(_, dropped)| !is_over(&dropped));
         }
         self.ended.push_back((lock, release_task));
@@ -96,9 +100,9 @@ impl<L> Endings<L> {
     /// Notes that there is a new master. Returns whether there is anything to repeat.
     pub(crate) fn master_changed(&mut self, now: Time) -> bool {
         let ended = self.ended.make_contiguous();
-        ended.sort_by_key(|(_, release_task)| !release_task.gives_lock());
-        let hand_overs = ended.partition_point(|(_, release_task)| release_task.gives_lock());
-        (self.left, self.rounds_left) = (Some(hand_overs), ROUNDS);
+        ended.sort_by_key(|(_, release_task)| release_task.end_may_free(now));
+        let first = ended.partition_point(|(_, release_task)| !release_task.end_may_free(now));
+        (self.left, self.rounds_left) = (Some(first), ROUNDS);
         self.due = Some(now).filter(|_| !self.ended.is_empty());
         self.due.is_some()
     }

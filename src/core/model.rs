@@ -174,6 +174,12 @@ struct World {
     replica: Server,
     /// Whether the replica lacks a grant whose reply was lost, which no process repeats.
     lacks_a_grant: bool,
+    /// Whether the replica lacks a grant of the free lock, so that a failover may take the lock from its holder.
+    may_lose_a_holder: bool,
+    /// Whether the network has lost anything, so that there may be owners with requests of unknown outcome.
+    has_lost: bool,
+    /// After a failover: no repeat may free the lock before this time.
+    frees_from: Option<Time>,
     late: Vec<(Time, Verb)>,
     message_fate: MessageFate,
     /// The messages that are under way, and when they arrive.
@@ -198,6 +204,9 @@ impl World {
             server: Server::default(),
             replica: Server::default(),
             lacks_a_grant: false,
+            may_lose_a_holder: false,
+            has_lost: false,
+            frees_from: None,
             late: Vec::new(),
             message_fate: MessageFate::Delivered,
             messages: Vec::new(),
@@ -210,6 +219,7 @@ impl World {
     fn send(&mut self, verb: &Verb, fate: Fate) -> Result<Reply, Failure> {
         let failure =
             |outcome| Failure::plain(FailureKind::Unavailable, outcome, "a fault of the test");
+        self.has_lost |= !matches!(fate, Fate::Delivered);
         match fate {
             Fate::Delivered => Ok(self.execute(verb)),
             Fate::Unconfirmed => match self.execute(verb) {
@@ -237,7 +247,10 @@ impl World {
 
     fn execute(&mut self, verb: &Verb) -> Reply {
         self.server.expire(self.now);
-        self.server.execute(verb, self.now)
+        let was_free = self.server.lock.is_none();
+        let reply = self.server.execute(verb, self.now);
+        self.may_lose_a_holder |= was_free && self.server.lock.is_some();
+        reply
     }
 
     fn execute_unanswered(&mut self, verb: &Verb) {
@@ -252,6 +265,7 @@ impl World {
     fn replicate(&mut self) {
         self.replica = self.server.clone();
         self.lacks_a_grant = false;
+        self.may_lose_a_holder = false;
     }
 
     /// Makes the replica the master, unless that takes the lock from its holder.
@@ -267,30 +281,34 @@ impl World {
         }
         self.late.clear();
         self.server = self.replica.clone();
+        let may_lose = std::mem::take(&mut self.may_lose_a_holder);
         self.pass(later.since(self.now));
-        // Hand-overs that were lost one after the other take one round each.
+        let others = |first: usize| (0..PROCESSES).map(move |number| (first + number) % PROCESSES);
+        self.frees_from = Some(self.now + FREED_AFTER);
+        // 1. The hand-overs. Those that were lost one after the other take one round each.
         let holder = |server: &Server| server.lock.as_ref().map(|(holder, ..)| Arc::clone(holder));
         loop {
             let before = holder(&self.server);
             for process in &mut self.processes {
                 for (due, release_task) in std::mem::take(&mut process.release_tasks) {
-                    if release_task.is_executed() && release_task.can_be_repeated() {
+                    if release_task.becomes_an_end() {
                         process.endings.note((), release_task, self.now);
                     } else {
-                        let due = due.max(self.now + FREED_AFTER);
+                        let due = release_task.put_off(due, self.frees_from, self.now);
                         process.release_tasks.push((due, release_task));
                     }
                 }
                 process.endings.master_changed(self.now);
             }
-            for number in 0..PROCESSES {
-                self.send_releases((first + number) % PROCESSES, Fate::Delivered);
+            for who in others(first) {
+                self.send_releases(who, Fate::Delivered);
             }
             if holder(&self.server) == before {
                 break;
             }
         }
-        // The next renewals. The other ends are repeated after them.
+        self.deliver();
+        // 2. The renewals. What may free the lock comes later.
         for process in &mut self.processes {
             let State::GuardInner(grant) = &process.state else {
                 continue;
@@ -299,7 +317,14 @@ impl World {
                 Some((holder, _, end)) if *holder == grant.owner => {
                     *end = (*end).max(self.now + LEASE);
                 }
-                _ => process.state = State::Idle,
+                _ => {
+                    let reads_held = self.now < grant.deadline;
+                    assert!(
+                        may_lose || self.has_lost || !reads_held,
+                        "a hand-over is lost"
+                    );
+                    process.state = State::Idle;
+                }
             }
         }
     }
@@ -368,7 +393,8 @@ impl World {
         for (_, owner, grant) in arrived {
             for process in &mut self.processes {
                 if let Some(((), ended)) = process.endings.take(&owner, self.now) {
-                    process.release_tasks.push((self.now, ended));
+                    let due = ended.put_off(self.now, self.frees_from, self.now);
+                    process.release_tasks.push((due, ended));
                 }
                 let (State::Asking(attempt, _) | State::Sleeping(attempt, _)) = &process.state
                 else {
@@ -507,6 +533,7 @@ impl World {
                 };
             }
             if let Next::Later(due) = next {
+                let due = release_task.put_off(due, self.frees_from, self.now);
                 self.processes[who].release_tasks.push((due, release_task));
             } else if release_task.is_executed() {
                 let endings = &mut self.processes[who].endings;

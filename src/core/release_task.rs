@@ -296,9 +296,29 @@ impl ReleaseTask {
         self.again.is_some()
     }
 
-    /// Returns whether the repeat gives the lock to a known owner, and so never frees it.
-    pub(crate) fn gives_lock(&self) -> bool {
-        matches!(self.again, Some(EndsBy::GiveTo(_)))
+    /// Returns whether the next request may free the lock, or give it to an owner that nobody knows yet. It does not if it
+    /// gives the lock to a known owner, or keeps it.
+    fn may_free(&self, now: Time) -> bool {
+        !matches!(self.ends_by, EndsBy::GiveTo(_)) && !self.keeps_lock(now)
+    }
+
+    /// Returns when the task is due that would be due at `due`. After a failover, no repeat may free a lock before
+    /// `frees_from`.
+    pub(crate) fn put_off(&self, due: Time, frees_from: Option<Time>, now: Time) -> Time {
+        let waits = self.repeated && self.may_free(now);
+        frees_from
+            .filter(|_| waits)
+            .map_or(due, |from| from.max(due))
+    }
+
+    /// Returns whether a failover makes an end of the task, which waits for its repeat.
+    pub(crate) fn becomes_an_end(&self) -> bool {
+        self.executed && self.again.is_some()
+    }
+
+    /// Returns the same of the request that [begins again](Self::repeat) for a new master.
+    pub(crate) fn end_may_free(&self, now: Time) -> bool {
+        !matches!(self.again, Some(EndsBy::GiveTo(_))) && !self.keeps_lock(now)
     }
 
     /// Begins again, for a new master. Returns false if it cannot be repeated, or Redis must have dropped the key. It stays

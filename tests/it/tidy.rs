@@ -501,9 +501,9 @@ fn missing_methods(tree: &Tree, page: &str) -> Vec<String> {
 /// The most lines outside of test code, of `src/` (`""`) and of folders in it. A change that needs more must say why a
 /// user wants it.
 const MOST_LINES: [(&str, usize); 4] = [
-    ("", 32_470),
-    ("store", 12_210),
-    ("engine", 6_770),
+    ("", 32_520),
+    ("store", 12_220),
+    ("engine", 6_790),
     ("lock", 1_600),
 ];
 /// The modules of the fuzzer and of the test kit, which are test code too.

@@ -88,7 +88,9 @@ impl RenewalThread {
             return;
         }
         state.unexecuted += usize::from(!job.release_task.is_executed());
-        let due = job.release_task.due(now);
+        let due = job
+            .release_task
+            .put_off(job.release_task.due(now), state.frees_from, now);
         let timer_key = background_key.unwrap_or_else(|| state.new_timer_key(due));
         state.release_tasks.insert(timer_key, job);
         self.wake_for(&mut state, timer_key.0);
@@ -268,6 +270,7 @@ impl RenewalThread {
                 continue;
             }
             let answers = send(client, dedicated_connection, &begun, limit);
+            self.state.lock().tasks_in_flight.clear();
             let (mut failure, mut is_answered) = (None, false);
             for (begun, answer) in begun.iter().zip(answers) {
                 is_answered |= answer.is_ok();
@@ -341,7 +344,7 @@ impl RenewalThread {
         match next {
             Next::Send => drop(state.queue(job, now)),
             Next::Later(due) => {
-                let due = state.frees_from.map_or(due, |from| from.max(due));
+                let due = job.release_task.put_off(due, state.frees_from, now);
                 state.queue(job, due);
             }
             Next::Done if is_executed && self.can_fail_over => {
@@ -374,22 +377,25 @@ impl RenewalState {
     }
 
     /// After a failover: has the tasks that wait for their repeat repeated as ends, or after those ([`crate::core::endings`]).
+    /// A task in flight follows when it has failed.
     fn put_off_repeats(&mut self, now: Time) {
-        let frees_from = now + FREED_AFTER;
-        self.frees_from = Some(frees_from);
+        self.frees_from = Some(now + FREED_AFTER);
         let waiting = |(timer_key, job): (&TimerKey, &Job)| {
             let repeated = job.release_task.repeated_until();
-            repeated.map(|_| *timer_key)
+            repeated
+                .filter(|_| !self.tasks_in_flight.contains(timer_key))
+                .map(|_| *timer_key)
         };
         let waiting: Vec<_> = self.release_tasks.iter().filter_map(waiting).collect();
         for timer_key in waiting {
             let Some(job) = self.release_tasks.remove(timer_key) else {
                 continue;
             };
-            if job.release_task.is_executed() && job.release_task.can_be_repeated() {
+            if job.release_task.becomes_an_end() {
                 self.endings.note(job.entry, job.release_task, now);
             } else {
-                self.queue(job, timer_key.0.max(frees_from));
+                let due = job.release_task.put_off(timer_key.0, self.frees_from, now);
+                self.queue(job, due);
             }
         }
     }
@@ -460,6 +466,7 @@ impl RenewalState {
                 break;
             };
             let timer_key = self.queue(job, now + AFTER_PANIC);
+            self.tasks_in_flight.push(timer_key);
             begun.push(SentTask {
                 timer_key,
                 entry,

@@ -57,7 +57,9 @@ pub(super) struct RenewalState {
     pub(super) release_tasks: TimerQueue<Job>,
     /// The owners whose end a failover may lose. Empty if there is no failover.
     pub(super) endings: Endings<Arc<Entry>>,
-    /// No task is repeated before this time: after a failover, other things come first.
+    /// The timer keys of the release tasks that were sent, and have no answer yet.
+    pub(super) tasks_in_flight: Vec<TimerKey>,
+    /// After a failover: no repeat may free a lock before this time.
     pub(super) frees_from: Option<Time>,
     pub(super) timer: WorkerTimer,
     pub(super) next_job: u64,
@@ -402,6 +404,7 @@ impl RenewalState {
 
     /// Puts back the batch in flight after a panic, for a retry.
     pub(super) fn put_back_in_flight(&mut self) {
+        self.tasks_in_flight.clear();
         let Some((since, batch)) = self.in_flight.take() else {
             return;
         };

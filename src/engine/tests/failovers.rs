@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::core::endings::RENEWED_AFTER;
+use crate::name::Target;
 
 /// What a new master gets on the renewal thread's connection.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Sent {
     Gives(String),
     Renews,
@@ -21,22 +22,41 @@ fn hand_overs_are_repeated_first_then_leases_are_renewed_then_locks_are_freed() 
             target,
             verb: Verb::Release { .. },
             ..
-        } if target.name() == "given" => Ok(Reply::HandedOver(Some("b1".into()))),
+        } => match target.name() {
+            "given" => Ok(Reply::HandedOver(Some("b1".into()))),
+            "unanswered" => Err(unavailable()),
+            _ => granted(request),
+        },
         request => granted(request),
     };
     let (sender, sent) = mpsc::channel();
+    let (is_up, tries) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicU64::new(0)),
+    );
     let mut granted = generous();
-    let dedicated_connection = move |request: &Request<'_>| {
-        let what = match request {
-            Request::Lock { target, verb, .. } => match verb {
-                Verb::GiveTo { .. } => Sent::Gives(target.name().to_owned()),
-                _ => Sent::Ends(target.name().to_owned()),
-            },
-            Request::Renew(_) => Sent::Renews,
-            _ => return granted(request),
-        };
-        sender.send(what).ok();
-        granted(request)
+    let dedicated_connection = {
+        let (is_up, tries) = (Arc::clone(&is_up), Arc::clone(&tries));
+        move |request: &Request<'_>| {
+            if !is_up.load(Ordering::SeqCst) {
+                tries.fetch_add(1, Ordering::SeqCst);
+                return Err(unavailable());
+            }
+            let ends = |target: &Target| Sent::Ends(target.name().to_owned());
+            let what = match request {
+                Request::Lock { target, verb, .. } => match verb {
+                    Verb::GiveTo { .. } => vec![Sent::Gives(target.name().to_owned())],
+                    _ => vec![ends(target)],
+                },
+                Request::Release(batch) => batch.iter().map(|one| ends(one.target)).collect(),
+                Request::Renew(_) => vec![Sent::Renews],
+                _ => vec![],
+            };
+            for one in what {
+                sender.send(one).ok();
+            }
+            granted(request)
+        }
     };
     let failover = Failover::default();
     let fake = Fake {
@@ -46,14 +66,44 @@ fn hand_overs_are_repeated_first_then_leases_are_renewed_then_locks_are_freed() 
     let engine = fake.engine(LONG, Arc::clone(&clock) as Arc<dyn Clock>);
     let lock = |name| mutex(Arc::clone(&engine), name).lock().expect("granted");
     let _held = lock("held");
-    for name in ["freed", "given"] {
-        lock(name).release().expect("it was held");
-    }
+    let [freed, given] = ["freed", "given"].map(|name| {
+        let guard = lock(name);
+        let owner = guard.owner().to_owned();
+        guard.release().expect("it was held");
+        owner
+    });
+    lock("unanswered")
+        .release()
+        .expect_err("there is no answer");
+    wait_for(|| tries.load(Ordering::SeqCst) > 0);
+    is_up.store(true, Ordering::SeqCst);
     (failover.lock().as_ref().expect("the engine listens"))();
-    let next = || sent.recv_timeout(PATIENCE).expect("a request");
-    assert_eq!(next(), Sent::Gives("given".into()));
+    let repeat = Sent::Gives("given".into());
+    assert_eq!(sent.recv_timeout(PATIENCE), Ok(Sent::Gives("given".into())));
+    // The release without an answer would be due, and messages have the ends of both owners repeated.
+    clock.advance(RENEWED_AFTER / 4);
+    engine.hear("", freed.as_bytes());
+    wait_for(|| {
+        // The answer to the last repeat may not be noted yet.
+        engine.hear("", given.as_bytes());
+        sent.try_recv().is_ok_and(|next| {
+            assert_eq!(next, repeat);
+            true
+        })
+    });
+    let next = || {
+        let next = || sent.recv_timeout(PATIENCE).expect("a request");
+        std::iter::repeat_with(next)
+            .find(|next| *next != repeat)
+            .expect("it never ends")
+    };
     clock.advance(RENEWED_AFTER);
     assert_eq!(next(), Sent::Renews);
     clock.advance(Duration::from_secs(1));
-    assert_eq!(next(), Sent::Ends("freed".into()));
+    let mut rest = [next(), next()];
+    rest.sort();
+    assert_eq!(
+        rest,
+        ["freed", "unanswered"].map(|name| Sent::Ends(name.into()))
+    );
 }

@@ -114,18 +114,30 @@ impl<'a> Link<'a> {
         if discovery.is_current(self.master) {
             return Ok(());
         }
+        let waits = !discovery.is_known() && self.master > 0;
         let begun = deadline.now();
         let found = discovery.master(deadline.phase(Phase::Master, self.route.connect_timeout));
         if self.round_trip.is_some() {
             deadline.leave_out(begun);
         }
         let (number, route) = found?;
-        if number != self.master {
-            self.connection.end(PooledConnection::close);
-            (self.master, self.route) = (number, Arc::new(route));
-            if let LinkConnection::Pooled(pooled) = &self.connection {
-                pooled.note_master(self.master, &self.route);
+        if number == self.master {
+            return Ok(());
+        }
+        self.connection.end(PooledConnection::close);
+        (self.master, self.route) = (number, Arc::new(route));
+        match &self.connection {
+            LinkConnection::Pooled(pooled) => pooled.note_master(self.master, &self.route),
+            // The renewal thread learns of the failover first, which has an order of its own for what comes next.
+            LinkConnection::Own(_) if waits => {
+                let words = "the master has changed before the request was sent".to_owned();
+                return Err(Failure::plain(
+                    FailureKind::Unavailable,
+                    Outcome::NotExecuted,
+                    words,
+                ));
             }
+            LinkConnection::Own(_) => {}
         }
         Ok(())
     }

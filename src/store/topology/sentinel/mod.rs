@@ -69,6 +69,11 @@ impl Discovery {
         number > 0 && self.finder.trusted() == number
     }
 
+    /// Returns whether the master is known.
+    pub(crate) fn is_known(&self) -> bool {
+        self.finder.trusted() > 0
+    }
+
     /// Blocks until the master is known, or the time or the call is over.
     ///
     /// # Errors
