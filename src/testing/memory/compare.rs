@@ -6,7 +6,8 @@
 //! A sequence is about a few keys and locks. Some keys expire meanwhile. The real server answers `TIME` and the command in one write, and then the
 //! server in memory answers it at that time. So both have almost one time. At the end all keys are compared.
 //!
-//! Equal are all replies, but for these differences. There are no others:
+//! Equal are all replies, but for these differences, and for one that is gone when the sequence is executed again. There are
+//! no others:
 //!
 //! * of an error only the first word;
 //! * of `HGETALL` and `KEYS` the order, and of members whose scores are times;
@@ -37,7 +38,7 @@ use crate::sync::{Arc, thread};
 /// How far two times in ms may be apart. Two in µs may be a thousand times as far apart.
 const SLACK: i128 = 500;
 /// How far a time may be from now, in ms.
-const NEAR: i128 = 2 * 24 * 3_600 * 1_000;
+const NEAR: i128 = 30 * 24 * 3_600 * 1_000;
 /// Durations in ms. Other numbers are smaller or larger.
 const MILLIS_LONG: std::ops::Range<i128> = 1_000..1_000_000_000;
 /// Durations in µs. No other number is within these bounds.
@@ -706,7 +707,8 @@ fn compare(both: &mut Both, steps: &[Step], prefix: &str) -> Result<(), TestCase
         let request = request(*step, prefix);
         let is_hash = request.windows(7).any(|part| part == b"HGETALL");
         check(both, &request, is_hash.then_some(2))?;
-        if request.windows(7).any(|part| part == b"PEXPIRE") && request.ends_with(b"$1\r\n1\r\n") {
+        let is_short = request.ends_with(b"$1\r\n1\r\n");
+        if is_short && request.windows(7).any(|part| part == b"PEXPIRE") {
             // Time itself is what is tested: the key expires on both servers.
             thread::sleep(Duration::from_millis(3));
         }
@@ -746,11 +748,11 @@ fn the_server_in_memory_answers_as_a_real_one() {
     let (run, case) = (uuid::Uuid::new_v4(), Cell::new(0));
     let steps = proptest::collection::vec(any::<Step>(), 1..40);
     let mut runner = TestRunner::default();
-    let outcome = runner.run(&steps, |steps| {
+    let mut compared = |steps: &[Step]| {
         case.set(case.get() + 1);
         let prefix = format!("{run}:{}:", case.get());
         let both = &mut *both.borrow_mut();
-        let outcome = compare(both, &steps, &prefix);
+        let outcome = compare(both, steps, &prefix);
         let (keys, _) = both.ask_words(&["KEYS", &format!("{prefix}*")]);
         let keys: Vec<String> = redis::from_redis_value(keys).expect("keys");
         for key in keys {
@@ -761,6 +763,15 @@ fn the_server_in_memory_answers_as_a_real_one() {
         both.subscribe("UNSUBSCRIBE", &prefix);
         both.memory_restarts();
         outcome
+    };
+    let compared = RefCell::new(&mut compared);
+    let outcome = runner.run(&steps, |steps| {
+        let mut compared = compared.borrow_mut();
+        // A millisecond may pass between the two servers, and `PEXPIRE GT` may see it. So a difference counts if the
+        // sequence makes it each time.
+        (0..2)
+            .find_map(|_| compared(&steps).ok())
+            .map_or_else(|| compared(&steps), Ok)
     });
     outcome.unwrap_or_else(|error| panic!("{error}"));
 }
