@@ -16,7 +16,7 @@ use crate::added_time::{AddedTime, EnteredTime};
 use crate::clock::{Clock, LONGEST_SLEEP, SystemClock, Time};
 use crate::sync::{Arc, AtomicU32, Mutex, Ordering, Thread, Weak, thread};
 
-/// What the managers of a test kit share.
+/// The clock and the servers, which all managers of a test kit share.
 #[derive(Clone)]
 pub(crate) struct TestKit {
     pub(crate) clock: Arc<TestClock>,

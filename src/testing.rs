@@ -88,8 +88,8 @@ impl Redis {
         self.builder().build().expect("the Redis in memory answers")
     }
 
-    /// Returns a builder, for a manager with other settings. Its settings are the default ones, but the time limits of
-    /// connecting, of requests and of nodes are 5 to 10 s, because the machine of a test may be busy, and the
+    /// Returns a builder, for a manager with other settings. Its settings are the default ones, with two exceptions. The time
+    /// limits of connecting, of requests and of nodes are 5 to 10 s, because the machine of a test may be busy. The
     /// [`restart_delay`](Builder::restart_delay) is zero.
     pub fn builder(&self) -> Builder {
         let urls = self.servers.nodes.iter().map(ServedNode::url);

@@ -31,8 +31,8 @@
 //! frees the lock on the new master before C has renewed its lease, B gets the lock while C reads held. C's renewal finds
 //! `A1` and ends the lease. But a renewal of an owner whose hand-over was lost comes after the repeat of the hand-over.
 //!
-//! A release that has no reply when the master dies is sent to the new master, as the other ends that may free a lock. A lease that is renewed there before the
-//! repeat is lost, and its guard learns it. Nobody repeats the end of an owner after its
+//! A release that has no reply when the master dies is sent to the new master, as the other ends that may free a lock. A
+//! lease that is renewed there before the repeat is lost, and its guard learns it. Nobody repeats the end of an owner after its
 //! process has died, or its last manager was dropped.
 
 use std::collections::VecDeque;

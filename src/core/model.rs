@@ -308,7 +308,7 @@ impl World {
             }
         }
         self.deliver();
-        // 2. The renewals. What may free the lock comes later.
+        // 2. The renewals. Repeats that may free the lock come later.
         for process in &mut self.processes {
             let State::GuardInner(grant) = &process.state else {
                 continue;

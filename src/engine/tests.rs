@@ -58,7 +58,7 @@ struct Fake {
     /// Until when nodes may have an owner that has ended.
     left_until: Arc<Mutex<Left>>,
     forgotten: Arc<Mutex<Vec<String>>>,
-    /// What the engine does after a failover, if there can be one.
+    /// Tells the engine of a failover, if there can be one.
     failover: Option<Failover>,
 }
 

@@ -270,7 +270,6 @@ impl RenewalThread {
                 continue;
             }
             let answers = send(client, dedicated_connection, &begun, limit);
-            self.state.lock().tasks_in_flight.clear();
             let (mut failure, mut is_answered) = (None, false);
             for (begun, answer) in begun.iter().zip(answers) {
                 is_answered |= answer.is_ok();
@@ -451,6 +450,8 @@ impl RenewalState {
     /// queue at a later time, so that they are repeated if the thread panics.
     fn begin_jobs(&mut self, now: Time) -> Vec<SentTask> {
         let mut begun: Vec<SentTask> = Vec::new();
+        // The thread has handled the answers to the last ones.
+        self.tasks_in_flight.clear();
         while begun.len() < BATCH {
             let Some((before, job)) = self.release_tasks.first() else {
                 break;

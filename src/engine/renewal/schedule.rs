@@ -57,7 +57,7 @@ pub(super) struct RenewalState {
     pub(super) release_tasks: TimerQueue<Job>,
     /// The owners whose end a failover may lose. Empty if there is no failover.
     pub(super) endings: Endings<Arc<Entry>>,
-    /// The timer keys of the release tasks that were sent, and have no answer yet.
+    /// The timer keys of the release tasks that were sent last. Their answers find them by these keys.
     pub(super) tasks_in_flight: Vec<TimerKey>,
     /// After a failover: no repeat may free a lock before this time.
     pub(super) frees_from: Option<Time>,

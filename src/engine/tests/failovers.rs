@@ -1,10 +1,10 @@
-//! What a process sends after a failover.
+//! The requests of a process after a failover.
 
 use super::*;
 use crate::core::endings::RENEWED_AFTER;
 use crate::name::Target;
 
-/// What a new master gets on the renewal thread's connection.
+/// A request that a new master gets on the renewal thread's connection.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Sent {
     Gives(String),

@@ -128,7 +128,7 @@ impl<'a> Link<'a> {
         (self.master, self.route) = (number, Arc::new(route));
         match &self.connection {
             LinkConnection::Pooled(pooled) => pooled.note_master(self.master, &self.route),
-            // The renewal thread learns of the failover first, which has an order of its own for what comes next.
+            // The renewal thread must learn of the failover first, because it then sends its requests in another order.
             LinkConnection::Own(_) if waits => {
                 let words = "the master has changed before the request was sent".to_owned();
                 return Err(Failure::plain(
