@@ -182,6 +182,7 @@ fn attempts(bench: &mut Criterion) {
         call: &call,
         now: NOW,
         subscription: SubscriptionState::NotYet,
+        failed_over_at: Time::from_nanos(0),
         round_trip: Duration::ZERO,
         quantum: QUANTUM,
         fence_block: block(LockKind::Mutex, QUANTUM),

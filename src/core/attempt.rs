@@ -443,7 +443,6 @@ impl Attempt {
                 .uncertain_until
                 .is_some_and(|until| until > context.now);
             let ended = Ended::by_take_over(reply, &self.owner, &from.owner);
-            let ended = ended.filter(|_| !is_uncertain);
             if is_uncertain || ended.is_some() {
                 self.ended_owners.push(EndedOwner {
                     give_back: None,
@@ -516,6 +515,7 @@ impl Attempt {
         let kept_for = allowed.pickup_window.min(lease);
         let deadline = valid_until(sent, kept_for);
         let is_usable = message.nonce == allowed.nonce
+            && sent >= context.failed_over_at
             && (message.fence > 0) == context.call.terms.fencing
             && !context.crowded
             && context.now + at_risk_below(kept_for).max(context.round_trip * 3) <= deadline;

@@ -24,6 +24,7 @@
 //! | --- | --- |
 //! | an owner has ended in one of the first four ways | remembers it until Redis must have dropped the key. It remembers at most [`MOST_ENDINGS`]: the oldest goes first |
 //! | there is a new master | repeats at once the hand-overs, and what keeps a lock for a `min_hold`; after [`RENEWED_AFTER`], and not before, renews all its leases, but for those that would end soon; after [`FREED_AFTER`] repeats all ends, also those that may free a lock; and again those that have a reply [`AGAIN_AFTER`] later, when most other processes have repeated theirs. It repeats a few at a time, while no release waits, and remembers them still |
+//! | the same | uses no grant by message that a request before it allows: it asks the new master |
 //! | the same | makes an end of each release task that Redis has confirmed, and that waits for its repeat (the owner is uncertain). Until [`FREED_AFTER`] has passed, no release task is repeated that may free a lock |
 //! | a message for an owner that it remembers | repeats the end of that owner at once, but not before that time if it may free a lock. The new master sends such a message if the owner is in its queue |
 //!
@@ -284,6 +285,26 @@ mod tests {
         let next = release_task.replied(at(20), &taken, false, None);
         assert_eq!(next, Next::Done);
         assert_eq!(given_to(repeated(release_task, &[])).as_deref(), Some("b1"));
+    }
+
+    /// Its withdrawals may not free the lock before its successor has renewed its lease.
+    #[test]
+    fn an_uncertain_owner_that_was_handed_over_is_given_on_after_a_failover() {
+        let uncertain = EndedOwner {
+            uncertain_until: Some(at(20)),
+            ended: Some(Ended::HandedOver("b1".into())),
+            ..ended_owner("a1")
+        };
+        let withdrawn = ReleaseTask::of_ended_owner(uncertain.clone(), at(0), LEASE);
+        assert!(!withdrawn.is_done());
+        assert!(matches!(withdrawn.verb(at(0)), Verb::Withdraw { .. }));
+        assert_eq!(withdrawn.put_off(at(0), Some(at(9)), at(0)), at(9));
+        assert!(withdrawn.becomes_an_end());
+        assert_eq!(given_to(repeated(withdrawn, &[])).as_deref(), Some("b1"));
+        // Several others may have the lock.
+        let withdrawn = ReleaseTask::of_ended_owner(uncertain, at(0), LEASE).without_repeat();
+        assert!(!withdrawn.is_done() && !withdrawn.becomes_an_end());
+        assert_eq!(withdrawn.put_off(at(0), Some(at(9)), at(0)), at(9));
     }
 
     #[test]

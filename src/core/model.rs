@@ -178,6 +178,8 @@ struct World {
     may_lose_a_holder: bool,
     /// Whether the network has lost anything, so that there may be owners with requests of unknown outcome.
     has_lost: bool,
+    /// The last failover, which all processes notice at once.
+    failed_over_at: Time,
     /// After a failover: no repeat may free the lock before this time.
     frees_from: Option<Time>,
     late: Vec<(Time, Verb)>,
@@ -206,6 +208,7 @@ impl World {
             lacks_a_grant: false,
             may_lose_a_holder: false,
             has_lost: false,
+            failed_over_at: Time::from_nanos(0),
             frees_from: None,
             late: Vec::new(),
             message_fate: MessageFate::Delivered,
@@ -284,6 +287,7 @@ impl World {
         let may_lose = std::mem::take(&mut self.may_lose_a_holder);
         self.pass(later.since(self.now));
         let others = |first: usize| (0..PROCESSES).map(move |number| (first + number) % PROCESSES);
+        self.failed_over_at = self.now;
         self.frees_from = Some(self.now + FREED_AFTER);
         // 1. The hand-overs. Those that were lost one after the other take one round each.
         let holder = |server: &Server| server.lock.as_ref().map(|(holder, ..)| Arc::clone(holder));
@@ -453,6 +457,7 @@ impl World {
                     call: &call,
                     now: self.now,
                     subscription: self.processes[who].subscription.clone(),
+                    failed_over_at: self.failed_over_at,
                     round_trip: Duration::ZERO,
                     quantum: Duration::from_micros(5),
                     fence_block: 5,
@@ -508,10 +513,9 @@ impl World {
 
     fn clean_up(&mut self, who: usize, ended_owners: Vec<EndedOwner>) {
         for ended_owner in ended_owners {
-            let is_ended = ended_owner.ended.is_some();
             let release_task = ReleaseTask::of_ended_owner(ended_owner, self.now, LEASE);
             let process = &mut self.processes[who];
-            if is_ended {
+            if release_task.is_done() {
                 process.endings.note((), release_task, self.now);
             } else {
                 process.release_tasks.push((self.now, release_task));

@@ -230,6 +230,19 @@ impl ReleaseTask {
         }
     }
 
+    /// Returns whether the owner has ended for certain, so that there is nothing to send.
+    pub(crate) fn is_done(&self) -> bool {
+        self.executed && self.left.uncertain_until.is_none() && !self.is_left_at_nodes
+    }
+
+    /// Has no new master end the owner: its units, or its names, may be with several others.
+    pub(crate) fn without_repeat(self) -> Self {
+        Self {
+            again: None,
+            ..self
+        }
+    }
+
     /// Returns whether Redis has executed a request that ends the owner. Any further request is only a precaution.
     pub(crate) fn is_executed(&self) -> bool {
         self.executed

@@ -230,6 +230,7 @@ impl<'w, 'a> Delegate<'w, 'a> {
             call: self.call_context,
             now,
             subscription,
+            failed_over_at: leases.renewal.failed_over_at(),
             round_trip: self.round_trip,
             quantum,
             fence_block,

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::clock::Time;
 use crate::config::Options;
-use crate::core::attempt::{EndedOwner, Grant};
+use crate::core::attempt::{Ended, EndedOwner, Grant};
 use crate::core::lease::LeaseStatus;
 use crate::core::queue::{AcquireParams, GrantedTo};
 use crate::engine::guard_inner::GuardInner;
@@ -106,8 +106,12 @@ impl Leases {
                 self.clean_up_nodes(&writer.entry, &from.owner, from.units);
                 // Redis may still execute an earlier request of the writer's owner.
                 if from.uncertain_until.is_some() {
-                    let give_back = None;
-                    self.clean_up(&writer.entry, EndedOwner { give_back, ..from }, lease);
+                    let left = EndedOwner {
+                        give_back: None,
+                        ended: Some(Ended::TakenOver(reader)),
+                        ..from
+                    };
+                    self.clean_up(&writer.entry, left, lease);
                 }
                 let Some(grant) = grant else { return Ok(None) };
                 let count = |hold: &Hold, _| client.count_guard(hold, Duration::ZERO, true);

@@ -268,19 +268,18 @@ impl Leases {
     pub(super) fn clean_up(&self, entry: &Arc<Entry>, ended: EndedOwner, lease: Duration) {
         let now = self.client.now();
         let is_one_lock = match &ended.ended {
-            None => {
-                let release_task = ReleaseTask::of_ended_owner(ended, now, lease);
-                self.renewal
-                    .add_release_task(&self.client, entry, release_task, None);
-                return;
-            }
-            // The units of a lock, or its names, may be with several others.
             Some(Ended::TakenOver(_)) => matches!(entry.kind, LockKind::Mutex | LockKind::Multi),
-            Some(Ended::Free | Ended::HandedOver(_)) => entry.kind == LockKind::Mutex,
+            Some(Ended::Free | Ended::HandedOver(_)) | None => entry.kind == LockKind::Mutex,
         };
-        if is_one_lock && self.renewal.can_fail_over {
-            let release_task = ReleaseTask::of_ended_owner(ended, now, lease);
+        let mut release_task = ReleaseTask::of_ended_owner(ended, now, lease);
+        if !is_one_lock {
+            release_task = release_task.without_repeat();
+        }
+        if release_task.is_done() {
             self.renewal.note_ending(entry, release_task, now);
+        } else {
+            self.renewal
+                .add_release_task(&self.client, entry, release_task, None);
         }
     }
 

@@ -36,6 +36,8 @@ pub(crate) struct StepContext<'a> {
     pub(crate) call: &'a CallContext<'a>,
     pub(crate) now: Time,
     pub(crate) subscription: SubscriptionState,
+    /// When this process noticed the last failover. It may have lost a grant that a request before it allows.
+    pub(crate) failed_over_at: Time,
     /// How long the last request took.
     pub(crate) round_trip: Duration,
     /// For how long the threads of this process may have a lease that is asked for now, while others wait.
@@ -174,7 +176,7 @@ pub(crate) struct EndedOwner {
     pub(crate) key_gone_at: Option<Time>,
     /// The unused part of the fences of a lease.
     pub(crate) give_back: Option<GiveBack>,
-    /// How a take-over has ended the owner, for certain.
+    /// How a take-over has ended the owner.
     pub(crate) ended: Option<Ended>,
 }
 

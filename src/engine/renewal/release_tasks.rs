@@ -108,6 +108,7 @@ impl RenewalThread {
     /// there.
     pub(crate) fn master_changed(self: &Arc<Self>, client: &Arc<Client>) {
         let now = client.now();
+        self.failed_over_at.store(now.as_nanos(), Ordering::SeqCst);
         let mut state = self.state.lock();
         state.renew_all_at(now + RENEWED_AFTER, now);
         state.put_off_repeats(now);

@@ -18,7 +18,7 @@ use crate::engine::process_lease::{Entry, ProcessLease};
 use crate::engine::watch::Watch;
 use crate::name::LockKey;
 use crate::stats::Recorder;
-use crate::sync::{Arc, Condvar, Mutex, Ordering, thread};
+use crate::sync::{Arc, AtomicU64, Condvar, Mutex, Ordering, thread};
 
 /// The number of keys in one request. The last lease of a batch may exceed it, if that lease has several keys. The
 /// server is busy for about a millisecond with such a request.
@@ -46,6 +46,8 @@ pub(crate) struct RenewalThread {
     pub(super) watch: Arc<Watch>,
     /// Whether a failover may lose the end of an owner.
     pub(crate) can_fail_over: bool,
+    /// When the last failover was noticed, in nanoseconds of the clock.
+    pub(super) failed_over_at: AtomicU64,
 }
 
 /// The state of the renewal thread, guarded by its mutex.
@@ -116,7 +118,13 @@ impl RenewalThread {
             changed: Condvar::new(),
             watch,
             can_fail_over,
+            failed_over_at: AtomicU64::new(0),
         }
+    }
+
+    /// Returns when this process noticed the last failover.
+    pub(crate) fn failed_over_at(&self) -> Time {
+        Time::from_nanos(self.failed_over_at.load(Ordering::SeqCst))
     }
 
     /// Registers a lease, which was granted by a request sent at `sent`. Does nothing for a lease without renewal.

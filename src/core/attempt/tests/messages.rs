@@ -215,6 +215,18 @@ fn a_grant_to_the_former_owner_is_not_used() {
     assert!(scene.message(first).is_none());
 }
 
+#[test]
+fn a_grant_that_a_failover_may_have_lost_is_not_used() {
+    let mut scene = scene();
+    let before = scene.queue();
+    scene.now = scene.now + Duration::from_millis(100);
+    scene.failed_over_at = scene.now;
+    assert!(scene.message(before).is_none());
+    sleep_of(scene.replied(held(None)), scene.now);
+    let after = scene.queue();
+    assert!(scene.message(after).is_some());
+}
+
 /// A source of random numbers that keeps the bits that it has returned.
 struct Recorded {
     rng: SystemRng,
