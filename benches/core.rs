@@ -24,12 +24,10 @@ macro_rules! floors {
 }
 
 floors! {
-    "../src/clock.rs" clock
     "../src/error.rs" error
     "../src/name.rs" name
     "../src/owner.rs" owner
-    "../src/random.rs" random
-    "../src/sync.rs" sync
+    "../src/sys/mod.rs" sys
     "../src/config/mod.rs" config
     "../src/event.rs" event
     "../src/message/mod.rs" message
@@ -37,7 +35,6 @@ floors! {
     "../src/script/mod.rs" script
 }
 
-use crate::clock::Time;
 use crate::config::Terms;
 use crate::core::attempt::{
     Attempt, CallContext, EndedOwner, Input, Step, StepContext, SubscriptionState,
@@ -52,9 +49,8 @@ use crate::core::release_task::ReleaseTask;
 use crate::core::timer_queue::{TimerQueue, renewal_due};
 use crate::message::{AcquireMode, Ask, LockKind, Renewal, Reply, Request, Verb};
 use crate::name::{LockKey, Target};
-use crate::random::{Rng, SystemRng};
 use crate::script::ScriptSettings;
-use crate::sync::Arc;
+use crate::sys::{Arc, Machine, Rng, Time};
 
 const TERMS: Terms = Terms::new(Duration::from_secs(30), true);
 const QUANTUM: Duration = Duration::from_millis(50);
@@ -228,7 +224,7 @@ fn attempts(bench: &mut Criterion) {
             release_task.replied(NOW, &Reply::Released, false, None)
         });
     });
-    let rng = SystemRng::new();
+    let rng = Machine::default();
     bench.bench_function("owner, by the system's generator", |bench| {
         bench.iter(|| owner::generate(&rng, LABEL));
     });

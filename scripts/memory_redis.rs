@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Ok(listener) => {
             writeln!(log, "Server initialized\nReady to accept connections")?;
             log.flush()?;
-            Ok(serve(listener)?)
+            Ok(serve(&listener)?)
         }
         Err(error) => {
             writeln!(log, "Failed listening on port {port}: {error}")?;

@@ -1,8 +1,6 @@
 //! Methods for operators: they show the holders of a lock, and take it from one of them.
 
-use std::collections::HashSet;
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::iter;
 use std::time::Duration;
 
@@ -14,7 +12,8 @@ use crate::manager::LockManager;
 use crate::message::{ALL, Cursor, Seen};
 use crate::name::LockKey;
 use crate::owner;
-use crate::sync::Arc;
+use crate::sys::Arc;
+use crate::sys::hash::{BuildHasher, HashSet, RandomState};
 
 /// The kind of lock that has a name in Redis.
 ///
@@ -308,13 +307,11 @@ impl Shown {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::SystemClock;
     use crate::config::Settings;
     use crate::error::Failure;
     use crate::message::{Reply, Request};
-    use crate::random::SystemRng;
     use crate::store::{Answer, Deadline, DedicatedConnection, PubSubEvent, Store};
-    use crate::sync::{AtomicU64, Ordering};
+    use crate::sys::{AtomicU64, Ordering};
 
     /// A server that returns some keys twice, as Redis may while a table shrinks. It counts its requests.
     #[derive(Default)]
@@ -369,12 +366,8 @@ mod tests {
     #[test]
     fn a_list_asks_when_it_is_driven_and_shows_nothing_twice() {
         let store = Arc::new(Repeating::default());
-        let engine = Engine::with_clock(
-            Settings::default(),
-            Arc::clone(&store) as Arc<dyn Store>,
-            Arc::new(SystemClock),
-            Arc::new(SystemRng::new()),
-        );
+        let of_engine = Arc::clone(&store) as Arc<dyn Store>;
+        let engine = Engine::new(Settings::default(), of_engine);
         let mut list = LockManager { engine }.list("*");
         let mut next = || list.next().map(|lock| lock.expect("no error").name);
         for (name, asked) in [(Some("a"), 1), (Some("b"), 1), (Some("c"), 3), (None, 3)] {

@@ -10,10 +10,13 @@
 //! 3. `cancel` sets the flag before it reads the register. So either the thread sees the flag, or `cancel` sees the
 //!    thread. If `cancel` unparks the thread before it parks, the park returns at once.
 
-use std::collections::HashMap;
 use std::fmt;
 
-use crate::sync::{Arc, AtomicBool, Mutex, Ordering, Thread, thread};
+use crate::sys::hash::HashMap;
+use crate::sys::{
+    Arc, AtomicBool, Mutex, Ordering,
+    thread::{self, Thread},
+};
 
 /// A token that ends blocked calls from another thread.
 ///
@@ -181,7 +184,7 @@ mod tests {
         for _ in 0..2000 {
             let token = Cancel::new();
             let parked = token.clone();
-            let thread = thread::spawn(move || {
+            let thread = std::thread::spawn(move || {
                 let _registered = parked.register();
                 while !parked.is_cancelled() {
                     thread::park();

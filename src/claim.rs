@@ -9,7 +9,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 use crate::error::{Error, Result};
 use crate::name::{self, LARGEST_FENCE};
 use crate::owner;
-use crate::sync::Arc;
+use crate::sys::Arc;
 
 /// The characters that a claim's text percent-encodes (RFC 3986): all but letters, digits and `-._:`. So the text has
 /// no character with a special meaning in a shell, an environment variable or JSON.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::{Error, Lost};
-use crate::sync::Arc;
+use crate::sys::Arc;
 
 /// An event of a lock or of a connection.
 ///

@@ -243,13 +243,10 @@
 //! [`on_lost`]: Lease::on_lost
 //! [`extend`]: Lease::extend
 
-#[cfg(feature = "testing")]
-mod added_time;
 mod admin;
 mod builder;
 mod cancel;
 mod claim;
-mod clock;
 mod config;
 mod core;
 mod engine;
@@ -266,14 +263,10 @@ mod message;
 mod name;
 mod owner;
 mod panics;
-mod process;
-mod random;
 mod script;
 mod stats;
 mod store;
-mod sync;
-#[cfg(feature = "testing")]
-mod test_clock;
+mod sys;
 #[cfg(feature = "testing")]
 pub mod testing;
 

@@ -17,7 +17,7 @@ use crate::lock::rwlock::RwLock;
 use crate::lock::semaphore::Semaphore;
 use crate::lock::{Handle, Ran};
 use crate::stats::Stats;
-use crate::sync::Arc;
+use crate::sys::Arc;
 
 /// Hands out locks. One manager is enough for a process, and clones share everything.
 ///

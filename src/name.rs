@@ -17,12 +17,12 @@
 //! [hash tags]: https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#hash-tags
 
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
 use once_cell::race::OnceBox;
 
 use crate::error::Error;
-use crate::sync::Arc;
+use crate::sys::Arc;
+use crate::sys::hash::{BuildHasher, Hash, Hasher, RandomState};
 
 /// The longest name, in bytes of UTF-8.
 pub(crate) const MAX_NAME: usize = 1024;

@@ -12,8 +12,7 @@ use once_cell::race::OnceBox;
 use uuid::Uuid;
 use uuid::fmt::Hyphenated;
 
-use crate::random::Rng;
-use crate::sync::Arc;
+use crate::sys::{Arc, Rng};
 
 /// The beginning of every owner that this crate writes. The number is the version of the wire format.
 pub(crate) const OWNER_PREFIX: &str = "lh1:";
@@ -196,11 +195,11 @@ impl PartialEq for Owner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::SystemRng;
+    use crate::sys::Machine;
 
     #[test]
     fn an_owner_is_kept_whole() {
-        let made = generate(&SystemRng::new(), "host:1");
+        let made = generate(&Machine::default(), "host:1");
         for (text, label) in [
             (&*made, "host:1"),
             (&made.to_uppercase(), "HOST:1"),
@@ -223,7 +222,7 @@ mod tests {
 
     #[test]
     fn recallable_owners_differ_and_show_their_process() {
-        let rng = SystemRng::new();
+        let rng = Machine::default();
         let tag = ProcessTag::new(rng.uuid());
         let text = tag.text();
         let owners = [(); 2].map(|()| text_of(tag.recallable(rng.uuid()), "l"));
@@ -239,7 +238,7 @@ mod tests {
 
     #[test]
     fn owners_differ_and_carry_the_label() {
-        let rng = SystemRng::new();
+        let rng = Machine::default();
         let (a, b) = (generate(&rng, "host:1"), generate(&rng, "host:1"));
         assert_ne!(a, b);
         assert!(a.starts_with("lh1:") && a.ends_with(":host:1"));

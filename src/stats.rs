@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use crate::error::LostCause;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sys::{AtomicU64, Ordering};
 
 pub(crate) use distribution::Recorder;
 pub use distribution::{Bucket, Distribution};

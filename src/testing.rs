@@ -1,24 +1,24 @@
 #![doc = include_str!("../docs/testing.md")]
 
+mod clock;
 mod memory;
-mod node;
+mod network;
+mod served;
 
 use std::fmt;
-use std::fs;
 use std::io;
 use std::net::TcpListener;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::admin::LockInfo;
 use crate::builder::Builder;
 use crate::manager::LockManager;
 use crate::owner;
-use crate::random::{Rng, SystemRng};
-use crate::sync::{Arc, thread};
-use crate::test_clock::{TestClock, TestKit};
+use crate::sys::test_machine::{MovedByTest, TestNetwork};
+use crate::sys::{Arc, Machine, Ordering, TestMachine, Time, Weak};
 
-use node::ServedNode;
+use clock::TestClock;
+use network::MemoryNetwork;
 
 /// For how long the kit waits for the managers to do what is due. A busy machine may need some of it.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -34,48 +34,29 @@ const LONGEST_HOLD: Duration = Duration::from_secs(100_000_000);
 #[derive(Clone)]
 pub struct Redis {
     clock: Arc<TestClock>,
-    servers: Arc<MemoryServers>,
-}
-
-struct MemoryServers {
-    /// Has the sockets of the nodes.
-    directory: PathBuf,
-    nodes: Vec<ServedNode>,
+    network: Arc<MemoryNetwork>,
 }
 
 impl Redis {
-    /// Starts a server. No port is opened: managers reach it by a Unix socket in the directory for temporary files.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the system refuses a thread, a directory or a socket.
+    /// Makes a server. It has no port, no socket and no thread: the bytes of its managers reach it in memory.
     #[must_use]
-    #[expect(clippy::new_without_default, reason = "it starts a thread")]
+    #[expect(clippy::new_without_default, reason = "each call makes another server")]
     pub fn new() -> Self {
         Self::quorum(1)
     }
 
-    /// Starts the `n` nodes of a quorum. All of them vote at once, although they have just started: the
+    /// Makes the `n` nodes of a quorum. All of them vote at once, although they have just started: the
     /// [`restart_delay`](Builder::restart_delay) is zero.
     ///
     /// # Panics
     ///
-    /// As [`new`](Self::new), and if `n` is zero.
+    /// Panics if `n` is zero.
     #[must_use]
     pub fn quorum(n: usize) -> Self {
         assert!(n > 0, "a quorum needs at least one node");
-        let id = SystemRng::new().uuid();
-        let directory = std::env::temp_dir().join(format!("leasehold-{}", id.simple()));
-        fs::create_dir(&directory).expect("a directory for the sockets of the test kit");
         let clock = Arc::new(TestClock::default());
-        let node = |number| {
-            let path = directory.join(format!("{number}"));
-            ServedNode::start(path, clock.added.clone())
-                .expect("a socket and a thread for the test kit")
-        };
-        let nodes = (0..n).map(node).collect();
-        let servers = Arc::new(MemoryServers { directory, nodes });
-        Self { clock, servers }
+        let network = Arc::new(MemoryNetwork::new(n, &clock));
+        Self { clock, network }
     }
 
     /// Returns a new manager, which stands for another process. Its settings are those of [`builder`](Self::builder).
@@ -92,17 +73,12 @@ impl Redis {
     /// limits of connecting, of requests and of nodes are 5 to 10 s, because the machine of a test may be busy. The
     /// [`restart_delay`](Builder::restart_delay) is zero.
     pub fn builder(&self) -> Builder {
-        let urls = self.servers.nodes.iter().map(ServedNode::url);
-        let mut builder = LockManager::quorum(urls)
+        LockManager::quorum(self.network.urls())
             .connect_timeout(Duration::from_secs(10))
             .io_timeout(Duration::from_secs(10))
             .node_timeout(Duration::from_secs(5))
-            .restart_delay(Duration::ZERO);
-        builder.of_test_kit(TestKit {
-            clock: Arc::clone(&self.clock),
-            servers: Arc::clone(&self.servers) as Arc<_>,
-        });
-        builder
+            .restart_delay(Duration::ZERO)
+            .on(Machine::new(Arc::new(self.clone())))
     }
 
     /// Moves the time of the servers and of their managers forward at once, as a machine sees it that was suspended for
@@ -113,7 +89,7 @@ impl Redis {
     ///
     /// Panics if the managers have not done within 30 s what is due.
     pub fn advance(&self, time: Duration) {
-        self.clock.advance(time);
+        self.move_clock(time);
         self.settle();
     }
 
@@ -130,9 +106,9 @@ impl Redis {
     /// As [`advance`](Self::advance).
     pub fn pass(&self, time: Duration) {
         let clock = &self.clock;
-        let end = clock.added.get() + time;
+        let end = clock.added() + time;
         loop {
-            let left = end.saturating_sub(clock.added.get());
+            let left = end.saturating_sub(clock.added());
             if left.is_zero() {
                 return;
             }
@@ -140,7 +116,7 @@ impl Redis {
             let leases = engines.iter().map(|engine| engine.shortest_lease());
             let step = leases.min().map_or(left, |lease| lease / 10);
             let step = step.clamp(Duration::from_millis(1), LONGEST_STEP);
-            clock.advance(step.min(left));
+            self.move_clock(step.min(left));
             self.settle();
         }
     }
@@ -164,8 +140,8 @@ impl Redis {
     ///
     /// As [`advance`](Self::advance).
     pub fn hold_by_other(&self, name: &str, time: Duration) {
-        let other = owner::generate(&SystemRng::new(), "other");
-        let ms = crate::clock::ms_rounded_up(time.min(LONGEST_HOLD)).max(1);
+        let other = owner::generate(&Machine::default(), "other");
+        let ms = crate::sys::time::ms_rounded_up(time.min(LONGEST_HOLD)).max(1);
         let ms = ms.to_string();
         self.on_all_nodes(&[&["DEL", name], &["SET", name, &other, "PX", &ms]]);
     }
@@ -173,13 +149,13 @@ impl Redis {
     /// Ends all connections, and refuses new ones until [`restore`](Self::restore). So no manager reaches a server, and a
     /// guard reads [`AtRisk`](crate::LeaseState::AtRisk) and then [`Lost`](crate::LeaseState::Lost) as its time passes.
     pub fn cut(&self) {
-        self.servers.nodes.iter().for_each(ServedNode::cut);
+        self.network.nodes.iter().for_each(|node| node.cut());
     }
 
     /// Ends a [cut](Self::cut). The managers find out by themselves: on a quorum within a few seconds of real time, so a call
     /// before that may fail.
     pub fn restore(&self) {
-        self.servers.nodes.iter().for_each(ServedNode::restore);
+        self.network.nodes.iter().for_each(|node| node.restore());
     }
 
     /// Restarts the servers without their data. The guards that are renewed read [`Lost`](crate::LeaseState::Lost) when this
@@ -189,10 +165,9 @@ impl Redis {
     ///
     /// As [`advance`](Self::advance), and if there is no memory.
     pub fn restart_empty(&self) {
-        self.servers
-            .nodes
-            .iter()
-            .for_each(ServedNode::restart_empty);
+        for node in &self.network.nodes {
+            node.restart_empty();
+        }
         self.clock.renew_all();
         self.settle();
     }
@@ -212,9 +187,14 @@ impl Redis {
         locks
     }
 
+    fn move_clock(&self, by: Duration) {
+        self.clock.advance(by);
+        self.network.notify();
+    }
+
     /// Executes commands on each node, and has the managers look after their locks.
     fn on_all_nodes(&self, commands: &[&[&str]]) {
-        for node in &self.servers.nodes {
+        for node in &self.network.nodes {
             let answers = node.execute(commands);
             let answers = String::from_utf8_lossy(&answers);
             assert!(
@@ -232,23 +212,47 @@ impl Redis {
         while let Some(busy) = self.clock.busy_part() {
             let waited = begun.elapsed();
             assert!(waited < PATIENCE, "not done within {waited:.0?}: {busy}");
-            thread::yield_now();
+            std::thread::yield_now();
         }
     }
 }
 
-impl Drop for MemoryServers {
-    fn drop(&mut self) {
-        self.nodes.clear();
-        fs::remove_dir_all(&self.directory).ok();
+/// The machine of the managers. So they keep the servers.
+impl TestMachine for Redis {
+    fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    fn wall_us(&self) -> u64 {
+        self.clock.wall_us()
+    }
+
+    fn park_until(&self, until: Time) {
+        self.clock.park_until(until);
+    }
+
+    fn call_begins(&self) {
+        self.clock.calls.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn call_ends(&self) {
+        self.clock.calls.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn register(&self, engine: Weak<dyn MovedByTest>) {
+        self.clock.register(engine);
+    }
+
+    fn network(&self) -> Option<Arc<dyn TestNetwork>> {
+        Some(Arc::clone(&self.network) as _)
     }
 }
 
 /// Serves a Redis in memory to the clients of a port, until the process ends. The tests of leasehold start it where they
 /// start a server.
 #[doc(hidden)]
-pub fn serve(listener: TcpListener) -> io::Result<()> {
-    node::serve(listener)
+pub fn serve(listener: &TcpListener) -> io::Result<()> {
+    served::serve(listener)
 }
 
 impl fmt::Debug for Redis {

@@ -10,7 +10,7 @@ use crate::store::Store;
 use crate::store::topology::cluster::Cluster;
 use crate::store::topology::quorum::Quorum;
 use crate::store::topology::single::Node;
-use crate::sync::Arc;
+use crate::sys::Arc;
 
 /// The servers of a manager.
 #[derive(Clone)]

@@ -4,7 +4,6 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::builder::servers::Servers;
-use crate::clock::EngineClock;
 use crate::config::{Secret, Settings};
 use crate::engine::Engine;
 #[cfg(doc)]
@@ -12,8 +11,7 @@ use crate::error::Error;
 use crate::error::Result;
 use crate::event::{Listener, SharedListener};
 use crate::manager::LockManager;
-use crate::random::SystemRng;
-use crate::sync::Arc;
+use crate::sys::Arc;
 
 /// The settings of a [`LockManager`].
 #[must_use = "a builder does nothing until it is built"]
@@ -352,10 +350,11 @@ impl Builder {
         Ok(manager)
     }
 
-    /// Has the manager read the clock of a test kit, and keep its servers.
+    /// Has the manager run on this machine.
     #[cfg(feature = "testing")]
-    pub(crate) fn of_test_kit(&mut self, kit: crate::test_clock::TestKit) {
-        self.settings.test_kit = Some(kit);
+    pub(crate) fn on(mut self, machine: crate::sys::Machine) -> Self {
+        self.settings.machine = machine;
+        self
     }
 
     /// Checks the settings and returns the manager, without a connection. The first call that needs one connects. On a
@@ -375,16 +374,13 @@ impl Builder {
     pub fn build_unchecked(self) -> Result<LockManager> {
         let mut settings = self.settings;
         settings.check()?;
-        let store = self.servers.store(&mut settings)?;
         #[cfg(feature = "tls")]
         crate::store::transport::tls::provide_crypto();
-        let rng = Arc::new(SystemRng::new());
-        #[cfg(feature = "testing")]
-        if let Some(kit) = settings.test_kit.take() {
-            let engine = Engine::on_test_clock(settings, store, kit, rng);
-            return Ok(LockManager { engine });
-        }
-        let engine = Engine::new(settings, store, EngineClock::System, rng);
+        let machine = settings.machine.clone();
+        // The threads of the store run on it too.
+        let _entered = machine.enter();
+        let store = self.servers.store(&mut settings)?;
+        let engine = Engine::new(settings, store);
         Ok(LockManager { engine })
     }
 }

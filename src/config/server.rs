@@ -4,7 +4,7 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionI
 
 use super::settings::{Secret, Settings};
 use crate::error::{Error, Result};
-use crate::sync::Arc;
+use crate::sys::Arc;
 
 /// One server, in the form that the redis crate needs.
 #[derive(Clone, Debug)]

@@ -4,10 +4,11 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::clock::ms_rounded_up;
 use crate::error::{Error, Result};
 use crate::event::SharedListener;
 use crate::owner::{MARK, MAX_LABEL, is_label};
+use crate::sys::time::ms_rounded_up;
+use crate::sys::{Machine, process};
 
 /// The shortest lease. Of a shorter one, the clock drift and one request would leave nothing.
 const MIN_LEASE: Duration = Duration::from_millis(10);
@@ -135,9 +136,8 @@ pub(crate) struct Settings {
     pub(crate) node_credentials: Option<(Option<String>, Secret)>,
     pub(crate) warn_after: Option<Duration>,
     pub(crate) listener: Option<SharedListener>,
-    /// The test kit, if the servers are of one.
-    #[cfg(feature = "testing")]
-    pub(crate) test_kit: Option<crate::test_clock::TestKit>,
+    /// The machine that the manager runs on.
+    pub(crate) machine: Machine,
 }
 
 impl Default for Settings {
@@ -172,8 +172,7 @@ impl Default for Settings {
             node_credentials: None,
             warn_after: None,
             listener: None,
-            #[cfg(feature = "testing")]
-            test_kit: None,
+            machine: Machine::default(),
         }
     }
 }
@@ -309,14 +308,12 @@ pub(crate) fn no_linger_on_a_quorum() -> Error {
 
 /// Returns `host:pid`, so that an operator who looks into Redis finds the process.
 fn default_label() -> String {
-    let host = rustix::system::uname();
-    let host = host.nodename().to_string_lossy();
-    let host: String = host
+    let host: String = process::host_name()
         .chars()
         .take(64)
         .map(|c| if is_label(c) { c } else { '-' })
         .collect();
-    format!("{host}:{}", std::process::id())
+    format!("{host}:{}", process::id())
 }
 
 #[cfg(test)]

@@ -64,7 +64,6 @@ mod step;
 
 use std::time::Duration;
 
-use crate::clock::Time;
 use crate::core::lease::valid_until;
 use crate::core::outage::is_of_replicas;
 use crate::core::quorum::LONGEST_TURN;
@@ -73,8 +72,7 @@ use crate::core::{pickup, poll};
 use crate::error::{Failure, FailureKind};
 use crate::message::{AcquireMode, Ask, GrantMessage, Nonce, Reply, Verb};
 use crate::owner;
-use crate::random::Rng;
-use crate::sync::Arc;
+use crate::sys::{Arc, Rng, Time};
 
 use patience::{Patience, SHORTEST_PAUSE, WaitState, sleep};
 use state::{AllowedGrant, AttemptState, InRedis, Sent, Uncertain};

@@ -39,8 +39,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::clock::Time;
 use crate::core::release_task::ReleaseTask;
+use crate::sys::Time;
 
 /// The number of ends that a process remembers.
 pub(crate) const MOST_ENDINGS: usize = 4096;

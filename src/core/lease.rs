@@ -21,9 +21,8 @@
 
 use std::time::Duration;
 
-use crate::clock::Time;
 use crate::error::LostCause;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sys::{AtomicU64, Ordering, Time};
 
 /// The smallest deadline. Smaller words say how the lease ended. A real deadline, in nanoseconds, is always larger.
 const ENDINGS: u64 = 16;
@@ -224,7 +223,8 @@ mod tests {
     /// lost and then alive, whichever thread is first.
     #[test]
     fn no_renewal_overtakes_a_loss_that_was_seen() {
-        use crate::sync::{Arc, thread};
+        use crate::sys::Arc;
+        use std::thread;
         const ROUNDS: usize = 200_000;
         let cells: Arc<Vec<_>> = Arc::new((0..ROUNDS).map(|_| AtomicLease::new(at(100))).collect());
         // Each round begins when both threads have reached it, so that they meet in the middle of their work.

@@ -33,8 +33,8 @@
 
 use std::time::Duration;
 
-use crate::clock::Time;
 use crate::config::Options;
+use crate::sys::Time;
 
 /// The options of a handle whose leases may linger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

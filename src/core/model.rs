@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use crate::clock::Time;
 use crate::config::Terms;
 use crate::core::attempt::{
     Attempt, CallContext, EndedOwner, Grant, Input, Step, StepContext, SubscriptionState,
@@ -24,8 +23,7 @@ use crate::core::endings::{Endings, FREED_AFTER};
 use crate::core::release_task::{Next, ReleaseTask};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{GrantMessage, Reply, Verb};
-use crate::random::Rng;
-use crate::sync::{Arc, AtomicU64, Ordering};
+use crate::sys::{Arc, AtomicU64, Ordering, Rng, Time};
 
 use server::{LIFE, PICKUP_WINDOW, Server};
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::clock::{LONGEST_SLEEP, Time};
 use crate::error::{Failure, FailureKind};
+use crate::sys::{LONGEST_SLEEP, Time};
 
 /// The first pause after a failure. Each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);

@@ -18,8 +18,10 @@
 use std::time::Duration;
 
 use crate::owner::OWNER_PREFIX;
-use crate::random::{Rng, jittered, jittered_by_half};
-use crate::sync::Arc;
+use crate::sys::{
+    Arc, Rng,
+    random::{jittered, jittered_by_half},
+};
 
 /// The pause of a process with a subscription. A lost message costs at most this. Jitter only shortens it, so that it
 /// stays below the pickup window.

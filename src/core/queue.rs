@@ -50,10 +50,10 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::clock::Time;
 use crate::config::Terms;
 use crate::core::wait_list::WaitList;
 use crate::message::Sharing;
+use crate::sys::Time;
 
 pub(crate) use decisions::{Arrival, Begun, Entrants, Finish, GrantedTo, Health, IdleLease};
 use delegate::{DelegateReply, DelegateRequest};

@@ -16,8 +16,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::clock::Time;
-use crate::sync::Arc;
+use crate::sys::{Arc, Time};
 
 /// Returns how many of `nodes` are a majority.
 pub(crate) fn majority(nodes: usize) -> usize {

@@ -28,11 +28,9 @@
 
 use std::time::Duration;
 
-use crate::clock::Time;
 use crate::core::attempt::{Ended, EndedOwner};
 use crate::message::{Gone, Keep, Reply, Verb};
-use crate::random::{Rng, jittered};
-use crate::sync::Arc;
+use crate::sys::{Arc, Rng, Time, random::jittered};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// The longest pause while the server cannot be reached. After an answer, pauses grow further, to a sixtieth of the
@@ -375,7 +373,7 @@ impl ReleaseTask {
 mod tests {
     use super::*;
     use crate::message::GiveBack;
-    use crate::random::SystemRng;
+    use crate::sys::Machine;
 
     const LEASE: Duration = Duration::from_secs(30);
 
@@ -432,7 +430,7 @@ mod tests {
         assert_eq!(release_task.gone(), Some(Gone::Taken));
 
         let mut release_task = ReleaseTask::of_lease(ended_owner(None), true, None, at(0), LEASE);
-        release_task.failed(at(1), true, &SystemRng::new());
+        release_task.failed(at(1), true, &Machine::default());
         release_task.replied(at(2), &gone, false, None);
         assert_eq!(release_task.gone(), None);
 
@@ -493,7 +491,7 @@ mod tests {
 
     #[test]
     fn failures_are_repeated_until_the_lease_is_over() {
-        let rng = SystemRng::new();
+        let rng = Machine::default();
         let mut release_task = ReleaseTask::of_lease(ended_owner(None), false, None, at(0), LEASE);
         let mut now = at(0);
         while let Next::Later(later) = release_task.failed(now, false, &rng) {
@@ -506,7 +504,7 @@ mod tests {
 
     #[test]
     fn a_release_is_repeated_for_as_long_as_the_key_may_live() {
-        let rng = SystemRng::new();
+        let rng = Machine::default();
         let key_gone_at = at(0) + LEASE * 20;
         let kept = EndedOwner {
             key_gone_at: Some(key_gone_at),
@@ -533,7 +531,7 @@ mod tests {
 
     #[test]
     fn a_lock_is_kept_back_for_what_is_left_and_then_released() {
-        let rng = SystemRng::new();
+        let rng = Machine::default();
         let until = at(0) + LEASE * 2;
         let kept = || ReleaseTask::of_lease(ended_owner(None), true, Some(until), at(0), LEASE);
         let life = |release_task: &ReleaseTask, now| match release_task.verb(now) {
@@ -598,7 +596,7 @@ mod tests {
 
     #[test]
     fn a_lock_that_is_kept_back_gives_its_unused_fences_back() {
-        let rng = SystemRng::new();
+        let rng = Machine::default();
         let (until, unused) = (at(0) + LEASE, Some(GiveBack { used: 1, last: 9 }));
         let ended = EndedOwner {
             give_back: unused,

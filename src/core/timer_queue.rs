@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::time::Duration;
 
-use crate::clock::{LONGEST_SLEEP, Time};
 use crate::core::lease::drift;
+use crate::sys::{LONGEST_SLEEP, Time};
 
 /// The key of a thing in a [`TimerQueue`]: the time at which it is due, and a number that no other thing there has.
 pub(crate) type TimerKey = (Time, u64);

@@ -23,7 +23,7 @@ use crate::engine::leases::Leases;
 use crate::engine::process_lease::WaitingThread;
 use crate::engine::way_in::WayIn;
 use crate::error::{Error, Result};
-use crate::sync::Arc;
+use crate::sys::Arc;
 
 impl<'a> WayIn<'a> {
     /// Acquires the lock. Blocks until the thread has a guard, the time is over, the token is cancelled, the manager is

@@ -6,7 +6,7 @@ use crate::engine::wakeup::MessageHandler;
 use crate::error::{Failure, Result};
 use crate::message::{Cursor, Reply, Request, Seen};
 use crate::name::LockKey;
-use crate::sync::Arc;
+use crate::sys::Arc;
 
 /// The locks of one page, and the cursor of the next page.
 pub(crate) type Page = (Vec<(LockKey, Seen)>, Option<Cursor>);

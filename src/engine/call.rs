@@ -1,14 +1,13 @@
 //! The parameters of a call, and the reasons for which it gets no guard.
 
 use crate::cancel::Cancel;
-use crate::clock::Time;
 use crate::config::Options;
 use crate::core::linger::LingerOptions;
 use crate::core::queue::AcquireParams;
 use crate::error::{Error, Failure};
 use crate::message::LockKind;
 use crate::name::Target;
-use crate::sync::Arc;
+use crate::sys::{Arc, Time};
 
 /// The parameters of one call.
 pub(crate) struct AcquireCall<'a> {

@@ -37,10 +37,7 @@
 //! Nothing must be cleaned up. A request that Redis executes late either replaces the claim's owner or does nothing. If
 //! no call follows, the lock ends with its lease.
 
-use std::collections::HashMap;
-
 use crate::claim::Claim;
-use crate::clock::Time;
 use crate::core::attempt::Grant;
 use crate::core::lease::LeaseStatus;
 use crate::core::queue::{AcquireParams, GrantedTo};
@@ -52,7 +49,8 @@ use crate::error::{Error, Failure, Lost, Outcome, Result};
 use crate::message::{Adopt, Gone, LockKind, Reply, Request};
 use crate::name::LockKey;
 use crate::owner;
-use crate::sync::{Arc, Mutex};
+use crate::sys::hash::HashMap;
+use crate::sys::{Arc, Mutex, Time};
 
 /// The part of an engine that adopts claims.
 pub(crate) struct Claims {
@@ -114,7 +112,7 @@ impl GuardInner {
         let owner = if has_lock {
             client.owner_of(&self.process_lease)
         } else {
-            owner::generate(&*client.rng, &client.settings.label)
+            owner::generate(client.machine(), &client.settings.label)
         };
         Claim::new(self.name().into(), owner, self.fence())
     }
@@ -148,7 +146,7 @@ impl Claims {
         let mut candidates = self.tried.take(claim.owner());
         if candidates.is_empty() {
             candidates.push(Candidate {
-                owner: owner::generate(&*client.rng, &client.settings.label),
+                owner: owner::generate(client.machine(), &client.settings.label),
                 until: None,
             });
         }

@@ -1,4 +1,4 @@
-//! The settings, the clock, the random numbers, the connections, the events and the counters. Every other part of the
+//! The settings, the machine, the connections, the events and the counters. Every other part of the
 //! engine uses them. Only this module sends the requests of callers' threads.
 //!
 //! The client has no thread. The renewal thread works for as long as a part of the engine, or a release task, keeps the
@@ -7,7 +7,6 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::clock::{Clock, EngineClock, Time};
 use crate::config::Settings;
 use crate::engine::events::Events;
 use crate::engine::process_lease::{Entry, ProcessLease};
@@ -15,11 +14,9 @@ use crate::error::{Error, Failure, FailureKind, Outcome, Result};
 use crate::logging;
 use crate::message::{Renewal, Reply, Request};
 use crate::panics::survived;
-use crate::process::ForkGuard;
-use crate::random::Rng;
 use crate::stats::Counters;
 use crate::store::{Answer, Deadline, LEAST, Store};
-use crate::sync::{Arc, AtomicBool, AtomicU32, Mutex, Ordering};
+use crate::sys::{Arc, AtomicBool, AtomicU32, ForkGuard, Machine, Mutex, Ordering, Time};
 
 /// How many semaphores of differing numbers a client remembers.
 const MOST_DIFFERING: usize = 1_024;
@@ -27,8 +24,6 @@ const MOST_DIFFERING: usize = 1_024;
 pub(crate) struct Client {
     pub(crate) settings: Settings,
     pub(super) store: Arc<dyn Store>,
-    clock: EngineClock,
-    pub(super) rng: Arc<dyn Rng>,
     pub(super) events: Arc<Events>,
     pub(super) stats: Counters,
     closed: AtomicBool,
@@ -42,20 +37,14 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(
-        mut settings: Settings,
-        store: Arc<dyn Store>,
-        clock: EngineClock,
-        rng: Arc<dyn Rng>,
-    ) -> Self {
+    pub(super) fn new(mut settings: Settings, store: Arc<dyn Store>) -> Self {
         // The events thread must be the only owner of the listener, and drop it.
         let listener = settings.listener.take();
+        let events = Events::new(listener, settings.machine.clone());
         Self {
             settings,
             store,
-            clock,
-            rng,
-            events: Arc::new(Events::new(listener)),
+            events: Arc::new(events),
             stats: Counters::new(),
             closed: AtomicBool::new(false),
             busy_threads: AtomicU32::new(0),
@@ -64,13 +53,13 @@ impl Client {
         }
     }
 
-    pub(crate) fn clock(&self) -> &EngineClock {
-        &self.clock
+    pub(crate) fn machine(&self) -> &Machine {
+        &self.settings.machine
     }
 
     #[inline]
     pub(crate) fn now(&self) -> Time {
-        self.clock.now()
+        self.machine().now()
     }
 
     /// Returns whether this process is a forked child. There a mutex may stay locked without end, and connections are
@@ -158,6 +147,7 @@ impl Client {
         deadline: Deadline<'_>,
     ) -> Result<Answer, Failure> {
         self.stats.requests.add(1);
+        let _entered = self.machine().enter();
         let answer = survived(|| self.store.call(request, deadline)).unwrap_or_else(|| {
             let words = "the request panicked";
             Err(Failure::plain(
@@ -168,6 +158,12 @@ impl Client {
         })?;
         self.count_hand_over(request, &answer.reply);
         Ok(answer)
+    }
+
+    /// Does what [`Store::left_until`] says.
+    pub(super) fn left_until(&self, owner: &str) -> Option<Time> {
+        let _entered = self.machine().enter();
+        self.store.left_until(owner)
     }
 
     /// Returns the deadline of a request. `until` is the end of the caller's wait, or `None` if the caller does not wait.

@@ -3,8 +3,8 @@
 
 use crossbeam_channel::Sender;
 
-use crate::clock::Time;
 use crate::error::{Lost, LostCause};
+use crate::sys::Time;
 
 #[derive(Default)]
 pub(super) struct ColdState {

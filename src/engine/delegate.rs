@@ -25,7 +25,6 @@ use std::mem;
 use std::time::Duration;
 
 use crate::cancel::Cancel;
-use crate::clock::{Clock, Time};
 use crate::core::attempt::{Attempt, CallContext, Grant, Input, Step, StepContext};
 use crate::core::queue::GrantedTo;
 use crate::core::{fence, pickup};
@@ -38,7 +37,7 @@ use crate::engine::way_in::WayIn;
 use crate::error::{Error, Failure, FailureKind, Result};
 use crate::message::{GrantMessage, LockKind, Reply, Verb};
 use crate::owner;
-use crate::sync::{Arc, Ordering};
+use crate::sys::{Arc, Ordering, Time};
 
 impl<'a> WayIn<'a> {
     /// Returns what the attempt must know of the call. A hand-over may grant the lock by message. But these leases are
@@ -355,12 +354,12 @@ impl<'w, 'a> Delegate<'w, 'a> {
         if self.way_in.is_over() {
             return Input::Woken;
         }
-        let Some(message) = waker.wait(client.clock(), until) else {
+        let Some(message) = waker.wait(client.machine(), until) else {
             return Input::Woken;
         };
         self.message_at.get_or_insert_with(|| client.now());
         let is_usable = |grant: &GrantMessage| {
-            leases.renewal.is_ready(client.now()) && !grant.is_ahead_of(client.clock().us())
+            leases.renewal.is_ready(client.now()) && !grant.is_ahead_of(client.machine().wall_us())
         };
         Input::Message(message.grant().filter(is_usable))
     }

@@ -10,7 +10,6 @@
 
 use std::time::Duration;
 
-use crate::clock::Time;
 use crate::config::Options;
 use crate::core::attempt::{Ended, EndedOwner, Grant};
 use crate::core::lease::LeaseStatus;
@@ -22,7 +21,7 @@ use crate::engine::release::HoldEnd;
 use crate::error::{Error, Failure, LostCause, Result};
 use crate::message::{Ask, LockKind, Reply, Verb};
 use crate::owner;
-use crate::sync::Arc;
+use crate::sys::{Arc, Time};
 
 impl GuardInner {
     /// Ends this writer's hold, and returns a reader's. Blocks until Redis has replied to one request.
@@ -71,7 +70,7 @@ impl Leases {
         from: EndedOwner,
     ) -> Result<Option<(Hold, Time)>, Failure> {
         let (client, terms, lease) = (&self.client, writer.terms, writer.terms.lease());
-        let reader = owner::generate(&*client.rng, &client.settings.label);
+        let reader = owner::generate(client.machine(), &client.settings.label);
         let fences = u64::from(terms.fencing);
         let verb = Verb::TakeOver {
             ask: Ask {

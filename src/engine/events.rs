@@ -19,9 +19,6 @@
 //! it before another thread can act on the change. So the events of a lock stay in order. The watch thread queues
 //! warnings and logs nothing, because a logger may block.
 
-use crossbeam_channel::{Receiver, Sender};
-use once_cell::sync::OnceCell;
-
 #[cfg(doc)]
 use crate::event::Listener;
 use crate::event::{Connection, Event, SharedListener};
@@ -29,7 +26,8 @@ use crate::logging::{self, Level};
 use crate::panics::survived;
 use crate::stats::Count;
 use crate::store::NodeReport;
-use crate::sync::{Mutex, thread};
+use crate::sys::queue::BlockingQueue;
+use crate::sys::{Arc, AtomicBool, Machine, Mutex, Ordering};
 
 /// The length of the queue. The documentation of [`Listener`] states it.
 const QUEUE: usize = 4096;
@@ -39,15 +37,16 @@ pub(crate) struct Events {
     listens: bool,
     /// The listener, until the thread takes it.
     listener: Mutex<Option<SharedListener>>,
-    /// The sending end of the queue, once the thread runs.
-    queue: OnceCell<Sender<Event<'static>>>,
+    queue: Arc<BlockingQueue<Event<'static>>>,
+    is_running: AtomicBool,
+    machine: Machine,
     /// The number of dropped events.
     dropped: Count,
 }
 
 /// The state of the events thread.
 struct EventsThread {
-    queue: Receiver<Event<'static>>,
+    queue: Arc<BlockingQueue<Event<'static>>>,
     listener: Option<SharedListener>,
 }
 
@@ -85,11 +84,13 @@ impl Unreached {
 }
 
 impl Events {
-    pub(crate) fn new(listener: Option<SharedListener>) -> Self {
+    pub(crate) fn new(listener: Option<SharedListener>, machine: Machine) -> Self {
         Self {
             listens: listener.is_some(),
             listener: Mutex::new(listener),
-            queue: OnceCell::new(),
+            queue: Arc::new(BlockingQueue::new(QUEUE)),
+            is_running: AtomicBool::new(false),
+            machine,
             dropped: Count::default(),
         }
     }
@@ -134,25 +135,33 @@ impl Events {
 
     /// Queues an event, or counts it as dropped.
     fn put(&self, event: Event<'static>) {
-        let sent = match self.queue.get_or_try_init(|| self.start()) {
-            Ok(queue) => queue.try_send(event).is_ok(),
-            Err(_) => false,
-        };
-        if !sent {
+        let runs = self.is_running.load(Ordering::Acquire) || self.start().is_ok();
+        if !(runs && self.queue.push(event)) {
             self.dropped.add(1);
         }
     }
 
-    /// Starts the thread, which takes the listener.
-    fn start(&self) -> std::io::Result<Sender<Event<'static>>> {
-        let (sender, queue) = crossbeam_channel::bounded(QUEUE);
-        let listener = self.listener.lock().clone();
-        let events_thread = EventsThread { queue, listener };
-        thread::Builder::new()
-            .name("leasehold-events".into())
-            .spawn(move || events_thread.run())?;
-        *self.listener.lock() = None;
-        Ok(sender)
+    /// Starts the thread, which takes the listener, unless it runs.
+    fn start(&self) -> std::io::Result<()> {
+        let mut listener = self.listener.lock();
+        if !self.is_running.load(Ordering::Acquire) {
+            let (queue, of_thread) = (Arc::clone(&self.queue), listener.clone());
+            let events_thread = EventsThread {
+                queue,
+                listener: of_thread,
+            };
+            let run = move || events_thread.run();
+            self.machine.spawn("leasehold-events", run)?;
+            *listener = None;
+            self.is_running.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        self.queue.close();
     }
 }
 
@@ -160,7 +169,7 @@ impl EventsThread {
     /// Handles events until the queue is empty and the engine is dropped.
     fn run(self) {
         let mut has_panicked = false;
-        for event in self.queue {
+        while let Some(event) = self.queue.pop() {
             if let Event::Lost { .. } | Event::HeldLong { .. } = event {
                 logging::warning!("{event}");
             }
@@ -181,13 +190,12 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::sync::Arc;
 
     /// A time limit far longer than any step takes, so that only a hang reaches it.
     const PATIENCE: Duration = Duration::from_secs(20);
 
     fn events(listener: impl crate::event::Listener) -> Events {
-        Events::new(Some(SharedListener(Arc::new(listener))))
+        Events::new(Some(SharedListener(Arc::new(listener))), Machine::default())
     }
 
     fn contended(number: usize) -> Event<'static> {
@@ -252,11 +260,11 @@ mod tests {
     fn without_a_listener_and_a_logger_no_event_is_made() {
         // No unit test installs a logger, so no level is wanted.
         assert!(!logging::is_wanted(Level::Error));
-        let events = Events::new(None);
+        let events = Events::new(None, Machine::default());
         events.tell(|| unreachable!("it is not wanted"));
         events.step(|| unreachable!("it is not wanted"));
         events.warn(|| unreachable!("it is not wanted"));
-        assert!(events.queue.get().is_none());
+        assert!(!events.is_running.load(Ordering::Acquire));
     }
 
     #[test]

@@ -7,7 +7,6 @@
 //! 3. The thread counts its own guard, and then sends the other threads their signals.
 //! 4. If the lease was lost before it entered the queue, the thread takes the lease out again.
 
-use crate::clock::Time;
 use crate::core::attempt::Grant;
 use crate::core::fence::Fences;
 use crate::core::lease::LeaseStatus;
@@ -16,7 +15,7 @@ use crate::engine::leases::Leases;
 use crate::engine::process_lease::{Entry, Hold, ProcessLease, Signal, WaitingThread};
 use crate::engine::watch::LossHandler;
 use crate::error::{Failure, FailureKind, Outcome};
-use crate::sync::{Arc, Ordering};
+use crate::sys::{Arc, Ordering, Time};
 
 impl Leases {
     /// Begins the lease of a grant. Returns the first hold of the lease, and when the hold began. `count` counts the

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
 
-use crate::clock::Time;
 use crate::config::Options;
 use crate::core::lease::{LeaseStatus, drift};
 use crate::core::release_task::ReleaseTask;
@@ -16,7 +15,7 @@ use crate::engine::release::HoldEnd;
 use crate::error::{Error, Failure, FailureKind, Lost, LostCause, Outcome, Result};
 use crate::logging;
 use crate::message::{Renewed, Request};
-use crate::sync::{Arc, AtomicBool, Ordering};
+use crate::sys::{Arc, AtomicBool, Ordering, Time};
 
 /// A guard's hold on a lease. Dropping it ends the hold.
 pub(crate) struct GuardInner {

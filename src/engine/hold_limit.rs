@@ -3,14 +3,13 @@
 
 use std::time::Duration;
 
-use crate::clock::Time;
 use crate::core::lease::LeaseStatus;
 use crate::engine::leases::Leases;
 use crate::engine::process_lease::{Hold, ProcessLease};
 use crate::engine::release::HoldEnd;
 use crate::engine::watch::{Timed, Watch};
 use crate::error::LostCause;
-use crate::sync::{Arc, AtomicU8, AtomicU64, Ordering};
+use crate::sys::{Arc, AtomicU8, AtomicU64, Ordering, Time};
 
 /// The limits of a guard that has at least one.
 #[derive(Default)]

@@ -6,7 +6,6 @@
 
 use std::time::Duration;
 
-use crate::clock::{EngineClock, Time};
 use crate::config::Settings;
 use crate::core::queue::Health;
 use crate::engine::client::Client;
@@ -19,9 +18,8 @@ use crate::engine::renewal::RenewalThread;
 use crate::engine::wakeup::{MessageHandler, Wakeup};
 use crate::engine::watch::{LossHandler, Watch};
 use crate::owner::ProcessTag;
-use crate::random::Rng;
 use crate::store::Store;
-use crate::sync::{Arc, AtomicU64, Ordering, Weak};
+use crate::sys::{Arc, AtomicU64, Ordering, Rng, Time, Weak};
 
 pub(crate) struct Leases {
     pub(super) client: Arc<Client>,
@@ -38,16 +36,11 @@ pub(crate) struct Leases {
 pub(super) struct CountedBusy<'a>(&'a Leases);
 
 impl Leases {
-    pub(super) fn new(
-        settings: Settings,
-        store: Arc<dyn Store>,
-        clock: EngineClock,
-        rng: Arc<dyn Rng>,
-    ) -> Arc<Self> {
-        let tag = ProcessTag::new(rng.uuid());
-        let lingers = LingerState::new(tag, Arc::clone(&rng));
+    pub(super) fn new(settings: Settings, store: Arc<dyn Store>) -> Arc<Self> {
+        let tag = ProcessTag::new(settings.machine.uuid());
+        let lingers = LingerState::new(tag, settings.machine.clone());
         let quantum = Quantum::new(settings.fixed_quantum());
-        let client = Arc::new(Client::new(settings, store, clock, rng));
+        let client = Arc::new(Client::new(settings, store));
         Arc::new_cyclic(|weak: &Weak<Self>| {
             let losses = weak.clone() as Weak<dyn LossHandler>;
             let messages = weak.clone() as Weak<dyn MessageHandler>;
@@ -81,7 +74,7 @@ impl Leases {
         if may_linger {
             self.lingers.owner_source()
         } else {
-            &*self.client.rng
+            self.client.machine()
         }
     }
 

@@ -58,7 +58,6 @@
 
 use std::time::Duration;
 
-use crate::clock::Time;
 use crate::core::lease::LeaseStatus;
 use crate::core::queue::IdleLease;
 use crate::core::release_task::ReleaseTask;
@@ -70,7 +69,7 @@ use crate::event::Event;
 use crate::message::LockKind;
 use crate::name::LockKey;
 use crate::store::Deadline;
-use crate::sync::{Arc, Ordering};
+use crate::sys::{Arc, Ordering, Time};
 
 /// The timer of a lease that lingers or has lingered. It keeps the leases alive, because only they can release the lease.
 struct LingerTimer {

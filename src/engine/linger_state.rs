@@ -6,8 +6,7 @@ use uuid::Uuid;
 
 use crate::engine::process_lease::{LeaseLinger, ProcessLease};
 use crate::owner::{Owner, ProcessTag};
-use crate::random::Rng;
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
+use crate::sys::{AtomicBool, AtomicU64, Machine, Mutex, Ordering, Rng};
 
 /// The largest number of early recalls that are remembered. If one is forgotten, the waiter repeats it at its next poll.
 const MOST_EARLY_RECALLS: usize = 64;
@@ -27,27 +26,27 @@ pub(super) struct LingerState {
 /// A source of random numbers for recallable owners.
 struct RecallableRng {
     tag: ProcessTag,
-    rng: Arc<dyn Rng>,
+    machine: Machine,
 }
 
 impl Rng for RecallableRng {
     fn uuid(&self) -> Uuid {
-        self.tag.recallable(self.rng.uuid())
+        self.tag.recallable(self.machine.uuid())
     }
 
     fn bits(&self) -> u64 {
-        self.rng.bits()
+        self.machine.bits()
     }
 
     fn jitter(&self) -> u64 {
-        self.rng.jitter()
+        self.machine.jitter()
     }
 }
 
 impl LingerState {
-    pub(super) fn new(tag: ProcessTag, rng: Arc<dyn Rng>) -> Self {
+    pub(super) fn new(tag: ProcessTag, machine: Machine) -> Self {
         Self {
-            owners: RecallableRng { tag, rng },
+            owners: RecallableRng { tag, machine },
             is_used: AtomicBool::new(false),
             idle: AtomicU64::new(0),
             early_recalls: Mutex::default(),

@@ -1,9 +1,8 @@
 //! The memory of a name beside its queue: the last replies about a lock that this process does not hold, and the number of
 //! threads that need the entry.
 
-use crate::clock::Time;
 use crate::error::Failure;
-use crate::sync::Arc;
+use crate::sys::{Arc, Time};
 
 /// The last reply about a lock that this process does not hold.
 #[derive(Clone, Debug, Default)]

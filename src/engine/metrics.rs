@@ -21,7 +21,6 @@ use std::borrow::Cow;
 use std::mem;
 use std::time::Duration;
 
-use crate::clock::Time;
 use crate::core::lease::LeaseStatus;
 use crate::engine::call::NotAcquired;
 use crate::engine::client::Client;
@@ -30,7 +29,7 @@ use crate::engine::way_in::WayIn;
 use crate::error::{Lost, LostCause};
 use crate::event::Event;
 use crate::message::{Reply, Request, Verb};
-use crate::sync::Arc;
+use crate::sys::{Arc, Time};
 
 impl WayIn<'_> {
     /// Notes that the call waits for the lock. Only the first time counts. A try waits only for a reply, so it never

@@ -8,7 +8,7 @@
 //! | [`leases::Leases`] | all of the below | begins, watches and ends the leases of this process |
 //! | [`watch::Watch`], [`wakeup::Wakeup`], [`renewal::RenewalThread`] | the work of each of the three threads, by its time | runs the thread |
 //! | [`names::Names`] | the names in use, with their queues of threads and their leases | finds and drops the entry of a name |
-//! | [`client::Client`] | the settings, the clock, the connections, the counters and events | sends the requests of callers' threads |
+//! | [`client::Client`] | the settings, the machine, the connections, the counters and events | sends the requests of callers' threads |
 //!
 //! The watch thread and the wakeup thread call the leases by a trait that they define: [`watch::LossHandler`] and
 //! [`wakeup::MessageHandler`].
@@ -37,8 +37,7 @@
 //! | `leasehold-renewal` | renews every lease, and repeats releases, on a dedicated connection to each server | calls the listener | from the first lease or release task until it has had neither for a while |
 //! | `leasehold-watch` | ends each lease at its deadline, and each linger at its end; sends a loss to the channels of `on_lost` | does I/O | from the first lease until it has had none for a while |
 //! | `leasehold-wakeup-0` | receives messages of Redis, wakes delegates and ends lingers, on a dedicated connection to each server | calls scripts | from the first wait, or the first lease that may linger, until the last handle and guard are dropped |
-//! | `leasehold-pool-0` | opens places of the pool, and closes idle connections; on a cluster, one for each master | uses the engine | from `build`, or the first request to that master, until the pool is dropped |
-//! | `leasehold-nodes-0` | on a quorum, probes nodes that are down | uses the engine | from `build` until the store of the quorum is dropped |
+//! | `leasehold-pool-0` | opens places of the pool, and closes idle connections; on a cluster, one for each master; on a quorum, also probes nodes that are down | uses the engine | from `build`, or the first request to that master, until the pool is dropped |
 //! | `leasehold-dns` | looks up the name of a server's host, for all callers that connect to it | uses the engine | until the system answers, which may be after the engine is dropped |
 //! | `leasehold-sentinel` | asks the sentinels for the master | uses the engine | from the first request until the store is dropped |
 //! | without a name | behind sentinels, connects to one sentinel, or asks one server for its role | uses the engine | until it has connected or the answer has come, or the time is over |
@@ -87,14 +86,14 @@ mod linger_state;
 mod lock_notes;
 mod messages;
 mod metrics;
+#[cfg(feature = "testing")]
+mod moved_by_test;
 mod names;
 pub(crate) mod process_lease;
 mod quantum;
 pub(crate) mod rate_limiter;
 mod release;
 pub(crate) mod renewal;
-#[cfg(feature = "testing")]
-mod test_clock;
 mod unsent_releases;
 mod wait;
 pub(crate) mod wakeup;
@@ -106,12 +105,10 @@ mod tests;
 
 use std::time::Duration;
 
-use crate::clock::EngineClock;
 use crate::config::Settings;
-use crate::random::Rng;
 use crate::stats::Stats;
 use crate::store::Store;
-use crate::sync::Arc;
+use crate::sys::Arc;
 
 use admin::Operators;
 use claim::{Claims, Tried};
@@ -128,13 +125,13 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(
-        settings: Settings,
-        store: Arc<dyn Store>,
-        clock: EngineClock,
-        rng: Arc<dyn Rng>,
-    ) -> Arc<Self> {
-        let leases = Leases::new(settings, store, clock, rng);
+    pub(crate) fn new(settings: Settings, store: Arc<dyn Store>) -> Arc<Self> {
+        let leases = Leases::new(settings, store);
+        #[cfg(feature = "testing")]
+        {
+            let weak: crate::sys::Weak<Leases> = Arc::downgrade(&leases);
+            leases.client.machine().register(weak);
+        }
         Arc::new(Self {
             client: Arc::clone(&leases.client),
             claims: Claims {
@@ -148,33 +145,15 @@ impl Engine {
         })
     }
 
-    /// Makes an engine that reads this clock.
+    /// Makes an engine that runs on this machine.
     #[cfg(test)]
-    pub(crate) fn with_clock(
-        settings: Settings,
+    pub(crate) fn on(
+        machine: Arc<dyn crate::sys::TestMachine>,
+        mut settings: Settings,
         store: Arc<dyn Store>,
-        clock: Arc<dyn crate::clock::Clock>,
-        rng: Arc<dyn Rng>,
     ) -> Arc<Self> {
-        Self::new(settings, store, EngineClock::OfTest(clock), rng)
-    }
-
-    /// Makes an engine that reads the clock of a test kit, and that the kit can wake.
-    #[cfg(feature = "testing")]
-    pub(crate) fn on_test_clock(
-        settings: Settings,
-        store: Arc<dyn Store>,
-        kit: crate::test_clock::TestKit,
-        rng: Arc<dyn Rng>,
-    ) -> Arc<Self> {
-        use crate::store::on_test_clock::StoreOnTestClock;
-        let clock = Arc::clone(&kit.clock);
-        let store = Arc::new(StoreOnTestClock::new(store, kit));
-        let engine_clock = EngineClock::OfTest(Arc::clone(&clock) as Arc<dyn crate::clock::Clock>);
-        let engine = Self::new(settings, store, engine_clock, rng);
-        let leases: crate::sync::Weak<Leases> = Arc::downgrade(&engine.leases);
-        clock.register(leases);
-        engine
+        settings.machine = crate::sys::Machine::new(machine);
+        Self::new(settings, store)
     }
 
     /// Handles a message as the wakeup thread does.

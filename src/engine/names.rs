@@ -12,7 +12,7 @@ use hashbrown::hash_table::OccupiedEntry;
 use crate::engine::process_lease::{Entry, NameState};
 use crate::message::LockKind;
 use crate::name::{self, Fingerprint, Target};
-use crate::sync::{Arc, Mutex};
+use crate::sys::{Arc, Mutex};
 
 /// The number of shards: enough that threads with different names seldom lock the same shard.
 const SHARDS: usize = 32;

@@ -7,7 +7,6 @@
 use std::mem;
 use std::time::Duration;
 
-use crate::clock::Time;
 use crate::config::Terms;
 use crate::core::attempt::{Attempt, Grant};
 use crate::core::lease::{AtomicLease, LeaseStatus, sent_for, valid_until};
@@ -20,8 +19,9 @@ use crate::error::{Failure, LostCause};
 use crate::message::{LockKind, Renewed, Request, Verb};
 use crate::name::{LockKey, Target};
 use crate::owner::Owner;
-use crate::sync::{
-    Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, Thread, thread,
+use crate::sys::{
+    Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, Time,
+    thread::{self, Thread},
 };
 
 /// A guard's part in a lease of this process.

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crate::core::attempt::SubscriptionState;
 use crate::core::quantum::RecentHandOvers;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sys::{AtomicU64, Ordering};
 
 pub(super) struct Quantum {
     /// The quantum that the settings fix. `None` if it follows the measurements.

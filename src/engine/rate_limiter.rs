@@ -51,7 +51,7 @@ fn sleep(leases: &Leases, length: Duration, cancel: Option<&Cancel>) -> Result<(
     let mut waker = None;
     let waker = leases
         .wakeup
-        .register(&mut waker, &owner::generate(&*client.rng, "sleeps"));
+        .register(&mut waker, &owner::generate(client.machine(), "sleeps"));
     loop {
         // `close` sets its flag before it wakes all registered threads. So either this thread sees the flag, or
         // `close` wakes it.
@@ -64,6 +64,6 @@ fn sleep(leases: &Leases, length: Duration, cancel: Option<&Cancel>) -> Result<(
         if cancel.is_some_and(Cancel::is_cancelled) {
             return Err(Error::Cancelled);
         }
-        waker.wait(client.clock(), until);
+        waker.wait(client.machine(), until);
     }
 }

@@ -28,7 +28,6 @@
 
 use std::time::Duration;
 
-use crate::clock::Time;
 use crate::core::attempt::{Attempt, Ended, EndedOwner};
 use crate::core::lease::LeaseStatus;
 use crate::core::queue::{Finish, Health};
@@ -40,7 +39,7 @@ use crate::engine::watch::LossHandler;
 use crate::error::{Failure, LostCause, Result};
 use crate::message::{GiveBack, Gone, LockKind};
 use crate::store::Deadline;
-use crate::sync::Arc;
+use crate::sys::{Arc, Time};
 
 /// The way in which a guard ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -175,12 +174,12 @@ impl Leases {
             let now = self.client.now();
             let (next, result) = match answer {
                 Ok(answer) => {
-                    let left = self.client.store.left_until(release_task.owner());
+                    let left = self.client.left_until(release_task.owner());
                     let next = release_task.replied(now, &answer.reply, answer.resent, left);
                     (next, Ok(release_task.gone()))
                 }
                 Err(failure) => {
-                    release_task.failed(now, failure.is_transient(), &*self.client.rng);
+                    release_task.failed(now, failure.is_transient(), self.client.machine());
                     (Next::Later(now), Err(failure))
                 }
             };
@@ -286,7 +285,7 @@ impl Leases {
     /// Has the renewal thread release an owner at the nodes of a quorum that may still have it, although the quorum has
     /// ended it.
     pub(super) fn clean_up_nodes(&self, entry: &Arc<Entry>, owner: &Arc<str>, units: u32) {
-        if let Some(until) = self.client.store.left_until(owner) {
+        if let Some(until) = self.client.left_until(owner) {
             let owner = Arc::clone(owner);
             let release_task = ReleaseTask::of_left_owner(owner, units, until, self.client.now());
             self.renewal

@@ -19,19 +19,18 @@ mod suspend;
 
 use std::collections::VecDeque;
 use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use super::Engine;
-use crate::clock::manual::ManualClock;
-use crate::clock::{Clock, SystemClock, Time};
 use crate::config::Settings;
 use crate::error::{Error, Failure, FailureKind, LostCause, Outcome};
 use crate::guard::{Lease, LeaseState, LockGuard};
 use crate::lock::{Handle, mutex};
 use crate::message::{Renewed, Reply, Request, Verb};
-use crate::random::SystemRng;
 use crate::store::{Answer, Deadline, DedicatedConnection, PubSubEvent, Store};
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, thread};
+use crate::sys::test_machine::manual::{ManualClock, RealMachine};
+use crate::sys::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, TestMachine, Time};
 
 /// A short lease: it ends during the test, or the test moves the clock.
 const SHORT: Duration = Duration::from_millis(300);
@@ -81,17 +80,20 @@ impl Fake {
         }
     }
 
-    fn engine(self, lease: Duration, clock: Arc<dyn Clock>) -> Arc<Engine> {
+    fn engine(self, lease: Duration, clock: Arc<dyn TestMachine>) -> Arc<Engine> {
         engine(self, lease, clock)
     }
 }
 
-fn engine(store: impl Store + 'static, lease: Duration, clock: Arc<dyn Clock>) -> Arc<Engine> {
+fn engine(
+    store: impl Store + 'static,
+    lease: Duration,
+    clock: Arc<dyn TestMachine>,
+) -> Arc<Engine> {
     let mut settings = Settings::default();
     settings.options.lease = lease;
     settings.quantum = Some(QUANTUM);
-    let rng = Arc::new(SystemRng::new());
-    Engine::with_clock(settings, Arc::new(store), clock, rng)
+    Engine::on(clock, settings, Arc::new(store))
 }
 
 fn answer(reply: Result<Reply, Failure>) -> Result<Answer, Failure> {
@@ -229,7 +231,7 @@ fn finding_nothing() -> (
             ..
         } = request
         {
-            withdrawn.send((SystemClock.now(), Arc::clone(owner))).ok();
+            withdrawn.send((Time::now(), Arc::clone(owner))).ok();
         }
         Ok(Reply::NotOwner(crate::message::Gone::Removed))
     };
@@ -250,10 +252,10 @@ fn lock(engine: &Arc<Engine>) -> LockGuard {
 
 /// Blocks until the condition is true.
 fn wait_for(mut condition: impl FnMut() -> bool) {
-    let begun = SystemClock.now();
+    let begun = Time::now();
     while !condition() {
         assert!(
-            SystemClock.now().since(begun) < PATIENCE,
+            Time::now().since(begun) < PATIENCE,
             "the condition is never true"
         );
         thread::yield_now();
@@ -275,7 +277,7 @@ fn stuck() -> (
 #[test]
 fn listeners_receive_a_loss_while_the_renewal_thread_is_stuck() {
     let (keep, dedicated_connection) = stuck();
-    let engine = Fake::new(generous(), dedicated_connection).engine(SHORT, Arc::new(SystemClock));
+    let engine = Fake::new(generous(), dedicated_connection).engine(SHORT, Arc::new(RealMachine));
     let guard = lock(&engine);
     let lost = guard.on_lost();
     let lost = lost.recv_timeout(PATIENCE).expect("a loss");
@@ -292,7 +294,7 @@ fn a_resume_from_suspend_past_the_lease_is_a_loss_at_once() {
     let clock = Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)));
     let (keep, dedicated_connection) = stuck();
     let engine = Fake::new(generous(), dedicated_connection)
-        .engine(SHORT, Arc::clone(&clock) as Arc<dyn Clock>);
+        .engine(SHORT, Arc::clone(&clock) as Arc<dyn TestMachine>);
     let guard = lock(&engine);
     assert_eq!(guard.state(), LeaseState::Held);
     clock.advance(Duration::from_hours(1));
@@ -311,15 +313,16 @@ fn a_lease_that_the_server_refuses_does_not_prevent_the_renewal_of_others() {
         ),
         request => generous()(request),
     };
-    let engine = Fake::new(generous(), refuses).engine(SHORT, Arc::clone(&clock) as Arc<dyn Clock>);
+    let engine =
+        Fake::new(generous(), refuses).engine(SHORT, Arc::clone(&clock) as Arc<dyn TestMachine>);
     let guards: Vec<_> = ["a", "b", "bad", "c", "d"]
         .map(|name| mutex(Arc::clone(&engine), name).lock().expect("granted"))
         .into();
-    let started = SystemClock.now();
+    let started = Time::now();
     clock.advance(SHORT / 3);
     for guard in guards.iter().filter(|guard| guard.name() != "bad") {
         while guard.remaining() < SHORT * 2 / 3 {
-            assert!(SystemClock.now().since(started) < PATIENCE, "not renewed");
+            assert!(Time::now().since(started) < PATIENCE, "not renewed");
             thread::yield_now();
         }
     }
@@ -365,8 +368,8 @@ fn a_grant_that_comes_too_late_is_given_back() {
 fn an_acquire_of_unknown_outcome_is_cancelled_until_a_lease_has_passed() {
     let (withdrawals, dedicated_connection) = finding_nothing();
     let engine = Fake::new(|_| Err(unavailable()), dedicated_connection)
-        .engine(SHORT, Arc::new(SystemClock));
-    let started = SystemClock.now();
+        .engine(SHORT, Arc::new(RealMachine));
+    let started = Time::now();
     let error = mutex(Arc::clone(&engine), "name").try_lock();
     assert!(matches!(error, Err(Error::Unavailable { .. })));
     let (first, owner) = withdrawals.recv_timeout(PATIENCE).expect("withdrawn");
@@ -393,7 +396,7 @@ fn threads_behind_a_failing_delegate_fail_with_it() {
             "refused",
         ))
     };
-    let engine = Fake::new(pool, generous()).engine(LONG, Arc::new(SystemClock));
+    let engine = Fake::new(pool, generous()).engine(LONG, Arc::new(RealMachine));
     let wait = |engine: &Arc<Engine>| {
         let handle = mutex(Arc::clone(engine), "name");
         thread::spawn(move || handle.lock().map(drop))
@@ -432,7 +435,7 @@ fn threads_behind_a_failing_delegate_fail_with_it() {
 #[test]
 fn a_thread_behind_a_failing_try_asks_in_its_place() {
     let (ManualPool { answers, asked }, pool) = manual_pool();
-    let engine = Fake::new(pool, generous()).engine(LONG, Arc::new(SystemClock));
+    let engine = Fake::new(pool, generous()).engine(LONG, Arc::new(RealMachine));
     drop(lock(&engine));
     let run = |wait: Duration| {
         let handle = mutex(Arc::clone(&engine), "name");
@@ -484,7 +487,7 @@ fn a_release_that_fails_is_repeated_from_the_background() {
         }
         (request, _) => generous()(request),
     };
-    let engine = Fake::new(unreleasing(), dedicated_connection).engine(LONG, Arc::new(SystemClock));
+    let engine = Fake::new(unreleasing(), dedicated_connection).engine(LONG, Arc::new(RealMachine));
     let guard = lock(&engine);
     let owner = guard.owner().to_owned();
     assert!(matches!(guard.release(), Err(Error::Unavailable { .. })));
@@ -523,7 +526,7 @@ fn manual_pool() -> (
 fn a_wait_survives_the_outage_that_lost_the_lock_before_it() {
     let (ManualPool { answers, asked }, pool) = manual_pool();
     let engine =
-        Fake::new(pool, |_: &Request<'_>| Err(unavailable())).engine(SHORT, Arc::new(SystemClock));
+        Fake::new(pool, |_: &Request<'_>| Err(unavailable())).engine(SHORT, Arc::new(RealMachine));
     let guard = lock(&engine);
     let handle = mutex(Arc::clone(&engine), "name");
     let waiting = thread::spawn(move || handle.lock().map(|guard| guard.fence()));
@@ -552,12 +555,8 @@ fn a_try_during_an_outage_is_an_error_though_the_lock_was_held_before() {
         io_timeout: Duration::from_millis(50),
         ..Settings::default()
     };
-    let engine = Engine::with_clock(
-        settings,
-        Arc::new(Fake::new(pool, generous())),
-        Arc::new(SystemClock),
-        Arc::new(SystemRng::new()),
-    );
+    let store = Arc::new(Fake::new(pool, generous()));
+    let engine = Engine::new(settings, store);
     drop(lock(&engine));
     let handle = mutex(Arc::clone(&engine), "name");
     let waiting = thread::spawn(move || handle.lock().map(drop));
@@ -595,20 +594,17 @@ fn a_try_during_an_outage_is_an_error_though_the_lock_was_held_before() {
 
 #[test]
 fn the_threads_end_with_the_engine() {
-    let engine = Fake::new(generous(), generous()).engine(LONG, Arc::new(SystemClock));
+    let engine = Fake::new(generous(), generous()).engine(LONG, Arc::new(RealMachine));
     drop(lock(&engine));
     let (renewal, watch) = (
         Arc::downgrade(&engine.leases.renewal),
         Arc::downgrade(&engine.leases.watch),
     );
     drop(engine);
-    let started = SystemClock.now();
+    let started = Time::now();
     // Each thread holds a reference to its state while it runs.
     while renewal.strong_count() + watch.strong_count() > 0 {
-        assert!(
-            SystemClock.now().since(started) < PATIENCE,
-            "a thread still runs"
-        );
+        assert!(Time::now().since(started) < PATIENCE, "a thread still runs");
         thread::yield_now();
     }
 }

@@ -4,7 +4,7 @@
 use crate::core::attempt::Attempt;
 use crate::engine::process_lease::Entry;
 use crate::engine::way_in::WayIn;
-use crate::sync::Arc;
+use crate::sys::Arc;
 
 impl WayIn<'_> {
     /// Settles the background releases of these keys:

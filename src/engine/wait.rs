@@ -16,7 +16,6 @@
 use std::ops::ControlFlow;
 
 use crate::cancel::Cancel;
-use crate::clock::{Clock, Time};
 use crate::core::attempt::Attempt;
 use crate::engine::call::NotAcquired;
 use crate::engine::guard_inner::GuardInner;
@@ -25,9 +24,8 @@ use crate::engine::lock_notes::LastReply;
 use crate::engine::process_lease::{Entry, NameState, Signal, WaitingThread};
 use crate::engine::way_in::WayIn;
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
-use crate::random::Rng;
 use crate::store::LEAST;
-use crate::sync::{Arc, thread};
+use crate::sys::{Arc, Rng, Time, thread};
 
 impl<'a> WayIn<'a> {
     /// Blocks until a signal comes, or the call must end. Breaks with the guard that another thread gave, or continues with
@@ -114,7 +112,7 @@ impl<'a> WayIn<'a> {
                 continue;
             }
             if until > self.client.now() {
-                self.client.clock().park_until(until);
+                self.client.machine().park_until(until);
                 continue;
             }
             // 4. The time is over, or the manager was closed: leave the queue.

@@ -39,10 +39,8 @@
 //! | 3 | notes and reports the end of the subscription, and ends all lingers |
 //! | 4 | pauses, and goes on with 1; or ends with the leases |
 
-use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::clock::{Clock, Time};
 use crate::core::attempt::SubscriptionState;
 use crate::engine::client::Client;
 use crate::engine::events::{Events, Unreached};
@@ -54,9 +52,12 @@ use crate::name::{BROKEN, CHANNEL_PREFIX, RECALL};
 use crate::owner::ProcessTag;
 use crate::panics::survived;
 use crate::store::PubSubEvent;
-use crate::sync::{
-    Arc, AtomicBool, AtomicU8, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, Thread, Weak,
-    thread,
+use crate::sys::hash::HashMap;
+use crate::sys::random::jittered;
+use crate::sys::{
+    Arc, AtomicBool, AtomicU8, AtomicU64, Condvar, Machine, Mutex, MutexGuard, Ordering, Time,
+    Weak,
+    thread::{self, Thread},
 };
 
 /// The first pause after a failed subscription. Each further pause is twice as long. After a subscription that has
@@ -197,12 +198,10 @@ impl Wakeup {
         self.first_try_until
             .fetch_min(until.as_nanos(), Ordering::SeqCst);
         let (wakeup, store) = (Arc::clone(self), Arc::clone(&client.store));
-        let (rng, events) = (Arc::clone(&client.rng), Arc::downgrade(&client.events));
-        let started = thread::Builder::new()
-            .name("leasehold-wakeup-0".into())
-            .spawn(move || wakeup.run(&*store, &*rng, &events));
-        match started {
-            Ok(_) => register.running = true,
+        let events = Arc::downgrade(&client.events);
+        let run = move || wakeup.run(&*store, &events);
+        match client.machine().spawn("leasehold-wakeup-0", run) {
+            Ok(()) => register.running = true,
             Err(error) => self.not_started(register, &error),
         }
     }
@@ -302,12 +301,7 @@ impl Wakeup {
         self.register.lock().stopped
     }
 
-    fn run(
-        &self,
-        store: &dyn crate::store::Store,
-        rng: &dyn crate::random::Rng,
-        events: &Weak<Events>,
-    ) {
+    fn run(&self, store: &dyn crate::store::Store, events: &Weak<Events>) {
         let mut pause = FIRST_PAUSE;
         let mut unreached = Unreached::default();
         // Whether the log has the warning already: that the server refused the subscription, or the right to publish.
@@ -315,7 +309,7 @@ impl Wakeup {
         let mut warned_of_muting = false;
         loop {
             // 1 and 2. Subscribe, and handle each event until the connection ends or the leases are dropped.
-            let mut subscribed: Option<Instant> = None;
+            let mut subscribed: Option<Time> = None;
             let mut handle = |event: PubSubEvent<'_>| {
                 match event {
                     PubSubEvent::Node(report) => {
@@ -340,7 +334,7 @@ impl Wakeup {
                     }
                     PubSubEvent::Subscribed => {
                         self.subscription.store(READY, Ordering::SeqCst);
-                        subscribed = Some(Instant::now());
+                        subscribed = Some(Time::now());
                         warned_of_refusal = false;
                         // Messages sent before the subscription are lost, so all delegates ask.
                         self.wake_all();
@@ -397,7 +391,7 @@ impl Wakeup {
                     } else {
                         AFTER_REFUSAL
                     };
-                    let wait = crate::random::jittered(rng, pause.min(longest));
+                    let wait = jittered(&Machine::here(), pause.min(longest));
                     pause = (pause * 2).min(longest);
                     wait
                 }
@@ -435,10 +429,10 @@ impl Sleeper {
 impl Waker {
     /// Sleeps until the thread is woken, or until then, for at most a second. Returns the message for the owner, if one
     /// came.
-    pub(super) fn wait(&self, clock: &dyn Clock, until: Time) -> Option<Message> {
+    pub(super) fn wait(&self, machine: &Machine, until: Time) -> Option<Message> {
         if !self.sleeper.woken.load(Ordering::Acquire) {
             self.sleeper.asleep.store(true, Ordering::SeqCst);
-            clock.park_until(until);
+            machine.park_until(until);
             self.sleeper.asleep.store(false, Ordering::SeqCst);
         }
         self.sleeper.woken.store(false, Ordering::Release);
@@ -455,10 +449,9 @@ impl Drop for Waker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::SystemClock;
     use crate::message::Request;
-    use crate::random::SystemRng;
     use crate::store::{Answer, Deadline, DedicatedConnection, Store};
+    use crate::sys::{Machine, Time};
 
     const START: Time = Time::from_nanos(1 << 50);
 
@@ -514,7 +507,7 @@ mod tests {
                 wakeup.message("leasehold:its own", text.trim_end().as_bytes());
             }
             waker
-                .wait(&SystemClock, Time::from_nanos(0))?
+                .wait(&Machine::default(), Time::from_nanos(0))?
                 .grant()
                 .map(|grant| grant.fence)
         };
@@ -535,7 +528,9 @@ mod tests {
                 let was_woken = waker.sleeper.woken.swap(false, Ordering::SeqCst);
                 (
                     was_woken,
-                    waker.wait(&SystemClock, Time::from_nanos(0)).is_some(),
+                    waker
+                        .wait(&Machine::default(), Time::from_nanos(0))
+                        .is_some(),
                 )
             })
         };
@@ -561,7 +556,7 @@ mod tests {
             wakeup.stop();
             Ok(())
         });
-        wakeup.run(&store, &SystemRng::new(), &Weak::new());
+        wakeup.run(&store, &Weak::new());
         let (none, all) = ([(false, false); 2], [(true, false); 2]);
         let one_called = [(false, false), (true, true)];
         assert_eq!(*seen.lock(), [all, none, one_called, none, none, all]);
@@ -596,7 +591,7 @@ mod tests {
                 "no subscription",
             ))
         });
-        wakeup.run(&store, &SystemRng::new(), &Weak::new());
+        wakeup.run(&store, &Weak::new());
         let woken = woken.lock().clone();
         (Arc::clone(&wakeup), woken)
     }
@@ -641,7 +636,7 @@ mod tests {
                 words,
             ))
         });
-        wakeup.run(&store, &SystemRng::new(), &Weak::new());
+        wakeup.run(&store, &Weak::new());
         assert_eq!(*seen.lock(), [false, true]);
     }
 

@@ -24,7 +24,6 @@
 //! The thread starts with the first lease, and ends when it has had nothing to watch for a while. A [`LossHandler`] does
 //! the work that follows from a loss.
 
-use crate::clock::Time;
 use crate::core::lease::LeaseStatus;
 use crate::core::timer_queue::{TimerKey, TimerQueue, WorkerTimer};
 use crate::engine::client::Client;
@@ -33,7 +32,7 @@ use crate::error::LostCause;
 use crate::event::Event;
 use crate::logging;
 use crate::panics::survived;
-use crate::sync::{Arc, Condvar, Mutex, Ordering, Weak, thread};
+use crate::sys::{Arc, Condvar, Mutex, Ordering, Time, Weak};
 use std::time::Duration;
 
 /// The span of a look ahead. A lease that was renewed is put back up to this time before its old time, so that the
@@ -182,11 +181,9 @@ impl Watch {
     }
 
     fn spawn(self: &Arc<Self>, client: &Arc<Client>) -> std::io::Result<()> {
-        let (watch, client) = (Arc::clone(self), Arc::downgrade(client));
-        thread::Builder::new()
-            .name("leasehold-watch".into())
-            .spawn(move || watch.run(&client))
-            .map(drop)
+        let (watch, weak) = (Arc::clone(self), Arc::downgrade(client));
+        let run = move || watch.run(&weak);
+        client.machine().spawn("leasehold-watch", run)
     }
 
     fn run(&self, client: &Weak<Client>) {

@@ -1,7 +1,6 @@
 //! One call on its way in. The modules [`acquire`](super::acquire), [`wait`](super::wait),
 //! [`delegate`](super::delegate) and [`unsent_releases`](super::unsent_releases) do its steps.
 
-use crate::clock::Time;
 use crate::core::attempt::Attempt;
 use crate::core::queue::IdleLease;
 use crate::engine::call::{AcquireCall, NotAcquired};
@@ -10,8 +9,7 @@ use crate::engine::guard_inner::GuardInner;
 use crate::engine::leases::Leases;
 use crate::engine::process_lease::{Entry, Hold, ProcessLease};
 use crate::logging;
-use crate::random::Rng;
-use crate::sync::Arc;
+use crate::sys::{Arc, Rng, Time};
 
 pub(crate) struct WayIn<'a> {
     pub(super) leases: &'a Arc<Leases>,

@@ -5,8 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::public::{Cause, Chain, Error, NodeFailure, NodeFailures};
-use crate::clock::Time;
-use crate::sync::Arc;
+use crate::sys::{Arc, Time};
 
 /// A failed request, on its way from the store to the code that decides what follows.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::sync::Arc;
+use crate::sys::Arc;
 
 /// The loss of a lock: its lease ended before its guard did.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::lost::Lost;
-use crate::sync::Arc;
+use crate::sys::Arc;
 
 /// The result of a call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -5,7 +5,6 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::admin::LockInfo;
-use crate::clock::EngineClock;
 use crate::config::{Server, Settings};
 use crate::core::fence::Fences;
 use crate::engine::Engine;
@@ -17,12 +16,11 @@ use crate::message::{
     Request, Verb,
 };
 use crate::name::{Companion, LockKey, Target};
-use crate::random::SystemRng;
 use crate::script;
 use crate::store::server::pubsub::PushMessage;
 use crate::store::transport::frame::{self, Frame};
 use crate::store::{Answer, Deadline, DedicatedConnection, PubSubEvent, Store};
-use crate::sync::Arc;
+use crate::sys::Arc;
 
 /// Returns a lock's key, its companions, and the slot that all of them must be in.
 ///
@@ -196,8 +194,7 @@ impl Listening {
             label: "l".into(),
             ..Settings::default()
         };
-        let rng = Arc::new(SystemRng::new());
-        let engine = Engine::new(settings, Arc::new(Grants), EngineClock::System, rng);
+        let engine = Engine::new(settings, Arc::new(Grants));
         let locks = LockManager {
             engine: Arc::clone(&engine),
         };

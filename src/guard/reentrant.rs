@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::guard::lease::Lease;
 #[cfg(doc)]
 use crate::guard::single::LockGuard;
-use crate::sync::{Arc, MutexGuard};
+use crate::sys::{Arc, MutexGuard};
 
 /// A guard of a [`ReentrantMutex`](crate::ReentrantMutex). The guards of one thread share one hold on the lock.
 /// Dropping the last of them releases the lock, as dropping a [`LockGuard`] does.

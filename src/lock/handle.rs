@@ -1,10 +1,9 @@
 //! The part that all handles have in common: the names of the lock, the options, and the way into the engine.
 
 use std::fmt::{self, DebugStruct};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::cancel::Cancel;
-use crate::clock::Time;
 use crate::config::Options;
 use crate::engine::Engine;
 use crate::engine::call::{AcquireCall, NotAcquired};
@@ -15,7 +14,7 @@ use crate::guard::Guard;
 use crate::lock::ran::Ran;
 use crate::message::{ALL, LockKind};
 use crate::name::{LockKey, Target};
-use crate::sync::Arc;
+use crate::sys::{Arc, Time};
 
 /// The part that all handles have in common.
 #[derive(Clone)]
@@ -202,9 +201,4 @@ pub(super) fn within_limit<T>(acquired: Result<T, NotAcquired>) -> Result<Option
         Err(NotAcquired::Held(_)) => Ok(None),
         Err(NotAcquired::Failed(error)) => Err(error),
     }
-}
-
-/// Returns the time that is left until `deadline`.
-pub(super) fn left_until(deadline: Instant) -> Duration {
-    deadline.saturating_duration_since(Instant::now())
 }

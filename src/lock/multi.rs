@@ -13,7 +13,6 @@
 
 use std::time::{Duration, Instant};
 
-use crate::clock::Time;
 use crate::engine::Engine;
 use crate::engine::call::NotAcquired;
 use crate::error::{Error, Failure, FailureKind, Lost, Outcome, Result};
@@ -24,7 +23,7 @@ use crate::lock::ran::Ran;
 use crate::lock::ways::ways;
 use crate::message::LockKind;
 use crate::name::{LockKey, Target};
-use crate::sync::Arc;
+use crate::sys::{Arc, Time};
 
 /// Several mutexes that are locked together: all of them or none.
 ///

@@ -3,15 +3,16 @@
 use std::ops::Deref;
 use std::time::{Duration, Instant};
 
-use crate::clock::Time;
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
 use crate::guard::{Lease, LockGuard};
-use crate::lock::handle::{Handle, left_until, within_limit, without_limit};
+use crate::lock::handle::{Handle, within_limit, without_limit};
 use crate::lock::options::options;
 use crate::lock::ran::Ran;
 use crate::message::LockKind;
+use crate::sys::Time;
+use crate::sys::time::left_until;
 
 /// A lock that one guard holds at a time, among all threads of all processes that use the same Redis.
 ///

@@ -8,7 +8,6 @@ use std::ops::Deref;
 use std::time::{Duration, Instant};
 
 use crate::cancel::Cancel;
-use crate::clock::Time;
 use crate::engine::call::NotAcquired;
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::leases::Leases;
@@ -19,7 +18,7 @@ use crate::lock::options::options;
 use crate::lock::ran::Ran;
 use crate::lock::ways::ways;
 use crate::message::LockKind;
-use crate::sync::{Arc, Weak};
+use crate::sys::{Arc, Time, Weak};
 
 /// A [`Mutex`](crate::Mutex) that a thread may lock again while it holds it.
 ///

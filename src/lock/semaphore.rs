@@ -3,7 +3,6 @@
 use std::ops::Deref;
 use std::time::{Duration, Instant};
 
-use crate::clock::Time;
 use crate::engine::call::NotAcquired;
 use crate::error::{Error, Result};
 use crate::guard::{Lease, Permit};
@@ -12,6 +11,7 @@ use crate::lock::options::options;
 use crate::lock::ran::Ran;
 use crate::lock::ways::ways;
 use crate::message::{ALL, LockKind};
+use crate::sys::Time;
 
 /// A lock with a number of permits, for all threads of all processes that use the same Redis.
 ///

@@ -32,7 +32,7 @@ macro_rules! ways {
             /// # Ok(()) }
             /// ```
             pub fn $wait(&$self $(, $n: $number)?) -> Result<$guard> {
-                let $until = Some($crate::clock::Time::NEVER);
+                let $until = Some($crate::sys::Time::NEVER);
                 $crate::lock::handle::without_limit($acquire)
             }
 
@@ -105,7 +105,7 @@ macro_rules! ways {
             /// # Ok(()) }
             /// ```
             pub fn $before(&$self $(, $n: $number)?, deadline: Instant) -> Result<Option<$guard>> {
-                $self.$within($($n,)? $crate::lock::handle::left_until(deadline))
+                $self.$within($($n,)? $crate::sys::time::left_until(deadline))
             }
 
             #[doc = concat!("Acquires ", $what, " within `wait`, runs `f`, and releases the guard.")]

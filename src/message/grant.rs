@@ -16,7 +16,7 @@
 use std::fmt;
 
 use crate::name::LARGEST_FENCE;
-use crate::random::Rng;
+use crate::sys::Rng;
 
 /// The 128 random bits of one request. Nobody can guess them, even from the nonces of all other requests.
 ///

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use crate::clock::Time;
 use crate::error::{Failure, LostCause, NodeCounts};
-use crate::sync::Arc;
+use crate::sys::{Arc, Time};
 
 /// A reply to a [`Request`](super::Request).
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use super::grant::Nonce;
 use super::kind::LockKind;
 use super::reply::Cursor;
 use crate::name::{LockKey, Target};
-use crate::sync::Arc;
+use crate::sys::Arc;
 
 /// A request to a node.
 #[derive(Clone, Copy, Debug)]

@@ -135,8 +135,7 @@ mod tests {
     use crate::message::{Ask, Keep, Renewal};
     use crate::name::{CHANNEL_PREFIX, LockKey, RECALL, Target};
     use crate::owner::{self, MARK, MAX_LABEL, OWNER_PREFIX, ProcessTag};
-    use crate::random::{Rng, SystemRng};
-    use crate::sync::Arc;
+    use crate::sys::{Arc, Machine, Rng};
 
     fn target(name: &str) -> Target {
         LockKey::new("", name).expect("a name").into()
@@ -166,7 +165,7 @@ mod tests {
     #[test]
     fn the_recall_of_the_scripts_is_the_one_that_processes_read() {
         let recall = include_str!("lua/recall.lua");
-        let rng = SystemRng::new();
+        let rng = Machine::default();
         let tag = ProcessTag::new(rng.uuid());
         let owner = format!("{OWNER_PREFIX}{}:l", tag.recallable(rng.uuid()));
         // Lua counts from 1.
@@ -181,7 +180,7 @@ mod tests {
     #[test]
     fn no_owner_is_as_long_as_the_part_of_a_value_that_scripts_read() {
         let longest =
-            owner::generate(&SystemRng::new(), &"x".repeat(MAX_LABEL)).len() + MARK.len_utf8();
+            owner::generate(&Machine::default(), &"x".repeat(MAX_LABEL)).len() + MARK.len_utf8();
         let value = include_str!("lua/value.lua");
         let (_, read) = value
             .split_once("local MOST_OF_VALUE = ")

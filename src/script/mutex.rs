@@ -10,9 +10,9 @@ use super::text::{
     KEEP, MUTEX_ACQUIRE, MUTEX_ADOPT, MUTEX_GIVE_TO, MUTEX_HAND_OVER, MUTEX_RELEASE,
     MUTEX_RELEASE_MANY, MUTEX_TAKE_OVER, ask, give_back, keep,
 };
-use crate::clock::ms_rounded_up;
 use crate::message::{AcquireMode, Adopt, Ask, GiveBack, NotReleased, PlainRelease, Reply, Verb};
 use crate::name::{Companion, LockKey};
+use crate::sys::time::ms_rounded_up;
 
 pub(super) fn command(key: &LockKey, verb: &Verb, script_settings: &ScriptSettings) -> Command {
     let keys = std::slice::from_ref(key);

@@ -17,10 +17,10 @@ use super::text::{
     QUORUM_MULTI_ACQUIRE, QUORUM_MULTI_RELEASE, QUORUM_RAISE, QUORUM_RELEASE, QUORUM_RESTART_DELAY,
     QUORUM_SHARE_ACQUIRE, QUORUM_SHARE_RELEASE, Script,
 };
-use crate::clock::ms_rounded_up;
 use crate::core::quorum::{NodeHolder, Reserved, ReservedByName, Vote};
 use crate::message::{Adopt, Ask, Gone, Keep, LockKind, Reply};
 use crate::name::{BROKEN, Companion, LockKey, Target};
+use crate::sys::time::ms_rounded_up;
 
 /// A lock, as the requests to a node name it.
 #[derive(Clone, Copy)]

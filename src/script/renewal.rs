@@ -4,8 +4,8 @@ use redis::Value;
 
 use super::command::Command;
 use super::text::RENEW;
-use crate::clock::ms_rounded_up;
 use crate::message::{Gone, LockKind, Renewal, Renewed, Reply};
+use crate::sys::time::ms_rounded_up;
 
 pub(super) fn command(batch: &[Renewal<'_>]) -> Command {
     let mut command = RENEW.command(batch.len());

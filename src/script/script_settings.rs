@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::command::Command;
-use crate::clock::ms_rounded_up;
 use crate::core::pickup;
+use crate::sys::time::ms_rounded_up;
 
 /// The settings that travel with the calls.
 #[derive(Clone, Debug)]

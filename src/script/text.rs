@@ -4,9 +4,9 @@ use once_cell::race::OnceBox;
 
 use super::command::Command;
 use super::script_settings::ScriptSettings;
-use crate::clock::ms_rounded_up;
 use crate::message::{Ask, GiveBack, Keep};
 use crate::name::{Companion, LockKey};
+use crate::sys::time::ms_rounded_up;
 
 /// A script: its text, and the digest that names it to a server that has loaded it.
 pub(super) struct Script {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use histogram::{AtomicHistogram, Histogram};
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sys::{AtomicU64, Ordering};
 
 /// A group of lengths that are nearly equal: see [`Distribution::buckets`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

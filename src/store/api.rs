@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use crate::clock::Time;
 use crate::error::Failure;
 use crate::message::{Reply, Request};
 use crate::store::deadline::Deadline;
-use crate::sync::Arc;
+use crate::sys::{Arc, Time};
 
 /// The reply to a request, and whether the request was sent twice.
 #[derive(Clone, Debug)]

@@ -3,8 +3,9 @@
 //! A deadline becomes narrower on its way down. The engine makes that of the call. Each [`Phase`] takes a part of it
 //! ([`Deadline::phase`]), and the socket waits for as long as that part lasts.
 
+use crate::sys::Time;
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The shortest time of a request, however late it is sent. With less time no request would succeed, and the result
 /// would be "unavailable" although the server would have granted the lock.
@@ -22,9 +23,9 @@ const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 #[derive(Clone, Copy)]
 pub(crate) struct Deadline<'a> {
     /// `None` if only the phases have limits.
-    end: Option<Instant>,
+    end: Option<Time>,
     /// The time, as long as the thread has not waited since it read the clock.
-    pub(super) now: Option<Instant>,
+    pub(super) now: Option<Time>,
     phase: Phase,
     /// How long the call waits for a free connection.
     pub(crate) checkout: Duration,
@@ -67,7 +68,7 @@ impl Default for Deadline<'_> {
 
 impl Deadline<'_> {
     /// Returns the deadline of a request that ends at this time.
-    pub(crate) fn at(end: Instant) -> Self {
+    pub(crate) fn at(end: Time) -> Self {
         Self {
             end: Some(end),
             ..Self::default()
@@ -76,7 +77,7 @@ impl Deadline<'_> {
 
     /// Returns the deadline of a request that may take this time from now.
     pub(crate) fn after(limit: Duration) -> Self {
-        Self::at(Instant::now() + limit.min(LONGEST))
+        Self::at(Time::now() + limit.min(LONGEST))
     }
 
     /// Returns the same for a call that also ends once `is_over` returns true.
@@ -114,19 +115,19 @@ impl Deadline<'_> {
     }
 
     /// Moves the end by the time since `begun`, because what the thread did then is no part of the limit.
-    pub(crate) fn leave_out(&mut self, begun: Instant) {
+    pub(crate) fn leave_out(&mut self, begun: Time) {
         self.now = None;
-        let took = self.now() - begun;
+        let took = self.now().since(begun);
         self.end = self.end.map(|end| end + took);
     }
 
     /// Returns the time. Reads the clock if the thread may have waited since the last reading.
-    pub(crate) fn now(&mut self) -> Instant {
-        *self.now.get_or_insert_with(Instant::now)
+    pub(crate) fn now(&mut self) -> Time {
+        *self.now.get_or_insert_with(Time::now)
     }
 
     /// Returns when it ends, if it has an end.
-    pub(crate) fn end(&self) -> Option<Instant> {
+    pub(crate) fn end(&self) -> Option<Time> {
         self.end
     }
 
@@ -143,7 +144,7 @@ impl Deadline<'_> {
         let now = self.now();
         self.now = None;
         match self.end {
-            Some(end) => end.saturating_duration_since(now),
+            Some(end) => end.since(now),
             None => LONGEST,
         }
     }
@@ -194,7 +195,7 @@ mod tests {
         assert!(call.phase(Phase::Connect, MINUTE / 2).end() < call.end());
         assert_eq!(call.phase(Phase::Connect, MINUTE * 2).end(), call.end());
         assert_eq!(call.phase(Phase::Connect, Duration::MAX).end(), call.end());
-        let mut over = Deadline::at(Instant::now());
+        let mut over = Deadline::at(Time::now());
         assert!(over.phase(Phase::Request, MINUTE).end() > over.end());
         let mut without_end = Deadline::default();
         assert!(without_end.phase(Phase::Request, MINUTE).left() <= MINUTE);
@@ -203,7 +204,7 @@ mod tests {
 
     #[test]
     fn the_end_moves_for_the_least_time_and_for_what_is_left_out() {
-        let mut late = Deadline::at(Instant::now());
+        let mut late = Deadline::at(Time::now());
         assert!(late.has_passed());
         late.after_checkout(&late.clone());
         assert!(!late.has_passed());
@@ -212,15 +213,15 @@ mod tests {
         call.after_checkout(&call.clone());
         assert_eq!(call.end(), end);
         call.leave_out(begun);
-        let moved = call.end().zip(end).map(|(later, end)| later - end);
-        assert_eq!(moved, Some(call.now() - begun));
+        let moved = call.end().zip(end).map(|(later, end)| later.since(end));
+        assert_eq!(moved, Some(call.now().since(begun)));
     }
 
     #[test]
     fn a_thread_looks_until_the_time_or_the_call_is_over() {
         let mut call = Deadline::after(MINUTE);
         assert_eq!(call.next_look(), Some(LOOK_EVERY));
-        assert_eq!(Deadline::at(Instant::now()).next_look(), None);
+        assert_eq!(Deadline::at(Time::now()).next_look(), None);
         assert_eq!(call.ended_by(&|| true).next_look(), None);
         assert_eq!(call.ended_by(&|| false).next_look(), Some(LOOK_EVERY));
     }

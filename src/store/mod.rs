@@ -16,8 +16,6 @@
 
 mod api;
 mod deadline;
-#[cfg(feature = "testing")]
-pub(crate) mod on_test_clock;
 pub(crate) mod server;
 pub(crate) mod topology;
 pub(crate) mod transport;

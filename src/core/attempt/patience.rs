@@ -15,10 +15,12 @@
 use std::time::Duration;
 
 use super::step::{Step, StepContext};
-use crate::clock::{LONGEST_SLEEP, Time};
 use crate::core::outage::Outage;
 use crate::error::{Failure, FailureKind};
-use crate::random::{jittered, jittered_by_half};
+use crate::sys::{
+    LONGEST_SLEEP, Time,
+    random::{jittered, jittered_by_half},
+};
 
 /// The shortest sleep: the next request follows at once.
 pub(super) const SHORTEST_PAUSE: Duration = Duration::from_millis(2);

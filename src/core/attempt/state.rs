@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use super::step::EndedOwner;
-use crate::clock::Time;
 use crate::message::Nonce;
-use crate::sync::Arc;
+use crate::sys::{Arc, Time};
 
 #[derive(Debug)]
 pub(super) enum AttemptState {

@@ -3,15 +3,13 @@
 
 use std::time::Duration;
 
-use crate::clock::Time;
 use crate::config::Terms;
 use crate::core::lease::valid_until;
 use crate::core::poll::SubscriptionState;
 use crate::error::Failure;
 use crate::message::{GiveBack, GrantMessage, Reply, Verb};
 use crate::owner;
-use crate::random::Rng;
-use crate::sync::Arc;
+use crate::sys::{Arc, Rng, Time};
 
 /// The facts about a call that an attempt needs. They stay the same while the call drives the attempt.
 pub(crate) struct CallContext<'a> {

@@ -1,13 +1,12 @@
 //! Tests of the single steps of an attempt, each with the answer that causes it.
 
 use super::*;
-use crate::clock::LONGEST_SLEEP;
 use crate::config::{Options, Settings};
 use crate::core::outage::UNCONFIRMED_PAUSE;
 use crate::core::pickup;
 use crate::error::Outcome;
 use crate::message::GiveBack;
-use crate::random::{Rng, SystemRng};
+use crate::sys::{LONGEST_SLEEP, Machine, Rng};
 
 mod messages;
 mod quorum;
@@ -44,7 +43,7 @@ struct Scene {
 
 impl Scene {
     fn new(until: Option<Time>) -> Self {
-        let rng = Arc::new(SystemRng::new());
+        let rng = Arc::new(Machine::default());
         Self {
             attempt: Attempt::new(&*rng, "l", 1),
             rng,
@@ -796,7 +795,7 @@ fn a_take_over_tells_who_has_the_lock_now() {
         ttl: None,
         holder: Arc::clone(holder),
     };
-    let of_others = owner::generate(&SystemRng::new(), "l");
+    let of_others = owner::generate(&Machine::default(), "l");
     let foreign = "another client".into();
     for (reply, expected) in [
         (held_by(&of_others), Some(Ended::HandedOver(of_others))),

@@ -3,9 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::clock::Time;
 use crate::message::{AcquireMode, Ask, Gone, GrantMessage, Keep, Nonce, Reply, Verb};
-use crate::sync::Arc;
+use crate::sys::{Arc, Time};
 
 /// The pickup window.
 pub(super) const PICKUP_WINDOW: Duration = Duration::from_secs(1);

@@ -1,8 +1,8 @@
 //! The decisions of the queue. The calling thread executes them.
 
 use super::lease::HoldOf;
-use crate::clock::Time;
 use crate::message::GiveBack;
+use crate::sys::Time;
 
 /// Whether a lease may go to the next thread in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::clock::Time;
 use crate::config::Terms;
 use crate::core::fence::Fences;
 use crate::core::linger::{Linger, LingerOptions};
 use crate::message::{GiveBack, Sharing};
+use crate::sys::Time;
 
 /// The part of a lock that a thread wants, and on which terms.
 #[derive(Clone, Copy, Debug)]

@@ -19,7 +19,6 @@
 use std::time::Duration;
 
 use super::schedule::{AFTER_PANIC, BATCH, Job, RenewalState, RenewalThread};
-use crate::clock::Time;
 use crate::core::endings::{FREED_AFTER, MOST_ENDINGS, RENEWED_AFTER};
 use crate::core::release_task::{Next, ReleaseTask};
 use crate::core::timer_queue::TimerKey;
@@ -30,7 +29,7 @@ use crate::logging;
 use crate::message::{LockKind, NotReleased, PlainRelease, Reply, Request, Verb};
 use crate::name::LockKey;
 use crate::store::{Answer, DedicatedConnection, LEAST};
-use crate::sync::{Arc, Ordering};
+use crate::sys::{Arc, Ordering, Time};
 
 /// The largest number of requests with release tasks before the thread looks at the leases again.
 const RELEASES_IN_A_ROW: usize = 64;
@@ -292,7 +291,7 @@ impl RenewalThread {
 
     /// Drops a task whose owner was left at nodes, if no node has it any more. Returns whether it has.
     fn is_settled(&self, client: &Client, begun: &SentTask) -> bool {
-        if !begun.is_left || client.store.left_until(begun.verb.owner()).is_some() {
+        if !begun.is_left || client.left_until(begun.verb.owner()).is_some() {
             return false;
         }
         let job = self.state.lock().release_tasks.remove(begun.timer_key);
@@ -315,7 +314,7 @@ impl RenewalThread {
         let (next, result) = match answer {
             Ok(answer) => {
                 client.count_hand_over(&begun.entry.request(&begun.verb), &answer.reply);
-                let left = client.store.left_until(job.release_task.owner());
+                let left = client.left_until(job.release_task.owner());
                 let next = job
                     .release_task
                     .replied(now, &answer.reply, answer.resent, left);
@@ -324,7 +323,7 @@ impl RenewalThread {
             Err(failure) => {
                 let next = job
                     .release_task
-                    .failed(now, failure.is_transient(), &*client.rng);
+                    .failed(now, failure.is_transient(), client.machine());
                 (next, Err(failure))
             }
         };

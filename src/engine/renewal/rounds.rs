@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::schedule::{AFTER_PANIC, Opening, RenewalThread};
-use crate::clock::Time;
 use crate::core::lease::LeaseStatus;
 use crate::core::timer_queue::{renewal_due, renewal_limit, retry_after};
 use crate::engine::client::Client;
@@ -14,7 +13,7 @@ use crate::logging;
 use crate::message::{Renewal, Renewed, Request};
 use crate::panics::survived;
 use crate::store::DedicatedConnection;
-use crate::sync::{Arc, Weak};
+use crate::sys::{Arc, Rng, Time, Weak};
 
 /// The number of leases that are put back while the mutex is held. Other threads wait for the mutex meanwhile.
 const AT_A_TIME: usize = 50;
@@ -151,7 +150,7 @@ impl RenewalThread {
         };
         let (now, mut replies) = (client.now(), &replies[..]);
         // The whole batch gets the same jitter: its leases stay together, and different batches drift apart.
-        let jitter = client.rng.jitter();
+        let jitter = client.machine().jitter();
         for part in batch.chunks(AT_A_TIME) {
             let confirmed: Vec<_> = part
                 .iter()

@@ -1,11 +1,9 @@
 //! The timer queues of the renewal thread, and the start and the end of the thread.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::clock::{LONGEST_SLEEP, Time};
 use crate::core::endings::Endings;
 use crate::core::lease::LeaseStatus;
 use crate::core::release_task::ReleaseTask;
@@ -18,7 +16,8 @@ use crate::engine::process_lease::{Entry, ProcessLease};
 use crate::engine::watch::Watch;
 use crate::name::LockKey;
 use crate::stats::Recorder;
-use crate::sync::{Arc, AtomicU64, Condvar, Mutex, Ordering, thread};
+use crate::sys::hash::HashMap;
+use crate::sys::{Arc, AtomicU64, Condvar, LONGEST_SLEEP, Mutex, Ordering, Rng, Time};
 
 /// The number of keys in one request. The last lease of a batch may exceed it, if that lease has several keys. The
 /// server is busy for about a millisecond with such a request.
@@ -144,7 +143,7 @@ impl RenewalThread {
         let due = if process_lease.is_in_pickup_window() {
             client.now() + RAISED_AFTER
         } else {
-            renewal_due(sent, process_lease.terms.lease(), client.rng.jitter())
+            renewal_due(sent, process_lease.terms.lease(), client.machine().jitter())
         };
         let mut state = self.state.lock();
         self.ensure_running(&mut state, client)?;
@@ -206,10 +205,9 @@ impl RenewalThread {
         if state.timer.is_running() {
             return Ok(());
         }
-        let (renewal, client) = (Arc::clone(self), Arc::downgrade(client));
-        thread::Builder::new()
-            .name("leasehold-renewal".into())
-            .spawn(move || renewal.run(&client))?;
+        let (renewal, weak) = (Arc::clone(self), Arc::downgrade(client));
+        let run = move || renewal.run(&weak);
+        client.machine().spawn("leasehold-renewal", run)?;
         state.timer.started();
         (state.opening, state.replied_at) = (Opening::NotWanted, None);
         Ok(())

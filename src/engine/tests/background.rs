@@ -11,8 +11,8 @@ fn background(store: Fake, clock: &Arc<ManualClock>) -> Arc<Engine> {
     let mut settings = Settings::default();
     settings.options.lease = LONG;
     settings.background_release = true;
-    let (clock, rng) = (Arc::clone(clock), Arc::new(SystemRng::new()));
-    Engine::with_clock(settings, Arc::new(store), clock, rng)
+    let clock: Arc<dyn TestMachine> = Arc::clone(clock) as _;
+    Engine::on(clock, settings, Arc::new(store))
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn the_next_call_repeats_an_adoption_without_a_reply_and_no_later_call_does() {
         Ok(taken()),
         Ok(taken()),
     ]);
-    let engine = Fake::new(pool, generous()).engine(LONG, Arc::new(SystemClock));
+    let engine = Fake::new(pool, generous()).engine(LONG, Arc::new(RealMachine));
     for _ in 0..2 {
         let error = engine.claims.adopt(&claim()).map(drop);
         assert!(matches!(error, Err(Error::Unavailable { .. })), "{error:?}");
@@ -84,7 +84,7 @@ fn the_next_call_repeats_an_adoption_without_a_reply_and_no_later_call_does() {
 fn the_owner_of_a_refused_adoption_is_not_used_again() {
     let refused = Failure::plain(FailureKind::Denied, Outcome::NotExecuted, "no");
     let (asked, pool) = adopting([Err(refused), Ok(granted())]);
-    let engine = Fake::new(pool, generous()).engine(LONG, Arc::new(SystemClock));
+    let engine = Fake::new(pool, generous()).engine(LONG, Arc::new(RealMachine));
     let error = engine.claims.adopt(&claim()).map(drop);
     assert!(matches!(error, Err(Error::Denied { .. })), "{error:?}");
     drop(engine.claims.adopt(&claim()).expect("granted"));
@@ -123,7 +123,7 @@ fn the_next_call_repeats_each_adoption_without_a_reply() {
         let next = next.lock();
         next.recv_timeout(PATIENCE).expect("an answer")
     });
-    let engine = engine(store, LONG, Arc::new(SystemClock));
+    let engine = engine(store, LONG, Arc::new(RealMachine));
     let ask = || {
         let engine = Arc::clone(&engine);
         thread::spawn(move || engine.claims.adopt(&claim()).map(LockGuard::new))
@@ -136,9 +136,9 @@ fn the_next_call_repeats_each_adoption_without_a_reply() {
         drop(thread);
     }
     // Wait until the engine keeps both owners.
-    let started = SystemClock.now();
+    let started = Time::now();
     while engine.claims.tried.count(DETACHED) < 2 {
-        assert!(SystemClock.now().since(started) < PATIENCE, "not kept");
+        assert!(Time::now().since(started) < PATIENCE, "not kept");
         thread::yield_now();
     }
     answers.send(Ok(taken())).expect("it waits");

@@ -8,10 +8,10 @@ use crate::engine::process_lease::ProcessLease;
 fn a_request_without_a_reply_at_close_is_cancelled_until_a_lease_has_passed() {
     let (ManualPool { answers, asked }, pool) = manual_pool();
     let (withdrawals, dedicated_connection) = finding_nothing();
-    let engine = Fake::new(pool, dedicated_connection).engine(SHORT, Arc::new(SystemClock));
+    let engine = Fake::new(pool, dedicated_connection).engine(SHORT, Arc::new(RealMachine));
     drop(lock(&engine));
     let handle = mutex(Arc::clone(&engine), "name");
-    let started = SystemClock.now();
+    let started = Time::now();
     let asking = thread::spawn(move || handle.lock().map(drop));
     asked.recv_timeout(PATIENCE).expect("it asks");
     assert!(!engine.close(Duration::ZERO), "a request is in flight");
@@ -75,7 +75,7 @@ impl StepClock {
     }
 }
 
-impl Clock for StepClock {
+impl TestMachine for StepClock {
     fn now(&self) -> Time {
         let now = self.clock.now();
         if thread::current().name() != Some(self.stops) {
@@ -177,7 +177,7 @@ fn close_waits_for_a_thread_that_is_about_to_release() {
     let (clock, steps) = StepClock::new(STEPPED);
     let (is_released, script) = noting_release();
     let engine =
-        Fake::new(script.clone(), script).engine(LONG, Arc::clone(&clock) as Arc<dyn Clock>);
+        Fake::new(script.clone(), script).engine(LONG, Arc::clone(&clock) as Arc<dyn TestMachine>);
     let guard = lock(&engine);
     *clock.lease.lock() = lease_of(&engine);
     let ending = stepped(move || drop(guard));
@@ -192,7 +192,7 @@ fn close_waits_for_the_end_of_a_guard_at_its_max_hold() {
     let (clock, steps) = StepClock::new("leasehold-watch");
     let (is_released, script) = noting_release();
     let engine =
-        Fake::new(script.clone(), script).engine(LONG, Arc::clone(&clock) as Arc<dyn Clock>);
+        Fake::new(script.clone(), script).engine(LONG, Arc::clone(&clock) as Arc<dyn TestMachine>);
     let handle = mutex(Arc::clone(&engine), "name").max_hold(Some(SHORT));
     let guard = handle.lock().expect("granted");
     *clock.lease.lock() = lease_of(&engine);
@@ -214,7 +214,7 @@ fn close_waits_for_a_thread_that_is_about_to_take_over() {
     let (clock, steps) = StepClock::new(STEPPED);
     let (is_released, script) = noting_release();
     let engine =
-        Fake::new(script.clone(), script).engine(LONG, Arc::clone(&clock) as Arc<dyn Clock>);
+        Fake::new(script.clone(), script).engine(LONG, Arc::clone(&clock) as Arc<dyn TestMachine>);
     let guard = lock(&engine);
     let handle = mutex(Arc::clone(&engine), "name");
     let waiting = stepped(move || handle.try_lock_for(LONG).map(drop));
@@ -249,7 +249,8 @@ fn close_waits_for_a_thread_that_is_about_to_carry_an_attempt_on() {
         }
         generous()(request)
     };
-    let engine = Fake::new(pool, generous()).engine(LONG, Arc::clone(&clock) as Arc<dyn Clock>);
+    let engine =
+        Fake::new(pool, generous()).engine(LONG, Arc::clone(&clock) as Arc<dyn TestMachine>);
     let wait_for_lock = |length: Duration| {
         let handle = mutex(Arc::clone(&engine), "name");
         move || handle.try_lock_for(length).map(|guard| guard.is_some())

@@ -63,7 +63,7 @@ fn hand_overs_are_repeated_first_then_leases_are_renewed_then_locks_are_freed() 
         failover: Some(Arc::clone(&failover)),
         ..Fake::new(pool, dedicated_connection)
     };
-    let engine = fake.engine(LONG, Arc::clone(&clock) as Arc<dyn Clock>);
+    let engine = fake.engine(LONG, Arc::clone(&clock) as Arc<dyn TestMachine>);
     let lock = |name| mutex(Arc::clone(&engine), name).lock().expect("granted");
     let _held = lock("held");
     let [freed, given] = ["freed", "given"].map(|name| {

@@ -25,7 +25,7 @@ fn a_lease_from_before_a_closed_connection_is_not_handed_on_in_memory() {
         let (clock, (asked, verbs)) = (still(), mpsc::channel());
         let store = Fake::new(recording(asked), generous());
         let cut = Arc::clone(&store.cut);
-        let engine = store.engine(LEASE, Arc::clone(&clock) as Arc<dyn Clock>);
+        let engine = store.engine(LEASE, Arc::clone(&clock) as Arc<dyn TestMachine>);
         let waiter = || {
             let handle = mutex(Arc::clone(&engine), "name");
             let waiting = thread::spawn(move || handle.lock());
@@ -56,7 +56,7 @@ fn readers_ask_after_a_closed_connection_until_their_lease_is_confirmed() {
     let (clock, (asked, verbs)) = (still(), mpsc::channel());
     let store = Fake::new(recording(asked), generous());
     let cut = Arc::clone(&store.cut);
-    let engine = store.engine(LEASE, Arc::clone(&clock) as Arc<dyn Clock>);
+    let engine = store.engine(LEASE, Arc::clone(&clock) as Arc<dyn TestMachine>);
     let lock = RwLock::new(Handle::new(Arc::clone(&engine), "name"));
     let first = lock.read().expect("granted");
     drop(lock.read().expect("shared in memory"));
@@ -86,7 +86,7 @@ fn readers_of_an_extended_lease_ask_until_it_is_confirmed() {
     let (clock, (asked, verbs)) = (still(), mpsc::channel());
     let store = Fake::new(recording(asked), generous());
     let cut = Arc::clone(&store.cut);
-    let engine = store.engine(lease, Arc::clone(&clock) as Arc<dyn Clock>);
+    let engine = store.engine(lease, Arc::clone(&clock) as Arc<dyn TestMachine>);
     let lock = RwLock::new(Handle::new(Arc::clone(&engine), "name"));
     let first = lock.read().expect("granted");
     first.extend(lease).expect("granted");
@@ -112,7 +112,7 @@ fn a_release_that_waits_for_the_names_mutex_past_the_deadline_is_a_loss() {
     let clock = still();
     let (keep, dedicated_connection) = stuck();
     let engine = Fake::new(generous(), dedicated_connection)
-        .engine(LEASE, Arc::clone(&clock) as Arc<dyn Clock>);
+        .engine(LEASE, Arc::clone(&clock) as Arc<dyn TestMachine>);
     let guard = lock(&engine);
     let entry = Arc::clone(&engine.leases.names.all()[0]);
     let state = entry.lock();
@@ -135,7 +135,7 @@ fn a_look_ahead_visits_each_lease_once() {
     const EACH: usize = 1_000;
     let clock = still();
     let engine =
-        Fake::new(generous(), generous()).engine(LEASE, Arc::clone(&clock) as Arc<dyn Clock>);
+        Fake::new(generous(), generous()).engine(LEASE, Arc::clone(&clock) as Arc<dyn TestMachine>);
     let lock = |renew: bool, number: usize| {
         let handle = mutex(Arc::clone(&engine), &format!("{renew} {number}"));
         handle.renew(renew).lock().expect("granted")
@@ -178,7 +178,8 @@ fn a_forced_release_that_overtakes_its_grant_is_remembered() {
             }
             other => gone(other),
         };
-        let engine = Fake::new(pool, renewals).engine(LEASE, Arc::clone(&clock) as Arc<dyn Clock>);
+        let engine =
+            Fake::new(pool, renewals).engine(LEASE, Arc::clone(&clock) as Arc<dyn TestMachine>);
         let locking = {
             let engine = Arc::clone(&engine);
             thread::spawn(move || lock(&engine))
@@ -216,7 +217,8 @@ fn a_forced_release_is_remembered_for_each_grant_on_its_way() {
         granted(request)
     };
     let clock = still();
-    let engine = Fake::new(pool, generous()).engine(LEASE, Arc::clone(&clock) as Arc<dyn Clock>);
+    let engine =
+        Fake::new(pool, generous()).engine(LEASE, Arc::clone(&clock) as Arc<dyn TestMachine>);
     go_on.send(()).expect("the test store listens");
     let guard = mutex(Arc::clone(&engine), "held")
         .lock()
@@ -260,7 +262,7 @@ fn after_an_answer_without_a_request_all_leases_are_confirmed_again() {
     let clock = still();
     let fake = Fake::new(generous(), generous());
     let surplus = Arc::clone(&fake.surplus);
-    let engine = fake.engine(LONG, Arc::clone(&clock) as Arc<dyn Clock>);
+    let engine = fake.engine(LONG, Arc::clone(&clock) as Arc<dyn TestMachine>);
     let guards = ["a", "b"].map(|name| mutex(Arc::clone(&engine), name).lock().expect("granted"));
     surplus.store(clock.now().as_nanos(), Ordering::SeqCst);
     for guard in &guards {

@@ -56,7 +56,7 @@ impl Quorum {
             (!is_up).then(|| begun + kept_for(number))
         });
         let forgotten = Arc::clone(&store.forgotten);
-        let engine = store.engine(LONG, Arc::clone(&clock) as Arc<dyn Clock>);
+        let engine = store.engine(LONG, Arc::clone(&clock) as Arc<dyn TestMachine>);
         Self {
             clock,
             engine,
@@ -95,9 +95,9 @@ impl Quorum {
     #[track_caller]
     fn repeats_of(&self, owners: &[String]) -> Vec<Vec<String>> {
         let mut missing: HashSet<&str> = owners.iter().map(String::as_str).collect();
-        let (mut requests, begun) = (Vec::new(), SystemClock.now());
+        let (mut requests, begun) = (Vec::new(), Time::now());
         while !missing.is_empty() {
-            assert!(SystemClock.now().since(begun) < PATIENCE, "{missing:?}");
+            assert!(Time::now().since(begun) < PATIENCE, "{missing:?}");
             let Ok(owners) = self.repeats.recv_timeout(Duration::from_millis(10)) else {
                 self.clock.advance(Duration::from_secs(1));
                 continue;

@@ -4,7 +4,7 @@ use super::*;
 use crate::core::lease::LeaseStatus;
 use crate::engine::process_lease::ProcessLease;
 use crate::name::RECALL;
-use crate::sync::AtomicBool;
+use crate::sys::AtomicBool;
 
 /// How long the leases linger, which is shorter than they last.
 const LINGER: Duration = Duration::from_mins(1);
@@ -54,14 +54,19 @@ struct Lingering {
 impl Lingering {
     fn over(fake: Fake, linger: Duration) -> Self {
         let clock = still();
-        Self::by_clock(fake, linger, Arc::clone(&clock) as Arc<dyn Clock>, clock)
+        Self::by_clock(
+            fake,
+            linger,
+            Arc::clone(&clock) as Arc<dyn TestMachine>,
+            clock,
+        )
     }
 
     /// Makes an engine that reads `read`, which shows the time of `clock`.
     fn by_clock(
         fake: Fake,
         linger: Duration,
-        read: Arc<dyn Clock>,
+        read: Arc<dyn TestMachine>,
         clock: Arc<ManualClock>,
     ) -> Self {
         let (sender, messages) = crossbeam_channel::unbounded();
@@ -69,7 +74,7 @@ impl Lingering {
         settings.options.lease = LONG;
         settings.options.linger = linger;
         let store = Arc::new(Listening { fake, messages });
-        let engine = Engine::with_clock(settings, store, read, Arc::new(SystemRng::new()));
+        let engine = Engine::on(read, settings, store);
         Self {
             engine,
             clock,
@@ -196,7 +201,7 @@ struct GatedClock {
     gate: Mutex<Option<crossbeam_channel::Receiver<()>>>,
 }
 
-impl Clock for GatedClock {
+impl TestMachine for GatedClock {
     fn now(&self) -> Time {
         if thread::current().name() == Some("leasehold-wakeup-0") {
             let gate = self.gate.lock().clone();
@@ -214,7 +219,10 @@ fn close_waits_for_a_recall_under_way() {
         gate: Mutex::default(),
     });
     let fake = Fake::new(generous(), generous());
-    let (clock, reader) = (Arc::clone(&read.clock), Arc::clone(&read) as Arc<dyn Clock>);
+    let (clock, reader) = (
+        Arc::clone(&read.clock),
+        Arc::clone(&read) as Arc<dyn TestMachine>,
+    );
     let lingering = Lingering::by_clock(fake, LINGER, reader, clock);
     let engine = &lingering.engine;
     lingering.linger();
@@ -416,7 +424,7 @@ fn a_lease_ends_here_before_a_request_may_give_it_away() {
             }
         };
         let fake = Fake::new(script(), script());
-        let read = Arc::clone(&clock) as Arc<dyn Clock>;
+        let read = Arc::clone(&clock) as Arc<dyn TestMachine>;
         let lingering = Lingering::by_clock(fake, linger, read, Arc::clone(&clock));
         if !linger.is_zero() {
             lingering.linger();

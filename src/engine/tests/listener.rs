@@ -11,8 +11,8 @@ fn listened_to(store: Fake, clock: &Arc<ManualClock>) -> (Arc<Engine>, mpsc::Rec
     settings.options.lease = LONG;
     settings.warn_after = Some(SHORT);
     settings.listener = Some(SharedListener(Arc::new(listener)));
-    let (clock, rng) = (Arc::clone(clock), Arc::new(SystemRng::new()));
-    let engine = Engine::with_clock(settings, Arc::new(store), clock, rng);
+    let clock: Arc<dyn TestMachine> = Arc::clone(clock) as _;
+    let engine = Engine::on(clock, settings, Arc::new(store));
     (engine, events)
 }
 

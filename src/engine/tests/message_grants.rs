@@ -75,7 +75,7 @@ fn a_silent_connection_is_checked_before_the_renewal_thread_is_ready() {
         tried,
     };
     let clock = still();
-    let engine = engine(store, LONG, Arc::clone(&clock) as Arc<dyn Clock>);
+    let engine = engine(store, LONG, Arc::clone(&clock) as Arc<dyn TestMachine>);
     let prepare = || engine.leases.renewal.prepare(&engine.client);
     let is_ready = || engine.leases.renewal.is_ready(engine.client.now());
     prepare();

@@ -33,9 +33,9 @@ impl Store for Slotted {
 #[derive(Default)]
 struct Ahead(AtomicU64);
 
-impl Clock for Ahead {
+impl TestMachine for Ahead {
     fn now(&self) -> Time {
-        SystemClock.now() + Duration::from_nanos(self.0.load(Ordering::SeqCst))
+        crate::sys::real::now() + Duration::from_nanos(self.0.load(Ordering::SeqCst))
     }
 }
 
@@ -90,7 +90,7 @@ fn a_multi_lock_over_several_slots_acquires_slot_by_slot_and_only_a_try_undoes_i
     let engine = engine(
         Slotted(Fake::new(pool, generous())),
         LONG,
-        Arc::new(SystemClock),
+        Arc::new(RealMachine),
     );
     let set = MultiLock::new(Arc::clone(&engine), names);
     // The names of the second slot are held, so the try releases those of the first.

@@ -15,15 +15,15 @@ fn the_renewal_thread_goes_on_after_a_panic_with_all_its_leases() {
         generous()(request)
     };
     let engine = Fake::new(generous(), dedicated_connection)
-        .engine(SHORT, Arc::clone(&clock) as Arc<dyn Clock>);
+        .engine(SHORT, Arc::clone(&clock) as Arc<dyn TestMachine>);
     let guard = lock(&engine);
     // After this time the renewal that panicked is retried, and each other renewal is due.
     for renewal in 0..4 {
         clock.advance(SHORT / 3);
         renewals.recv_timeout(PATIENCE).expect("asked for");
-        let started = SystemClock.now();
+        let started = Time::now();
         while renewal > 0 && guard.remaining() < SHORT / 2 {
-            assert!(SystemClock.now().since(started) < PATIENCE, "not renewed");
+            assert!(Time::now().since(started) < PATIENCE, "not renewed");
             thread::yield_now();
         }
     }
@@ -41,7 +41,7 @@ fn a_request_that_panics_is_one_without_an_answer() {
         assert!(calls != 1, "the first request panics");
         generous()(request)
     };
-    let engine = Fake::new(pool, generous()).engine(LONG, Arc::new(SystemClock));
+    let engine = Fake::new(pool, generous()).engine(LONG, Arc::new(RealMachine));
     let failed = mutex(Arc::clone(&engine), "name").lock();
     assert!(
         matches!(failed, Err(Error::Unavailable { .. })),
@@ -64,7 +64,7 @@ fn a_release_that_makes_the_renewal_thread_panic_is_repeated() {
         }
         generous()(request)
     };
-    let engine = Fake::new(unreleasing(), dedicated_connection).engine(LONG, Arc::new(SystemClock));
+    let engine = Fake::new(unreleasing(), dedicated_connection).engine(LONG, Arc::new(RealMachine));
     let guard = lock(&engine);
     let owner = guard.owner().to_owned();
     assert!(guard.release().is_err());

@@ -49,7 +49,7 @@ impl Store for Arc<Calling> {
 #[test]
 fn a_message_gives_priority_to_one_request() {
     let store = Arc::new(Calling::default());
-    let engine = engine(Arc::clone(&store), LONG, Arc::new(SystemClock));
+    let engine = engine(Arc::clone(&store), LONG, Arc::new(RealMachine));
     store.wakeup.set(Arc::clone(&engine.leases.wakeup)).ok();
     lock(&engine).release().expect("it is held");
     assert_eq!(*store.priorities.lock(), [false, false, true, false]);

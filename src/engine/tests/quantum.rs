@@ -3,8 +3,8 @@
 use std::sync::OnceLock;
 
 use super::*;
-use crate::clock::manual::ManualClock;
 use crate::engine::wakeup::Wakeup;
+use crate::sys::test_machine::manual::ManualClock;
 
 /// The time from the message to the grant. All of it passes during the request.
 const PICKUP: Duration = Duration::from_micros(400);
@@ -95,8 +95,7 @@ fn the_quantum_follows_the_hand_overs_that_messages_announce() {
             quantum,
             ..Settings::default()
         };
-        let rng = Arc::new(SystemRng::new());
-        let engine = Engine::with_clock(settings, Arc::new(Arc::clone(&store)), clock, rng);
+        let engine = Engine::on(clock, settings, Arc::new(Arc::clone(&store)));
         store.wakeup.set(Arc::clone(&engine.leases.wakeup)).ok();
         assert_eq!(engine.stats().quantum, quantum.unwrap_or(first));
         lock(&engine).release().expect("it is held");

@@ -1,7 +1,7 @@
 //! A release is repeated for as long as Redis may keep the key. The tests move the clock.
 
 use super::*;
-use crate::sync::{AtomicBool, Ordering};
+use crate::sys::{AtomicBool, Ordering};
 
 /// The time for which Redis may keep the key of the guard.
 const KEPT: Duration = Duration::from_mins(1);
@@ -46,12 +46,9 @@ impl LinkedEngine {
             ..Settings::default()
         };
         settings.options.lease = KEPT;
-        let engine = Engine::with_clock(
-            settings,
-            Arc::new(Fake::new(pool, dedicated_connection)),
-            Arc::clone(&clock) as Arc<dyn Clock>,
-            Arc::new(SystemRng::new()),
-        );
+        let store = Arc::new(Fake::new(pool, dedicated_connection));
+        let machine = Arc::clone(&clock) as Arc<dyn TestMachine>;
+        let engine = Engine::on(machine, settings, store);
         Self {
             clock,
             engine,
@@ -76,12 +73,12 @@ impl LinkedEngine {
     fn waiter(&self) -> thread::JoinHandle<Result<u64, Error>> {
         let handle = self.mutex(SHORT_LEASE);
         let waiting = thread::spawn(move || handle.lock().map(|guard| guard.fence()));
-        let begun = SystemClock.now();
+        let begun = Time::now();
         let waits =
             |entry: &Arc<super::super::process_lease::Entry>| entry.lock().queue.waiting() > 0;
         while !self.engine.leases.names.all().iter().any(waits) {
             assert!(
-                SystemClock.now().since(begun) < PATIENCE,
+                Time::now().since(begun) < PATIENCE,
                 "the thread never waits"
             );
             thread::yield_now();
@@ -92,8 +89,8 @@ impl LinkedEngine {
     /// Waits until the renewal thread has sent a release of an owner, and Redis has answered it or not.
     #[track_caller]
     fn wait_for_release_of(&self, owner: &str, is_answered: bool) {
-        let begun = SystemClock.now();
-        while SystemClock.now().since(begun) < PATIENCE {
+        let begun = Time::now();
+        while Time::now().since(begun) < PATIENCE {
             let next = self.verbs.recv_timeout(Duration::from_millis(10));
             let is_it = |verb: &Verb| **verb.owner() == *owner;
             if next.is_ok_and(|(verb, answered)| is_it(&verb) && answered == is_answered) {
@@ -131,10 +128,10 @@ impl LinkedEngine {
         );
         self.restore_link();
         self.wait_for_release_of(owner, true);
-        let begun = SystemClock.now();
+        let begun = Time::now();
         while !self.engine.close(Duration::ZERO) {
             assert!(
-                SystemClock.now().since(begun) < PATIENCE,
+                Time::now().since(begun) < PATIENCE,
                 "the release was answered"
             );
             self.clock.advance(Duration::from_millis(20));
@@ -246,8 +243,8 @@ fn a_key_that_an_earlier_thread_may_have_set_is_released_after_an_outage() {
         }
         pool(request)
     };
-    let engine =
-        Fake::new(pool, dedicated_connection).engine(KEPT, Arc::clone(&clock) as Arc<dyn Clock>);
+    let engine = Fake::new(pool, dedicated_connection)
+        .engine(KEPT, Arc::clone(&clock) as Arc<dyn TestMachine>);
     let linked = LinkedEngine {
         engine,
         verbs,
@@ -298,11 +295,11 @@ fn close_is_false_after_a_release_was_given_up() {
     guard.release().expect_err("the server does not answer");
     linked.wait_for_release_of(&owner, false);
     linked.clock.advance(KEPT);
-    let begun = SystemClock.now();
+    let begun = Time::now();
     // The renewal thread has nothing left to do, and ends.
     while Arc::strong_count(&linked.engine) > 1 {
         assert!(
-            SystemClock.now().since(begun) < PATIENCE,
+            Time::now().since(begun) < PATIENCE,
             "the renewal thread still runs"
         );
         thread::yield_now();

@@ -22,7 +22,7 @@ fn with_either_renewal(check: impl Fn(&Arc<ManualClock>, &Arc<Engine>)) {
     let answered = Fake::new(generous(), generous());
     for store in [stuck, answered] {
         let clock = clock();
-        let engine = store.engine(LONG, Arc::clone(&clock) as Arc<dyn Clock>);
+        let engine = store.engine(LONG, Arc::clone(&clock) as Arc<dyn TestMachine>);
         check(&clock, &engine);
     }
     drop(keep);
@@ -75,7 +75,8 @@ fn waits_that_were_over_during_the_suspend_end_after_it() {
         }),
         request => generous()(request),
     };
-    let engine = Fake::new(held, generous()).engine(LONG, Arc::clone(&clock) as Arc<dyn Clock>);
+    let engine =
+        Fake::new(held, generous()).engine(LONG, Arc::clone(&clock) as Arc<dyn TestMachine>);
     let wait = || {
         let handle = mutex(Arc::clone(&engine), "name");
         thread::spawn(move || handle.try_lock_for(HOUR / 2).map(|guard| guard.is_some()))
@@ -94,7 +95,7 @@ fn waits_that_were_over_during_the_suspend_end_after_it() {
 fn a_guard_that_reached_max_hold_during_the_suspend_ends_after_it() {
     let clock = clock();
     let store = Fake::new(generous(), generous());
-    let engine = store.engine(LONG, Arc::clone(&clock) as Arc<dyn Clock>);
+    let engine = store.engine(LONG, Arc::clone(&clock) as Arc<dyn TestMachine>);
     let limited = mutex(Arc::clone(&engine), "name").max_hold(Some(LONG / 4));
     let guard = limited.lock().expect("granted");
     let losses = guard.on_lost();
@@ -105,9 +106,9 @@ fn a_guard_that_reached_max_hold_during_the_suspend_ends_after_it() {
     // The lease itself is not over, so only the limit can have released the lock.
     let handle = mutex(engine, "name");
     let next = thread::spawn(move || handle.lock().map(|guard| guard.fence()));
-    let started = SystemClock.now();
+    let started = Time::now();
     while !next.is_finished() {
-        assert!(SystemClock.now().since(started) < PATIENCE, "not released");
+        assert!(Time::now().since(started) < PATIENCE, "not released");
         // The renewal thread sends the release a moment later, by this clock.
         clock.advance(Duration::from_millis(1));
         thread::sleep(Duration::from_millis(1));
@@ -118,17 +119,14 @@ fn a_guard_that_reached_max_hold_during_the_suspend_ends_after_it() {
 
 /// Waits until `count` threads wait behind the guard or the delegate of their name.
 fn wait_until_waiting(engine: &Engine, count: usize) {
-    let started = SystemClock.now();
+    let started = Time::now();
     let waiting = || {
         let names = engine.leases.names.all();
         let waiting = names.iter().map(|entry| entry.lock().queue.waiting());
         waiting.sum::<usize>()
     };
     while waiting() < count {
-        assert!(
-            SystemClock.now().since(started) < PATIENCE,
-            "no thread waits"
-        );
+        assert!(Time::now().since(started) < PATIENCE, "no thread waits");
         thread::yield_now();
     }
 }

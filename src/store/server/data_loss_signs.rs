@@ -9,10 +9,9 @@
 
 use std::io;
 
-use crate::clock::{Clock, SystemClock, Time};
 use crate::store::server::refusal::says;
 use crate::store::transport::socket::CLOSED;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sys::{AtomicU64, Ordering, Time};
 
 /// The times of the last sign, and of the last answer without a request, in nanoseconds of the machine's clock.
 #[derive(Debug, Default)]
@@ -55,7 +54,7 @@ impl DataLossSigns {
 
     /// Notes a sign.
     pub(crate) fn note(&self) {
-        let now = SystemClock.now().as_nanos();
+        let now = Time::now().as_nanos();
         self.last.fetch_max(now, Ordering::AcqRel);
     }
 }

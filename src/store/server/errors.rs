@@ -21,7 +21,7 @@ use crate::error::{Failure, FailureKind, Outcome, on_a_line};
 use crate::store::server::refusal::refusal;
 use crate::store::server::route::Route;
 use crate::store::transport::socket::TransportError;
-use crate::sync::Arc;
+use crate::sys::Arc;
 
 impl Route {
     /// Returns the failure that a fault means for a request. Notes the fault if the server may have lost its data.

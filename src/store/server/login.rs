@@ -6,7 +6,7 @@
 //!
 //! No request was sent yet. So a failure in any of these steps is certain: nothing was executed.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::Value;
 
@@ -19,7 +19,7 @@ use crate::store::server::route::Route;
 use crate::store::server::server_info;
 use crate::store::transport::socket::Socket;
 use crate::store::{Deadline, Phase};
-use crate::sync::Ordering;
+use crate::sys::{Ordering, Time};
 
 /// Reads an error answer to a step of the login.
 type Refused = fn(&Server, redis::ServerError) -> Failure;
@@ -127,7 +127,7 @@ pub(crate) fn connect_for_renewals(route: &Route) -> Result<(Socket, Duration), 
     // would have no time for another round trip.
     let by_digest = script::encode(&Request::Renew(&[]), &route.script_settings);
     let by_text = by_digest.by_text();
-    let begun = Instant::now();
+    let begun = Time::now();
     let asked = open.requests(&[by_digest, by_text], Deadline::after(route.io_timeout));
     let answers = asked.map_err(|fault| route.broken(fault))?;
     for answer in answers.into_iter().skip(1) {

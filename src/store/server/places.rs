@@ -8,8 +8,8 @@
 //! No thread waits in r2d2. The owner of a pool has a mutex, its *gate*. A thread takes a place by `try_get` while it has
 //! the gate, or waits at a condition variable of the gate. The owner decides who goes first.
 //!
-//! r2d2's thread has a second task: it closes connections that no thread has used for a while. The task holds the owner
-//! weakly, and ends with it.
+//! r2d2's thread makes the places, and r2d2 has no other work for it. From then on it does the tasks of the owner
+//! ([`TaskThread`]): it closes connections that no thread has used for a while. Such a task holds the owner weakly.
 
 use std::fmt;
 use std::time::Duration;
@@ -20,7 +20,8 @@ use crate::error::Failure;
 use crate::panics::survived;
 use crate::store::Deadline;
 use crate::store::server::errors::unavailable;
-use crate::sync::{Arc, Weak};
+use crate::store::server::tasks::{TaskThread, Tasks};
+use crate::sys::{Arc, Machine, Weak};
 
 /// How long an unused connection is kept, and how often the pool looks for such connections. A held lock needs none.
 pub(crate) const IDLE: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(3));
@@ -73,13 +74,16 @@ pub(crate) type TakenPlace<L> = r2d2::PooledConnection<Factory<L>>;
 /// The places of a pool.
 pub(crate) struct Places<L: Pooled> {
     pool: r2d2::Pool<Factory<L>>,
-    /// The thread of the pool.
-    threads: Arc<ScheduledThreadPool>,
+    tasks: TaskThread,
 }
 
 impl<L: Pooled> Places<L> {
     /// Makes `size` places. `make` makes what a place has, and returns `None` if the store was dropped.
-    pub(crate) fn new(make: impl Fn() -> Option<L> + Send + Sync + 'static, size: u32) -> Self {
+    pub(crate) fn new(
+        make: impl Fn() -> Option<L> + Send + Sync + 'static,
+        size: u32,
+        tasks: TaskThread,
+    ) -> Self {
         // r2d2's default is three threads, most of which would have no work.
         let threads = ScheduledThreadPool::builder()
             .num_threads(1)
@@ -95,29 +99,22 @@ impl<L: Pooled> Places<L> {
             .max_lifetime(None)
             .thread_pool(Arc::clone(&threads))
             .build_unchecked(Factory(Box::new(make)));
-        // r2d2's thread makes the places, one after the other, and then does this. On a busy machine the thread may start
-        // later than the time limit of the first request, which would then fail although the server is there.
-        let (task, all_made) = crossbeam_channel::bounded::<()>(0);
-        threads.execute_after(Duration::from_nanos(1), move || drop(task));
-        all_made.recv_timeout(THREAD_STARTS_WITHIN).ok();
-        Self { pool, threads }
+        // r2d2's thread makes the places, one after the other, and then does these tasks. On a busy machine the thread may
+        // start later than the time limit of the first request, which would then fail although the server is there.
+        let work = Machine::here().running(tasks.work());
+        threads.execute_after(Duration::from_nanos(1), work);
+        tasks.await_begin(THREAD_STARTS_WITHIN);
+        Self { pool, tasks }
     }
 
     /// Has the pool's thread call `close_idle` now and then, as long as the owner of the pool is there.
     pub(crate) fn close_idle_of<T: Send + Sync + 'static>(
         &self,
         owner: &Arc<T>,
-        (idle, every): (Duration, Duration),
+        times: (Duration, Duration),
         close_idle: fn(&T, Duration),
     ) {
-        let owner = Arc::downgrade(owner);
-        self.threads
-            .execute_with_fixed_delay(every, every, move || {
-                if let Some(owner) = Weak::upgrade(&owner) {
-                    // The pool of threads does not call a task again after a panic.
-                    survived(|| close_idle(&owner, idle));
-                }
-            });
+        plan_close_idle(self.tasks.tasks(), Arc::downgrade(owner), times, close_idle);
     }
 
     /// Returns a free place, the one that came back last. The caller has the gate.
@@ -145,6 +142,22 @@ impl<L: Pooled> Places<L> {
     }
 }
 
+fn plan_close_idle<T: Send + Sync + 'static>(
+    tasks: &Arc<Tasks>,
+    owner: Weak<T>,
+    times: (Duration, Duration),
+    close_idle: fn(&T, Duration),
+) {
+    let (idle, every) = times;
+    let weak = Arc::downgrade(tasks);
+    tasks.after(every, move || {
+        if let (Some(tasks), Some(of_pool)) = (weak.upgrade(), owner.upgrade()) {
+            survived(|| close_idle(&of_pool, idle));
+            plan_close_idle(&tasks, owner, times, close_idle);
+        }
+    });
+}
+
 /// Returns the failure of a call that got no connection.
 pub(crate) fn no_place(wait: &Deadline<'_>) -> Failure {
     Failure {
@@ -155,10 +168,10 @@ pub(crate) fn no_place(wait: &Deadline<'_>) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
 
     use super::*;
-    use crate::sync::{AtomicU32, Ordering, thread};
+    use crate::sys::{AtomicU32, Ordering, Time};
+    use std::thread;
 
     const SOON: Duration = Duration::from_secs(20);
 
@@ -172,7 +185,7 @@ mod tests {
     fn places() -> Places<Numbered> {
         let next = AtomicU32::new(0);
         let make = move || Some(Numbered(next.fetch_add(1, Ordering::Relaxed)));
-        Places::new(make, 3)
+        Places::new(make, 3, TaskThread::default())
     }
 
     /// The place that came back last has the connection that is most surely open.
@@ -199,9 +212,9 @@ mod tests {
         owner
             .0
             .close_idle_of(&owner, IDLE, |owner, idle| owner.0.close_idle(idle));
-        let weak = Arc::downgrade(&owner.0.threads);
+        let weak = Arc::downgrade(owner.0.tasks.tasks());
         drop(owner);
-        let begun = Instant::now();
+        let begun = Time::now();
         while weak.upgrade().is_some() {
             assert!(begun.elapsed() < SOON, "something keeps it");
             thread::yield_now();

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use crate::error::Failure;
 use crate::store::server::places::{IDLE, Places, Pooled, TakenPlace, no_place};
+use crate::store::server::tasks::TaskThread;
 use crate::store::{Deadline, Phase};
-use crate::sync::{Arc, Condvar, Mutex};
+use crate::sys::{Arc, Condvar, Mutex};
 
 /// A pool of links, with a gate before it.
 pub(crate) struct Pool<L: Pooled> {
@@ -29,13 +30,15 @@ pub(crate) struct PoolPlace<'a, L: Pooled> {
 }
 
 impl<L: Pooled> Pool<L> {
-    /// Makes a pool of `size` places. `make` makes what a place has, and returns `None` if the store was dropped.
+    /// Makes a pool of `size` places. `make` makes what a place has, and returns `None` if the store was dropped. The pool's
+    /// thread does the tasks of `tasks`.
     pub(crate) fn new(
         make: impl Fn() -> Option<L> + Send + Sync + 'static,
         size: u32,
+        tasks: TaskThread,
     ) -> Arc<Self> {
         let pool = Arc::new(Self {
-            places: Places::new(make, size),
+            places: Places::new(make, size, tasks),
             waiting: Mutex::new([0; 2]),
             changed: [const { Condvar::new() }; 2],
         });
@@ -117,10 +120,10 @@ impl<L: Pooled> DerefMut for PoolPlace<'_, L> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
 
     use super::*;
-    use crate::sync::{AtomicBool, AtomicU32, Ordering, thread};
+    use crate::sys::{AtomicBool, AtomicU32, Ordering, Time};
+    use std::thread;
 
     const SOON: Duration = Duration::from_secs(20);
 
@@ -138,7 +141,7 @@ mod tests {
     }
 
     fn pool(size: u32) -> Arc<Pool<Nothing>> {
-        Pool::new(|| Some(Nothing), size)
+        Pool::new(|| Some(Nothing), size, TaskThread::default())
     }
 
     /// Many threads only ask, and one has priority: it gets the next place.
@@ -185,7 +188,7 @@ mod tests {
         let held = pool.take(&mut within(SOON, false)).expect("it is free");
         let short = Duration::from_millis(20);
         for has_priority in [false, true] {
-            let started = Instant::now();
+            let started = Time::now();
             assert!(pool.take(&mut within(short, has_priority)).is_err());
             assert!(started.elapsed() >= short);
         }
@@ -211,7 +214,7 @@ mod tests {
                 })
             });
             over.store(true, Ordering::SeqCst);
-            let begun = Instant::now();
+            let begun = Time::now();
             for wait in waits {
                 assert!(wait.join().expect("no panic"), "it has a link");
             }

@@ -8,7 +8,7 @@ use crate::script::ScriptSettings;
 use crate::store::NodeReport;
 use crate::store::server::data_loss_signs::DataLossSigns;
 use crate::store::transport::resolve::Resolver;
-use crate::sync::{Arc, AtomicBool};
+use crate::sys::{Arc, AtomicBool};
 
 /// The way to a server. All connections of a manager share it.
 #[derive(Clone, Debug)]

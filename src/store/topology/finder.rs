@@ -18,9 +18,7 @@
 //! if the failure is not transient: another check would find the same.
 
 use std::io;
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, bounded};
 use once_cell::sync::OnceCell;
@@ -31,8 +29,8 @@ use crate::panics::survived;
 use crate::store::Deadline;
 use crate::store::server::errors::unavailable;
 use crate::store::transport::socket::Socket;
-use crate::store::transport::waker::{readable, take_wakes, wake, wakers};
-use crate::sync::{Arc, AtomicBool, AtomicU64, Condvar, Mutex, Ordering, thread};
+use crate::sys::net::{WakingEnd, WokenEnd, readable, waking_pair};
+use crate::sys::{Arc, AtomicBool, AtomicU64, Condvar, Mutex, Ordering, Time, thread};
 
 /// The pause after a panic. Repeated panics must not use a whole core.
 const PANIC_PAUSE: Duration = Duration::from_millis(50);
@@ -67,7 +65,7 @@ pub(crate) struct Finder<T> {
     /// Notified after each check.
     checked: Condvar,
     /// Wakes the thread. Empty before it runs.
-    waker: OnceCell<UnixStream>,
+    waker: OnceCell<WakingEnd>,
     /// Called after a failover.
     on_failover: OnceCell<Box<dyn Fn() + Send + Sync>>,
     /// Whether nobody uses the servers any more.
@@ -186,19 +184,17 @@ impl<T: Clone + Send + 'static> Finder<T> {
     }
 
     /// Starts the thread. Returns what wakes it.
-    fn start(self: &Arc<Self>) -> Result<UnixStream, Failure> {
+    fn start(self: &Arc<Self>) -> Result<WakingEnd, Failure> {
         let failed = |error: io::Error| {
             unavailable(format!(
                 "the thread {} cannot be started: {error}",
                 self.name
             ))
         };
-        let (waker, woken) = wakers().map_err(failed)?;
+        let (waker, woken) = waking_pair().map_err(failed)?;
         let finder = Arc::clone(self);
-        thread::Builder::new()
-            .name(self.name.into())
-            .spawn(move || FinderThread { finder, woken }.run())
-            .map_err(failed)?;
+        let run = move || FinderThread { finder, woken }.run();
+        thread::spawn(self.name, run).map_err(failed)?;
         Ok(waker)
     }
 
@@ -246,7 +242,7 @@ impl<T: Clone + Send + 'static> Finder<T> {
 
     fn wake(&self) {
         if let Some(waker) = self.waker.get() {
-            wake(waker);
+            waker.wake();
         }
     }
 
@@ -298,7 +294,7 @@ impl<T: Clone + Send + 'static> Finder<T> {
 /// The thread of a finder, as the search sees it.
 pub(crate) struct FinderThread<T> {
     pub(crate) finder: Arc<Finder<T>>,
-    woken: UnixStream,
+    woken: WokenEnd,
 }
 
 impl<T: Clone + Send + 'static> FinderThread<T> {
@@ -332,11 +328,10 @@ impl<T: Clone + Send + 'static> FinderThread<T> {
 
     /// Blocks until something can be read from one of the sockets, the thread is woken, or it is this time. Returns the
     /// places of the sockets that can be read.
-    pub(crate) fn wait(&self, sockets: &[&Socket], until: Instant) -> Vec<usize> {
-        let sockets = sockets.iter().map(|socket| socket.as_fd());
-        let is_ready = readable(sockets.chain([self.woken.as_fd()]), until);
-        take_wakes(&self.woken);
-        let places = 0..is_ready.len() - 1;
+    pub(crate) fn wait(&self, sockets: &[&Socket], until: Time) -> Vec<usize> {
+        let streams = sockets.iter().map(|socket| socket.bytes());
+        let is_ready = readable(streams, Some(&self.woken), until);
+        let places = 0..is_ready.len();
         places.filter(|place| is_ready[*place]).collect()
     }
 
@@ -351,7 +346,7 @@ impl<T: Clone + Send + 'static> FinderThread<T> {
     ) -> io::Result<Receiver<R>> {
         let (sender, result) = bounded(1);
         let finder = Arc::clone(&self.finder);
-        thread::Builder::new().spawn(move || {
+        thread::spawn("", move || {
             // If nobody receives it, it is not needed any more.
             sender.send(work()).ok();
             finder.wake();
@@ -378,7 +373,7 @@ mod tests {
     /// Returns a finder whose thread does not run.
     fn finder() -> Arc<Finder<&'static str>> {
         let finder = Finder::new("leasehold-test", "server", Box::new(Nothing));
-        let (waker, _) = UnixStream::pair().expect("a pair");
+        let (waker, _) = waking_pair().expect("a pair");
         finder.waker.set(waker).expect("it is empty");
         finder
     }

@@ -44,7 +44,7 @@ use crate::store::server::shared::{Connections, PooledConnection};
 use crate::store::topology::sentinel::{Discovery, check_role};
 use crate::store::transport::socket::TransportError;
 use crate::store::{Answer, Deadline, DedicatedConnection, NodeReport, Phase};
-use crate::sync::Arc;
+use crate::sys::Arc;
 
 mod connection;
 
@@ -253,7 +253,7 @@ impl<'a> Link<'a> {
             if let LinkConnection::Pooled(pooled) = &mut self.connection {
                 if pooled.has_left() {
                     // The wait counts from when the request was first sent.
-                    deadline.checkout = checkout.saturating_sub(deadline.now() - begun);
+                    deadline.checkout = checkout.saturating_sub(deadline.now().since(begun));
                     (self.master, self.route) = pooled.enter(deadline)?;
                 }
             }

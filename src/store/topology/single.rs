@@ -1,6 +1,5 @@
 //! One Redis server, at a fixed address or found by sentinels.
 
-use crate::clock::Time;
 use crate::config::{SentinelSet, Server, Settings};
 use crate::error::Failure;
 use crate::message::Request;
@@ -10,7 +9,7 @@ use crate::store::server::shared::Connections;
 use crate::store::topology::link::Link;
 use crate::store::topology::sentinel::Discovery;
 use crate::store::{Answer, Deadline, DedicatedConnection, Phase, PubSubEvent, Store};
-use crate::sync::Arc;
+use crate::sys::{Arc, Time};
 
 /// A node, and the store of one.
 pub(crate) struct Node {

@@ -27,18 +27,16 @@
 //! | the renewal thread of a cluster ([`crate::store::topology::cluster`]) | on a separate thread | no | no: a master that hangs delays the others only once |
 
 use std::collections::VecDeque;
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::Value;
 use smallvec::SmallVec;
 
-use crate::clock::{Clock, SystemClock, Time};
 use crate::script::Command;
 use crate::store::transport::socket::{Socket, TransportError};
-use crate::store::transport::waker::{readable, take_wakes};
 use crate::store::{Deadline, Phase};
+use crate::sys::Time;
+use crate::sys::net::{WokenEnd, readable};
 
 /// The time limit of a read on a socket that has something to read. The operating system may be wrong about that.
 const READ_WITHIN: Duration = Duration::from_millis(1);
@@ -68,21 +66,21 @@ pub(crate) trait Exchange {
     type About: Default;
 
     /// Takes in the answers that were read. Returns until when to wait for more. Returns `None` if there are enough.
-    fn take_in(&mut self) -> Option<Instant>;
+    fn take_in(&mut self) -> Option<Time>;
 
     /// Returns the connections that are asked.
     fn asked(&mut self) -> impl Iterator<Item = &mut Pipeline<Self::About>>;
 }
 
-/// Reads answers until there are enough, or the time is over. A byte at `woken` wakes this thread.
-pub(crate) fn run(exchange: &mut impl Exchange, woken: Option<&UnixStream>) {
+/// Reads answers until there are enough, or the time is over. `woken` wakes this thread.
+pub(crate) fn run(exchange: &mut impl Exchange, woken: Option<&WokenEnd>) {
     let mut is_last = false;
     while let Some(until) = exchange.take_in() {
         if is_last {
             break;
         }
         // This thread may have had no CPU time until now, so it looks once more after the time.
-        is_last = Instant::now() >= until;
+        is_last = Time::now() >= until;
         read_ready(exchange.asked(), woken, until);
     }
 }
@@ -90,19 +88,16 @@ pub(crate) fn run(exchange: &mut impl Exchange, woken: Option<&UnixStream>) {
 /// Waits until there is something to read, or until then. Reads what has come.
 pub(crate) fn read_ready<'p, T: Default + 'p>(
     pipelines: impl Iterator<Item = &'p mut Pipeline<T>>,
-    woken: Option<&UnixStream>,
-    until: Instant,
+    woken: Option<&WokenEnd>,
+    until: Time,
 ) {
     let mut pipelines: SmallVec<[_; 8]> = pipelines.collect();
-    let sockets = pipelines.iter().map(|pipeline| pipeline.socket.as_fd());
-    let ready = readable(sockets.chain(woken.map(AsFd::as_fd)), until);
+    let streams = pipelines.iter().map(|pipeline| pipeline.socket.bytes());
+    let ready = readable(streams, woken, until);
     for (pipeline, is_ready) in pipelines.iter_mut().zip(ready) {
         if is_ready {
             pipeline.read();
         }
-    }
-    if let Some(woken) = woken {
-        take_wakes(woken);
     }
 }
 
@@ -135,7 +130,7 @@ impl<T: Default> Pipeline<T> {
     /// Returns whether an answer has been missing for this time.
     pub(crate) fn is_overdue(&self, after: Duration) -> bool {
         let oldest = self.unanswered.front();
-        oldest.is_some_and(|oldest| SystemClock.now().since(oldest.sent) >= after)
+        oldest.is_some_and(|oldest| Time::now().since(oldest.sent) >= after)
     }
 
     /// Looks at the connection before it is used. Gives the late answers that have come to `drop_answer`.
@@ -155,7 +150,7 @@ impl<T: Default> Pipeline<T> {
             if self.is_idle() {
                 return self.socket.look();
             }
-            if !readable([self.socket.as_fd()], Instant::now())[0] {
+            if !readable([self.socket.bytes()], None, Time::now())[0] {
                 break;
             }
             self.read();
@@ -185,7 +180,7 @@ impl<T: Default> Pipeline<T> {
         commands: impl IntoIterator<Item = (Command, T)>,
         is_late: bool,
     ) -> Result<(), TransportError> {
-        let sent = SystemClock.now();
+        let sent = Time::now();
         let mut packed = Vec::new();
         for (command, about) in commands {
             command.pack(&mut packed);
@@ -255,7 +250,7 @@ mod tests {
     use super::*;
     use crate::message::Request;
     use crate::script::{self, ScriptSettings};
-    use crate::sync::{Arc, thread};
+    use crate::sys::Arc;
 
     const SOON: Duration = Duration::from_secs(20);
 
@@ -280,7 +275,7 @@ mod tests {
             if let Some((_, answered)) = pipeline.take().expect("it is open") {
                 return (answered.about, answered.is_late);
             }
-            read_ready(std::iter::once(&mut *pipeline), None, Instant::now() + SOON);
+            read_ready(std::iter::once(&mut *pipeline), None, Time::now() + SOON);
         }
     }
 
@@ -355,13 +350,13 @@ mod tests {
     /// An exchange over one connection.
     struct Alone {
         pipeline: Pipeline<u32>,
-        until: Instant,
+        until: Time,
     }
 
     impl Exchange for Alone {
         type About = u32;
 
-        fn take_in(&mut self) -> Option<Instant> {
+        fn take_in(&mut self) -> Option<Time> {
             let is_answered = self.pipeline.take().expect("it is open").is_some();
             (!is_answered).then_some(self.until)
         }
@@ -375,14 +370,14 @@ mod tests {
     fn a_server_that_sends_byte_by_byte_gets_no_more_time() {
         let (mut pipeline, mut server) = connection();
         pipeline.ask([(ping(), 1)]).expect("it is open");
-        let sending = thread::spawn(move || {
+        let sending = std::thread::spawn(move || {
             server.write_all(b"$8000000\r\n").expect("it is open");
             while server.write_all(b"x").is_ok() {}
         });
-        let until = Instant::now() + Duration::from_millis(50);
+        let until = Time::now() + Duration::from_millis(50);
         let mut alone = Alone { pipeline, until };
         run(&mut alone, None);
-        assert!(alone.pipeline.is_asked() && Instant::now() >= until);
+        assert!(alone.pipeline.is_asked() && Time::now() >= until);
         drop(alone);
         sending.join().expect("no panic");
     }
@@ -392,8 +387,8 @@ mod tests {
         let (mut pipeline, mut server) = connection();
         pipeline.ask([(ping(), 1)]).expect("it is open");
         server.write_all(b"+1\r\n").expect("it is open");
-        while !readable([pipeline.socket.as_fd()], Instant::now() + SOON)[0] {}
-        let until = Instant::now();
+        while !readable([pipeline.socket.bytes()], None, Time::now() + SOON)[0] {}
+        let until = Time::now();
         let mut alone = Alone { pipeline, until };
         run(&mut alone, None);
         assert!(alone.pipeline.is_idle());

@@ -7,7 +7,6 @@
 //! | `tls` | the same bytes, encrypted |
 //! | `frame` | where an answer ends |
 //! | `resolve` | the addresses of a host, within a time limit |
-//! | `waker` | waiting for several sockets, and waking a thread that does |
 
 pub(crate) mod exchange;
 pub(crate) mod frame;
@@ -15,4 +14,3 @@ pub(crate) mod resolve;
 pub(crate) mod socket;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
-pub(crate) mod waker;

@@ -24,13 +24,14 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::time::{Duration, Instant};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use once_cell::sync::OnceCell;
 
 use crate::panics::survived;
-use crate::sync::{Arc, Condvar, Mutex, thread};
+use crate::sys::net::look_up;
+use crate::sys::{Arc, Condvar, Mutex, Time, thread};
 
 /// Finds the addresses of hosts. No other mutex is taken under its mutex.
 #[derive(Debug, Default)]
@@ -54,7 +55,7 @@ struct NameLookup {
     /// Whether the lookup was too slow for a caller.
     was_slow: bool,
     /// When the name becomes idle, once it is found.
-    idle_at: Option<Instant>,
+    idle_at: Option<Time>,
 }
 
 /// A lookup, which has its result from its end on. The result is set under the mutex of [`Resolver::names`].
@@ -66,19 +67,19 @@ impl Resolver {
         self: &Arc<Self>,
         host: &str,
         port: u16,
-        deadline: Instant,
+        deadline: Time,
     ) -> io::Result<Vec<SocketAddr>> {
-        let find = |(host, port): &Name| Ok((&**host, *port).to_socket_addrs()?.collect());
-        self.resolve_by(find, dns_thread(), (host, port), deadline)
+        let find = |(host, port): &Name| look_up(host, *port);
+        self.resolve_by(find, start, (host, port), deadline)
     }
 
-    /// Does the same by a function that replaces the system's lookup. `dns_thread` is the thread on which it runs.
+    /// Does the same by a function that replaces the system's lookup. `start` starts the thread on which it runs.
     fn resolve_by(
         self: &Arc<Self>,
         find: impl FnOnce(&Name) -> io::Result<Vec<SocketAddr>> + Send + 'static,
-        dns_thread: thread::Builder,
+        start: fn(Box<dyn FnOnce() + Send>) -> io::Result<()>,
         (host, port): (&str, u16),
-        deadline: Instant,
+        deadline: Time,
     ) -> io::Result<Vec<SocketAddr>> {
         if let Ok(ip) = host.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(ip, port)]);
@@ -88,11 +89,11 @@ impl Resolver {
         if is_new {
             let (resolver, own_lookup, own_name) =
                 (Arc::clone(self), Arc::clone(&lookup), name.clone());
-            let started = dns_thread.spawn(move || {
+            let started = start(Box::new(move || {
                 let panicked = || Err(io::Error::other("the lookup of the host panicked"));
                 let result = survived(|| find(&own_name)).unwrap_or_else(panicked);
                 resolver.end(&own_name, &own_lookup, result);
-            });
+            }));
             if let Err(error) = started {
                 // The kind of this error is mostly `WouldBlock`, which says nothing about a connection.
                 let words = format!("no thread could be started to look up the host: {error}");
@@ -107,7 +108,7 @@ impl Resolver {
     fn join(&self, name: &Name) -> (Arc<Lookup>, bool) {
         let mut names = self.names.lock();
         if let Some(state) = names.get(name) {
-            if state.idle_at.is_none_or(|at| Instant::now() < at) {
+            if state.idle_at.is_none_or(|at| Time::now() < at) {
                 return (Arc::clone(&state.lookup), false);
             }
         }
@@ -131,7 +132,7 @@ impl Resolver {
                 } else {
                     FAILED_FOR
                 };
-                state.idle_at = Some(Instant::now() + found_for);
+                state.idle_at = Some(Time::now() + found_for);
             }
             _ => drop(names.remove(name)),
         }
@@ -142,7 +143,7 @@ impl Resolver {
     }
 
     /// Blocks until the lookup of a name has ended, but at most until `deadline`, and returns its result.
-    fn wait(&self, name: &Name, lookup: &Lookup, deadline: Instant) -> io::Result<Vec<SocketAddr>> {
+    fn wait(&self, name: &Name, lookup: &Lookup, deadline: Time) -> io::Result<Vec<SocketAddr>> {
         let mut names = self.names.lock();
         loop {
             match lookup.get() {
@@ -150,7 +151,7 @@ impl Resolver {
                 Some(Err(error)) => return Err(io::Error::new(error.kind(), Arc::clone(error))),
                 None => {}
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.since(Time::now());
             if left.is_zero() {
                 if let Some(state) = names.get_mut(name) {
                     state.was_slow = true;
@@ -163,8 +164,8 @@ impl Resolver {
     }
 }
 
-fn dns_thread() -> thread::Builder {
-    thread::Builder::new().name("leasehold-dns".into())
+fn start(look_up: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+    thread::spawn("leasehold-dns", look_up)
 }
 
 #[cfg(test)]
@@ -201,7 +202,7 @@ mod tests {
         limit: Duration,
         look_up: impl FnOnce(&Name) -> Found + Send + 'static,
     ) -> Found {
-        resolver.resolve_by(look_up, dns_thread(), name, Instant::now() + limit)
+        resolver.resolve_by(look_up, start, name, Time::now() + limit)
     }
 
     /// A lookup that a caller on another thread has begun. It hangs until the test ends it.
@@ -237,7 +238,7 @@ mod tests {
         let (sender, found) = channel();
         let resolver = Arc::clone(resolver);
         // A test that failed does not wait for the result.
-        thread::spawn(move || {
+        std::thread::spawn(move || {
             sender
                 .send(resolve(&resolver, NAME, PATIENCE, look_up))
                 .ok()
@@ -247,7 +248,7 @@ mod tests {
 
     /// Returns when `callers` callers have joined the lookup of [`NAME`].
     fn wait_until_joined(resolver: &Resolver, callers: usize) {
-        let begun = Instant::now();
+        let begun = Time::now();
         // The map and the thread of the lookup share it too.
         let is_joined = || {
             let names = resolver.names.lock();
@@ -256,7 +257,7 @@ mod tests {
         };
         while !is_joined() {
             assert!(begun.elapsed() < PATIENCE, "not all callers share a lookup");
-            thread::yield_now();
+            std::thread::yield_now();
         }
     }
 
@@ -269,7 +270,7 @@ mod tests {
     fn a_lookup_that_hangs_ends_at_the_callers_deadline() {
         let resolver = Arc::default();
         let (_open, never) = channel::<()>();
-        let begun = Instant::now();
+        let begun = Time::now();
         let found = resolve(&resolver, NAME, SHORT, move |_| {
             never.recv_timeout(PATIENCE).ok();
             Ok(vec![address(1)])
@@ -284,7 +285,7 @@ mod tests {
         let resolver = Arc::default();
         let hung = HungLookup::begin(&resolver);
         let address = ConnectionAddr::Tcp(NAME.0.to_owned(), NAME.1);
-        let begun = Instant::now();
+        let begun = Time::now();
         let failed = Socket::connect(&address, &resolver, Deadline::after(SHORT)).err();
         let took = begun.elapsed();
         assert!(failed.is_some_and(|fault| fault.is_timeout()));
@@ -342,8 +343,8 @@ mod tests {
         assert_eq!(third.expect("it was found"), [address(1)]);
         // The result gets old.
         for state in resolver.names.lock().values_mut() {
-            assert!(state.idle_at > Some(Instant::now()));
-            state.idle_at = Some(Instant::now());
+            assert!(state.idle_at > Some(Time::now()));
+            state.idle_at = Some(Time::now());
         }
         let fourth = resolve(&resolver, NAME, PATIENCE, |_| Ok(vec![address(4)]));
         assert_eq!(fourth.expect("it is found"), [address(4)]);
@@ -365,7 +366,7 @@ mod tests {
         let third = resolve(&resolver, NAME, SHORT, |_| panic!("it has failed"));
         assert_eq!(kind(third), Some(io::ErrorKind::NotFound));
         for state in resolver.names.lock().values_mut() {
-            state.idle_at = Some(Instant::now());
+            state.idle_at = Some(Time::now());
         }
         let fourth = resolve(&resolver, NAME, PATIENCE, |_| Ok(vec![address(4)]));
         assert_eq!(fourth.expect("it is found"), [address(4)]);
@@ -386,9 +387,10 @@ mod tests {
         hung.end(|| Ok(Vec::new()));
     }
 
-    /// Returns a thread that cannot be started, because no address space has room for its stack.
-    fn impossible_thread() -> thread::Builder {
-        dns_thread().stack_size(usize::MAX / 4 + 1)
+    /// Fails, because no address space has room for the stack.
+    fn cannot_start(look_up: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        let thread = std::thread::Builder::new().stack_size(usize::MAX / 4 + 1);
+        thread.spawn(look_up).map(drop)
     }
 
     #[test]
@@ -399,14 +401,9 @@ mod tests {
             ("::1", IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1])),
         ] {
             let no_lookup = |_: &Name| panic!("an address was looked up");
-            let deadline = Instant::now() + PATIENCE;
-            let found = Resolver::resolve_by(
-                &resolver,
-                no_lookup,
-                impossible_thread(),
-                (host, 1),
-                deadline,
-            );
+            let deadline = Time::now() + PATIENCE;
+            let found =
+                Resolver::resolve_by(&resolver, no_lookup, cannot_start, (host, 1), deadline);
             assert_eq!(found.expect("an address"), [SocketAddr::new(ip, 1)]);
         }
     }
@@ -414,9 +411,9 @@ mod tests {
     #[test]
     fn a_thread_that_cannot_be_started_is_an_error_and_leaves_no_lookup() {
         let resolver = Arc::default();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Time::now() + PATIENCE;
         let look_up = |_: &Name| Ok(vec![address(1)]);
-        let failed = Resolver::resolve_by(&resolver, look_up, impossible_thread(), NAME, deadline);
+        let failed = Resolver::resolve_by(&resolver, look_up, cannot_start, NAME, deadline);
         assert_eq!(kind(failed), Some(io::ErrorKind::Other));
         let found = resolve(&resolver, NAME, PATIENCE, |_| Ok(vec![address(2)]));
         assert_eq!(found.expect("it is found"), [address(2)]);
@@ -440,7 +437,7 @@ mod tests {
     #[test]
     fn the_systems_lookup_finds_this_machine() {
         let resolver = Arc::<Resolver>::default();
-        let found = resolver.resolve("localhost", 1, Instant::now() + PATIENCE);
+        let found = resolver.resolve("localhost", 1, Time::now() + PATIENCE);
         let found = found.expect("each system knows this name");
         let is_local = |it: &SocketAddr| it.ip().is_loopback() && it.port() == 1;
         assert!(!found.is_empty() && found.iter().all(is_local), "{found:?}");

@@ -15,14 +15,10 @@
 //! answer that nobody has asked for, and that comes after this look, cannot be told from the answer to the request.
 
 use std::io;
-use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::net::SocketAddr;
+use std::time::Duration;
 
 use redis::{ConnectionAddr, Value};
-use rustix::event::PollFlags;
-use socket2::{Domain, SockAddr, SockRef, TcpKeepalive, Type};
 
 use crate::script::Command;
 use crate::store::Deadline;
@@ -30,20 +26,16 @@ use crate::store::transport::frame::{self, Frame};
 use crate::store::transport::resolve::Resolver;
 #[cfg(feature = "tls")]
 use crate::store::transport::tls::{self, Tls};
-use crate::sync::Arc;
+use crate::sys::net::{ByteStream, PollFlags};
+use crate::sys::{Arc, Time};
 
-mod os;
+mod limit;
 
-use os::{Os, OsLimit, TOLERANCE, is_timeout};
+use limit::TimeLimit;
 
 /// The longest answer, in bytes. A page of 200 locks has about 50,000. An answer takes up to 20 times as much memory
 /// after it is read, if it consists of the smallest values.
 const LONGEST_ANSWER: usize = 8 << 20;
-/// After 20 s without a byte, the system sends a probe every 4 s. So few routers forget the connection. After nine
-/// probes without an answer, which most systems send, the connection has ended: within a minute.
-const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
-    .with_time(Duration::from_secs(20))
-    .with_interval(Duration::from_secs(4));
 /// The number of bytes that are read at a time.
 const PIECE: usize = 8 << 10;
 
@@ -65,7 +57,7 @@ pub(crate) struct Socket {
 /// The half of a socket that reads.
 pub(crate) struct Reading {
     stream: Arc<Stream>,
-    limit: OsLimit,
+    limit: TimeLimit,
     /// Room for the bytes of one read.
     piece: Box<[u8]>,
     /// The bytes that have come and were not taken yet, and how far `frame` has measured them.
@@ -80,7 +72,7 @@ pub(crate) struct Reading {
 /// The half of a socket that writes.
 pub(crate) struct Writing {
     stream: Arc<Stream>,
-    limit: OsLimit,
+    limit: TimeLimit,
     /// Room for the bytes of a request.
     packed: Vec<u8>,
     /// The bytes to write, with TLS the encrypted ones, and how many of them are written.
@@ -90,9 +82,9 @@ pub(crate) struct Writing {
 
 /// The part of a socket that its two halves share.
 pub(crate) struct Stream {
-    os: Os,
+    bytes: ByteStream,
     /// A reading of the clock from before it was connected.
-    pub(crate) opened: Instant,
+    pub(crate) opened: Time,
     #[cfg(feature = "tls")]
     tls: Option<Tls>,
 }
@@ -155,14 +147,15 @@ impl Socket {
             ConnectionAddr::Tcp(host, port) => {
                 Ok(Self::new(Stream::plain(dial_host(host, *port)?, opened)))
             }
-            ConnectionAddr::Unix(path) => {
-                Ok(Self::new(Stream::plain(dial_unix(path, until)?, opened)))
-            }
+            ConnectionAddr::Unix(path) => Ok(Self::new(Stream::plain(
+                ByteStream::connect_unix(path, until)?,
+                opened,
+            ))),
             #[cfg(feature = "tls")]
             ConnectionAddr::TcpTls { host, port, .. } => {
                 let tls = Some(tls::client(host)?);
-                let os = dial_host(host, *port)?;
-                let mut socket = Self::new(Stream { os, opened, tls });
+                let bytes = dial_host(host, *port)?;
+                let mut socket = Self::new(Stream { bytes, opened, tls });
                 socket.shake_hands(&mut deadline)?;
                 Ok(socket)
             }
@@ -175,7 +168,7 @@ impl Socket {
         Self {
             reading: Box::new(Reading {
                 stream: Arc::clone(&stream),
-                limit: OsLimit::default(),
+                limit: TimeLimit::default(),
                 piece: vec![0; PIECE].into(),
                 received: Vec::new(),
                 frame: Frame::default(),
@@ -184,7 +177,7 @@ impl Socket {
             }),
             writing: Box::new(Writing {
                 stream,
-                limit: OsLimit::default(),
+                limit: TimeLimit::default(),
                 packed: Vec::new(),
                 unsent: Vec::new(),
                 sent: 0,
@@ -218,6 +211,11 @@ impl Socket {
         self.send(command, &mut deadline)?;
         let answer = self.reading.answer(&mut deadline)?;
         self.check_read().map(|()| answer)
+    }
+
+    /// Returns the stream, to wait until it can be read.
+    pub(crate) fn bytes(&self) -> &ByteStream {
+        &self.reading.stream.bytes
     }
 
     /// Does [`Reading::look`].
@@ -361,7 +359,7 @@ impl Reading {
     fn read_piece(&mut self, deadline: &mut Deadline<'_>) -> Result<(), TransportError> {
         let read = self
             .limit
-            .read(&self.stream.os, &mut self.piece, deadline)?;
+            .read(&self.stream.bytes, &mut self.piece, deadline)?;
         self.take_piece(read)
     }
 
@@ -388,7 +386,7 @@ impl Reading {
 
     /// Reads a piece of what has come, without blocking. Returns how long it is.
     fn read_now(&mut self) -> Result<usize, TransportError> {
-        match self.stream.os.read_now(&mut self.piece)? {
+        match self.stream.bytes.read_now(&mut self.piece)? {
             Some(read) => self.take_piece(read).map(|()| read),
             None => Ok(0),
         }
@@ -419,10 +417,10 @@ impl Writing {
         self.stream.encrypt(&mut self.packed, &mut self.unsent)?;
         self.packed.clear();
         while self.sent < self.unsent.len() {
-            let (os, rest) = (&self.stream.os, &self.unsent[self.sent..]);
+            let (bytes, rest) = (&self.stream.bytes, &self.unsent[self.sent..]);
             let written = match &mut deadline {
-                Some(deadline) => self.limit.write(os, rest, deadline)?,
-                None => match os.write_now(rest)? {
+                Some(deadline) => self.limit.write(bytes, rest, deadline)?,
+                None => match bytes.write_now(rest)? {
                     Some(written) => written,
                     None => return Ok(()),
                 },
@@ -448,16 +446,10 @@ impl Writing {
     }
 }
 
-impl AsFd for Socket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.reading.stream.os.as_fd()
-    }
-}
-
 impl Stream {
-    fn plain(os: Os, opened: Instant) -> Self {
+    fn plain(bytes: ByteStream, opened: Time) -> Self {
         Self {
-            os,
+            bytes,
             opened,
             #[cfg(feature = "tls")]
             tls: None,
@@ -467,12 +459,12 @@ impl Stream {
     /// Ends the connection, so that a thread that is blocked in a read or a write returns.
     pub(crate) fn shut_down(&self) {
         // A failure means that it has ended already.
-        self.os.shut_down().ok();
+        self.bytes.shut_down().ok();
     }
 
-    /// Waits for at most `limit` until the socket is ready for one of these: see [`Os::poll`].
+    /// Waits for at most `limit` until the socket is ready for one of these: see [`ByteStream::poll`].
     pub(crate) fn poll(&self, asked: PollFlags, limit: Duration) -> PollFlags {
-        self.os.poll(asked, limit)
+        self.bytes.poll(asked, limit)
     }
 
     /// Moves the bytes of requests to the unsent ones. With TLS, encrypts them.
@@ -511,66 +503,35 @@ impl Stream {
 
 /// Connects to the first address of a host that accepts. The addresses share the time until `deadline`, so one that
 /// does not answer leaves time for the others.
-fn dial(addresses: &[SocketAddr], deadline: Instant) -> io::Result<Os> {
+fn dial(addresses: &[SocketAddr], deadline: Time) -> io::Result<ByteStream> {
     let mut untried = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
     for address in addresses {
-        let share = deadline.saturating_duration_since(Instant::now()) / untried;
+        let share = deadline.since(Time::now()) / untried;
         untried -= 1;
-        // A limit of zero would be an error.
-        match TcpStream::connect_timeout(address, share.max(TOLERANCE)) {
-            Ok(stream) => {
-                // A request is small and waits for its answer, so holding packets back would gain nothing.
-                stream.set_nodelay(true)?;
-                SockRef::from(&stream).set_tcp_keepalive(&KEEPALIVE)?;
-                return Ok(Os(stream.into()));
-            }
+        match ByteStream::connect(address, share) {
+            Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }
     }
     Err(last)
 }
 
-/// Connects to a Unix socket. If the queue of the listener is full, as that of a stopped server may be, this blocks
-/// until the deadline.
-fn dial_unix(path: &Path, deadline: Instant) -> io::Result<Os> {
-    let address = SockAddr::unix(path)?;
-    let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        // The operating system limits the time of a connect by the limit for writing.
-        socket.set_write_timeout(Some(left.max(TOLERANCE)))?;
-        match socket.connect(&address) {
-            Ok(()) => return Ok(Os(socket.into())),
-            // A signal interrupted it.
-            Err(error) if error.kind() == io::ErrorKind::Interrupted && !left.is_zero() => {}
-            Err(error) if is_timeout(&error) => return Err(io::ErrorKind::TimedOut.into()),
-            Err(error) => return Err(error),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
+    use std::net::{TcpListener, TcpStream};
 
-    use socket2::Socket as OsSocket;
+    use socket2::{Domain, Socket as OsSocket, Type};
 
     use super::*;
-
-    /// Returns a listener with a short queue.
-    fn listener(address: &SockAddr) -> OsSocket {
-        let listener = OsSocket::new(address.domain(), Type::STREAM, None).expect("a socket");
-        listener.bind(address).expect("a new address");
-        listener.listen(1).expect("it is bound");
-        listener
-    }
 
     /// Returns a listener that accepts no more connections, because its queue is full, and the connections in that
     /// queue.
     fn silent() -> (OsSocket, SocketAddr, Vec<TcpStream>) {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let listener = listener(&any.into());
+        let listener = OsSocket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        listener.bind(&any.into()).expect("a free port");
+        listener.listen(1).expect("it is bound");
         let address = listener.local_addr().expect("an address");
         let address = address.as_socket().expect("of the internet");
         let mut queued = Vec::new();
@@ -587,54 +548,13 @@ mod tests {
         let listening = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let open = listening.local_addr().expect("an address");
 
-        let begun = Instant::now();
+        let begun = Time::now();
         let failed = dial(&[silent; 10], begun + LIMIT).err().map(|e| e.kind());
         let took = begun.elapsed();
         assert_eq!(failed, Some(io::ErrorKind::TimedOut));
         assert!(took < LIMIT * 5, "not 10 times as long: {took:?}");
 
-        assert!(dial(&[silent, silent, open], Instant::now() + LIMIT).is_ok());
-        assert!(dial(&[], Instant::now() + LIMIT).is_err());
-    }
-
-    /// A peer that is gone sends nothing, and neither does a router that has forgotten the connection.
-    #[test]
-    #[cfg(target_os = "linux")]
-    fn a_dead_connection_ends_within_a_minute() {
-        use rustix::net::sockopt;
-
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = listener.local_addr().expect("an address");
-        let os = dial(&[address], Instant::now() + Duration::from_secs(20)).expect("it listens");
-        assert_eq!(sockopt::socket_keepalive(&os), Ok(true));
-        let idle = sockopt::tcp_keepidle(&os).expect("a time");
-        let between = sockopt::tcp_keepintvl(&os).expect("a time");
-        let probes = sockopt::tcp_keepcnt(&os).expect("a number");
-        assert!(idle + between * probes < Duration::from_secs(60));
-    }
-
-    #[test]
-    fn a_socket_of_this_machine_has_its_time_limit_too() {
-        const LIMIT: Duration = Duration::from_millis(300);
-        let path = std::env::temp_dir().join(format!("leasehold-{}", uuid::Uuid::new_v4()));
-        let _listener = listener(&SockAddr::unix(&path).expect("a short path"));
-        let mut queued = Vec::new();
-        let failed = loop {
-            match dial_unix(&path, Instant::now() + LIMIT) {
-                Ok(os) => queued.push(os),
-                Err(error) => break error.kind(),
-            }
-        };
-        std::fs::remove_file(&path).ok();
-        assert!(!queued.is_empty(), "nobody was let in");
-        // Some systems refuse the connection at once, and do not wait.
-        let kinds = [io::ErrorKind::TimedOut, io::ErrorKind::ConnectionRefused];
-        assert!(kinds.contains(&failed), "{failed:?}");
-        assert_eq!(
-            dial_unix(&path, Instant::now() + LIMIT)
-                .err()
-                .map(|e| e.kind()),
-            Some(io::ErrorKind::NotFound)
-        );
+        assert!(dial(&[silent, silent, open], Time::now() + LIMIT).is_ok());
+        assert!(dial(&[], Time::now() + LIMIT).is_err());
     }
 }

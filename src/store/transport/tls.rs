@@ -10,7 +10,7 @@ use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, ClientConfig, ClientConnection, RootCertStore};
 
-use crate::sync::{Arc, Mutex};
+use crate::sys::{Arc, Mutex};
 
 /// The state of a TLS connection.
 pub(crate) struct Tls(Mutex<TlsState>);

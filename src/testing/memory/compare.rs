@@ -29,11 +29,10 @@ use crate::message::{
     Request, Verb,
 };
 use crate::name::{LockKey, Target};
-use crate::random::SystemRng;
 use crate::script::quorum::{self, LockId, NodeGiveBack};
 use crate::script::{self, ScriptSettings};
 use crate::store::transport::frame::{self, Frame};
-use crate::sync::{Arc, thread};
+use crate::sys::{Arc, Machine, thread};
 
 /// How far two times in ms may be apart. Two in µs may be a thousand times as far apart.
 const SLACK: i128 = 500;
@@ -300,7 +299,7 @@ fn choice(numbers: [u8; 6], prefix: &str) -> Choice {
                 1 => Some("".into()),
                 _ => Some(format!("{prefix}{}", owner % 4).into()),
             },
-            nonce: (channel % 4 == 3).then(|| Nonce::new(&SystemRng::new())),
+            nonce: (channel % 4 == 3).then(|| Nonce::new(&Machine::default())),
         },
         give_back: (fences % 2 == 0).then_some(GiveBack { used: 5, last: 9 }),
     }
@@ -695,10 +694,10 @@ fn compare(both: &mut Both, steps: &[Step], prefix: &str) -> Result<(), TestCase
             Some(each) => (ordered(real, each), ordered(memory, each)),
             None => (real, memory),
         };
-        let shown = shown(request);
         prop_assert!(
             are_alike(&real, &memory),
-            "{shown}\nreal:   {real:?}\nmemory: {memory:?}"
+            "{}\nreal:   {real:?}\nmemory: {memory:?}",
+            shown(request)
         );
         Ok(real)
     };

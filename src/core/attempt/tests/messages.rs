@@ -4,8 +4,7 @@ use super::*;
 use crate::core::lease::valid_until;
 use crate::core::timer_queue::at_risk_below;
 use crate::message::GrantMessage;
-use crate::random::Rng;
-use crate::sync::Mutex;
+use crate::sys::{Machine, Mutex, Rng};
 
 const FENCE: u64 = 9;
 
@@ -157,7 +156,7 @@ fn a_message_is_not_used_by_the_next_thread() {
 #[test]
 fn a_message_ends_what_the_last_request_allowed() {
     let other = GrantMessage {
-        nonce: Nonce::new(&SystemRng::new()),
+        nonce: Nonce::new(&Machine::default()),
         fence: FENCE,
     };
     for first in [None, Some(other)] {
@@ -229,7 +228,7 @@ fn a_grant_that_a_failover_may_have_lost_is_not_used() {
 
 /// A source of random numbers that keeps the bits that it has returned.
 struct Recorded {
-    rng: SystemRng,
+    rng: Machine,
     bits: Mutex<Vec<u64>>,
 }
 
@@ -254,7 +253,7 @@ impl Rng for Recorded {
 fn each_request_that_queues_draws_a_nonce_of_its_own() {
     let mut scene = scene();
     let recorded = Arc::new(Recorded {
-        rng: SystemRng::new(),
+        rng: Machine::default(),
         bits: Mutex::default(),
     });
     scene.rng = Arc::clone(&recorded) as Arc<dyn Rng>;

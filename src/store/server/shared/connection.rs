@@ -1,13 +1,13 @@
 //! An open connection of the pool, and the place that holds it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::Value;
 
 use super::combiner::{Combiner, Failures};
 use crate::store::server::places::Pooled;
 use crate::store::transport::socket::{Reading, Socket, Stream, TransportError, Writing};
-use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, Thread};
+use crate::sys::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, Time, thread::Thread};
 
 /// After this time without an answer, other threads prefer other connections.
 const SLOW: Duration = Duration::from_millis(50);
@@ -50,7 +50,7 @@ pub(super) struct SharedState {
 impl Pooled for ConnectionPlace {
     fn close_if_idle(&mut self, idle: Duration) {
         self.connection
-            .take_if(|connection| connection.unused_for(Instant::now()) >= idle);
+            .take_if(|connection| connection.unused_for(Time::now()) >= idle);
     }
 }
 
@@ -75,7 +75,7 @@ impl PoolConnection {
     }
 
     /// Returns whether a thread may enter that wants this master: the connection must have been opened after one was last found closed.
-    pub(super) fn is_open_to(&self, master: u64, last_closed: Option<Instant>) -> bool {
+    pub(super) fn is_open_to(&self, master: u64, last_closed: Option<Time>) -> bool {
         self.master == master
             && last_closed.is_none_or(|closed| self.stream.opened > closed)
             && !self.is_retired.load(Ordering::Relaxed)
@@ -88,17 +88,17 @@ impl PoolConnection {
         !flags.iter().any(|flag| flag.load(Ordering::Relaxed))
     }
 
-    pub(super) fn is_slow(&self, now: Instant) -> bool {
+    pub(super) fn is_slow(&self, now: Time) -> bool {
         self.is_awaited.load(Ordering::Relaxed) && self.unused_for(now) > SLOW
     }
 
-    fn unused_for(&self, now: Instant) -> Duration {
+    fn unused_for(&self, now: Time) -> Duration {
         let used = Duration::from_millis(self.used_ms.load(Ordering::Relaxed));
-        now.saturating_duration_since(self.stream.opened + used)
+        now.since(self.stream.opened + used)
     }
 
-    pub(super) fn note_use(&self, now: Instant) {
-        let since = now.saturating_duration_since(self.stream.opened);
+    pub(super) fn note_use(&self, now: Time) {
+        let since = now.since(self.stream.opened);
         let since = since.as_millis() as u64;
         self.used_ms.store(since, Ordering::Relaxed);
     }

@@ -1,6 +1,6 @@
 //! The gate: how a thread enters a connection, waits for one, and leaves it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::connection::{ConnectionPlace, PoolConnection};
 use super::terms::CallTerms;
@@ -8,9 +8,10 @@ use crate::error::Failure;
 use crate::message::Request;
 use crate::store::server::places::{IDLE, Places, TakenPlace, no_place};
 use crate::store::server::route::Route;
+use crate::store::server::tasks::TaskThread;
 use crate::store::transport::socket::Socket;
 use crate::store::{Deadline, Phase};
-use crate::sync::{Arc, Condvar, Mutex, MutexGuard, Ordering};
+use crate::sys::{Arc, Condvar, Mutex, MutexGuard, Ordering, Time};
 
 /// With fewer threads in calls than this, each has a connection. Two threads on one would have to pass the reader's role
 /// at each answer, which costs more than a write for each.
@@ -43,7 +44,7 @@ pub(super) struct Gate {
     /// The master to which the last call went, and its way.
     pub(super) master: (u64, Arc<Route>),
     /// When a connection was last found closed by the other side. All that were opened before may be closed too.
-    pub(super) last_closed: Option<Instant>,
+    pub(super) last_closed: Option<Time>,
 }
 
 /// The room that a thread finds.
@@ -76,7 +77,11 @@ impl Connections {
         master: (u64, Arc<Route>),
         size: u32,
     ) -> Arc<Self> {
-        let places = Places::new(|| Some(ConnectionPlace::default()), size);
+        let places = Places::new(
+            || Some(ConnectionPlace::default()),
+            size,
+            TaskThread::default(),
+        );
         let connections = Arc::new(Self {
             places,
             is_confirmed: master.1.replicas > 0,
@@ -104,14 +109,14 @@ impl Connections {
 
     /// Notes that a connection was found closed by the other side.
     pub(super) fn note_closed(&self) {
-        self.gate.lock().last_closed = Some(Instant::now());
+        self.gate.lock().last_closed = Some(Time::now());
     }
 
     /// Wakes a thread that waits, if it may enter a connection.
     pub(super) fn notify(&self, gate: &MutexGuard<'_, Gate>) {
         for (queue, waiting) in gate.waiting.iter().enumerate() {
             let (has_priority, is_alone) = (queue < 2, queue % 2 == 0);
-            if *waiting > 0 && gate.room(has_priority, is_alone, Instant::now()).is_some() {
+            if *waiting > 0 && gate.room(has_priority, is_alone, Time::now()).is_some() {
                 self.changed[queue].notify_one();
                 return;
             }
@@ -121,7 +126,7 @@ impl Connections {
 
 impl Gate {
     /// Finds room for a thread: the table at the top of [`super`].
-    fn room(&self, has_priority: bool, is_alone: bool, now: Instant) -> Option<Room> {
+    fn room(&self, has_priority: bool, is_alone: bool, now: Time) -> Option<Room> {
         let has_place = self.taken < self.size;
         if !has_priority && self.waiting[0] + self.waiting[1] > 0 {
             return None;
@@ -220,7 +225,7 @@ impl<'a> PooledConnection<'a> {
     }
 
     /// Enters a connection, or takes a place for one. Returns false if there is no room.
-    fn try_enter(&mut self, gate: &mut MutexGuard<'_, Gate>, now: Instant) -> bool {
+    fn try_enter(&mut self, gate: &mut MutexGuard<'_, Gate>, now: Time) -> bool {
         let may_share = self.terms.key.is_some();
         match gate.room(self.terms.has_priority, !may_share, now) {
             None => return false,

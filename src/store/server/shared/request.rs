@@ -1,10 +1,9 @@
 //! A request of a thread on a connection: the table of the thread's work stands at the top of [`super`].
 
 use std::mem;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::Value;
-use rustix::event::PollFlags;
 
 use super::combiner::{CallerStep, RequestNumber};
 use super::connection::{PoolConnection, SharedState};
@@ -12,7 +11,11 @@ use super::connections::{Connections, PooledConnection};
 use crate::script::Command;
 use crate::store::transport::socket::{Reading, TransportError, Writing};
 use crate::store::{Deadline, LOOK_EVERY};
-use crate::sync::{MutexGuard, Ordering, Thread, thread};
+use crate::sys::net::PollFlags;
+use crate::sys::{
+    MutexGuard, Ordering, Time,
+    thread::{self, Thread},
+};
 
 /// A thread that waits for others looks at the socket itself after this time, for each [`FEW_CALLERS`] threads on the
 /// connection. Each further pause is twice as long, up to [`LOOK_EVERY`].
@@ -256,7 +259,7 @@ impl<'a> SharedRequest<'a> {
                     (state.combiner).received(reader, answers, has_more, &mut self.wake)
                 });
                 if has_answers && state.combiner.load() > 0 {
-                    self.connection.note_use(Instant::now());
+                    self.connection.note_use(Time::now());
                 }
                 state.reading = Some(reading);
                 if fits {
@@ -310,7 +313,7 @@ impl<'a> SharedRequest<'a> {
         let left = self.deadline.left();
         let limit = left.min(self.pause);
         if !limit.is_zero() {
-            thread::park_timeout(limit);
+            thread::park_for(limit);
         }
         if begun.elapsed() < limit {
             return false;

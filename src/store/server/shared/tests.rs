@@ -1,16 +1,15 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::sys::net::PollFlags;
 use redis::Value;
-use rustix::event::PollFlags;
 
 use super::connections::MOST_IN_FLIGHT;
 use super::request::{SharedRequest, Work};
 use super::terms::CallTerms;
 use super::*;
-use crate::clock::Time;
 use crate::config::{Server, Settings};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{RateRequest, Reply, Request};
@@ -22,7 +21,8 @@ use crate::store::topology::link::Link;
 use crate::store::transport::frame::Frame;
 use crate::store::transport::socket::Socket;
 use crate::store::{Answer, Deadline};
-use crate::sync::{Arc, AtomicBool, AtomicU32, Ordering, thread};
+use crate::sys::{Arc, AtomicBool, AtomicU32, Ordering, Time};
+use std::thread;
 
 const SOON: Duration = Duration::from_secs(20);
 /// A short limit of a call.
@@ -440,12 +440,12 @@ fn a_call_that_sends_again_waits_no_longer_for_a_connection_than_before() {
                 if !is_ended {
                     // It was sent half of `SOON` ago, and no time is left for another connection.
                     deadline.checkout = SOON / 2;
-                    deadline.now = Instant::now().checked_sub(SOON / 2);
+                    deadline.now = Some(Time::now() - SOON / 2);
                 }
                 peer.call_within(1, deadline, || {})
             });
             line.requests(1);
-            let begun = Instant::now();
+            let begun = Time::now();
             drop(line);
             if is_ended {
                 while peer.waiting() == 0 {
@@ -637,7 +637,7 @@ fn a_writer_without_time_leaves_its_role_to_another_caller() {
         let mut line = peer.accept();
         // Alone on the connection, it blocks until its time is over.
         let mut entered = (!has_taken).then(|| peer.share_for(2));
-        let over = Instant::now();
+        let over = Time::now();
         let (mut writer, work) = begin(&first, 1);
         assert!(matches!(work, Work::Write));
         let second = entered.take().unwrap_or_else(|| peer.share_for(2));
@@ -745,7 +745,7 @@ fn a_caller_takes_an_answer_that_has_come_by_its_deadline() {
     assert_eq!(line.requests(2), [1, 2]);
     line.answer(&[1, 2]);
     reader.await_socket(PollFlags::IN);
-    late.deadline = Deadline::at(Instant::now());
+    late.deadline = Deadline::at(Time::now());
     late.park();
     assert!(matches!(step(&mut late), Work::Read));
     late.read();
@@ -878,7 +878,7 @@ fn a_wait_ends_at_its_time_limit_or_when_its_call_is_over() {
     let peer = Peer::new(1);
     let held = peer.enter(ALONE, SOON).expect("it is free");
     for terms in [ORDINARY, ALONE] {
-        let begun = Instant::now();
+        let begun = Time::now();
         assert!(peer.enter(terms, SHORT).is_err());
         assert!(begun.elapsed() >= SHORT);
     }
@@ -891,7 +891,7 @@ fn a_wait_ends_at_its_time_limit_or_when_its_call_is_over() {
     thread::scope(|scope| {
         let waits = [ORDINARY, ALONE].map(|terms| scope.spawn(move || enter(terms)));
         over.store(true, Ordering::SeqCst);
-        let begun = Instant::now();
+        let begun = Time::now();
         for wait in waits {
             assert!(wait.join().expect("no panic"), "it has a connection");
         }

@@ -31,7 +31,7 @@ use crate::message::{NotReleased, PlainRelease, Renewal, Renewed, Reply, Request
 use crate::name::LockKey;
 use crate::script::{self, Command};
 use crate::store::{Answer, Deadline, DedicatedConnection, NodeReport};
-use crate::sync::Arc;
+use crate::sys::Arc;
 
 /// How often the names of a slot are sent in one request.
 const ROUNDS: u32 = 4;

@@ -13,7 +13,7 @@ use crate::store::topology::cluster::master::Master;
 use crate::store::topology::cluster::state::ClusterState;
 use crate::store::topology::link::Link;
 use crate::store::{Answer, Deadline};
-use crate::sync::{Arc, thread};
+use crate::sys::{Arc, thread};
 
 /// The first pause before a request is sent again. Each further pause is twice as long, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);

@@ -13,23 +13,21 @@
 //! The table at the top of [`crate::store::transport::exchange`] shows what happens on an open one. Nothing is written while an answer
 //! is missing.
 
-use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, TryRecvError, bounded};
 use redis::Value;
 
 use super::master::Master;
 use super::state::ClusterState;
-use crate::clock::{Clock, SystemClock};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::script::Command;
 use crate::store::server::errors::unavailable;
 use crate::store::server::login::connect_for_renewals;
 use crate::store::transport::exchange::Pipeline;
 use crate::store::transport::socket::{Socket, TransportError};
-use crate::store::transport::waker::wake;
-use crate::sync::{Arc, thread};
+use crate::sys::net::WakingEnd;
+use crate::sys::{Arc, Time, thread};
 
 /// The shortest grace of a master, and the time limit of a write.
 pub(super) const SHORTEST_GRACE: Duration = Duration::from_millis(200);
@@ -60,12 +58,12 @@ pub(super) struct MasterConnection {
     pub(super) is_reused: bool,
     /// Why it was closed last, until it is open.
     pub(super) failure: Option<Failure>,
-    waker: Arc<UnixStream>,
+    waker: Arc<WakingEnd>,
 }
 
 pub(super) enum ConnectionState {
     /// It may be opened at this time.
-    Closed(Instant),
+    Closed(Time),
     /// Receives the connection, and the time that the last step of opening it took.
     Opening(Receiver<Result<(Socket, Duration), Failure>>),
     Open(Box<Pipeline<SentPart>>),
@@ -96,10 +94,10 @@ pub(super) struct PartAnswers<'a> {
 
 impl MasterConnection {
     /// Makes a connection that is closed. `waker` wakes its thread when the connection was opened.
-    pub(super) fn new(master: &Arc<Master>, waker: &Arc<UnixStream>) -> Self {
+    pub(super) fn new(master: &Arc<Master>, waker: &Arc<WakingEnd>) -> Self {
         Self {
             master: Arc::clone(master),
-            state: ConnectionState::Closed(Instant::now()),
+            state: ConnectionState::Closed(Time::now()),
             pause: FIRST_PAUSE,
             took: Duration::ZERO,
             parts: Vec::new(),
@@ -111,19 +109,19 @@ impl MasterConnection {
 
     /// closed: begins to open the connection if its pause is over.
     pub(super) fn open_if_due(&mut self) {
-        if !matches!(self.state, ConnectionState::Closed(due) if due <= Instant::now()) {
+        if !matches!(self.state, ConnectionState::Closed(due) if due <= Time::now()) {
             return;
         }
         let (sender, opened) = bounded(1);
         let (route, waker) = (self.master.route.clone(), Arc::clone(&self.waker));
-        let started = thread::Builder::new().spawn(move || {
+        let started = thread::spawn("", move || {
             // If nobody receives it, the connection is not needed any more.
             sender.send(connect_for_renewals(&route)).ok();
-            wake(&waker);
+            waker.wake();
         });
         self.state = match started {
-            Ok(_) => ConnectionState::Opening(opened),
-            Err(_) => ConnectionState::Closed(Instant::now() + LONGEST_PAUSE),
+            Ok(()) => ConnectionState::Opening(opened),
+            Err(_) => ConnectionState::Closed(Time::now() + LONGEST_PAUSE),
         };
     }
 
@@ -152,7 +150,7 @@ impl MasterConnection {
 
     fn close(&mut self, failure: Failure) {
         self.failure = Some(failure);
-        self.state = ConnectionState::Closed(Instant::now() + self.pause);
+        self.state = ConnectionState::Closed(Time::now() + self.pause);
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
     }
 
@@ -174,7 +172,7 @@ impl MasterConnection {
         };
         let mut waited = None;
         let looked = pipeline.look(self.master.route.io_timeout, |_, late| {
-            waited = Some(SystemClock.now().since(late.sent));
+            waited = Some(Time::now().since(late.sent));
         });
         match looked {
             // An answer is overdue, so the master may hang.
@@ -285,7 +283,7 @@ impl MasterConnection {
             return self.broken(fault, answers);
         }
         if let (Some(sent), false) = (sent, pipeline.is_asked()) {
-            let took = SystemClock.now().since(sent);
+            let took = Time::now().since(sent);
             self.took = if took >= self.took {
                 took
             } else {
@@ -324,7 +322,7 @@ impl MasterConnection {
     /// Opens another connection at once.
     fn reopen(&mut self) {
         self.is_reused = false;
-        self.state = ConnectionState::Closed(Instant::now());
+        self.state = ConnectionState::Closed(Time::now());
         self.open_if_due();
     }
 

@@ -9,10 +9,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::Value;
 
@@ -25,8 +22,9 @@ use crate::error::{Failure, FailureKind, Outcome};
 use crate::script::Command;
 use crate::store::server::errors::unavailable;
 use crate::store::transport::exchange::{self, Exchange, Pipeline};
-use crate::store::transport::waker::{readable, take_wakes, wakers};
-use crate::sync::{Arc, Ordering};
+use crate::sys::hash::HashMap;
+use crate::sys::net::{WakingEnd, WokenEnd, readable, waking_pair};
+use crate::sys::{Arc, Ordering, Time};
 
 /// The answer to each part, and whether one was sent twice.
 pub(super) struct Exchanged {
@@ -37,23 +35,23 @@ pub(super) struct Exchanged {
 pub(super) struct MasterConnections {
     by_address: HashMap<Address, MasterConnection>,
     /// Wakes this thread when a connection was opened.
-    waker: Arc<UnixStream>,
-    woken: UnixStream,
+    waker: Arc<WakingEnd>,
+    woken: WokenEnd,
 }
 
 /// An exchange whose parts were given to the connections.
 struct MasterExchange<'a, 'p> {
     connections: &'a mut HashMap<Address, MasterConnection>,
     answers: PartAnswers<'p>,
-    begun: Instant,
+    begun: Time,
 }
 
 impl MasterConnections {
     pub(super) fn new() -> Result<Self, Failure> {
         let failed = |error| unavailable(format!("no pair of sockets: {error}"));
-        let (waker, woken) = wakers().map_err(failed)?;
+        let (waker, woken) = waking_pair().map_err(failed)?;
         Ok(Self {
-            by_address: HashMap::new(),
+            by_address: HashMap::default(),
             waker: Arc::new(waker),
             woken,
         })
@@ -61,7 +59,7 @@ impl MasterConnections {
 
     /// Connects to each of these masters. Waits for at most `limit`, and once one connection is open, only for a grace.
     pub(super) fn open(&mut self, masters: &[Arc<Master>], limit: Duration) {
-        let mut until = Instant::now() + limit;
+        let mut until = Time::now() + limit;
         for master in masters {
             self.to(master).open_if_due();
         }
@@ -72,15 +70,14 @@ impl MasterConnections {
                 is_opening |= matches!(connection.state, ConnectionState::Opening(_));
                 is_open |= matches!(connection.state, ConnectionState::Open(_));
             }
-            let now = Instant::now();
+            let now = Time::now();
             if is_open {
                 until = until.min(now + SHORTEST_GRACE);
             }
             if !is_opening || now >= until {
                 return;
             }
-            readable([self.woken.as_fd()], until);
-            take_wakes(&self.woken);
+            readable([], Some(&self.woken), until);
         }
     }
 
@@ -123,7 +120,7 @@ impl MasterConnections {
         limit: Duration,
         is_gain: bool,
     ) -> Exchanged {
-        let begun = Instant::now();
+        let begun = Time::now();
         self.by_address
             .retain(|_, connection| !connection.master.is_retired.load(Ordering::Acquire));
         let mut answers = PartAnswers {
@@ -178,7 +175,7 @@ impl MasterConnections {
 impl Exchange for MasterExchange<'_, '_> {
     type About = SentPart;
 
-    fn take_in(&mut self) -> Option<Instant> {
+    fn take_in(&mut self) -> Option<Time> {
         for connection in self.connections.values_mut() {
             if connection.take_opened() {
                 connection.begin(&mut self.answers);

@@ -20,14 +20,14 @@
 //! A redirection is not a table: the owner itself says that it has the slot no more. So it moves that slot at once, and the
 //! next table confirms or corrects it.
 
-use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::Value;
 
 use crate::name::SLOTS;
 use crate::store::topology::cluster::master::{Address, Master};
-use crate::sync::Arc;
+use crate::sys::hash::HashMap;
+use crate::sys::{Arc, Time};
 
 /// The host of a node whose address another node does not know.
 pub(super) const UNKNOWN_HOST: &str = "?";
@@ -71,7 +71,7 @@ struct KnownMaster {
     epoch: u64,
     master: Arc<Master>,
     /// When a redirection has named it first.
-    named_at: Option<Instant>,
+    named_at: Option<Time>,
 }
 
 /// How long a master without slots is kept after a redirection has named it.
@@ -250,7 +250,7 @@ impl SlotMap {
                 id: String::new(),
                 epoch: 0,
                 master: Arc::clone(master),
-                named_at: Some(Instant::now()),
+                named_at: Some(Time::now()),
             });
         }
         next

@@ -6,7 +6,7 @@ use crate::error::{Failure, FailureKind, Outcome};
 use crate::logging;
 use crate::store::server::route::Route;
 use crate::store::server::shared::Connections;
-use crate::sync::{Arc, AtomicBool, Ordering};
+use crate::sys::{Arc, AtomicBool, Ordering};
 
 /// Where a node listens, in the words of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -60,13 +60,12 @@ mod routes;
 mod search;
 mod state;
 
-use crate::clock::Time;
 use crate::config::{ClusterNodes, Settings};
 use crate::error::Failure;
 use crate::message::Request;
 use crate::store::topology::finder::Finder;
 use crate::store::{Answer, Deadline, DedicatedConnection, PubSubEvent, Store};
-use crate::sync::{Arc, AtomicU32};
+use crate::sys::{Arc, AtomicU32, Time};
 
 use batch::ClusterConnection;
 use routes::ClusterRoutes;

@@ -11,18 +11,18 @@
 //! another order, all are scanned again. The caller drops the locks that come again.
 
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
-
-use crossbeam_channel::unbounded;
 
 use crate::error::Failure;
 use crate::message::{Cursor, Reply, Request, Seen};
 use crate::name::LockKey;
+use crate::panics::survived;
 use crate::store::server::errors::unavailable;
 use crate::store::topology::cluster::master::Master;
 use crate::store::topology::cluster::state::ClusterState;
 use crate::store::{Answer, Deadline};
-use crate::sync::{Arc, thread};
+use crate::sys::hash::{DefaultHasher, Hash, Hasher};
+use crate::sys::queue::BlockingQueue;
+use crate::sys::{Arc, thread};
 
 impl ClusterState {
     /// Asks each master on a short-lived thread, because it may hang. Returns the first reply, or a failure.
@@ -31,24 +31,29 @@ impl ClusterState {
         let mut own = Deadline::after(deadline.left());
         own.checkout = deadline.checkout;
         let mut last = unavailable("the cluster has no master");
-        let (sender, answers) = unbounded();
+        let answers = Arc::new(BlockingQueue::new(masters.len()));
+        let mut asked = 0;
         for master in masters {
-            let (state, sender) = (Arc::clone(self), sender.clone());
-            let started = thread::Builder::new().spawn(move || {
-                let pong = state.on_link(&master, &Request::Ping, own, |link, deadline| {
-                    link.call(&Request::Ping, deadline)
-                });
-                // If nobody receives it, another master has answered.
-                sender.send(pong).ok();
+            let (state, of_thread) = (Arc::clone(self), Arc::clone(&answers));
+            let started = thread::spawn("", move || {
+                let ask = || {
+                    state.on_link(&master, &Request::Ping, own, |link, deadline| {
+                        link.call(&Request::Ping, deadline)
+                    })
+                };
+                let panicked = || Err(unavailable("asking a master panicked"));
+                of_thread.push(survived(ask).unwrap_or_else(panicked));
             });
-            if let Err(error) = started {
-                last = unavailable(format!(
-                    "no thread could be started to ask a master: {error}"
-                ));
+            match started {
+                Ok(()) => asked += 1,
+                Err(error) => {
+                    last = unavailable(format!(
+                        "no thread could be started to ask a master: {error}"
+                    ));
+                }
             }
         }
-        drop(sender);
-        for pong in answers {
+        for pong in (0..asked).map_while(|_| answers.pop()) {
             match pong {
                 Ok(pong) => return Ok(pong),
                 // A wrong password tells more than a master that hangs.

@@ -3,7 +3,7 @@
 use crate::config::{ClusterNodes, Server, Settings};
 use crate::store::server::route::{Route, route};
 use crate::store::topology::cluster::master::{Address, Master};
-use crate::sync::Arc;
+use crate::sys::Arc;
 
 /// The parts of a way to a node.
 pub(super) struct ClusterRoutes {

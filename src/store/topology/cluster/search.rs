@@ -16,9 +16,9 @@
 //! Each node is asked on a short-lived thread, because it may hang. The nodes are all that the last table has named, and
 //! those that the user has named.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::mem;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_channel::TryRecvError;
 use redis::ConnectionAddr;
@@ -34,7 +34,8 @@ use crate::store::topology::cluster::map::{SlotMap, SlotTable};
 use crate::store::topology::cluster::master::Address;
 use crate::store::topology::cluster::routes::ClusterRoutes;
 use crate::store::topology::finder::{Finder, FinderThread, Search};
-use crate::sync::{Arc, Ordering};
+use crate::sys::hash::HashSet;
+use crate::sys::{Arc, Ordering, Time};
 
 /// How often the map is read without a reason.
 const CHECK_EVERY: Duration = Duration::from_secs(3);
@@ -65,7 +66,7 @@ impl Search<Arc<SlotMap>> for ClusterSearch {
     }
 
     fn pause(&mut self, thread: &FinderThread<Arc<SlotMap>>) {
-        let ended = Instant::now();
+        let ended = Time::now();
         let pause = if is_suspicious(&thread.finder) {
             RETRY
         } else {
@@ -74,7 +75,7 @@ impl Search<Arc<SlotMap>> for ClusterSearch {
         while !thread.is_over() {
             let is_due = thread.finder.is_check_due();
             let until = ended + if is_due { BETWEEN } else { pause };
-            if Instant::now() >= until {
+            if Time::now() >= until {
                 return;
             }
             thread.wait(&[], until);
@@ -87,7 +88,7 @@ impl ClusterSearch {
         Self {
             routes,
             asked: 0,
-            strangers: HashSet::new(),
+            strangers: HashSet::default(),
         }
     }
 
@@ -98,12 +99,12 @@ impl ClusterSearch {
         let mut asked = Vec::new();
         let (mut failures, mut tables) = (Vec::new(), Vec::new());
         // When the next node is asked. After the last one: when the check ends.
-        let mut next_at = Instant::now();
+        let mut next_at = Time::now();
         while !(unasked.is_empty() && asked.is_empty()) {
             if thread.is_over() {
                 return Ok(Vec::new());
             }
-            let now = Instant::now();
+            let now = Time::now();
             let is_late = now >= next_at;
             if is_late || asked.is_empty() || map.is_none() {
                 match unasked.pop_front() {
@@ -141,7 +142,7 @@ impl ClusterSearch {
                     (Ok(Ok(table)), Some(_)) => return Ok(vec![(node, table)]),
                     (Ok(Ok(table)), None) => {
                         tables.push((node, table));
-                        next_at = next_at.min(Instant::now() + PATIENCE);
+                        next_at = next_at.min(Time::now() + PATIENCE);
                     }
                 }
             }

@@ -9,7 +9,7 @@ use crate::store::topology::cluster::master::{Address, Master};
 use crate::store::topology::cluster::routes::ClusterRoutes;
 use crate::store::topology::finder::Finder;
 use crate::store::{Deadline, NodeReport, Phase, PubSubEvent};
-use crate::sync::{Arc, AtomicU32, Ordering};
+use crate::sys::{Arc, AtomicU32, Ordering};
 
 /// The state that all connections of a cluster share.
 pub(super) struct ClusterState {

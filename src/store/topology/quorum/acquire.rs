@@ -15,9 +15,8 @@
 //! connection of a request without an answer was closed, the node may still execute that request, also after an answer
 //! to a repeat. Then the withdrawal is not final.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::clock::{Clock, SystemClock, Time, clock_us};
 use crate::core::lease::valid_until;
 use crate::core::quorum::{Chosen, Reserved, ReservedByName, Verdict, Vote, choose, verdict};
 use crate::error::{Failure, Outcome};
@@ -29,7 +28,7 @@ use crate::store::topology::quorum::release::{OwnerRelease, ToNode};
 use crate::store::topology::quorum::round::{Enough, QuorumCall, Recipients};
 use crate::store::topology::quorum::state::QuorumState;
 use crate::store::topology::quorum::votes::{AT_ONCE, NodeVote, NodeVotes};
-use crate::sync::{Arc, thread};
+use crate::sys::{Arc, Time, thread, wall_us};
 
 /// How often an owner that keeps its votes after a split asks the other nodes again.
 const ASKS_ON: u32 = 4;
@@ -59,19 +58,17 @@ impl QuorumCall<'_> {
         former: Option<&OwnerRelease<'_>>,
     ) -> Result<Reply, Failure> {
         self.check_once()?;
-        let (sent, state) = (SystemClock.now(), self.state);
+        let (sent, state) = (Time::now(), self.state);
         let mut ballot = Ballot::new(state, lock, ask);
         let was_writer =
             lock.kind == LockKind::Read && former.is_some_and(|former| former.units() != ask.units);
         let request =
-            node_request::acquire(lock, ask, was_writer, clock_us(), &state.script_settings);
+            node_request::acquire(lock, ask, was_writer, wall_us(), &state.script_settings);
         ballot.ask(self, &request, former);
         let mut result = verdict(&ballot.votes);
         let mut pause = ASKS_ON_AFTER;
         for _ in 0..ASKS_ON {
-            if result != Verdict::Split
-                || !ballot.has_first()
-                || Instant::now() + pause >= self.until
+            if result != Verdict::Split || !ballot.has_first() || Time::now() + pause >= self.until
             {
                 break;
             }
@@ -104,7 +101,7 @@ impl QuorumCall<'_> {
                 ballot.withdraw(self, true);
                 let failure = state.no_quorum(granted, ballot.failures);
                 // Until then the nodes had less than `node_timeout`.
-                let timed_out = failure.is_transient() && Instant::now() >= self.until;
+                let timed_out = failure.is_transient() && Time::now() >= self.until;
                 Err(Failure {
                     timed_out,
                     ..failure
@@ -335,7 +332,7 @@ impl<'a> Ballot<'a> {
     /// Withdraws the owner from each node that granted it, or may do so. `everywhere`: also from the queues. Otherwise
     /// the caller withdraws it again if it is in a queue.
     pub(super) fn withdraw(&mut self, call: &mut QuorumCall<'_>, everywhere: bool) {
-        let (left_behind, now) = (self.left_behind(), SystemClock.now());
+        let (left_behind, now) = (self.left_behind(), Time::now());
         self.note(left_behind.clone());
         if everywhere || self.ask.channel.is_none() {
             let (ask, votes) = (self.ask, &self.state.votes);
@@ -351,7 +348,7 @@ impl<'a> Ballot<'a> {
 
     /// Returns what the requests may have left at each node. It has no votes yet.
     pub(super) fn left_behind(&self) -> NodeVotes {
-        let lease_from_now = SystemClock.now() + self.ask.lease;
+        let lease_from_now = Time::now() + self.ask.lease;
         let settles_at = |number: usize| match &self.votes[number] {
             _ if self.is_cut[number] => Some(lease_from_now),
             Some(Vote::Granted { .. }) => AT_ONCE,
@@ -364,7 +361,7 @@ impl<'a> Ballot<'a> {
 
     /// Notes what the nodes have of the owner.
     pub(super) fn note(&self, votes: NodeVotes) {
-        let (ask, now) = (self.ask, SystemClock.now());
+        let (ask, now) = (self.ask, Time::now());
         let table = &self.state.votes;
         table.insert(&ask.owner, ask.units, ask.lease, votes, now);
     }

@@ -6,20 +6,19 @@
 //! | the detached owner has no majority any more | the new owner is withdrawn; the claim is lost |
 //! | fewer answers | the nodes that adopted it take the detached owner back, so that the claim can be adopted later. A node that cannot be asked to may keep the new owner. No release is sent to it, because it must not free the lock. The caller asks under the same owner again, which that node grants. |
 
-use crate::clock::{Clock, SystemClock, clock_us};
 use crate::error::{Failure, Outcome};
 use crate::message::{Adopt, Ask, Gone, LockKind, Reply};
 use crate::name::{LockKey, Target};
 use crate::script::quorum::{self as node_request, LockId};
 use crate::store::topology::quorum::acquire::Ballot;
 use crate::store::topology::quorum::round::{Enough, QuorumCall, Recipients};
-use crate::sync::Arc;
+use crate::sys::{Arc, Time, wall_us};
 
 impl QuorumCall<'_> {
     /// Adopts a mutex: the table at the top.
     pub(super) fn adopt(&mut self, key: &LockKey, adopt: &Adopt) -> Result<Reply, Failure> {
         self.check_once()?;
-        let (sent, state) = (SystemClock.now(), self.state);
+        let (sent, state) = (Time::now(), self.state);
         let target = Target::from(key.clone());
         let lock = LockId {
             kind: LockKind::Mutex,
@@ -36,7 +35,7 @@ impl QuorumCall<'_> {
         };
         let request = |adopt: &Adopt| {
             let settings = &state.script_settings;
-            node_request::adopt(key, adopt, clock_us(), settings)
+            node_request::adopt(key, adopt, wall_us(), settings)
         };
         let new = ask(&adopt.owner, adopt.lease);
         let mut ballot = Ballot::new(state, lock, &new);

@@ -1,18 +1,16 @@
-//! The background thread, which probes nodes that are down: it connects, and asks a node what it is.
+//! The probes of nodes that are down: the thread of the pool connects to a node, and asks it what it is.
 //!
 //! It does so after the pause of the node ([`super::node`]), and after a longer pause if the probe fails. The probes hold
 //! the store weakly. They run one after another, on one thread.
 
 use std::time::Duration;
 
-use crate::clock::on_this_clock;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::logging;
 use crate::panics::survived;
-use crate::random::{SystemRng, jittered};
 use crate::store::topology::quorum::connection::NodeConnection;
 use crate::store::topology::quorum::state::QuorumState;
-use crate::sync::Arc;
+use crate::sys::{Arc, Machine, random::jittered};
 
 impl QuorumState {
     /// Notes that a node is down, and plans a probe.
@@ -28,13 +26,12 @@ impl QuorumState {
 
     fn plan_probe(&self, number: usize, pause: Duration) {
         let weak = self.weak_self.clone();
-        let pause = jittered(&SystemRng::new(), pause);
-        let probe = on_this_clock(move || {
+        let pause = jittered(&Machine::here(), pause);
+        self.background.after(pause, move || {
             if let Some(state) = weak.upgrade() {
-                survived(|| state.probe(number));
+                state.probe(number);
             }
         });
-        self.background.execute_after(pause, probe);
     }
 
     /// Probes a node. If it answers, it is up.

@@ -5,11 +5,10 @@
 //! A new connection asks the server which process it is, for how long it has been up, and whether it is a master
 //! ([`super::node`]). In the same write it has the server load the scripts, and notes the restart delay.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::Value;
 
-use crate::clock::{Clock, SystemClock};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::script;
 use crate::script::Command;
@@ -19,7 +18,7 @@ use crate::store::topology::quorum::state::QuorumState;
 use crate::store::transport::exchange::{Pipeline, Unanswered};
 use crate::store::transport::socket::TransportError;
 use crate::store::{Deadline, Phase};
-use crate::sync::Arc;
+use crate::sys::{Arc, Time};
 
 /// The largest number of answers that may be missing on a connection before it is left out.
 const MOST_MISSING: usize = 32;
@@ -47,7 +46,7 @@ pub(super) struct NodeConnection {
     closings: u32,
     /// The time from the last request whose answer the caller waited for until it took that answer.
     took: Duration,
-    used: Instant,
+    used: Time,
 }
 
 impl NodeConnection {
@@ -58,7 +57,7 @@ impl NodeConnection {
             pipeline: None,
             closings: 0,
             took: Duration::ZERO,
-            used: Instant::now(),
+            used: Time::now(),
         }
     }
 
@@ -158,12 +157,12 @@ impl NodeConnection {
     /// # Errors
     ///
     /// Returns the reason why the node is not asked.
-    pub(super) fn connect(&mut self, until: Instant) -> Result<(), Failure> {
+    pub(super) fn connect(&mut self, until: Time) -> Result<(), Failure> {
         if self.is_open() {
             return Ok(());
         }
         let node_timeout = self.state.node_timeout;
-        let left = until.saturating_duration_since(Instant::now());
+        let left = until.since(Time::now());
         // Half of the time is for the request itself.
         let limit = (left / 2).clamp(SHORTEST, node_timeout);
         self.open(limit).inspect_err(|failure| {
@@ -176,7 +175,7 @@ impl NodeConnection {
 
     /// Sends commands on an open connection. Their answers come from [`Self::answer`].
     pub(super) fn send(&mut self, commands: &[Command]) -> Result<(), Failure> {
-        self.used = Instant::now();
+        self.used = Time::now();
         let Some(pipeline) = &mut self.pipeline else {
             return Ok(());
         };
@@ -226,7 +225,7 @@ impl NodeConnection {
 
     /// Takes in an answer. Returns the answer unless it is late.
     fn heard(&mut self, value: Value, answered: Unanswered<LateAbout>) -> Option<Value> {
-        let now = SystemClock.now();
+        let now = Time::now();
         self.node().heard(now, answered.is_late);
         if !answered.is_late {
             self.took = now.since(answered.sent);
@@ -305,7 +304,7 @@ impl NodeConnection {
         state.identify(number, &report)?;
         let compared = state.compare_restart_delay(number, note);
         compared.map_err(not_executed)?;
-        self.node().heard(SystemClock.now(), true);
+        self.node().heard(Time::now(), true);
         self.pipeline = Some(Pipeline::new(socket, state.node_timeout));
         Ok(())
     }

@@ -14,9 +14,7 @@
 //! | 3 | A node that has sent nothing for three seconds gets a PING. Without an answer within `io_timeout` its connection is closed. |
 //! | 4 | Every second, subscribe at nodes that are up and have no connection. |
 
-use std::collections::HashMap;
-use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::error::Failure;
 use crate::script::Command;
@@ -24,8 +22,10 @@ use crate::store::server::login::connect;
 use crate::store::server::pubsub::{PushMessage, subscribe};
 use crate::store::topology::quorum::state::QuorumState;
 use crate::store::transport::socket::Socket;
-use crate::store::transport::waker::readable;
 use crate::store::{Deadline, PubSubEvent};
+use crate::sys::Time;
+use crate::sys::hash::HashMap;
+use crate::sys::net::readable;
 
 /// How long a message waits for the same message of other nodes.
 const GATHERED_FOR: Duration = Duration::from_millis(2);
@@ -41,8 +41,8 @@ const SILENCE_TO_PING: Duration = Duration::from_secs(3);
 /// A connection that is subscribed at one node.
 struct NodeListener {
     socket: Socket,
-    heard: Instant,
-    pinged: Option<Instant>,
+    heard: Time,
+    pinged: Option<Time>,
 }
 
 /// The messages about one owner, by channel and payload.
@@ -51,7 +51,7 @@ type Hints = HashMap<(String, Vec<u8>), Hint>;
 struct Hint {
     /// The nodes that have sent it.
     nodes: Vec<usize>,
-    first: Instant,
+    first: Time,
     /// How many nodes had sent it when it was passed on last. 0 if it was not passed on yet.
     passed_on_for: usize,
 }
@@ -73,7 +73,7 @@ pub(super) fn listen(
         return Ok(());
     }
     let mut hints = Hints::new();
-    let mut subscribe_at = Instant::now() + SILENCE;
+    let mut subscribe_at = Time::now() + SILENCE;
     loop {
         // 2. Pass messages on. The first may have come with the answer to a subscription.
         for (number, slot) in listeners.iter_mut().enumerate() {
@@ -84,7 +84,7 @@ pub(super) fn listen(
                 failures[number] = Some(failure);
             }
         }
-        let now = Instant::now();
+        let now = Time::now();
         let mut is_wanted = true;
         for ((channel, payload), hint) in &mut hints {
             if hint.take_due(now, state.needed) {
@@ -97,7 +97,7 @@ pub(super) fn listen(
             is_wanted &= hear(PubSubEvent::Silence);
             ping_silent(state, &mut listeners, &mut failures);
             subscribe_missing(state, channels, &mut listeners, &mut failures, hear);
-            subscribe_at = Instant::now() + SILENCE;
+            subscribe_at = Time::now() + SILENCE;
         }
         if !is_wanted {
             return Ok(());
@@ -108,13 +108,17 @@ pub(super) fn listen(
         let hint_due = hints.values().filter_map(Hint::due).min();
         let until = hint_due.map_or(subscribe_at, |due| due.min(subscribe_at));
         let connected = listeners.iter().flatten();
-        let ready = readable(connected.map(|listener| listener.socket.as_fd()), until);
+        let ready = readable(
+            connected.map(|listener| listener.socket.bytes()),
+            None,
+            until,
+        );
         let slots = listeners.iter_mut().enumerate();
         let connected = slots.filter(|(_, slot)| slot.is_some());
         for ((number, slot), _) in connected.zip(ready).filter(|(_, is_ready)| *is_ready) {
             let Some(listener) = slot else { continue };
             match listener.socket.read(Deadline::after(READ_WITHIN)) {
-                Ok(()) => (listener.heard, listener.pinged) = (Instant::now(), None),
+                Ok(()) => (listener.heard, listener.pinged) = (Time::now(), None),
                 Err(fault) if fault.is_timeout() => {}
                 Err(fault) => {
                     failures[number] = Some(state.nodes[number].route.broken(fault));
@@ -140,7 +144,7 @@ fn note_messages(
     {
         if let PushMessage::Message { channel, payload } = PushMessage::of(&route.server, value)? {
             let channel = String::from_utf8_lossy(&channel).into_owned();
-            let now = Instant::now();
+            let now = Time::now();
             let hint = hints.entry((channel, payload));
             hint.or_insert_with(|| Hint::new(now)).note(number, now);
         }
@@ -149,7 +153,7 @@ fn note_messages(
 }
 
 impl Hint {
-    fn new(now: Instant) -> Self {
+    fn new(now: Time) -> Self {
         Self {
             nodes: Vec::new(),
             first: now,
@@ -158,7 +162,7 @@ impl Hint {
     }
 
     /// Notes the message of a node at `now`.
-    fn note(&mut self, node: usize, now: Instant) {
+    fn note(&mut self, node: usize, now: Time) {
         let is_repeated = self.nodes.contains(&node);
         if is_repeated && self.passed_on_for == 0 {
             return;
@@ -171,12 +175,12 @@ impl Hint {
     }
 
     /// Returns when the message must be passed on, even without a majority. Returns `None` if it was passed on.
-    fn due(&self) -> Option<Instant> {
+    fn due(&self) -> Option<Time> {
         (self.passed_on_for == 0).then(|| self.first + GATHERED_FOR)
     }
 
     /// Returns whether the message must be passed on at `now`, and notes that it is. `needed` nodes are a majority.
-    fn take_due(&mut self, now: Instant, needed: usize) -> bool {
+    fn take_due(&mut self, now: Time, needed: usize) -> bool {
         let has_new_majority = self.nodes.len() >= needed && self.passed_on_for < needed;
         let is_due = has_new_majority || self.due().is_some_and(|due| now >= due);
         if is_due {
@@ -211,7 +215,7 @@ fn subscribe_missing(
                 }
                 *listener = Some(NodeListener {
                     socket,
-                    heard: Instant::now(),
+                    heard: Time::now(),
                     pinged: None,
                 });
             }
@@ -229,7 +233,7 @@ fn ping_silent(
     for (number, slot) in listeners.iter_mut().enumerate() {
         let Some(listener) = slot else { continue };
         let route = &state.nodes[number].route;
-        let now = Instant::now();
+        let now = Time::now();
         let result = match listener.pinged {
             Some(pinged) if now >= pinged + route.io_timeout => {
                 Err(crate::store::server::pubsub::late(route))
@@ -297,7 +301,7 @@ mod tests {
     #[test]
     fn a_message_is_passed_on_when_a_majority_has_sent_it_or_early() {
         const NEEDED: usize = 3;
-        let begin = Instant::now();
+        let begin = Time::now();
         // The messages, by their nodes and milliseconds, and the milliseconds at which one is passed on. A node of
         // 0 sends nothing.
         for (messages, expected) in [
@@ -338,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_message_is_due_a_moment_after_the_first_node_sent_it() {
-        let begin = Instant::now();
+        let begin = Time::now();
         let mut hint = Hint::new(begin);
         hint.note(1, begin);
         hint.note(2, begin + GATHERED_FOR / 2);

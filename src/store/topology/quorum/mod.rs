@@ -40,11 +40,10 @@ mod round;
 mod state;
 mod votes;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::clock::{Clock, SystemClock, Time};
 use crate::config::{Server, Settings};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{LockKind, Reply, Request, Verb};
@@ -52,8 +51,9 @@ use crate::script::quorum::LockId;
 use crate::store::server::data_loss_signs::DataLossSigns;
 use crate::store::server::places::Pooled;
 use crate::store::server::pool::Pool;
+use crate::store::server::tasks::TaskThread;
 use crate::store::{Answer, Deadline, DedicatedConnection, NodeReport, PubSubEvent, Store};
-use crate::sync::Arc;
+use crate::sys::{Arc, Time};
 
 use connection::NodeConnection;
 use release::OwnerRelease;
@@ -71,11 +71,12 @@ struct NodeConnections(Box<[NodeConnection]>);
 
 impl Quorum {
     pub(crate) fn new(servers: Vec<Server>, settings: &Settings) -> Self {
-        let state = QuorumState::new(servers, settings);
+        let tasks = TaskThread::default();
+        let state = QuorumState::new(servers, settings, Arc::clone(tasks.tasks()));
         let of_pool = Arc::downgrade(&state);
         let connections = move || of_pool.upgrade().map(|state| NodeConnections::new(&state));
         Self {
-            pool: Pool::new(connections, settings.pool_size),
+            pool: Pool::new(connections, settings.pool_size, tasks),
             state,
         }
     }
@@ -142,7 +143,7 @@ impl Store for Quorum {
     }
 
     fn left_until(&self, owner: &str) -> Option<Time> {
-        self.state.votes.left_until(owner, SystemClock.now())
+        self.state.votes.left_until(owner, Time::now())
     }
 
     fn forget(&self, owner: &str) {
@@ -177,7 +178,7 @@ struct DedicatedNodeConnections {
 impl DedicatedConnection for DedicatedNodeConnections {
     fn open(&mut self, _is_silent: bool) -> Result<(), Failure> {
         // A connect may take half of that.
-        let until = Instant::now() + self.state.node_timeout * 2;
+        let until = Time::now() + self.state.node_timeout * 2;
         let ping = QuorumCall::new(&self.state, &mut self.connections.0, until).ping();
         ping.map(drop)
     }

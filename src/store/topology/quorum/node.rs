@@ -34,13 +34,12 @@
 
 use std::time::Duration;
 
-use crate::clock::{Clock, SystemClock, Time};
 use crate::config::FENCE_LEAD;
 use crate::core::lease::drift;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::store::NodeReport;
 use crate::store::server::route::Route;
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
+use crate::sys::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Time};
 
 /// The pause before the first probe of a node that is down. Each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -177,11 +176,11 @@ impl QuorumNode {
 
     pub(super) fn is_late(&self) -> bool {
         let until = self.late_until.load(Ordering::Relaxed);
-        until > 0 && until > SystemClock.now().as_nanos()
+        until > 0 && until > Time::now().as_nanos()
     }
 
     pub(super) fn note_late(&self) {
-        let until = SystemClock.now() + LATE_FOR;
+        let until = Time::now() + LATE_FOR;
         self.late_until.store(until.as_nanos(), Ordering::Relaxed);
     }
 
@@ -215,7 +214,7 @@ impl QuorumNode {
 
     /// Notes which process of the server a new connection leads to. `uptime` is what the server says.
     pub(super) fn identified(&self, run_id: &str, uptime: Duration, restart_delay: Duration) {
-        let now = SystemClock.now();
+        let now = Time::now();
         let mut state = self.state.lock();
         let uptime = match &state.run_id {
             Some(known) if known == run_id => return,
@@ -272,12 +271,12 @@ mod tests {
         let node = QuorumNode::new(0, route(server, &settings));
         let delay = Duration::from_millis(10);
         node.identified("before", Duration::from_secs(100), delay);
-        assert!(node.check_may_vote(SystemClock.now()).is_ok());
-        let restarted = SystemClock.now();
+        assert!(node.check_may_vote(Time::now()).is_ok());
+        let restarted = Time::now();
         node.heard(restarted, false);
         node.identified("after", Duration::from_secs(100), delay);
         assert!(node.check_may_vote(restarted + FENCE_LEAD).is_err());
-        let later = SystemClock.now() + FENCE_LEAD + UPTIME_MARGIN;
+        let later = Time::now() + FENCE_LEAD + UPTIME_MARGIN;
         assert!(node.check_may_vote(later).is_ok());
     }
 }

@@ -8,8 +8,6 @@
 //!
 //! Inspecting and scanning need a majority of the nodes. With fewer, nobody could tell whether a lock is held.
 
-use std::time::Instant;
-
 use redis::Value;
 
 use crate::error::{Failure, FailureKind, Outcome};
@@ -18,7 +16,7 @@ use crate::name::LockKey;
 use crate::script::{self, Command};
 use crate::store::topology::quorum::node::QuorumNode;
 use crate::store::topology::quorum::round::{Enough, QuorumCall, Recipients};
-use crate::sync::{Arc, Ordering};
+use crate::sys::{Arc, Ordering, Time};
 
 impl QuorumCall<'_> {
     /// Asks every node whether it answers. Returns an error unless a majority does, and if the settings are wrong for any
@@ -61,7 +59,7 @@ impl QuorumCall<'_> {
         let checked = self.ping().map(drop);
         checked.map_err(|failure| Failure {
             outcome: Outcome::NotExecuted,
-            timed_out: failure.is_transient() && Instant::now() >= self.until,
+            timed_out: failure.is_transient() && Time::now() >= self.until,
             ..failure
         })
     }

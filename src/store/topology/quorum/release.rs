@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use redis::Value;
 
-use crate::clock::{Clock, SystemClock};
 use crate::error::{Failure, Outcome};
 use crate::message::{GiveBack, Gone, Keep, NotReleased, PlainRelease, Reply, Verb};
 use crate::script::Command;
@@ -25,7 +24,7 @@ use crate::script::quorum::{self as node_request, LockId, NodeGiveBack};
 use crate::store::topology::quorum::round::{Enough, QuorumCall, Recipients};
 use crate::store::topology::quorum::state::QuorumState;
 use crate::store::topology::quorum::votes::{AT_ONCE, NodeVote};
-use crate::sync::Arc;
+use crate::sys::{Arc, Time};
 
 /// The end of one owner of a lock.
 pub(super) struct OwnerRelease<'a> {
@@ -283,7 +282,7 @@ impl ToNode {
 impl QuorumState {
     /// Notes that these owners end. Returns the commands that end them, for each node that may have one of them.
     pub(super) fn releases(&self, releases: &[OwnerRelease<'_>]) -> Vec<ToNode> {
-        let (nodes, now) = (self.nodes.len(), SystemClock.now());
+        let (nodes, now) = (self.nodes.len(), Time::now());
         let mut to_nodes = vec![ToNode::default(); nodes];
         for (place, release) in releases.iter().enumerate() {
             let votes = self.votes.end(&release.owner, release.units, nodes, now);
@@ -302,7 +301,7 @@ impl QuorumState {
 
     /// Notes that a node has confirmed the end of an owner.
     pub(super) fn confirmed(&self, release: &OwnerRelease<'_>, number: usize) {
-        let now = SystemClock.now();
+        let now = Time::now();
         self.votes.confirmed(&release.owner, number, false, now);
     }
 

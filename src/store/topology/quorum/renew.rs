@@ -5,7 +5,6 @@
 //!
 //! A node that has restarted renews nothing until it may vote: it may have forgotten who holds the lock.
 
-use crate::clock::{Clock, SystemClock, Time};
 use crate::core::lease::valid_until;
 use crate::error::{Failure, Outcome};
 use crate::message::{Renewal, Renewed, Reply, Request};
@@ -13,12 +12,13 @@ use crate::script;
 use crate::store::topology::quorum::round::{Enough, QuorumCall, Recipients};
 use crate::store::topology::quorum::state::QuorumState;
 use crate::store::topology::quorum::votes::{Confirmation, VoteStatus};
+use crate::sys::Time;
 
 impl QuorumCall<'_> {
     /// Renews leases. Returns the result for each key. The keys of one owner come after each other, and have one
     /// result.
     pub(super) fn renew(&mut self, batch: &[Renewal<'_>]) -> Result<Vec<Renewed>, Failure> {
-        let (sent, state) = (SystemClock.now(), self.state);
+        let (sent, state) = (Time::now(), self.state);
         let request = Request::Renew(batch);
         let command = [script::encode(&request, &state.script_settings)];
         for renewal in batch {

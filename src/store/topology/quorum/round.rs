@@ -11,18 +11,17 @@
 //!    once, until it is down.
 //! 4. A node that has answered nobody for `node_timeout` is down.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::Value;
 use smallvec::SmallVec;
 
-use crate::clock::{Clock, SystemClock, on_this_clock};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::script::Command;
 use crate::store::topology::quorum::connection::{LateAbout, NodeConnection};
 use crate::store::topology::quorum::state::QuorumState;
 use crate::store::transport::exchange::{self, Exchange, Pipeline};
-use crate::sync::thread;
+use crate::sys::{Time, thread};
 
 /// For how long a round waits for one answer alone.
 const TOGETHER: Duration = Duration::from_millis(1);
@@ -33,7 +32,7 @@ pub(super) struct QuorumCall<'a> {
     /// A connection to each node, or to one of them.
     pub(super) connections: &'a mut [NodeConnection],
     /// When it ends.
-    pub(super) until: Instant,
+    pub(super) until: Time,
 }
 
 /// The nodes that a round asks, of those that are up.
@@ -69,7 +68,7 @@ struct Gathering<'a> {
     connections: &'a mut [NodeConnection],
     heard: &'a mut dyn FnMut(usize, Result<Value, Failure>) -> Enough,
     enough: Enough,
-    until: Instant,
+    until: Time,
     grace: Duration,
 }
 
@@ -77,7 +76,7 @@ impl<'a> QuorumCall<'a> {
     pub(super) fn new(
         state: &'a QuorumState,
         connections: &'a mut [NodeConnection],
-        until: Instant,
+        until: Time,
     ) -> Self {
         // A panic may have left a connection that waits.
         connections.iter_mut().for_each(NodeConnection::give_up);
@@ -98,8 +97,8 @@ impl<'a> QuorumCall<'a> {
         heard: &mut dyn FnMut(usize, Result<Value, Failure>) -> Enough,
     ) {
         let unasked = self.write(recipients, commands);
-        let begun = Instant::now();
-        let left = self.until.saturating_duration_since(begun);
+        let begun = Time::now();
+        let left = self.until.since(begun);
         let (node_timeout, grace) = (self.state.node_timeout, self.state.node_timeout / 4);
         let (enough, longest) = match recipients {
             Recipients::All | Recipients::Voters | Recipients::Granters => {
@@ -141,7 +140,7 @@ impl<'a> QuorumCall<'a> {
         let ask = |connection: &mut NodeConnection, commands: &[Command]| {
             // Only a new connection shows that the node has restarted.
             let asked = connection.connect(until).and_then(|()| {
-                let (node, now) = (connection.node(), SystemClock.now());
+                let (node, now) = (connection.node(), Time::now());
                 match recipients {
                     Recipients::Voters => node.check_may_vote(now)?,
                     Recipients::Granters => node.check_may_grant(now)?,
@@ -178,8 +177,8 @@ impl<'a> QuorumCall<'a> {
                 let words = "no thread could be started to connect";
                 let unasked = Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words);
                 *failure = Some(unasked);
-                let asks = on_this_clock(move || *failure = ask(connection, commands));
-                thread::Builder::new().spawn_scoped(scope, asks).ok();
+                let asks = move || *failure = ask(connection, commands);
+                thread::spawn_scoped(scope, asks).ok();
             }
         });
         failures
@@ -191,12 +190,12 @@ impl Gathering<'_> {
         let before = self.enough;
         self.enough = (self.heard)(number, answer);
         if (before, self.enough) == (Enough::No, Enough::Certain) {
-            self.until = self.until.min(Instant::now() + self.grace);
+            self.until = self.until.min(Time::now() + self.grace);
         }
     }
 
     /// Stops waiting for the answers that have not come.
-    fn end(&mut self, begun: Instant) {
+    fn end(&mut self, begun: Time) {
         for (number, connection) in self.connections.iter_mut().enumerate() {
             if !connection.is_asked() {
                 continue;
@@ -218,7 +217,7 @@ impl Gathering<'_> {
 impl Exchange for Gathering<'_> {
     type About = LateAbout;
 
-    fn take_in(&mut self) -> Option<Instant> {
+    fn take_in(&mut self) -> Option<Time> {
         for number in 0..self.connections.len() {
             while self.enough != Enough::Yes {
                 let Some(answer) = self.connections[number].answer().transpose() else {

@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use redis::Value;
-use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
 
-use crate::clock::{Clock, SystemClock, ms_rounded_up};
 use crate::config::{Server, Settings};
 use crate::core::quorum::majority;
 use crate::error::{Failure, FailureKind, NodeCounts, NodeFailure, Outcome};
@@ -15,9 +13,10 @@ use crate::script::{self, Command, ScriptSettings};
 use crate::store::NodeReport;
 use crate::store::server::refusal::refusal;
 use crate::store::server::route::route;
+use crate::store::server::tasks::Tasks;
 use crate::store::topology::quorum::node::QuorumNode;
 use crate::store::topology::quorum::votes::Votes;
-use crate::sync::{Arc, AtomicBool, Mutex, Weak};
+use crate::sys::{Arc, AtomicBool, Mutex, Time, Weak, time::ms_rounded_up};
 
 /// The note about the restart delay is renewed after this number of restart delays.
 const NOTE_RENEWED_AFTER: u32 = 5;
@@ -43,12 +42,17 @@ pub(super) struct QuorumState {
     pub(super) is_checked: AtomicBool,
     /// Held while a node's server is compared with those of the other nodes.
     identifying: Mutex<()>,
-    pub(super) background: ScheduledThreadPool,
+    /// The tasks of the pool's thread.
+    pub(super) background: Arc<Tasks>,
     pub(super) weak_self: Weak<QuorumState>,
 }
 
 impl QuorumState {
-    pub(super) fn new(servers: Vec<Server>, settings: &Settings) -> Arc<Self> {
+    pub(super) fn new(
+        servers: Vec<Server>,
+        settings: &Settings,
+        background: Arc<Tasks>,
+    ) -> Arc<Self> {
         let routes: Vec<_> = servers
             .into_iter()
             .map(|server| route(server, settings))
@@ -59,11 +63,6 @@ impl QuorumState {
             .enumerate()
             .map(|(number, route)| QuorumNode::new(number, route))
             .collect();
-        let background = ScheduledThreadPool::builder()
-            .num_threads(1)
-            .on_drop_behavior(OnPoolDropBehavior::DiscardPendingScheduled)
-            .thread_name_pattern("leasehold-nodes-{}")
-            .build();
         // If all processes have one delay, no lease is longer, unless the delay is turned off.
         let longest_lease = settings.restart_delay.max(settings.options.lease);
         Arc::new_cyclic(|weak_self| Self {
@@ -220,13 +219,13 @@ impl QuorumState {
         let noted_ms: Option<u64> = match node.route.accepted(answer)? {
             Value::BulkString(ms) => String::from_utf8_lossy(&ms).parse().ok(),
             Value::Nil => {
-                node.compared(false, SystemClock.now() + NOTE_TRIED_AFTER);
+                node.compared(false, Time::now() + NOTE_TRIED_AFTER);
                 return Ok(());
             }
             _ => None,
         };
         if noted_ms == Some(ms_rounded_up(self.restart_delay)) {
-            node.compared(true, SystemClock.now() + self.note_renewed_after());
+            node.compared(true, Time::now() + self.note_renewed_after());
             return Ok(());
         }
         let others = noted_ms.map_or("another value".to_owned(), |noted_ms| {
@@ -244,7 +243,7 @@ impl QuorumState {
 
     /// Returns whether the note at a node must be renewed, and compared again.
     pub(super) fn must_note_again(&self, number: usize) -> bool {
-        SystemClock.now() >= self.nodes[number].note_due_at()
+        Time::now() >= self.nodes[number].note_due_at()
     }
 
     fn note_renewed_after(&self) -> Duration {

@@ -21,16 +21,15 @@
 //! Only nodes that may have the owner are asked to end it. The engine's release task repeats that
 //! ([`crate::core::release_task`]) for as long as [`Votes::left_until`] names a time.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::clock::Time;
 use crate::core::lease::drift;
 use crate::core::quorum::{Reserved, deadline};
 use crate::message::Gone;
-use crate::sync::{Arc, Mutex};
+use crate::sys::hash::HashMap;
+use crate::sys::{Arc, Mutex, Time};
 
 /// For how long a node may have an owner in its queue: a waiter that does not ask again for 3 s loses its place.
 const LEFT_IN_QUEUE: Duration = Duration::from_secs(3);

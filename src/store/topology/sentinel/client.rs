@@ -11,7 +11,7 @@
 //! | asked | no answer has come for a whole step when a check begins | closed |
 //! | open | a connection fails | closed |
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, TryRecvError};
 use redis::Value;
@@ -27,6 +27,7 @@ use crate::store::topology::finder::FinderThread;
 use crate::store::topology::sentinel::opinion::Opinion;
 use crate::store::transport::socket::{Socket, TransportError};
 use crate::store::{Deadline, Phase};
+use crate::sys::Time;
 
 /// The pause before a connection is opened again. It doubles up to the longest pause.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -44,7 +45,7 @@ pub(super) struct Sentinel {
 
 enum SentinelConnection {
     /// It is opened at this time.
-    Closed(Instant),
+    Closed(Time),
     Opening(Receiver<Result<Sockets, Failure>>),
     Open(Box<Sockets>),
 }
@@ -62,7 +63,7 @@ pub(super) struct Sockets {
 /// Two questions on their way, see [`Opinion::of`].
 struct Questions {
     check: u64,
-    at: Instant,
+    at: Time,
     /// The answer to the first.
     address: Option<Value>,
 }
@@ -71,7 +72,7 @@ impl Sentinel {
     pub(super) fn new(route: Route) -> Self {
         Self {
             route,
-            connection: SentinelConnection::Closed(Instant::now()),
+            connection: SentinelConnection::Closed(Time::now()),
             opinion: None,
             failure: None,
             pause: FIRST_PAUSE,
@@ -87,7 +88,7 @@ impl Sentinel {
     }
 
     /// Returns when the connections must be opened.
-    pub(super) fn opens_at(&self) -> Option<Instant> {
+    pub(super) fn opens_at(&self) -> Option<Time> {
         match &self.connection {
             SentinelConnection::Closed(at) => Some(*at),
             SentinelConnection::Opening(_) | SentinelConnection::Open(_) => None,
@@ -106,11 +107,11 @@ impl Sentinel {
     /// Opens the connection if it is time, or takes it if it was opened.
     pub(super) fn connect(&mut self, thread: &FinderThread<impl Clone + Send + 'static>) {
         match &self.connection {
-            SentinelConnection::Closed(at) if Instant::now() >= *at => {
+            SentinelConnection::Closed(at) if Time::now() >= *at => {
                 let route = self.route.clone();
                 self.connection = match thread.aside(move || open(&route)) {
                     Ok(opened) => SentinelConnection::Opening(opened),
-                    Err(_) => SentinelConnection::Closed(Instant::now() + LONGEST_PAUSE),
+                    Err(_) => SentinelConnection::Closed(Time::now() + LONGEST_PAUSE),
                 };
             }
             SentinelConnection::Opening(opened) => match opened.try_recv() {
@@ -153,7 +154,7 @@ impl Sentinel {
         sockets.asked_in = check;
         sockets.asked = Some(Questions {
             check,
-            at: Instant::now(),
+            at: Time::now(),
             address: None,
         });
         if let Err(fault) = sent {
@@ -234,7 +235,7 @@ impl Sentinel {
 
     fn failed(&mut self, failure: Failure) {
         self.failure = Some(failure);
-        self.connection = SentinelConnection::Closed(Instant::now() + self.pause);
+        self.connection = SentinelConnection::Closed(Time::now() + self.pause);
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
     }
 }

@@ -29,7 +29,7 @@ use crate::store::server::pubsub;
 use crate::store::server::route::{Route, route};
 use crate::store::topology::finder::{Finder, Findings};
 use crate::store::{Deadline, PubSubEvent};
-use crate::sync::Arc;
+use crate::sys::Arc;
 
 pub(crate) use search::check_role;
 use search::{SentinelMaster, SentinelSearch};

@@ -28,7 +28,7 @@
 //! The answers of the sentinels are read as they come, until a majority agrees. A sentinel that hangs delays a check
 //! only if the others do not agree, and by at most [`STEP`].
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_channel::TryRecvError;
 use redis::Value;
@@ -46,7 +46,7 @@ use crate::store::topology::finder::{FinderThread, Search};
 use crate::store::topology::sentinel::client::Sentinel;
 use crate::store::topology::sentinel::opinion::{Opinion, SentinelVerdict, choose};
 use crate::store::transport::socket::Socket;
-use crate::sync::Arc;
+use crate::sys::{Arc, Time};
 
 /// How often the master is checked without a reason.
 const CHECK_EVERY: Duration = Duration::from_secs(2);
@@ -72,9 +72,9 @@ pub(super) struct SentinelSearch {
     /// How many checks have begun.
     checks: u64,
     /// When the last check began.
-    begun: Instant,
+    begun: Time,
     /// When the next check begins, if there is no reason before.
-    due: Instant,
+    due: Time,
     /// Whether a sentinel has sent `+switch-master` since the last check began.
     has_switched: bool,
     /// How many checks in a row have found no master.
@@ -94,12 +94,12 @@ impl Search<SentinelMaster> for SentinelSearch {
             self.failed = (self.failed + 1).min(10);
             pause
         };
-        self.due = Instant::now() + pause;
+        self.due = Time::now() + pause;
         checked.map(drop)
     }
 
     fn pause(&mut self, thread: &FinderThread<SentinelMaster>) {
-        while !thread.is_over() && !thread.finder.is_check_due() && Instant::now() < self.due() {
+        while !thread.is_over() && !thread.finder.is_check_due() && Time::now() < self.due() {
             self.go_on(thread, None, self.due());
         }
     }
@@ -119,8 +119,8 @@ impl SentinelSearch {
             settings,
             unknown,
             checks: 0,
-            begun: Instant::now(),
-            due: Instant::now(),
+            begun: Time::now(),
+            due: Time::now(),
             has_switched: false,
             failed: 0,
             asked: None,
@@ -131,7 +131,7 @@ impl SentinelSearch {
     fn check_once(&mut self, thread: &FinderThread<SentinelMaster>) -> Result<Duration, Failure> {
         self.checks += 1;
         self.has_switched = false;
-        self.begun = Instant::now();
+        self.begun = Time::now();
         for sentinel in &mut self.sentinels {
             sentinel.opinion = None;
         }
@@ -149,7 +149,7 @@ impl SentinelSearch {
         };
         // 3. Ask the server for its role on a short-lived thread, because the server may hang.
         let of_last = last.filter(|last| last.opinion.is_at(&chosen));
-        let until = Instant::now() + STEP;
+        let until = Time::now() + STEP;
         let route = self.route_to(&chosen, of_last.as_ref());
         let open = self.asked.take().filter(|(last, _)| last.is_at(&chosen));
         let way = route.clone();
@@ -157,7 +157,7 @@ impl SentinelSearch {
             return Ok(RETRY);
         };
         let socket = loop {
-            let now = Instant::now();
+            let now = Time::now();
             let until_next = if now < until { until } else { now + STEP };
             self.go_on(thread, Some(self.checks), until_next);
             match role.try_recv() {
@@ -183,7 +183,7 @@ impl SentinelSearch {
         &mut self,
         thread: &FinderThread<SentinelMaster>,
         check: Option<u64>,
-        mut until: Instant,
+        mut until: Time,
     ) {
         let step = self.step();
         let (mut sockets, mut numbers) = (Vec::new(), Vec::new());
@@ -212,7 +212,7 @@ impl SentinelSearch {
     }
 
     /// Returns when the next check begins.
-    fn due(&self) -> Instant {
+    fn due(&self) -> Time {
         // A sentinel that sends the message all the time causes no more checks than this.
         if self.has_switched {
             self.due.min(self.begun + RETRY)
@@ -228,19 +228,19 @@ impl SentinelSearch {
 
     /// Returns whether a check gives up a server that has not said its role until this time. It gives up only the last
     /// master, after a message that another one has its place.
-    fn gives_up(&self, is_last: bool, until: Instant) -> bool {
-        is_last && self.has_switched && Instant::now() >= until
+    fn gives_up(&self, is_last: bool, until: Time) -> bool {
+        is_last && self.has_switched && Time::now() >= until
     }
 
     /// Chooses among the answers that have come. Returns `None` if the sentinels may still agree until this time.
     fn choose(
         &self,
         last: Option<&SentinelMaster>,
-        until: Instant,
+        until: Time,
     ) -> Option<Result<Opinion, Failure>> {
         let opinions = self.sentinels.iter().map(|one| one.opinion.clone());
         let opinions: Vec<_> = opinions.collect();
-        let is_over = Instant::now() >= until || !self.sentinels.iter().any(Sentinel::may_answer);
+        let is_over = Time::now() >= until || !self.sentinels.iter().any(Sentinel::may_answer);
         match choose(&opinions, last.map(|last| &last.opinion), is_over) {
             SentinelVerdict::Master(opinion) => Some(Ok(opinion)),
             SentinelVerdict::Outdated(epoch) => Some(Err(unavailable(format!(
@@ -396,7 +396,7 @@ mod tests {
         let gives_up = |has_switched, is_last, left| {
             let mut search = search();
             search.has_switched = has_switched;
-            search.gives_up(is_last, Instant::now() + left)
+            search.gives_up(is_last, Time::now() + left)
         };
         let hour = STEP * 3600;
         assert!(!gives_up(true, true, hour), "it has time to answer");

@@ -8,7 +8,8 @@ use super::*;
 use crate::config::{ClusterNodes, Settings};
 use crate::script::Command;
 use crate::store::transport::frame::Frame;
-use crate::sync::{AtomicBool, thread};
+use crate::sys::AtomicBool;
+use std::thread;
 
 /// A server that answers each command with its last word, unless it is held.
 struct Echo {
@@ -109,7 +110,7 @@ fn a_master_that_hangs_is_left_out_until_it_answers() {
     };
     let wait = |connections: &mut MasterConnections,
                 ask: &mut dyn FnMut(&mut MasterConnections) -> Vec<bool>| {
-        let begun = Instant::now();
+        let begun = Time::now();
         while ask(connections) != [true, true] {
             assert!(
                 begun.elapsed() < Duration::from_secs(20),
@@ -122,7 +123,7 @@ fn a_master_that_hangs_is_left_out_until_it_answers() {
     for _ in 0..3 {
         servers[1].is_held.store(true, Ordering::SeqCst);
         // On a busy machine the other may be late too.
-        let begun = Instant::now();
+        let begun = Time::now();
         while ask_both(&mut connections) != [true, false] {
             assert!(
                 begun.elapsed() < Duration::from_secs(20),
@@ -146,7 +147,7 @@ fn a_connection_that_the_master_closed_is_opened_again() {
     let server = Echo::start();
     let masters = [shared.routes.new_master(&server.address)];
     let mut connections = MasterConnections::new().expect("a pair of sockets");
-    let begun = Instant::now();
+    let begun = Time::now();
     let is_answered = |connections: &mut MasterConnections, word: &str| {
         while ask(connections, shared, &masters, word) != [true] {
             assert!(

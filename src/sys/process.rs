@@ -1,4 +1,4 @@
-//! Detects a fork: whether this process is the one that made a value, or a forked child.
+//! This process, and whether it is a forked child of the one that made a value.
 //!
 //! Every acquire and every release makes this check, so it must be fast. `getpid(2)` is a system call: it took longer
 //! than all other steps of a guard that is handed to the next thread in memory. So the C library counts forks
@@ -15,12 +15,23 @@ pub(crate) enum ForkGuard {
     Pid(u32),
 }
 
+/// Returns the number of this process.
+pub(crate) fn id() -> u32 {
+    std::process::id()
+}
+
+/// Returns the name of the host.
+pub(crate) fn host_name() -> String {
+    let host = rustix::system::uname();
+    host.nodename().to_string_lossy().into_owned()
+}
+
 impl ForkGuard {
     /// Returns the calling process.
     pub(crate) fn here() -> Self {
         match Guard::try_new() {
             Ok(guard) => Self::Counted(guard),
-            Err(_) => Self::Pid(std::process::id()),
+            Err(_) => Self::Pid(id()),
         }
     }
 
@@ -29,7 +40,7 @@ impl ForkGuard {
         match self {
             // Asks a copy, because a guard reports each fork only once.
             Self::Counted(guard) => guard.clone().detected_fork(),
-            Self::Pid(pid) => std::process::id() != *pid,
+            Self::Pid(pid) => id() != *pid,
         }
     }
 }

@@ -1,11 +1,7 @@
-//! The standard library's threads and synchronisation primitives.
-//!
-//! All code that blocks or shares memory imports them from this module. So a model checker can replace them in one
-//! place.
+//! Memory that threads share.
 
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 pub(crate) use std::sync::{Arc, Weak};
-pub(crate) use std::thread::{self, Thread};
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -36,6 +32,11 @@ pub(crate) struct Condvar(std::sync::Condvar);
 impl Condvar {
     pub(crate) const fn new() -> Self {
         Self(std::sync::Condvar::new())
+    }
+
+    /// Blocks until it is notified. May return earlier.
+    pub(crate) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Blocks until it is notified, or until `limit` has passed. May return earlier.

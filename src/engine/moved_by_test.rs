@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::engine::leases::Leases;
-use crate::test_clock::OnTestClock;
+use crate::sys::test_machine::MovedByTest;
 
-impl OnTestClock for Leases {
+impl MovedByTest for Leases {
     fn look_at_the_clock(&self) {
         self.watch.look_at_the_clock();
         self.renewal.notify_waiting();

@@ -1,0 +1,152 @@
+//! A thread that does tasks at their times, one after another.
+//!
+//! | state | event | next state |
+//! | --- | --- | --- |
+//! | planned | its time has come, and no other task runs | running |
+//! | running | it returns, or panics | done |
+//! | planned | the owner of the thread is dropped | dropped; the thread ends |
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::panics::survived;
+use crate::sys::{Arc, Condvar, LONGEST_SLEEP, Mutex, Time};
+
+type Task = Box<dyn FnOnce() + Send>;
+
+/// The owner of the thread. Its drop ends the thread, after the task that runs.
+#[derive(Default)]
+pub(crate) struct TaskThread(Arc<Tasks>);
+
+/// The tasks of a thread.
+#[derive(Default)]
+pub(crate) struct Tasks {
+    state: Mutex<TasksState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct TasksState {
+    /// By their times, and in the order in which they were planned.
+    planned: BTreeMap<(Time, u64), Task>,
+    next_number: u64,
+    has_begun: bool,
+    is_over: bool,
+}
+
+impl TaskThread {
+    /// Returns the work of the thread, which must be called on it.
+    pub(crate) fn work(&self) -> impl FnOnce() + Send + use<> {
+        let tasks = Arc::clone(&self.0);
+        move || tasks.work()
+    }
+
+    /// Returns the tasks, to plan more of them.
+    pub(crate) fn tasks(&self) -> &Arc<Tasks> {
+        &self.0
+    }
+
+    /// Blocks until the thread works, for at most this time.
+    pub(crate) fn await_begin(&self, limit: Duration) {
+        let until = Time::now() + limit;
+        let mut state = self.0.state.lock();
+        while !state.has_begun {
+            let left = until.since(Time::now());
+            if left.is_zero() {
+                return;
+            }
+            state = self.0.changed.wait_for(state, left.min(LONGEST_SLEEP));
+        }
+    }
+}
+
+impl Drop for TaskThread {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.is_over = true;
+        let planned = std::mem::take(&mut state.planned);
+        drop(state);
+        self.0.changed.notify_all();
+        drop(planned);
+    }
+}
+
+impl Tasks {
+    /// Plans a task, after a pause.
+    pub(crate) fn after(&self, pause: Duration, task: impl FnOnce() + Send + 'static) {
+        let mut state = self.state.lock();
+        let number = state.next_number;
+        state.next_number += 1;
+        state
+            .planned
+            .insert((Time::now() + pause, number), Box::new(task));
+        self.changed.notify_all();
+    }
+
+    fn work(&self) {
+        let mut state = self.state.lock();
+        state.has_begun = true;
+        self.changed.notify_all();
+        while !state.is_over {
+            let next = state.planned.first_entry();
+            let left = next
+                .as_ref()
+                .map_or(LONGEST_SLEEP, |next| next.key().0.since(Time::now()));
+            match next {
+                Some(next) if left.is_zero() => {
+                    let task = next.remove();
+                    drop(state);
+                    survived(task);
+                    state = self.state.lock();
+                }
+                _ => state = self.changed.wait_for(state, left.min(LONGEST_SLEEP)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{RecvTimeoutError, channel};
+    use std::thread;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn tasks_are_done_at_their_times_and_the_thread_outlives_their_panics() {
+        let owner = TaskThread::default();
+        let thread = thread::spawn(owner.work());
+        owner.await_begin(PATIENCE);
+        let (done, order) = channel();
+        let begun = Time::now();
+        for (name, ms) in [("last", 30), ("first", 0), ("second", 0)] {
+            let done = done.clone();
+            owner.tasks().after(Duration::from_millis(ms), move || {
+                done.send((name, begun.elapsed()))
+                    .expect("the test listens");
+                panic!("on purpose");
+            });
+        }
+        let next = || order.recv_timeout(PATIENCE).expect("it is done");
+        assert_eq!(next().0, "first");
+        assert_eq!(next().0, "second");
+        let (name, after) = next();
+        assert_eq!(name, "last");
+        assert!(after >= Duration::from_millis(30));
+        // What is planned when the owner is dropped is dropped too.
+        owner.tasks().after(PATIENCE * 10, move || drop(done));
+        drop(owner);
+        let ended = order.recv_timeout(PATIENCE);
+        assert_eq!(ended, Err(RecvTimeoutError::Disconnected));
+        thread.join().expect("it ends");
+    }
+
+    #[test]
+    fn a_thread_that_does_not_begin_is_not_waited_for_without_end() {
+        let begun = Time::now();
+        TaskThread::default().await_begin(Duration::from_millis(20));
+        assert!(begun.elapsed() >= Duration::from_millis(20));
+    }
+}

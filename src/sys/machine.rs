@@ -1,0 +1,227 @@
+//! The machine that a thread runs on: the real one, or in a build for tests one that a test has made.
+//!
+//! | a thread | runs on |
+//! | --- | --- |
+//! | of the library | the machine of the thread that has started it |
+//! | of the program | the real one, but within a call that may ask a server on the machine of its manager ([`Machine::enter`]) |
+//!
+//! The engine asks the machine of its manager, because a guard may be used on any thread of the program. The layers below
+//! it ask the machine of their thread, by [`Time::now`] and [`wall_us`].
+//!
+//! In the shipped build, a machine is a value without a size, and these functions are the system's.
+
+#[cfg(any(test, feature = "testing"))]
+use std::cell::RefCell;
+use std::fmt;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::random::Rng;
+use super::real;
+use super::sync::Arc;
+#[cfg(feature = "testing")]
+use super::sync::Weak;
+use super::test_machine::TestMachine;
+#[cfg(feature = "testing")]
+use super::test_machine::{MovedByTest, TestNetwork};
+use super::time::Time;
+
+/// What a manager, a thread or a call runs on.
+#[derive(Clone, Default)]
+pub(crate) struct Machine {
+    #[cfg(any(test, feature = "testing"))]
+    of_test: Option<Arc<dyn TestMachine>>,
+}
+
+/// The machine of a thread before it entered another one. Its drop brings it back.
+pub(crate) struct Entered {
+    before: Machine,
+    is_call: bool,
+}
+
+#[cfg(any(test, feature = "testing"))]
+thread_local! {
+    static HERE: RefCell<Machine> = const { RefCell::new(Machine { of_test: None }) };
+}
+
+#[cfg(any(test, feature = "testing"))]
+impl Machine {
+    pub(crate) fn new(of_test: Arc<dyn TestMachine>) -> Self {
+        Self {
+            of_test: Some(of_test),
+        }
+    }
+
+    /// Returns the machine of this thread.
+    pub(crate) fn here() -> Self {
+        // A guard may be dropped when the thread has ended so far that this is over.
+        let here = HERE.try_with(|here| here.borrow().clone());
+        here.unwrap_or_default()
+    }
+
+    /// Makes this the machine of this thread, and returns the one before.
+    fn replace(self) -> Self {
+        let before = HERE.try_with(|here| here.replace(self));
+        before.unwrap_or_default()
+    }
+
+    /// Returns what a test has made, or `None` if this is the real machine.
+    fn of_test(&self) -> Option<&Arc<dyn TestMachine>> {
+        self.of_test.as_ref()
+    }
+}
+
+/// There is only the real machine.
+#[cfg(not(any(test, feature = "testing")))]
+#[allow(clippy::unused_self, reason = "in a build for tests they use it")]
+impl Machine {
+    pub(crate) fn here() -> Self {
+        Self {}
+    }
+
+    fn replace(self) -> Self {
+        self
+    }
+
+    fn of_test(&self) -> Option<&Arc<dyn TestMachine>> {
+        None
+    }
+}
+
+impl Machine {
+    /// Has this thread run on this machine for a call that may ask a server, until the result is dropped.
+    #[inline]
+    pub(crate) fn enter(&self) -> Entered {
+        if let Some(machine) = self.of_test() {
+            machine.call_begins();
+        }
+        Entered {
+            before: self.clone().replace(),
+            is_call: true,
+        }
+    }
+
+    /// Does the same on a thread of the library, until its end.
+    pub(super) fn enter_for_good(self) -> Entered {
+        Entered {
+            before: self.replace(),
+            is_call: false,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn now(&self) -> Time {
+        self.of_test()
+            .map_or_else(real::now, |machine| machine.now())
+    }
+
+    /// Returns the time of day, in µs since 1970. Only fences depend on it.
+    pub(crate) fn wall_us(&self) -> u64 {
+        self.of_test()
+            .map_or_else(real::wall_us, |machine| machine.wall_us())
+    }
+
+    /// Blocks until the thread is unparked, or until then, for at most [`LONGEST_SLEEP`](super::LONGEST_SLEEP). May return
+    /// earlier.
+    pub(crate) fn park_until(&self, until: Time) {
+        match self.of_test() {
+            Some(machine) => machine.park_until(until),
+            None => real::park_for(until.since(self.now())),
+        }
+    }
+
+    /// Tells a test of an engine that runs on this machine.
+    #[cfg(feature = "testing")]
+    pub(crate) fn register(&self, engine: Weak<dyn MovedByTest>) {
+        if let Some(machine) = self.of_test() {
+            machine.register(engine);
+        }
+    }
+
+    /// Returns its network, if it has one of its own.
+    #[cfg(feature = "testing")]
+    pub(super) fn network(&self) -> Option<Arc<dyn TestNetwork>> {
+        self.of_test()?.network()
+    }
+}
+
+impl Drop for Entered {
+    #[inline]
+    fn drop(&mut self) {
+        let entered = std::mem::take(&mut self.before).replace();
+        if let Some(machine) = entered.of_test().filter(|_| self.is_call) {
+            machine.call_ends();
+        }
+    }
+}
+
+/// The random numbers of the system.
+impl Rng for Machine {
+    fn uuid(&self) -> Uuid {
+        Uuid::new_v4()
+    }
+
+    fn bits(&self) -> u64 {
+        real::bits()
+    }
+
+    fn jitter(&self) -> u64 {
+        real::jitter()
+    }
+}
+
+impl fmt::Debug for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Machine")
+    }
+}
+
+impl Time {
+    /// Returns the time of this thread's machine.
+    #[inline]
+    pub(crate) fn now() -> Self {
+        Machine::here().now()
+    }
+
+    /// Returns the time that has passed since this instant.
+    pub(crate) fn elapsed(self) -> Duration {
+        Self::now().since(self)
+    }
+}
+
+/// Returns the time of day of this thread's machine: see [`Machine::wall_us`].
+pub(crate) fn wall_us() -> u64 {
+    Machine::here().wall_us()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::test_machine::manual::ManualClock;
+
+    #[test]
+    fn the_clock_moves_forward() {
+        let first = Time::now();
+        let second = Time::now();
+        assert!(second >= first);
+        assert!(first > Time::from_nanos(0));
+    }
+
+    #[test]
+    fn a_thread_runs_on_the_machine_of_the_one_that_started_it() {
+        let start = Time::from_nanos(7);
+        let machine = Machine::new(Arc::new(ManualClock::starting_at(start)));
+        let inside = {
+            let _entered = machine.enter();
+            let (told, inside) = std::sync::mpsc::channel();
+            let tell = move || told.send(Time::now()).expect("the test listens");
+            crate::sys::thread::spawn("", tell).expect("a thread");
+            let _real = Machine::default().enter();
+            assert!(Time::now() > start);
+            inside
+        };
+        assert_eq!(inside.recv(), Ok(start));
+        assert!(Time::now() > start);
+    }
+}

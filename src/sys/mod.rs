@@ -1,0 +1,39 @@
+//! The seam to the machine. No other module of the library touches one of these:
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`time`] | the clock of a lease's holder, and the time of day |
+//! | [`sync`], [`queue`] | memory that threads share, and waits for other threads |
+//! | [`thread`] | starts, parks and sleeps |
+//! | [`random`] | random numbers |
+//! | [`hash`] | maps, whose order depends on a random seed |
+//! | [`net`] | connections, waits for several of them, and lookups of names |
+//! | [`process`] | this process: its host and number, and whether it is a forked child |
+//! | [`machine`] | which machine a thread runs on: the [`real`] one, or one of a test (`test_machine`, `of_test`) |
+//!
+//! They are free functions and types: the standard library's, or thin covers of it. Only a build for tests knows another
+//! machine than the real one: see [`machine`].
+
+pub(crate) mod hash;
+pub(crate) mod machine;
+pub(crate) mod net;
+#[cfg(feature = "testing")]
+mod of_test;
+pub(crate) mod process;
+pub(crate) mod queue;
+pub(crate) mod random;
+pub(crate) mod real;
+pub(crate) mod sync;
+pub(crate) mod test_machine;
+pub(crate) mod thread;
+pub(crate) mod time;
+
+pub(crate) use machine::{Machine, wall_us};
+pub(crate) use process::ForkGuard;
+pub(crate) use random::Rng;
+pub(crate) use sync::{
+    Arc, AtomicBool, AtomicU8, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, Weak,
+};
+#[cfg(any(test, feature = "testing"))]
+pub(crate) use test_machine::TestMachine;
+pub(crate) use time::{LONGEST_SLEEP, Time};

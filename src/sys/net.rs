@@ -1,0 +1,388 @@
+//! Connections: streams of bytes, waits for several of them, and lookups of names.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::event::{PollFd, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
+use smallvec::SmallVec;
+use socket2::{Domain, SockAddr, SockRef, TcpKeepalive, Type};
+
+#[cfg(feature = "testing")]
+use super::of_test;
+use super::time::Time;
+
+pub(crate) use rustix::event::PollFlags;
+
+/// A write to a connection that has ended sends no signal. On Apple's systems, the socket has that as an option.
+#[cfg(not(target_vendor = "apple"))]
+const NO_SIGNAL: SendFlags = SendFlags::NOSIGNAL;
+#[cfg(target_vendor = "apple")]
+const NO_SIGNAL: SendFlags = SendFlags::empty();
+/// After 20 s without a byte, the system sends a probe every 4 s. So few routers forget the connection. After nine
+/// probes without an answer, which most systems send, the connection has ended: within a minute.
+const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
+    .with_time(Duration::from_secs(20))
+    .with_interval(Duration::from_secs(4));
+/// The shortest limit of a connect. A limit of zero would be an error.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// A connected stream of bytes.
+#[derive(Debug)]
+pub(crate) enum ByteStream {
+    Os(OwnedFd),
+    #[cfg(feature = "testing")]
+    OfTest(of_test::LimitedStream),
+}
+
+impl ByteStream {
+    /// Connects by TCP.
+    pub(crate) fn connect(address: &SocketAddr, limit: Duration) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(address, limit.max(SHORTEST))?;
+        // A request is small and waits for its answer, so holding packets back would gain nothing.
+        stream.set_nodelay(true)?;
+        SockRef::from(&stream).set_tcp_keepalive(&KEEPALIVE)?;
+        Ok(Self::Os(stream.into()))
+    }
+
+    /// Connects to a Unix socket. If the queue of the listener is full, as that of a stopped server may be, this blocks
+    /// until then.
+    pub(crate) fn connect_unix(path: &Path, until: Time) -> io::Result<Self> {
+        #[cfg(feature = "testing")]
+        if let Some(stream) = of_test::connect(path) {
+            return stream.map(Self::OfTest);
+        }
+        let address = SockAddr::unix(path)?;
+        let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        loop {
+            let left = until.since(Time::now());
+            // The operating system limits the time of a connect by the limit for writing.
+            socket.set_write_timeout(Some(left.max(SHORTEST)))?;
+            match socket.connect(&address) {
+                Ok(()) => return Ok(Self::Os(socket.into())),
+                // A signal interrupted it.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted && !left.is_zero() => {}
+                Err(error) if is_timeout(&error) => return Err(io::ErrorKind::TimedOut.into()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Ends the connection, so that a thread that is blocked in a read or a write returns.
+    pub(crate) fn shut_down(&self) -> io::Result<()> {
+        match self {
+            Self::Os(fd) => shutdown(fd, Shutdown::Both)?,
+            #[cfg(feature = "testing")]
+            Self::OfTest(stream) => stream.shut_down(),
+        }
+        Ok(())
+    }
+
+    /// Waits for at most `limit` until the stream is ready for one of these. Returns what it is ready for: after a failure
+    /// for all, because the next input or output shows it.
+    pub(crate) fn poll(&self, asked: PollFlags, limit: Duration) -> PollFlags {
+        let fd = match self {
+            Self::Os(fd) => fd,
+            #[cfg(feature = "testing")]
+            Self::OfTest(stream) => return stream.poll(asked, limit),
+        };
+        let mut sockets = [PollFd::new(fd, asked)];
+        let limit = Timespec::try_from(limit).ok();
+        match poll(&mut sockets, limit.as_ref()) {
+            Ok(0) | Err(Errno::INTR) => PollFlags::empty(),
+            Ok(_) if asked.contains(sockets[0].revents()) => sockets[0].revents(),
+            Ok(_) | Err(_) => asked,
+        }
+    }
+
+    /// Reads what has come. Returns `None` if nothing has.
+    pub(crate) fn read_now(&self, to: &mut [u8]) -> io::Result<Option<usize>> {
+        match self {
+            Self::Os(fd) => unless_blocked(recv(fd, to, RecvFlags::DONTWAIT).map(|(read, _)| read)),
+            #[cfg(feature = "testing")]
+            Self::OfTest(stream) => stream.read_now(to),
+        }
+    }
+
+    /// Writes what there is room for. Returns `None` if there is none.
+    pub(crate) fn write_now(&self, from: &[u8]) -> io::Result<Option<usize>> {
+        match self {
+            Self::Os(fd) => unless_blocked(send(fd, from, SendFlags::DONTWAIT | NO_SIGNAL)),
+            #[cfg(feature = "testing")]
+            Self::OfTest(stream) => stream.write_now(from).map(Some),
+        }
+    }
+
+    /// Sets how long each [`read`](Self::read) may take.
+    pub(crate) fn limit_reads(&self, limit: Duration) -> io::Result<()> {
+        match self {
+            Self::Os(fd) => set_socket_timeout(fd, Timeout::Recv, Some(limit))?,
+            #[cfg(feature = "testing")]
+            Self::OfTest(stream) => stream.limit_reads(limit),
+        }
+        Ok(())
+    }
+
+    /// Sets how long each [`write`](Self::write) may take.
+    pub(crate) fn limit_writes(&self, limit: Duration) -> io::Result<()> {
+        match self {
+            Self::Os(fd) => set_socket_timeout(fd, Timeout::Send, Some(limit))?,
+            // It never blocks.
+            #[cfg(feature = "testing")]
+            Self::OfTest(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Reads what has come, or waits for it. Returns an error of the kind `WouldBlock` after the limit.
+    pub(crate) fn read(&self, to: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Os(fd) => {
+                let read = recv(fd, to, RecvFlags::empty());
+                read.map(|(read, _)| read).map_err(broken)
+            }
+            #[cfg(feature = "testing")]
+            Self::OfTest(stream) => stream.read(to),
+        }
+    }
+
+    /// Writes some bytes, or waits for room for them. Returns an error of the kind `WouldBlock` after the limit.
+    pub(crate) fn write(&self, from: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Os(fd) => send(fd, from, NO_SIGNAL).map_err(broken),
+            #[cfg(feature = "testing")]
+            Self::OfTest(stream) => stream.write_now(from),
+        }
+    }
+}
+
+#[cfg(test)]
+impl From<TcpStream> for ByteStream {
+    fn from(stream: TcpStream) -> Self {
+        Self::Os(stream.into())
+    }
+}
+
+fn unless_blocked(done: Result<usize, Errno>) -> io::Result<Option<usize>> {
+    match done {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+        Err(error) => Err(broken(error)),
+    }
+}
+
+/// Returns the error of a connection that has failed. `ETIMEDOUT` is no time limit of a caller: the operating system has
+/// given the connection up.
+fn broken(error: Errno) -> io::Error {
+    match error {
+        Errno::TIMEDOUT => io::Error::new(io::ErrorKind::ConnectionAborted, error),
+        error => error.into(),
+    }
+}
+
+/// Returns whether the time limit was over. Operating systems report that by different errors.
+fn is_timeout(error: &io::Error) -> bool {
+    let kinds = [io::ErrorKind::TimedOut, io::ErrorKind::WouldBlock];
+    kinds.contains(&error.kind())
+}
+
+/// The end of a pair that wakes the thread that waits at the other end.
+#[derive(Debug)]
+pub(crate) enum WakingEnd {
+    Os(UnixStream),
+    #[cfg(feature = "testing")]
+    OfTest(of_test::Wake),
+}
+
+/// The end of a pair at which a thread waits, beside connections.
+#[derive(Debug)]
+pub(crate) enum WokenEnd {
+    Os(UnixStream),
+    #[cfg(feature = "testing")]
+    OfTest(of_test::Wake),
+}
+
+/// Returns the two ends of a new pair.
+pub(crate) fn waking_pair() -> io::Result<(WakingEnd, WokenEnd)> {
+    #[cfg(feature = "testing")]
+    if let Some(wake) = of_test::Wake::new() {
+        return Ok((WakingEnd::OfTest(wake.clone()), WokenEnd::OfTest(wake)));
+    }
+    let (waking, woken) = UnixStream::pair()?;
+    for end in [&waking, &woken] {
+        end.set_nonblocking(true)?;
+    }
+    Ok((WakingEnd::Os(waking), WokenEnd::Os(woken)))
+}
+
+impl WakingEnd {
+    /// Wakes the thread at the other end.
+    pub(crate) fn wake(&self) {
+        match self {
+            // If it is full, the thread will wake anyway.
+            Self::Os(waking) => drop((&mut &*waking).write_all(&[0])),
+            #[cfg(feature = "testing")]
+            Self::OfTest(wake) => wake.wake(),
+        }
+    }
+}
+
+/// Waits until one of these streams has something to read, or has ended, or the thread is woken, or until then. Returns for
+/// each stream whether it has. Looks at least once, even after that time.
+pub(crate) fn readable<'s>(
+    streams: impl IntoIterator<Item = &'s ByteStream>,
+    woken: Option<&'s WokenEnd>,
+    until: Time,
+) -> SmallVec<[bool; 8]> {
+    let streams: SmallVec<[_; 8]> = streams.into_iter().collect();
+    #[cfg(feature = "testing")]
+    if let Some(ready) = readable_of_test(&streams, woken, until) {
+        return ready;
+    }
+    let mut ends = SmallVec::<[_; 8]>::new();
+    for stream in &streams {
+        match stream {
+            ByteStream::Os(fd) => ends.push(fd.as_fd()),
+            #[cfg(feature = "testing")]
+            ByteStream::OfTest(_) => {}
+        }
+    }
+    let mut woken = match woken {
+        Some(WokenEnd::Os(woken)) => Some(woken),
+        _ => None,
+    };
+    ends.extend(woken.map(AsFd::as_fd));
+    let polled = |end| PollFd::from_borrowed_fd(end, PollFlags::IN);
+    let mut polled: SmallVec<[_; 8]> = ends.into_iter().map(polled).collect();
+    let left = until.since(Time::now());
+    // An error means that a signal came, or that the system has no memory: the caller looks again.
+    poll(&mut polled, Timespec::try_from(left).ok().as_ref()).ok();
+    let is_ready = |polled: &PollFd<'_>| !polled.revents().is_empty();
+    let ready = polled.iter().take(streams.len()).map(is_ready).collect();
+    if let Some(woken) = &mut woken {
+        let mut piece = [0; 64];
+        while woken.read(&mut piece).is_ok_and(|read| read > 0) {}
+    }
+    ready
+}
+
+/// Does the same if they are of the network of a test.
+#[cfg(feature = "testing")]
+fn readable_of_test(
+    streams: &[&ByteStream],
+    woken: Option<&WokenEnd>,
+    until: Time,
+) -> Option<SmallVec<[bool; 8]>> {
+    let wake = match woken {
+        Some(WokenEnd::OfTest(wake)) => Some(wake),
+        _ => None,
+    };
+    let of_test = streams.iter().filter_map(|stream| match stream {
+        ByteStream::OfTest(stream) => Some(stream),
+        ByteStream::Os(_) => None,
+    });
+    let of_test: SmallVec<[_; 8]> = of_test.collect();
+    if wake.is_none() && of_test.is_empty() {
+        return None;
+    }
+    of_test::wait(&of_test, wake, until);
+    Some(of_test.iter().map(|stream| stream.has_input()).collect())
+}
+
+/// Returns the addresses of a host. Blocks for as long as the system's lookup takes.
+pub(crate) fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    Ok((host, port).to_socket_addrs()?.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// The caller's time is not over, so the request is sent once more on another connection.
+    #[test]
+    fn a_connection_that_the_system_gives_up_is_closed_and_not_late() {
+        let kind = |error| broken(error).kind();
+        assert_eq!(kind(Errno::TIMEDOUT), io::ErrorKind::ConnectionAborted);
+        assert_eq!(kind(Errno::CONNRESET), io::ErrorKind::ConnectionReset);
+        let given_up = unless_blocked(Err(Errno::TIMEDOUT)).map_err(|error| error.kind());
+        assert_eq!(given_up, Err(io::ErrorKind::ConnectionAborted));
+    }
+
+    /// A peer that is gone sends nothing, and neither does a router that has forgotten the connection.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_dead_connection_ends_within_a_minute() {
+        use rustix::net::sockopt;
+
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let limit = Duration::from_secs(20);
+        let stream = ByteStream::connect(&address, limit).expect("it listens");
+        #[cfg_attr(not(feature = "testing"), expect(irrefutable_let_patterns))]
+        let ByteStream::Os(fd) = stream else {
+            unreachable!("no test has another network");
+        };
+        assert_eq!(sockopt::socket_keepalive(&fd), Ok(true));
+        let idle = sockopt::tcp_keepidle(&fd).expect("a time");
+        let between = sockopt::tcp_keepintvl(&fd).expect("a time");
+        let probes = sockopt::tcp_keepcnt(&fd).expect("a number");
+        assert!(idle + between * probes < Duration::from_secs(60));
+    }
+
+    #[test]
+    fn a_socket_of_this_machine_has_its_time_limit_too() {
+        const LIMIT: Duration = Duration::from_millis(300);
+        let path = std::env::temp_dir().join(format!("leasehold-{}", uuid::Uuid::new_v4()));
+        let listener = socket2::Socket::new(Domain::UNIX, Type::STREAM, None).expect("a socket");
+        let address = SockAddr::unix(&path).expect("a short path");
+        listener.bind(&address).expect("a new address");
+        listener.listen(1).expect("it is bound");
+        let mut queued = Vec::new();
+        let connect = || ByteStream::connect_unix(&path, Time::now() + LIMIT);
+        let failed = loop {
+            match connect() {
+                Ok(stream) => queued.push(stream),
+                Err(error) => break error.kind(),
+            }
+        };
+        std::fs::remove_file(&path).ok();
+        assert!(!queued.is_empty(), "nobody was let in");
+        // Some systems refuse the connection at once, and do not wait.
+        let kinds = [io::ErrorKind::TimedOut, io::ErrorKind::ConnectionRefused];
+        assert!(kinds.contains(&failed), "{failed:?}");
+        let gone = connect().err().map(|error| error.kind());
+        assert_eq!(gone, Some(io::ErrorKind::NotFound));
+    }
+
+    #[test]
+    fn a_thread_that_waits_is_woken_and_told_what_it_can_read() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let connect = || {
+            let limit = Duration::from_secs(20);
+            ByteStream::connect(&address, limit).expect("it listens")
+        };
+        let silent = connect();
+        let (_silent_peer, _) = listener.accept().expect("it has connected");
+        let talks = connect();
+        let (mut peer, _) = listener.accept().expect("it has connected");
+        let (waking, woken) = waking_pair().expect("a pair");
+        let soon = Time::now() + Duration::from_secs(20);
+        waking.wake();
+        let ready = readable([&silent], Some(&woken), soon);
+        assert_eq!(ready[..], [false]);
+        peer.write_all(b"x").expect("it is open");
+        let ready = readable([&silent, &talks], Some(&woken), soon);
+        assert_eq!(ready[..], [false, true]);
+        assert_eq!(readable([&silent], None, Time::now())[..], [false]);
+        assert!(Time::now() < soon, "it waits");
+    }
+}

@@ -1,0 +1,126 @@
+//! Streams on the network of a machine of a test.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::event::PollFlags;
+
+use super::machine::Machine;
+use super::sync::{Arc, AtomicBool, AtomicU64, Ordering};
+use super::test_machine::{TestNetwork, TestStream};
+use super::time::Time;
+
+/// A stream, with the time limit of its reads.
+pub(crate) struct LimitedStream {
+    stream: Box<dyn TestStream>,
+    network: Arc<dyn TestNetwork>,
+    /// In nanoseconds.
+    limit: AtomicU64,
+}
+
+/// A wake of a thread that waits for streams.
+#[derive(Clone)]
+pub(crate) struct Wake {
+    is_woken: Arc<AtomicBool>,
+    network: Arc<dyn TestNetwork>,
+}
+
+/// Connects on the network of this thread's machine, if it has one.
+pub(super) fn connect(path: &Path) -> Option<io::Result<LimitedStream>> {
+    let network = Machine::here().network()?;
+    let stream = network.connect(&path.to_string_lossy());
+    Some(stream.map(|stream| LimitedStream {
+        stream,
+        network,
+        limit: AtomicU64::new(0),
+    }))
+}
+
+impl LimitedStream {
+    pub(super) fn has_input(&self) -> bool {
+        self.stream.has_input()
+    }
+
+    pub(super) fn shut_down(&self) {
+        self.stream.shut_down();
+    }
+
+    /// A stream has room at all times.
+    pub(super) fn poll(&self, asked: PollFlags, limit: Duration) -> PollFlags {
+        let mut ready = asked & PollFlags::OUT;
+        if asked.contains(PollFlags::IN) {
+            let limit = if ready.is_empty() {
+                limit
+            } else {
+                Duration::ZERO
+            };
+            let until = Time::now() + limit;
+            self.network.wait(&mut || self.stream.has_input(), until);
+            ready.set(PollFlags::IN, self.stream.has_input());
+        }
+        ready
+    }
+
+    pub(super) fn read_now(&self, to: &mut [u8]) -> io::Result<Option<usize>> {
+        self.stream.read_now(to)
+    }
+
+    pub(super) fn write_now(&self, from: &[u8]) -> io::Result<usize> {
+        self.stream.write_now(from)
+    }
+
+    pub(super) fn limit_reads(&self, limit: Duration) {
+        let nanos = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        self.limit.store(nanos, Ordering::Relaxed);
+    }
+
+    pub(super) fn read(&self, to: &mut [u8]) -> io::Result<usize> {
+        let limit = Duration::from_nanos(self.limit.load(Ordering::Relaxed));
+        self.poll(PollFlags::IN, limit);
+        let read = self.stream.read_now(to)?;
+        read.ok_or_else(|| io::ErrorKind::WouldBlock.into())
+    }
+}
+
+impl Wake {
+    /// Returns a wake on the network of this thread's machine, if it has one.
+    pub(super) fn new() -> Option<Self> {
+        Some(Self {
+            is_woken: Arc::default(),
+            network: Machine::here().network()?,
+        })
+    }
+
+    pub(super) fn wake(&self) {
+        self.is_woken.store(true, Ordering::SeqCst);
+        self.network.notify();
+    }
+}
+
+/// Waits until one of these streams has something to read, or the thread is woken, or until then.
+pub(super) fn wait(streams: &[&LimitedStream], wake: Option<&Wake>, until: Time) {
+    let network = streams.first().map(|stream| &stream.network);
+    let Some(network) = network.or(wake.map(|wake| &wake.network)) else {
+        return;
+    };
+    let is_woken = || wake.is_some_and(|wake| wake.is_woken.load(Ordering::SeqCst));
+    let has_input = |stream: &&LimitedStream| stream.has_input();
+    network.wait(&mut || is_woken() || streams.iter().any(has_input), until);
+    if let Some(wake) = wake {
+        wake.is_woken.store(false, Ordering::SeqCst);
+    }
+}
+
+impl fmt::Debug for LimitedStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.stream.fmt(f)
+    }
+}
+
+impl fmt::Debug for Wake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Wake").field(&self.is_woken).finish()
+    }
+}

@@ -1,0 +1,125 @@
+//! What a machine of a test defines.
+
+#[cfg(feature = "testing")]
+use std::fmt;
+#[cfg(feature = "testing")]
+use std::io;
+#[cfg(feature = "testing")]
+use std::time::Duration;
+
+use super::real;
+#[cfg(feature = "testing")]
+use super::sync::{Arc, Weak};
+use super::time::Time;
+
+/// A machine that a test has made. What it does not define is as on the real one.
+pub(crate) trait TestMachine: Send + Sync {
+    fn now(&self) -> Time {
+        real::now()
+    }
+
+    /// Returns the time of day, in µs since 1970.
+    fn wall_us(&self) -> u64 {
+        real::wall_us()
+    }
+
+    /// Blocks until the thread is unparked, or until then, for at most [`LONGEST_SLEEP`](super::LONGEST_SLEEP). May return
+    /// earlier.
+    fn park_until(&self, until: Time) {
+        real::park_for(until.since(self.now()));
+    }
+
+    /// Notes that a call has begun that may ask a server.
+    fn call_begins(&self) {}
+
+    fn call_ends(&self) {}
+
+    /// Notes an engine that runs on this machine.
+    #[cfg(feature = "testing")]
+    fn register(&self, _engine: Weak<dyn MovedByTest>) {}
+
+    /// Returns the network of this machine, if it has one of its own.
+    #[cfg(feature = "testing")]
+    fn network(&self) -> Option<Arc<dyn TestNetwork>> {
+        None
+    }
+}
+
+/// A part of the library that sleeps until a time of its machine, which a test moves.
+#[cfg(feature = "testing")]
+pub(crate) trait MovedByTest: Send + Sync {
+    /// Wakes its threads that sleep until some time.
+    fn look_at_the_clock(&self);
+
+    /// Has all leases renewed at once.
+    fn renew_all(&self);
+
+    /// Returns what is due, or what a thread is busy with that was due.
+    fn busy_part(&self) -> Option<&'static str>;
+
+    /// Returns the length of the shortest lease that is renewed, or of a lease with the default settings if that is
+    /// shorter.
+    fn shortest_lease(&self) -> Duration;
+}
+
+/// The network of a machine of a test.
+#[cfg(feature = "testing")]
+pub(crate) trait TestNetwork: Send + Sync {
+    /// Connects to a server that the test has made.
+    fn connect(&self, path: &str) -> io::Result<Box<dyn TestStream>>;
+
+    /// Blocks until `is_ready` returns true, or until then. Calls it whenever something has happened.
+    fn wait(&self, is_ready: &mut dyn FnMut() -> bool, until: Time);
+
+    /// Notes that something has happened for which a thread may wait.
+    fn notify(&self);
+}
+
+/// A stream of such a network.
+#[cfg(feature = "testing")]
+pub(crate) trait TestStream: fmt::Debug + Send + Sync {
+    /// Returns whether there is something to read, or the stream has ended.
+    fn has_input(&self) -> bool;
+
+    /// Reads what has come. Returns `None` if nothing has.
+    fn read_now(&self, to: &mut [u8]) -> io::Result<Option<usize>>;
+
+    fn write_now(&self, from: &[u8]) -> io::Result<usize>;
+
+    fn shut_down(&self);
+}
+
+#[cfg(test)]
+pub(crate) mod manual {
+    use std::time::Duration;
+
+    use super::TestMachine;
+    use crate::sys::sync::{AtomicU64, Ordering};
+    use crate::sys::time::Time;
+
+    /// A machine whose clock moves only when a test advances it.
+    #[derive(Debug)]
+    pub(crate) struct ManualClock(AtomicU64);
+
+    impl ManualClock {
+        pub(crate) fn starting_at(start: Time) -> Self {
+            Self(AtomicU64::new(start.as_nanos()))
+        }
+
+        pub(crate) fn advance(&self, by: Duration) {
+            let nanos = u64::try_from(by.as_nanos()).expect("a test's step fits");
+            self.0.fetch_add(nanos, Ordering::SeqCst);
+        }
+    }
+
+    impl TestMachine for ManualClock {
+        fn now(&self) -> Time {
+            Time::from_nanos(self.0.load(Ordering::SeqCst))
+        }
+    }
+
+    /// The real machine, where a test may have another one.
+    pub(crate) struct RealMachine;
+
+    impl TestMachine for RealMachine {}
+}

@@ -1,0 +1,268 @@
+//! The network of a test kit: streams of bytes between its managers and its servers, without a socket and a thread.
+//!
+//! | a client | the stream |
+//! | --- | --- |
+//! | connects | is known to the node. During a cut it is refused |
+//! | writes | gives the bytes to the node, which executes them at the time of the kit's clock. What the node then has for any client goes into the streams of these |
+//! | reads | takes what the node has put into it |
+//! | waits | looks again whenever something happens on the network: the node has put bytes into a stream, or has ended one; a thread was woken; the test has moved the clock |
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use crate::sys::test_machine::{TestNetwork, TestStream};
+use crate::sys::{Arc, Condvar, LONGEST_SLEEP, Machine, Mutex, Rng, Time};
+use crate::testing::clock::TestClock;
+use crate::testing::memory::{MemoryServer, request};
+
+/// What happens on the network, as a number that grows.
+#[derive(Default)]
+struct Happenings {
+    count: Mutex<u64>,
+    changed: Condvar,
+}
+
+/// The nodes of a test kit, and the way to them.
+pub(super) struct MemoryNetwork {
+    pub(super) nodes: Vec<Arc<MemoryNode>>,
+    clock: Arc<TestClock>,
+    happenings: Arc<Happenings>,
+}
+
+/// A server in memory, with its clients.
+pub(super) struct MemoryNode {
+    clock: Arc<TestClock>,
+    happenings: Arc<Happenings>,
+    state: Mutex<MemoryNodeState>,
+}
+
+struct MemoryNodeState {
+    server: MemoryServer,
+    /// What the server has sent to each client.
+    inboxes: BTreeMap<u64, Arc<Inbox>>,
+    is_cut: bool,
+}
+
+/// The bytes on their way to a client.
+#[derive(Default)]
+struct Inbox(Mutex<InboxState>);
+
+#[derive(Default)]
+struct InboxState {
+    bytes: Vec<u8>,
+    is_over: bool,
+}
+
+/// The client's end of a stream.
+struct ClientEnd {
+    node: Arc<MemoryNode>,
+    id: u64,
+    inbox: Arc<Inbox>,
+}
+
+impl Happenings {
+    fn add(&self) {
+        *self.count.lock() += 1;
+        self.changed.notify_all();
+    }
+}
+
+impl MemoryNetwork {
+    pub(super) fn new(nodes: usize, clock: &Arc<TestClock>) -> Self {
+        let happenings = Arc::<Happenings>::default();
+        let node = |_| {
+            Arc::new(MemoryNode {
+                clock: Arc::clone(clock),
+                happenings: Arc::clone(&happenings),
+                state: Mutex::new(MemoryNodeState {
+                    server: new_server(clock),
+                    inboxes: BTreeMap::new(),
+                    is_cut: false,
+                }),
+            })
+        };
+        Self {
+            nodes: (0..nodes).map(node).collect(),
+            clock: Arc::clone(clock),
+            happenings,
+        }
+    }
+
+    /// Returns the URLs of the nodes. A path is the number of a node.
+    pub(super) fn urls(&self) -> impl Iterator<Item = String> {
+        (0..self.nodes.len()).map(|number| format!("unix:///{number}"))
+    }
+}
+
+impl TestNetwork for MemoryNetwork {
+    fn connect(&self, path: &str) -> io::Result<Box<dyn TestStream>> {
+        let number = path.trim_start_matches('/').parse::<usize>();
+        let node = number.ok().and_then(|number| self.nodes.get(number));
+        let node = node.ok_or(io::ErrorKind::NotFound)?;
+        Ok(Box::new(MemoryNode::connect(node)?))
+    }
+
+    fn wait(&self, is_ready: &mut dyn FnMut() -> bool, until: Time) {
+        let mut count = self.happenings.count.lock();
+        loop {
+            let seen = *count;
+            drop(count);
+            let left = until.since(self.clock.now());
+            if is_ready() || left.is_zero() {
+                return;
+            }
+            count = self.happenings.count.lock();
+            if *count == seen {
+                let limit = left.min(LONGEST_SLEEP);
+                count = self.happenings.changed.wait_for(count, limit);
+            }
+        }
+    }
+
+    fn notify(&self) {
+        self.happenings.add();
+    }
+}
+
+impl MemoryNode {
+    fn connect(this: &Arc<Self>) -> io::Result<ClientEnd> {
+        let mut state = this.state.lock();
+        if state.is_cut {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        let (id, inbox) = (state.server.connect(), Arc::default());
+        state.inboxes.insert(id, Arc::clone(&inbox));
+        Ok(ClientEnd {
+            node: Arc::clone(this),
+            id,
+            inbox,
+        })
+    }
+
+    pub(super) fn cut(&self) {
+        let mut state = self.state.lock();
+        state.is_cut = true;
+        state.disconnect_all();
+        drop(state);
+        self.happenings.add();
+    }
+
+    pub(super) fn restore(&self) {
+        self.state.lock().is_cut = false;
+    }
+
+    pub(super) fn restart_empty(&self) {
+        let mut state = self.state.lock();
+        state.disconnect_all();
+        state.server = new_server(&self.clock);
+        drop(state);
+        self.happenings.add();
+    }
+
+    /// Executes commands as a client does, and returns the bytes of the answers.
+    pub(super) fn execute(&self, commands: &[&[&str]]) -> Vec<u8> {
+        let mut state = self.state.lock();
+        let id = state.server.connect();
+        for command in commands {
+            state
+                .server
+                .receive(id, &request(command), now(&self.clock));
+        }
+        let answers = state.server.take_output(id);
+        state.server.disconnect(id);
+        state.send_all();
+        drop(state);
+        self.happenings.add();
+        answers.unwrap_or_default()
+    }
+}
+
+impl MemoryNodeState {
+    /// Puts what the server has for its clients into their streams.
+    fn send_all(&mut self) {
+        let mut ended = Vec::new();
+        for (id, inbox) in &self.inboxes {
+            match self.server.take_output(*id) {
+                Some(output) => inbox.0.lock().bytes.extend(output),
+                None => ended.push(*id),
+            }
+        }
+        for id in ended {
+            self.disconnect(id);
+        }
+    }
+
+    fn disconnect(&mut self, id: u64) {
+        if let Some(inbox) = self.inboxes.remove(&id) {
+            inbox.0.lock().is_over = true;
+            self.server.disconnect(id);
+        }
+    }
+
+    fn disconnect_all(&mut self) {
+        while let Some(id) = self.inboxes.keys().next().copied() {
+            self.disconnect(id);
+        }
+    }
+}
+
+impl TestStream for ClientEnd {
+    fn has_input(&self) -> bool {
+        let inbox = self.inbox.0.lock();
+        inbox.is_over || !inbox.bytes.is_empty()
+    }
+
+    fn read_now(&self, to: &mut [u8]) -> io::Result<Option<usize>> {
+        let mut inbox = self.inbox.0.lock();
+        let length = inbox.bytes.len().min(to.len());
+        if length == 0 {
+            return Ok(inbox.is_over.then_some(0));
+        }
+        to[..length].copy_from_slice(&inbox.bytes[..length]);
+        inbox.bytes.drain(..length);
+        Ok(Some(length))
+    }
+
+    fn write_now(&self, from: &[u8]) -> io::Result<usize> {
+        let mut state = self.node.state.lock();
+        if !state.inboxes.contains_key(&self.id) {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        state.server.receive(self.id, from, now(&self.node.clock));
+        state.send_all();
+        drop(state);
+        self.node.happenings.add();
+        Ok(from.len())
+    }
+
+    fn shut_down(&self) {
+        self.node.state.lock().disconnect(self.id);
+        self.node.happenings.add();
+    }
+}
+
+impl Drop for ClientEnd {
+    fn drop(&mut self) {
+        self.node.state.lock().disconnect(self.id);
+    }
+}
+
+impl fmt::Debug for ClientEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ClientEnd").field(&self.id).finish()
+    }
+}
+
+/// Returns the time of a server since 1970.
+pub(super) fn now(clock: &TestClock) -> Duration {
+    Duration::from_micros(clock.wall_us())
+}
+
+/// Returns a server without data.
+pub(super) fn new_server(clock: &TestClock) -> MemoryServer {
+    let rng = Machine::default();
+    let run_id = format!("{}{:08x}", rng.uuid().simple(), rng.bits() as u32);
+    MemoryServer::start(run_id, now(clock)).expect("memory for a Redis in memory")
+}

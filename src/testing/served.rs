@@ -1,0 +1,133 @@
+//! A Redis in memory that serves the clients of a port.
+//!
+//! | the thread finds | and |
+//! | --- | --- |
+//! | a new connection | accepts it |
+//! | bytes of a client | gives them to the server |
+//! | output of the server | writes it. The rest goes out when the socket has room again |
+//! | a connection that has ended | forgets it |
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::testing::clock::TestClock;
+use crate::testing::memory::MemoryServer;
+use crate::testing::network::{new_server, now};
+
+struct ServedClients {
+    clock: TestClock,
+    server: MemoryServer,
+    clients: BTreeMap<u64, ServedClient>,
+}
+
+/// The connection of a client.
+struct ServedClient {
+    stream: TcpStream,
+    /// Output that is not written yet.
+    unsent: Vec<u8>,
+}
+
+/// Serves, and returns only the failure of the listener.
+pub(super) fn serve(listener: &TcpListener) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let clock = TestClock::default();
+    let mut served = ServedClients {
+        server: new_server(&clock),
+        clock,
+        clients: BTreeMap::new(),
+    };
+    loop {
+        let mut polled = vec![PollFd::new(listener, PollFlags::IN)];
+        for client in served.clients.values() {
+            let room = if client.unsent.is_empty() {
+                PollFlags::empty()
+            } else {
+                PollFlags::OUT
+            };
+            polled.push(PollFd::new(&client.stream, PollFlags::IN | room));
+        }
+        poll(&mut polled, None).ok();
+        served.accept(listener)?;
+        served.receive_all();
+        served.send_all();
+    }
+}
+
+impl ServedClients {
+    fn accept(&mut self, listener: &TcpListener) -> io::Result<()> {
+        loop {
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    stream.set_nodelay(true)?;
+                    stream.set_nonblocking(true)?;
+                    let client = ServedClient {
+                        stream,
+                        unsent: Vec::new(),
+                    };
+                    self.clients.insert(self.server.connect(), client);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                // The client has left already, or a signal came.
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Gives the server what the clients have sent.
+    fn receive_all(&mut self) {
+        let mut ended = Vec::new();
+        let mut piece = [0; 8_192];
+        for (id, client) in &mut self.clients {
+            loop {
+                match client.stream.read(&mut piece) {
+                    Ok(read) if read > 0 => {
+                        self.server.receive(*id, &piece[..read], now(&self.clock));
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Ok(_) | Err(_) => {
+                        ended.push(*id);
+                        break;
+                    }
+                }
+            }
+        }
+        self.disconnect(&ended);
+    }
+
+    /// Writes the output of the server.
+    fn send_all(&mut self) {
+        let mut ended = Vec::new();
+        for (id, client) in &mut self.clients {
+            let output = self.server.take_output(*id);
+            let is_over = output.is_none();
+            client.unsent.extend(output.unwrap_or_default());
+            while !client.unsent.is_empty() {
+                match client.stream.write(&client.unsent) {
+                    Ok(written) if written > 0 => drop(client.unsent.drain(..written)),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Ok(_) | Err(_) => {
+                        ended.push(*id);
+                        break;
+                    }
+                }
+            }
+            if is_over {
+                ended.push(*id);
+            }
+        }
+        self.disconnect(&ended);
+    }
+
+    fn disconnect(&mut self, ended: &[u64]) {
+        for id in ended {
+            if self.clients.remove(id).is_some() {
+                self.server.disconnect(*id);
+            }
+        }
+    }
+}
