@@ -26,6 +26,7 @@
 //! | there is a new master | repeats at once the hand-overs, and what keeps a lock for a `min_hold`; after [`RENEWED_AFTER`], and not before, renews all its leases, but for those that would end soon; after [`FREED_AFTER`] repeats all ends, also those that may free a lock; and again those that have a reply [`AGAIN_AFTER`] later, when most other processes have repeated theirs. It repeats a few at a time, while no release waits, and remembers them still |
 //! | the same | uses no grant by message that a request before it allows: it asks the new master |
 //! | the same | makes an end of each release task that Redis has confirmed, and that waits for its repeat (the owner is uncertain). Until [`FREED_AFTER`] has passed, no release task is repeated that may free a lock |
+//! | a lease is lost soon after a failover, because another owner has the lock, or nobody | remembers its owner as one that has ended: a process that hears of the failover later may still give the lock to it |
 //! | a message for an owner that it remembers | repeats the end of that owner at once, but not before that time if it may free a lock. The new master sends such a message if the owner is in its queue |
 //!
 //! The order matters. An example: the failover loses a release of `A1`, and also the grant of the free lock to `C1`. If A
@@ -48,8 +49,8 @@ pub(crate) const MOST_ENDINGS: usize = 4096;
 pub(crate) const RENEWED_AFTER: Duration = Duration::from_millis(500);
 /// How long after a failover, and after the repeats of the hand-overs, a lock may be freed again.
 pub(crate) const FREED_AFTER: Duration = Duration::from_millis(800);
-/// When the last round of repeats follows the one before.
-const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// When the last round of repeats follows the one before. By then all processes have heard of the failover.
+pub(crate) const AGAIN_AFTER: Duration = Duration::from_secs(3);
 /// The rounds of repeats: one of what frees no lock, and two of all ends.
 const ROUNDS: u32 = 3;
 
@@ -98,14 +99,13 @@ impl<L> Endings<L> {
         self.ended.push_back((lock, release_task));
     }
 
-    /// Notes that there is a new master. Returns whether there is anything to repeat.
-    pub(crate) fn master_changed(&mut self, now: Time) -> bool {
+    /// Notes that there is a new master.
+    pub(crate) fn master_changed(&mut self, now: Time) {
         let ended = self.ended.make_contiguous();
         ended.sort_by_key(|(_, release_task)| release_task.end_may_free(now));
         let first = ended.partition_point(|(_, release_task)| !release_task.end_may_free(now));
         (self.left, self.rounds_left) = (Some(first), ROUNDS);
-        self.due = Some(now).filter(|_| !self.ended.is_empty());
-        self.due.is_some()
+        self.due = Some(now);
     }
 
     /// Returns when the ends are repeated next.
@@ -322,7 +322,7 @@ mod tests {
         endings.note("short", ended(1_000), at(0));
         endings.note("long", ended(5_000), at(0));
         assert_eq!(endings.due(), None);
-        assert!(endings.master_changed(at(50)));
+        endings.master_changed(at(50));
         assert!(endings.take_due(at(50), 9).0.is_empty(), "no hand-over");
         assert_eq!(endings.due(), Some(at(850)));
         for expected in ["short", "long"] {
@@ -332,14 +332,14 @@ mod tests {
             endings.note(lock, again, at(851));
         }
         assert!(endings.take_due(at(1_000), 9).0.is_empty());
-        assert_eq!(endings.due(), Some(at(1_850)));
-        let (second, _) = endings.take_due(at(1_850), 9);
+        assert_eq!(endings.due(), Some(at(3_850)));
+        let (second, _) = endings.take_due(at(3_850), 9);
         assert!(second.iter().map(|(lock, _)| *lock).eq(["long"]));
         assert_eq!(endings.due(), None);
-        endings.note("long", ended(5_000), at(1_900));
-        assert!(endings.take("b1", at(2_000)).is_none());
-        assert!(endings.take("a1", at(2_000)).is_some());
-        assert!(endings.take("a1", at(2_000)).is_none());
+        endings.note("long", ended(5_000), at(3_900));
+        assert!(endings.take("b1", at(4_000)).is_none());
+        assert!(endings.take("a1", at(4_000)).is_some());
+        assert!(endings.take("a1", at(4_000)).is_none());
     }
 
     #[test]
@@ -361,7 +361,7 @@ mod tests {
         let numbers = |ended: &[(usize, ReleaseTask)]| -> Vec<_> {
             ended.iter().map(|(number, _)| *number).collect()
         };
-        assert!(endings.master_changed(at(2)));
+        endings.master_changed(at(2));
         let (hand_overs, _) = endings.take_due(at(2), 9);
         assert_eq!(numbers(&hand_overs), [1, 3]);
         assert_eq!(endings.due(), Some(at(802)));
@@ -370,13 +370,12 @@ mod tests {
         }
         let (all, _) = endings.take_due(at(802), 9);
         assert_eq!(numbers(&all), [0, 2, 1, 3]);
-        assert_eq!(endings.due(), Some(at(1_802)));
+        assert_eq!(endings.due(), Some(at(3_802)));
     }
 
     #[test]
     fn the_oldest_end_is_forgotten_first() {
         let mut endings = Endings::default();
-        assert!(!endings.master_changed(at(0)));
         for number in 0..=MOST_ENDINGS {
             let mut task = of_lease(None);
             task.replied(at(1), &Reply::Released, false, None);

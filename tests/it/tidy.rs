@@ -566,8 +566,8 @@ fn missing_methods(tree: &Tree, page: &str) -> Vec<String> {
 /// The most lines outside of test code, of `src/` (`""`) and of folders in it. A change that needs more must say why a
 /// user wants it.
 const MOST_LINES: [(&str, usize); 4] = [
-    ("", 33_010),
-    ("store", 12_220),
+    ("", 33_180),
+    ("store", 12_330),
     ("engine", 6_790),
     ("lock", 1_600),
 ];

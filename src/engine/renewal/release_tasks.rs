@@ -111,7 +111,8 @@ impl RenewalThread {
         let mut state = self.state.lock();
         state.renew_all_at(now + RENEWED_AFTER, now);
         state.put_off_repeats(now);
-        if state.endings.master_changed(now) && self.ensure_running(&mut state, client).is_err() {
+        state.endings.master_changed(now);
+        if self.ensure_running(&mut state, client).is_err() {
             return;
         }
         if let Some(due) = state.next_due() {

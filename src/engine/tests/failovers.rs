@@ -1,7 +1,8 @@
 //! The requests of a process after a failover.
 
 use super::*;
-use crate::core::endings::RENEWED_AFTER;
+use crate::core::endings::{AGAIN_AFTER, FREED_AFTER, RENEWED_AFTER};
+use crate::message::Gone;
 use crate::name::Target;
 
 /// A request that a new master gets on the renewal thread's connection.
@@ -106,4 +107,43 @@ fn hand_overs_are_repeated_first_then_leases_are_renewed_then_locks_are_freed() 
         rest,
         ["freed", "unanswered"].map(|name| Sent::Ends(name.into()))
     );
+}
+
+/// The process that has handed the lock over hears of the failover later, and gives the lock to the owner that was lost.
+#[test]
+fn an_owner_that_is_lost_soon_after_a_failover_is_ended_again() {
+    let clock = still();
+    let (sender, ended) = mpsc::channel();
+    let mut granted = generous();
+    let dedicated_connection = move |request: &Request<'_>| match request {
+        Request::Renew(batch) => {
+            let gone = Renewed::Gone(Gone::Taken);
+            Ok(Reply::Renewed(vec![gone; batch.len()]))
+        }
+        Request::Lock {
+            verb: Verb::HandOver { owner, .. },
+            ..
+        } => {
+            sender.send(owner.to_string()).ok();
+            Ok(Reply::NotOwner(Gone::Taken))
+        }
+        request => granted(request),
+    };
+    let failover = Failover::default();
+    let fake = Fake {
+        failover: Some(Arc::clone(&failover)),
+        ..Fake::new(generous(), dedicated_connection)
+    };
+    let engine = fake.engine(LONG, Arc::clone(&clock) as Arc<dyn TestMachine>);
+    let guard = mutex(engine, "n").lock().expect("granted");
+    (failover.lock().as_ref().expect("the engine listens"))();
+    clock.advance(RENEWED_AFTER);
+    let loss = guard.on_lost().recv_timeout(PATIENCE).expect("it is lost");
+    assert_eq!(loss.cause, LostCause::Taken);
+    for after in [FREED_AFTER, AGAIN_AFTER] {
+        assert!(ended.try_recv().is_err());
+        clock.advance(after);
+        let owner = ended.recv_timeout(PATIENCE);
+        assert_eq!(owner.as_deref(), Ok(guard.owner()));
+    }
 }

@@ -40,6 +40,11 @@ impl Master {
         })
     }
 
+    /// Returns whether a request was sent to it.
+    pub(super) fn is_in_use(&self) -> bool {
+        self.pool.get().is_some()
+    }
+
     pub(super) fn pool(&self) -> &Arc<Connections> {
         let way = || (0, Arc::new(self.route.clone()));
         self.pool
