@@ -16,6 +16,7 @@
 use std::cell::{Cell, RefCell};
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use proptest::prelude::*;
@@ -32,8 +33,9 @@ use crate::name::{LockKey, Target};
 use crate::script::quorum::{self, LockId, NodeGiveBack};
 use crate::script::{self, ScriptSettings};
 use crate::store::transport::frame::{self, Frame};
-use crate::sys::{Arc, Machine, thread};
+use crate::sys::{Arc, Machine};
 
+const THREADS: u32 = 8;
 /// How far two times in ms may be apart. Two in µs may be a thousand times as far apart.
 const SLACK: i128 = 500;
 /// How far a time may be from now, in ms.
@@ -741,12 +743,25 @@ fn compare(both: &mut Both, steps: &[Step], prefix: &str) -> Result<(), TestCase
     Ok(())
 }
 
+/// Several sequences are executed at a time, because each waits for the real server.
 #[test]
 fn the_server_in_memory_answers_as_a_real_one() {
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(compare_sequences);
+        }
+    });
+}
+
+fn compare_sequences() {
     let both = RefCell::new(Both::new());
     let (run, case) = (uuid::Uuid::new_v4(), Cell::new(0));
     let steps = proptest::collection::vec(any::<Step>(), 1..40);
-    let mut runner = TestRunner::default();
+    let all = ProptestConfig::default();
+    let mut runner = TestRunner::new(ProptestConfig {
+        cases: all.cases.div_ceil(THREADS),
+        ..all
+    });
     let mut compared = |steps: &[Step]| {
         case.set(case.get() + 1);
         let prefix = format!("{run}:{}:", case.get());
