@@ -10,6 +10,7 @@
 //! | it was handed over to `B1`, by its release or by a take-over | give the lock to `B1` |
 //! | it was taken over as `A2` of the same process | give the lock to `A2` |
 //! | a take-over found a poller gap, so the lock is free | a hand-over |
+//! | it was lost, or was gone when it was released soon after a failover | a hand-over |
 //! | in any other way | none: if the failover brings `A1` back, it keeps the lock until its lease ends |
 //!
 //! The other ways are: Redis replied that `A1` was not the holder, so another owner may be; several owners may have got the
@@ -22,11 +23,11 @@
 //!
 //! | event | this process |
 //! | --- | --- |
-//! | an owner has ended in one of the first four ways | remembers it until Redis must have dropped the key. It remembers at most [`MOST_ENDINGS`]: the oldest goes first |
+//! | an owner has ended in one of the first five ways | remembers it until Redis must have dropped the key. It remembers at most [`MOST_ENDINGS`]: the oldest goes first |
 //! | there is a new master | repeats at once the hand-overs, and what keeps a lock for a `min_hold`; after [`RENEWED_AFTER`], and not before, renews all its leases, but for those that would end soon; after [`FREED_AFTER`] repeats all ends, also those that may free a lock; and again those that have a reply [`AGAIN_AFTER`] later, when most other processes have repeated theirs. It repeats a few at a time, while no release waits, and remembers them still |
 //! | the same | uses no grant by message that a request before it allows: it asks the new master |
 //! | the same | makes an end of each release task that Redis has confirmed, and that waits for its repeat (the owner is uncertain). Until [`FREED_AFTER`] has passed, no release task is repeated that may free a lock |
-//! | a lease is lost soon after a failover, because another owner has the lock, or nobody | remembers its owner as one that has ended: a process that hears of the failover later may still give the lock to it |
+//! | a renewal of a mutex finds that its owner is gone; or soon after a failover a release finds that | remembers the owner as one that has ended: a process that hears of the failover later may still give the lock to it |
 //! | a message for an owner that it remembers | repeats the end of that owner at once, but not before that time if it may free a lock. The new master sends such a message if the owner is in its queue |
 //!
 //! The order matters. An example: the failover loses a release of `A1`, and also the grant of the free lock to `C1`. If A
@@ -49,7 +50,7 @@ pub(crate) const MOST_ENDINGS: usize = 4096;
 pub(crate) const RENEWED_AFTER: Duration = Duration::from_millis(500);
 /// How long after a failover, and after the repeats of the hand-overs, a lock may be freed again.
 pub(crate) const FREED_AFTER: Duration = Duration::from_millis(800);
-/// When the last round of repeats follows the one before. By then all processes have heard of the failover.
+/// When the last round of repeats follows the end of the one before. By then nearly all processes have heard of the failover.
 pub(crate) const AGAIN_AFTER: Duration = Duration::from_secs(3);
 /// The rounds of repeats: one of what frees no lock, and two of all ends.
 const ROUNDS: u32 = 3;
@@ -285,6 +286,54 @@ mod tests {
         let next = release_task.replied(at(20), &taken, false, None);
         assert_eq!(next, Next::Done);
         assert_eq!(given_to(repeated(release_task, &[])).as_deref(), Some("b1"));
+    }
+
+    /// The process of `b1` hears of the failover first, and its release comes before the hand-over is repeated.
+    #[test]
+    fn an_owner_that_was_gone_soon_after_a_failover_is_ended_again() {
+        let gone = Reply::NotOwner(Gone::Taken);
+        let mut released = of_lease(None);
+        released.replied(at(1), &gone, false, None);
+        released.may_come_back(at(9));
+        assert!(matches!(
+            repeated(released, &[]),
+            Some(Verb::HandOver { .. })
+        ));
+        // The units of a semaphore may be with several others.
+        let mut handed_over = of_lease(None);
+        handed_over.replied(at(1), &Reply::HandedOver(None), false, None);
+        handed_over.may_come_back(at(9));
+        assert_eq!(repeated(handed_over, &[]), None);
+        assert!(matches!(
+            repeated(taken_over(Ended::Lost), &[]),
+            Some(Verb::HandOver { .. })
+        ));
+    }
+
+    /// Its withdrawal was under way when the master died.
+    #[test]
+    fn a_hand_over_is_repeated_although_a_withdrawal_of_its_owner_has_failed() {
+        let uncertain = EndedOwner {
+            uncertain_until: Some(at(20_000)),
+            ended: Some(Ended::HandedOver("b1".into())),
+            ..ended_owner("a1")
+        };
+        let mut task = ReleaseTask::of_ended_owner(uncertain, at(0), LEASE);
+        let frees_from = Some(at(900));
+        assert_eq!(task.due_after_failure(at(150), None, at(100)), at(150));
+        assert_eq!(
+            task.due_after_failure(at(150), frees_from, at(100)),
+            at(100)
+        );
+        assert_eq!(given_to(Some(task.verb(at(100)))).as_deref(), Some("b1"));
+        task.replied(at(101), &Reply::Released, false, None);
+        assert!(matches!(task.verb(at(101)), Verb::Withdraw { .. }));
+        assert_eq!(task.put_off(at(150), frees_from, at(101)), at(900));
+        // Later failures are those of any task.
+        assert_eq!(
+            task.due_after_failure(at(950), frees_from, at(901)),
+            at(950)
+        );
     }
 
     /// Its withdrawals may not free the lock before its successor has renewed its lease.

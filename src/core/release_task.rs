@@ -53,6 +53,10 @@ pub(crate) enum Next {
 
 /// The end of one owner in Redis.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a fact that replies show by itself"
+)]
 pub(crate) struct ReleaseTask {
     left: EndedOwner,
     /// When Redis must have dropped the key.
@@ -66,6 +70,8 @@ pub(crate) struct ReleaseTask {
     repeated: bool,
     executed: bool,
     is_left_at_nodes: bool,
+    /// Whether the last reply was that the owner did not hold the lock.
+    was_gone: bool,
     gone: Option<Gone>,
     /// How a new master ends the owner. `None` before a reply, and if the reply does not say who has the lock now.
     again: Option<EndsBy>,
@@ -116,7 +122,7 @@ impl ReleaseTask {
         let key_gone_at = left.key_gone_at.unwrap_or(now);
         let key_gone_at = (left.uncertain_until.unwrap_or(now) + lease).max(key_gone_at);
         let again = match &left.ended {
-            Some(Ended::Free) => Some(EndsBy::HandOver),
+            Some(Ended::Free | Ended::Lost) => Some(EndsBy::HandOver),
             Some(Ended::TakenOver(to) | Ended::HandedOver(to)) => {
                 Some(EndsBy::GiveTo(Arc::clone(to)))
             }
@@ -137,6 +143,7 @@ impl ReleaseTask {
             repeated: is_ended,
             executed: is_ended,
             is_left_at_nodes: false,
+            was_gone: false,
             gone: None,
             again,
         }
@@ -233,6 +240,28 @@ impl ReleaseTask {
         self.executed && self.left.uncertain_until.is_none() && !self.is_left_at_nodes
     }
 
+    /// Notes that another process may still give the lock to the owner, until then. If the owner was gone, a new master ends
+    /// it all the same.
+    pub(crate) fn may_come_back(&mut self, until: Time) {
+        if self.was_gone {
+            self.again.get_or_insert(EndsBy::HandOver);
+        }
+        self.key_gone_at = self.key_gone_at.max(until);
+    }
+
+    /// Returns when a task is due whose request has failed, and that would be due at `due`. Soon after a failover, a task that
+    /// is executed begins again for the new master, as those that waited for their repeat.
+    pub(crate) fn due_after_failure(
+        &mut self,
+        due: Time,
+        frees_from: Option<Time>,
+        now: Time,
+    ) -> Time {
+        let is_soon = frees_from.is_some_and(|from| from > now);
+        let begins_again = is_soon && self.becomes_an_end() && self.repeat(now);
+        self.put_off(if begins_again { now } else { due }, frees_from, now)
+    }
+
     /// Has no new master end the owner: its units, or its names, may be with several others.
     pub(crate) fn without_repeat(self) -> Self {
         Self {
@@ -271,6 +300,7 @@ impl ReleaseTask {
             _ => {}
         }
         self.note_how_ended(reply);
+        self.was_gone = matches!(reply, Reply::NotOwner(_));
         self.executed = true;
         self.repeated = true;
         self.is_left_at_nodes = left_until.is_some();

@@ -62,7 +62,7 @@
 //! | 3 | [`linger_state::LingerState`] | the early recalls |
 //! | 3 | [`process_lease::WaitingThread`] | the signal for one waiting thread |
 //! | 3 | [`claim::Tried`] | the owners of adoptions without a clear reply |
-//! | 3 | [`events::Events`] | the listener, until the events thread takes it |
+//! | 3 | [`events::Events`] | the listener, until the events thread takes it; its queue |
 //! | 3 | [`Cancel`](crate::Cancel) | the threads that a cancel unparks |
 //!
 //! A thread holds at most one mutex of row 3. A store has further mutexes. A thread takes them only in a call to the

@@ -29,7 +29,6 @@
 use std::time::Duration;
 
 use crate::core::attempt::{Attempt, Ended, EndedOwner};
-use crate::core::endings::{AGAIN_AFTER, FREED_AFTER};
 use crate::core::lease::LeaseStatus;
 use crate::core::queue::{Finish, Health};
 use crate::core::release_task::{Next, ReleaseTask};
@@ -269,7 +268,9 @@ impl Leases {
         let now = self.client.now();
         let is_one_lock = match &ended.ended {
             Some(Ended::TakenOver(_)) => matches!(entry.kind, LockKind::Mutex | LockKind::Multi),
-            Some(Ended::Free | Ended::HandedOver(_)) | None => entry.kind == LockKind::Mutex,
+            Some(Ended::Free | Ended::HandedOver(_) | Ended::Lost) | None => {
+                entry.kind == LockKind::Mutex
+            }
         };
         let mut release_task = ReleaseTask::of_ended_owner(ended, now, lease);
         if !is_one_lock {
@@ -325,17 +326,6 @@ impl Leases {
     }
 }
 
-impl Leases {
-    /// Returns whether another process may still give the lock to an owner that was lost for this reason: it hears of a
-    /// failover later than this one, and repeats its hand-over.
-    fn may_come_back(&self, cause: LostCause) -> bool {
-        let since = self.client.now().since(self.renewal.failed_over_at());
-        matches!(cause, LostCause::Removed | LostCause::Taken)
-            && self.renewal.can_fail_over
-            && since < FREED_AFTER + AGAIN_AFTER
-    }
-}
-
 impl LossHandler for Leases {
     /// Ends a lost lease before its guards end. Makes the next thread the delegate, and notifies the listeners.
     fn lost(&self, process_lease: &Arc<ProcessLease>, cause: LostCause) {
@@ -347,13 +337,13 @@ impl LossHandler for Leases {
         self.count_loss_once(process_lease, LeaseStatus::Lost(cause), fence);
         self.make_next_the_delegate(&process_lease.entry, next);
         self.renewal.deregister(process_lease);
-        process_lease.announce(cause);
-        if self.may_come_back(cause) {
+        if matches!(cause, LostCause::Removed | LostCause::Taken) {
             let left = self.ended_owner(process_lease, None, self.client.now());
-            let ended = Some(Ended::Free);
+            let ended = Some(Ended::Lost);
             let left = EndedOwner { ended, ..left };
             self.clean_up(&process_lease.entry, left, process_lease.terms.lease());
         }
+        process_lease.announce(cause);
         if process_lease.linger.is_some() && self.lingers.note_not_idle(process_lease) {
             // No guard ends after this loss.
             self.after_loss(process_lease, LeaseStatus::Lost(cause));

@@ -5,8 +5,8 @@
 //! | of the library | the machine of the thread that has started it |
 //! | of the program | the real one, but within a call that may ask a server on the machine of its manager ([`Machine::enter`]) |
 //!
-//! The engine asks the machine of its manager, because a guard may be used on any thread of the program. The layers below
-//! it ask the machine of their thread, by [`Time::now`] and [`wall_us`].
+//! The engine asks the machine of its manager, because a guard may be used on any thread of the program. Threads of the
+//! library, and the layers below the engine, ask the machine of their thread, by [`Time::now`] and [`wall_us`].
 //!
 //! In the shipped build, a machine is a value without a size, and these functions are the system's.
 
@@ -37,7 +37,8 @@ pub(crate) struct Machine {
 /// The machine of a thread before it entered another one. Its drop brings it back.
 pub(crate) struct Entered {
     before: Machine,
-    is_call: bool,
+    /// The machine that was told of a call.
+    called: Option<Machine>,
 }
 
 #[cfg(any(test, feature = "testing"))]
@@ -98,15 +99,15 @@ impl Machine {
         }
         Entered {
             before: self.clone().replace(),
-            is_call: true,
+            called: Some(self.clone()),
         }
     }
 
     /// Does the same on a thread of the library, until its end.
-    pub(super) fn enter_for_good(self) -> Entered {
+    pub(crate) fn enter_for_good(self) -> Entered {
         Entered {
             before: self.replace(),
-            is_call: false,
+            called: None,
         }
     }
 
@@ -149,8 +150,9 @@ impl Machine {
 impl Drop for Entered {
     #[inline]
     fn drop(&mut self) {
-        let entered = std::mem::take(&mut self.before).replace();
-        if let Some(machine) = entered.of_test().filter(|_| self.is_call) {
+        std::mem::take(&mut self.before).replace();
+        let called = self.called.as_ref();
+        if let Some(machine) = called.and_then(Machine::of_test) {
             machine.call_ends();
         }
     }

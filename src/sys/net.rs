@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -194,42 +194,26 @@ fn is_timeout(error: &io::Error) -> bool {
 
 /// The end of a pair that wakes the thread that waits at the other end.
 #[derive(Debug)]
-pub(crate) enum WakingEnd {
-    Os(UnixStream),
-    #[cfg(feature = "testing")]
-    OfTest(of_test::Wake),
-}
+pub(crate) struct WakingEnd(UnixStream);
 
 /// The end of a pair at which a thread waits, beside connections.
 #[derive(Debug)]
-pub(crate) enum WokenEnd {
-    Os(UnixStream),
-    #[cfg(feature = "testing")]
-    OfTest(of_test::Wake),
-}
+pub(crate) struct WokenEnd(UnixStream);
 
 /// Returns the two ends of a new pair.
 pub(crate) fn waking_pair() -> io::Result<(WakingEnd, WokenEnd)> {
-    #[cfg(feature = "testing")]
-    if let Some(wake) = of_test::Wake::new() {
-        return Ok((WakingEnd::OfTest(wake.clone()), WokenEnd::OfTest(wake)));
-    }
     let (waking, woken) = UnixStream::pair()?;
     for end in [&waking, &woken] {
         end.set_nonblocking(true)?;
     }
-    Ok((WakingEnd::Os(waking), WokenEnd::Os(woken)))
+    Ok((WakingEnd(waking), WokenEnd(woken)))
 }
 
 impl WakingEnd {
     /// Wakes the thread at the other end.
     pub(crate) fn wake(&self) {
-        match self {
-            // If it is full, the thread will wake anyway.
-            Self::Os(waking) => drop((&mut &*waking).write_all(&[0])),
-            #[cfg(feature = "testing")]
-            Self::OfTest(wake) => wake.wake(),
-        }
+        // If it is full, the thread will wake anyway.
+        (&self.0).write_all(&[0]).ok();
     }
 }
 
@@ -242,56 +226,41 @@ pub(crate) fn readable<'s>(
 ) -> SmallVec<[bool; 8]> {
     let streams: SmallVec<[_; 8]> = streams.into_iter().collect();
     #[cfg(feature = "testing")]
-    if let Some(ready) = readable_of_test(&streams, woken, until) {
+    if let Some(ready) = readable_of_test(&streams, until) {
         return ready;
     }
-    let mut ends = SmallVec::<[_; 8]>::new();
+    let mut polled = SmallVec::<[_; 8]>::new();
     for stream in &streams {
         match stream {
-            ByteStream::Os(fd) => ends.push(fd.as_fd()),
+            ByteStream::Os(fd) => polled.push(PollFd::new(fd, PollFlags::IN)),
             #[cfg(feature = "testing")]
             ByteStream::OfTest(_) => {}
         }
     }
-    let mut woken = match woken {
-        Some(WokenEnd::Os(woken)) => Some(woken),
-        _ => None,
-    };
-    ends.extend(woken.map(AsFd::as_fd));
-    let polled = |end| PollFd::from_borrowed_fd(end, PollFlags::IN);
-    let mut polled: SmallVec<[_; 8]> = ends.into_iter().map(polled).collect();
+    polled.extend(woken.map(|woken| PollFd::new(&woken.0, PollFlags::IN)));
     let left = until.since(Time::now());
     // An error means that a signal came, or that the system has no memory: the caller looks again.
     poll(&mut polled, Timespec::try_from(left).ok().as_ref()).ok();
-    let is_ready = |polled: &PollFd<'_>| !polled.revents().is_empty();
-    let ready = polled.iter().take(streams.len()).map(is_ready).collect();
-    if let Some(woken) = &mut woken {
+    if let Some(WokenEnd(woken)) = woken {
         let mut piece = [0; 64];
-        while woken.read(&mut piece).is_ok_and(|read| read > 0) {}
+        while (&*woken).read(&mut piece).is_ok_and(|read| read > 0) {}
     }
-    ready
+    let is_ready = |polled: &PollFd<'_>| !polled.revents().is_empty();
+    polled.iter().take(streams.len()).map(is_ready).collect()
 }
 
 /// Does the same if they are of the network of a test.
 #[cfg(feature = "testing")]
-fn readable_of_test(
-    streams: &[&ByteStream],
-    woken: Option<&WokenEnd>,
-    until: Time,
-) -> Option<SmallVec<[bool; 8]>> {
-    let wake = match woken {
-        Some(WokenEnd::OfTest(wake)) => Some(wake),
-        _ => None,
-    };
+fn readable_of_test(streams: &[&ByteStream], until: Time) -> Option<SmallVec<[bool; 8]>> {
     let of_test = streams.iter().filter_map(|stream| match stream {
         ByteStream::OfTest(stream) => Some(stream),
         ByteStream::Os(_) => None,
     });
     let of_test: SmallVec<[_; 8]> = of_test.collect();
-    if wake.is_none() && of_test.is_empty() {
+    if of_test.is_empty() {
         return None;
     }
-    of_test::wait(&of_test, wake, until);
+    of_test::wait(&of_test, until);
     Some(of_test.iter().map(|stream| stream.has_input()).collect())
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::event::PollFlags;
 
 use super::machine::Machine;
-use super::sync::{Arc, AtomicBool, AtomicU64, Ordering};
+use super::sync::{Arc, AtomicU64, Ordering};
 use super::test_machine::{TestNetwork, TestStream};
 use super::time::Time;
 
@@ -18,13 +18,6 @@ pub(crate) struct LimitedStream {
     network: Arc<dyn TestNetwork>,
     /// In nanoseconds.
     limit: AtomicU64,
-}
-
-/// A wake of a thread that waits for streams.
-#[derive(Clone)]
-pub(crate) struct Wake {
-    is_woken: Arc<AtomicBool>,
-    network: Arc<dyn TestNetwork>,
 }
 
 /// Connects on the network of this thread's machine, if it has one.
@@ -84,43 +77,16 @@ impl LimitedStream {
     }
 }
 
-impl Wake {
-    /// Returns a wake on the network of this thread's machine, if it has one.
-    pub(super) fn new() -> Option<Self> {
-        Some(Self {
-            is_woken: Arc::default(),
-            network: Machine::here().network()?,
-        })
-    }
-
-    pub(super) fn wake(&self) {
-        self.is_woken.store(true, Ordering::SeqCst);
-        self.network.notify();
-    }
-}
-
-/// Waits until one of these streams has something to read, or the thread is woken, or until then.
-pub(super) fn wait(streams: &[&LimitedStream], wake: Option<&Wake>, until: Time) {
-    let network = streams.first().map(|stream| &stream.network);
-    let Some(network) = network.or(wake.map(|wake| &wake.network)) else {
-        return;
-    };
-    let is_woken = || wake.is_some_and(|wake| wake.is_woken.load(Ordering::SeqCst));
-    let has_input = |stream: &&LimitedStream| stream.has_input();
-    network.wait(&mut || is_woken() || streams.iter().any(has_input), until);
-    if let Some(wake) = wake {
-        wake.is_woken.store(false, Ordering::SeqCst);
+/// Waits until one of these streams has something to read, or until then.
+pub(super) fn wait(streams: &[&LimitedStream], until: Time) {
+    if let Some(first) = streams.first() {
+        let has_input = |stream: &&LimitedStream| stream.has_input();
+        (first.network).wait(&mut || streams.iter().any(has_input), until);
     }
 }
 
 impl fmt::Debug for LimitedStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.stream.fmt(f)
-    }
-}
-
-impl fmt::Debug for Wake {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Wake").field(&self.is_woken).finish()
     }
 }

@@ -32,12 +32,13 @@ impl<T> BlockingQueue<T> {
 
     /// Adds an item at the end, without blocking. Returns false if the queue is full.
     pub(crate) fn push(&self, item: T) -> bool {
-        let items = &mut self.state.lock().items;
-        let has_room = items.len() < self.longest;
+        let mut state = self.state.lock();
+        let has_room = state.items.len() < self.longest;
         if has_room {
-            items.push_back(item);
-            self.changed.notify_one();
+            state.items.push_back(item);
         }
+        drop(state);
+        self.changed.notify_one();
         has_room
     }
 

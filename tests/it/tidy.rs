@@ -215,6 +215,16 @@ const OF_THE_MACHINE: [&str; 17] = [
     "std::time::Instant",
     "std::time::SystemTime",
 ];
+/// Imports that would hide such a path.
+const WHOLE: [&str; 7] = [
+    "std::*",
+    "std::collections",
+    "std::collections::*",
+    "std::hash",
+    "std::hash::*",
+    "std::time",
+    "std::time::*",
+];
 /// Parts of these that are plain data.
 const PLAIN: [&str; 2] = ["std::net::IpAddr", "std::net::SocketAddr"];
 /// Where a module may use one of these all the same: r2d2 has a thread of its own, and a program's deadline is an `Instant`.
@@ -239,6 +249,8 @@ fn only_one_module_touches_the_machine() {
         "use rustix::event::poll;",
         "fn f(_: std::net::TcpStream) {}",
         "use scheduled_thread_pool::ScheduledThreadPool;",
+        "use std::time;",
+        "use std::collections::*;",
     ] {
         assert_eq!(found("core/queue.rs", bad).len(), 1, "{bad}");
         assert_eq!(found("sys/thread.rs", bad), [""; 0], "{bad}");
@@ -285,7 +297,8 @@ fn uses_of_the_machine(source: &Source) -> Vec<String> {
                 Some(("uuid", rest)) => rest.to_owned(),
                 _ => path.clone(),
             };
-            let touches = OF_THE_MACHINE.iter().any(|of_it| is_below(&path, of_it));
+            let touches = OF_THE_MACHINE.iter().any(|of_it| is_below(&path, of_it))
+                || WHOLE.contains(&&*path);
             let is_plain = PLAIN.iter().any(|plain| is_below(&path, plain));
             let is_allowed =
                 |(by, what): &(&str, &str)| is_below(&module, by) && is_below(&path, what);
@@ -566,8 +579,8 @@ fn missing_methods(tree: &Tree, page: &str) -> Vec<String> {
 /// The most lines outside of test code, of `src/` (`""`) and of folders in it. A change that needs more must say why a
 /// user wants it.
 const MOST_LINES: [(&str, usize); 4] = [
-    ("", 33_180),
-    ("store", 12_330),
+    ("", 33_260),
+    ("store", 12_400),
     ("engine", 6_790),
     ("lock", 1_600),
 ];

@@ -174,11 +174,11 @@ pub(crate) struct EndedOwner {
     pub(crate) key_gone_at: Option<Time>,
     /// The unused part of the fences of a lease.
     pub(crate) give_back: Option<GiveBack>,
-    /// How a take-over has ended the owner.
+    /// How the owner has ended, if it has.
     pub(crate) ended: Option<Ended>,
 }
 
-/// The owner that has the lock after a take-over has ended another one.
+/// Who has the lock after a take-over has ended an owner, or that it was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     /// Nobody.
@@ -187,6 +187,8 @@ pub(crate) enum Ended {
     TakenOver(Arc<str>),
     /// This owner of another process.
     HandedOver(Arc<str>),
+    /// Nobody knows: a renewal has found that the owner was gone.
+    Lost,
 }
 
 impl Ended {

@@ -19,7 +19,7 @@
 use std::time::Duration;
 
 use super::schedule::{AFTER_PANIC, BATCH, Job, RenewalState, RenewalThread};
-use crate::core::endings::{FREED_AFTER, MOST_ENDINGS, RENEWED_AFTER};
+use crate::core::endings::{AGAIN_AFTER, FREED_AFTER, MOST_ENDINGS, RENEWED_AFTER};
 use crate::core::release_task::{Next, ReleaseTask};
 use crate::core::timer_queue::TimerKey;
 use crate::engine::client::Client;
@@ -99,7 +99,7 @@ impl RenewalThread {
     pub(crate) fn note_ending(&self, entry: &Arc<Entry>, release_task: ReleaseTask, now: Time) {
         if self.can_fail_over {
             let mut state = self.state.lock();
-            state.endings.note(Arc::clone(entry), release_task, now);
+            state.note_ending(Arc::clone(entry), release_task, now);
         }
     }
 
@@ -344,11 +344,15 @@ impl RenewalThread {
         match next {
             Next::Send => drop(state.queue(job, now)),
             Next::Later(due) => {
-                let due = job.release_task.put_off(due, state.frees_from, now);
+                let (task, from) = (&mut job.release_task, state.frees_from);
+                let due = match result {
+                    Ok(()) => task.put_off(due, from, now),
+                    Err(_) => task.due_after_failure(due, from, now),
+                };
                 state.queue(job, due);
             }
             Next::Done if is_executed && self.can_fail_over => {
-                state.endings.note(job.entry, job.release_task, now);
+                state.note_ending(job.entry, job.release_task, now);
             }
             Next::Done => {}
         }
@@ -367,6 +371,15 @@ impl RenewalState {
         let number = self.next_job;
         self.next_job += 1;
         (due, number)
+    }
+
+    /// Remembers a task that is done. Soon after a failover, another process may still give the lock to its owner.
+    fn note_ending(&mut self, entry: Arc<Entry>, mut release_task: ReleaseTask, now: Time) {
+        let until = self.frees_from.map(|from| from + AGAIN_AFTER * 2);
+        if let Some(until) = until.filter(|until| *until > now) {
+            release_task.may_come_back(until);
+        }
+        self.endings.note(entry, release_task, now);
     }
 
     /// Adds a job to the timer queue. Returns its key there.

@@ -91,6 +91,11 @@ impl<L: Pooled> Places<L> {
             .thread_name_pattern("leasehold-pool-{}")
             .build();
         let threads = Arc::new(threads);
+        let machine = Machine::here();
+        let make = move || {
+            let _entered = machine.clone().enter_for_good();
+            make()
+        };
         let pool = r2d2::Pool::builder()
             .max_size(size)
             .test_on_check_out(false)

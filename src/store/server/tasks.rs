@@ -10,7 +10,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::panics::survived;
-use crate::sys::{Arc, Condvar, LONGEST_SLEEP, Mutex, Time};
+use crate::sys::{Arc, Condvar, Mutex, Time};
+
+/// How often the thread looks at the clock. A test may have moved it.
+const LOOK_EVERY: Duration = Duration::from_secs(3);
 
 type Task = Box<dyn FnOnce() + Send>;
 
@@ -55,7 +58,7 @@ impl TaskThread {
             if left.is_zero() {
                 return;
             }
-            state = self.0.changed.wait_for(state, left.min(LONGEST_SLEEP));
+            state = self.0.changed.wait_for(state, left.min(LOOK_EVERY));
         }
     }
 }
@@ -75,6 +78,9 @@ impl Tasks {
     /// Plans a task, after a pause.
     pub(crate) fn after(&self, pause: Duration, task: impl FnOnce() + Send + 'static) {
         let mut state = self.state.lock();
+        if state.is_over {
+            return;
+        }
         let number = state.next_number;
         state.next_number += 1;
         state
@@ -91,7 +97,7 @@ impl Tasks {
             let next = state.planned.first_entry();
             let left = next
                 .as_ref()
-                .map_or(LONGEST_SLEEP, |next| next.key().0.since(Time::now()));
+                .map_or(LOOK_EVERY, |next| next.key().0.since(Time::now()));
             match next {
                 Some(next) if left.is_zero() => {
                     let task = next.remove();
@@ -99,7 +105,7 @@ impl Tasks {
                     survived(task);
                     state = self.state.lock();
                 }
-                _ => state = self.changed.wait_for(state, left.min(LONGEST_SLEEP)),
+                _ => state = self.changed.wait_for(state, left.min(LOOK_EVERY)),
             }
         }
     }

@@ -240,7 +240,8 @@ impl<T: Clone + Send + 'static> Finder<T> {
         self.wake();
     }
 
-    fn wake(&self) {
+    /// Wakes the thread, if it runs.
+    pub(crate) fn wake(&self) {
         if let Some(waker) = self.waker.get() {
             waker.wake();
         }

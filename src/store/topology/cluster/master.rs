@@ -1,6 +1,6 @@
 //! A master of a cluster, with its own connections.
 
-use once_cell::sync::OnceCell;
+use once_cell::race::OnceBox;
 
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::logging;
@@ -19,9 +19,11 @@ pub(super) struct Address {
 pub(super) struct Master {
     pub(super) address: Address,
     pub(super) route: Route,
-    /// Empty before the first request.
-    pool: OnceCell<Arc<Connections>>,
+    /// Empty before the first request. Of two threads that make it at the same time, none waits for the other.
+    pool: OnceBox<Arc<Connections>>,
     pool_size: u32,
+    /// Whether this process has asked it for anything: see [`super::lookout`].
+    pub(super) is_used: AtomicBool,
     /// Whether a later map does not have this master.
     pub(super) is_retired: AtomicBool,
     /// Whether a request has failed since the last answer.
@@ -33,22 +35,18 @@ impl Master {
         Arc::new(Self {
             address,
             route,
-            pool: OnceCell::new(),
+            pool: OnceBox::new(),
             pool_size,
+            is_used: AtomicBool::new(false),
             is_retired: AtomicBool::new(false),
             is_suspected: AtomicBool::new(false),
         })
     }
 
-    /// Returns whether a request was sent to it.
-    pub(super) fn is_in_use(&self) -> bool {
-        self.pool.get().is_some()
-    }
-
     pub(super) fn pool(&self) -> &Arc<Connections> {
         let way = || (0, Arc::new(self.route.clone()));
         self.pool
-            .get_or_init(|| Connections::new(way(), self.pool_size))
+            .get_or_init(|| Box::new(Connections::new(way(), self.pool_size)))
     }
 
     pub(super) fn note_answer(&self) {
