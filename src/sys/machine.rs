@@ -27,7 +27,7 @@ use super::test_machine::TestMachine;
 use super::test_machine::{MovedByTest, TestNetwork};
 use super::time::Time;
 
-/// What a manager, a thread or a call runs on.
+/// The machine of a manager, a thread or a call.
 #[derive(Clone, Default)]
 pub(crate) struct Machine {
     #[cfg(any(test, feature = "testing"))]
@@ -37,7 +37,7 @@ pub(crate) struct Machine {
 /// The machine of a thread before it entered another one. Its drop brings it back.
 pub(crate) struct Entered {
     before: Machine,
-    /// The machine that was told of a call.
+    /// The machine that counts this call.
     called: Option<Machine>,
 }
 
@@ -140,7 +140,7 @@ impl Machine {
         }
     }
 
-    /// Returns its network, if it has one of its own.
+    /// Returns the network in memory, if the machine has one.
     #[cfg(feature = "testing")]
     pub(super) fn network(&self) -> Option<Arc<dyn TestNetwork>> {
         self.of_test()?.network()

@@ -1,6 +1,6 @@
 //! The seam to the machine. No other module of the library touches one of these:
 //!
-//! | module | what |
+//! | module | its subject |
 //! | --- | --- |
 //! | [`time`] | the clock of a lease's holder, and the time of day |
 //! | [`sync`], [`queue`] | memory that threads share, and waits for other threads |

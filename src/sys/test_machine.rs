@@ -1,4 +1,4 @@
-//! What a machine of a test defines.
+//! The traits that a machine of a test implements.
 
 #[cfg(feature = "testing")]
 use std::fmt;
@@ -12,7 +12,7 @@ use super::real;
 use super::sync::{Arc, Weak};
 use super::time::Time;
 
-/// A machine that a test has made. What it does not define is as on the real one.
+/// A machine that a test has made. The default of each method is the real machine.
 pub(crate) trait TestMachine: Send + Sync {
     fn now(&self) -> Time {
         real::now()
@@ -38,7 +38,7 @@ pub(crate) trait TestMachine: Send + Sync {
     #[cfg(feature = "testing")]
     fn register(&self, _engine: Weak<dyn MovedByTest>) {}
 
-    /// Returns the network of this machine, if it has one of its own.
+    /// Returns the network in memory, if the machine has one.
     #[cfg(feature = "testing")]
     fn network(&self) -> Option<Arc<dyn TestNetwork>> {
         None

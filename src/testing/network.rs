@@ -3,7 +3,7 @@
 //! | a client | the stream |
 //! | --- | --- |
 //! | connects | is known to the node. During a cut it is refused |
-//! | writes | gives the bytes to the node, which executes them at the time of the kit's clock. What the node then has for any client goes into the streams of these |
+//! | writes | gives the bytes to the node, which executes them at the time of the kit's clock. Answers and messages go into the streams of their clients at once |
 //! | reads | takes what the node has put into it |
 //! | waits | looks again whenever something happens on the network: the node has put bytes into a stream, or has ended one; a thread was woken; the test has moved the clock |
 
@@ -17,7 +17,7 @@ use crate::sys::{Arc, Condvar, LONGEST_SLEEP, Machine, Mutex, Rng, Time};
 use crate::testing::clock::TestClock;
 use crate::testing::memory::{MemoryServer, request};
 
-/// What happens on the network, as a number that grows.
+/// The number of events on the network, which only grows.
 #[derive(Default)]
 struct Happenings {
     count: Mutex<u64>,
@@ -40,7 +40,7 @@ pub(super) struct MemoryNode {
 
 struct MemoryNodeState {
     server: MemoryServer,
-    /// What the server has sent to each client.
+    /// The bytes that the server has sent to each client.
     inboxes: BTreeMap<u64, Arc<Inbox>>,
     is_cut: bool,
 }

@@ -227,7 +227,7 @@ const WHOLE: [&str; 7] = [
 ];
 /// Parts of these that are plain data.
 const PLAIN: [&str; 2] = ["std::net::IpAddr", "std::net::SocketAddr"];
-/// Where a module may use one of these all the same: r2d2 has a thread of its own, and a program's deadline is an `Instant`.
+/// Where a module may use one of these all the same: r2d2 needs a thread of that crate, and the deadline of a program is an `Instant`.
 const MAY_USE: [(&str, &str); 2] = [
     ("store::server::places", "scheduled_thread_pool"),
     ("lock", "std::time::Instant"),

@@ -178,7 +178,7 @@ pub(crate) struct EndedOwner {
     pub(crate) ended: Option<Ended>,
 }
 
-/// Who has the lock after a take-over has ended an owner, or that it was lost.
+/// How an owner has ended. After a take-over this says which owner has the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     /// Nobody.

@@ -5,7 +5,7 @@
 //! | `shared` | the connections to one server, which threads share that call at the same moment |
 //! | `pool` | the connections to the nodes of a quorum, which a thread has for itself |
 //! | `places` | the r2d2 pool of places for connections, for both |
-//! | `tasks` | what the thread of a pool does at its time |
+//! | `tasks` | the tasks of the thread of a pool, each at its time |
 //! | `pubsub` | one connection that listens |
 //! | `login` | connecting and logging in, for all of these |
 //! | `server_info` | the first question to a server: is it one master, and may it evict locks? |

@@ -141,7 +141,7 @@ mod tests {
         let (name, after) = next();
         assert_eq!(name, "last");
         assert!(after >= Duration::from_millis(30));
-        // What is planned when the owner is dropped is dropped too.
+        // The drop of the owner drops the planned tasks too.
         owner.tasks().after(PATIENCE * 10, move || drop(done));
         drop(owner);
         let ended = order.recv_timeout(PATIENCE);
