@@ -196,8 +196,12 @@ fn reach(uses: &BTreeMap<Module, BTreeSet<Module>>, from: &Module) -> BTreeSet<M
 // 3. The machine.
 
 /// The paths by which code reaches the machine.
-const OF_THE_MACHINE: [&str; 17] = [
+const OF_THE_MACHINE: [&str; 21] = [
     "Uuid::new_v4",
+    "crossbeam_channel::Select",
+    "crossbeam_channel::after",
+    "crossbeam_channel::select",
+    "crossbeam_channel::tick",
     "forkguard",
     "rustix",
     "scheduled_thread_pool",
@@ -215,6 +219,8 @@ const OF_THE_MACHINE: [&str; 17] = [
     "std::time::Instant",
     "std::time::SystemTime",
 ];
+/// The methods that block on a channel of another crate. Inside, threads wait on what `sys` has.
+const BLOCKING: [&str; 3] = ["recv", "recv_deadline", "recv_timeout"];
 /// Imports that would hide such a path.
 const WHOLE: [&str; 7] = [
     "std::*",
@@ -251,6 +257,8 @@ fn only_one_module_touches_the_machine() {
         "use scheduled_thread_pool::ScheduledThreadPool;",
         "use std::time;",
         "use std::collections::*;",
+        "fn f(lost: Receiver<Lost>) { lost.recv().ok(); }",
+        "use crossbeam_channel::select;",
     ] {
         assert_eq!(found("core/queue.rs", bad).len(), 1, "{bad}");
         assert_eq!(found("sys/thread.rs", bad), [""; 0], "{bad}");
@@ -281,6 +289,7 @@ fn uses_of_the_machine(source: &Source) -> Vec<String> {
         "Uuid",
         "alloc",
         "core",
+        "crossbeam_channel",
         "forkguard",
         "rustix",
         "scheduled_thread_pool",
@@ -304,7 +313,9 @@ fn uses_of_the_machine(source: &Source) -> Vec<String> {
                 |(by, what): &(&str, &str)| is_below(&module, by) && is_below(&path, what);
             touches && !is_plain && !MAY_USE.iter().any(is_allowed)
         });
-    used.collect()
+    let called = source.called.iter().cloned();
+    let waits = called.filter(|method| BLOCKING.contains(&method.as_str()));
+    used.chain(waits).collect()
 }
 
 // 4. The encoding of messages.

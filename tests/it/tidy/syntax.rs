@@ -21,6 +21,8 @@ pub(super) struct Source {
     pub(super) lines: usize,
     /// The paths of at least two segments, and the paths that are imported.
     used: Vec<Used>,
+    /// The methods that the file calls, but for those in the arguments of macros.
+    pub(super) called: Vec<String>,
     /// The imports at the top level of the file: each name, and the path that it stands for.
     imported: HashMap<String, Used>,
     /// The modules that the file declares for tests only.
@@ -49,6 +51,7 @@ impl Source {
                 module,
                 lines: text.lines().count(),
                 used: Vec::new(),
+                called: Vec::new(),
                 imported: HashMap::new(),
                 test_modules: Vec::new(),
                 types: Vec::new(),
@@ -397,6 +400,11 @@ impl<'ast> Visit<'ast> for Reader {
             self.add(segments.collect());
         }
         visit::visit_path(self, path);
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
+        self.source.called.push(call.method.to_string());
+        visit::visit_expr_method_call(self, call);
     }
 
     fn visit_macro(&mut self, call: &'ast syn::Macro) {
