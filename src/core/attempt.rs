@@ -373,7 +373,9 @@ impl Attempt {
             }
             // Held: a try is done, and a wait sleeps until a message, the holder's expiry, or its poll. Two other rows
             // stand in `held`: the holder is the former owner, or the subscription began or ended meanwhile.
-            Reply::Held { ttl, ref holder } => {
+            Reply::Held {
+                ttl, ref holder, ..
+            } => {
                 let (request, in_redis) = self.note_reply(state, sent, resent, &reply, context);
                 let step = self.held(&request, ttl, holder, context);
                 (AttemptState::ask(in_redis), step)

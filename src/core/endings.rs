@@ -10,7 +10,7 @@
 //! | it was handed over to `B1`, by its release or by a take-over | give the lock to `B1` |
 //! | it was taken over as `A2` of the same process | give the lock to `A2` |
 //! | a take-over found a poller gap, so the lock is free | a hand-over |
-//! | it was lost, or was gone when it was released soon after a failover | a hand-over |
+//! | it was lost, or was gone when a take-over came, or when it was released soon after a failover | a hand-over |
 //! | in any other way | none: if the failover brings `A1` back, it keeps the lock until its lease ends |
 //!
 //! The other ways are: Redis replied that `A1` was not the holder, so another owner may be; several owners may have got the
@@ -24,10 +24,10 @@
 //! | event | this process |
 //! | --- | --- |
 //! | an owner has ended in one of the first five ways | remembers it until Redis must have dropped the key. It remembers at most [`MOST_ENDINGS`]: the oldest goes first |
-//! | there is a new master | repeats at once the hand-overs, and what keeps a lock for a `min_hold`; after [`RENEWED_AFTER`], and not before, renews all its leases, but for those that would end soon; after [`FREED_AFTER`] repeats all ends, also those that may free a lock; and again those that have a reply [`AGAIN_AFTER`] later, when most other processes have repeated theirs. It repeats a few at a time, while no release waits, and remembers them still |
+//! | there is a new master | repeats at once the hand-overs, the last ones first, and what keeps a lock for a `min_hold`; after [`RENEWED_AFTER`], and not before, renews all its leases, but for those that would end soon; after [`FREED_AFTER`] repeats all ends, also those that may free a lock; and again those that have a reply [`AGAIN_AFTER`] later, when most other processes have repeated theirs. It repeats a few at a time, while no release waits, and remembers them still |
 //! | the same | uses no grant by message that a request before it allows: it asks the new master |
 //! | the same | makes an end of each release task that Redis has confirmed, and that waits for its repeat (the owner is uncertain). Until [`FREED_AFTER`] has passed, no release task is repeated that may free a lock |
-//! | a renewal of a mutex finds that its owner is gone; or soon after a failover a release finds that | remembers the owner as one that has ended: a process that hears of the failover later may still give the lock to it |
+//! | a renewal or a take-over of a mutex finds that its owner is gone; or soon after a failover a release finds that | remembers the owner as one that has ended: a process that hears of the failover later may still give the lock to it |
 //! | a message for an owner that it remembers | repeats the end of that owner at once, but not before that time if it may free a lock. The new master sends such a message if the owner is in its queue |
 //!
 //! The order matters. An example: the failover loses a release of `A1`, and also the grant of the free lock to `C1`. If A
@@ -48,7 +48,7 @@ use crate::sys::Time;
 pub(crate) const MOST_ENDINGS: usize = 4096;
 /// How long after a failover all leases are renewed. By then most processes have repeated their hand-overs.
 pub(crate) const RENEWED_AFTER: Duration = Duration::from_millis(500);
-/// How long after a failover, and after the repeats of the hand-overs, a lock may be freed again.
+/// How long after a failover a lock may be freed again, after the repeats of the hand-overs.
 pub(crate) const FREED_AFTER: Duration = Duration::from_millis(800);
 /// When the last round of repeats follows the end of the one before. By then nearly all processes have heard of the failover.
 pub(crate) const AGAIN_AFTER: Duration = Duration::from_secs(3);
@@ -60,6 +60,8 @@ pub(crate) struct Endings<L> {
     ended: VecDeque<(L, ReleaseTask)>,
     /// Whether one was dropped before Redis must have dropped its key.
     has_forgotten: bool,
+    /// When there was last a new master.
+    changed_at: Time,
     /// When the next round of repeats begins, or goes on.
     due: Option<Time>,
     /// The number of ends that this round has not repeated yet. They come first. `None` between two rounds.
@@ -72,6 +74,7 @@ impl<L> Default for Endings<L> {
         Self {
             ended: VecDeque::new(),
             has_forgotten: false,
+            changed_at: Time::from_nanos(0),
             due: None,
             left: None,
             rounds_left: 0,
@@ -105,8 +108,10 @@ impl<L> Endings<L> {
         let ended = self.ended.make_contiguous();
         ended.sort_by_key(|(_, release_task)| release_task.end_may_free(now));
         let first = ended.partition_point(|(_, release_task)| !release_task.end_may_free(now));
+        // The last hand-overs first: a replica most often lacks only these.
+        ended[..first].reverse();
         (self.left, self.rounds_left) = (Some(first), ROUNDS);
-        self.due = Some(now);
+        (self.changed_at, self.due) = (now, Some(now));
     }
 
     /// Returns when the ends are repeated next.
@@ -129,7 +134,7 @@ impl<L> Endings<L> {
             self.due = match self.rounds_left {
                 0 => None,
                 1 => Some(now + AGAIN_AFTER),
-                _ => Some(now + FREED_AFTER),
+                _ => Some(now.max(self.changed_at + FREED_AFTER)),
             };
         }
         let mut ended: Vec<_> = self.ended.drain(..count).collect();
@@ -326,6 +331,11 @@ mod tests {
             at(100)
         );
         assert_eq!(given_to(Some(task.verb(at(100)))).as_deref(), Some("b1"));
+        // The new master refuses it: it pauses as any other task.
+        assert_eq!(
+            task.due_after_failure(at(150), frees_from, at(100)),
+            at(150)
+        );
         task.replied(at(101), &Reply::Released, false, None);
         assert!(matches!(task.verb(at(101)), Verb::Withdraw { .. }));
         assert_eq!(task.put_off(at(150), frees_from, at(101)), at(900));
@@ -350,6 +360,14 @@ mod tests {
         assert_eq!(withdrawn.put_off(at(0), Some(at(9)), at(0)), at(9));
         assert!(withdrawn.becomes_an_end());
         assert_eq!(given_to(repeated(withdrawn, &[])).as_deref(), Some("b1"));
+        // A take-over of unknown outcome may have handed the lock over.
+        let unknown = EndedOwner {
+            ended: None,
+            ..uncertain.clone()
+        };
+        let withdrawn = ReleaseTask::of_ended_owner(unknown, at(0), LEASE);
+        assert!(!withdrawn.is_executed());
+        assert_eq!(withdrawn.put_off(at(0), Some(at(9)), at(0)), at(9));
         // Several others may have the lock.
         let withdrawn = ReleaseTask::of_ended_owner(uncertain, at(0), LEASE).without_repeat();
         assert!(!withdrawn.is_done() && !withdrawn.becomes_an_end());
@@ -412,13 +430,13 @@ mod tests {
         };
         endings.master_changed(at(2));
         let (hand_overs, _) = endings.take_due(at(2), 9);
-        assert_eq!(numbers(&hand_overs), [1, 3]);
+        assert_eq!(numbers(&hand_overs), [3, 1]);
         assert_eq!(endings.due(), Some(at(802)));
         for (number, task) in hand_overs {
             endings.note(number, task, at(3));
         }
         let (all, _) = endings.take_due(at(802), 9);
-        assert_eq!(numbers(&all), [0, 2, 1, 3]);
+        assert_eq!(numbers(&all), [0, 2, 3, 1]);
         assert_eq!(endings.due(), Some(at(3_802)));
     }
 

@@ -64,8 +64,9 @@ enum Event {
     Pass(u64),
     /// The replica has all writes so far.
     Replicate,
-    /// The replica becomes the master. This process is the first to know.
-    FailOver(usize),
+    /// The replica becomes the master. This process is the first to know. If it has the lock and this is true, another
+    /// of its threads takes over before any end is repeated.
+    FailOver(usize, bool),
 }
 
 /// The end of a lease.
@@ -111,7 +112,7 @@ fn event() -> impl Strategy<Value = Event> {
         3 => (0u64..1500).prop_map(Event::Pass),
         1 => message_fate().prop_map(Event::Messages),
         2 => Just(Event::Replicate),
-        2 => (0..PROCESSES).prop_map(Event::FailOver),
+        2 => (0..PROCESSES, any::<bool>()).prop_map(|(p, t)| Event::FailOver(p, t)),
     ]
 }
 
@@ -270,7 +271,7 @@ impl World {
     }
 
     /// Makes the replica the master, unless that takes the lock from its holder.
-    fn fail_over(&mut self, first: usize) {
+    fn fail_over(&mut self, first: usize, takes_over: bool) {
         // Fences follow the time of the server.
         let later = self.now + Duration::from_millis(1);
         self.server.expire(self.now);
@@ -287,6 +288,10 @@ impl World {
         let others = |first: usize| (0..PROCESSES).map(move |number| (first + number) % PROCESSES);
         self.failed_over_at = self.now;
         self.frees_from = Some(self.now + FREED_AFTER);
+        // 0. A take-over.
+        if takes_over {
+            self.let_go(first, Ending::TakeOver, Fate::Delivered);
+        }
         // 1. The hand-overs. Those that were lost one after the other take one round each.
         let holder = |server: &Server| server.lock.as_ref().map(|(holder, ..)| Arc::clone(holder));
         loop {
@@ -516,7 +521,8 @@ impl World {
             if release_task.is_done() {
                 process.endings.note((), release_task, self.now);
             } else {
-                process.release_tasks.push((self.now, release_task));
+                let due = release_task.put_off(self.now, self.frees_from, self.now);
+                process.release_tasks.push((due, release_task));
             }
         }
     }
@@ -617,11 +623,26 @@ impl World {
             Event::Messages(fate) => self.message_fate = fate,
             Event::Pass(ms) => self.pass(Duration::from_millis(ms)),
             Event::Replicate => self.replicate(),
-            Event::FailOver(first) => self.fail_over(first),
+            Event::FailOver(first, takes_over) => self.fail_over(first, takes_over),
         }
         self.note_the_deaf();
         self.deliver();
     }
+}
+
+/// The failover has lost the take-over before. So the last one finds an owner that this process has ended.
+#[test]
+fn a_take_over_before_the_repeats_leaves_the_lock_to_no_ended_owner() {
+    let mut world = World::new();
+    world.happen(Event::Run(0, Fate::Delivered));
+    world.happen(Event::Replicate);
+    world.happen(Event::LetGo(0, Ending::TakeOver, Fate::Delivered));
+    world.happen(Event::FailOver(0, true));
+    assert_eq!(world.holders(), 0);
+    world.happen(Event::Pass(FREED_AFTER.as_millis() as u64));
+    world.happen(Event::Run(0, Fate::Delivered));
+    world.happen(Event::Run(0, Fate::Delivered));
+    assert_eq!(world.holders(), 1, "an ended owner has the lock");
 }
 
 /// The waiter asked before the release, when the lease had two seconds left.

@@ -110,6 +110,8 @@ impl ReleaseTask {
             },
             key_gone_at: task.key_gone_at.max(min_hold_until.unwrap_or(now)),
             min_hold_until,
+            repeated: false,
+            executed: false,
             ..task
         }
     }
@@ -129,6 +131,9 @@ impl ReleaseTask {
             None => None,
         };
         let is_ended = left.ended.is_some();
+        // A take-over of unknown outcome may have given the lock from this owner to another. That would have been the first
+        // request that ends it.
+        let may_have_ended = is_ended || left.uncertain_until.is_some();
         Self {
             // With unused fences, the owner had a lease. While the owner is uncertain, withdrawals follow.
             ends_by: match left.give_back {
@@ -140,7 +145,7 @@ impl ReleaseTask {
             min_hold_until: None,
             pause: FIRST_PAUSE,
             longest_pause: LONGEST_PAUSE.max(key_gone_at.since(now) / 60),
-            repeated: is_ended,
+            repeated: may_have_ended,
             executed: is_ended,
             is_left_at_nodes: false,
             was_gone: false,
@@ -250,7 +255,8 @@ impl ReleaseTask {
     }
 
     /// Returns when a task is due whose request has failed, and that would be due at `due`. Soon after a failover, a task that
-    /// is executed begins again for the new master, as those that waited for their repeat.
+    /// is executed begins again at once for the new master, as those that waited for their repeat. If it has begun again
+    /// already, it pauses as any other.
     pub(crate) fn due_after_failure(
         &mut self,
         due: Time,
@@ -258,7 +264,8 @@ impl ReleaseTask {
         now: Time,
     ) -> Time {
         let is_soon = frees_from.is_some_and(|from| from > now);
-        let begins_again = is_soon && self.becomes_an_end() && self.repeat(now);
+        let has_begun = self.again.as_ref() == Some(&self.ends_by);
+        let begins_again = is_soon && !has_begun && self.becomes_an_end() && self.repeat(now);
         self.put_off(if begins_again { now } else { due }, frees_from, now)
     }
 

@@ -274,7 +274,7 @@ impl<'w, 'a> Delegate<'w, 'a> {
                 {
                     self.note_hand_over(message_at);
                 }
-                if let Reply::Held { ttl, holder }
+                if let Reply::Held { ttl, holder, .. }
                 | Reply::Outvoted {
                     holder: Some(holder),
                     ttl,

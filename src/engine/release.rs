@@ -308,12 +308,25 @@ impl Leases {
         }
     }
 
+    /// Remembers the owner of a lease that Redis did not have any more, because another process may still give the lock to
+    /// it after a failover. The watch thread and the end of a guard call this; the first of them counts.
+    fn remember_lost(&self, process_lease: &ProcessLease, cause: LostCause) {
+        let is_gone = matches!(cause, LostCause::Removed | LostCause::Taken);
+        if is_gone && process_lease.begin_remembering_loss() {
+            let left = self.ended_owner(process_lease, None, self.client.now());
+            let ended = Some(Ended::Lost);
+            let left = EndedOwner { ended, ..left };
+            self.clean_up(&process_lease.entry, left, process_lease.terms.lease());
+        }
+    }
+
     /// Has the renewal thread release the keys that a lost lease may have left in Redis. Called at the end of a guard
     /// of the lease, or if it was lost without a guard.
     pub(super) fn after_loss(&self, process_lease: &Arc<ProcessLease>, status: LeaseStatus) {
         if let LeaseStatus::Lost(cause) = status {
             self.deregister(process_lease);
             process_lease.announce(cause);
+            self.remember_lost(process_lease, cause);
             // A key that Redis reported as gone needs no release. The other keys of a multi-lock do.
             let may_be_left = cause == LostCause::Expired
                 || process_lease.keys().len() > 1
@@ -337,12 +350,7 @@ impl LossHandler for Leases {
         self.count_loss_once(process_lease, LeaseStatus::Lost(cause), fence);
         self.make_next_the_delegate(&process_lease.entry, next);
         self.renewal.deregister(process_lease);
-        if matches!(cause, LostCause::Removed | LostCause::Taken) {
-            let left = self.ended_owner(process_lease, None, self.client.now());
-            let ended = Some(Ended::Lost);
-            let left = EndedOwner { ended, ..left };
-            self.clean_up(&process_lease.entry, left, process_lease.terms.lease());
-        }
+        self.remember_lost(process_lease, cause);
         process_lease.announce(cause);
         if process_lease.linger.is_some() && self.lingers.note_not_idle(process_lease) {
             // No guard ends after this loss.

@@ -564,6 +564,7 @@ fn a_try_during_an_outage_is_an_error_though_the_lock_was_held_before() {
     let held = Reply::Held {
         ttl: None,
         holder: "lh1:other:l".into(),
+        handed_over: false,
     };
     answers.send(Ok(held)).expect("it waits");
     asked.recv_timeout(PATIENCE).expect("polls");

@@ -25,6 +25,9 @@ pub(crate) enum Reply {
         /// How long the holder's lease still lasts. `None` if the key has no time to live, or less than a millisecond.
         ttl: Option<Duration>,
         holder: Arc<str>,
+        /// Whether the request, a take-over, has given a mutex from its old owner to the holder, or left it free in a
+        /// gap. Otherwise the old owner may have lost the mutex before.
+        handed_over: bool,
     },
     /// Too few nodes of a quorum granted it, and the owner was withdrawn from those. It must never ask again.
     Outvoted {

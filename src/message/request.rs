@@ -173,6 +173,21 @@ impl Request<'_> {
             _ => false,
         }
     }
+
+    /// Returns whether the request may free a lock that its owner held, or give it to another process.
+    pub(crate) fn may_pass_on(&self) -> bool {
+        match self {
+            Request::Lock { verb, .. } => match verb {
+                Verb::TakeOver { .. }
+                | Verb::Release { .. }
+                | Verb::HandOver { .. }
+                | Verb::Withdraw { .. } => true,
+                Verb::Acquire { .. } | Verb::Keep(_) | Verb::GiveTo { .. } => false,
+            },
+            Request::Release(_) | Request::ForceRelease { .. } => true,
+            _ => false,
+        }
+    }
 }
 
 impl Verb {

@@ -46,9 +46,15 @@ pub(super) fn grant(names: usize, fencing: bool, value: &Value) -> Option<Reply>
         Value::Int(-2) => Some(Reply::NotOwner(Gone::Taken)),
         Value::Int(_) => granted(value, &[], 0),
         Value::Array(parts) => match parts.as_slice() {
-            [Value::Int(0), Value::Int(ttl), Value::BulkString(holder)] => Some(Reply::Held {
+            [
+                Value::Int(0),
+                Value::Int(ttl),
+                Value::BulkString(holder),
+                rest @ ..,
+            ] if matches!(rest, [] | [Value::Int(1)]) => Some(Reply::Held {
                 ttl: u64::try_from(*ttl).ok().map(Duration::from_millis),
                 holder: String::from_utf8_lossy(holder).into(),
+                handed_over: !rest.is_empty(),
             }),
             [Value::Int(-2), Value::Int(others), reply] => Some(Reply::Differs {
                 others: u32::try_from(*others).ok()?,

@@ -187,7 +187,7 @@ pub(crate) enum Ended {
     TakenOver(Arc<str>),
     /// This owner of another process.
     HandedOver(Arc<str>),
-    /// Nobody knows: a renewal has found that the owner was gone.
+    /// Nobody knows: a renewal or a take-over has found that the owner was gone.
     Lost,
 }
 
@@ -197,10 +197,20 @@ impl Ended {
         match reply {
             Reply::Granted { .. } => Some(Self::TakenOver(Arc::clone(owner))),
             // In a poller gap the lock is free.
-            Reply::Held { holder, .. } if holder == from => Some(Self::Free),
-            Reply::Held { holder, .. } if owner::label(holder).is_some() => {
-                Some(Self::HandedOver(Arc::clone(holder)))
-            }
+            Reply::Held {
+                holder,
+                handed_over: true,
+                ..
+            } if holder == from => Some(Self::Free),
+            Reply::Held {
+                holder,
+                handed_over: true,
+                ..
+            } if owner::label(holder).is_some() => Some(Self::HandedOver(Arc::clone(holder))),
+            // The old owner was gone already. A failover may have taken the lock from it.
+            Reply::Held {
+                handed_over: false, ..
+            } => Some(Self::Lost),
             _ => None,
         }
     }

@@ -133,6 +133,7 @@ fn held(ttl: Option<Duration>) -> Reply {
     Reply::Held {
         ttl,
         holder: "lh1:other:l".into(),
+        handed_over: false,
     }
 }
 
@@ -285,7 +286,14 @@ fn a_holder_of_another_client_is_polled_more_often() {
             scene.busy_threads = busy_threads;
             scene.send(Input::Go);
             let holder = holder.into();
-            let slept = sleep_of(scene.replied(Reply::Held { ttl: None, holder }), START);
+            let slept = sleep_of(
+                scene.replied(Reply::Held {
+                    ttl: None,
+                    holder,
+                    handed_over: false,
+                }),
+                START,
+            );
             let bounds = Duration::from_millis(least_ms)..=Duration::from_millis(most_ms);
             assert!(bounds.contains(&slept), "{busy_threads}: {slept:?}");
         }
@@ -513,7 +521,11 @@ fn a_grant_that_too_few_replicas_have_is_withdrawn_before_the_next_try() {
         // The withdrawal is on its way, so "held" is no answer yet.
         scene.send(Input::Woken);
         let ttl = None;
-        let step = scene.replied(Reply::Held { ttl, holder: owner });
+        let step = scene.replied(Reply::Held {
+            ttl,
+            holder: owner,
+            handed_over: false,
+        });
         assert!(matches!(step, Step::Sleep(_)), "{step:?}");
         // Another process holds the lock for a while.
         scene.send(Input::Woken);
@@ -547,7 +559,11 @@ fn held_by_the_former_owner_is_no_answer_after_a_failure_either() {
         scene.failed(FailureKind::Unavailable, outcome);
         scene.send(Input::Woken);
         assert!(scene.attempt.is_former_owner(&holder), "{outcome:?}");
-        scene.replied(Reply::Held { ttl: None, holder });
+        scene.replied(Reply::Held {
+            ttl: None,
+            holder,
+            handed_over: false,
+        });
         // The thread learns why it has no answer.
         scene.until = Some(scene.now);
         let step = scene.step(Input::Woken);
@@ -791,16 +807,23 @@ fn a_take_over_from_an_uncertain_owner_leaves_that_owner_behind() {
 #[test]
 fn a_take_over_tells_who_has_the_lock_now() {
     let from_us: Arc<str> = "lh1:mine:l".into();
-    let held_by = |holder: &Arc<str>| Reply::Held {
+    let held_by = |holder: &Arc<str>, handed_over| Reply::Held {
         ttl: None,
         holder: Arc::clone(holder),
+        handed_over,
     };
     let of_others = owner::generate(&Machine::default(), "l");
     let foreign = "another client".into();
     for (reply, expected) in [
-        (held_by(&of_others), Some(Ended::HandedOver(of_others))),
-        (held_by(&from_us), Some(Ended::Free)),
-        (held_by(&foreign), None),
+        // The old owner did not hold the lock any more, so nobody has it from this one.
+        (held_by(&of_others, false), Some(Ended::Lost)),
+        (held_by(&foreign, false), Some(Ended::Lost)),
+        (
+            held_by(&of_others, true),
+            Some(Ended::HandedOver(of_others)),
+        ),
+        (held_by(&from_us, true), Some(Ended::Free)),
+        (held_by(&foreign, true), None),
     ] {
         let mut scene = Scene::waiting();
         taking_over(&mut scene);

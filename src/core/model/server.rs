@@ -196,6 +196,7 @@ impl Server {
         let reply = Reply::Held {
             ttl: Some(end.since(now)),
             holder: Arc::clone(holder),
+            handed_over: false,
         };
         if let Some(channel) = &ask.channel {
             *marked = true;
@@ -233,6 +234,7 @@ impl Server {
                     Some(head) if head != ask.owner => Reply::Held {
                         ttl: Some(PICKUP_WINDOW),
                         holder: head,
+                        handed_over: true,
                     },
                     _ => {
                         let fence = self.fences(now, ask.fences);

@@ -245,7 +245,11 @@ fn close_waits_for_a_thread_that_is_about_to_carry_an_attempt_on() {
         asked.send(()).ok();
         if held.load(Ordering::SeqCst) {
             let (ttl, holder) = (None, "lh1:other:l".into());
-            return Ok(Reply::Held { ttl, holder });
+            return Ok(Reply::Held {
+                ttl,
+                holder,
+                handed_over: false,
+            });
         }
         generous()(request)
     };

@@ -147,3 +147,49 @@ fn an_owner_that_is_lost_soon_after_a_failover_is_ended_again() {
         assert_eq!(owner.as_deref(), Ok(guard.owner()));
     }
 }
+
+/// The thread of the guard learns of the loss first, and ends the guard before the watch thread acts.
+#[test]
+fn a_lost_owner_is_ended_again_although_its_guard_ended_first() {
+    let clock = still();
+    let (sender, ended) = mpsc::channel();
+    let (mut by_pool, mut granted) = (generous(), generous());
+    let pool = move |request: &Request<'_>| match request {
+        Request::Renew(batch) => {
+            let gone = Renewed::Gone(Gone::Taken);
+            Ok(Reply::Renewed(vec![gone; batch.len()]))
+        }
+        request => by_pool(request),
+    };
+    let dedicated_connection = move |request: &Request<'_>| match request {
+        Request::Lock {
+            verb: Verb::HandOver { owner, .. },
+            ..
+        } => {
+            sender.send(owner.to_string()).ok();
+            Ok(Reply::NotOwner(Gone::Taken))
+        }
+        request => granted(request),
+    };
+    let failover = Failover::default();
+    let fake = Fake {
+        failover: Some(Arc::clone(&failover)),
+        ..Fake::new(pool, dedicated_connection)
+    };
+    let engine = fake.engine(LONG, Arc::clone(&clock) as Arc<dyn TestMachine>);
+    let mut lost: Vec<_> = (0..50)
+        .map(|number| {
+            let guard = mutex(Arc::clone(&engine), &format!("n{number}")).lock();
+            let guard = guard.expect("granted");
+            guard.extend(LONG).expect_err("it is gone");
+            guard.owner().to_owned()
+        })
+        .collect();
+    (failover.lock().as_ref().expect("the engine listens"))();
+    clock.advance(FREED_AFTER);
+    let next = |_: &String| ended.recv_timeout(PATIENCE).expect("it is ended again");
+    let mut ended_again: Vec<_> = lost.iter().map(next).collect();
+    lost.sort();
+    ended_again.sort();
+    assert_eq!(ended_again, lost);
+}

@@ -67,6 +67,7 @@ fn held() -> Reply {
     Reply::Held {
         ttl: Some(Duration::from_millis(1)),
         holder: "lh1:other:l".into(),
+        handed_over: false,
     }
 }
 

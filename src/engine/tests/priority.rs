@@ -27,7 +27,11 @@ impl Store for Arc<Calling> {
             }
             if priorities.len() < 4 {
                 let (ttl, holder) = (Some(SHORT), "another".into());
-                return answer(Ok(Reply::Held { ttl, holder }));
+                return answer(Ok(Reply::Held {
+                    ttl,
+                    holder,
+                    handed_over: false,
+                }));
             }
         }
         answer(generous()(request))

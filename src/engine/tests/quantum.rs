@@ -41,7 +41,11 @@ impl Store for Arc<HandingOver> {
         }
         if number != 0 {
             let (ttl, holder) = (Some(SHORT), "another".into());
-            return answer(Ok(Reply::Held { ttl, holder }));
+            return answer(Ok(Reply::Held {
+                ttl,
+                holder,
+                handed_over: false,
+            }));
         }
         self.clock.advance(PICKUP);
         Ok(Answer {

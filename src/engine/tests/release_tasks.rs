@@ -256,7 +256,11 @@ fn a_key_that_an_earlier_thread_may_have_set_is_released_after_an_outage() {
     asked.recv_timeout(PATIENCE).expect("the first thread asks");
     let holder = "lh1:other:l".into();
     answers
-        .send(Ok(Reply::Held { ttl: None, holder }))
+        .send(Ok(Reply::Held {
+            ttl: None,
+            holder,
+            handed_over: false,
+        }))
         .expect("the thread waits");
     asked
         .recv_timeout(PATIENCE)

@@ -72,6 +72,7 @@ fn waits_that_were_over_during_the_suspend_end_after_it() {
         } => Ok(Reply::Held {
             ttl: None,
             holder: "lh1:other:l".into(),
+            handed_over: false,
         }),
         request => generous()(request),
     };

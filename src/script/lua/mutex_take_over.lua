@@ -7,7 +7,8 @@
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
 -- ARGV  1 to 9 as in mutex_acquire_free.lua (5 is 'poll')  10 the owner that ends  11 last fence used  12 last of its block
 --       (both '' if there are none to give back)  13 gap ms  14 quantum ms, see gap.lua
--- Reply as in mutex_acquire_free.lua
+-- Reply as in mutex_acquire_free.lua. If this script has handed the mutex over, or left it free in a gap, 1 follows the
+--       holder. The holder in a gap is the owner that ended.
 -- Idempotent because the new owner replaces the old one: a repeat finds the new owner as holder or in the queue.
 queue, waiters, life, counts_subscribers = KEYS[3], KEYS[4], ARGV[8], ARGV[9]
 local held = value_of(KEYS[1], redis.call)
@@ -16,7 +17,7 @@ if held == ARGV[10] or held == ARGV[10] .. MARK then
   if leave_free(KEYS[1], ARGV[10], ARGV[13], ARGV[14]) then
     -- In the queue, this process asks again after the gap. A process that does not queue leaves that to the head.
     if ARGV[6] ~= '-' then join(ARGV[1], ARGV[7], '1/1', ARGV[6]) else wake_head() end
-    return {0, tonumber(ARGV[13]), ARGV[10]}
+    return {0, tonumber(ARGV[13]), ARGV[10], 1}
   end
   local function reserve(fences) return next_fences(KEYS[2], fences, ARGV[4], server_time()) end
   local head, refused, pickup = give_to_next(KEYS[1], ARGV[1], reserve)
@@ -30,6 +31,6 @@ if held == ARGV[10] or held == ARGV[10] .. MARK then
   end
   -- The value is marked, so the release will find this process in the queue. If joining fails, the next poll joins.
   if ARGV[6] ~= '-' and not refused then pcall(join, ARGV[1], ARGV[7], '1/1', ARGV[6]) end
-  return {0, tonumber(pickup), head}
+  return {0, tonumber(pickup), head, 1}
 end
 -- The old owner does not hold the mutex any more: go on in the files that follow.

@@ -72,6 +72,26 @@ pub(crate) struct Finder<T> {
     is_over: AtomicBool,
 }
 
+/// How a result differs from the last one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Nothing,
+    /// It is another, or the first.
+    Another,
+    /// It is another, and the server in it may lack what the last one had.
+    Failover,
+}
+
+impl Change {
+    pub(crate) fn new(is_another: bool, is_failover: bool) -> Self {
+        match (is_failover, is_another) {
+            (true, _) => Self::Failover,
+            (false, true) => Self::Another,
+            (false, false) => Self::Nothing,
+        }
+    }
+}
+
 /// The outcome of all checks so far.
 pub(crate) struct Findings<T> {
     found: Option<T>,
@@ -222,16 +242,9 @@ impl<T: Clone + Send + 'static> Finder<T> {
         self.findings.lock().is_check_due
     }
 
-    /// Has `changed` called after each failover.
+    /// Has `changed` called at each failover, before any thread can use the new result. It must not use the finder.
     pub(crate) fn on_failover(&self, changed: Box<dyn Fn() + Send + Sync>) -> bool {
         self.on_failover.set(changed).is_ok()
-    }
-
-    /// Tells of a failover, after the result that shows it was published. No mutex is held here.
-    pub(crate) fn failed_over(&self) {
-        if let Some(changed) = self.on_failover.get() {
-            changed();
-        }
     }
 
     /// Ends the thread. Takes no mutex, because a forked child may call it.
@@ -247,17 +260,23 @@ impl<T: Clone + Send + 'static> Finder<T> {
         }
     }
 
-    /// Publishes the result of a check. `next` gets the last result, and returns the new one, and whether it is another.
+    /// Publishes the result of a check. `next` gets the last result, and returns the new one, and how it differs.
     ///
     /// # Errors
     ///
     /// Returns the failure of `next`, and publishes nothing.
     pub(crate) fn publish(
         &self,
-        next: impl FnOnce(Option<&T>) -> Result<(T, bool), Failure>,
+        next: impl FnOnce(Option<&T>) -> Result<(T, Change), Failure>,
     ) -> Result<(), Failure> {
         let mut findings = self.findings.lock();
-        let (found, is_another) = next(findings.found.as_ref())?;
+        let (found, change) = next(findings.found.as_ref())?;
+        if change == Change::Failover
+            && let Some(changed) = self.on_failover.get()
+        {
+            changed();
+        }
+        let is_another = change != Change::Nothing;
         let last = findings.found.replace(found);
         if is_another {
             findings.number += 1;
@@ -379,13 +398,32 @@ mod tests {
         finder
     }
 
+    #[test]
+    fn a_failover_is_told_before_its_result_is_used() {
+        let finder = finder();
+        let told = Arc::new(AtomicU64::new(0));
+        let (by_finder, weak) = (Arc::clone(&told), Arc::downgrade(&finder));
+        finder.on_failover(Box::new(move || {
+            let finder = weak.upgrade().expect("the test has it");
+            by_finder.store(finder.trusted(), Ordering::SeqCst);
+        }));
+        check(&finder, "one");
+        assert_eq!(told.load(Ordering::SeqCst), 0, "it is the first result");
+        check(&finder, "another");
+        assert_eq!(told.load(Ordering::SeqCst), 1, "the first result is in use");
+        assert_eq!(finder.trusted(), 2);
+    }
+
     fn begin(finder: &Finder<&'static str>) {
         finder.findings.lock().is_check_due = false;
     }
 
     /// The end of a check that finds this.
     fn find(finder: &Finder<&'static str>, found: &'static str) {
-        let next = |last: Option<&&str>| Ok((found, last.is_none_or(|last| *last != found)));
+        let next = |last: Option<&&str>| {
+            let is_another = last.is_none_or(|last| *last != found);
+            Ok((found, Change::new(is_another, is_another && last.is_some())))
+        };
         finder.publish(next).expect("it is found");
     }
 

@@ -276,7 +276,16 @@ impl<'a> Link<'a> {
             if !repeats {
                 return Err(failure);
             }
+            let before = self.master;
             self.find(deadline)?;
+            // If the last master has executed it, another process may hold the lock, and the new master may not know that
+            // yet. The renewal thread repeats the request when it may be sent there.
+            if self.master != before
+                && failure.outcome != Outcome::NotExecuted
+                && request.may_pass_on()
+            {
+                return Err(failure);
+            }
         };
         if let Value::ServerError(error) = value {
             return Err(self.refused(error));
@@ -572,6 +581,7 @@ mod tests {
         let held = Reply::Held {
             ttl: None,
             holder: "h".into(),
+            handed_over: false,
         };
         let done = Renewed::Done { contended: false };
         let gone = Renewed::Gone(Gone::Removed);

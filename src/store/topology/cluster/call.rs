@@ -84,7 +84,10 @@ impl ClusterState {
                     redirections = REDIRECTED_AT_ONCE + 1;
                 }
                 (_, _, Some(master))
-                    if waits_for_a_master(request, deadline) && was_cut(&failure) =>
+                    if waits_for_a_master(request, deadline)
+                        && was_cut(&failure)
+                        // Another process may have the lock by now, and the next master may not know that yet.
+                        && !(is_uncertain && request.may_pass_on()) =>
                 {
                     redirections = REDIRECTED_AT_ONCE + 1;
                     gone = Some(master).filter(|_| !is_asking);

@@ -6,7 +6,7 @@ use crate::error::{Failure, FailureKind, Outcome};
 use crate::logging;
 use crate::store::server::route::Route;
 use crate::store::server::shared::Connections;
-use crate::sys::{Arc, AtomicBool, Ordering};
+use crate::sys::{Arc, AtomicBool, Mutex, Ordering};
 
 /// Where a node listens, in the words of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -19,8 +19,10 @@ pub(super) struct Address {
 pub(super) struct Master {
     pub(super) address: Address,
     pub(super) route: Route,
-    /// Empty before the first request. Of two threads that make it at the same time, none waits for the other.
+    /// Empty before the first request.
     pool: OnceBox<Arc<Connections>>,
+    /// A thread that makes the pool has it.
+    making_pool: Mutex<()>,
     pool_size: u32,
     /// Whether this process has asked it for anything: see [`super::lookout`].
     pub(super) is_used: AtomicBool,
@@ -36,6 +38,7 @@ impl Master {
             address,
             route,
             pool: OnceBox::new(),
+            making_pool: Mutex::default(),
             pool_size,
             is_used: AtomicBool::new(false),
             is_retired: AtomicBool::new(false),
@@ -44,6 +47,11 @@ impl Master {
     }
 
     pub(super) fn pool(&self) -> &Arc<Connections> {
+        if let Some(pool) = self.pool.get() {
+            return pool;
+        }
+        // After a failover, many threads ask for the pool of the new master at once. One of them makes it.
+        let _making = self.making_pool.lock();
         let way = || (0, Arc::new(self.route.clone()));
         self.pool
             .get_or_init(|| Box::new(Connections::new(way(), self.pool_size)))

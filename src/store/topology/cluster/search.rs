@@ -34,7 +34,7 @@ use crate::store::topology::cluster::lookout::Lookout;
 use crate::store::topology::cluster::map::{SlotMap, SlotTable};
 use crate::store::topology::cluster::master::Address;
 use crate::store::topology::cluster::routes::ClusterRoutes;
-use crate::store::topology::finder::{Finder, FinderThread, Search};
+use crate::store::topology::finder::{Change, Finder, FinderThread, Search};
 use crate::sys::hash::HashSet;
 use crate::sys::{Arc, Ordering, Time};
 
@@ -182,7 +182,7 @@ impl ClusterSearch {
         let Some(((first, _), _)) = tables.split_first() else {
             return Ok(());
         };
-        let (mut changed, mut is_failover) = (None, false);
+        let mut changed = None;
         finder.publish(|last| {
             let mut next = last.cloned();
             for (node, table) in tables {
@@ -199,20 +199,17 @@ impl ClusterSearch {
             let is_another = last.is_none_or(|last| !last.has_same_owners(&map));
             changed = is_another.then(|| map.masters().len());
             // A replica was promoted, or a node was added: then a repeat of the ends finds none of their owners there.
-            is_failover = last.is_some_and(|last| !map.has_no_new_master(last));
+            let is_failover = last.is_some_and(|last| !map.has_no_new_master(last));
             let masters = last.iter().flat_map(|last| last.all_masters());
             for master in masters.filter(|master| !map.has(master)) {
                 master.is_retired.store(true, Ordering::Release);
                 // A new master may lack what the last one had.
                 self.routes.first.data_loss_signs.note();
             }
-            Ok((map, is_another))
+            Ok((map, Change::new(is_another, is_failover)))
         })?;
         if let Some(masters) = changed {
             logging::info!("the slots of the cluster are with {masters} masters");
-        }
-        if is_failover {
-            finder.failed_over();
         }
         Ok(())
     }

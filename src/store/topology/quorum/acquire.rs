@@ -86,7 +86,11 @@ impl QuorumCall<'_> {
                 if ask.channel.is_some() {
                     ballot.note(ballot.left_behind());
                 }
-                Ok(Reply::Held { ttl, holder })
+                Ok(Reply::Held {
+                    ttl,
+                    holder,
+                    handed_over: false,
+                })
             }
             Verdict::Held { holder, ttl } => {
                 let granted = ballot.granted_votes().count();

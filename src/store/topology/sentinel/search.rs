@@ -42,7 +42,7 @@ use crate::store::server::errors::unavailable;
 use crate::store::server::login::log_in;
 use crate::store::server::refusal::refusal;
 use crate::store::server::route::{Route, route};
-use crate::store::topology::finder::{FinderThread, Search};
+use crate::store::topology::finder::{Change, FinderThread, Search};
 use crate::store::topology::sentinel::client::Sentinel;
 use crate::store::topology::sentinel::opinion::{Opinion, SentinelVerdict, choose};
 use crate::store::transport::socket::Socket;
@@ -278,21 +278,19 @@ impl SentinelSearch {
         opinion: Opinion,
     ) -> Result<(), Failure> {
         let address = Arc::clone(&route.server.address);
-        let (mut is_another, mut is_failover) = (false, false);
+        let mut is_another = false;
         thread.finder.publish(|last| {
             is_another = last.is_none_or(|last| last.opinion != opinion);
-            is_failover = is_another && last.is_some();
+            let is_failover = is_another && last.is_some();
             if is_failover {
                 // The new master may lack what the last one had.
                 self.unknown.data_loss_signs.note();
             }
-            Ok((SentinelMaster { route, opinion }, is_another))
+            let change = Change::new(is_another, is_failover);
+            Ok((SentinelMaster { route, opinion }, change))
         })?;
         if is_another {
             logging::info!("the master {:?} is {address}", self.set.master);
-        }
-        if is_failover {
-            thread.finder.failed_over();
         }
         Ok(())
     }
