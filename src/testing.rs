@@ -15,15 +15,17 @@ use crate::builder::Builder;
 use crate::manager::LockManager;
 use crate::owner;
 use crate::sys::test_machine::{MovedByTest, TestNetwork};
-use crate::sys::{Arc, Machine, Ordering, TestMachine, Time, Weak};
+use crate::sys::{Arc, Machine, TestMachine, Time, Weak};
 
-use clock::TestClock;
-use network::MemoryNetwork;
+use clock::{PATIENCE, TestClock};
+use network::{MemoryNetwork, MemoryNode};
 
-/// For how long the kit waits for the managers to do what is due. A busy machine may need some of it.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// The longest step of the time that passes: a thread that waits asks about once a second.
 const LONGEST_STEP: Duration = Duration::from_secs(1);
+/// The lease of a manager that acquires nothing: a lease may be no longer than the restart delay.
+const SHORTEST_LEASE: Duration = Duration::from_millis(10);
+/// The key of the note about the restart delay, for managers without a prefix.
+const NOTE: &str = "leasehold:restart_delay";
 /// The longest time for which another program holds a lock: about three years.
 const LONGEST_HOLD: Duration = Duration::from_secs(100_000_000);
 
@@ -82,33 +84,36 @@ impl Redis {
     }
 
     /// Moves the time of the servers and of their managers forward at once, as a machine sees it that was suspended for
-    /// `time`. No lease is renewed meanwhile, so each lease that is shorter ends: its guard reads
-    /// [`Lost`](crate::LeaseState::Lost) when this returns. A thread that sleeps until a time in between wakes.
+    /// `time`. No lease is renewed meanwhile. So each lease that has less time left ends, and its guard reads
+    /// [`Lost`](crate::LeaseState::Lost) when this returns. A thread that sleeps in a call until a time in between wakes.
+    ///
+    /// Requests do not see the time move: a request that is under way ends first, and later ones begin afterwards. The
+    /// program's own clocks and sleeps, such as [`Instant`] and [`std::thread::sleep`], do not change.
     ///
     /// # Panics
     ///
-    /// Panics if the managers have not done within 30 s what is due.
+    /// Panics if a request has not ended within 30 s, or if the managers have not done within 30 s what is due.
     pub fn advance(&self, time: Duration) {
-        // A request that is under way would find its time over.
-        self.settle();
         self.move_clock(time);
         self.settle();
     }
 
-    /// Lets `time` pass for the servers and their managers. Leases are renewed meanwhile. With leases of 30 s, an hour takes
-    /// less than a second.
+    /// Lets `time` pass for the servers and their managers. Leases are renewed meanwhile.
     ///
     /// The time goes on in steps of a tenth of the shortest lease, but of 1 s at most. The renewals that are due at each step
     /// are answered before the next one, and threads that wait for a lock keep their places. Other threads of the program
     /// go on by themselves, and may see few of the steps. So a lease that such a thread gains meanwhile may end before the
     /// thread goes on.
     ///
+    /// A thousand steps take about a tenth of a second: an hour with leases of 30 s takes less than half a second, and with
+    /// leases of 100 ms half a minute.
+    ///
     /// # Panics
     ///
     /// As [`advance`](Self::advance).
     pub fn pass(&self, time: Duration) {
         let clock = &self.clock;
-        let end = clock.added() + time;
+        let end = clock.added().saturating_add(time);
         loop {
             let left = end.saturating_sub(clock.added());
             if left.is_zero() {
@@ -154,8 +159,8 @@ impl Redis {
         self.network.nodes.iter().for_each(|node| node.cut());
     }
 
-    /// Ends a [cut](Self::cut). The managers find out by themselves: on a quorum within a few seconds of real time, so a call
-    /// before that may fail.
+    /// Ends a [cut](Self::cut). The managers find out by themselves: on a quorum within 10 s, so a call before that may
+    /// fail. [`pass`](Self::pass) lets these seconds go by.
     pub fn restore(&self) {
         self.network.nodes.iter().for_each(|node| node.restore());
     }
@@ -175,18 +180,34 @@ impl Redis {
     }
 
     /// Returns the locks that are held or waited for, in the order of their names. Names include the
-    /// [`prefix`](Builder::prefix), and the locks are in the database 0.
+    /// [`prefix`](Builder::prefix), and the locks are in the database 0. A [background
+    /// release](Builder::background_release) shows after [`close`](LockManager::close), or after `pass` of 10 ms.
     ///
     /// # Panics
     ///
     /// As [`manager`](Self::manager).
     #[must_use]
     pub fn locks(&self) -> Vec<LockInfo> {
-        let manager = self.builder().build_unchecked();
+        // On a quorum, all managers note one restart delay. This manager follows the note, and leaves none of its own.
+        let noted = self.noted_restart_delay();
+        let delay = noted.unwrap_or(Duration::ZERO);
+        let builder = self.builder().restart_delay(delay).lease(SHORTEST_LEASE);
+        let manager = builder.build_unchecked();
         let locks = manager.and_then(|manager| manager.list("*").collect::<Result<Vec<_>, _>>());
+        if noted.is_none() {
+            self.execute(&[&["DEL", NOTE]]);
+        }
         let mut locks = locks.expect("the Redis in memory answers");
         locks.sort_by(|one, other| one.name.cmp(&other.name));
         locks
+    }
+
+    /// Returns the restart delay that managers without a prefix have noted, if there is one.
+    fn noted_restart_delay(&self) -> Option<Duration> {
+        let answers = self.execute(&[&["GET", NOTE]]);
+        let lines = answers.iter().flat_map(|answer| answer.lines());
+        let noted = lines.filter_map(|line| line.parse().ok());
+        noted.map(Duration::from_millis).next()
     }
 
     fn move_clock(&self, by: Duration) {
@@ -196,16 +217,21 @@ impl Redis {
 
     /// Executes commands on each node, and has the managers look after their locks.
     fn on_all_nodes(&self, commands: &[&[&str]]) {
-        for node in &self.network.nodes {
-            let answers = node.execute(commands);
-            let answers = String::from_utf8_lossy(&answers);
-            assert!(
-                !answers.contains("-ERR"),
-                "the Redis in memory refused: {answers}"
-            );
-        }
+        self.execute(commands);
         self.clock.renew_all();
         self.settle();
+    }
+
+    /// Executes commands on each node, and returns the answers of each.
+    fn execute(&self, commands: &[&[&str]]) -> Vec<String> {
+        let of_node = |node: &Arc<MemoryNode>| {
+            let answers = node.execute(commands);
+            let answers = String::from_utf8_lossy(&answers).into_owned();
+            let is_refused = answers.contains("-ERR");
+            assert!(!is_refused, "the Redis in memory refused: {answers}");
+            answers
+        };
+        self.network.nodes.iter().map(of_node).collect()
     }
 
     /// Blocks until the managers have done what is due.
@@ -234,11 +260,11 @@ impl TestMachine for Redis {
     }
 
     fn call_begins(&self) {
-        self.clock.calls.fetch_add(1, Ordering::SeqCst);
+        self.clock.call_begins();
     }
 
     fn call_ends(&self) {
-        self.clock.calls.fetch_sub(1, Ordering::SeqCst);
+        self.clock.call_ends();
     }
 
     fn register(&self, engine: Weak<dyn MovedByTest>) {

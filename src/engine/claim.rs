@@ -150,6 +150,7 @@ impl Claims {
                 until: None,
             });
         }
+        let _called = client.machine().begin_call();
         let mut gone = Gone::Removed;
         // There are several only if several calls got no reply. Any one of them may have the lock.
         while let Some(candidate) = candidates.last_mut() {

@@ -147,7 +147,7 @@ impl Client {
         deadline: Deadline<'_>,
     ) -> Result<Answer, Failure> {
         self.stats.requests.add(1);
-        let _entered = self.machine().enter();
+        let _called = self.machine().begin_call();
         let answer = survived(|| self.store.call(request, deadline)).unwrap_or_else(|| {
             let words = "the request panicked";
             Err(Failure::plain(
@@ -172,8 +172,9 @@ impl Client {
             None => (Deadline::default(), self.settings.io_timeout),
             Some(Time::NEVER) => (Deadline::default(), self.settings.outage_limit),
             Some(until) => {
-                let left = until.since(self.now()).max(LEAST);
-                (Deadline::after(left), left)
+                let now = self.now();
+                let left = until.since(now).max(LEAST);
+                (Deadline::starting(now, left), left)
             }
         };
         deadline.checkout = checkout;

@@ -148,6 +148,8 @@ impl<'w, 'a> Delegate<'w, 'a> {
         let mut input = Input::Go;
         // The lease that the last request offered to share.
         let mut offered = None;
+        // A test does not move the clock between the time at which a request is sent and the guard.
+        let mut called = None;
         loop {
             // 2. End a call that must end. But if a request has a result, the attempt must get it first. If the outcome
             //    is unknown, the attempt notes that Redis may still execute the request.
@@ -175,9 +177,13 @@ impl<'w, 'a> Delegate<'w, 'a> {
             input = match step {
                 Step::Send(verb) => {
                     offered = lease_to_share;
+                    called.get_or_insert_with(|| self.way_in.client.machine().begin_call());
                     self.send(&verb)
                 }
-                Step::Sleep(until) => self.sleep(until),
+                Step::Sleep(until) => {
+                    called = None;
+                    self.sleep(until)
+                }
                 Step::Shared => match self.share(offered.take()) {
                     Some(guard) => return Ok(guard),
                     // The lease has ended meanwhile. Ask again, with a new attempt.

@@ -189,6 +189,7 @@ impl GuardInner {
     /// Sends a renewal for `lease`, and waits for the reply for at most `left`, the time that is left of the lease.
     pub(super) fn renew(&self, lease: Duration, left: Duration) -> Result<()> {
         let client = &self.leases.client;
+        let _called = client.machine().begin_call();
         let renewals: Vec<_> = client.renewals(&self.process_lease, lease).collect();
         let sent = client.now();
         let deadline = client.deadline(Some(sent + left));

@@ -18,15 +18,21 @@ impl MovedByTest for Leases {
 
     fn busy_part(&self) -> Option<&'static str> {
         let now = self.client.now();
-        if !self.renewal.is_at_rest(now) {
-            Some("the renewals and releases that are due")
-        } else if !self.watch.is_at_rest(now) {
-            Some("the losses that are to be told")
-        } else if !self.wakeup.is_at_rest() {
-            Some("the requests of threads that wait for a lock")
-        } else {
-            None
-        }
+        let renewal = || {
+            let is_busy = !self.renewal.is_at_rest(now);
+            is_busy.then_some("the renewals and releases that are due")
+        };
+        let watch = || (!self.watch.is_at_rest(now)).then_some("the losses that are to be told");
+        let waits = || {
+            let is_busy = !self.wakeup.is_at_rest();
+            is_busy.then_some("the requests of threads that wait for a lock")
+        };
+        // A renewal may find a loss, and a loss may plan a release.
+        renewal().or_else(watch).or_else(waits).or_else(renewal)
+    }
+
+    fn sends_by_itself(&self) -> bool {
+        !self.renewal.is_at_rest(self.client.now())
     }
 
     fn shortest_lease(&self) -> Duration {

@@ -257,7 +257,8 @@ impl Wakeup {
         let register = self.register.lock();
         let mut sleepers = register.sleepers.values();
         sleepers.all(|sleeper| {
-            sleeper.asleep.load(Ordering::SeqCst) && !sleeper.woken.load(Ordering::SeqCst)
+            // In this order, because a thread that was woken first is no longer asleep, and then is not woken.
+            !sleeper.woken.load(Ordering::SeqCst) && sleeper.asleep.load(Ordering::SeqCst)
         })
     }
 

@@ -75,9 +75,14 @@ impl Deadline<'_> {
         }
     }
 
-    /// Returns the deadline of a request that may take this time from now.
+    /// Returns the deadline of a request that begins at `now`, and may take this time.
+    pub(crate) fn starting(now: Time, limit: Duration) -> Self {
+        Self::at(now + limit.min(LONGEST))
+    }
+
+    /// Returns the deadline of a request that begins now on this thread's machine, and may take this time.
     pub(crate) fn after(limit: Duration) -> Self {
-        Self::at(Time::now() + limit.min(LONGEST))
+        Self::starting(Time::now(), limit)
     }
 
     /// Returns the same for a call that also ends once `is_over` returns true.

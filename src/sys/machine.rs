@@ -3,7 +3,7 @@
 //! | a thread | runs on |
 //! | --- | --- |
 //! | of the library | the machine of the thread that has started it |
-//! | of the program | the real one, but within a call that may ask a server on the machine of its manager ([`Machine::enter`]) |
+//! | of the program | the real one, but on the machine of its manager while it asks a server ([`Machine::begin_call`]) |
 //!
 //! The engine asks the machine of its manager, because a guard may be used on any thread of the program. Threads of the
 //! library, and the layers below the engine, ask the machine of their thread, by [`Time::now`] and [`wall_us`].
@@ -91,24 +91,26 @@ impl Machine {
 }
 
 impl Machine {
-    /// Has this thread run on this machine for a call that may ask a server, until the result is dropped.
+    /// Has this thread run on this machine until the result is dropped.
     #[inline]
     pub(crate) fn enter(&self) -> Entered {
-        if let Some(machine) = self.of_test() {
-            machine.call_begins();
-        }
         Entered {
             before: self.clone().replace(),
-            called: Some(self.clone()),
+            called: None,
         }
     }
 
-    /// Does the same on a thread of the library, until its end.
-    pub(crate) fn enter_for_good(self) -> Entered {
-        Entered {
-            before: self.replace(),
-            called: None,
+    /// Does the same for a call that may ask a server. Blocks while a test moves the clock, unless this is a thread of the
+    /// library, which has entered already.
+    #[inline]
+    pub(crate) fn begin_call(&self) -> Entered {
+        let called = self.of_test().filter(|_| Self::here().of_test().is_none());
+        if let Some(machine) = called {
+            machine.call_begins();
         }
+        let mut entered = self.enter();
+        entered.called = called.map(|_| self.clone());
+        entered
     }
 
     #[inline]

@@ -1,6 +1,6 @@
 //! Connections: streams of bytes, waits for several of them, and lookups of names.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -212,8 +212,8 @@ pub(crate) fn waking_pair() -> io::Result<(WakingEnd, WokenEnd)> {
 impl WakingEnd {
     /// Wakes the thread at the other end.
     pub(crate) fn wake(&self) {
-        // If it is full, the thread will wake anyway.
-        (&self.0).write_all(&[0]).ok();
+        // If it is full, the thread will wake anyway. If the other end is gone, there is no thread.
+        send(&self.0, &[0], NO_SIGNAL).ok();
     }
 }
 
@@ -271,6 +271,7 @@ pub(crate) fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
     use std::net::TcpListener;
 
     use super::*;

@@ -29,7 +29,7 @@ pub(crate) trait TestMachine: Send + Sync {
         real::park_for(until.since(self.now()));
     }
 
-    /// Notes that a call has begun that may ask a server.
+    /// Notes that a call has begun that may ask a server. Blocks while a test moves the clock.
     fn call_begins(&self) {}
 
     fn call_ends(&self) {}
@@ -52,14 +52,19 @@ pub(crate) trait MovedByTest: Send + Sync {
     fn look_at_the_clock(&self);
 
     /// Has all leases renewed at once.
-    fn renew_all(&self);
+    fn renew_all(&self) {}
 
     /// Returns what is due, or what a thread is busy with that was due.
     fn busy_part(&self) -> Option<&'static str>;
 
+    /// Returns whether a thread of the library sends a request, or is about to.
+    fn sends_by_itself(&self) -> bool;
+
     /// Returns the length of the shortest lease that is renewed, or of a lease with the default settings if that is
     /// shorter.
-    fn shortest_lease(&self) -> Duration;
+    fn shortest_lease(&self) -> Duration {
+        Duration::MAX
+    }
 }
 
 /// The network of a machine of a test.

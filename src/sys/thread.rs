@@ -27,7 +27,7 @@ impl Machine {
     pub(crate) fn running<F: FnOnce()>(&self, run: F) -> impl FnOnce() + use<F> {
         let machine = self.clone();
         move || {
-            let _entered = machine.enter_for_good();
+            let _entered = machine.enter();
             run();
         }
     }

@@ -6,7 +6,10 @@ use std::time::Duration;
 use crate::sys::real;
 use crate::sys::test_machine::MovedByTest;
 use crate::sys::thread::{self, Thread};
-use crate::sys::{Arc, AtomicU32, AtomicU64, Mutex, Ordering, Time, Weak};
+use crate::sys::{Arc, AtomicU64, Condvar, Mutex, Ordering, Time, Weak};
+
+/// For how long the kit waits for the managers to do what is due. A busy machine may need some of it.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
 pub(super) struct TestClock {
@@ -16,8 +19,35 @@ pub(super) struct TestClock {
     engines: Mutex<Vec<Weak<dyn MovedByTest>>>,
     /// The threads that sleep until some time of this clock.
     sleepers: Mutex<Vec<Thread>>,
-    /// The number of calls that have not returned, and that may ask a server.
-    pub(super) calls: AtomicU32,
+    calls: Mutex<Calls>,
+    /// Notified when the last call has returned, and when calls may begin.
+    calls_changed: Condvar,
+}
+
+/// The calls of program threads that may ask a server.
+#[derive(Default)]
+struct Calls {
+    /// The number of calls that have not returned.
+    running: u32,
+    /// How many tests are about to move the clock. A call does not begin meanwhile: it would find its time over.
+    movers: u32,
+}
+
+/// A stop for new calls. Its drop lets them begin.
+struct ClosedGate<'a>(&'a TestClock);
+
+impl<'a> ClosedGate<'a> {
+    fn close(clock: &'a TestClock) -> Self {
+        clock.calls.lock().movers += 1;
+        Self(clock)
+    }
+}
+
+impl Drop for ClosedGate<'_> {
+    fn drop(&mut self) {
+        self.0.calls.lock().movers -= 1;
+        self.0.calls_changed.notify_all();
+    }
 }
 
 impl TestClock {
@@ -36,8 +66,35 @@ impl TestClock {
         real::wall_us().saturating_add(added)
     }
 
-    /// Moves the clock forward. Nothing happens at the times in between.
+    /// Moves the clock forward, between the requests of the managers. Nothing happens at the times in between.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the requests have not ended within the test's [`PATIENCE`].
     pub(super) fn advance(&self, by: Duration) {
+        let _closed = ClosedGate::close(self);
+        let until = real::now() + PATIENCE;
+        let mut calls = self.calls.lock();
+        while calls.running > 0 {
+            assert!(
+                real::now() < until,
+                "a call has not returned within {PATIENCE:?}"
+            );
+            calls = self.calls_changed.wait_for(calls, PATIENCE);
+        }
+        drop(calls);
+        // The threads of the library that send by themselves wait for none of these calls.
+        while self.engines().iter().any(|engine| engine.sends_by_itself()) {
+            assert!(
+                real::now() < until,
+                "a renewal has not ended within {PATIENCE:?}"
+            );
+            std::thread::yield_now();
+        }
+        self.add(by);
+    }
+
+    fn add(&self, by: Duration) {
         let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
         let add = |added: u64| Some(added.saturating_add(by));
         // The function always returns a number.
@@ -63,8 +120,23 @@ impl TestClock {
     /// Returns what the managers have still to do, if there is anything.
     pub(super) fn busy_part(&self) -> Option<&'static str> {
         let engines = self.engines();
-        let busy = engines.iter().find_map(|engine| engine.busy_part());
-        busy.or_else(|| (self.calls.load(Ordering::SeqCst) > 0).then_some("requests"))
+        engines.iter().find_map(|engine| engine.busy_part())
+    }
+
+    pub(super) fn call_begins(&self) {
+        let mut calls = self.calls.lock();
+        while calls.movers > 0 {
+            calls = self.calls_changed.wait(calls);
+        }
+        calls.running += 1;
+    }
+
+    pub(super) fn call_ends(&self) {
+        let mut calls = self.calls.lock();
+        calls.running -= 1;
+        if calls.running == 0 && calls.movers > 0 {
+            self.calls_changed.notify_all();
+        }
     }
 
     pub(super) fn register(&self, engine: Weak<dyn MovedByTest>) {

@@ -6,7 +6,7 @@
 )]
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -160,12 +160,88 @@ fn a_wait_ends_at_its_limit() {
 
 #[test]
 fn a_restart_without_data_loses_all_locks() {
-    let redis = Redis::new();
-    let guard = redis.manager().lock("n").expect("it is free");
-    redis.restart_empty();
-    let loss = guard.on_lost().recv_timeout(secs(20)).expect("it is told");
-    assert_eq!(loss.cause, LostCause::Removed);
-    assert!(redis.locks().is_empty());
+    on_both(|redis| {
+        let guard = redis.manager().lock("n").expect("it is free");
+        redis.restart_empty();
+        let loss = guard.on_lost().recv_timeout(secs(20)).expect("it is told");
+        assert_eq!(loss.cause, LostCause::Removed);
+        assert!(redis.locks().is_empty());
+    });
+}
+
+/// The nodes of a quorum are found again in the time of the kit, too.
+#[test]
+fn an_outage_shorter_than_a_lease_loses_nothing() {
+    on_both(|redis| {
+        let locks = redis.manager();
+        let guard = locks.lock("n").expect("it is free");
+        redis.cut();
+        redis.pass(secs(12));
+        redis.restore();
+        redis.pass(secs(30));
+        assert_eq!(guard.state(), LeaseState::Held);
+        drop(locks.lock("m").expect("the servers are back"));
+    });
+}
+
+/// Far more calls at once than the pool has connections: each waits for one, for as long as its caller allows.
+#[test]
+fn a_call_has_its_whole_time_after_the_clock_was_moved() {
+    on_both(|redis| {
+        let locks = redis.manager();
+        redis.advance(HOUR);
+        thread::scope(|scope| {
+            for number in 0..64 {
+                let locks = &locks;
+                scope.spawn(move || {
+                    for _ in 0..10 {
+                        let name = format!("n{number}");
+                        let guard = locks.try_lock_for(&name, secs(60)).expect("it answers");
+                        let guard = guard.expect("it is free");
+                        guard.extend(secs(40)).expect("it is held");
+                    }
+                });
+            }
+        });
+    });
+}
+
+#[test]
+fn time_moves_while_threads_are_busy() {
+    on_both(|redis| {
+        let locks = redis.manager();
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for number in 0..8 {
+                let (locks, is_over) = (&locks, &is_over);
+                scope.spawn(move || {
+                    while !is_over.load(SeqCst) {
+                        drop(locks.lock(format!("n{number}")).expect("it is free"));
+                    }
+                });
+            }
+            for _ in 0..20 {
+                redis.advance(secs(40));
+                redis.pass(secs(5));
+                redis.lose("n0");
+            }
+            is_over.store(true, SeqCst);
+        });
+    });
+}
+
+#[test]
+fn locks_are_shown_whatever_the_restart_delay() {
+    for delay in [Duration::ZERO, secs(5), secs(60)] {
+        let redis = Redis::quorum(3);
+        assert!(redis.locks().is_empty());
+        let builder = redis.builder().restart_delay(delay).lease(secs(1));
+        let locks = builder.build().expect("no other value was noted");
+        redis.advance(HOUR);
+        let _guard = locks.lock("n").expect("it is free");
+        assert_eq!(redis.locks().len(), 1);
+        drop(locks.lock("m").expect("the value is the same"));
+    }
 }
 
 #[test]

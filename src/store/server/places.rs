@@ -93,7 +93,7 @@ impl<L: Pooled> Places<L> {
         let threads = Arc::new(threads);
         let machine = Machine::here();
         let make = move || {
-            let _entered = machine.clone().enter_for_good();
+            let _entered = machine.enter();
             make()
         };
         let pool = r2d2::Pool::builder()
@@ -190,7 +190,7 @@ mod tests {
     fn places() -> Places<Numbered> {
         let next = AtomicU32::new(0);
         let make = move || Some(Numbered(next.fetch_add(1, Ordering::Relaxed)));
-        Places::new(make, 3, TaskThread::default())
+        Places::new(make, 3, TaskThread::new())
     }
 
     /// The place that came back last has the connection that is most surely open.

@@ -141,7 +141,7 @@ mod tests {
     }
 
     fn pool(size: u32) -> Arc<Pool<Nothing>> {
-        Pool::new(|| Some(Nothing), size, TaskThread::default())
+        Pool::new(|| Some(Nothing), size, TaskThread::new())
     }
 
     /// Many threads only ask, and one has priority: it gets the next place.

@@ -10,20 +10,22 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::panics::survived;
-use crate::sys::{Arc, Condvar, Mutex, Time};
+#[cfg(feature = "testing")]
+use crate::sys::test_machine::MovedByTest;
+use crate::sys::{Arc, Condvar, Machine, Mutex, Time};
 
-/// How often the thread looks at the clock. A test may have moved it.
+/// How often the thread looks at the clock, at least: a machine may have been suspended.
 const LOOK_EVERY: Duration = Duration::from_secs(3);
 
 type Task = Box<dyn FnOnce() + Send>;
 
 /// The owner of the thread. Its drop ends the thread, after the task that runs.
-#[derive(Default)]
 pub(crate) struct TaskThread(Arc<Tasks>);
 
 /// The tasks of a thread.
 #[derive(Default)]
 pub(crate) struct Tasks {
+    machine: Machine,
     state: Mutex<TasksState>,
     changed: Condvar,
 }
@@ -34,10 +36,25 @@ struct TasksState {
     planned: BTreeMap<(Time, u64), Task>,
     next_number: u64,
     has_begun: bool,
+    /// Whether a task runs.
+    works: bool,
     is_over: bool,
 }
 
 impl TaskThread {
+    pub(crate) fn new() -> Self {
+        let tasks = Arc::new(Tasks {
+            machine: Machine::here(),
+            ..Tasks::default()
+        });
+        #[cfg(feature = "testing")]
+        {
+            let weak = Arc::downgrade(&tasks);
+            tasks.machine.register(weak);
+        }
+        Self(tasks)
+    }
+
     /// Returns the work of the thread, which must be called on it.
     pub(crate) fn work(&self) -> impl FnOnce() + Send + use<> {
         let tasks = Arc::clone(&self.0);
@@ -85,7 +102,7 @@ impl Tasks {
         state.next_number += 1;
         state
             .planned
-            .insert((Time::now() + pause, number), Box::new(task));
+            .insert((self.machine.now() + pause, number), Box::new(task));
         self.changed.notify_all();
     }
 
@@ -97,17 +114,41 @@ impl Tasks {
             let next = state.planned.first_entry();
             let left = next
                 .as_ref()
-                .map_or(LOOK_EVERY, |next| next.key().0.since(Time::now()));
+                .map_or(LOOK_EVERY, |next| next.key().0.since(self.machine.now()));
             match next {
                 Some(next) if left.is_zero() => {
                     let task = next.remove();
+                    state.works = true;
                     drop(state);
                     survived(task);
                     state = self.state.lock();
+                    state.works = false;
                 }
                 _ => state = self.changed.wait_for(state, left.min(LOOK_EVERY)),
             }
         }
+    }
+}
+
+/// The tasks of a manager of the test kit, whose clock a test moves.
+#[cfg(feature = "testing")]
+impl MovedByTest for Tasks {
+    fn look_at_the_clock(&self) {
+        // A thread that has looked and does not sleep yet holds the mutex.
+        drop(self.state.lock());
+        self.changed.notify_all();
+    }
+
+    fn busy_part(&self) -> Option<&'static str> {
+        self.sends_by_itself()
+            .then_some("the upkeep of connections that is due")
+    }
+
+    fn sends_by_itself(&self) -> bool {
+        let state = self.state.lock();
+        let next = state.planned.first_key_value();
+        let is_due = next.is_some_and(|((due, _), _)| *due <= self.machine.now());
+        !state.is_over && (state.works || is_due)
     }
 }
 
@@ -122,7 +163,7 @@ mod tests {
 
     #[test]
     fn tasks_are_done_at_their_times_and_the_thread_outlives_their_panics() {
-        let owner = TaskThread::default();
+        let owner = TaskThread::new();
         let thread = thread::spawn(owner.work());
         owner.await_begin(PATIENCE);
         let (done, order) = channel();
@@ -152,7 +193,7 @@ mod tests {
     #[test]
     fn a_thread_that_does_not_begin_is_not_waited_for_without_end() {
         let begun = Time::now();
-        TaskThread::default().await_begin(Duration::from_millis(20));
+        TaskThread::new().await_begin(Duration::from_millis(20));
         assert!(begun.elapsed() >= Duration::from_millis(20));
     }
 }

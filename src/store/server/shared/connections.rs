@@ -77,11 +77,7 @@ impl Connections {
         master: (u64, Arc<Route>),
         size: u32,
     ) -> Arc<Self> {
-        let places = Places::new(
-            || Some(ConnectionPlace::default()),
-            size,
-            TaskThread::default(),
-        );
+        let places = Places::new(|| Some(ConnectionPlace::default()), size, TaskThread::new());
         let connections = Arc::new(Self {
             places,
             is_confirmed: master.1.replicas > 0,

@@ -71,7 +71,7 @@ struct NodeConnections(Box<[NodeConnection]>);
 
 impl Quorum {
     pub(crate) fn new(servers: Vec<Server>, settings: &Settings) -> Self {
-        let tasks = TaskThread::default();
+        let tasks = TaskThread::new();
         let state = QuorumState::new(servers, settings, Arc::clone(tasks.tasks()));
         let of_pool = Arc::downgrade(&state);
         let connections = move || of_pool.upgrade().map(|state| NodeConnections::new(&state));
