@@ -274,6 +274,8 @@ pub use admin::{Holder, Kind, LockInfo, Mode};
 pub use builder::{Builder, Endpoint};
 pub use cancel::Cancel;
 pub use claim::Claim;
+#[cfg(feature = "tls")]
+pub use config::Tls;
 pub use crossbeam_channel::{Receiver, RecvError, RecvTimeoutError, TryRecvError};
 pub use error::{Error, ErrorKind, Lost, LostCause, NodeFailure, Result};
 pub use event::{Connection, Event, Listener};

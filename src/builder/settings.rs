@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use crate::builder::servers::Servers;
 use crate::config::{Secret, Settings};
+#[cfg(feature = "tls")]
+use crate::config::{Tls, TlsClients, provide_crypto};
 use crate::engine::Engine;
 #[cfg(doc)]
 use crate::error::Error;
@@ -19,6 +21,8 @@ use crate::sys::Arc;
 pub struct Builder {
     pub(super) servers: Servers,
     pub(super) settings: Settings,
+    #[cfg(feature = "tls")]
+    tls: Option<Tls>,
 }
 
 impl Builder {
@@ -26,6 +30,8 @@ impl Builder {
         Self {
             servers,
             settings: Settings::default(),
+            #[cfg(feature = "tls")]
+            tls: None,
         }
     }
 
@@ -274,6 +280,29 @@ impl Builder {
         self
     }
 
+    /// Sets the certificates of TLS connections: which servers are trusted, and who this process is. Every URL must then
+    /// begin with `rediss`. The servers that sentinels or nodes of a cluster name have TLS too, with the same certificates.
+    ///
+    /// [`build`](Self::build) reads the certificates. If that fails, it returns [`Error::Config`]. If a server's certificate
+    /// is not trusted, or the server does not trust this one, the calls return [`Error::Config`] too.
+    ///
+    /// Defaults to [`Tls::default`]: the certificates that the system trusts, and no certificate of this process.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// use leasehold::{LockManager, Tls};
+    ///
+    /// let tls = Tls::default().roots_file("ca.crt").client_files("client.crt", "client.key");
+    /// let locks = LockManager::single("rediss://cache.example.com/").tls(tls).build()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
     /// Sets the number of the database, at least 0. It overrides the URL's. If the server does not have it, connecting
     /// fails with [`Error::Config`]. Defaults to the URL's, or 0.
     ///
@@ -375,7 +404,11 @@ impl Builder {
         let mut settings = self.settings;
         settings.check()?;
         #[cfg(feature = "tls")]
-        crate::store::transport::tls::provide_crypto();
+        {
+            provide_crypto();
+            let tls = self.tls.map(TlsClients::new).transpose()?;
+            settings.tls = tls.map(Arc::new);
+        }
         let machine = settings.machine.clone();
         // The threads of the store run on it too.
         let _entered = machine.enter();

@@ -34,7 +34,7 @@ impl ClusterNodes {
                 return wrong("a cluster has only database 0");
             }
             if let Some(first) = seeds.first() {
-                if is_tls(first) != is_tls(&server) {
+                if first.speaks_tls() != server.speaks_tls() {
                     return wrong("some have TLS, and others do not");
                 }
                 let both = [first, &server].map(login);
@@ -56,18 +56,11 @@ impl ClusterNodes {
 
     /// Returns the server at an address that a node has named. Its login is that of the nodes that the user names.
     pub(crate) fn server_at(&self, host: &str, port: u16) -> Server {
-        let address = named_address(host, port, is_tls(&self.seeds[0]));
-        Server {
-            address: address.to_string().into(),
-            info: self.seeds[0].info.clone().set_addr(address),
-        }
+        let address = named_address(host, port, self.seeds[0].speaks_tls());
+        self.seeds[0].at(address)
     }
 }
 
 fn login(server: &Server) -> &RedisConnectionInfo {
     server.info.redis_settings()
-}
-
-fn is_tls(server: &Server) -> bool {
-    matches!(server.info.addr(), ConnectionAddr::TcpTls { .. })
 }

@@ -4,6 +4,8 @@ mod cluster;
 mod sentinel;
 mod server;
 mod settings;
+#[cfg(feature = "tls")]
+mod tls;
 
 pub(crate) use cluster::ClusterNodes;
 pub(crate) use sentinel::SentinelSet;
@@ -11,3 +13,7 @@ pub(crate) use server::Server;
 pub(crate) use settings::{
     FENCE_LEAD, LONGEST_QUANTUM, Options, Secret, Settings, Terms, no_linger_on_a_quorum,
 };
+#[cfg(feature = "tls")]
+pub use tls::Tls;
+#[cfg(feature = "tls")]
+pub(crate) use tls::{TlsClients, provide_crypto};

@@ -76,8 +76,8 @@ impl SentinelSet {
     /// Returns the server of the master while its address is not known. It is only for messages.
     pub(crate) fn unknown_master(&self) -> Server {
         Server {
-            info: self.sentinels[0].info.clone(),
             address: format!("the master {:?}", self.master).into(),
+            ..self.sentinels[0].clone()
         }
     }
 
@@ -91,13 +91,8 @@ impl SentinelSet {
                 login = login.set_username(user);
             }
         }
-        Server {
-            address: address.to_string().into(),
-            info: self.sentinels[0]
-                .info
-                .clone()
-                .set_addr(address)
-                .set_redis_settings(login),
-        }
+        let mut server = self.sentinels[0].at(address);
+        server.info = server.info.set_redis_settings(login);
+        server
     }
 }

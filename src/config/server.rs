@@ -3,6 +3,8 @@
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
 use super::settings::{Secret, Settings};
+#[cfg(feature = "tls")]
+use super::tls::{self, TlsClients};
 use crate::error::{Error, Result};
 use crate::sys::Arc;
 
@@ -12,6 +14,9 @@ pub(crate) struct Server {
     pub(crate) info: ConnectionInfo,
     /// The address, without user or password.
     pub(crate) address: Arc<str>,
+    /// The certificates, if the program has given some.
+    #[cfg(feature = "tls")]
+    pub(super) tls: Option<Arc<TlsClients>>,
 }
 
 /// Returns an address that another server has named, with TLS or without.
@@ -46,7 +51,42 @@ impl Server {
             login = login.set_password(password);
         }
         server.info = server.info.set_redis_settings(login);
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &settings.tls {
+            if !server.speaks_tls() {
+                let reason = format!("{} has no TLS; begin its URL with rediss", server.address);
+                return Err(Error::config("tls", reason));
+            }
+            server.tls = Some(Arc::clone(tls));
+        }
         Ok(server)
+    }
+
+    /// Returns whether the server is reached by TLS.
+    pub(crate) fn speaks_tls(&self) -> bool {
+        matches!(self.info.addr(), ConnectionAddr::TcpTls { .. })
+    }
+
+    /// Returns the server at another address, with this login and these certificates.
+    pub(super) fn at(&self, address: ConnectionAddr) -> Self {
+        Self {
+            address: address.to_string().into(),
+            info: self.info.clone().set_addr(address),
+            ..self.clone()
+        }
+    }
+
+    /// Returns the configuration of rustls for a new connection.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the certificates of the system cannot be read.
+    #[cfg(feature = "tls")]
+    pub(crate) fn tls_config(&self) -> std::io::Result<Arc<rustls::ClientConfig>> {
+        match &self.tls {
+            Some(tls) => Ok(tls.config()),
+            None => tls::default_config(),
+        }
     }
 
     /// Reads a URL, as [`Self::new`] does, without settings except the database.
@@ -100,7 +140,8 @@ impl Server {
         if let ConnectionAddr::TcpTls { insecure, .. } = info.addr() {
             // Another crate of the program may have turned on TLS in the redis crate.
             if cfg!(not(feature = "tls")) {
-                return Err(Error::config("url", "TLS needs the feature `tls`"));
+                let reason = "TLS needs `features = [\"tls\"]` of leasehold in Cargo.toml";
+                return Err(Error::config("url", reason));
             }
             if *insecure {
                 let reason = "a server without a trusted certificate is not supported";
@@ -115,6 +156,8 @@ impl Server {
         Ok(Self {
             info: info.set_redis_settings(login),
             address,
+            #[cfg(feature = "tls")]
+            tls: None,
         })
     }
 

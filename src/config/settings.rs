@@ -4,9 +4,13 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+#[cfg(feature = "tls")]
+use super::tls::TlsClients;
 use crate::error::{Error, Result};
 use crate::event::SharedListener;
 use crate::owner::{MARK, MAX_LABEL, is_label};
+#[cfg(feature = "tls")]
+use crate::sys::Arc;
 use crate::sys::time::ms_rounded_up;
 use crate::sys::{Machine, process};
 
@@ -134,6 +138,9 @@ pub(crate) struct Settings {
     pub(crate) password: Option<Secret>,
     /// The user, if not `default`, and the password of the servers behind sentinels.
     pub(crate) node_credentials: Option<(Option<String>, Secret)>,
+    /// The certificates, if the program has given some.
+    #[cfg(feature = "tls")]
+    pub(crate) tls: Option<Arc<TlsClients>>,
     pub(crate) warn_after: Option<Duration>,
     pub(crate) listener: Option<SharedListener>,
     /// The machine that the manager runs on.
@@ -170,6 +177,8 @@ impl Default for Settings {
             username: None,
             password: None,
             node_credentials: None,
+            #[cfg(feature = "tls")]
+            tls: None,
             warn_after: None,
             listener: None,
             machine: Machine::default(),

@@ -79,8 +79,7 @@ pub(crate) fn log_in(route: &Route, deadline: &mut Deadline<'_>) -> Result<Socke
     let login = route.server.info.redis_settings();
     let certain = |fault| route.broken(fault).with(Outcome::NotExecuted);
     let time = deadline.phase(Phase::Connect, route.connect_timeout);
-    let mut open =
-        Socket::connect(route.server.info.addr(), &route.resolver, time).map_err(certain)?;
+    let mut open = Socket::connect(&route.server, &route.resolver, time).map_err(certain)?;
     let (mut commands, mut refused) = (Vec::new(), Vec::<Refused>::new());
     if login.password().is_some() || login.username().is_some() {
         let mut auth = Command::new("AUTH");

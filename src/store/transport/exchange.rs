@@ -245,7 +245,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
 
-    use redis::ConnectionAddr;
+    use crate::config::Server;
 
     use super::*;
     use crate::message::Request;
@@ -258,8 +258,8 @@ mod tests {
     fn connection() -> (Pipeline<u32>, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
-        let address = ConnectionAddr::Tcp("127.0.0.1".into(), port);
-        let socket = Socket::connect(&address, &Arc::default(), Deadline::after(SOON));
+        let server = Server::parse(&format!("redis://127.0.0.1:{port}/"), None).expect("a URL");
+        let socket = Socket::connect(&server, &Arc::default(), Deadline::after(SOON));
         let socket = socket.expect("it listens");
         let (server, _) = listener.accept().expect("it has connected");
         (Pipeline::new(socket, SOON), server)

@@ -173,7 +173,7 @@ mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::time::Duration;
 
-    use redis::ConnectionAddr;
+    use crate::config::Server;
 
     use super::*;
     use crate::store::Deadline;
@@ -284,9 +284,10 @@ mod tests {
     fn connecting_has_one_limit_with_the_lookup() {
         let resolver = Arc::default();
         let hung = HungLookup::begin(&resolver);
-        let address = ConnectionAddr::Tcp(NAME.0.to_owned(), NAME.1);
+        let server =
+            Server::parse(&format!("redis://{}:{}/", NAME.0, NAME.1), None).expect("a URL");
         let begun = Time::now();
-        let failed = Socket::connect(&address, &resolver, Deadline::after(SHORT)).err();
+        let failed = Socket::connect(&server, &resolver, Deadline::after(SHORT)).err();
         let took = begun.elapsed();
         assert!(failed.is_some_and(|fault| fault.is_timeout()));
         assert!((SHORT..PATIENCE / 2).contains(&took), "{took:?}");

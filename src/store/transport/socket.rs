@@ -20,12 +20,13 @@ use std::time::Duration;
 
 use redis::{ConnectionAddr, Value};
 
+use crate::config::Server;
 use crate::script::Command;
 use crate::store::Deadline;
 use crate::store::transport::frame::{self, Frame};
 use crate::store::transport::resolve::Resolver;
 #[cfg(feature = "tls")]
-use crate::store::transport::tls::{self, Tls};
+use crate::store::transport::tls::{self, TlsSession};
 use crate::sys::net::{ByteStream, PollFlags};
 use crate::sys::{Arc, Time};
 
@@ -86,7 +87,7 @@ pub(crate) struct Stream {
     /// A reading of the clock from before it was connected.
     pub(crate) opened: Time,
     #[cfg(feature = "tls")]
-    tls: Option<Tls>,
+    tls: Option<TlsSession>,
 }
 
 /// The failure of a request. Nothing more can be sent on the socket after it, except after `CallerLeft`. The last four
@@ -136,14 +137,14 @@ impl TransportError {
 impl Socket {
     /// Connects. The time includes the lookup of a host's name, and the handshake of TLS.
     pub(crate) fn connect(
-        address: &ConnectionAddr,
+        server: &Server,
         resolver: &Arc<Resolver>,
         mut deadline: Deadline<'_>,
     ) -> Result<Self, TransportError> {
         let opened = deadline.now();
         let until = opened + deadline.left();
         let dial_host = |host: &str, port: u16| dial(&resolver.resolve(host, port, until)?, until);
-        match address {
+        match server.info.addr() {
             ConnectionAddr::Tcp(host, port) => {
                 Ok(Self::new(Stream::plain(dial_host(host, *port)?, opened)))
             }
@@ -153,7 +154,7 @@ impl Socket {
             ))),
             #[cfg(feature = "tls")]
             ConnectionAddr::TcpTls { host, port, .. } => {
-                let tls = Some(tls::client(host)?);
+                let tls = Some(tls::client(host, server.tls_config()?)?);
                 let bytes = dial_host(host, *port)?;
                 let mut socket = Self::new(Stream { bytes, opened, tls });
                 socket.shake_hands(&mut deadline)?;

@@ -1,19 +1,17 @@
-//! TLS, by rustls. It trusts the certificates that the system trusts.
+//! TLS, by rustls.
 //!
 //! One thread may write on a connection while another one reads, and both need the state of rustls. So it has a mutex,
 //! and no input or output happens under it: the callers have the bytes in memory.
 
 use std::io::{self, Read, Write};
 
-use once_cell::race::OnceBox;
-use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::ServerName;
-use rustls::{AlertDescription, ClientConfig, ClientConnection, RootCertStore};
+use rustls::{AlertDescription, ClientConfig, ClientConnection};
 
 use crate::sys::{Arc, Mutex};
 
 /// The state of a TLS connection.
-pub(crate) struct Tls(Mutex<TlsState>);
+pub(crate) struct TlsSession(Mutex<TlsState>);
 
 struct TlsState {
     client: ClientConnection,
@@ -29,40 +27,14 @@ struct Records {
     missing: usize,
 }
 
-/// Installs ring as the process's provider of cryptography, unless the program has installed a provider.
-pub(crate) fn provide_crypto() {
-    if CryptoProvider::get_default().is_none() {
-        // This fails only if the program installs its own at the same moment, which serves as well.
-        ring::default_provider().install_default().ok();
-    }
-}
-
 /// Returns the client's side of a connection to this host.
-pub(crate) fn client(host: &str) -> io::Result<Tls> {
-    // One for the process: to read the system's certificates takes milliseconds, and it keeps sessions to resume. A
-    // `OnceCell` blocks while another thread fills it, and in a forked child that thread may not exist. A
-    // child that connects can still block at the mutex of rustls's cache of sessions.
-    static CONFIG: OnceBox<Arc<ClientConfig>> = OnceBox::new();
-    let config = CONFIG.get_or_try_init(|| {
-        let mut found = rustls_native_certs::load_native_certs();
-        let mut trusted = RootCertStore::empty();
-        // A certificate that cannot be read does not make the others untrusted.
-        let (readable, _) = trusted.add_parsable_certificates(found.certs);
-        if readable == 0 {
-            return Err(match found.errors.pop() {
-                Some(error) => io::Error::other(error),
-                None => io::Error::other("the system has no certificates"),
-            });
-        }
-        let builder = ClientConfig::builder().with_root_certificates(trusted);
-        Ok(Box::new(builder.with_no_client_auth().into()))
-    })?;
+pub(crate) fn client(host: &str, config: Arc<ClientConfig>) -> io::Result<TlsSession> {
     let host = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-    let mut client = ClientConnection::new(Arc::clone(config), host).map_err(io::Error::other)?;
+    let mut client = ClientConnection::new(config, host).map_err(io::Error::other)?;
     // The output is taken at once.
     client.set_buffer_limit(None);
     let records = Records::default();
-    Ok(Tls(Mutex::new(TlsState { client, records })))
+    Ok(TlsSession(Mutex::new(TlsState { client, records })))
 }
 
 /// Returns whether one side has refused the certificate of the other, or has none that the other wants. Up to TLS 1.2, a
@@ -91,7 +63,7 @@ pub(crate) fn is_of_a_certificate(error: &io::Error) -> bool {
     }
 }
 
-impl Tls {
+impl TlsSession {
     pub(crate) fn is_shaking_hands(&self) -> bool {
         self.0.lock().client.is_handshaking()
     }

@@ -140,8 +140,7 @@ impl Peer {
         let mut pooled = self.enter(terms, SOON * 3).expect("there is room");
         if !pooled.is_open() {
             let (_, route) = self.connections.gate.lock().master.clone();
-            let address = route.server.info.addr();
-            let socket = Socket::connect(address, &route.resolver, soon());
+            let socket = Socket::connect(&route.server, &route.resolver, soon());
             pooled.open(socket.expect("it listens"), 0);
         }
         pooled

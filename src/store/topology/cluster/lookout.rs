@@ -126,7 +126,7 @@ impl SilentConnection {
                 let route = self.master.route.clone();
                 let connect = move || {
                     let deadline = Deadline::after(route.connect_timeout);
-                    Socket::connect(route.server.info.addr(), &route.resolver, deadline)
+                    Socket::connect(&route.server, &route.resolver, deadline)
                 };
                 match thread.aside(connect) {
                     Ok(opened) => self.state = SilentState::Opening(opened),
