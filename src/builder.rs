@@ -9,3 +9,4 @@ mod servers;
 mod settings;
 mod topology;
 mod turns;
+mod url;

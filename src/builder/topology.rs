@@ -2,6 +2,7 @@
 
 use crate::builder::servers::{Endpoint, Servers};
 use crate::builder::settings::Builder;
+use crate::builder::url;
 use crate::config::Secret;
 #[cfg(doc)]
 use crate::error::Error;
@@ -10,20 +11,72 @@ use crate::manager::LockManager;
 
 /// The ways to make a manager.
 impl LockManager {
-    /// Connects to one Redis with default settings: `single(url).build()`. Blocks as [`Builder::build`] does.
+    /// Connects to the servers of any deployment that one URL names, with the settings in the URL: `from_url(url)?.build()`.
+    /// So a program can take its locks from one environment variable. [`from_url`](Self::from_url) has the form of the URL.
+    /// Blocks as [`Builder::build`] does.
     ///
     /// # Errors
     ///
-    /// As [`Builder::build`].
+    /// As [`from_url`](Self::from_url) and [`Builder::build`].
     ///
     /// # Example
     ///
     /// ```no_run
     /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
-    /// # Ok::<(), leasehold::Error>(())
+    /// let locks = leasehold::LockManager::connect(&std::env::var("LOCKS_URL")?)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn connect(url: &str) -> Result<Self> {
-        Self::single(url).build()
+        Self::from_url(url)?.build()
+    }
+
+    /// Reads the URL of any deployment, with the settings in it, and returns the builder. What the program sets on the
+    /// builder comes before the URL. Sends nothing.
+    ///
+    /// | URL | servers |
+    /// | --- | --- |
+    /// | `redis://user:password@host:port/database` | one server: see [`single`](Self::single) |
+    /// | `redis+unix:///path`, `unix:///path` | one server, by a Unix socket |
+    /// | `redis+sentinel://user:password@s1:26379,s2,s3/master/database` | the master of a Sentinel set: see [`sentinel`](Self::sentinel). The login is that of the master. The port of a sentinel defaults to 26379. |
+    /// | `redis+cluster://user:password@n1:6379,n2` | a Cluster: see [`cluster`](Self::cluster) |
+    /// | `redis+quorum://user:password@n1:6379,n2,n3/database` | the nodes of a quorum: see [`quorum`](Self::quorum) |
+    ///
+    /// * Login, port and database may be left out. With `rediss` in place of `redis`, the servers have TLS, with the feature
+    ///   `tls`. `valkey` and `valkeys` are the same as `redis` and `rediss`.
+    /// * All hosts share the login. An IPv6 address stands in brackets: `[::1]:6379`.
+    /// * A special character in a login, in a master's name or in a parameter is percent-encoded: `@` is `%40`, `/` is
+    ///   `%2F`, `,` is `%2C`.
+    ///
+    /// Parameters follow a question mark, with `&` between them: `redis://host/?lease=10s&prefix=billing:&pool_size=20`.
+    ///
+    /// | parameter | value |
+    /// | --- | --- |
+    /// | the name of a method of [`Builder`] that takes a time, such as `lease`, `max_hold` or `io_timeout` | a whole number and `ms`, `s`, `m` or `h`: `250ms`, `10s` |
+    /// | that takes a `bool`, such as `renew` or `background_release` | `true` or `false` |
+    /// | that takes a number or a text, such as `pool_size`, `replicas`, `prefix` or `label` | the number or the text |
+    /// | `cacert`, `cert`, `key` | files for TLS: the trusted roots, the certificate of this process, and its key. See [`Tls`](crate::Tls). |
+    /// | `sentinel_user`, `sentinel_pass` | the login of the sentinels themselves |
+    /// | `db`, `user`, `pass` | of a Unix socket: the database and the login |
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`]: the URL cannot be read, or has an unknown parameter. The error says what is wrong where, by the number of the host
+    /// or parameter. It never repeats a part of the URL, which may hold a password. [`Builder::build`] checks the bounds
+    /// of the settings.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use leasehold::LockManager;
+    ///
+    /// let url = "redis+sentinel://s1,s2,s3/mymaster?lease=10s&prefix=billing:";
+    /// let builder = LockManager::from_url(url)?.label("worker-7");
+    /// let error = LockManager::from_url("redis://host/?lease=10").unwrap_err();
+    /// assert_eq!(error.to_string(), "invalid `url`: `lease` is not a time such as 250ms, 10s, 5m or 1h");
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn from_url(url: &str) -> Result<Builder> {
+        url::read(url)
     }
 
     /// Returns a builder for one Redis of version 6.2 or later, or Valkey. The URL names one master that holds all

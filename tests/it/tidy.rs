@@ -590,8 +590,8 @@ fn missing_methods(tree: &Tree, page: &str) -> Vec<String> {
 /// The most lines outside of test code, of `src/` (`""`) and of folders in it. A change that needs more must say why a
 /// user wants it.
 const MOST_LINES: [(&str, usize); 4] = [
-    ("", 33_260),
-    ("store", 12_400),
+    ("", 34_760),
+    ("store", 12_500),
     ("engine", 6_790),
     ("lock", 1_600),
 ];

@@ -1,6 +1,13 @@
-//! Connections by TLS. The server's certificate is for `localhost` alone, and from an authority that no system
-//! trusts. It is also valid for clients, because nodes of a cluster connect to each other. Both certificates are valid for
-//! a hundred years. The authority's key was deleted.
+//! Connections by TLS. The certificates in this folder are from an authority that no system trusts:
+//!
+//! | files | |
+//! | --- | --- |
+//! | `server` | for `localhost` alone; also valid for clients, because nodes of a cluster connect to each other |
+//! | `client` | for clients alone |
+//! | `expired` | as `server`, but it has expired |
+//! | `other`, `stranger` | another authority, and its certificate for clients |
+//!
+//! They are valid for a hundred years. The keys of both authorities were deleted.
 
 #![allow(
     clippy::incompatible_msrv,
@@ -15,8 +22,11 @@
 )]
 mod support;
 
+mod certificates;
+
 use std::env;
 use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -275,22 +285,7 @@ fn a_slow_link_carries_a_lock_and_a_dead_one_loses_it() {
 fn a_master_behind_a_sentinel_is_reached_by_tls() {
     trusting("a_master_behind_a_sentinel_is_reached_by_tls", || {
         let (server, port) = server();
-        let settings = env::temp_dir().join(name("sentinel").replace(':', "-"));
-        let text = format!(
-            "sentinel resolve-hostnames yes\nsentinel announce-hostnames yes\n\
-             sentinel monitor {MASTER} localhost {port} 1\n"
-        );
-        fs::write(&settings, text).expect("a file");
-        let authority = file("authority.pem");
-        let options = [
-            settings.to_str().expect("a path"),
-            "--sentinel",
-            "--tls-replication",
-            "yes",
-            "--tls-ca-cert-file",
-            &authority,
-        ];
-        let (_sentinel, sentinel_port) = server_with(&options);
+        let (_sentinel, sentinel_port, _settings) = sentinel(port);
         let url = format!("rediss://localhost:{sentinel_port}/");
         let locks = build(
             LockManager::sentinel([url], MASTER)
@@ -312,48 +307,43 @@ fn a_master_behind_a_sentinel_is_reached_by_tls() {
             matches!(refused, Error::Config { option: "tls", .. }),
             "{refused:?}"
         );
-        fs::remove_file(&settings).ok();
     });
 }
 
-/// The nodes name each other by the name in their certificates.
+/// The settings of a sentinel, in a file that its drop removes.
+struct SettingsFile(PathBuf);
+
+impl Drop for SettingsFile {
+    fn drop(&mut self) {
+        fs::remove_file(&self.0).ok();
+    }
+}
+
+/// Starts a sentinel with TLS that watches the server at this port. Returns it and its port.
+fn sentinel(port: u16) -> (Server, u16, SettingsFile) {
+    let path = env::temp_dir().join(name("sentinel").replace(':', "-"));
+    let text = format!(
+        "sentinel resolve-hostnames yes\nsentinel announce-hostnames yes\n\
+         sentinel monitor {MASTER} localhost {port} 1\n"
+    );
+    fs::write(&path, text).expect("a file");
+    let authority = file("authority.pem");
+    let options = [
+        path.to_str().expect("a path"),
+        "--sentinel",
+        "--tls-replication",
+        "yes",
+        "--tls-ca-cert-file",
+        &authority,
+    ];
+    let (sentinel, sentinel_port) = server_with(&options);
+    (sentinel, sentinel_port, SettingsFile(path))
+}
+
 #[test]
 fn the_masters_of_a_cluster_are_reached_by_tls() {
     trusting("the_masters_of_a_cluster_are_reached_by_tls", || {
-        let authority = file("authority.pem");
-        let options = [
-            "--cluster-enabled",
-            "yes",
-            "--tls-cluster",
-            "yes",
-            "--tls-ca-cert-file",
-            &authority,
-            "--cluster-announce-hostname",
-            "localhost",
-            "--cluster-preferred-endpoint-type",
-            "hostname",
-        ];
-        let nodes = [server_with(&options), server_with(&options)];
-        for (node, (slots, epoch)) in nodes
-            .iter()
-            .zip([(["0", "8191"], "1"), (["8192", "16383"], "2")])
-        {
-            let raw = node.0.raw();
-            let () = raw.ask(&["CLUSTER", "SET-CONFIG-EPOCH", epoch]);
-            let () = raw.ask(&["CLUSTER", "ADDSLOTSRANGE", slots[0], slots[1]]);
-        }
-        let port = nodes[1].1.to_string();
-        let () = nodes[0]
-            .0
-            .raw()
-            .ask(&["CLUSTER", "MEET", "127.0.0.1", &port]);
-        wait_until("both nodes know each other by name", || {
-            nodes.iter().all(|(node, _)| {
-                let known: String = node.raw().ask(&["CLUSTER", "NODES"]);
-                is_ok(node) && known.matches(",localhost").count() == nodes.len()
-            })
-        });
-
+        let nodes = cluster();
         let url = format!("rediss://localhost:{}/", nodes[0].1);
         let locks = build(
             LockManager::cluster([url])
@@ -372,6 +362,44 @@ fn the_masters_of_a_cluster_are_reached_by_tls() {
             drop(waiter.end().expect("it becomes free"));
         }
     });
+}
+
+/// Starts a Cluster of two masters. The nodes name each other by the name in their certificates.
+fn cluster() -> [(Server, u16); 2] {
+    let authority = file("authority.pem");
+    let options = [
+        "--cluster-enabled",
+        "yes",
+        "--tls-cluster",
+        "yes",
+        "--tls-ca-cert-file",
+        &authority,
+        "--cluster-announce-hostname",
+        "localhost",
+        "--cluster-preferred-endpoint-type",
+        "hostname",
+    ];
+    let nodes = [server_with(&options), server_with(&options)];
+    for (node, (slots, epoch)) in nodes
+        .iter()
+        .zip([(["0", "8191"], "1"), (["8192", "16383"], "2")])
+    {
+        let raw = node.0.raw();
+        let () = raw.ask(&["CLUSTER", "SET-CONFIG-EPOCH", epoch]);
+        let () = raw.ask(&["CLUSTER", "ADDSLOTSRANGE", slots[0], slots[1]]);
+    }
+    let port = nodes[1].1.to_string();
+    let () = nodes[0]
+        .0
+        .raw()
+        .ask(&["CLUSTER", "MEET", "127.0.0.1", &port]);
+    wait_until("both nodes know each other by name", || {
+        nodes.iter().all(|(node, _)| {
+            let known: String = node.raw().ask(&["CLUSTER", "NODES"]);
+            is_ok(node) && known.matches(",localhost").count() == nodes.len()
+        })
+    });
+    nodes
 }
 
 /// Returns the TLS URL of a proxy. The proxy sees only encrypted bytes, so each connection counts as one of the pool.

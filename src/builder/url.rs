@@ -1,0 +1,559 @@
+//! The URL of any deployment, with the settings in it: see [`LockManager::from_url`].
+//!
+//! 1. The scheme names the topology, and says whether there is TLS.
+//! 2. The parameters are taken out, and set on the builder by the table [`PARAMETERS`]. What the URL of a single server
+//!    has of its own stays in it.
+//! 3. The rest becomes one URL for each host, as [`Server`] reads it.
+//!
+//! An error never repeats a part of the URL, which may hold a password. It names a parameter only if the table has it.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+
+use crate::builder::servers::Servers;
+use crate::builder::settings::Builder;
+use crate::config::Server;
+#[cfg(feature = "tls")]
+use crate::config::Tls;
+use crate::error::{Error, Result};
+#[cfg(doc)]
+use crate::manager::LockManager;
+
+/// The port of a sentinel whose URL names none.
+const SENTINEL_PORT: &str = "26379";
+
+/// The topologies, by the end of their schemes.
+#[derive(Clone, Copy, PartialEq)]
+enum Topology {
+    Single,
+    Socket,
+    Sentinel,
+    Cluster,
+    Quorum,
+}
+
+/// A setting that a URL may have.
+enum Parameter {
+    Bool(fn(Builder, bool) -> Builder),
+    Number(fn(Builder, u32) -> Builder),
+    Text(fn(Builder, String) -> Builder),
+    Time(fn(Builder, Duration) -> Builder),
+}
+
+use Parameter::{Bool, Number, Text, Time};
+
+/// The names are those of the builder's methods. The parameters of TLS are not here, because they are set together.
+const PARAMETERS: &[(&str, Parameter)] = &[
+    ("background_release", Bool(Builder::background_release)),
+    ("connect_timeout", Time(Builder::connect_timeout)),
+    (
+        "database",
+        Number(|builder, it| builder.database(it.into())),
+    ),
+    ("fence_memory", Time(Builder::fence_memory)),
+    ("fencing", Bool(Builder::fencing)),
+    ("io_timeout", Time(Builder::io_timeout)),
+    ("label", Text(|builder, it| builder.label(it))),
+    ("lease", Time(Builder::lease)),
+    ("linger", Time(Builder::linger)),
+    ("max_hold", Time(|builder, it| builder.max_hold(Some(it)))),
+    ("min_hold", Time(Builder::min_hold)),
+    ("node_timeout", Time(Builder::node_timeout)),
+    ("outage_limit", Time(Builder::outage_limit)),
+    ("password", Text(|builder, it| builder.password(it))),
+    ("poller_gap", Time(Builder::poller_gap)),
+    ("pool_size", Number(Builder::pool_size)),
+    ("prefix", Text(|builder, it| builder.prefix(it))),
+    ("quantum", Time(Builder::quantum)),
+    ("renew", Bool(Builder::renew)),
+    ("replicas", Number(Builder::replicas)),
+    ("restart_delay", Time(Builder::restart_delay)),
+    ("sentinel_pass", Text(|builder, it| builder.password(it))),
+    ("sentinel_user", Text(|builder, it| builder.username(it))),
+    ("username", Text(|builder, it| builder.username(it))),
+    ("wait_through_outages", Bool(Builder::wait_through_outages)),
+    (
+        "warn_after",
+        Time(|builder, it| builder.warn_after(Some(it))),
+    ),
+];
+
+impl Parameter {
+    /// Sets the value of a URL. Returns `None` if it cannot be read.
+    fn set(&self, builder: Builder, value: &str) -> Option<Builder> {
+        Some(match self {
+            Bool(set) => set(builder, value.parse().ok()?),
+            Number(set) => set(builder, value.parse().ok()?),
+            Text(set) => set(builder, value.to_owned()),
+            Time(set) => set(builder, time(value)?),
+        })
+    }
+
+    /// Returns what a value is, in words.
+    const fn what(&self) -> &'static str {
+        match self {
+            Bool(_) => "true or false",
+            Number(_) => "a number",
+            Text(_) => "a text",
+            Time(_) => "a time such as 250ms, 10s, 5m or 1h",
+        }
+    }
+}
+
+/// The files of TLS.
+const TLS_PARAMETERS: [&str; 3] = ["cacert", "cert", "key"];
+
+/// Reads a URL with its settings.
+///
+/// # Errors
+///
+/// [`Error::Config`] with the option `url`.
+pub(super) fn read(url: &str) -> Result<Builder> {
+    let (front, query) = match url.split_once('?') {
+        Some((front, query)) => (front, query),
+        None => (url, ""),
+    };
+    let Some((scheme, rest)) = front.split_once("://") else {
+        return Err(wrong(
+            "it has no scheme; it begins with redis://, for example",
+        ));
+    };
+    let (topology, is_tls) = topology(scheme).ok_or_else(|| wrong(SCHEMES))?;
+    let (own, settings) = split_query(query, topology)?;
+    let builder = match topology {
+        Topology::Single | Topology::Socket => {
+            let url = match &*own {
+                "" => front.to_owned(),
+                own => format!("{front}?{own}"),
+            };
+            Server::parse(&url, None)?;
+            Builder::new(Servers::Single(url))
+        }
+        _ => several(topology, is_tls, rest)?,
+    };
+    set_all(builder, &settings)
+}
+
+const SCHEMES: &str = "its scheme is none of redis, redis+unix, redis+sentinel, redis+cluster, redis+quorum, and the same \
+                       with rediss for TLS";
+
+/// Returns the topology that a scheme names, and whether its servers have TLS.
+fn topology(scheme: &str) -> Option<(Topology, bool)> {
+    let scheme = scheme.to_ascii_lowercase();
+    let (server, kind) = match scheme.split_once('+') {
+        Some((server, kind)) => (server, Some(kind)),
+        None => (&*scheme, None),
+    };
+    let is_tls = match server {
+        "redis" | "valkey" => false,
+        "rediss" | "valkeys" => true,
+        "unix" if kind.is_none() => return Some((Topology::Socket, false)),
+        _ => return None,
+    };
+    let topology = match kind {
+        None => Topology::Single,
+        Some("unix") if !is_tls => Topology::Socket,
+        Some("sentinel") => Topology::Sentinel,
+        Some("cluster") => Topology::Cluster,
+        Some("quorum") => Topology::Quorum,
+        Some(_) => return None,
+    };
+    Some((topology, is_tls))
+}
+
+/// A parameter: its place, its name and its value, decoded.
+type Given<'u> = (usize, Cow<'u, str>, Cow<'u, str>);
+
+/// Splits the parameters into those of a single server, as they stand in the URL, and all others.
+fn split_query(query: &str, topology: Topology) -> Result<(String, Vec<Given<'_>>)> {
+    let own: &[&str] = match topology {
+        Topology::Single => &["protocol"],
+        Topology::Socket => &["protocol", "db", "user", "pass"],
+        _ => &[],
+    };
+    let (mut kept, mut settings) = (Vec::new(), Vec::<Given<'_>>::new());
+    let pieces = query.split('&').filter(|piece| !piece.is_empty());
+    for (place, piece) in (1..).zip(pieces) {
+        let (name, value) = piece.split_once('=').unwrap_or((piece, ""));
+        let [name, value] = [name, value].map(|text| percent_decode_str(text).decode_utf8());
+        let (Ok(name), Ok(value)) = (name, value) else {
+            return Err(wrong(format!("parameter {place} is not UTF-8")));
+        };
+        if own.contains(&&*name) {
+            kept.push(piece);
+        } else if settings.iter().any(|(_, other, _)| *other == name) {
+            return Err(wrong(format!("parameter {place} stands there twice")));
+        } else {
+            settings.push((place, name, value));
+        }
+    }
+    Ok((kept.join("&"), settings))
+}
+
+/// Sets all parameters.
+fn set_all(mut builder: Builder, settings: &[Given<'_>]) -> Result<Builder> {
+    let (tls, settings): (Vec<_>, Vec<_>) = settings
+        .iter()
+        .partition(|(_, name, _)| TLS_PARAMETERS.contains(&&**name));
+    for (place, name, value) in settings {
+        let known = PARAMETERS.iter().find(|(known, _)| known == name);
+        let Some((name, parameter)) = known else {
+            let names = PARAMETERS.iter().map(|(name, _)| *name);
+            let names: Vec<_> = names.chain(TLS_PARAMETERS).collect();
+            let names = names.join(", ");
+            return Err(wrong(format!(
+                "parameter {place} is unknown; the parameters are {names}"
+            )));
+        };
+        let set = parameter.set(builder, value);
+        builder = set.ok_or_else(|| wrong(format!("`{name}` is not {}", parameter.what())))?;
+    }
+    if tls.is_empty() {
+        return Ok(builder);
+    }
+    #[cfg(not(feature = "tls"))]
+    {
+        let reason =
+            "`cacert`, `cert` and `key` need `features = [\"tls\"]` of leasehold in Cargo.toml";
+        Err(wrong(reason))
+    }
+    #[cfg(feature = "tls")]
+    {
+        let file = |name| {
+            let found = tls.iter().find(|(_, other, _)| other == name);
+            found.map(|(_, _, value)| &**value)
+        };
+        let mut tls = Tls::default();
+        if let Some(roots) = file("cacert") {
+            tls = tls.roots_file(roots);
+        }
+        tls = match (file("cert"), file("key")) {
+            (Some(cert), Some(key)) => tls.client_files(cert, key),
+            (None, None) => tls,
+            _ => return Err(wrong("`cert` and `key` go together")),
+        };
+        Ok(builder.tls(tls))
+    }
+}
+
+/// Reads what follows the scheme of a URL with several hosts.
+fn several(topology: Topology, is_tls: bool, rest: &str) -> Result<Builder> {
+    if rest.contains('#') {
+        return Err(wrong("it has a fragment, which begins with #"));
+    }
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let (login, hosts) = match authority.rsplit_once('@') {
+        Some((login, hosts)) => (Some(login), hosts),
+        None => (None, authority),
+    };
+    if login.is_some_and(|login| login.contains(['@', ','])) {
+        let reason = "it has more than one login; all hosts share one in front of the first host, where , is %2C and @ is %40";
+        return Err(wrong(reason));
+    }
+    let scheme = if is_tls { "rediss" } else { "redis" };
+    let is_sentinel = topology == Topology::Sentinel;
+    let login_of_hosts = login.filter(|_| !is_sentinel);
+    let path_of_hosts = if is_sentinel { "" } else { path };
+    let mut urls = Vec::new();
+    for (place, host) in (1..).zip(hosts.split(',')) {
+        let has_port = host
+            .rsplit_once(':')
+            .is_some_and(|(_, port)| !port.contains(']'));
+        let port = if is_sentinel && !has_port {
+            SENTINEL_PORT
+        } else {
+            ""
+        };
+        let colon = if port.is_empty() { "" } else { ":" };
+        let (at, login) = login_of_hosts.map_or(("", ""), |login| ("@", login));
+        let url = format!("{scheme}://{login}{at}{host}{colon}{port}/{path_of_hosts}");
+        if let Err(error) = Server::parse(&url, None) {
+            return Err(match error {
+                Error::Config {
+                    option: "url",
+                    reason,
+                } => {
+                    // The rest of the reason says how the URL of a single server is written.
+                    let reason = reason.split("; write").next().unwrap_or_default();
+                    wrong(format!("host {place}: {reason}"))
+                }
+                other => other,
+            });
+        }
+        urls.push(url);
+    }
+    match topology {
+        Topology::Cluster => Ok(Builder::new(Servers::Cluster(urls))),
+        Topology::Quorum => {
+            let nodes = urls.into_iter().map(Into::into).collect();
+            Ok(Builder::new(Servers::Quorum(nodes)))
+        }
+        _ => behind_sentinels(urls, login, path),
+    }
+}
+
+/// Reads the path and the login of a URL of sentinels: both are those of the servers behind them.
+fn behind_sentinels(urls: Vec<String>, login: Option<&str>, path: &str) -> Result<Builder> {
+    let (master, database) = match path.split_once('/') {
+        Some((master, database)) => (master, Some(database)),
+        None => (path, None),
+    };
+    let decoded = |text: &str, what: &str| {
+        let text = percent_decode_str(text).decode_utf8();
+        let text = text.map_err(|_| wrong(format!("its {what} is not UTF-8")))?;
+        Ok::<_, Error>(text.into_owned())
+    };
+    let master = decoded(master, "master's name")?;
+    if master.is_empty() {
+        return Err(wrong(
+            "it names no master, which stands behind the hosts: /mymaster",
+        ));
+    }
+    let mut builder = Builder::new(Servers::Sentinel(urls, master));
+    if let Some(database) = database.filter(|database| !database.is_empty()) {
+        let number = database.parse().ok().filter(|number| *number >= 0);
+        let number =
+            number.ok_or_else(|| wrong("its database, behind the master, is not a number"))?;
+        builder = builder.database(number);
+    }
+    if let Some(login) = login {
+        let (user, password) = login.split_once(':').unwrap_or((login, ""));
+        let (user, password) = (decoded(user, "user")?, decoded(password, "password")?);
+        let user = (!user.is_empty()).then_some(&*user);
+        builder = builder.node_credentials(user, &password);
+    }
+    Ok(builder)
+}
+
+/// Reads a time: a whole number and its unit.
+fn time(text: &str) -> Option<Duration> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().ok()?;
+    let ms = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return None,
+    };
+    Some(Duration::from_millis(number.checked_mul(ms)?))
+}
+
+fn wrong(reason: impl Into<Box<str>>) -> Error {
+    Error::config("url", reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Secret;
+
+    /// Returns the servers of a URL in words, and its builder.
+    fn servers(url: &str) -> (String, Builder) {
+        let builder = read(url).unwrap_or_else(|error| panic!("{url}: {error}"));
+        let words = match &builder.servers {
+            Servers::Single(url) => format!("single {url}"),
+            Servers::Sentinel(urls, master) => format!("sentinel {} {master}", urls.join(" ")),
+            Servers::Cluster(urls) => format!("cluster {}", urls.join(" ")),
+            Servers::Quorum(nodes) => {
+                let url = |servers: &Servers| match servers {
+                    Servers::Single(url) => url.clone(),
+                    _ => panic!("{url}"),
+                };
+                let urls: Vec<_> = nodes.iter().map(|node| url(&node.servers)).collect();
+                format!("quorum {}", urls.join(" "))
+            }
+        };
+        (words, builder)
+    }
+
+    #[test]
+    fn a_url_names_the_servers_of_each_topology() {
+        for (url, expected) in [
+            ("redis://h", "single redis://h"),
+            (
+                "VALKEY://u:p@h:1/3?protocol=3&lease=10s",
+                "single VALKEY://u:p@h:1/3?protocol=3",
+            ),
+            (
+                "unix:///run/r.sock?db=2&lease=10s&pass=a%26b",
+                "single unix:///run/r.sock?db=2&pass=a%26b",
+            ),
+            (
+                "redis+unix:///run/r.sock",
+                "single redis+unix:///run/r.sock",
+            ),
+            (
+                "redis+sentinel://s1:1,[::1],s3/m%2Fx",
+                "sentinel redis://s1:1/ redis://[::1]:26379/ redis://s3:26379/ m/x",
+            ),
+            (
+                "redis+cluster://u:p%2C@n1:1,n2",
+                "cluster redis://u:p%2C@n1:1/ redis://u:p%2C@n2/",
+            ),
+            (
+                "valkey+quorum://n1,[fe80::1]:7/2",
+                "quorum redis://n1/2 redis://[fe80::1]:7/2",
+            ),
+            ("redis+quorum://n1", "quorum redis://n1/"),
+        ] {
+            assert_eq!(servers(url).0, expected);
+        }
+    }
+
+    #[test]
+    fn the_login_of_a_sentinel_url_is_that_of_the_servers() {
+        let url = "redis+sentinel://me:a%40b@s1,s2/m/4?sentinel_user=they&sentinel_pass=s%2F";
+        let settings = servers(url).1.settings;
+        let (user, Secret(password)) = settings.node_credentials.expect("a login");
+        assert_eq!((user.as_deref(), &*password), (Some("me"), "a@b"));
+        assert_eq!(settings.username.as_deref(), Some("they"));
+        let Secret(of_sentinels) = settings.password.expect("a password");
+        assert_eq!((&*of_sentinels, settings.database), ("s/", Some(4)));
+        let settings = servers("redis+sentinel://:p@s1/m").1.settings;
+        let (user, _) = settings.node_credentials.expect("a login");
+        assert_eq!(user, None);
+        assert_eq!(settings.username, None);
+    }
+
+    /// Each parameter changes the settings, and one that the builder refuses has another name.
+    #[test]
+    fn each_parameter_sets_something() {
+        let shown = |builder: &Builder| format!("{:?}", builder.settings);
+        let before = shown(&servers("redis://h").1);
+        for (name, parameter) in PARAMETERS {
+            let values = match parameter {
+                Bool(_) => ["true", "false"],
+                Number(_) => ["3", "4"],
+                Text(_) => ["a%20b", "c"],
+                Time(_) => ["123ms", "7s"],
+            };
+            let changed = values.iter().any(|value| {
+                let url = format!("redis://h/?{name}={value}");
+                shown(&servers(&url).1) != before
+            });
+            assert!(changed, "{name} sets nothing");
+            if !matches!(parameter, Text(_)) {
+                let error = read(&format!("redis://h/?{name}=s3cret")).expect_err(name);
+                let expected = format!("invalid `url`: `{name}` is not {}", parameter.what());
+                assert_eq!(error.to_string(), expected);
+            }
+        }
+        let all = "redis://h/?lease=90s&max_hold=5m&prefix=billing:&fencing=false&pool_size=20";
+        let settings = servers(all).1.settings;
+        assert_eq!(settings.options.lease, Duration::from_secs(90));
+        assert_eq!(settings.options.max_hold, Some(Duration::from_secs(300)));
+        assert_eq!((&*settings.prefix, settings.pool_size), ("billing:", 20));
+        assert!(!settings.options.fencing);
+    }
+
+    #[test]
+    fn a_time_is_a_whole_number_and_its_unit() {
+        for (text, expected) in [
+            ("0ms", Some(Duration::ZERO)),
+            ("250ms", Some(Duration::from_millis(250))),
+            ("10s", Some(Duration::from_secs(10))),
+            ("5m", Some(Duration::from_secs(300))),
+            ("1h", Some(Duration::from_secs(3_600))),
+            ("", None),
+            ("10", None),
+            ("s", None),
+            ("-1s", None),
+            ("+1s", None),
+            ("1.5s", None),
+            ("1 s", None),
+            ("1S", None),
+            ("18446744073709551615h", None),
+            ("99999999999999999999ms", None),
+        ] {
+            assert_eq!(time(text), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_says_what_is_wrong_where_and_repeats_nothing() {
+        for (url, expected) in [
+            ("", "it has no scheme"),
+            ("s3cret", "it has no scheme"),
+            ("http://s3cret", "its scheme is none of redis"),
+            ("rediss+unix:///s3cret", "its scheme is none of redis"),
+            ("unix+sentinel://s3cret/m", "its scheme is none of redis"),
+            ("redis+s3cret://h", "its scheme is none of redis"),
+            ("redis://s3cret:x@h:y", "its port is not a number"),
+            (
+                "redis://h/?lease=1s&s3cret=1",
+                "parameter 2 is unknown; the parameters are background_release, ",
+            ),
+            (
+                "redis://h/?lease=1s&&lease=2s",
+                "parameter 2 stands there twice",
+            ),
+            ("redis://h/?label=%ff", "parameter 1 is not UTF-8"),
+            ("redis://h/?db=1", "parameter 1 is unknown"),
+            (
+                "redis://h/?pool_size=4294967296",
+                "`pool_size` is not a number",
+            ),
+            ("redis+cluster://", "host 1: missing hostname"),
+            ("redis+cluster://n1,,n3", "host 2: missing hostname"),
+            (
+                "redis+quorum://n1,s3cret:x",
+                "host 2: its port is not a number",
+            ),
+            (
+                "redis+quorum://n1,n2/s3cret",
+                "host 1: invalid database number",
+            ),
+            (
+                "redis+quorum://u:s3cret@n1,u:s3cret@n2",
+                "it has more than one login",
+            ),
+            ("redis+cluster://n1,n2#s3cret", "it has a fragment"),
+            ("redis+sentinel://s1,s2", "it names no master"),
+            ("redis+sentinel://s1,s2/", "it names no master"),
+            (
+                "redis+sentinel://s1/m/s3cret",
+                "its database, behind the master, is not a number",
+            ),
+            (
+                "redis+sentinel://s1/m/-1",
+                "its database, behind the master, is not a number",
+            ),
+            ("redis+sentinel://u:%ff@s1/m", "its password is not UTF-8"),
+        ] {
+            let error = read(url).expect_err(url);
+            let text = format!("{error} {error:?}");
+            assert!(
+                text.starts_with(&format!("invalid `url`: {expected}")),
+                "{url}: {text}"
+            );
+            assert!(!text.contains("s3cret"), "{text}");
+        }
+    }
+
+    #[test]
+    #[cfg(not(feature = "tls"))]
+    fn without_the_feature_the_files_of_tls_are_refused() {
+        let error = read("redis://h/?cacert=s3cret").expect_err("there is no TLS");
+        let text = error.to_string();
+        assert!(
+            text.contains("features = [\"tls\"]") && !text.contains("s3cret"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    #[cfg(feature = "tls")]
+    fn a_certificate_needs_its_key() {
+        let error = read("rediss://h/?cert=a").expect_err("no key");
+        assert!(
+            error.to_string().contains("`cert` and `key` go together"),
+            "{error}"
+        );
+        let files = read("rediss+quorum://a,b,c/?cert=a&key=b&cacert=c");
+        drop(files.expect("files are read later"));
+    }
+}

@@ -1,0 +1,162 @@
+//! Certificates that a program gives: by `Builder::tls`, or by the files in a URL. No test of this module relies on the
+//! certificates that the system trusts, and each server asks for a certificate of the client.
+
+use std::fs;
+
+use leasehold::{Builder, Error, LockManager, Tls};
+
+use super::{IO, LONG, MASTER, Server, build, cluster, file, secs, sentinel};
+
+/// The names of the files in a URL: the roots, the certificate of this process, and its key.
+fn files(roots: &str, client: &str) -> String {
+    let [roots, cert, key] = [roots, &format!("{client}.pem"), &format!("{client}.key")].map(file);
+    format!("cacert={roots}&cert={cert}&key={key}")
+}
+
+/// Starts a server that accepts only clients with a certificate.
+fn demanding(certificate: &str) -> (Server, u16) {
+    let [pem, key] = ["pem", "key"].map(|kind| file(&format!("{certificate}.{kind}")));
+    let authority = file("authority.pem");
+    let started = Server::with_tls(&pem, &key, &["--tls-ca-cert-file", &authority]);
+    demand(&started.0);
+    started
+}
+
+fn demand(server: &Server) {
+    let set = ["CONFIG", "SET", "tls-auth-clients", "yes"];
+    let () = server.raw().ask(&set);
+}
+
+fn ours() -> Tls {
+    Tls::default()
+        .roots_file(file("authority.pem"))
+        .client_files(file("client.pem"), file("client.key"))
+}
+
+#[track_caller]
+fn locks_by(builder: Builder) {
+    let locks = build(builder.connect_timeout(secs(20)).io_timeout(secs(20)));
+    for name in ["a", "b", "c", "d"] {
+        let guard = locks.mutex(name).lease(LONG).lock().expect("it is free");
+        guard.release().expect("it is held");
+    }
+}
+
+#[test]
+fn a_program_brings_its_roots_and_its_certificate() {
+    let (_server, port) = demanding("server");
+    let url = format!("rediss://localhost:{port}/");
+    locks_by(LockManager::single(&url).tls(ours()));
+    let [roots, cert, key] = ["authority.pem", "client.pem", "client.key"].map(file);
+    let read = |path: &String| fs::read(path).expect("a file");
+    let by_text = Tls::default()
+        .roots_pem(read(&file("other.pem")))
+        .roots_pem(read(&roots))
+        .client_pem(read(&cert), read(&key));
+    let shown = format!("{by_text:?}");
+    assert!(!shown.contains("KEY") && !shown.contains(&key), "{shown}");
+    locks_by(LockManager::single(&url).tls(by_text));
+    let in_one = [read(&cert), read(&key)].concat();
+    let both = Tls::default()
+        .roots_file(&roots)
+        .client_pem(in_one.clone(), in_one);
+    locks_by(LockManager::single(&url).tls(both));
+}
+
+#[test]
+fn a_url_names_the_files_for_each_topology() {
+    let given = files("authority.pem", "client");
+    let (_server, port) = demanding("server");
+    let by_url = |url: String| locks_by(LockManager::from_url(&url).expect("a URL"));
+    by_url(format!("rediss://localhost:{port}/?lease=20s&{given}"));
+
+    let others = [demanding("server"), demanding("server")];
+    let nodes = format!("localhost:{},localhost:{}", others[0].1, others[1].1);
+    by_url(format!(
+        "rediss+quorum://localhost:{port},{nodes}/?restart_delay=0s&{given}"
+    ));
+
+    let (_server, port) = demanding("server");
+    let (_sentinel, sentinel_port, _settings) = sentinel(port);
+    by_url(format!(
+        "rediss+sentinel://localhost:{sentinel_port}/{MASTER}?{given}"
+    ));
+
+    let nodes = cluster();
+    nodes.iter().for_each(|(node, _)| demand(node));
+    by_url(format!("rediss+cluster://localhost:{}?{given}", nodes[0].1));
+}
+
+/// Returns the reason of the error that the first request of a manager gets.
+#[track_caller]
+fn refused(builder: Builder) -> String {
+    let locks = builder.connect_timeout(IO).io_timeout(IO).build();
+    match locks.and_then(|locks| locks.lock("n").map(drop)) {
+        Err(error @ Error::Config { option: "tls", .. }) => {
+            assert!(!error.is_retryable());
+            error.to_string()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn no_other_certificate_is_accepted_by_either_side() {
+    let (_server, port) = demanding("server");
+    let (_expired, expired_port) = demanding("expired");
+    let at = |port: u16, given: &str| {
+        let url = format!("rediss://localhost:{port}/?{given}");
+        LockManager::from_url(&url).expect("a URL")
+    };
+    let roots = |name: &str| format!("cacert={}", file(name));
+    for (builder, why) in [
+        (at(port, &roots("authority.pem")), "CertificateRequired"),
+        (at(port, &files("authority.pem", "stranger")), "Unknown"),
+        (at(port, &files("other.pem", "client")), "UnknownIssuer"),
+        (
+            at(expired_port, &files("authority.pem", "client")),
+            "expired",
+        ),
+        // Roots of the program take the place of the system's.
+        (at(port, ""), "UnknownIssuer"),
+    ] {
+        let said = refused(builder);
+        assert!(said.contains(why), "{why}: {said}");
+    }
+}
+
+#[test]
+fn certificates_that_cannot_be_used_are_refused_before_anything_is_sent() {
+    // Nothing listens there.
+    let url = "rediss://localhost:1/";
+    let [authority, cert, key, other] =
+        ["authority.pem", "client.pem", "client.key", "stranger.key"].map(file);
+    for (tls, why) in [
+        (
+            Tls::default().roots_file("/no/such/file"),
+            "the file of the roots, /no/such/file",
+        ),
+        (Tls::default().roots_pem("no PEM"), "have no certificate"),
+        (Tls::default().roots_file(&key), "have no certificate"),
+        (
+            Tls::default().client_files(&cert, &other),
+            "the client certificate and its key",
+        ),
+        (
+            Tls::default().client_files(&cert, &authority),
+            "no private key",
+        ),
+        (
+            Tls::default().client_files(&key, &key),
+            "have no certificate",
+        ),
+    ] {
+        let said = refused(LockManager::single(url).tls(tls));
+        assert!(said.contains(why), "{why}: {said}");
+    }
+    let said = refused(LockManager::single("redis://localhost:1/").tls(ours()));
+    assert!(said.contains("localhost:1 has no TLS"), "{said}");
+    let nodes = ["rediss://localhost:1/", "redis://localhost:2/"];
+    let said = refused(LockManager::quorum(nodes).tls(ours()));
+    assert!(said.contains("localhost:2 has no TLS"), "{said}");
+}
