@@ -283,7 +283,8 @@ impl LockManager {
     /// request.
     ///
     /// The manager must have the same prefix as the one that detached the lock. The guard has the settings of this
-    /// manager, and a new lease of its length. An earlier [`extend`](Lease::extend) was for the claim only.
+    /// manager, and a new lease of its length; [`Mutex::adopt`] uses those of a handle. An earlier
+    /// [`extend`](Lease::extend) was for the claim only.
     ///
     /// # Guarantees
     ///
@@ -317,7 +318,9 @@ impl LockManager {
     /// # Ok(()) }
     /// ```
     pub fn adopt(&self, claim: &Claim) -> Result<LockGuard> {
-        self.engine.claims.adopt(claim).map(LockGuard::new)
+        let options = &self.engine.client.settings.options;
+        let guard = self.engine.claims.adopt(claim, options);
+        guard.map(LockGuard::new)
     }
 
     fn handle(&self, name: &str) -> Handle {

@@ -38,6 +38,7 @@
 //! no call follows, the lock ends with its lease.
 
 use crate::claim::Claim;
+use crate::config::Options;
 use crate::core::attempt::Grant;
 use crate::core::lease::LeaseStatus;
 use crate::core::queue::{AcquireParams, GrantedTo};
@@ -119,18 +120,20 @@ impl GuardInner {
 }
 
 impl Claims {
-    /// Adopts a claim. Blocks until Redis has replied.
-    pub(crate) fn adopt(&self, claim: &Claim) -> Result<GuardInner> {
+    /// Adopts a claim, with these options. Blocks until Redis has replied.
+    pub(crate) fn adopt(&self, claim: &Claim, options: &Options) -> Result<GuardInner> {
         let client = &self.leases.client;
         client.check_open()?;
+        options.check()?;
+        client.settings.check_lease("lease", options.lease)?;
+        client.settings.check_lease("min_hold", options.min_hold)?;
         let key = LockKey::new(&client.settings.prefix, claim.name())?;
         let entry = self.leases.names.pin(LockKind::Mutex, &key.into());
         self.leases
             .release_lingering_on(entry.target.keys(), client.deadline(None));
-        let adopted = self.ask_to_adopt(&entry, claim);
+        let adopted = self.ask_to_adopt(&entry, claim, options);
         self.leases.names.unpin(&entry);
         let (hold, since) = adopted?;
-        let options = &client.settings.options;
         Ok(GuardInner::new(
             Arc::clone(&self.leases),
             hold,
@@ -140,8 +143,14 @@ impl Claims {
     }
 
     /// Asks under each owner that may have the lock, or under a new one. Returns the first hold, and when it began.
-    fn ask_to_adopt(&self, entry: &Arc<Entry>, claim: &Claim) -> Result<(Hold, Time)> {
+    fn ask_to_adopt(
+        &self,
+        entry: &Arc<Entry>,
+        claim: &Claim,
+        options: &Options,
+    ) -> Result<(Hold, Time)> {
         let client = &self.leases.client;
+        let _called = client.machine().begin_call();
         let asked = client.now();
         let mut candidates = self.tried.take(claim.owner());
         if candidates.is_empty() {
@@ -150,13 +159,12 @@ impl Claims {
                 until: None,
             });
         }
-        let _called = client.machine().begin_call();
         let mut gone = Gone::Removed;
         // There are several only if several calls got no reply. Any one of them may have the lock.
         while let Some(candidate) = candidates.last_mut() {
-            let failure = match self.adopt_as(entry, claim, candidate) {
+            let failure = match self.adopt_as(entry, claim, options, candidate) {
                 Ok(Ok(grant)) => {
-                    let params = AcquireParams::of_one_unit(client.settings.options.terms());
+                    let params = AcquireParams::of_one_unit(options.terms());
                     let count = |hold: &Hold, now: Time| {
                         client.count_guard(hold, now.since(asked), true);
                     };
@@ -191,16 +199,17 @@ impl Claims {
         &self,
         entry: &Arc<Entry>,
         claim: &Claim,
+        options: &Options,
         candidate: &mut Candidate,
     ) -> Result<Result<Grant, Gone>, Failure> {
         let client = &self.leases.client;
-        let lease = client.settings.options.lease;
+        let lease = options.lease;
         let adopt = Adopt {
             owner: Arc::clone(&candidate.owner),
             lease,
             from: claim.owner().into(),
             last: claim.fence(),
-            fencing: client.settings.options.fencing,
+            fencing: options.fencing,
         };
         let (key, sent) = (entry.target.first(), client.now());
         let request = Request::Adopt { key, adopt: &adopt };

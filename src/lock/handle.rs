@@ -4,6 +4,7 @@ use std::fmt::{self, DebugStruct};
 use std::time::Duration;
 
 use crate::cancel::Cancel;
+use crate::claim::Claim;
 use crate::config::Options;
 use crate::engine::Engine;
 use crate::engine::call::{AcquireCall, NotAcquired};
@@ -94,6 +95,19 @@ impl Handle {
             NotAcquired::Failed(error) => self.with_the_kind_found(error, Some(kind)).into(),
             held @ NotAcquired::Held(_) => held,
         })
+    }
+
+    /// Adopts a claim for this lock.
+    pub(super) fn adopt(&self, claim: &Claim) -> Result<GuardInner> {
+        let name = self.target.as_ref().map_err(Error::from)?.name();
+        if claim.name() != name {
+            let reason = format!(
+                "it is for the lock {:?}, and this is {name:?}",
+                claim.name()
+            );
+            return Err(Error::config("claim", reason));
+        }
+        self.engine.claims.adopt(claim, &self.options)
     }
 
     /// Runs `f` with the leases of a guard, and releases the guard. `acquire` acquires it within `wait`.

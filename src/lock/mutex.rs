@@ -3,6 +3,7 @@
 use std::ops::Deref;
 use std::time::{Duration, Instant};
 
+use crate::claim::Claim;
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
@@ -157,6 +158,30 @@ impl Mutex {
     /// ```
     pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<LockGuard>> {
         self.try_lock_for(left_until(deadline))
+    }
+
+    /// Takes over a lock that was [detached](LockGuard::detach), in this process or another, with the settings of this
+    /// handle: [`LockManager::adopt`](crate::LockManager::adopt), whose page has the guarantees. Blocks for at most one
+    /// request.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::Config`]: the claim is for a lock of another name, or a setting cannot be used. Nothing was sent.
+    /// * Any other error, as [`LockManager::adopt`](crate::LockManager::adopt).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
+    /// let orders = locks.mutex("orders").lease(Duration::from_secs(10));
+    /// let claim = orders.lock()?.detach();
+    /// // … on another thread, in another process, a little later …
+    /// let guard = orders.adopt(&claim)?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn adopt(&self, claim: &Claim) -> Result<LockGuard> {
+        self.handle.adopt(claim).map(LockGuard::new)
     }
 
     /// Runs `f` under the lock, and releases the lock. Waits for the lock for at most `wait`.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::claim::Claim;
+use crate::engine::guard_inner::GuardInner;
 
 const DETACHED: &str = "lh1:00000000-0000-4000-8000-000000000000:x";
 
@@ -29,6 +30,11 @@ fn claim() -> Claim {
     Claim::new("name".into(), DETACHED.into(), 7)
 }
 
+fn adopt(engine: &Engine) -> crate::error::Result<GuardInner> {
+    let options = &engine.client.settings.options;
+    engine.claims.adopt(&claim(), options)
+}
+
 fn granted() -> Reply {
     Reply::Granted {
         fence: 8,
@@ -53,10 +59,10 @@ fn the_next_call_repeats_an_adoption_without_a_reply_and_no_later_call_does() {
     ]);
     let engine = Fake::new(pool, generous()).engine(LONG, Arc::new(RealMachine));
     for _ in 0..2 {
-        let error = engine.claims.adopt(&claim()).map(drop);
+        let error = adopt(&engine).map(drop);
         assert!(matches!(error, Err(Error::Unavailable { .. })), "{error:?}");
     }
-    let guard = LockGuard::new(engine.claims.adopt(&claim()).expect("granted"));
+    let guard = LockGuard::new(adopt(&engine).expect("granted"));
     assert!(matches!(
         mutex(Arc::clone(&engine), "name").try_lock(),
         Ok(None)
@@ -68,7 +74,7 @@ fn the_next_call_repeats_an_adoption_without_a_reply_and_no_later_call_does() {
     let mut others = vec![guard.owner().to_owned()];
     let mut guard = Some(guard);
     for _ in 0..2 {
-        let error = engine.claims.adopt(&claim()).map(drop);
+        let error = adopt(&engine).map(drop);
         assert!(
             matches!(&error, Err(Error::Lost(lost)) if lost.cause == LostCause::Taken && lost.fence == 7),
             "{error:?}"
@@ -85,9 +91,9 @@ fn the_owner_of_a_refused_adoption_is_not_used_again() {
     let refused = Failure::plain(FailureKind::Denied, Outcome::NotExecuted, "no");
     let (asked, pool) = adopting([Err(refused), Ok(granted())]);
     let engine = Fake::new(pool, generous()).engine(LONG, Arc::new(RealMachine));
-    let error = engine.claims.adopt(&claim()).map(drop);
+    let error = adopt(&engine).map(drop);
     assert!(matches!(error, Err(Error::Denied { .. })), "{error:?}");
-    drop(engine.claims.adopt(&claim()).expect("granted"));
+    drop(adopt(&engine).expect("granted"));
     let owners: Vec<_> = asked.try_iter().collect();
     assert_ne!(owners[0], owners[1]);
 }
@@ -105,9 +111,9 @@ fn an_adoption_that_is_granted_too_late_is_repeated() {
         pool(request)
     };
     let engine = Fake::new(pool, generous()).engine(SHORT, clock);
-    let error = engine.claims.adopt(&claim()).map(drop);
+    let error = adopt(&engine).map(drop);
     assert!(matches!(error, Err(Error::Unavailable { .. })), "{error:?}");
-    drop(engine.claims.adopt(&claim()).expect("granted"));
+    drop(adopt(&engine).expect("granted"));
     let owners: Vec<_> = asked.try_iter().collect();
     assert_eq!(owners[0], owners[1]);
 }
@@ -126,7 +132,7 @@ fn the_next_call_repeats_each_adoption_without_a_reply() {
     let engine = engine(store, LONG, Arc::new(RealMachine));
     let ask = || {
         let engine = Arc::clone(&engine);
-        thread::spawn(move || engine.claims.adopt(&claim()).map(LockGuard::new))
+        thread::spawn(move || adopt(&engine).map(LockGuard::new))
     };
     let both = [ask(), ask()];
     let owners = [(); 2].map(|()| asked.recv_timeout(PATIENCE).expect("asked"));
