@@ -39,39 +39,41 @@ fn main() -> Result {
     for client in clients {
         client.join().expect("it does not panic")?;
     }
-    let balances = [accounts.balance("ann")?, accounts.balance("bob")?];
     let due = CLIENTS * DEPOSITS * 2; // On each machine.
-    println!("{CLIENTS} clients made {due} deposits of 1 into each account: {balances:?}");
+    let balances = [accounts.balance("ann")?, accounts.balance("bob")?];
     if balances != [due; 2] {
-        return Err("an update was lost".into());
+        return Err(format!("an update was lost: {balances:?}").into());
     }
+    println!("2 machines made {due} deposits to each account for {CLIENTS} clients, none lost.");
 
     let guard = LockManager::connect(&url)?.lock(accounts.lock_name("ann"))?;
     let answer = deposit(machines[0], "ann", Duration::from_millis(100))?;
-    refused(&answer)?;
+    println!("Another client has locked ann's account. A deposit gets, after 0.1 s: {answer}.");
+    refused(&answer, "the account is busy")?;
 
-    // These requests would wait for an hour. `close` ends their waits.
+    // `close` ends the waits of these requests.
     let waiting = machines
         .map(|machine| thread::spawn(move || deposit(machine, "ann", Duration::from_hours(1))));
     for service in services {
         service.wait_for_request()?;
         service.stop()?;
     }
-    for client in waiting {
+    for (machine, client) in (1..).zip(waiting) {
         let answer = client.join().expect("it does not panic")?;
-        refused(&answer)?;
-        if answer.text != CLOSING {
-            return Err("the server should have refused it because it is closing".into());
-        }
+        println!("A deposit may wait for an hour, but machine {machine} closes: {answer}.");
+        refused(&answer, CLOSING)?;
     }
     guard.release()?;
+    if accounts.balance("ann")? != due {
+        return Err("a deposit was refused, and changed the balance".into());
+    }
+    println!("Ann still has {due}. So no refused deposit was made, and each may be sent again.");
     accounts.remove(&["ann", "bob"])
 }
 
-fn refused(answer: &Answer) -> Result {
-    println!("{answer}");
-    if answer.status != 503 || answer.retry_after.is_none() {
-        return Err("it should have been 503 with a Retry-After".into());
+fn refused(answer: &Answer, reason: &str) -> Result {
+    if answer.status != 503 || answer.text != reason || answer.retry_after.is_none() {
+        return Err(format!("it should have been 503 {reason}, with a Retry-After").into());
     }
     Ok(())
 }

@@ -179,7 +179,7 @@ fn says_what_it_shows(example: &str, stdout: &str) -> bool {
         "pitfalls" => stdout.ends_with("not over a failover: that needs the fence.\n"),
         // A line for each process, and no line of two processes.
         "rate_limit" => {
-            let of_a_process = |line: &&str| line.starts_with("a process: ");
+            let of_a_process = |line: &&str| line.starts_with("process ");
             let shown: Vec<_> = stdout.lines().filter(of_a_process).collect();
             shown.len() == 3
                 && shown
