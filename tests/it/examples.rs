@@ -35,6 +35,7 @@ macro_rules! run {
 run! {
     batch_job
     cache_stampede
+    cron
     failover
     inventory
     leader
