@@ -37,6 +37,7 @@ run! {
     cache_stampede
     cron
     failover
+    hand_on
     inventory
     leader
     pitfalls
