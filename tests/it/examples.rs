@@ -37,6 +37,7 @@ run! {
     cache_stampede
     cron
     failover
+    fencing
     hand_on
     inventory
     leader
