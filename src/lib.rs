@@ -46,6 +46,7 @@
 //! | subject | place |
 //! | --- | --- |
 //! | errors that a program may retry | [`Error::is_retryable`], and the [table of errors](Error#what-is-retryable) |
+//! | data that rejects an old fence | SQL and other ways in [docs/fencing.md](https://docs.rs/crate/leasehold/latest/source/docs/fencing.md) |
 //! | one server, or a quorum of several | [when a quorum is worth it](LockManager::quorum), and [`Builder::replicas`] |
 //! | user and password | [`Builder::username`] and [`Builder::password`], or the [URL](LockManager::single) |
 //! | rights of the Redis user | [lines to paste](crate#rights-of-a-redis-user) |
@@ -269,6 +270,11 @@ mod store;
 mod sys;
 #[cfg(feature = "testing")]
 pub mod testing;
+
+// The documentation tests run the Rust of this page.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/fencing.md")]
+mod fencing_page {}
 
 pub use admin::{Holder, Kind, LockInfo, Mode};
 pub use builder::{Builder, Endpoint};

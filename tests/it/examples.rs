@@ -178,6 +178,7 @@ fn succeeds(example: &str) {
 /// Returns whether an example printed what a reader must learn from it, if there is a rule for it.
 fn says_what_it_shows(example: &str, stdout: &str) -> bool {
     match example {
+        "fencing" => crate::fencing_page::shows(stdout),
         // Two guards held the lock, so "ours held" alone would be false.
         "pitfalls" => stdout.ends_with("not over a failover: that needs the fence.\n"),
         // A line for each process, and no line of two processes.

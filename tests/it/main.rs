@@ -19,6 +19,7 @@ mod error_texts;
 mod events;
 mod examples;
 mod fencing;
+mod fencing_page;
 mod foreign;
 mod fork;
 mod hostile;
