@@ -112,6 +112,7 @@ impl LockManager {
     /// }
     /// # Ok::<(), leasehold::Error>(())
     /// ```
+    #[doc(alias = "blocking_timeout")]
     pub fn try_lock_for(&self, name: impl AsRef<str>, wait: Duration) -> Result<Option<LockGuard>> {
         self.mutex(name).try_lock_for(wait)
     }

@@ -16,6 +16,7 @@ impl Builder {
     /// # use {leasehold::LockManager, std::time::Duration};
     /// let builder = LockManager::single("redis://127.0.0.1/").lease(Duration::from_secs(10));
     /// ```
+    #[doc(alias("expiry", "ttl"))]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.settings.options.lease = lease;
         self
@@ -30,6 +31,7 @@ impl Builder {
     /// # use leasehold::LockManager;
     /// let builder = LockManager::single("redis://127.0.0.1/").renew(false);
     /// ```
+    #[doc(alias("extend", "heartbeat", "watchdog"))]
     pub fn renew(mut self, on: bool) -> Self {
         self.settings.options.renew = on;
         self

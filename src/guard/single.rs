@@ -52,6 +52,7 @@ macro_rules! guard {
             /// }
             /// # Ok(()) }
             /// ```
+            #[doc(alias = "unlock")]
             pub fn release(self) -> Result<()> {
                 self.lease.guard_inner.release()
             }

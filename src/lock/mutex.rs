@@ -133,6 +133,7 @@ impl Mutex {
     /// }
     /// # Ok(()) }
     /// ```
+    #[doc(alias = "blocking_timeout")]
     pub fn try_lock_for(&self, wait: Duration) -> Result<Option<LockGuard>> {
         let until = self.handle.until(wait);
         let acquired = within_limit(self.handle.acquire(LockKind::Mutex, 1, until))?;
