@@ -4,6 +4,7 @@
 //! that many threads write to the same words. So a guard is recorded only twice: its wait when it begins, and its hold
 //! when it ends. The numbers of guards are computed from these records.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::error::LostCause;
@@ -17,8 +18,8 @@ mod distribution;
 /// The counters of a manager since it was built: see [`LockManager::stats`](crate::LockManager::stats).
 ///
 /// The counters are read one after the other while threads go on. So one counter may include a guard that another does
-/// not include yet. No counter falls, except [`held`](Stats::held), [`lingering`](Stats::lingering) and
-/// [`waiting`](Stats::waiting).
+/// not include yet. No counter falls, except [`held`](Stats::held), [`lingering`](Stats::lingering),
+/// [`waiting`](Stats::waiting) and [`connections_in_use`](Stats::connections_in_use).
 /// [`quantum`](Stats::quantum) is no counter.
 ///
 /// [`Event`](crate::Event) defines a guard and a lease.
@@ -68,8 +69,11 @@ pub struct Stats {
     /// Releases with which Redis gave the lock to the next in its queue, or left it free for others for a
     /// [`poller_gap`](crate::Builder::poller_gap).
     pub handed_over: u64,
-    /// Guards that Redis granted by a message, of those in [`acquired`](Stats::acquired): another process handed the lock
-    /// over, and this process had to send no further request.
+    /// Guards for which another process has handed the lock over to this one while it waited, of those in
+    /// [`acquired`](Stats::acquired).
+    pub hand_overs_received: u64,
+    /// Guards that Redis granted by a message, of those in [`hand_overs_received`](Stats::hand_overs_received): this process
+    /// had to send no further request.
     pub granted_by_message: u64,
     /// Renewals that Redis confirmed, each of one lease. Extensions count too.
     pub renewed: u64,
@@ -99,8 +103,19 @@ pub struct Stats {
     pub quantum: Duration,
     /// Events that were dropped because the listener was too slow, or because its thread could not be started.
     pub events_dropped: u64,
+    /// Connections of the pool that threads use now, of the [`pool_size`](crate::Builder::pool_size). On a quorum, each
+    /// counts the connections to all nodes as one. On a cluster, each master has a pool.
+    pub connections_in_use: u64,
+    /// The times for which threads waited for a connection of the pool: one for each call that had to wait. If there are
+    /// many, the pool is too small.
+    pub connection_waits: Distribution,
+    /// The times of requests, with the wait for a connection, the time of connecting if there was none, and all retries:
+    /// one for each request of a thread of the program. The renewal thread's requests do not count.
+    pub request_times: Distribution,
     /// The times from a call to the grant of its guard: one for each guard.
     pub waits: Distribution,
+    /// The times of waits that ended because their time was over: one for each in [`timed_out`](Stats::timed_out).
+    pub waits_timed_out: Distribution,
     /// The times from the grant of a guard to its end: one for each guard that has ended.
     pub holds: Distribution,
     /// The times by which renewals were sent too late: one for each renewal of a lease.
@@ -141,9 +156,9 @@ pub(crate) struct Counters {
     /// Calls that have ended, of those in `contended`.
     pub(crate) waits_over: Count,
     pub(crate) tries_held: Count,
-    pub(crate) timed_out: Count,
     pub(crate) failed: Count,
     pub(crate) handed_over: Count,
+    pub(crate) hand_overs_received: Count,
     pub(crate) granted_by_message: Count,
     pub(crate) renewed: Count,
     pub(crate) renewals_failed: Count,
@@ -163,6 +178,41 @@ pub(crate) struct Counters {
     /// The holds of guards that had lost their lock, or had reached their `max_hold`.
     pub(crate) holds_lost: Recorder,
     pub(crate) renewal_lags: Recorder,
+    pub(crate) waits_timed_out: Recorder,
+    pub(crate) request_times: Recorder,
+}
+
+/// What all pools of a manager count.
+pub(crate) struct PoolCounters {
+    /// The number of places that threads have.
+    in_use: AtomicU64,
+    /// The times for which threads waited for a place.
+    pub(crate) waits: Recorder,
+}
+
+impl Default for PoolCounters {
+    fn default() -> Self {
+        Self {
+            in_use: AtomicU64::new(0),
+            waits: Recorder::new(),
+        }
+    }
+}
+
+impl PoolCounters {
+    pub(crate) fn taken(&self) {
+        self.in_use.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn given_back(&self) {
+        self.in_use.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for PoolCounters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PoolCounters").field(&self.in_use).finish()
+    }
 }
 
 impl Counters {
@@ -171,9 +221,9 @@ impl Counters {
             contended: Count::default(),
             waits_over: Count::default(),
             tries_held: Count::default(),
-            timed_out: Count::default(),
             failed: Count::default(),
             handed_over: Count::default(),
+            hand_overs_received: Count::default(),
             granted_by_message: Count::default(),
             renewed: Count::default(),
             renewals_failed: Count::default(),
@@ -189,6 +239,8 @@ impl Counters {
             holds_released: Recorder::new(),
             holds_lost: Recorder::new(),
             renewal_lags: Recorder::new(),
+            waits_timed_out: Recorder::new(),
+            request_times: Recorder::new(),
         }
     }
 
@@ -203,13 +255,20 @@ impl Counters {
 
     /// Returns a reading of all counters. It reads ends before beginnings, so it never has an end without its
     /// beginning.
-    pub(crate) fn load(&self, lingering: u64, events_dropped: u64, quantum: Duration) -> Stats {
+    pub(crate) fn load(
+        &self,
+        pools: &PoolCounters,
+        lingering: u64,
+        events_dropped: u64,
+        quantum: Duration,
+    ) -> Stats {
         let waits_over = self.waits_over.get();
         let (released, lost) = (self.holds_released.load(), self.holds_lost.load());
         let (asked, passed_on) = (self.waits_asked.load(), self.waits_passed_on.load());
         let contended = self.contended.get();
         let (acquired, passed, ended) = (asked.count(), passed_on.count(), released.count());
         let (waits, holds) = (asked.and(&passed_on), released.and(&lost));
+        let waits_timed_out = self.waits_timed_out.load();
         Stats {
             acquired,
             passed_on: passed,
@@ -219,9 +278,10 @@ impl Counters {
             contended,
             waiting: contended.saturating_sub(waits_over),
             tries_held: self.tries_held.get(),
-            timed_out: self.timed_out.get(),
+            timed_out: waits_timed_out.count(),
             failed: self.failed.get(),
             handed_over: self.handed_over.get(),
+            hand_overs_received: self.hand_overs_received.get(),
             granted_by_message: self.granted_by_message.get(),
             renewed: self.renewed.get(),
             renewals_failed: self.renewals_failed.get(),
@@ -234,7 +294,11 @@ impl Counters {
             requests: self.requests.get(),
             quantum,
             events_dropped,
+            connections_in_use: pools.in_use.load(Ordering::Relaxed),
+            connection_waits: pools.waits.load(),
+            request_times: self.request_times.load(),
             waits,
+            waits_timed_out,
             holds,
             renewal_lags: self.renewal_lags.load(),
         }

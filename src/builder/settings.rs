@@ -402,6 +402,8 @@ impl Builder {
     /// ```
     pub fn build_unchecked(self) -> Result<LockManager> {
         let mut settings = self.settings;
+        // Clones of this builder count for themselves.
+        settings.pools = Arc::default();
         settings.check()?;
         #[cfg(feature = "tls")]
         {

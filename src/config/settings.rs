@@ -9,10 +9,9 @@ use super::tls::TlsClients;
 use crate::error::{Error, Result};
 use crate::event::SharedListener;
 use crate::owner::{MARK, MAX_LABEL, is_label};
-#[cfg(feature = "tls")]
-use crate::sys::Arc;
+use crate::stats::PoolCounters;
 use crate::sys::time::ms_rounded_up;
-use crate::sys::{Machine, process};
+use crate::sys::{Arc, Machine, process};
 
 /// The shortest lease. Of a shorter one, the clock drift and one request would leave nothing.
 const MIN_LEASE: Duration = Duration::from_millis(10);
@@ -145,6 +144,8 @@ pub(crate) struct Settings {
     pub(crate) listener: Option<SharedListener>,
     /// The machine that the manager runs on.
     pub(crate) machine: Machine,
+    /// What the pools of the manager count.
+    pub(crate) pools: Arc<PoolCounters>,
 }
 
 impl Default for Settings {
@@ -182,6 +183,7 @@ impl Default for Settings {
             warn_after: None,
             listener: None,
             machine: Machine::default(),
+            pools: Arc::default(),
         }
     }
 }

@@ -148,7 +148,10 @@ impl Client {
     ) -> Result<Answer, Failure> {
         self.stats.requests.add(1);
         let _called = self.machine().begin_call();
-        let answer = survived(|| self.store.call(request, deadline)).unwrap_or_else(|| {
+        let begun = self.now();
+        let answer = survived(|| self.store.call(request, deadline));
+        self.stats.request_times.record(self.now().since(begun));
+        let answer = answer.unwrap_or_else(|| {
             let words = "the request panicked";
             Err(Failure::plain(
                 FailureKind::Unavailable,

@@ -328,6 +328,7 @@ impl<'w, 'a> Delegate<'w, 'a> {
         let pickup = self.way_in.client.now().since(message_at);
         let quantum = &self.way_in.leases.quantum;
         quantum.note_hand_over(pickup, self.round_trip);
+        self.way_in.client.stats.hand_overs_received.add(1);
     }
 
     /// Returns whether a request timed out only because the wait ended before the time limit of a request had passed.

@@ -5,7 +5,7 @@
 //! | a call begins to wait for the lock | `contended` | contended |
 //! | a call gets a guard from Redis | a histogram of waits | acquired |
 //! | a call gets a guard from another thread | a histogram of waits | passed on |
-//! | a call ends without a guard | `tries_held`, `timed_out` or `failed` | |
+//! | a call ends without a guard | `tries_held`, a histogram of waits that timed out, or `failed` | |
 //! | a call that has waited ends | `waits_over` | |
 //!
 //! | on the way out | counters | event |
@@ -53,12 +53,15 @@ impl WayIn<'_> {
 
     /// Notes that the call ends without a guard.
     pub(super) fn count_refused(&self, why: &NotAcquired) {
-        let counter = match (why, self.call.until) {
-            (NotAcquired::Held(_), None) => &self.client.stats.tries_held,
-            (NotAcquired::Held(_), Some(_)) => &self.client.stats.timed_out,
-            (NotAcquired::Failed(_), _) => &self.client.stats.failed,
-        };
-        counter.add(1);
+        let stats = &self.client.stats;
+        match (why, self.call.until) {
+            (NotAcquired::Held(_), None) => stats.tries_held.add(1),
+            (NotAcquired::Held(_), Some(_)) => {
+                let waited = self.client.now().since(self.arrived);
+                stats.waits_timed_out.record(waited);
+            }
+            (NotAcquired::Failed(_), _) => stats.failed.add(1),
+        }
     }
 }
 

@@ -188,8 +188,11 @@ impl Engine {
     pub(crate) fn stats(&self) -> Stats {
         let Self { client, leases, .. } = self;
         let (lingering, dropped) = (leases.lingers.idle(), client.events.dropped());
-        client
-            .stats
-            .load(lingering, dropped, leases.quantum(client.now()))
+        client.stats.load(
+            &client.settings.pools,
+            lingering,
+            dropped,
+            leases.quantum(client.now()),
+        )
     }
 }

@@ -26,23 +26,23 @@ pub struct Bucket {
 ///
 /// # Exporting it
 ///
-/// [`buckets`](Distribution::buckets) and [`sum`](Distribution::sum) are what a histogram of a metrics library needs. Both
-/// only rise from one reading of [`LockManager::stats`](crate::LockManager::stats) to the next. For the time between
+/// [`count_at_most`](Distribution::count_at_most) and [`sum`](Distribution::sum) are what a histogram of Prometheus needs.
+/// Both only rise from one reading of [`LockManager::stats`](crate::LockManager::stats) to the next. For the time between
 /// two readings there is [`since`](Distribution::since), for several managers together [`merge`](Distribution::merge).
 ///
 /// ```no_run
 /// # fn main() -> leasehold::Result<()> {
+/// # use std::time::Duration;
 /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
-/// let before = locks.stats().waits;
-/// // … a minute later …
-/// let minute = locks.stats().waits.since(&before);
-/// let mut at_most = 0;
-/// for bucket in minute.buckets() {
-///     at_most += bucket.count;
-///     println!("wait_seconds_bucket{{le=\"{}\"}} {at_most}", bucket.upper.as_secs_f64());
+/// let waits = locks.stats().waits;
+/// for ms in [1, 10, 100, 1_000, 10_000] {
+///     let le = Duration::from_millis(ms);
+///     let count = waits.count_at_most(le);
+///     println!("wait_seconds_bucket{{le=\"{}\"}} {count}", le.as_secs_f64());
 /// }
-/// println!("wait_seconds_sum {}", minute.sum().as_secs_f64());
-/// println!("wait_seconds_count {}", minute.count());
+/// println!("wait_seconds_bucket{{le=\"+Inf\"}} {}", waits.count());
+/// println!("wait_seconds_sum {}", waits.sum().as_secs_f64());
+/// println!("wait_seconds_count {}", waits.count());
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
@@ -111,6 +111,20 @@ impl Distribution {
             upper: Duration::from_nanos(bucket.end()),
             count: bucket.count(),
         })
+    }
+
+    /// Returns how many lengths were at most this, to within 3.2 % of `limit`: what a histogram with fixed buckets needs.
+    ///
+    /// A length may count although it is up to 3.2 % longer, but no shorter one is left out.
+    #[must_use]
+    pub fn count_at_most(&self, limit: Duration) -> u64 {
+        let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        if limit >= LONGEST {
+            return self.count;
+        }
+        let within = |bucket: &histogram::Bucket| bucket.start() <= limit;
+        let buckets = self.buckets.iter().take_while(within);
+        buckets.map(|bucket| bucket.count()).sum()
     }
 
     /// Returns what was added between an `earlier` reading of the same distribution and this one. Its
@@ -373,6 +387,12 @@ mod tests {
             let exact = lengths[rank.max(1) - 1];
             let found = nanos(some.quantile(q));
             prop_assert!(found >= exact && found <= exact + exact / 32, "{found} for {exact}");
+            for limit in [exact, exact / 2, exact.saturating_mul(2)] {
+                let found = some.count_at_most(Duration::from_nanos(limit));
+                let at_most = |limit: u64| lengths.iter().filter(|nanos| **nanos <= limit).count() as u64;
+                let bounds = at_most(limit)..=at_most(limit + limit / 31);
+                prop_assert!(bounds.contains(&found), "{found} of {bounds:?}");
+            }
             let exact = lengths.iter().sum::<u64>() / lengths.len() as u64;
             let found = nanos(some.mean());
             prop_assert!(found.abs_diff(exact) <= exact / 50 + 1, "{found} for {exact}");

@@ -7,7 +7,7 @@ use leasehold::{Distribution, Error, LockManager};
 
 use crate::support::{
     Server, build, hasty, locking_asleep, lost, manager, ms, name, patient, secs, shared,
-    unused_url, wait_in_vain, wait_until,
+    task_asleep, unused_url, wait_in_vain, wait_until,
 };
 
 /// Returns the largest value that a distribution may report for a duration, given its precision.
@@ -218,4 +218,55 @@ fn each_manager_counts_for_itself_and_its_clones() {
     let clone: LockManager = locks.clone();
     drop(clone.lock(&name).expect("it is free"));
     assert_eq!((locks.stats().acquired, other.stats().acquired), (1, 0));
+}
+
+#[test]
+fn waits_for_a_connection_are_counted_and_the_time_of_requests_too() {
+    let server = Server::start();
+    let locks = build(patient(&server.url()).pool_size(1));
+    drop(locks.lock("n").expect("it is free"));
+    assert_eq!(locks.stats().connection_waits.count(), 0);
+    server.pause();
+    // Each needs a connection alone.
+    let inspecting = [(); 2].map(|()| {
+        let locks = locks.clone();
+        task_asleep(move || locks.inspect("n"))
+    });
+    assert_eq!(locks.stats().connections_in_use, 1);
+    server.resume();
+    for task in inspecting {
+        task.end().expect("Redis replies");
+    }
+    let stats = locks.stats();
+    assert_eq!(stats.connections_in_use, 0);
+    assert_eq!(stats.connection_waits.count(), 1);
+    // The PING, the lock, its release, and two for the operator.
+    assert_eq!(stats.request_times.count(), 5);
+    assert!(stats.request_times.max() >= stats.connection_waits.max());
+}
+
+#[test]
+fn waits_that_time_out_and_hand_overs_have_figures_of_their_own() {
+    let redis = shared();
+    let name = name("waits");
+    let (one, other) = (manager(redis.url()), manager(redis.url()));
+    let guard = one.lock(&name).expect("it is free");
+    let limit = ms(30);
+    assert!(
+        other
+            .try_lock_for(&name, limit)
+            .expect("Redis replies")
+            .is_none()
+    );
+    let stats = other.stats();
+    assert_eq!((stats.timed_out, stats.waits_timed_out.count()), (1, 1));
+    assert!(stats.waits_timed_out.min() >= limit);
+    assert_eq!(stats.waits.count(), 0);
+    let waiter = locking_asleep(&other.mutex(&name));
+    redis.wait_until_queued(&name, 1);
+    drop(guard);
+    drop(waiter.end().expect("it is handed over"));
+    assert_eq!(one.stats().handed_over, 1);
+    let stats = other.stats();
+    assert_eq!((stats.hand_overs_received, stats.waits.count()), (1, 1));
 }

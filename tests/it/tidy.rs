@@ -592,8 +592,8 @@ fn missing_methods(tree: &Tree, page: &str) -> Vec<String> {
 const MOST_LINES: [(&str, usize); 4] = [
     ("", 34_760),
     ("store", 12_500),
-    ("engine", 6_790),
-    ("lock", 1_600),
+    ("engine", 6_900),
+    ("lock", 1_650),
 ];
 /// The modules of the fuzzer and of the test kit, which are test code too.
 const TEST_CODE: [&str; 5] = [

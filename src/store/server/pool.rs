@@ -8,6 +8,7 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use crate::error::Failure;
+use crate::stats::PoolCounters;
 use crate::store::server::places::{IDLE, Places, Pooled, TakenPlace, no_place};
 use crate::store::server::tasks::TaskThread;
 use crate::store::{Deadline, Phase};
@@ -16,6 +17,7 @@ use crate::sys::{Arc, Condvar, Mutex};
 /// A pool of links, with a gate before it.
 pub(crate) struct Pool<L: Pooled> {
     places: Places<L>,
+    counters: Arc<PoolCounters>,
     /// The gate: how many threads wait for a place, with priority and without.
     waiting: Mutex<[usize; 2]>,
     /// Notified when a place may be free for a thread with priority, or without.
@@ -36,9 +38,11 @@ impl<L: Pooled> Pool<L> {
         make: impl Fn() -> Option<L> + Send + Sync + 'static,
         size: u32,
         tasks: TaskThread,
+        counters: Arc<PoolCounters>,
     ) -> Arc<Self> {
         let pool = Arc::new(Self {
             places: Places::new(make, size, tasks),
+            counters,
             waiting: Mutex::new([0; 2]),
             changed: [const { Condvar::new() }; 2],
         });
@@ -61,6 +65,7 @@ impl<L: Pooled> Pool<L> {
         let mut wait = deadline.phase(Phase::Checkout, deadline.checkout);
         let own = usize::from(!wait.has_priority);
         let mut waiting = self.waiting.lock();
+        let mut begun = None;
         let place = loop {
             if wait.has_priority || waiting[0] == 0 {
                 if let Some(place) = self.places.try_take() {
@@ -70,6 +75,7 @@ impl<L: Pooled> Pool<L> {
             let Some(slice) = wait.next_look() else {
                 break None;
             };
+            begun.get_or_insert(wait.now());
             waiting[own] += 1;
             waiting = self.changed[own].wait_for(waiting, slice);
             waiting[own] -= 1;
@@ -77,10 +83,16 @@ impl<L: Pooled> Pool<L> {
         // Only this thread was notified. If a place is free, another thread may take it.
         self.notify(*waiting);
         drop(waiting);
+        if let Some(begun) = begun {
+            self.counters.waits.record(wait.now().since(begun));
+        }
         deadline.after_checkout(&wait);
-        let place = place.map(|place| PoolPlace {
-            pool: self,
-            place: Some(place),
+        let place = place.map(|place| {
+            self.counters.taken();
+            PoolPlace {
+                pool: self,
+                place: Some(place),
+            }
         });
         // One more look, so that no request of a call that is over delays others.
         let place = place.filter(|_| !wait.is_over());
@@ -100,6 +112,7 @@ impl<L: Pooled> Drop for PoolPlace<'_, L> {
     fn drop(&mut self) {
         let waiting = self.pool.waiting.lock();
         self.place = None;
+        self.pool.counters.given_back();
         self.pool.notify(*waiting);
     }
 }
@@ -141,7 +154,7 @@ mod tests {
     }
 
     fn pool(size: u32) -> Arc<Pool<Nothing>> {
-        Pool::new(|| Some(Nothing), size, TaskThread::new())
+        Pool::new(|| Some(Nothing), size, TaskThread::new(), Arc::default())
     }
 
     /// Many threads only ask, and one has priority: it gets the next place.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::config::{Server, Settings};
 use crate::error::Failure;
 use crate::script::ScriptSettings;
+use crate::stats::PoolCounters;
 use crate::store::NodeReport;
 use crate::store::server::data_loss_signs::DataLossSigns;
 use crate::store::transport::resolve::Resolver;
@@ -28,6 +29,8 @@ pub(crate) struct Route {
     pub(crate) resolver: Arc<Resolver>,
     /// Signs that the server may have lost its data.
     pub(crate) data_loss_signs: Arc<DataLossSigns>,
+    /// What the pools of the manager count.
+    pub(crate) pools: Arc<PoolCounters>,
 }
 
 impl Route {
@@ -56,5 +59,6 @@ pub(crate) fn route(server: Server, settings: &Settings) -> Route {
         asked_about_itself: Arc::default(),
         resolver: Arc::default(),
         data_loss_signs: Arc::default(),
+        pools: Arc::clone(&settings.pools),
     }
 }

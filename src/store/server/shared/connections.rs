@@ -6,6 +6,7 @@ use super::connection::{ConnectionPlace, PoolConnection};
 use super::terms::CallTerms;
 use crate::error::Failure;
 use crate::message::Request;
+use crate::stats::PoolCounters;
 use crate::store::server::places::{IDLE, Places, TakenPlace, no_place};
 use crate::store::server::route::Route;
 use crate::store::server::tasks::TaskThread;
@@ -22,6 +23,7 @@ pub(super) const MOST_IN_FLIGHT: u32 = 128;
 /// The connections to one server.
 pub(crate) struct Connections {
     pub(super) places: Places<ConnectionPlace>,
+    counters: Arc<PoolCounters>,
     /// Whether replicas must confirm what a request gains.
     is_confirmed: bool,
     pub(super) gate: Mutex<Gate>,
@@ -80,6 +82,7 @@ impl Connections {
         let places = Places::new(|| Some(ConnectionPlace::default()), size, TaskThread::new());
         let connections = Arc::new(Self {
             places,
+            counters: Arc::clone(&master.1.pools),
             is_confirmed: master.1.replicas > 0,
             gate: Mutex::new(Gate {
                 shared: Vec::new(),
@@ -196,15 +199,25 @@ impl<'a> PooledConnection<'a> {
         let mut wait = deadline.phase(Phase::Checkout, deadline.checkout);
         let (connections, queue) = (self.connections, self.terms.queue());
         let mut gate = connections.gate.lock();
-        while !self.try_enter(&mut gate, wait.now()) {
-            let Some(slice) = wait.next_look() else {
+        if !self.try_enter(&mut gate, wait.now()) {
+            let begun = wait.now();
+            let has_entered = loop {
+                let Some(slice) = wait.next_look() else {
+                    break false;
+                };
+                gate.waiting[queue] += 1;
+                gate = connections.changed[queue].wait_for(gate, slice);
+                gate.waiting[queue] -= 1;
+                if self.try_enter(&mut gate, wait.now()) {
+                    break true;
+                }
+            };
+            connections.counters.waits.record(wait.now().since(begun));
+            if !has_entered {
                 // Only this thread was notified. If there is room, another may enter.
                 connections.notify(&gate);
                 return Err(no_place(&wait));
-            };
-            gate.waiting[queue] += 1;
-            gate = connections.changed[queue].wait_for(gate, slice);
-            gate.waiting[queue] -= 1;
+            }
         }
         if gate.waiting != [0; QUEUES] {
             connections.notify(&gate);
@@ -236,6 +249,7 @@ impl<'a> PooledConnection<'a> {
                     return false;
                 };
                 gate.taken += 1;
+                self.connections.counters.taken();
                 // The usual case of a thread that calls alone: the connection is as it left it. One that must not be used
                 // closes when the next one is opened.
                 if let Some(connection) = &place.connection {
@@ -326,6 +340,7 @@ impl<'a> PooledConnection<'a> {
         let mut broken = None;
         if let Some(mut place) = place {
             gate.taken -= 1;
+            self.connections.counters.given_back();
             broken = place
                 .connection
                 .take_if(|connection| !connection.is_usable());

@@ -76,7 +76,12 @@ impl Quorum {
         let of_pool = Arc::downgrade(&state);
         let connections = move || of_pool.upgrade().map(|state| NodeConnections::new(&state));
         Self {
-            pool: Pool::new(connections, settings.pool_size, tasks),
+            pool: Pool::new(
+                connections,
+                settings.pool_size,
+                tasks,
+                Arc::clone(&settings.pools),
+            ),
             state,
         }
     }
