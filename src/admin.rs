@@ -9,11 +9,12 @@ use crate::error::Result;
 #[cfg(doc)]
 use crate::error::{Error, LostCause};
 use crate::manager::LockManager;
-use crate::message::{ALL, Cursor, Seen};
+use crate::message::{ALL, Cursor, Seen, SeenWaiter};
 use crate::name::LockKey;
 use crate::owner;
 use crate::sys::Arc;
 use crate::sys::hash::{BuildHasher, HashSet, RandomState};
+use crate::sys::time::{SystemTime, of_wall_us};
 
 /// The kind of lock that has a name in Redis.
 ///
@@ -59,6 +60,21 @@ pub struct LockInfo {
     /// The number of places in the lock's queue in Redis. All threads of a process that wait for one kind of lock share
     /// a place. The place of a process that crashed counts until its turn would come.
     pub waiters: u64,
+    /// The first 100 places, in the order of their turns. On a quorum, those at the node with the longest queue.
+    pub waiting: Vec<Waiting>,
+}
+
+/// A place in the queue of a lock in Redis, as it was when it was read.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Waiting {
+    /// The [`label`](crate::Builder::label) of the process that waits.
+    pub label: Option<String>,
+    /// When the process joined the queue, by the server's clock. A process that was about to get the lock, and did not
+    /// take it in time, counts from its last request.
+    pub since: SystemTime,
+    /// The number of permits that it waits for. 1 for a mutex or a reader, and 4,294,967,295 for a writer.
+    pub units: u32,
 }
 
 /// One holder of a lock in Redis, as it was when it was read.
@@ -83,6 +99,10 @@ pub struct Holder {
     /// The time until Redis drops the lock, if the holder does not renew it. `None` if it never expires, as some locks
     /// of other libraries.
     pub ttl: Option<Duration>,
+    /// When Redis gave the lock to the holder's process, by the server's clock. It is the time of the largest fence in
+    /// [`fence`](Self::fence). So it may be late by one [`quantum`](crate::Builder::quantum), while the process hands the
+    /// lock from thread to thread. `None` for a reader, and without a fence.
+    pub since: Option<SystemTime>,
     /// The part of the lock that the holder has.
     pub mode: Mode,
     /// The addresses of the nodes of a [quorum](LockManager::quorum) that name this holder. A holder that fewer than a
@@ -97,6 +117,7 @@ impl fmt::Debug for Holder {
             .field("label", &self.label)
             .field("fence", &self.fence)
             .field("ttl", &self.ttl)
+            .field("since", &self.since)
             .field("mode", &self.mode)
             .field("nodes", &self.nodes)
             .finish()
@@ -118,11 +139,14 @@ impl LockInfo {
                 Kind::RwLock | Kind::Mutex => Mode::Exclusive,
             };
             let has_fence = label.is_some() && !matches!(mode, Mode::Permits(_));
+            let fence = seen.fence.filter(|_| has_fence);
+            let since = fence.filter(|_| mode == Mode::Exclusive);
             Holder {
                 owner: holder.owner,
                 label,
-                fence: seen.fence.filter(|_| has_fence),
+                fence,
                 ttl: holder.ttl,
+                since: since.map(of_wall_us),
                 mode,
                 nodes: holder.nodes,
             }
@@ -132,12 +156,63 @@ impl LockInfo {
             kind,
             holders: holders.collect(),
             waiters: seen.waiters,
+            waiting: seen.waiting.into_iter().map(Waiting::new).collect(),
         }
     }
 }
 
+impl Waiting {
+    fn new(seen: SeenWaiter) -> Self {
+        Self {
+            label: owner::label(&seen.owner).map(str::to_owned),
+            since: of_wall_us(seen.joined_us),
+            units: seen.units,
+        }
+    }
+}
+
+/// A server, and how it has answered: see [`LockManager::ping`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Ping {
+    /// The address of the server.
+    pub server: Arc<str>,
+    /// The time of a round trip on a new connection, or the failure.
+    pub result: Result<Duration>,
+}
+
 /// Methods for operators.
 impl LockManager {
+    /// Asks each server whether it answers, for a health check: the master, each master of a cluster, or each node of a
+    /// quorum. Blocks until each has answered or failed, for at most one `connect_timeout` and two `io_timeout`.
+    ///
+    /// Each server is asked at the same time, on a new connection. So a full pool changes nothing, and the connection of
+    /// the renewals is left alone.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::Closed`]: the manager is closed.
+    /// * [`Error::Unavailable`], [`Error::Denied`], [`Error::Config`], [`Error::Unsupported`]: the sentinels, or the nodes of
+    ///   a cluster, name no master. The failure of a server stands in its [`Ping::result`].
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
+    /// for ping in locks.ping()? {
+    ///     match ping.result {
+    ///         Ok(took) => println!("{} answers in {took:.1?}", ping.server),
+    ///         Err(error) => println!("{} does not answer: {error:#}", ping.server),
+    ///     }
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn ping(&self) -> Result<Vec<Ping>> {
+        let pings = self.engine.operators.ping()?;
+        let ping = |(server, result): (Arc<str>, Result<Duration>)| Ping { server, result };
+        Ok(pings.into_iter().map(ping).collect())
+    }
+
     /// Returns the holders of the lock called `name`, of any kind, and the number of waiters. Returns `None` if the
     /// lock is free and no process waits for it.
     ///
@@ -339,6 +414,7 @@ mod tests {
                         fence: None,
                         waiters: 1,
                         holders: Vec::new(),
+                        waiting: Vec::new(),
                     };
                     Reply::Inspected(keys.iter().map(|_| Some(seen.clone())).collect())
                 }

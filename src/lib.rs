@@ -276,7 +276,7 @@ pub mod testing;
 #[doc = include_str!("../docs/fencing.md")]
 mod fencing_page {}
 
-pub use admin::{Holder, Kind, LockInfo, Mode};
+pub use admin::{Holder, Kind, LockInfo, Mode, Ping, Waiting};
 pub use builder::{Builder, Endpoint};
 pub use cancel::Cancel;
 pub use claim::Claim;

@@ -1,6 +1,8 @@
 //! Requests of operators: to inspect and list locks, and to release a lock by force. [`super::messages`] says how a holder
 //! learns of a forced release.
 
+use std::time::Duration;
+
 use crate::engine::leases::Leases;
 use crate::engine::wakeup::MessageHandler;
 use crate::error::{Failure, Result};
@@ -62,6 +64,20 @@ impl Operators {
             unseen = later;
         }
         Ok((locks, next))
+    }
+
+    /// Asks each server whether it answers. Returns its address, and the time of a round trip or its failure.
+    pub(crate) fn ping(&self) -> Result<Vec<(Arc<str>, Result<Duration>)>> {
+        let client = &self.leases.client;
+        client.check_open()?;
+        let _called = client.machine().begin_call();
+        let pings = client.store.ping(client.deadline(None));
+        let pings = pings.map_err(|failure| failure.into_error(None))?;
+        let error = |failure: Failure| failure.into_error(None);
+        let pings = pings
+            .into_iter()
+            .map(|(server, result)| (server, result.map_err(error)));
+        Ok(pings.collect())
     }
 
     /// Releases the lock of an owner by force. Returns false if the owner does not hold it.

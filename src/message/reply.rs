@@ -126,6 +126,17 @@ pub(crate) struct Seen {
     pub(crate) fence: Option<u64>,
     pub(crate) waiters: u64,
     pub(crate) holders: Vec<SeenHolder>,
+    /// The first waiters, in the order of the queue.
+    pub(crate) waiting: Vec<SeenWaiter>,
+}
+
+/// One waiter of a lock in Redis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SeenWaiter {
+    pub(crate) owner: String,
+    /// When it joined the queue, by the server's clock, in µs since 1970.
+    pub(crate) joined_us: u64,
+    pub(crate) units: u32,
 }
 
 /// One holder of a lock in Redis.

@@ -7,7 +7,7 @@ use redis::Value;
 use super::command::Command;
 use super::script_settings::ScriptSettings;
 use super::text::{FORCE_RELEASE, INSPECT};
-use crate::message::{Cursor, Reply, Seen, SeenHolder};
+use crate::message::{Cursor, Reply, Seen, SeenHolder, SeenWaiter};
 use crate::name::{BROKEN, LockKey};
 
 /// How many keys a page of a scan should have. It is a hint to the server, which pauses for about a millisecond to
@@ -46,6 +46,7 @@ fn one(value: Value) -> Option<Seen> {
         fence,
         Value::Int(waiters),
         Value::Array(holders),
+        Value::Array(waiting),
     ] = parts.as_slice()
     else {
         return None;
@@ -69,11 +70,24 @@ fn one(value: Value) -> Option<Seen> {
         }),
         _ => None,
     };
+    let waiter = |parts: &[Value]| match parts {
+        [
+            Value::BulkString(owner),
+            Value::Int(joined_us),
+            Value::Int(units),
+        ] => Some(SeenWaiter {
+            owner: String::from_utf8_lossy(owner).into_owned(),
+            joined_us: u64::try_from(*joined_us).ok()?,
+            units: u32::try_from(*units).ok()?,
+        }),
+        _ => None,
+    };
     Some(Seen {
         total_units: Some(u32::try_from(*total_units).ok()?).filter(|units| *units > 0),
         fence,
         waiters: u64::try_from(*waiters).ok()?,
         holders: holders.chunks(3).map(holder).collect::<Option<_>>()?,
+        waiting: waiting.chunks(3).map(waiter).collect::<Option<_>>()?,
     })
 }
 
@@ -140,10 +154,25 @@ mod tests {
 
     #[test]
     fn hostile_replies_are_refused_not_believed() {
-        let seen = |holders| Value::Array(vec![Value::Int(0), Value::Nil, Value::Int(1), holders]);
+        let parts = |holders, waiting| {
+            Value::Array(vec![
+                Value::Int(0),
+                Value::Nil,
+                Value::Int(1),
+                holders,
+                waiting,
+            ])
+        };
+        let none = Value::Array(Vec::new());
+        let seen = |holders| parts(holders, none.clone());
         let whole = [text("o"), Value::Int(-1), Value::Int(1)];
         assert!(one(seen(Value::Array(whole.to_vec()))).is_some());
+        let waiter = |joined| Value::Array(vec![text("w"), Value::Int(joined), Value::Int(1)]);
+        assert!(one(parts(none.clone(), waiter(7))).is_some());
         for bad in [
+            parts(none.clone(), waiter(-1)),
+            parts(none.clone(), Value::Nil),
+            parts(none.clone(), Value::Array(whole[..2].to_vec())),
             seen(Value::Nil),
             seen(Value::Array(whole[..2].to_vec())),
             seen(Value::Array(vec![text("o"), text("1"), Value::Int(1)])),

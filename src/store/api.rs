@@ -45,11 +45,24 @@ pub(crate) struct NodeReport {
     pub(crate) failure: Option<Failure>,
 }
 
+/// The address of a server, and the time of a round trip or its failure.
+pub(crate) type Pinged = (Arc<str>, Result<Duration, Failure>);
+
 /// The way of the layers above to Redis.
 pub(crate) trait Store: Send + Sync {
     /// Sends a request on a pooled connection, and returns the reply. Blocks until there is a reply or a failure. The time
     /// limits of connecting, and of input and output, hold too.
     fn call(&self, request: &Request<'_>, deadline: Deadline<'_>) -> Result<Answer, Failure>;
+
+    /// Asks each server whether it answers, on a new connection. Returns its address, and the time of a round trip or its
+    /// failure.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason why no server is known.
+    fn ping(&self, _deadline: Deadline<'_>) -> Result<Vec<Pinged>, Failure> {
+        Ok(Vec::new())
+    }
 
     /// Returns whether all names of one request must share a slot.
     fn has_slots(&self) -> bool {

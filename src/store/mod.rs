@@ -20,6 +20,6 @@ pub(crate) mod server;
 pub(crate) mod topology;
 pub(crate) mod transport;
 
-pub(crate) use api::{Answer, DedicatedConnection, NodeReport, PubSubEvent, Store};
+pub(crate) use api::{Answer, DedicatedConnection, NodeReport, Pinged, PubSubEvent, Store};
 use deadline::LOOK_EVERY;
 pub(crate) use deadline::{Deadline, LEAST, Phase};

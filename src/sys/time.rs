@@ -7,9 +7,16 @@
 use std::ops::{Add, Sub};
 use std::time::{Duration, Instant};
 
+pub(crate) use std::time::SystemTime;
+
 /// The longest sleep of a thread. While the machine is suspended, this clock goes on, but the time of a sleep does not. So a
 /// thread looks at the clock at least as often, and notices a resume.
 pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+/// Returns a time of day, from µs since 1970.
+pub(crate) fn of_wall_us(us: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_micros(us)
+}
 
 /// An instant, in nanoseconds of the holder's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

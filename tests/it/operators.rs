@@ -76,6 +76,12 @@ fn every_kind_is_shown_as_it_stands() {
             assert_eq!(holder.label.as_deref(), Some("some:label"));
             let fence = (!matches!(mode, Mode::Permits(_))).then(|| lease.fence());
             assert_eq!(holder.fence, fence, "{kind:?}");
+            let is_timed = mode == Mode::Exclusive && fence.is_some();
+            let age = holder
+                .since
+                .map(|since| since.elapsed().expect("it is past"));
+            assert_eq!(age.is_some(), is_timed, "{kind:?}");
+            assert!(age.is_none_or(|age| age < PATIENCE), "{age:?}");
             assert!(holder.ttl.is_some_and(|ttl| ttl <= LONG && ttl > LONG / 2));
         }
         guard.release().expect("it was held until now");
@@ -91,13 +97,27 @@ fn waiters_are_counted_and_the_mark_is_not_shown() {
         let name = name("waited-for");
         let guard = kind.of(&manager(raw.url()), &name).lock();
         let guard = guard.expect("it is free");
-        let waiting = [1, 2].map(|place| {
-            let waiting = kind.rival().of(&manager(raw.url()), &name).locking();
+        let waiting = [("first", 1), ("second", 2)].map(|(label, place)| {
+            let locks = build(patient(raw.url()).label(label));
+            let waiting = kind.rival().of(&locks, &name).locking();
             raw.wait_until_queued(&name, place);
             waiting
         });
         let info = seen(&onlooker, &name);
         assert_eq!(info.waiters, 2, "{kind:?}");
+        let [first, second] = &info.waiting[..] else {
+            panic!("not two: {info:?}");
+        };
+        assert!(first.since < second.since, "{info:?}");
+        assert_eq!(first.label.as_deref(), Some("first"));
+        assert_eq!(second.label.as_deref(), Some("second"));
+        let units = match kind.rival() {
+            Kind::Writer => u32::MAX,
+            Kind::Permits => 2,
+            Kind::AllPermits => 3,
+            _ => 1,
+        };
+        assert_eq!((first.units, second.units), (units, units), "{kind:?}");
         assert_eq!(info.holders[0].owner, guard.lease().owner());
         guard.release().expect("it was held until now");
         for waiting in waiting {
@@ -105,6 +125,39 @@ fn waiters_are_counted_and_the_mark_is_not_shown() {
             waiting.release();
         }
     }
+}
+
+#[test]
+fn a_ping_tells_of_each_server() {
+    let servers = [Server::start(), Server::start()];
+    let dead = unused_url();
+    let urls = [servers[0].url(), servers[1].url(), dead.clone()];
+    let quorum = LockManager::quorum(urls).restart_delay(secs(0));
+    let locks = build(quorum.io_timeout(secs(5)).connect_timeout(secs(5)));
+    let pings = locks.ping().expect("it asks");
+    let address = |url: &str| {
+        url.trim_start_matches("redis://")
+            .trim_end_matches('/')
+            .to_owned()
+    };
+    for (ping, server) in pings.iter().zip(&servers) {
+        assert_eq!(*ping.server, address(&server.url()));
+        let took = ping.result.as_ref().expect("it answers");
+        assert!(*took < secs(5) && !took.is_zero(), "{took:?}");
+    }
+    assert_eq!((pings.len(), &*pings[2].server), (3, &*address(&dead)));
+    let failed = pings[2].result.as_ref().expect_err("it is not there");
+    assert!(matches!(failed, Error::Unavailable { .. }), "{failed:?}");
+
+    let locks = manager(&servers[0].url());
+    // Connections that are in use change nothing.
+    let guard = locks.lock("n").expect("it is free");
+    assert!(locks.ping().expect("it asks")[0].result.is_ok());
+    servers[0].kill();
+    assert!(locks.ping().expect("it asks")[0].result.is_err());
+    drop(guard);
+    assert!(!locks.close(secs(0)));
+    assert!(matches!(locks.ping(), Err(Error::Closed)));
 }
 
 #[test]

@@ -90,6 +90,13 @@ fn a_list_begins_again_at_the_new_master() {
         locked_at_last(&locks, "moved");
         set.master().raw().exists(&fence_of("moved"))
     });
+    let pings = locks.ping().expect("the master is known");
+    assert!(pings.len() == 1 && pings[0].result.is_ok(), "{pings:?}");
+    assert!(
+        pings[0]
+            .server
+            .ends_with(&format!(":{}", set.master().port()))
+    );
     names.extend(listing.map(|info| info.expect("the master answers").name));
     names.sort_unstable();
     let expected: Vec<_> = guards.iter().map(|guard| guard.name().to_owned()).collect();

@@ -591,7 +591,7 @@ fn missing_methods(tree: &Tree, page: &str) -> Vec<String> {
 /// user wants it.
 const MOST_LINES: [(&str, usize); 4] = [
     ("", 34_760),
-    ("store", 12_500),
+    ("store", 12_600),
     ("engine", 6_900),
     ("lock", 1_650),
 ];
@@ -603,7 +603,7 @@ const TEST_CODE: [&str; 5] = [
     "test_machine",
     "testing",
 ];
-const MOST_LINES_OF_LUA: usize = 2_240;
+const MOST_LINES_OF_LUA: usize = 2_280;
 
 #[test]
 fn lines_of_code_stay_within_their_limits() {

@@ -3,14 +3,15 @@
 -- KEYS  for each lock: lock, fence, queue, waiters
 -- ARGV  1 'named' if the caller named the locks, 'found' if a scan found the keys, which may be no locks
 -- Reply for each lock {units of the lock (0 for a mutex), last fence, number of waiters, {for each holder: owner, ttl
---       ms, units}}. Or nil if the lock has neither holder nor waiter, or if a key that a scan found is no lock. The
+--       ms, units}, {for each of the first waiters: owner, µs since 1970 when it joined, units}}. Or nil if the lock has neither holder nor waiter, or if a key that a scan found is no lock. The
 --       reply to 'found' may end early, after a lock with very many holders.
 -- Idempotent because it only reads.
 local OURS = '^lh1:%x[%x-]+:[!-~]*$'
 -- The longest value with an owner of ours, bytes; and the longest value of another client that a scan may show.
 local LONGEST, LONGEST_OF_OTHERS = 172, 1024
--- How many bytes of a named mutex's value are shown; and the number of holders after which the reply ends early.
-local SHOWN, ENOUGH = 65536, 10000
+-- How many bytes of a named mutex's value are shown; the number of holders after which the reply ends early; and how many
+-- waiters are shown.
+local SHOWN, ENOUGH, MOST_WAITERS = 65536, 10000, 100
 local found = ARGV[1] == 'found'
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -29,6 +30,19 @@ end
 
 local function no_lock(what)
   return not found and redis.error_reply('WRONGTYPE ' .. what .. ' has this name')
+end
+
+-- Returns the first waiters. The score of one at the front of the queue is below zero: it counts from its last request.
+local function line(queue, waiters)
+  local all = redis.call('ZRANGE', queue, 0, MOST_WAITERS - 1, 'WITHSCORES')
+  local shown = {}
+  for i = 1, #all, 2 do
+    local joined = tonumber(all[i + 1])
+    local seen, units = string.match(redis.call('HGET', waiters, all[i]) or '', '^(%d+) %d+ (%d+)/')
+    if joined < 0 then joined = (tonumber(seen) or 0) * 1000 end
+    for _, part in ipairs({all[i], joined, tonumber(units) or 1}) do table.insert(shown, part) end
+  end
+  return shown
 end
 
 local function look(lock, fence, queue, waiters)
@@ -61,7 +75,7 @@ local function look(lock, fence, queue, waiters)
     total = waiter_total and waiter_total ~= '1' and tonumber(waiter_total) or 0
   end
   local last = redis.pcall('GET', fence)
-  return {total, type(last) == 'string' and last, waiting, holders}
+  return {total, type(last) == 'string' and last, waiting, holders, line(queue, waiters)}
 end
 
 local reply, holders = {}, 0

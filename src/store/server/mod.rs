@@ -6,6 +6,7 @@
 //! | `pool` | the connections to the nodes of a quorum, which a thread has for itself |
 //! | `places` | the r2d2 pool of places for connections, for both |
 //! | `tasks` | the tasks of the thread of a pool, each at its time |
+//! | `ping` | whether servers answer |
 //! | `pubsub` | one connection that listens |
 //! | `login` | connecting and logging in, for all of these |
 //! | `server_info` | the first question to a server: is it one master, and may it evict locks? |
@@ -17,6 +18,7 @@
 pub(crate) mod data_loss_signs;
 pub(crate) mod errors;
 pub(crate) mod login;
+pub(crate) mod ping;
 pub(crate) mod places;
 pub(crate) mod pool;
 pub(crate) mod pubsub;

@@ -3,12 +3,13 @@
 use crate::config::{SentinelSet, Server, Settings};
 use crate::error::Failure;
 use crate::message::Request;
+use crate::store::server::ping::ping_all;
 use crate::store::server::pubsub;
 use crate::store::server::route::{Route, route};
 use crate::store::server::shared::Connections;
 use crate::store::topology::link::Link;
 use crate::store::topology::sentinel::Discovery;
-use crate::store::{Answer, Deadline, DedicatedConnection, Phase, PubSubEvent, Store};
+use crate::store::{Answer, Deadline, DedicatedConnection, Phase, Pinged, PubSubEvent, Store};
 use crate::sys::{Arc, Time};
 
 /// A node, and the store of one.
@@ -63,6 +64,17 @@ impl Store for Node {
             discovery.wait(deadline.phase(Phase::Master, self.route.connect_timeout))?;
         }
         Link::pooled(&self.pool, discovery, request, &mut deadline)?.call(request, &mut deadline)
+    }
+
+    fn ping(&self, mut deadline: Deadline<'_>) -> Result<Vec<Pinged>, Failure> {
+        let route = match &self.discovery {
+            None => self.route.clone(),
+            Some(discovery) => {
+                let time = deadline.phase(Phase::Master, self.route.connect_timeout);
+                discovery.master(time)?.1
+            }
+        };
+        Ok(ping_all(vec![route]))
     }
 
     fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {

@@ -8,6 +8,9 @@ use crate::support::{Cluster, PATIENCE, locked_at_last, lost, names_of_masters, 
 fn a_lock_of_any_slot_is_inspected_and_released_by_force() {
     let cluster = Cluster::start();
     let (holder, operator) = (cluster.manager(), cluster.manager());
+    let pings = operator.ping().expect("the masters are known");
+    assert_eq!(pings.len(), names_of_masters().len());
+    assert!(pings.iter().all(|ping| ping.result.is_ok()), "{pings:?}");
     for name in names_of_masters() {
         assert_eq!(operator.inspect(&name).expect("asked"), None);
         let guard = holder.lock(&name).expect("it is free");

@@ -460,13 +460,14 @@ fn granted(model: &mut Shares, who: usize, reply: &Value) -> Check {
     Ok(())
 }
 
-/// Returns the holders with their units, and the number of waiters, as `inspect` shows them.
-fn inspect(redis: &mut Redis) -> Result<(BTreeSet<(String, u64)>, usize), TestCaseError> {
-    type Shown = (u64, Option<String>, usize, Vec<(String, u64, u64)>);
+/// Returns the holders with their units, and the waiters in their order, as `inspect` shows them.
+fn inspect(redis: &mut Redis) -> Result<(BTreeSet<(String, u64)>, Vec<String>), TestCaseError> {
+    type Parts = Vec<(String, u64, u64)>;
+    type Shown = (u64, Option<String>, usize, Parts, Parts);
     let reply = redis.eval(INSPECT, &[NAME], &["named"]);
     let [shown]: [Option<Shown>; 1] =
         redis::from_redis_value(reply).expect("the reply has this form");
-    let Some((_, _, waiting, holders)) = shown else {
+    let Some((_, _, count, holders, waiting)) = shown else {
         return Ok(Default::default());
     };
     let all = holders.len();
@@ -475,19 +476,26 @@ fn inspect(redis: &mut Redis) -> Result<(BTreeSet<(String, u64)>, usize), TestCa
         .map(|(owner, _, units)| (owner, units))
         .collect();
     prop_assert_eq!(holders.len(), all, "somebody is shown twice");
-    Ok((holders, waiting))
+    prop_assert_eq!(waiting.len(), count, "there are few waiters");
+    let waiting = waiting.into_iter().map(|(owner, ..)| owner);
+    Ok((holders, waiting.collect()))
 }
 
 fn agrees(redis: &mut Redis, model: &Shares, step: usize) -> Check {
     prop_assert!(model.used() <= model.of, "step {}: too many", step);
     let waiting: Vec<_> = model.waiting.iter().map(|(who, _)| owner(*who)).collect();
-    prop_assert_eq!(redis.queue(NAME), waiting, "step {}: who waits", step);
+    prop_assert_eq!(
+        redis.queue(NAME),
+        waiting.clone(),
+        "step {}: who waits",
+        step
+    );
     let seen = inspect(redis)?;
     let holding = model.held.difference(&model.run_out);
     let holding: BTreeSet<_> = holding
         .map(|who| (owner(*who), model.units[*who]))
         .collect();
-    prop_assert_eq!(seen, (holding, model.waiting.len()), "step {}", step);
+    prop_assert_eq!(seen, (holding, waiting), "step {}", step);
     let mut all: BTreeMap<String, i64> = redis.ask(&["ZRANGE", NAME, "0", "-1", "WITHSCORES"]);
     if model.held.is_empty() {
         prop_assert!(all.is_empty(), "step {}: {:?}", step, all);

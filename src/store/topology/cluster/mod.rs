@@ -65,8 +65,9 @@ mod state;
 use crate::config::{ClusterNodes, Settings};
 use crate::error::Failure;
 use crate::message::Request;
+use crate::store::server::ping::ping_all;
 use crate::store::topology::finder::Finder;
-use crate::store::{Answer, Deadline, DedicatedConnection, PubSubEvent, Store};
+use crate::store::{Answer, Deadline, DedicatedConnection, Pinged, PubSubEvent, Store};
 use crate::sys::{Arc, AtomicU32, Time};
 
 use batch::ClusterConnection;
@@ -103,6 +104,12 @@ impl Drop for Cluster {
 impl Store for Cluster {
     fn call(&self, request: &Request<'_>, deadline: Deadline<'_>) -> Result<Answer, Failure> {
         self.shared.call(request, deadline)
+    }
+
+    fn ping(&self, mut deadline: Deadline<'_>) -> Result<Vec<Pinged>, Failure> {
+        let masters = self.shared.map(&mut deadline)?.masters();
+        let routes = masters.iter().map(|master| master.route.clone());
+        Ok(ping_all(routes.collect()))
     }
 
     fn has_slots(&self) -> bool {

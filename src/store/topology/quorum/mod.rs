@@ -49,10 +49,11 @@ use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{LockKind, Reply, Request, Verb};
 use crate::script::quorum::LockId;
 use crate::store::server::data_loss_signs::DataLossSigns;
+use crate::store::server::ping::ping_all;
 use crate::store::server::places::Pooled;
 use crate::store::server::pool::Pool;
 use crate::store::server::tasks::TaskThread;
-use crate::store::{Answer, Deadline, DedicatedConnection, NodeReport, PubSubEvent, Store};
+use crate::store::{Answer, Deadline, DedicatedConnection, NodeReport, Pinged, PubSubEvent, Store};
 use crate::sys::{Arc, Time};
 
 use connection::NodeConnection;
@@ -133,6 +134,11 @@ impl Store for Quorum {
         deadline.has_priority |= request.is_of_a_holder();
         let mut connections = self.pool.take(&mut deadline)?;
         connections.call(&self.state, request, deadline)
+    }
+
+    fn ping(&self, _: Deadline<'_>) -> Result<Vec<Pinged>, Failure> {
+        let routes = self.state.nodes.iter().map(|node| node.route.clone());
+        Ok(ping_all(routes.collect()))
     }
 
     fn is_quorum(&self) -> bool {

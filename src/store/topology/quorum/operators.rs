@@ -199,7 +199,9 @@ fn merge((one, other): (Option<Seen>, Option<Seen>)) -> Option<Seen> {
     };
     one.total_units = one.total_units.or(other.total_units);
     one.fence = one.fence.max(other.fence);
-    one.waiters = one.waiters.max(other.waiters);
+    if other.waiters > one.waiters {
+        (one.waiters, one.waiting) = (other.waiters, other.waiting);
+    }
     for holder in other.holders {
         let mut known = one.holders.iter_mut();
         match known.find(|known| known.owner == holder.owner && known.units == holder.units) {
