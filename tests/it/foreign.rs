@@ -7,6 +7,7 @@
 mod bare;
 mod node_redlock;
 mod program;
+mod python_redis_lock;
 mod quorum;
 mod redis_py;
 mod rslock;
@@ -19,12 +20,20 @@ use std::time::Duration;
 use leasehold::{Error, LeaseState, LockManager, LostCause};
 
 use crate::support::{
-    Child, Holder, Kind, PATIENCE, Raw, Server, Task, locking, locking_asleep, lost, manager, ms,
-    name, patient, secs, shared, task, wait_in_vain, wait_until,
+    self, Child, Holder, Kind, PATIENCE, Raw, Server, Task, locking, locking_asleep, lost, manager,
+    ms, patient, secs, shared, task, wait_in_vain, wait_until,
 };
 
 /// Longer than any test runs.
 const LONG: Duration = Duration::from_mins(10);
+
+/// The prefix of each name. python-redis-lock puts it in front of its keys, and the other clients leave their names alone.
+const PREFIX: &str = "lock:";
+
+/// Returns a name that no other test, process or run uses.
+fn name(what: &str) -> String {
+    PREFIX.to_owned() + &support::name(what)
+}
 
 /// Another client of one lock.
 trait Foreign: Send + 'static {

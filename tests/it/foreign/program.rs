@@ -1,5 +1,6 @@
 //! Another client, in a separate program. It reads one command a line, and replies to each with a line, `yes` or `no`.
 
+use std::env;
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, Write};
 use std::marker::PhantomData;
@@ -16,6 +17,20 @@ pub(super) trait Client: Send + 'static {
 
     /// Returns the command that starts it for a lock with this name.
     fn command(redis: &Raw, name: &str) -> Command;
+}
+
+/// Names a Python that has redis-py and python-redis-lock. `.ci/run` makes such a Python.
+const PYTHON: &str = "LEASEHOLD_PYTHON";
+
+/// Returns the command that runs `tests/CLIENT/client.py`.
+pub(super) fn in_python(client: &str) -> Command {
+    let Some(python) = env::var_os(PYTHON).filter(|python| !python.is_empty()) else {
+        panic!("{PYTHON} does not say which Python has the packages of {client}; see .ci/run");
+    };
+    let mut command = Command::new(python);
+    let program = format!("{}/tests/{client}/client.py", env!("CARGO_MANIFEST_DIR"));
+    command.args(["-u", &program]);
+    command
 }
 
 /// Returns the URLs of the servers for the command line of a client, separated by commas.
@@ -52,7 +67,7 @@ impl<C> Program<C> {
     }
 
     /// Sends a command and returns the answer.
-    fn ask(&mut self, command: impl Display) -> bool {
+    pub(super) fn ask(&mut self, command: impl Display) -> bool {
         let commands = self.commands.as_mut().expect("it is open until the drop");
         writeln!(commands, "{command}").expect("the client listens");
         let mut answer = String::new();
@@ -65,7 +80,7 @@ impl<C> Program<C> {
     }
 
     /// Sends a command with a time to live, or without one, and returns the answer.
-    fn ask_with(&mut self, command: &str, ttl: Option<Duration>) -> bool {
+    pub(super) fn ask_with(&mut self, command: &str, ttl: Option<Duration>) -> bool {
         match ttl {
             Some(ttl) => self.ask(format!("{command} {}", ttl.as_millis())),
             None => self.ask(command),

@@ -1,16 +1,10 @@
-//! redis-py's `Lock`, run by `tests/redis_py/client.py`. `LEASEHOLD_REDIS_PY` names a Python that has redis-py.
-//! `.ci/run` makes such a Python and runs these tests with it.
+//! redis-py's `Lock`, run by `tests/redis_py/client.py`.
 
-use std::env;
 use std::process::Command;
 
-use super::program::{Client, Program};
+use super::program::{Client, Program, in_python};
 use super::{each, each_without_expiry};
 use crate::support::Raw;
-
-/// Names a Python that has redis-py.
-const PYTHON: &str = "LEASEHOLD_REDIS_PY";
-const CLIENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/redis_py/client.py");
 
 struct RedisPy;
 
@@ -18,11 +12,8 @@ impl Client for RedisPy {
     const BLOCKS: bool = true;
 
     fn command(redis: &Raw, name: &str) -> Command {
-        let Some(python) = env::var_os(PYTHON).filter(|python| !python.is_empty()) else {
-            panic!("{PYTHON} does not say which Python has redis-py; see .ci/run");
-        };
-        let mut client = Command::new(python);
-        client.args(["-u", CLIENT, redis.url(), name]);
+        let mut client = in_python("redis_py");
+        client.args([redis.url(), name]);
         client
     }
 }
