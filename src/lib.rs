@@ -271,10 +271,13 @@ mod sys;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-// The documentation tests run the Rust of this page.
+// The documentation tests run the Rust of these pages.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/fencing.md")]
 mod fencing_page {}
+#[cfg(doctest)]
+#[doc = include_str!("../docs/moving.md")]
+mod moving_page {}
 
 pub use admin::{Holder, Kind, LockInfo, Mode, Ping, Waiting};
 pub use builder::{Builder, Endpoint};

@@ -7,6 +7,7 @@
 mod bare;
 mod node_redlock;
 mod program;
+mod published;
 mod python_redis_lock;
 mod quorum;
 mod redis_py;

@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::{Foreign, each, each_without_expiry};
 use crate::support::{Raw, name};
 
-const RELEASE: &str =
+pub(super) const RELEASE: &str =
     "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0";
-const EXTEND: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], ARGV[2]) end return 0";
+pub(super) const EXTEND: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], ARGV[2]) end return 0";
 
 struct Bare {
     redis: Raw,
