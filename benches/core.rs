@@ -28,6 +28,7 @@ floors! {
     "../src/name.rs" name
     "../src/owner.rs" owner
     "../src/sys/mod.rs" sys
+    "../src/stats.rs" stats
     "../src/config/mod.rs" config
     "../src/event.rs" event
     "../src/message/mod.rs" message

@@ -99,6 +99,9 @@ pub struct Holder {
     /// The time until Redis drops the lock, if the holder does not renew it. `None` if it never expires, as some locks
     /// of other libraries.
     pub ttl: Option<Duration>,
+    /// Whether the holder has released the lock, and its [`min_hold`](crate::Builder::min_hold) still keeps the lock from
+    /// others.
+    pub kept: bool,
     /// When Redis gave the lock to the holder's process, by the server's clock. It is the time of the largest fence in
     /// [`fence`](Self::fence). So it may be late by one [`quantum`](crate::Builder::quantum), while the process hands the
     /// lock from thread to thread. `None` for a reader, and without a fence.
@@ -117,6 +120,7 @@ impl fmt::Debug for Holder {
             .field("label", &self.label)
             .field("fence", &self.fence)
             .field("ttl", &self.ttl)
+            .field("kept", &self.kept)
             .field("since", &self.since)
             .field("mode", &self.mode)
             .field("nodes", &self.nodes)
@@ -146,6 +150,7 @@ impl LockInfo {
                 label,
                 fence,
                 ttl: holder.ttl,
+                kept: holder.is_kept,
                 since: since.map(of_wall_us),
                 mode,
                 nodes: holder.nodes,
@@ -156,13 +161,13 @@ impl LockInfo {
             kind,
             holders: holders.collect(),
             waiters: seen.waiters,
-            waiting: seen.waiting.into_iter().map(Waiting::new).collect(),
+            waiting: seen.waiting.iter().map(Waiting::new).collect(),
         }
     }
 }
 
 impl Waiting {
-    fn new(seen: SeenWaiter) -> Self {
+    fn new(seen: &SeenWaiter) -> Self {
         Self {
             label: owner::label(&seen.owner).map(str::to_owned),
             since: of_wall_us(seen.joined_us),

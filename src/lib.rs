@@ -224,7 +224,7 @@
 //!
 //! * `testing`: a Redis in memory, so that the tests of a program need no server. See the module `testing`.
 //! * `tls`: `rediss://` URLs by rustls, with TLS 1.2 and 1.3. The trusted certificates are those that the system has at the
-//!   first connection. If the program has not installed a provider of cryptography, building a manager installs ring's.
+//!   first connection, or those of [`Builder::tls`], which also has the certificate of this process. If the program has not installed a provider of cryptography, building a manager installs ring's.
 //!   If one side refuses the certificate of the other, the call returns [`Config`](Error::Config).
 //!
 //! # Sources

@@ -75,10 +75,9 @@ impl SentinelSet {
 
     /// Returns the server of the master while its address is not known. It is only for messages.
     pub(crate) fn unknown_master(&self) -> Server {
-        Server {
-            address: format!("the master {:?}", self.master).into(),
-            ..self.sentinels[0].clone()
-        }
+        let mut server = self.sentinels[0].clone();
+        server.address = format!("the master {:?}", self.master).into();
+        server
     }
 
     /// Returns the server at an address that the sentinels have named.

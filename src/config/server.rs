@@ -69,11 +69,10 @@ impl Server {
 
     /// Returns the server at another address, with this login and these certificates.
     pub(super) fn at(&self, address: ConnectionAddr) -> Self {
-        Self {
-            address: address.to_string().into(),
-            info: self.info.clone().set_addr(address),
-            ..self.clone()
-        }
+        let mut server = self.clone();
+        server.address = address.to_string().into();
+        server.info = server.info.set_addr(address);
+        server
     }
 
     /// Returns the configuration of rustls for a new connection.

@@ -336,9 +336,10 @@ mod tests {
         let is_same = |other: &Arc<ClientConfig>| Arc::ptr_eq(&clients.config(), other);
 
         copy("other.pem");
-        clock.advance(READ_AGAIN_AFTER - Duration::from_nanos(1));
+        let moment = Duration::from_nanos(1);
+        clock.advance(READ_AGAIN_AFTER.saturating_sub(moment));
         assert!(is_same(&first), "it was read a moment ago");
-        clock.advance(Duration::from_nanos(1));
+        clock.advance(moment);
         let second = clients.config();
         assert!(!is_same(&first));
 

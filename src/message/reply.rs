@@ -146,6 +146,8 @@ pub(crate) struct SeenHolder {
     /// How long the lease still lasts; `None` if the key has no time to live.
     pub(crate) ttl: Option<Duration>,
     pub(crate) units: u32,
+    /// Whether it has given the lock up, and keeps it from others for a while (`min_hold`).
+    pub(crate) is_kept: bool,
     /// The addresses of the nodes of a quorum that name this holder.
     pub(crate) nodes: Vec<Arc<str>>,
 }

@@ -62,10 +62,12 @@ fn one(value: Value) -> Option<Seen> {
             Value::BulkString(owner),
             Value::Int(ttl_ms),
             Value::Int(units),
+            Value::Int(kept),
         ] => Some(SeenHolder {
             owner: String::from_utf8_lossy(owner).into_owned(),
             ttl: u64::try_from(*ttl_ms).ok().map(Duration::from_millis),
             units: u32::try_from(*units).ok()?,
+            is_kept: *kept == 1,
             nodes: Vec::new(),
         }),
         _ => None,
@@ -86,7 +88,7 @@ fn one(value: Value) -> Option<Seen> {
         total_units: Some(u32::try_from(*total_units).ok()?).filter(|units| *units > 0),
         fence,
         waiters: u64::try_from(*waiters).ok()?,
-        holders: holders.chunks(3).map(holder).collect::<Option<_>>()?,
+        holders: holders.chunks(4).map(holder).collect::<Option<_>>()?,
         waiting: waiting.chunks(3).map(waiter).collect::<Option<_>>()?,
     })
 }
@@ -165,17 +167,22 @@ mod tests {
         };
         let none = Value::Array(Vec::new());
         let seen = |holders| parts(holders, none.clone());
-        let whole = [text("o"), Value::Int(-1), Value::Int(1)];
+        let whole = [text("o"), Value::Int(-1), Value::Int(1), Value::Int(0)];
         assert!(one(seen(Value::Array(whole.to_vec()))).is_some());
         let waiter = |joined| Value::Array(vec![text("w"), Value::Int(joined), Value::Int(1)]);
         assert!(one(parts(none.clone(), waiter(7))).is_some());
         for bad in [
             parts(none.clone(), waiter(-1)),
             parts(none.clone(), Value::Nil),
-            parts(none.clone(), Value::Array(whole[..2].to_vec())),
+            parts(none.clone(), Value::Array(whole.to_vec())),
             seen(Value::Nil),
-            seen(Value::Array(whole[..2].to_vec())),
-            seen(Value::Array(vec![text("o"), text("1"), Value::Int(1)])),
+            seen(Value::Array(whole[..3].to_vec())),
+            seen(Value::Array(vec![
+                text("o"),
+                text("1"),
+                Value::Int(1),
+                Value::Int(0),
+            ])),
             Value::Array(vec![Value::Int(-1), Value::Nil, Value::Int(0)]),
             Value::Int(1),
         ] {

@@ -703,8 +703,10 @@ fn a_kept_lock_is_shown_and_broken_by_its_last_owner() {
             // The value then has the mark for waiters before the sign.
             let waiter = kind.rival().of(&others, &name).locking_asleep();
             raw.wait_until_queued(&key, 1);
+            assert!(!only_holder(&locks, &key).kept, "{kind:?}");
             guard.release().expect("it is held");
             let holder = only_holder(&locks, &key);
+            assert!(holder.kept, "{kind:?}");
             assert_eq!(
                 (holder.owner, holder.label.as_deref()),
                 (owner.clone(), Some(label))

@@ -83,7 +83,9 @@ fn a_url_names_the_files_for_each_topology() {
     ));
 
     let nodes = cluster();
-    nodes.iter().for_each(|(node, _)| demand(node));
+    for (node, _) in &nodes {
+        demand(node);
+    }
     by_url(format!("rediss+cluster://localhost:{}?{given}", nodes[0].1));
 }
 

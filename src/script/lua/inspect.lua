@@ -3,7 +3,7 @@
 -- KEYS  for each lock: lock, fence, queue, waiters
 -- ARGV  1 'named' if the caller named the locks, 'found' if a scan found the keys, which may be no locks
 -- Reply for each lock {units of the lock (0 for a mutex), last fence, number of waiters, {for each holder: owner, ttl
---       ms, units}, {for each of the first waiters: owner, µs since 1970 when it joined, units}}. Or nil if the lock has neither holder nor waiter, or if a key that a scan found is no lock. The
+--       ms, units, 1 if it has given the lock up and keeps it for a min_hold, else 0}, {for each of the first waiters: owner, µs since 1970 when it joined, units}}. Or nil if the lock has neither holder nor waiter, or if a key that a scan found is no lock. The
 --       reply to 'found' may end early, after a lock with very many holders.
 -- Idempotent because it only reads.
 local OURS = '^lh1:%x[%x-]+:[!-~]*$'
@@ -28,6 +28,13 @@ local function is_owner(lock, fence, queue)
   return length <= LONGEST_OF_OTHERS and redis.call('EXISTS', fence, queue) > 0
 end
 
+-- Returns the owner in a value, and whether it keeps a lock that it has given up.
+local function holder_in(value)
+  local marked = is_marked(value) and string.sub(value, 1, -2) or value
+  local owner = owner_in(value)
+  return owner, owner ~= marked and 1 or 0
+end
+
 local function no_lock(what)
   return not found and redis.error_reply('WRONGTYPE ' .. what .. ' has this name')
 end
@@ -49,8 +56,8 @@ local function look(lock, fence, queue, waiters)
   local kind, total, holders = redis.call('TYPE', lock).ok, 0, {}
   if kind == 'string' then
     if found and not is_owner(lock, fence, queue) then return false end
-    local owner = owner_in(redis.call('GETRANGE', lock, 0, SHOWN - 1))
-    holders = {owner, redis.call('PTTL', lock), 1}
+    local owner, kept = holder_in(redis.call('GETRANGE', lock, 0, SHOWN - 1))
+    holders = {owner, redis.call('PTTL', lock), 1, kept}
   elseif kind == 'zset' then
     total = redis.call('ZSCORE', lock, '=of')
     if not total then return no_lock('a sorted set that is no lock') end
@@ -59,9 +66,9 @@ local function look(lock, fence, queue, waiters)
     local shares = redis.call('ZRANGEBYSCORE', lock, string.format('(%.0f', now), '+inf', 'WITHSCORES')
     for i = 1, #shares, 2 do
       local units, owner = string.match(shares[i], '^(%d+) (.*)$')
-      table.insert(holders, owner_in(owner))
-      table.insert(holders, shares[i + 1] - now)
-      table.insert(holders, tonumber(units))
+      local kept
+      owner, kept = holder_in(owner)
+      for _, part in ipairs({owner, shares[i + 1] - now, tonumber(units), kept}) do table.insert(holders, part) end
     end
   elseif kind ~= 'none' then
     return no_lock('something that is no lock')
@@ -84,7 +91,7 @@ for i = 1, #KEYS, 4 do
     -- By pcall, so that one bad key does not end the page.
     local ok, info = pcall(look, KEYS[i], KEYS[i + 1], KEYS[i + 2], KEYS[i + 3])
     table.insert(reply, ok and info)
-    if ok and info then holders = holders + #info[4] / 3 end
+    if ok and info then holders = holders + #info[4] / 4 end
     if holders > ENOUGH then break end
   else
     local info = look(KEYS[i], KEYS[i + 1], KEYS[i + 2], KEYS[i + 3])

@@ -460,10 +460,14 @@ fn granted(model: &mut Shares, who: usize, reply: &Value) -> Check {
     Ok(())
 }
 
-/// Returns the holders with their units, and the waiters in their order, as `inspect` shows them.
-fn inspect(redis: &mut Redis) -> Result<(BTreeSet<(String, u64)>, Vec<String>), TestCaseError> {
-    type Parts = Vec<(String, u64, u64)>;
-    type Shown = (u64, Option<String>, usize, Parts, Parts);
+/// The holders with their units, and the waiters in their order.
+type Inspected = (BTreeSet<(String, u64)>, Vec<String>);
+
+/// Returns what `inspect` shows.
+fn inspect(redis: &mut Redis) -> Result<Inspected, TestCaseError> {
+    type Holders = Vec<(String, u64, u64, u64)>;
+    type Waiters = Vec<(String, u64, u64)>;
+    type Shown = (u64, Option<String>, usize, Holders, Waiters);
     let reply = redis.eval(INSPECT, &[NAME], &["named"]);
     let [shown]: [Option<Shown>; 1] =
         redis::from_redis_value(reply).expect("the reply has this form");
@@ -473,7 +477,7 @@ fn inspect(redis: &mut Redis) -> Result<(BTreeSet<(String, u64)>, Vec<String>), 
     let all = holders.len();
     let holders: BTreeSet<_> = holders
         .into_iter()
-        .map(|(owner, _, units)| (owner, units))
+        .map(|(owner, _, units, _)| (owner, units))
         .collect();
     prop_assert_eq!(holders.len(), all, "somebody is shown twice");
     prop_assert_eq!(waiting.len(), count, "there are few waiters");
