@@ -271,9 +271,11 @@ impl<T: Clone + Send + 'static> Finder<T> {
     ) -> Result<(), Failure> {
         let mut findings = self.findings.lock();
         let (found, change) = next(findings.found.as_ref())?;
-        if change == Change::Failover
-            && let Some(changed) = self.on_failover.get()
-        {
+        let told = self
+            .on_failover
+            .get()
+            .filter(|_| change == Change::Failover);
+        if let Some(changed) = told {
             changed();
         }
         let is_another = change != Change::Nothing;
