@@ -46,6 +46,8 @@
 //! | subject | place |
 //! | --- | --- |
 //! | errors that a program may retry | [`Error::is_retryable`], and the [table of errors](Error#what-is-retryable) |
+//! | values, alarms and a runbook for the people who run it | [docs/operating.md](https://docs.rs/crate/leasehold/latest/source/docs/operating.md) |
+//! | a move from another library | [docs/moving.md](https://docs.rs/crate/leasehold/latest/source/docs/moving.md) |
 //! | data that rejects an old fence | SQL and other ways in [docs/fencing.md](https://docs.rs/crate/leasehold/latest/source/docs/fencing.md) |
 //! | one server, or a quorum of several | [when a quorum is worth it](LockManager::quorum), and [`Builder::replicas`] |
 //! | user and password | [`Builder::username`] and [`Builder::password`], or the [URL](LockManager::single) |
@@ -278,6 +280,9 @@ mod fencing_page {}
 #[cfg(doctest)]
 #[doc = include_str!("../docs/moving.md")]
 mod moving_page {}
+#[cfg(doctest)]
+#[doc = include_str!("../docs/operating.md")]
+mod operating_page {}
 
 pub use admin::{Holder, Kind, LockInfo, Mode, Ping, Waiting};
 pub use builder::{Builder, Endpoint};
