@@ -81,6 +81,33 @@ pub fn urls(input: &str) {
         // A password ends where the host begins. The text after the last at-sign before a slash is not part of it.
         check(&url);
     }
+    for url in [
+        format!("redis://h/?password={SECRET}&{after}"),
+        format!("redis+quorum://{between}:{SECRET}@{after}"),
+        format!("redis+cluster://:{SECRET}{between}@{after}"),
+        format!("redis+sentinel://:{SECRET}@{after}"),
+        format!("redis+sentinel://{path}/m?sentinel_pass={SECRET}&{after}"),
+    ] {
+        check_settings(&url);
+    }
+}
+
+/// Checks that an error about a URL with settings shows no password, and neither does the builder if no other setting can
+/// have it.
+fn check_settings(url: &str) {
+    match LockManager::from_url(url) {
+        Ok(builder) => {
+            let (front, query) = url.split_once('?').unwrap_or((url, ""));
+            if has_secret(front) || query.starts_with("password=") {
+                assert!(!has_secret(&format!("{builder:?}")), "{url:?}");
+            }
+        }
+        Err(error) => {
+            assert!(matches!(error, Error::Config { .. }), "{error:?}");
+            let shown = format!("{error} {error:?}");
+            assert!(!has_secret(&shown), "{url:?}: {shown}");
+        }
+    }
 }
 
 /// The password. No other part of a URL, a message or a type contains it.

@@ -220,9 +220,9 @@ fn time_moves_while_threads_are_busy() {
                     }
                 });
             }
-            for _ in 0..20 {
+            for _ in 0..3 {
                 redis.advance(secs(40));
-                redis.pass(secs(5));
+                redis.pass(secs(2));
                 redis.lose("n0");
             }
             is_over.store(true, SeqCst);
