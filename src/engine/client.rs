@@ -144,11 +144,12 @@ impl Client {
     pub(super) fn send(
         &self,
         request: &Request<'_>,
-        deadline: Deadline<'_>,
+        mut deadline: Deadline<'_>,
     ) -> Result<Answer, Failure> {
         self.stats.requests.add(1);
         let _called = self.machine().begin_call();
-        let begun = self.now();
+        // The store uses this reading of the clock too.
+        let begun = deadline.now();
         let answer = survived(|| self.store.call(request, deadline));
         self.stats.request_times.record(self.now().since(begun));
         let answer = answer.unwrap_or_else(|| {
