@@ -46,6 +46,7 @@ run! {
     quorum
     rate_limit
     server
+    timeline
 }
 
 #[test]
