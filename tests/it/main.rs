@@ -33,6 +33,7 @@ mod mutex_faults;
 mod mutex_loss;
 mod mutex_processes;
 mod operators;
+mod pages;
 mod poller_gap;
 mod polling;
 mod process_ends;
