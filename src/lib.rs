@@ -56,7 +56,7 @@
 //! | a job that runs on one host only | [`LockManager::try_lock`]; [`Builder::min_hold`] keeps a short job from running twice |
 //! | log records | the log target `leasehold`: see [Logging](crate#logging) |
 //! | the result of a closure that lost its lock | [`Mutex::run`] returns the result and the loss; [`Mutex::with`] returns the loss alone |
-//! | metrics | [`LockManager::stats`], [`Distribution`] for histograms, [`Event::kind`] and [`Error::kind`] as labels |
+//! | metrics | the features [`metrics` and `tracing`](crate#features); [`LockManager::stats`], [`Distribution`] for histograms, [`Event::kind`] and [`Error::kind`] as labels |
 //! | code that is generic over the kind of lock | the trait [`Lock`] |
 //! | panics | [Panics](crate#panics) |
 //!
@@ -224,6 +224,11 @@
 //!
 //! # Features
 //!
+//! * `metrics`: histograms, counters and gauges for the [`metrics`](https://docs.rs/metrics) facade. The table of their names,
+//!   labels and units is in [docs/metrics.md](https://docs.rs/crate/leasehold/latest/source/docs/metrics.md). The program installs
+//!   a recorder before it builds a manager.
+//! * `tracing`: the spans `leasehold.wait` and `leasehold.hold` for the [`tracing`](https://docs.rs/tracing) facade. The same
+//!   page has their fields.
 //! * `testing`: a Redis in memory, so that the tests of a program need no server. See the module `testing`.
 //! * `tls`: `rediss://` URLs by rustls, with TLS 1.2 and 1.3. The trusted certificates are those that the system has at the
 //!   first connection, or those of [`Builder::tls`], which also has the certificate of this process. If the program has not installed a provider of cryptography, building a manager installs ring's.

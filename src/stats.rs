@@ -190,6 +190,8 @@ pub(crate) struct PoolCounters {
     in_use: AtomicU64,
     /// The times for which threads waited for a place.
     pub(crate) waits: Recorder,
+    #[cfg(feature = "metrics")]
+    exported: metrics::Gauge,
 }
 
 impl Default for PoolCounters {
@@ -197,6 +199,8 @@ impl Default for PoolCounters {
         Self {
             in_use: AtomicU64::new(0),
             waits: Recorder::new(),
+            #[cfg(feature = "metrics")]
+            exported: metrics::gauge!("leasehold_connections"),
         }
     }
 }
@@ -204,10 +208,14 @@ impl Default for PoolCounters {
 impl PoolCounters {
     pub(crate) fn taken(&self) {
         self.in_use.fetch_add(1, Ordering::Relaxed);
+        #[cfg(feature = "metrics")]
+        self.exported.increment(1);
     }
 
     pub(crate) fn given_back(&self) {
         self.in_use.fetch_sub(1, Ordering::Relaxed);
+        #[cfg(feature = "metrics")]
+        self.exported.decrement(1);
     }
 }
 

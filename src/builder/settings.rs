@@ -348,6 +348,22 @@ impl Builder {
         self
     }
 
+    /// Adds names of locks, without the prefix, that are labels: the histograms and counters of such a lock have the label
+    /// `name`. Each name adds about 40 series, so list a few names that are known beforehand. Defaults to none.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use leasehold::LockManager;
+    /// let builder = LockManager::single("redis://127.0.0.1/").metric_names(["nightly", "invoices"]);
+    /// ```
+    #[cfg(feature = "metrics")]
+    pub fn metric_names<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        let names = names.into_iter().map(Into::into);
+        self.settings.metric_names.extend(names);
+        self
+    }
+
     /// Checks the settings, connects, and returns the manager. Blocks for at most `connect_timeout` while it connects,
     /// and for at most `io_timeout` at each request: the login, the question below, and a PING. Before that, blocks for
     /// at most 10 s until the thread of the connection pool runs, which takes long only on a busy machine. Behind sentinels

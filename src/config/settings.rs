@@ -146,6 +146,8 @@ pub(crate) struct Settings {
     pub(crate) machine: Machine,
     /// What the pools of the manager count.
     pub(crate) pools: Arc<PoolCounters>,
+    #[cfg(feature = "metrics")]
+    pub(crate) metric_names: std::collections::BTreeSet<String>,
 }
 
 impl Default for Settings {
@@ -184,6 +186,8 @@ impl Default for Settings {
             listener: None,
             machine: Machine::default(),
             pools: Arc::default(),
+            #[cfg(feature = "metrics")]
+            metric_names: std::collections::BTreeSet::new(),
         }
     }
 }

@@ -51,6 +51,8 @@ impl<'a> WayIn<'a> {
             arrived: client.now(),
             waits: false,
             has_warned: false,
+            #[cfg(feature = "tracing")]
+            span: crate::engine::spans::wait(call.target.name()),
         };
         let acquired = way_in.enter();
         if let Err(why) = &acquired {

@@ -9,6 +9,20 @@ use crate::message::LockKind;
 use crate::name::Target;
 use crate::sys::{Arc, Time};
 
+/// The outcomes of calls, as labels.
+#[cfg(feature = "metrics")]
+pub(super) const OUTCOMES: [&str; 6] = [
+    "acquired",
+    "passed_on",
+    "held",
+    "timed_out",
+    "cancelled",
+    "failed",
+];
+/// The causes of losses, as labels, in the order of [`LostCause`](crate::error::LostCause).
+#[cfg(any(feature = "metrics", feature = "tracing"))]
+pub(super) const CAUSES: [&str; 4] = ["expired", "taken", "removed", "max_hold"];
+
 /// The parameters of one call.
 pub(crate) struct AcquireCall<'a> {
     pub(crate) kind: LockKind,

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use crate::config::Settings;
 use crate::engine::events::Events;
+#[cfg(feature = "metrics")]
+use crate::engine::exported::Exported;
 use crate::engine::process_lease::{Entry, ProcessLease};
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
 use crate::logging;
@@ -26,6 +28,8 @@ pub(crate) struct Client {
     pub(super) store: Arc<dyn Store>,
     pub(super) events: Arc<Events>,
     pub(super) stats: Counters,
+    #[cfg(feature = "metrics")]
+    pub(super) exported: Exported,
     closed: AtomicBool,
     /// The number of busy threads: delegates, which ask Redis or sleep before they ask again, and threads that end a
     /// linger. `close` waits for all of them.
@@ -42,6 +46,8 @@ impl Client {
         let listener = settings.listener.take();
         let events = Events::new(listener, settings.machine.clone());
         Self {
+            #[cfg(feature = "metrics")]
+            exported: Exported::new(&settings.metric_names),
             settings,
             store,
             events: Arc::new(events),
@@ -151,7 +157,7 @@ impl Client {
         // The store uses this reading of the clock too.
         let begun = deadline.now();
         let answer = survived(|| self.store.call(request, deadline));
-        self.stats.request_times.record(self.now().since(begun));
+        self.count_request(request, self.now().since(begun));
         let answer = answer.unwrap_or_else(|| {
             let words = "the request panicked";
             Err(Failure::plain(

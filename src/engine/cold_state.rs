@@ -24,6 +24,9 @@ pub(super) struct ColdState {
     pub(super) votes_version: u32,
     /// The channels that receive the loss.
     pub(super) listeners: Vec<LossListener>,
+    /// Whether the metrics count the lease as at risk.
+    #[cfg(feature = "metrics")]
+    pub(super) is_at_risk: bool,
 }
 
 /// A channel for the loss of one guard.

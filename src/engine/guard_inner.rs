@@ -12,6 +12,8 @@ use crate::engine::hold_limit::HoldLimits;
 use crate::engine::leases::{CountedBusy, Leases};
 use crate::engine::process_lease::{Hold, ProcessLease};
 use crate::engine::release::HoldEnd;
+#[cfg(feature = "tracing")]
+use crate::engine::spans;
 use crate::error::{Error, Failure, FailureKind, Lost, LostCause, Outcome, Result};
 use crate::logging;
 use crate::message::{Renewed, Request};
@@ -34,6 +36,8 @@ pub(crate) struct GuardInner {
     pub(super) is_listened_to: AtomicBool,
     /// Whether the hold has ended, so that dropping this does nothing.
     pub(super) finished: bool,
+    #[cfg(feature = "tracing")]
+    span: tracing::Span,
 }
 
 impl GuardInner {
@@ -45,6 +49,8 @@ impl GuardInner {
         let number = hold.process_lease.guards.fetch_add(1, Ordering::Relaxed);
         let limits = HoldLimits::watch(&leases, &hold, number, since, options.max_hold);
         Self {
+            #[cfg(feature = "tracing")]
+            span: spans::hold(hold.process_lease.entry.target.name(), hold.fence),
             leases,
             process_lease: hold.process_lease,
             number,
@@ -73,6 +79,8 @@ impl GuardInner {
             limits: self.limits.as_ref().and_then(|limits| limits.of_one_name()),
             is_listened_to: AtomicBool::new(false),
             finished: true,
+            #[cfg(feature = "tracing")]
+            span: tracing::Span::none(),
         })
     }
 
@@ -233,6 +241,13 @@ impl GuardInner {
         if std::mem::replace(&mut self.finished, true) {
             return Ok(());
         }
+        let result = self.end_and_release();
+        #[cfg(feature = "tracing")]
+        spans::released(&self.span, &result);
+        result
+    }
+
+    fn end_and_release(&self) -> Result<()> {
         let (status, unreleased) = self.end_hold(HoldEnd::Release)?;
         let (leases, entry) = (&self.leases, &self.process_lease.entry);
         let released = match unreleased {
@@ -291,6 +306,10 @@ impl GuardInner {
             .client
             .count_end(&self.process_lease, self.fence, now, held);
         let (status, unreleased) = self.leases.end_hold(&self.process_lease, now, mode);
+        #[cfg(feature = "tracing")]
+        if mode == HoldEnd::Detach {
+            spans::detached(&self.span, status);
+        }
         if let LeaseStatus::Lost(cause) = status {
             for listener in listeners {
                 listener.notify(cause);
@@ -302,6 +321,11 @@ impl GuardInner {
 
 impl Drop for GuardInner {
     fn drop(&mut self) {
+        // In a forked child, a mutex of the subscriber may stay locked without end.
+        #[cfg(feature = "tracing")]
+        if self.leases.client.is_forked() {
+            std::mem::forget(std::mem::replace(&mut self.span, tracing::Span::none()));
+        }
         match self.end() {
             // The events thread logs each loss.
             Ok(()) | Err(Error::Closed | Error::Lost(_)) => {}

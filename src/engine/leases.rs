@@ -133,6 +133,8 @@ impl Leases {
     pub(super) fn deregister(&self, process_lease: &Arc<ProcessLease>) {
         self.renewal.deregister(process_lease);
         self.watch.deregister_lease(process_lease);
+        #[cfg(feature = "metrics")]
+        process_lease.export_risk(self.client.now(), &self.client.exported.at_risk);
         let linger = process_lease.linger.as_deref();
         if let Some(timer_key) = linger.and_then(|linger| linger.timer.lock().take()) {
             self.watch.deregister_timer(timer_key);

@@ -26,7 +26,7 @@ use crate::engine::call::NotAcquired;
 use crate::engine::client::Client;
 use crate::engine::process_lease::{Hold, ProcessLease};
 use crate::engine::way_in::WayIn;
-use crate::error::{Lost, LostCause};
+use crate::error::{Error, Lost, LostCause};
 use crate::event::Event;
 use crate::message::{Reply, Request, Verb};
 use crate::sys::{Arc, Time};
@@ -39,6 +39,8 @@ impl WayIn<'_> {
             return;
         }
         self.client.stats.contended.add(1);
+        #[cfg(feature = "metrics")]
+        self.client.exported.waiting.increment(1);
         self.client.events.step(|| Event::Contended {
             name: self.call.target.name().to_owned().into(),
             holder: holder().map(|holder| holder.to_string().into()),
@@ -49,19 +51,53 @@ impl WayIn<'_> {
     pub(super) fn count_granted(&self, hold: &Hold, since: Time, from_redis: bool) {
         let waited = since.since(self.arrived);
         self.client.count_guard(hold, waited, from_redis);
+        #[cfg(feature = "tracing")]
+        {
+            let outcome = if from_redis { "acquired" } else { "passed_on" };
+            self.span
+                .record("fence", hold.fence)
+                .record("outcome", outcome);
+        }
     }
 
     /// Notes that the call ends without a guard.
     pub(super) fn count_refused(&self, why: &NotAcquired) {
         let stats = &self.client.stats;
         match (why, self.call.until) {
-            (NotAcquired::Held(_), None) => stats.tries_held.add(1),
+            (NotAcquired::Held(_), None) => {
+                stats.tries_held.add(1);
+                self.tell_of_end("held", Duration::ZERO);
+            }
             (NotAcquired::Held(_), Some(_)) => {
                 let waited = self.client.now().since(self.arrived);
                 stats.waits_timed_out.record(waited);
+                self.tell_of_end("timed_out", waited);
             }
-            (NotAcquired::Failed(_), _) => stats.failed.add(1),
+            (NotAcquired::Failed(error), _) => {
+                stats.failed.add(1);
+                let is_ended = matches!(error, Error::Cancelled | Error::Closed);
+                self.tell_of_end(
+                    if is_ended { "cancelled" } else { "failed" },
+                    Duration::ZERO,
+                );
+            }
         }
+    }
+
+    /// Tells the metrics and the span of a call without a guard.
+    #[allow(
+        unused_variables,
+        clippy::unused_self,
+        reason = "each feature uses some"
+    )]
+    #[inline]
+    fn tell_of_end(&self, outcome: &'static str, waited: Duration) {
+        #[cfg(feature = "metrics")]
+        let series = self.client.exported.of(self.call.target.name());
+        #[cfg(feature = "metrics")]
+        series.call(self.call.kind, outcome, waited);
+        #[cfg(feature = "tracing")]
+        self.span.record("outcome", outcome);
     }
 }
 
@@ -69,6 +105,8 @@ impl Drop for WayIn<'_> {
     fn drop(&mut self) {
         if self.waits {
             self.client.stats.waits_over.add(1);
+            #[cfg(feature = "metrics")]
+            self.client.exported.waiting.decrement(1);
         }
     }
 }
@@ -83,6 +121,14 @@ impl Client {
             &self.stats.waits_passed_on
         };
         waits.record(waited);
+        #[cfg(feature = "metrics")]
+        {
+            let entry = &hold.process_lease.entry;
+            let outcome = if from_redis { "acquired" } else { "passed_on" };
+            let series = self.exported.of(entry.target.name());
+            series.call(entry.kind, outcome, waited);
+            self.exported.held.increment(1);
+        }
         self.events.step(|| {
             let (name, owner) = self.name_and_owner(&hold.process_lease);
             let fence = hold.fence;
@@ -113,6 +159,8 @@ impl Client {
         now: Time,
         held: Duration,
     ) {
+        #[cfg(feature = "metrics")]
+        self.export_end(process_lease, held);
         if let LeaseStatus::Live(_) = process_lease.validity.status(now) {
             self.stats.holds_released.record(held);
             self.events.step(|| {
@@ -136,8 +184,17 @@ impl Client {
         fence: u64,
         held: Duration,
     ) {
+        #[cfg(feature = "metrics")]
+        self.export_end(process_lease, held);
         self.stats.holds_lost.record(held);
         self.count_loss(process_lease, fence, LostCause::MaxHold);
+    }
+
+    #[cfg(feature = "metrics")]
+    fn export_end(&self, process_lease: &ProcessLease, held: Duration) {
+        let series = self.exported.of(process_lease.entry.target.name());
+        series.holds.record(held);
+        self.exported.held.decrement(1);
     }
 
     /// Counts a guard that has been held for longer than `warn_after`.
@@ -154,9 +211,21 @@ impl Client {
         });
     }
 
+    /// Counts a renewal that is sent `lag` too late.
+    #[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
+    pub(super) fn count_lag(&self, process_lease: &ProcessLease, lag: Duration) {
+        self.stats.renewal_lags.record(lag);
+        #[cfg(feature = "metrics")]
+        let series = self.exported.of(process_lease.entry.target.name());
+        #[cfg(feature = "metrics")]
+        series.renewal_lags.record(lag);
+    }
+
     /// Counts a renewal that Redis has confirmed. `left` is the time that is left of the lease.
     pub(super) fn count_renewal(&self, process_lease: &ProcessLease, left: Duration) {
         self.stats.renewed.add(1);
+        #[cfg(feature = "metrics")]
+        process_lease.export_risk(self.now(), &self.exported.at_risk);
         self.events.tell(|| {
             let (name, owner) = self.name_and_owner(process_lease);
             Event::Renewed {
@@ -170,6 +239,10 @@ impl Client {
     /// Counts the loss of a lease, or of one guard at its `max_hold`.
     pub(super) fn count_loss(&self, process_lease: &ProcessLease, fence: u64, cause: LostCause) {
         self.stats.lost(cause).add(1);
+        #[cfg(feature = "metrics")]
+        let series = self.exported.of(process_lease.entry.target.name());
+        #[cfg(feature = "metrics")]
+        series.lost(cause);
         self.events.warn(|| {
             let name = process_lease.entry.target.name().into();
             let owner = self.owner_of(process_lease).to_string().into();
@@ -178,6 +251,21 @@ impl Client {
                 owner,
             }
         });
+    }
+
+    /// Counts a request of a thread of the program.
+    #[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
+    pub(super) fn count_request(&self, request: &Request<'_>, took: Duration) {
+        self.stats.request_times.record(took);
+        #[cfg(feature = "metrics")]
+        {
+            // A request that is not about one lock has no name.
+            let name = match request {
+                Request::Lock { target, .. } => target.name(),
+                _ => "",
+            };
+            self.exported.of(name).requests.record(took);
+        }
     }
 
     /// Counts a hand-over to another process, if the reply to this request reports one.
@@ -191,6 +279,8 @@ impl Client {
             _ => return,
         };
         self.stats.handed_over.add(1);
+        #[cfg(feature = "metrics")]
+        self.exported.of(target.name()).hand_overs.increment(1);
         self.events.step(|| Event::HandedOver {
             name: target.name().to_owned().into(),
             owner: owner.to_string().into(),

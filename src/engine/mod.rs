@@ -78,6 +78,8 @@ mod cold_state;
 mod delegate;
 mod downgrade;
 pub(crate) mod events;
+#[cfg(feature = "metrics")]
+mod exported;
 mod grant;
 pub(crate) mod guard_inner;
 mod hold_limit;
@@ -95,6 +97,8 @@ mod quantum;
 pub(crate) mod rate_limiter;
 mod release;
 pub(crate) mod renewal;
+#[cfg(feature = "tracing")]
+mod spans;
 mod unsent_releases;
 mod wait;
 pub(crate) mod wakeup;

@@ -472,6 +472,20 @@ impl ProcessLease {
         self.validity.renew(now, valid_until(sent, lease))
     }
 
+    /// Counts the lease as at risk if it is at risk at `now`, and as not at risk otherwise.
+    #[cfg(feature = "metrics")]
+    pub(super) fn export_risk(&self, now: Time, gauge: &metrics::Gauge) {
+        // The deadline is read under the mutex, so that the last call has the last word.
+        let mut cold = self.cold.lock();
+        let deadline = self.validity.deadline().filter(|_| self.terms.renew);
+        let is_at_risk = deadline.is_some_and(|deadline| self.at_risk_from(deadline) <= now);
+        let was_at_risk = cold.as_ref().is_some_and(|cold| cold.is_at_risk);
+        if is_at_risk != was_at_risk {
+            cold.get_or_insert_default().is_at_risk = is_at_risk;
+            gauge.increment(if is_at_risk { 1 } else { -1 });
+        }
+    }
+
     /// Sends the loss to all channels. The caller must hold no mutex.
     pub(crate) fn announce(&self, cause: LostCause) {
         for listener in self.take_listeners(|_| true) {

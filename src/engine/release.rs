@@ -350,6 +350,8 @@ impl LossHandler for Leases {
         self.count_loss_once(process_lease, LeaseStatus::Lost(cause), fence);
         self.make_next_the_delegate(&process_lease.entry, next);
         self.renewal.deregister(process_lease);
+        #[cfg(feature = "metrics")]
+        process_lease.export_risk(self.client.now(), &self.client.exported.at_risk);
         self.remember_lost(process_lease, cause);
         process_lease.announce(cause);
         if process_lease.linger.is_some() && self.lingers.note_not_idle(process_lease) {

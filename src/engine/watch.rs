@@ -301,6 +301,8 @@ impl Watch {
                         }
                     } else if self.put_back(process_lease, deadline) {
                         if risk.is_some() {
+                            #[cfg(feature = "metrics")]
+                            process_lease.export_risk(now, &client.exported.at_risk);
                             client.events.tell(|| {
                                 let (name, owner) = client.name_and_owner(process_lease);
                                 Event::AtRisk {
@@ -329,11 +331,11 @@ impl Watch {
     }
 }
 
-/// Returns when a lease with this deadline becomes at risk. Returns `None` without an event listener, or without
-/// renewal.
+/// Returns when a lease with this deadline becomes at risk. Returns `None` without renewal, or if neither an event listener
+/// nor a metric needs it.
 fn risk_of(client: &Client, process_lease: &ProcessLease, deadline: Time) -> Option<Time> {
-    let is_wanted = process_lease.terms.renew && client.events.is_wanted();
-    is_wanted.then(|| process_lease.at_risk_from(deadline))
+    let is_wanted = cfg!(feature = "metrics") || client.events.is_wanted();
+    (is_wanted && process_lease.terms.renew).then(|| process_lease.at_risk_from(deadline))
 }
 
 /// Returns when a lease is due, or `None` if it has ended.

@@ -21,6 +21,8 @@ pub(crate) struct WayIn<'a> {
     pub(super) waits: bool,
     /// Whether the log has the warning that the holder has no expiry.
     pub(super) has_warned: bool,
+    #[cfg(feature = "tracing")]
+    pub(super) span: tracing::Span,
 }
 
 impl<'a> WayIn<'a> {

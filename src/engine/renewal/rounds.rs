@@ -97,8 +97,7 @@ impl RenewalThread {
         dedicated_connection: &mut dyn DedicatedConnection,
     ) -> bool {
         loop {
-            let lags = &client.stats.renewal_lags;
-            let Some(batch) = self.state.lock().take_due(client.now(), lags) else {
+            let Some(batch) = self.state.lock().take_due(client.now(), client) else {
                 return true;
             };
             let renewed = self.renew(client, dedicated_connection, &batch);

@@ -15,7 +15,6 @@ use crate::engine::events::Unreached;
 use crate::engine::process_lease::{Entry, ProcessLease};
 use crate::engine::watch::Watch;
 use crate::name::LockKey;
-use crate::stats::Recorder;
 use crate::sys::hash::HashMap;
 use crate::sys::{Arc, AtomicU64, Condvar, LONGEST_SLEEP, Mutex, Ordering, Rng, Time};
 
@@ -372,7 +371,7 @@ impl RenewalState {
     pub(super) fn take_due(
         &mut self,
         now: Time,
-        lags: &Recorder,
+        client: &Client,
     ) -> Option<Arc<[Arc<ProcessLease>]>> {
         let (mut batch, mut keys) = (Vec::new(), 0);
         while keys < BATCH {
@@ -392,7 +391,7 @@ impl RenewalState {
             };
             // A lease past its deadline is not renewed: other processes would only wait longer for its key.
             if let LeaseStatus::Live(_) = process_lease.validity.status(now) {
-                lags.record(now.since(due));
+                client.count_lag(&process_lease, now.since(due));
                 keys += process_lease.keys().len();
                 process_lease
                     .renewal_due_ns

@@ -1,0 +1,97 @@
+//! The metrics of the feature `metrics`, which docs/metrics.md lists. A manager gets its handles from the program's recorder
+//! when it is built, so recording takes a few atomic operations.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram, Label, counter, gauge, histogram};
+
+use crate::engine::call::{CAUSES, OUTCOMES};
+use crate::error::LostCause;
+use crate::message::LockKind;
+
+const KINDS: [&str; 5] = ["mutex", "read", "write", "semaphore", "multi"];
+
+pub(super) struct Exported {
+    pub(super) held: Gauge,
+    pub(super) waiting: Gauge,
+    pub(super) at_risk: Gauge,
+    /// The series of the names that are labels.
+    named: BTreeMap<String, Series>,
+    /// The series of all other names.
+    others: Series,
+}
+
+/// The series that may have a name as a label.
+pub(super) struct Series {
+    waits: Histogram,
+    pub(super) holds: Histogram,
+    pub(super) requests: Histogram,
+    pub(super) renewal_lags: Histogram,
+    pub(super) hand_overs: Counter,
+    acquires: [[Counter; OUTCOMES.len()]; KINDS.len()],
+    lost: [Counter; CAUSES.len()],
+}
+
+impl Exported {
+    pub(super) fn new(names: &BTreeSet<String>) -> Self {
+        let series_of = |name: &String| (name.clone(), Series::new(Some(name)));
+        Self {
+            held: gauge!("leasehold_held"),
+            waiting: gauge!("leasehold_waiting"),
+            at_risk: gauge!("leasehold_at_risk"),
+            named: names.iter().map(series_of).collect(),
+            others: Series::new(None),
+        }
+    }
+
+    /// Returns the series of a name.
+    pub(super) fn of(&self, name: &str) -> &Series {
+        self.named.get(name).unwrap_or(&self.others)
+    }
+}
+
+impl Series {
+    fn new(name: Option<&String>) -> Self {
+        let with = |labels: &[(&'static str, &'static str)]| -> Vec<Label> {
+            let name = name.map(|name| Label::new("name", name.clone()));
+            name.into_iter()
+                .chain(labels.iter().map(Label::from))
+                .collect()
+        };
+        let acquires = |kind, outcome| {
+            let labels = with(&[("kind", kind), ("outcome", outcome)]);
+            counter!("leasehold_acquires_total", labels)
+        };
+        Self {
+            waits: histogram!("leasehold_wait_seconds", with(&[])),
+            holds: histogram!("leasehold_hold_seconds", with(&[])),
+            requests: histogram!("leasehold_request_seconds", with(&[])),
+            renewal_lags: histogram!("leasehold_renewal_lag_seconds", with(&[])),
+            hand_overs: counter!("leasehold_hand_overs_total", with(&[])),
+            acquires: KINDS.map(|kind| OUTCOMES.map(|outcome| acquires(kind, outcome))),
+            lost: CAUSES.map(|cause| counter!("leasehold_lost_total", with(&[("cause", cause)]))),
+        }
+    }
+
+    /// Records the end of a call. Only the wait for a guard, or until the time was over, is measured.
+    pub(super) fn call(&self, kind: LockKind, outcome: &str, waited: Duration) {
+        let kind = match kind {
+            LockKind::Mutex => 0,
+            LockKind::Read => 1,
+            LockKind::Write => 2,
+            LockKind::Semaphore { .. } => 3,
+            LockKind::Multi => 4,
+        };
+        if let Some(index) = OUTCOMES.iter().position(|it| *it == outcome) {
+            self.acquires[kind][index].increment(1);
+        }
+        if let "acquired" | "passed_on" | "timed_out" = outcome {
+            self.waits.record(waited);
+        }
+    }
+
+    pub(super) fn lost(&self, cause: LostCause) {
+        self.lost[cause as usize].increment(1);
+    }
+}

@@ -1,0 +1,36 @@
+//! The spans of the feature `tracing`, which docs/metrics.md lists. Their parent is the span that the calling thread is in. No
+//! thread enters them, because a guard may go to another thread.
+
+use tracing::field::Empty;
+use tracing::{Span, info_span};
+
+use crate::core::lease::LeaseStatus;
+use crate::engine::call::CAUSES;
+use crate::error::{Error, Result};
+
+pub(super) fn wait(name: &str) -> Span {
+    info_span!(target: "leasehold", "leasehold.wait", name, fence = Empty, outcome = Empty)
+}
+
+pub(super) fn hold(name: &str, fence: u64) -> Span {
+    info_span!(target: "leasehold", "leasehold.hold", name, fence, outcome = Empty)
+}
+
+/// Records the end of a guard by a release.
+pub(super) fn released(hold: &Span, result: &Result<()>) {
+    let outcome = match result {
+        Ok(()) => "released",
+        Err(Error::Lost(lost)) => CAUSES[lost.cause as usize],
+        Err(_) => "release_failed",
+    };
+    hold.record("outcome", outcome);
+}
+
+/// Records the end of a guard whose lock stays in Redis.
+pub(super) fn detached(hold: &Span, status: LeaseStatus) {
+    let outcome = match status {
+        LeaseStatus::Lost(cause) => CAUSES[cause as usize],
+        _ => "detached",
+    };
+    hold.record("outcome", outcome);
+}
