@@ -6,7 +6,7 @@
 //! The exit status is 0 only if each holder read `Held` for the last time before the next process got the lock.
 //!
 //! - `stories`: the order in which things happen
-//! - `part`: what each process does, and the lines that it prints
+//! - `part`: the parts of the processes, and the lines that they print
 //! - `record`, `process`: the lines of all processes
 //! - `link`: the link that is cut
 

@@ -1,4 +1,4 @@
-//! What a process does. It prints its events and their times.
+//! The parts of the processes. Each process prints its events and their times.
 
 use std::time::Duration;
 use std::{io, thread};

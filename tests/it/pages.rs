@@ -1,5 +1,5 @@
-//! Checks the links of the pages and of the documentation in `src/`: what they name exists, and the package has it. Links to
-//! other sites are not followed.
+//! Checks that each link of the pages, and of the documentation in `src/`, has a target in the package. Links to other sites
+//! are not followed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
