@@ -184,7 +184,7 @@ pub(crate) struct Counters {
     pub(crate) request_times: Recorder,
 }
 
-/// What all pools of a manager count.
+/// The counters of all pools of a manager.
 pub(crate) struct PoolCounters {
     /// The number of places that threads have.
     in_use: AtomicU64,

@@ -160,7 +160,7 @@ impl Redis {
     }
 
     /// Ends a [cut](Self::cut). The managers find out by themselves: on a quorum within 10 s, so a call before that may
-    /// fail. [`pass`](Self::pass) lets these seconds go by.
+    /// fail. [`pass`](Self::pass) advances the time by these seconds.
     pub fn restore(&self) {
         self.network.nodes.iter().for_each(|node| node.restore());
     }
@@ -188,7 +188,7 @@ impl Redis {
     /// As [`manager`](Self::manager).
     #[must_use]
     pub fn locks(&self) -> Vec<LockInfo> {
-        // On a quorum, all managers note one restart delay. This manager follows the note, and leaves none of its own.
+        // On a quorum, all managers note one restart delay. This manager uses the value of the note. If there was no note, it deletes its own.
         let noted = self.noted_restart_delay();
         let delay = noted.unwrap_or(Duration::ZERO);
         let builder = self.builder().restart_delay(delay).lease(SHORTEST_LEASE);

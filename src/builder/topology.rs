@@ -30,8 +30,8 @@ impl LockManager {
         Self::from_url(url)?.build()
     }
 
-    /// Reads the URL of any deployment, with the settings in it, and returns the builder. What the program sets on the
-    /// builder comes before the URL. Sends nothing.
+    /// Reads the URL of any deployment, with the settings in it, and returns the builder. A setting that the
+    /// program makes on the builder replaces that of the URL. Sends nothing.
     ///
     /// | URL | servers |
     /// | --- | --- |

@@ -1,8 +1,8 @@
 //! The URL of any deployment, with the settings in it: see [`LockManager::from_url`].
 //!
 //! 1. The scheme names the topology, and says whether there is TLS.
-//! 2. The parameters are taken out, and set on the builder by the table [`PARAMETERS`]. What the URL of a single server
-//!    has of its own stays in it.
+//! 2. The parameters are taken out, and set on the builder by the table [`PARAMETERS`]. The parameters that the redis crate
+//!    reads from the URL of a single server stay in it.
 //! 3. The rest becomes one URL for each host, as [`Server`] reads it.
 //!
 //! An error never repeats a part of the URL, which may hold a password. It names a parameter only if the table has it.

@@ -144,7 +144,7 @@ pub(crate) struct Settings {
     pub(crate) listener: Option<SharedListener>,
     /// The machine that the manager runs on.
     pub(crate) machine: Machine,
-    /// What the pools of the manager count.
+    /// The counters of the manager's pools.
     pub(crate) pools: Arc<PoolCounters>,
     #[cfg(feature = "metrics")]
     pub(crate) metric_names: std::collections::BTreeSet<String>,

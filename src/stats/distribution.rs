@@ -113,7 +113,7 @@ impl Distribution {
         })
     }
 
-    /// Returns how many lengths were at most this, to within 3.2 % of `limit`: what a histogram with fixed buckets needs.
+    /// Returns how many lengths were at most this, to within 3.2 % of `limit`, for a histogram with fixed buckets.
     ///
     /// A length may count although it is up to 3.2 % longer, but no shorter one is left out.
     #[must_use]

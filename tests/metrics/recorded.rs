@@ -1,4 +1,4 @@
-//! What the metrics of a manager have recorded.
+//! The values that the metrics of a manager have recorded.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

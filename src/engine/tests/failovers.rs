@@ -13,6 +13,26 @@ enum Sent {
     Ends(String),
 }
 
+/// The reply to the renewals of this number of leases, which other owners have.
+fn gone(leases: usize) -> Reply {
+    Reply::Renewed(vec![Renewed::Gone(Gone::Taken); leases])
+}
+
+/// A server on which another owner has each lock that is handed over. Sends the owner that ends.
+fn taken(ended: mpsc::Sender<String>) -> impl FnMut(&Request<'_>) -> Result<Reply, Failure> + Send {
+    let mut granted = generous();
+    move |request| match request {
+        Request::Lock {
+            verb: Verb::HandOver { owner, .. },
+            ..
+        } => {
+            ended.send(owner.to_string()).ok();
+            Ok(Reply::NotOwner(Gone::Taken))
+        }
+        request => granted(request),
+    }
+}
+
 /// If the release came first, another process could get the lock while a holder whose grant was lost still reads held.
 #[test]
 fn hand_overs_are_repeated_first_then_leases_are_renewed_then_locks_are_freed() {
@@ -114,20 +134,10 @@ fn hand_overs_are_repeated_first_then_leases_are_renewed_then_locks_are_freed() 
 fn an_owner_that_is_lost_soon_after_a_failover_is_ended_again() {
     let clock = still();
     let (sender, ended) = mpsc::channel();
-    let mut granted = generous();
+    let mut taken = taken(sender);
     let dedicated_connection = move |request: &Request<'_>| match request {
-        Request::Renew(batch) => {
-            let gone = Renewed::Gone(Gone::Taken);
-            Ok(Reply::Renewed(vec![gone; batch.len()]))
-        }
-        Request::Lock {
-            verb: Verb::HandOver { owner, .. },
-            ..
-        } => {
-            sender.send(owner.to_string()).ok();
-            Ok(Reply::NotOwner(Gone::Taken))
-        }
-        request => granted(request),
+        Request::Renew(batch) => Ok(gone(batch.len())),
+        request => taken(request),
     };
     let failover = Failover::default();
     let fake = Fake {
@@ -153,28 +163,15 @@ fn an_owner_that_is_lost_soon_after_a_failover_is_ended_again() {
 fn a_lost_owner_is_ended_again_although_its_guard_ended_first() {
     let clock = still();
     let (sender, ended) = mpsc::channel();
-    let (mut by_pool, mut granted) = (generous(), generous());
+    let mut granted = generous();
     let pool = move |request: &Request<'_>| match request {
-        Request::Renew(batch) => {
-            let gone = Renewed::Gone(Gone::Taken);
-            Ok(Reply::Renewed(vec![gone; batch.len()]))
-        }
-        request => by_pool(request),
-    };
-    let dedicated_connection = move |request: &Request<'_>| match request {
-        Request::Lock {
-            verb: Verb::HandOver { owner, .. },
-            ..
-        } => {
-            sender.send(owner.to_string()).ok();
-            Ok(Reply::NotOwner(Gone::Taken))
-        }
+        Request::Renew(batch) => Ok(gone(batch.len())),
         request => granted(request),
     };
     let failover = Failover::default();
     let fake = Fake {
         failover: Some(Arc::clone(&failover)),
-        ..Fake::new(pool, dedicated_connection)
+        ..Fake::new(pool, taken(sender))
     };
     let engine = fake.engine(LONG, Arc::clone(&clock) as Arc<dyn TestMachine>);
     let mut lost: Vec<_> = (0..50)

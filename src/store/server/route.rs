@@ -29,7 +29,7 @@ pub(crate) struct Route {
     pub(crate) resolver: Arc<Resolver>,
     /// Signs that the server may have lost its data.
     pub(crate) data_loss_signs: Arc<DataLossSigns>,
-    /// What the pools of the manager count.
+    /// The counters of the manager's pools.
     pub(crate) pools: Arc<PoolCounters>,
 }
 
