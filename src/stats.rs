@@ -153,6 +153,7 @@ impl Count {
 }
 
 /// The counters of a manager, which its threads add to.
+#[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) contended: Count,
     /// Calls that have ended, of those in `contended`.
@@ -198,7 +199,7 @@ impl Default for PoolCounters {
     fn default() -> Self {
         Self {
             in_use: AtomicU64::new(0),
-            waits: Recorder::new(),
+            waits: Recorder::default(),
             #[cfg(feature = "metrics")]
             exported: metrics::gauge!("leasehold_connections"),
         }
@@ -226,34 +227,6 @@ impl fmt::Debug for PoolCounters {
 }
 
 impl Counters {
-    pub(crate) fn new() -> Self {
-        Self {
-            contended: Count::default(),
-            waits_over: Count::default(),
-            tries_held: Count::default(),
-            failed: Count::default(),
-            handed_over: Count::default(),
-            hand_overs_received: Count::default(),
-            granted_by_message: Count::default(),
-            renewed: Count::default(),
-            renewals_failed: Count::default(),
-            held_long: Count::default(),
-            endings_repeated: Count::default(),
-            requests: Count::default(),
-            lost_expired: Count::default(),
-            lost_taken: Count::default(),
-            lost_removed: Count::default(),
-            lost_max_hold: Count::default(),
-            waits_asked: Recorder::new(),
-            waits_passed_on: Recorder::new(),
-            holds_released: Recorder::new(),
-            holds_lost: Recorder::new(),
-            renewal_lags: Recorder::new(),
-            waits_timed_out: Recorder::new(),
-            request_times: Recorder::new(),
-        }
-    }
-
     pub(crate) fn lost(&self, cause: LostCause) -> &Count {
         match cause {
             LostCause::Expired => &self.lost_expired,

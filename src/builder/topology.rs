@@ -47,6 +47,8 @@ impl LockManager {
     /// * A special character in a login, in a master's name or in a parameter is percent-encoded: `@` is `%40`, `/` is
     ///   `%2F`, `,` is `%2C`.
     ///
+    /// * White space around the URL is ignored.
+    ///
     /// Parameters follow a question mark, with `&` between them: `redis://host/?lease=10s&prefix=billing:&pool_size=20`.
     ///
     /// | parameter | value |
@@ -55,8 +57,10 @@ impl LockManager {
     /// | that takes a `bool`, such as `renew` or `background_release` | `true` or `false` |
     /// | that takes a number or a text, such as `pool_size`, `replicas`, `prefix` or `label` | the number or the text |
     /// | `cacert`, `cert`, `key` | files for TLS: the trusted roots, the certificate of this process, and its key. See [`Tls`](crate::Tls). |
-    /// | `sentinel_user`, `sentinel_pass` | the login of the sentinels themselves |
-    /// | `db`, `user`, `pass` | of a Unix socket: the database and the login |
+    /// | `sentinel_user`, `sentinel_pass` | the login of the sentinels themselves, in place of `username` and `password` |
+    /// | `db`, `user`, `pass` | of a Unix socket: the same as `database`, `username` and `password` |
+    ///
+    /// A parameter may not set again what another part of the URL sets.
     ///
     /// # Errors
     ///

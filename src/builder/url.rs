@@ -1,8 +1,8 @@
 //! The URL of any deployment, with the settings in it: see [`LockManager::from_url`].
 //!
 //! 1. The scheme names the topology, and says whether there is TLS.
-//! 2. The parameters are taken out, and set on the builder by the table [`PARAMETERS`]. The parameters that the redis crate
-//!    reads from the URL of a single server stay in it.
+//! 2. The parameters are taken out, and set on the builder by the table [`PARAMETERS`]. Only the `protocol` of a single server
+//!    stays, which the redis crate reads. What the URL has in front of them, no parameter sets again.
 //! 3. The rest becomes one URL for each host, as [`Server`] reads it.
 //!
 //! An error never repeats a part of the URL, which may hold a password. It names a parameter only if the table has it.
@@ -21,8 +21,8 @@ use crate::error::{Error, Result};
 #[cfg(doc)]
 use crate::manager::LockManager;
 
-/// The port of a sentinel whose URL names none.
-const SENTINEL_PORT: &str = "26379";
+/// The port of a sentinel whose URL names none, behind its colon.
+const SENTINEL_PORT: &str = ":26379";
 
 /// The topologies, by the end of their schemes.
 #[derive(Clone, Copy, PartialEq)]
@@ -70,8 +70,6 @@ const PARAMETERS: &[(&str, Parameter)] = &[
     ("renew", Bool(Builder::renew)),
     ("replicas", Number(Builder::replicas)),
     ("restart_delay", Time(Builder::restart_delay)),
-    ("sentinel_pass", Text(Builder::password)),
-    ("sentinel_user", Text(Builder::username)),
     ("username", Text(Builder::username)),
     ("wait_through_outages", Bool(Builder::wait_through_outages)),
     (
@@ -111,6 +109,8 @@ const TLS_PARAMETERS: [&str; 3] = ["cacert", "cert", "key"];
 ///
 /// [`Error::Config`] with the option `url`.
 pub(super) fn read(url: &str) -> Result<Builder> {
+    // A file or a secret often ends with a new line.
+    let url = url.trim();
     let (front, query) = match url.split_once('?') {
         Some((front, query)) => (front, query),
         None => (url, ""),
@@ -121,20 +121,23 @@ pub(super) fn read(url: &str) -> Result<Builder> {
         ));
     };
     let (topology, is_tls) = topology(scheme).ok_or_else(|| wrong(SCHEMES))?;
-    let (own, settings) = split_query(query, topology)?;
+    let (protocol, settings) = split_query(query, topology, &set_in_front(topology, rest))?;
     let builder = match topology {
         Topology::Single | Topology::Socket => {
-            let url = match &*own {
-                "" => front.to_owned(),
-                own => format!("{front}?{own}"),
+            let url = match protocol {
+                None => front.to_owned(),
+                Some(protocol) => format!("{front}?{protocol}"),
             };
-            Server::parse(&url, None)?;
+            Server::parse(&url)?;
             Builder::new(Servers::Single(url))
         }
         _ => several(topology, is_tls, rest)?,
     };
     set_all(builder, &settings)
 }
+
+const FRAGMENT: &str =
+    "it has a fragment, which begins with #; a # in a login or a parameter is %23";
 
 const SCHEMES: &str = "its scheme is none of redis, redis+unix, redis+sentinel, redis+cluster, redis+quorum, and the same \
                        with rediss for TLS";
@@ -163,17 +166,56 @@ fn topology(scheme: &str) -> Option<(Topology, bool)> {
     Some((topology, is_tls))
 }
 
-/// A parameter: its place, its name and its value, decoded.
+/// A parameter: its place, the name of its setting, and its value, decoded.
 type Given<'u> = (usize, Cow<'u, str>, Cow<'u, str>);
 
-/// Splits the parameters into those of a single server, as they stand in the URL, and all others.
-fn split_query(query: &str, topology: Topology) -> Result<(String, Vec<Given<'_>>)> {
-    let own: &[&str] = match topology {
-        Topology::Single => &["protocol"],
-        Topology::Socket => &["protocol", "db", "user", "pass"],
-        _ => &[],
+/// Returns the settings that a URL has in front of its parameters: a login and a database.
+fn set_in_front(topology: Topology, rest: &str) -> Vec<&'static str> {
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let (login, database) = match topology {
+        Topology::Socket => return Vec::new(),
+        // The login in front is that of the servers behind them, which no parameter sets.
+        Topology::Sentinel => (
+            "",
+            path.split_once('/').map_or("", |(_, database)| database),
+        ),
+        _ => (
+            authority.rsplit_once('@').map_or("", |(login, _)| login),
+            path,
+        ),
     };
-    let (mut kept, mut settings) = (Vec::new(), Vec::<Given<'_>>::new());
+    let (user, password) = login.split_once(':').unwrap_or((login, ""));
+    let all = [
+        ("username", user),
+        ("password", password),
+        ("database", database),
+    ];
+    let set = all.into_iter().filter(|(_, value)| !value.is_empty());
+    set.map(|(name, _)| name).collect()
+}
+
+/// Returns the name of the setting that a parameter sets. Returns `None` if a URL of this topology does not have it.
+fn setting_of(parameter: Cow<'_, str>, topology: Topology) -> Option<Cow<'_, str>> {
+    Some(match (&*parameter, topology) {
+        ("db", Topology::Socket) => "database".into(),
+        ("user", Topology::Socket) | ("sentinel_user", Topology::Sentinel) => "username".into(),
+        ("pass", Topology::Socket) | ("sentinel_pass", Topology::Sentinel) => "password".into(),
+        ("username" | "password", Topology::Sentinel) => return None,
+        _ => parameter,
+    })
+}
+
+/// Splits the parameters into the `protocol` of a single server, as it stands in the URL, and all others. `in_front` are the
+/// settings that the URL has already.
+fn split_query<'u>(
+    query: &'u str,
+    topology: Topology,
+    in_front: &[&str],
+) -> Result<(Option<&'u str>, Vec<Given<'u>>)> {
+    if query.contains('#') {
+        return Err(wrong(FRAGMENT));
+    }
+    let (mut protocol, mut settings) = (None, Vec::<Given<'_>>::new());
     let pieces = query.split('&').filter(|piece| !piece.is_empty());
     for (place, piece) in (1..).zip(pieces) {
         let (name, value) = piece.split_once('=').unwrap_or((piece, ""));
@@ -181,15 +223,24 @@ fn split_query(query: &str, topology: Topology) -> Result<(String, Vec<Given<'_>
         let (Ok(name), Ok(value)) = (name, value) else {
             return Err(wrong(format!("parameter {place} is not UTF-8")));
         };
-        if own.contains(&&*name) {
-            kept.push(piece);
-        } else if settings.iter().any(|(_, other, _)| *other == name) {
-            return Err(wrong(format!("parameter {place} stands there twice")));
+        let is_single = matches!(topology, Topology::Single | Topology::Socket);
+        let is_protocol = is_single && name == "protocol";
+        let name = setting_of(name, topology).ok_or_else(|| {
+            let reason = "the login of the sentinels is `sentinel_user` and `sentinel_pass`, and that of the servers stands \
+                          in front of the hosts";
+            wrong(format!("parameter {place} is not for sentinels; {reason}"))
+        })?;
+        let is_twice = settings.iter().any(|(_, other, _)| *other == name);
+        if is_twice || in_front.contains(&&*name) || (is_protocol && protocol.is_some()) {
+            return Err(wrong(format!("parameter {place} sets what is set already")));
+        }
+        if is_protocol {
+            protocol = Some(piece);
         } else {
             settings.push((place, name, value));
         }
     }
-    Ok((kept.join("&"), settings))
+    Ok((protocol, settings))
 }
 
 /// Sets all parameters.
@@ -201,7 +252,15 @@ fn set_all(mut builder: Builder, settings: &[Given<'_>]) -> Result<Builder> {
         let known = PARAMETERS.iter().find(|(known, _)| known == name);
         let Some((name, parameter)) = known else {
             let names = PARAMETERS.iter().map(|(name, _)| *name);
-            let names: Vec<_> = names.chain(TLS_PARAMETERS).collect();
+            let others = [
+                "protocol",
+                "sentinel_user",
+                "sentinel_pass",
+                "db",
+                "user",
+                "pass",
+            ];
+            let names: Vec<_> = names.chain(TLS_PARAMETERS).chain(others).collect();
             let names = names.join(", ");
             return Err(wrong(format!(
                 "parameter {place} is unknown; the parameters are {names}"
@@ -241,7 +300,7 @@ fn set_all(mut builder: Builder, settings: &[Given<'_>]) -> Result<Builder> {
 /// Reads what follows the scheme of a URL with several hosts.
 fn several(topology: Topology, is_tls: bool, rest: &str) -> Result<Builder> {
     if rest.contains('#') {
-        return Err(wrong("it has a fragment, which begins with #"));
+        return Err(wrong(FRAGMENT));
     }
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
     let (login, hosts) = match authority.rsplit_once('@') {
@@ -254,22 +313,26 @@ fn several(topology: Topology, is_tls: bool, rest: &str) -> Result<Builder> {
     }
     let scheme = if is_tls { "rediss" } else { "redis" };
     let is_sentinel = topology == Topology::Sentinel;
+    if is_sentinel && path.contains('@') {
+        return Err(wrong(
+            "it has an @ behind the hosts; in a login, / is %2F, and in a master's name, @ is %40",
+        ));
+    }
     let login_of_hosts = login.filter(|_| !is_sentinel);
     let path_of_hosts = if is_sentinel { "" } else { path };
     let mut urls = Vec::new();
     for (place, host) in (1..).zip(hosts.split(',')) {
         let has_port = host
             .rsplit_once(':')
-            .is_some_and(|(_, port)| !port.contains(']'));
+            .is_some_and(|(_, port)| !port.is_empty() && !port.contains(']'));
         let port = if is_sentinel && !has_port {
             SENTINEL_PORT
         } else {
             ""
         };
-        let colon = if port.is_empty() { "" } else { ":" };
         let (at, login) = login_of_hosts.map_or(("", ""), |login| ("@", login));
-        let url = format!("{scheme}://{login}{at}{host}{colon}{port}/{path_of_hosts}");
-        if let Err(error) = Server::parse(&url, None) {
+        let url = format!("{scheme}://{login}{at}{host}{port}/{path_of_hosts}");
+        if let Err(error) = Server::parse(&url) {
             return Err(match error {
                 Error::Config {
                     option: "url",
@@ -318,7 +381,7 @@ fn behind_sentinels(urls: Vec<String>, login: Option<&str>, path: &str) -> Resul
             number.ok_or_else(|| wrong("its database, behind the master, is not a number"))?;
         builder = builder.database(number);
     }
-    if let Some(login) = login {
+    if let Some(login) = login.filter(|login| !matches!(*login, "" | ":")) {
         let (user, password) = login.split_once(':').unwrap_or((login, ""));
         let (user, password) = (decoded(user, "user")?, decoded(password, "password")?);
         let user = (!user.is_empty()).then_some(&*user);
@@ -379,8 +442,8 @@ mod tests {
                 "single VALKEY://u:p@h:1/3?protocol=3",
             ),
             (
-                "unix:///run/r.sock?db=2&lease=10s&pass=a%26b",
-                "single unix:///run/r.sock?db=2&pass=a%26b",
+                " unix:///run/r.sock?db=2&lease=10s&protocol=3&pass=a%26b\n",
+                "single unix:///run/r.sock?protocol=3",
             ),
             (
                 "redis+unix:///run/r.sock",
@@ -417,6 +480,20 @@ mod tests {
         let (user, _) = settings.node_credentials.expect("a login");
         assert_eq!(user, None);
         assert_eq!(settings.username, None);
+        // A template whose variables are empty.
+        for url in ["redis+sentinel://:@s1/m", "redis+sentinel://@s1/m"] {
+            assert!(servers(url).1.settings.node_credentials.is_none());
+        }
+    }
+
+    #[test]
+    fn a_plus_is_a_plus_and_a_new_line_at_the_end_is_none() {
+        let settings = servers("unix:///s?pass=a+b&user=me&db=2").1.settings;
+        let Secret(password) = settings.password.expect("a password");
+        assert_eq!((&*password, settings.database), ("a+b", Some(2)));
+        assert_eq!(settings.username.as_deref(), Some("me"));
+        let settings = servers("redis://h/?prefix=billing:\n").1.settings;
+        assert_eq!(settings.prefix, "billing:");
     }
 
     /// Each parameter changes the settings, and one that the builder refuses has another name.
@@ -489,10 +566,45 @@ mod tests {
             ),
             (
                 "redis://h/?lease=1s&&lease=2s",
-                "parameter 2 stands there twice",
+                "parameter 2 sets what is set already",
             ),
             ("redis://h/?label=%ff", "parameter 1 is not UTF-8"),
             ("redis://h/?db=1", "parameter 1 is unknown"),
+            ("redis://h/?sentinel_pass=s3cret", "parameter 1 is unknown"),
+            (
+                "redis+sentinel://s1/m?password=s3cret",
+                "parameter 1 is not for sentinels",
+            ),
+            (
+                "redis://:p@h/?password=s3cret",
+                "parameter 1 sets what is set already",
+            ),
+            (
+                "redis+quorum://u@a,b/?username=s3cret",
+                "parameter 1 sets what is set already",
+            ),
+            (
+                "redis://h/3?database=4",
+                "parameter 1 sets what is set already",
+            ),
+            (
+                "redis+sentinel://s1/m/3?database=4",
+                "parameter 1 sets what is set already",
+            ),
+            (
+                "unix:///s?pass=a&password=s3cret",
+                "parameter 2 sets what is set already",
+            ),
+            (
+                "redis://h/?protocol=2&protocol=3",
+                "parameter 2 sets what is set already",
+            ),
+            ("redis://h/?prefix=a#s3cret", "it has a fragment"),
+            (
+                "redis+sentinel://u/s3cret@s1/m",
+                "it has an @ behind the hosts",
+            ),
+            ("redis+sentinel://s1:/m", "host 1: "),
             (
                 "redis://h/?pool_size=4294967296",
                 "`pool_size` is not a number",

@@ -1,8 +1,6 @@
 //! The nodes of a cluster that a user names, and those that they name.
 
-use redis::{ConnectionAddr, RedisConnectionInfo};
-
-use super::server::{Server, named_address};
+use super::server::{self, Server, named_address};
 use super::settings::Settings;
 use crate::error::{Error, Result};
 
@@ -23,33 +21,14 @@ impl ClusterNodes {
         if settings.database.is_some_and(|number| number != 0) {
             return Err(Error::config("database", "a cluster has only database 0"));
         }
-        let wrong = |reason: &str| Err(Error::config("urls", reason));
-        let mut seeds = Vec::<Server>::with_capacity(urls.len());
-        for url in urls {
-            let server = Server::new(url, settings)?;
-            if matches!(server.info.addr(), ConnectionAddr::Unix(_)) {
-                return wrong("a node of a cluster has a host and a port");
-            }
-            if login(&server).db() != 0 {
-                return wrong("a cluster has only database 0");
-            }
-            if let Some(first) = seeds.first() {
-                if first.speaks_tls() != server.speaks_tls() {
-                    return wrong("some have TLS, and others do not");
-                }
-                let both = [first, &server].map(login);
-                let [one, other] = both.map(|login| (login.username(), login.password()));
-                if one != other {
-                    return wrong("the nodes of a cluster have one login, but these have several");
-                }
-            }
-            if seeds.iter().any(|other| other.address == server.address) {
-                return wrong("one of them is named twice");
-            }
-            seeds.push(server);
-        }
-        if seeds.is_empty() {
-            return wrong("there is none");
+        let seeds = server::seeds(urls, settings, "urls", "a cluster has only database 0")?;
+        let login = |server: &Server| {
+            let login = server.info.redis_settings();
+            [login.username(), login.password()].map(|it| it.map(str::to_owned))
+        };
+        if seeds.iter().any(|seed| login(seed) != login(&seeds[0])) {
+            let reason = "the nodes of a cluster have one login, but these have several";
+            return Err(Error::config("urls", reason));
         }
         Ok(Self { seeds })
     }
@@ -59,8 +38,4 @@ impl ClusterNodes {
         let address = named_address(host, port, self.seeds[0].speaks_tls());
         self.seeds[0].at(address)
     }
-}
-
-fn login(server: &Server) -> &RedisConnectionInfo {
-    server.info.redis_settings()
 }

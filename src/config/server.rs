@@ -1,6 +1,6 @@
 //! The server that a URL names.
 
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
 use super::settings::{Secret, Settings};
 #[cfg(feature = "tls")]
@@ -34,6 +34,45 @@ pub(super) fn named_address(host: &str, port: u16, is_tls: bool) -> ConnectionAd
     }
 }
 
+/// Reads the URLs of the sentinels of a set, or of the nodes of a cluster. Such a server has no database, and `no_database`
+/// says what to do instead.
+///
+/// # Errors
+///
+/// [`Error::Config`] with `option`, or with the option `url`.
+pub(super) fn seeds(
+    urls: &[String],
+    settings: &Settings,
+    option: &'static str,
+    no_database: &str,
+) -> Result<Vec<Server>> {
+    let wrong = |reason: &str| Err(Error::config(option, reason));
+    let mut seeds = Vec::<Server>::with_capacity(urls.len());
+    for url in urls {
+        let server = Server::new(url, settings)?;
+        if matches!(server.info.addr(), ConnectionAddr::Unix(_)) {
+            return wrong("each has a host and a port");
+        }
+        if server.info.redis_settings().db() != 0 {
+            return wrong(no_database);
+        }
+        if seeds
+            .iter()
+            .any(|other| other.speaks_tls() != server.speaks_tls())
+        {
+            return wrong("some have TLS, and others do not");
+        }
+        if seeds.iter().any(|other| other.address == server.address) {
+            return wrong("one of them is named twice");
+        }
+        seeds.push(server);
+    }
+    if seeds.is_empty() {
+        return wrong("there is none");
+    }
+    Ok(seeds)
+}
+
 impl Server {
     /// Reads a `redis://`, `rediss://` (feature `tls`), `valkey://` or `unix://` URL. A database, user or password in
     /// the settings overrides the one in the URL.
@@ -42,8 +81,11 @@ impl Server {
     ///
     /// [`Error::Config`]; its text never repeats the URL, which may hold a password.
     pub(crate) fn new(url: &str, settings: &Settings) -> Result<Self> {
-        let mut server = Self::parse(url, settings.database)?;
+        let mut server = Self::parse(url)?;
         let mut login = server.info.redis_settings().clone();
+        if let Some(number) = settings.database {
+            login = login.set_db(number);
+        }
         if let Some(username) = &settings.username {
             login = login.set_username(username);
         }
@@ -88,12 +130,12 @@ impl Server {
         }
     }
 
-    /// Reads a URL, as [`Self::new`] does, without settings except the database.
+    /// Reads a URL, as [`Self::new`] does, without settings.
     ///
     /// # Errors
     ///
     /// As [`Self::new`].
-    pub(crate) fn parse(url: &str, database: Option<i64>) -> Result<Self> {
+    pub(crate) fn parse(url: &str) -> Result<Self> {
         let wrong = |what: &str| {
             let how = if is_of_a_socket(url) {
                 SOCKET_FORM
@@ -148,12 +190,8 @@ impl Server {
             }
         }
         let address = info.addr().to_string().into();
-        let mut login: RedisConnectionInfo = info.redis_settings().clone();
-        if let Some(number) = database {
-            login = login.set_db(number);
-        }
         Ok(Self {
-            info: info.set_redis_settings(login),
+            info,
             address,
             #[cfg(feature = "tls")]
             tls: None,
@@ -221,21 +259,24 @@ mod tests {
 
     #[test]
     fn urls_are_read() {
-        let server =
-            Server::parse("redis://user:s3cret%3A@example.org:7000/3", None).expect("a URL");
+        let server = Server::parse("redis://user:s3cret%3A@example.org:7000/3").expect("a URL");
         assert_eq!(&*server.address, "example.org:7000");
         assert_eq!(server.info.redis_settings().db(), 3);
         assert_eq!(server.info.redis_settings().password(), Some("s3cret:"));
-        let server = Server::parse("redis://h/3", Some(5)).expect("a URL");
+        let settings = Settings {
+            database: Some(5),
+            ..Settings::default()
+        };
+        let server = Server::new("redis://h/3", &settings).expect("a URL");
         assert_eq!(server.info.redis_settings().db(), 5);
-        assert!(Server::parse("unix:///run/redis.sock?db=2", None).is_ok());
+        assert!(Server::parse("unix:///run/redis.sock?db=2").is_ok());
     }
 
     #[cfg(feature = "tls")]
     #[test]
     fn tls_trusts_nobody_who_is_not_trusted() {
-        assert!(Server::parse("rediss://h/", None).is_ok());
-        let error = Server::parse("rediss://h/#insecure", None).expect_err("insecure");
+        assert!(Server::parse("rediss://h/").is_ok());
+        let error = Server::parse("rediss://h/#insecure").expect_err("insecure");
         assert!(error.to_string().starts_with("invalid `url`"), "{error}");
     }
 
@@ -243,7 +284,7 @@ mod tests {
     #[cfg(not(feature = "tls"))]
     #[test]
     fn tls_needs_its_feature() {
-        let error = Server::parse("rediss://h/", None).expect_err("there is no TLS");
+        let error = Server::parse("rediss://h/").expect_err("there is no TLS");
         assert!(error.to_string().starts_with("invalid `url`"), "{error}");
     }
 
@@ -266,7 +307,7 @@ mod tests {
             "unix:///path?s3cret=1",
             "redis://h/#s3cret",
         ] {
-            let error = Server::parse(url, None).expect_err(url);
+            let error = Server::parse(url).expect_err(url);
             let text = format!("{error} {error:?}");
             assert!(!text.contains("s3cret"), "{text}");
             // The error says how to write it.
@@ -294,7 +335,7 @@ mod tests {
                 "it has a parameter other than `db`",
             ),
         ] {
-            let text = Server::parse(url, None).expect_err(url).to_string();
+            let text = Server::parse(url).expect_err(url).to_string();
             assert!(
                 text.starts_with(&format!("invalid `url`: {what}")),
                 "{url}: {text}"

@@ -118,15 +118,6 @@ impl Tls {
             client: client.transpose()?,
         })
     }
-
-    fn has_files(&self) -> bool {
-        let of_client = self
-            .client
-            .iter()
-            .flat_map(|client| [&client.certificate, &client.key]);
-        let mut all = self.roots.iter().chain(of_client);
-        all.any(|pem| matches!(pem, Pem::File(_)))
-    }
 }
 
 impl Pem {
@@ -162,7 +153,7 @@ pub(crate) struct TlsClients {
 struct LastRead {
     /// When a thread last began to read them.
     at: Time,
-    texts: Arc<PemTexts>,
+    texts: PemTexts,
     config: Arc<ClientConfig>,
 }
 
@@ -177,7 +168,7 @@ impl TlsClients {
         let last = LastRead {
             at: Time::now(),
             config: texts.config()?,
-            texts: Arc::new(texts),
+            texts,
         };
         Ok(Self {
             given,
@@ -188,29 +179,27 @@ impl TlsClients {
     /// Returns the configuration for a new connection.
     pub(crate) fn config(&self) -> Arc<ClientConfig> {
         let now = Time::now();
-        let texts = {
+        {
             let mut last = self.last.lock();
-            if !self.given.has_files() || now.since(last.at) < READ_AGAIN_AFTER {
+            if now.since(last.at) < READ_AGAIN_AFTER {
                 return Arc::clone(&last.config);
             }
             // The other threads go on with the last one meanwhile.
             last.at = now;
-            Arc::clone(&last.texts)
-        };
-        let renewed = self.given.read().and_then(|new| {
-            // The configuration keeps sessions to resume, so it is made anew only for other texts.
-            let is_new = new != *texts;
-            is_new.then(|| Ok((new.config()?, new))).transpose()
+        }
+        let texts = self.given.read();
+        let mut last = self.last.lock();
+        // The configuration keeps sessions to resume, so it is made anew only for other texts.
+        let renewed = texts.and_then(|texts| {
+            if texts != last.texts {
+                (last.config, last.texts) = (texts.config()?, texts);
+            }
+            Ok(())
         });
-        let renewed = renewed.unwrap_or_else(|error| {
+        if let Err(error) = renewed {
             logging::warning!(
                 "the certificates cannot be read again, so the last ones stay in use: {error}"
             );
-            None
-        });
-        let mut last = self.last.lock();
-        if let Some((config, texts)) = renewed {
-            (last.config, last.texts) = (config, Arc::new(texts));
         }
         Arc::clone(&last.config)
     }

@@ -51,7 +51,7 @@ impl Client {
             settings,
             store,
             events: Arc::new(events),
-            stats: Counters::new(),
+            stats: Counters::default(),
             closed: AtomicBool::new(false),
             busy_threads: AtomicU32::new(0),
             differing: Mutex::new(BTreeSet::new()),

@@ -41,7 +41,7 @@ pub fn keys(prefix: &str, name: &str) -> Result<(String, [String; 3], u16)> {
 ///
 /// Returns an error if the URL cannot be used.
 pub fn server(url: &str) -> Result<String> {
-    let server = Server::parse(url, None)?;
+    let server = Server::parse(url)?;
     assert!(!server.address.is_empty());
     Ok(format!("{} {server:?}", server.address))
 }
@@ -206,7 +206,7 @@ impl Listening {
     /// `@` stands for the owner of the lock. The process trusts no message, so it still holds the lock.
     #[must_use]
     pub fn hear(&self, bytes: &[u8]) -> usize {
-        let server = Server::parse("redis://h/", None).expect("it is a URL");
+        let server = Server::parse("redis://h/").expect("it is a URL");
         let said = answers(bytes)
             .into_iter()
             .map_while(|value| PushMessage::of(&server, value).ok());

@@ -222,8 +222,8 @@ pub(crate) struct Recorder {
     greatest: AtomicU64,
 }
 
-impl Recorder {
-    pub(super) fn new() -> Self {
+impl Default for Recorder {
+    fn default() -> Self {
         let buckets = AtomicHistogram::new(PARTS, POWERS);
         Self {
             buckets: buckets.expect("there are fewer parts than nanoseconds"),
@@ -231,7 +231,9 @@ impl Recorder {
             greatest: AtomicU64::new(0),
         }
     }
+}
 
+impl Recorder {
     pub(crate) fn record(&self, length: Duration) {
         let nanos = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
         // Read first: these words seldom change, and a read does not disturb other cores.
@@ -265,7 +267,7 @@ mod tests {
 
     #[test]
     fn of_nothing_all_is_nothing() {
-        let none = Recorder::new().load();
+        let none = Recorder::default().load();
         assert_eq!(none.count(), 0);
         let all = [none.min(), none.max(), none.mean(), none.quantile(0.5)];
         assert_eq!(all, [Duration::ZERO; 4]);
@@ -273,7 +275,7 @@ mod tests {
 
     #[test]
     fn whatever_is_asked_for_is_answered() {
-        let recorder = Recorder::new();
+        let recorder = Recorder::default();
         recorder.record(Duration::from_micros(7));
         recorder.record(Duration::MAX);
         let some = recorder.load();
@@ -290,12 +292,12 @@ mod tests {
 
     #[test]
     fn two_of_them_are_one_of_all() {
-        let (some, others) = (Recorder::new(), Recorder::new());
+        let (some, others) = (Recorder::default(), Recorder::default());
         for nanos in [7, 900, 50_000] {
             some.record(Duration::from_nanos(nanos));
         }
         others.record(Duration::from_nanos(3));
-        let none = Recorder::new();
+        let none = Recorder::default();
         let both = some.load().and(&others.load());
         assert_eq!(both.count(), 4);
         assert_eq!(both.min(), Duration::from_nanos(3));
@@ -308,7 +310,7 @@ mod tests {
 
     #[test]
     fn a_difference_and_its_reading_merge_to_the_later_one() {
-        let recorder = Recorder::new();
+        let recorder = Recorder::default();
         let record = |nanos: &[u64]| {
             for &n in nanos {
                 recorder.record(Duration::from_nanos(n));
@@ -334,7 +336,7 @@ mod tests {
         assert_eq!((all.count(), all.sum()), (after.count(), after.sum()));
         assert!(all.buckets().eq(after.buckets()));
         // Of another's, what is more is nothing.
-        let none = Recorder::new().load().since(&after);
+        let none = Recorder::default().load().since(&after);
         assert_eq!(
             (none.count(), none.sum(), none.max()),
             (0, Duration::ZERO, Duration::ZERO)
@@ -343,7 +345,7 @@ mod tests {
 
     #[test]
     fn the_sum_is_near_and_bears_the_longest() {
-        let recorder = Recorder::new();
+        let recorder = Recorder::default();
         for nanos in [1_000_000, 2_000_000, 3_000_000] {
             recorder.record(Duration::from_nanos(nanos));
         }
@@ -357,7 +359,7 @@ mod tests {
 
     #[test]
     fn a_distribution_is_as_small_as_it_says() {
-        let buckets = Recorder::new().buckets.load();
+        let buckets = Recorder::default().buckets.load();
         assert_eq!(size_of_val(buckets.as_slice()), 11 * 1024);
     }
 
@@ -372,7 +374,7 @@ mod tests {
             ),
             q in 0.0f64..=1.0,
         ) {
-            let recorder = Recorder::new();
+            let recorder = Recorder::default();
             for nanos in &lengths {
                 recorder.record(Duration::from_nanos(*nanos));
             }

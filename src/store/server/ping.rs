@@ -15,29 +15,22 @@ use crate::sys::{Arc, Time, thread};
 /// Pings servers, all at the same time. Returns the results in the order of the servers.
 pub(crate) fn ping_all(routes: Vec<Route>) -> Vec<Pinged> {
     let results = Arc::new(BlockingQueue::new(routes.len()));
-    let mut pings: Vec<Pinged> = Vec::with_capacity(routes.len());
-    let mut asked = 0;
+    let all = routes.len();
     for (number, route) in routes.into_iter().enumerate() {
         let (server, of_thread) = (Arc::clone(&route.server.address), Arc::clone(&results));
         let started = thread::spawn("", move || {
             let panicked = || Err(unavailable("the ping panicked"));
-            of_thread.push((number, survived(|| ping(&route)).unwrap_or_else(panicked)));
+            let result = survived(|| ping(&route)).unwrap_or_else(panicked);
+            of_thread.push((number, (Arc::clone(&route.server.address), result)));
         });
-        asked += usize::from(started.is_ok());
-        let why = started
-            .err()
-            .map_or_else(String::new, |error| error.to_string());
-        pings.push((
-            server,
-            Err(unavailable(format!(
-                "no thread could be started to ask it: {why}"
-            ))),
-        ));
+        if let Err(error) = started {
+            let words = format!("no thread could be started to ask it: {error}");
+            results.push((number, (server, Err(unavailable(words)))));
+        }
     }
-    for (number, result) in (0..asked).map_while(|_| results.pop()) {
-        pings[number].1 = result;
-    }
-    pings
+    let mut pings: Vec<_> = (0..all).map_while(|_| results.pop()).collect();
+    pings.sort_by_key(|(number, _)| *number);
+    pings.into_iter().map(|(_, pinged)| pinged).collect()
 }
 
 /// Pings a server on a new connection. Returns the time of the round trip.

@@ -187,7 +187,7 @@ mod tests {
     }
 
     fn server() -> Server {
-        Server::parse("redis://:s3cret@h/16", None).expect("a URL")
+        Server::parse("redis://:s3cret@h/16").expect("a URL")
     }
 
     fn kind(code: &str, text: &str) -> FailureKind {

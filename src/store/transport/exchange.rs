@@ -258,7 +258,7 @@ mod tests {
     fn connection() -> (Pipeline<u32>, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
-        let server = Server::parse(&format!("redis://127.0.0.1:{port}/"), None).expect("a URL");
+        let server = Server::parse(&format!("redis://127.0.0.1:{port}/")).expect("a URL");
         let socket = Socket::connect(&server, &Arc::default(), Deadline::after(SOON));
         let socket = socket.expect("it listens");
         let (server, _) = listener.accept().expect("it has connected");

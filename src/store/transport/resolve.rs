@@ -284,8 +284,7 @@ mod tests {
     fn connecting_has_one_limit_with_the_lookup() {
         let resolver = Arc::default();
         let hung = HungLookup::begin(&resolver);
-        let server =
-            Server::parse(&format!("redis://{}:{}/", NAME.0, NAME.1), None).expect("a URL");
+        let server = Server::parse(&format!("redis://{}:{}/", NAME.0, NAME.1)).expect("a URL");
         let begun = Time::now();
         let failed = Socket::connect(&server, &resolver, Deadline::after(SHORT)).err();
         let took = begun.elapsed();

@@ -57,7 +57,7 @@ impl Peer {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
         let url = format!("redis://127.0.0.1:{port}/");
-        let server = Server::parse(&url, None).expect("a URL");
+        let server = Server::parse(&url).expect("a URL");
         let settings = Settings {
             io_timeout: SOON,
             ..Settings::default()

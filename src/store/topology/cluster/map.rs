@@ -367,7 +367,7 @@ pub(super) mod tests {
     }
 
     fn make(address: &Address) -> Arc<Master> {
-        let server = Server::parse("redis://h/", None).expect("a URL");
+        let server = Server::parse("redis://h/").expect("a URL");
         Master::new(address.clone(), route(server, &Settings::default()), 1)
     }
 
