@@ -515,7 +515,7 @@ impl Attempt {
         let kept_for = allowed.pickup_window.min(lease);
         let deadline = valid_until(sent, kept_for);
         let is_usable = message.nonce == allowed.nonce
-            && sent >= context.failed_over_at
+            && sent > context.failed_over_at
             && (message.fence > 0) == context.call.terms.fencing
             && !context.crowded
             && context.now + at_risk_below(kept_for).max(context.round_trip * 3) <= deadline;

@@ -24,9 +24,13 @@
 //! | event | this process |
 //! | --- | --- |
 //! | an owner has ended in one of the first five ways | remembers it until Redis must have dropped the key. It remembers at most [`MOST_ENDINGS`]: the oldest goes first |
-//! | there is a new master | repeats at once the hand-overs, the last ones first, and what keeps a lock for a `min_hold`; after [`RENEWED_AFTER`], and not before, renews all its leases, but for those that would end soon; after [`FREED_AFTER`] repeats all ends, also those that may free a lock; and again those that have a reply [`AGAIN_AFTER`] later, when most other processes have repeated theirs. It repeats a few at a time, while no release waits, and remembers them still |
+//! | there is a new master | at once repeats the hand-overs, the last ones first, and what keeps a lock for a `min_hold` |
 //! | the same | uses no grant by message that a request before it allows: it asks the new master |
-//! | the same | makes an end of each release task that Redis has confirmed, and that waits for its repeat (the owner is uncertain). Until [`FREED_AFTER`] has passed, no release task is repeated that may free a lock |
+//! | the same | makes an end of each release task that Redis has confirmed, and that waits for its repeat (the owner is uncertain) |
+//! | [`RENEWED_AFTER`] has passed since | renews all its leases. Until then it renews only those that would end soon |
+//! | [`FREED_AFTER`] has passed since | repeats all ends, also those that may free a lock. Until then it repeats no release task that may free a lock |
+//! | [`AGAIN_AFTER`] has passed since the end of that round | repeats all ends again that have a reply: most other processes have repeated theirs by now |
+//! | a round has begun | repeats a few ends at a time, while no release waits. It remembers them still |
 //! | a renewal or a take-over of a mutex finds that its owner is gone; or soon after a failover a release finds that | remembers the owner as one that has ended: a process that hears of the failover later may still give the lock to it |
 //! | a message for an owner that it remembers | repeats the end of that owner at once, but not before that time if it may free a lock. The new master sends such a message if the owner is in its queue |
 //!
@@ -48,7 +52,7 @@ use crate::sys::Time;
 pub(crate) const MOST_ENDINGS: usize = 4096;
 /// How long after a failover all leases are renewed. By then most processes have repeated their hand-overs.
 pub(crate) const RENEWED_AFTER: Duration = Duration::from_millis(500);
-/// How long after a failover a lock may be freed again, after the repeats of the hand-overs.
+/// How long after a failover a lock may be freed again. By then nearly all hand-overs have been repeated.
 pub(crate) const FREED_AFTER: Duration = Duration::from_millis(800);
 /// When the last round of repeats follows the end of the one before. By then nearly all processes have heard of the failover.
 pub(crate) const AGAIN_AFTER: Duration = Duration::from_secs(3);

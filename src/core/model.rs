@@ -3,8 +3,8 @@
 //! A process may stop between a message and its use.
 //!
 //! The server may fail over to a replica that lags, and the requests that are under way are lost. Then each process repeats
-//! the ends of its owners, and the holder renews its lease. In a history, no failover loses a grant whose reply was lost,
-//! and none frees the lock that somebody holds: such a failover itself ends the lease of the holder.
+//! the ends of its owners, and later the holder renews its lease. In a history, no failover frees the lock that somebody
+//! holds, at once or before that renewal: such a failover itself ends the lease of the holder.
 //!
 //! At all times, at most one process may hold the lock by its own clock, and fences must rise. Each random history ends
 //! with a time without faults. Then each process must be served once more, and nothing may be left in Redis.
@@ -19,7 +19,7 @@ use crate::config::Terms;
 use crate::core::attempt::{
     Attempt, CallContext, EndedOwner, Grant, Input, Step, StepContext, SubscriptionState,
 };
-use crate::core::endings::{Endings, FREED_AFTER};
+use crate::core::endings::{Endings, FREED_AFTER, RENEWED_AFTER};
 use crate::core::release_task::{Next, ReleaseTask};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{GrantMessage, Reply, Verb};
@@ -64,9 +64,13 @@ enum Event {
     Pass(u64),
     /// The replica has all writes so far.
     Replicate,
-    /// The replica becomes the master. This process is the first to know. If it has the lock and this is true, another
-    /// of its threads takes over before any end is repeated.
-    FailOver(usize, bool),
+    /// The replica becomes the master.
+    FailOver {
+        /// The process that is the first to know.
+        first: usize,
+        /// Whether another of its threads takes its lease over before any end is repeated.
+        takes_over: bool,
+    },
 }
 
 /// The end of a lease.
@@ -112,7 +116,7 @@ fn event() -> impl Strategy<Value = Event> {
         3 => (0u64..1500).prop_map(Event::Pass),
         1 => message_fate().prop_map(Event::Messages),
         2 => Just(Event::Replicate),
-        2 => (0..PROCESSES, any::<bool>()).prop_map(|(p, t)| Event::FailOver(p, t)),
+        2 => (0..PROCESSES, any::<bool>()).prop_map(|(first, takes_over)| Event::FailOver { first, takes_over }),
     ]
 }
 
@@ -171,14 +175,16 @@ struct World {
     now: Time,
     server: Server,
     replica: Server,
-    /// Whether the replica lacks a grant whose reply was lost, which no process repeats.
-    lacks_a_grant: bool,
     /// Whether the replica lacks a grant of the free lock, so that a failover may take the lock from its holder.
     may_lose_a_holder: bool,
     /// Whether the network has lost anything, so that there may be owners with requests of unknown outcome.
     has_lost: bool,
     /// The last failover, which all processes notice at once.
     failed_over_at: Time,
+    /// After a failover: when the holder renews its lease.
+    renews_at: Option<Time>,
+    /// Whether that renewal may find that the failover took the lock from its holder.
+    may_have_lost_a_holder: bool,
     /// After a failover: no repeat may free the lock before this time.
     frees_from: Option<Time>,
     late: Vec<(Time, Verb)>,
@@ -204,10 +210,11 @@ impl World {
             now: Time::from_nanos(1_000_000_000_000),
             server: Server::default(),
             replica: Server::default(),
-            lacks_a_grant: false,
             may_lose_a_holder: false,
             has_lost: false,
             failed_over_at: Time::from_nanos(0),
+            renews_at: None,
+            may_have_lost_a_holder: false,
             frees_from: None,
             late: Vec::new(),
             message_fate: MessageFate::Delivered,
@@ -235,7 +242,7 @@ impl World {
             Fate::NotSent => Err(failure(Outcome::NotExecuted)),
             Fate::RequestLost => Err(failure(Outcome::Unknown)),
             Fate::ReplyLost => {
-                self.execute_unanswered(verb);
+                self.execute(verb);
                 Err(failure(Outcome::Unknown))
             }
             Fate::Late(ms) => {
@@ -255,18 +262,8 @@ impl World {
         reply
     }
 
-    fn execute_unanswered(&mut self, verb: &Verb) {
-        let holder = |server: &Server| server.lock.as_ref().map(|(holder, ..)| Arc::clone(holder));
-        self.server.expire(self.now);
-        let before = holder(&self.server);
-        self.execute(verb);
-        let after = holder(&self.server);
-        self.lacks_a_grant |= after.is_some() && after != before;
-    }
-
     fn replicate(&mut self) {
         self.replica = self.server.clone();
-        self.lacks_a_grant = false;
         self.may_lose_a_holder = false;
     }
 
@@ -276,17 +273,23 @@ impl World {
         let later = self.now + Duration::from_millis(1);
         self.server.expire(self.now);
         self.replica.expire(later);
-        let takes_the_lock =
-            self.lacks_a_grant || (self.server.lock.is_some() && self.replica.lock.is_none());
+        let takes_the_lock = match (&self.server.lock, &self.replica.lock) {
+            (None, _) => false,
+            (Some(_), None) => true,
+            (Some((_, _, end)), Some((_, _, earlier))) => {
+                earlier < end && *earlier <= later + RENEWED_AFTER
+            }
+        };
         if takes_the_lock {
             return;
         }
         self.late.clear();
         self.server = self.replica.clone();
-        let may_lose = std::mem::take(&mut self.may_lose_a_holder);
+        self.may_have_lost_a_holder |= std::mem::take(&mut self.may_lose_a_holder);
         self.pass(later.since(self.now));
         let others = |first: usize| (0..PROCESSES).map(move |number| (first + number) % PROCESSES);
         self.failed_over_at = self.now;
+        self.renews_at = Some(self.now + RENEWED_AFTER);
         self.frees_from = Some(self.now + FREED_AFTER);
         // 0. A take-over.
         if takes_over {
@@ -315,7 +318,13 @@ impl World {
             }
         }
         self.deliver();
-        // 2. The renewals. Repeats that may free the lock come later.
+    }
+
+    /// Renews the holder's lease after a failover. Repeats that may free the lock come later.
+    fn renew(&mut self) {
+        self.renews_at = None;
+        self.server.expire(self.now);
+        let may_lose = std::mem::take(&mut self.may_have_lost_a_holder);
         for process in &mut self.processes {
             let State::GuardInner(grant) = &process.state else {
                 continue;
@@ -340,13 +349,17 @@ impl World {
         let end = self.now + length;
         loop {
             self.late.sort_by_key(|(time, _)| *time);
-            match self.late.first() {
-                Some((time, _)) if *time <= end => {
-                    let (time, verb) = self.late.remove(0);
-                    self.now = self.now.max(time);
-                    self.execute_unanswered(&verb);
-                }
-                _ => break,
+            let late = self.late.first().map(|(time, _)| *time);
+            let next = [late, self.renews_at].into_iter().flatten().min();
+            let Some(time) = next.filter(|time| *time <= end) else {
+                break;
+            };
+            self.now = self.now.max(time);
+            if self.renews_at == Some(time) {
+                self.renew();
+            } else {
+                let (_, verb) = self.late.remove(0);
+                self.execute(&verb);
             }
         }
         self.now = end;
@@ -623,7 +636,7 @@ impl World {
             Event::Messages(fate) => self.message_fate = fate,
             Event::Pass(ms) => self.pass(Duration::from_millis(ms)),
             Event::Replicate => self.replicate(),
-            Event::FailOver(first, takes_over) => self.fail_over(first, takes_over),
+            Event::FailOver { first, takes_over } => self.fail_over(first, takes_over),
         }
         self.note_the_deaf();
         self.deliver();
@@ -637,7 +650,10 @@ fn a_take_over_before_the_repeats_leaves_the_lock_to_no_ended_owner() {
     world.happen(Event::Run(0, Fate::Delivered));
     world.happen(Event::Replicate);
     world.happen(Event::LetGo(0, Ending::TakeOver, Fate::Delivered));
-    world.happen(Event::FailOver(0, true));
+    world.happen(Event::FailOver {
+        first: 0,
+        takes_over: true,
+    });
     assert_eq!(world.holders(), 0);
     world.happen(Event::Pass(FREED_AFTER.as_millis() as u64));
     world.happen(Event::Run(0, Fate::Delivered));

@@ -132,7 +132,7 @@ impl ReleaseTask {
         };
         let is_ended = left.ended.is_some();
         // A take-over of unknown outcome may have given the lock from this owner to another. That would have been the first
-        // request that ends it.
+        // request that ends it. An acquire of unknown outcome counts too: its withdrawal only comes a little later then.
         let may_have_ended = is_ended || left.uncertain_until.is_some();
         Self {
             // With unused fences, the owner had a lease. While the owner is uncertain, withdrawals follow.

@@ -174,7 +174,8 @@ impl Request<'_> {
         }
     }
 
-    /// Returns whether the request may free a lock that its owner held, or give it to another process.
+    /// Returns whether the request may free the lock, or give it to another owner. If it may have been executed, it is not
+    /// sent to another master: another process may hold the lock by then, and that master may not know it yet.
     pub(crate) fn may_pass_on(&self) -> bool {
         match self {
             Request::Lock { verb, .. } => match verb {

@@ -93,8 +93,9 @@ pub(crate) trait Store: Send + Sync {
         Time::from_nanos(0)
     }
 
-    /// Calls `changed` after each failover, on a thread of the store: a replica has become the master of some names, and
-    /// may lack the last writes. Returns false if this store cannot fail over.
+    /// Has `changed` called at each failover: a replica has become the master of some names, and may lack the last writes.
+    /// A thread of the store calls it before any request goes to the new master, and under a mutex of the store, so
+    /// `changed` must not use the store. Returns false if this store cannot fail over.
     fn on_failover(&self, _changed: Box<dyn Fn() + Send + Sync>) -> bool {
         false
     }

@@ -11,6 +11,7 @@
 //! | a check that began after the suspicion has the same result | trusts the result again |
 //! | a check that was under way at the suspicion has the same result | goes on suspecting the result |
 //! | a check has another result | trusts the new result |
+//! | a server in it may lack what the last one had (a failover) | first trusts no result, and tells the process |
 //! | the check panics | as if it had failed; the search begins anew |
 //! | nobody uses the servers any more | ends the thread |
 //!
@@ -66,30 +67,19 @@ pub(crate) struct Finder<T> {
     checked: Condvar,
     /// Wakes the thread. Empty before it runs.
     waker: OnceCell<WakingEnd>,
-    /// Called after a failover.
+    /// Called at each failover, before a thread can use the new result.
     on_failover: OnceCell<Box<dyn Fn() + Send + Sync>>,
     /// Whether nobody uses the servers any more.
     is_over: AtomicBool,
 }
 
-/// How a result differs from the last one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
-    Nothing,
-    /// It is another, or the first.
-    Another,
-    /// It is another, and the server in it may lack what the last one had.
-    Failover,
-}
-
-impl Change {
-    pub(crate) fn new(is_another: bool, is_failover: bool) -> Self {
-        match (is_failover, is_another) {
-            (true, _) => Self::Failover,
-            (false, true) => Self::Another,
-            (false, false) => Self::Nothing,
-        }
-    }
+/// A result that a check publishes.
+pub(crate) struct Published<T> {
+    pub(crate) found: T,
+    /// Whether it is another than the last one, or the first.
+    pub(crate) is_another: bool,
+    /// Whether a server in it may lack what the last one had.
+    pub(crate) is_failover: bool,
 }
 
 /// The outcome of all checks so far.
@@ -260,31 +250,28 @@ impl<T: Clone + Send + 'static> Finder<T> {
         }
     }
 
-    /// Publishes the result of a check. `next` gets the last result, and returns the new one, and how it differs.
+    /// Publishes the result that `next` makes of the last one. At a failover, no result is trusted while the process is told
+    /// of it.
     ///
     /// # Errors
     ///
     /// Returns the failure of `next`, and publishes nothing.
     pub(crate) fn publish(
         &self,
-        next: impl FnOnce(Option<&T>) -> Result<(T, Change), Failure>,
+        next: impl FnOnce(Option<&T>) -> Result<Published<T>, Failure>,
     ) -> Result<(), Failure> {
         let mut findings = self.findings.lock();
-        let (found, change) = next(findings.found.as_ref())?;
-        let told = self
-            .on_failover
-            .get()
-            .filter(|_| change == Change::Failover);
-        if let Some(changed) = told {
+        let next = next(findings.found.as_ref())?;
+        if let Some(changed) = self.on_failover.get().filter(|_| next.is_failover) {
+            self.trusted.store(0, Ordering::Release);
             changed();
         }
-        let is_another = change != Change::Nothing;
-        let last = findings.found.replace(found);
-        if is_another {
+        let last = findings.found.replace(next.found);
+        if next.is_another {
             findings.number += 1;
         }
         // A suspicion of the last result says nothing about another one.
-        findings.is_suspected &= findings.is_check_due && !is_another;
+        findings.is_suspected &= findings.is_check_due && !next.is_another;
         findings.failure = None;
         let trusted = findings.trusted().map_or(0, |(number, _)| number);
         self.trusted.store(trusted, Ordering::Release);
@@ -403,16 +390,17 @@ mod tests {
     #[test]
     fn a_failover_is_told_before_its_result_is_used() {
         let finder = finder();
-        let told = Arc::new(AtomicU64::new(0));
+        let told = Arc::new(Mutex::default());
         let (by_finder, weak) = (Arc::clone(&told), Arc::downgrade(&finder));
         finder.on_failover(Box::new(move || {
             let finder = weak.upgrade().expect("the test has it");
-            by_finder.store(finder.trusted(), Ordering::SeqCst);
+            *by_finder.lock() = Some(finder.trusted());
         }));
+        let trusted_then = || *told.lock();
         check(&finder, "one");
-        assert_eq!(told.load(Ordering::SeqCst), 0, "it is the first result");
+        assert_eq!(trusted_then(), None, "it is the first result");
         check(&finder, "another");
-        assert_eq!(told.load(Ordering::SeqCst), 1, "the first result is in use");
+        assert_eq!(trusted_then(), Some(0), "no result is in use");
         assert_eq!(finder.trusted(), 2);
     }
 
@@ -424,7 +412,11 @@ mod tests {
     fn find(finder: &Finder<&'static str>, found: &'static str) {
         let next = |last: Option<&&str>| {
             let is_another = last.is_none_or(|last| *last != found);
-            Ok((found, Change::new(is_another, is_another && last.is_some())))
+            Ok(Published {
+                found,
+                is_another,
+                is_failover: is_another && last.is_some(),
+            })
         };
         finder.publish(next).expect("it is found");
     }

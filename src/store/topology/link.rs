@@ -8,7 +8,8 @@
 //! 3. Before the request is written, the link may find that the connection has ended, or has something unread. Another
 //!    caller may also have ended a shared connection. Then the link does step 1 once more, on a connection that was opened
 //!    after that (`shared`). If the connection is closed after the request was written, the link does steps 1 and 2 once
-//!    more. Every request may be repeated. The answer then reports that it was sent twice.
+//!    more. The answer then reports that it was sent twice. Every request may be repeated, but one that may pass the lock on
+//!    is not sent to another master then ([`Request::may_pass_on`]).
 //! 4. If replicas must confirm a grant or renewal, it asks for that (`Link::confirm`).
 //!
 //! After an error of input or output, nothing more is sent on a connection that one caller has alone: the next request
@@ -114,7 +115,7 @@ impl<'a> Link<'a> {
         if discovery.is_current(self.master) {
             return Ok(());
         }
-        let waits = !discovery.is_known() && self.master > 0;
+        let had_master = self.master > 0;
         let begun = deadline.now();
         let found = discovery.master(deadline.phase(Phase::Master, self.route.connect_timeout));
         if self.round_trip.is_some() {
@@ -129,7 +130,7 @@ impl<'a> Link<'a> {
         match &self.connection {
             LinkConnection::Pooled(pooled) => pooled.note_master(self.master, &self.route),
             // The renewal thread must learn of the failover first, because it then sends its requests in another order.
-            LinkConnection::Own(_) if waits => {
+            LinkConnection::Own(_) if had_master => {
                 let words = "the master has changed before the request was sent".to_owned();
                 return Err(Failure::plain(
                     FailureKind::Unavailable,
@@ -249,12 +250,20 @@ impl<'a> Link<'a> {
     ) -> Result<Reply, Failure> {
         let (begun, checkout) = (deadline.now(), deadline.checkout);
         let mut was_moved = false;
+        // The last master that may execute the request, although it has not answered.
+        let mut unanswered: Option<(u64, Failure)> = None;
         let value = loop {
             if let LinkConnection::Pooled(pooled) = &mut self.connection {
                 if pooled.has_left() {
                     // The wait counts from when the request was first sent.
                     deadline.checkout = checkout.saturating_sub(deadline.now().since(begun));
                     (self.master, self.route) = pooled.enter(deadline)?;
+                }
+            }
+            if let Some((master, failure)) = &unanswered {
+                // The renewal thread repeats the request when it may be sent here.
+                if self.master != *master && request.may_pass_on() {
+                    return Err(failure.clone());
                 }
             }
             let reused = self.connection.is_open();
@@ -276,16 +285,10 @@ impl<'a> Link<'a> {
             if !repeats {
                 return Err(failure);
             }
-            let before = self.master;
-            self.find(deadline)?;
-            // If the last master has executed it, another process may hold the lock, and the new master may not know that
-            // yet. The renewal thread repeats the request when it may be sent there.
-            if self.master != before
-                && failure.outcome != Outcome::NotExecuted
-                && request.may_pass_on()
-            {
-                return Err(failure);
+            if failure.outcome != Outcome::NotExecuted {
+                unanswered = Some((self.master, failure));
             }
+            self.find(deadline)?;
         };
         if let Value::ServerError(error) = value {
             return Err(self.refused(error));

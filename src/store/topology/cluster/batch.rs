@@ -12,6 +12,7 @@
 //! | a refusal, for several names | are sent one by one: the user may be denied one name of them |
 //! | a refusal, for one name | is refused |
 //! | none, or another error | have no result, and are sent again in their own time |
+//! | (nothing is sent) the master is new since a failover, and this is the first request to it | have no result: the renewal thread learns of the failover first |
 //!
 //! All that takes at most [`ROUNDS`] rounds within the limit of the request. The request has failed only if no name has a
 //! result, and the last request to each master has failed.
@@ -31,7 +32,7 @@ use crate::message::{NotReleased, PlainRelease, Renewal, Renewed, Reply, Request
 use crate::name::LockKey;
 use crate::script::{self, Command};
 use crate::store::{Answer, Deadline, DedicatedConnection, NodeReport};
-use crate::sys::Arc;
+use crate::sys::{Arc, Ordering};
 
 /// How often the names of a slot are sent in one request.
 const ROUNDS: u32 = 4;
@@ -221,6 +222,9 @@ impl ClusterConnection {
                 Some(master) => master,
                 None => shared.owner(slot, deadline)?,
             };
+            if master.is_news.swap(false, Ordering::AcqRel) {
+                return Err(news());
+            }
             let parts = [Part {
                 master,
                 is_asking,
@@ -371,13 +375,20 @@ fn parts<B: Batch>(
     results: &mut Results<B::Result>,
     deadline: &mut Deadline<'_>,
 ) -> Vec<Part> {
-    let mut parts = Vec::with_capacity(groups.len());
+    let (mut parts, mut new) = (Vec::with_capacity(groups.len()), Vec::new());
     groups.retain(|group| {
         let is_asking = group.moving_to.is_some();
         let master = match &group.moving_to {
             Some(master) => Ok(Arc::clone(master)),
             None => shared.owner(group.slot, deadline),
         };
+        let master = master.and_then(|master| {
+            if !master.is_news.load(Ordering::Acquire) {
+                return Ok(master);
+            }
+            new.push(master);
+            Err(news())
+        });
         match master {
             Ok(master) => {
                 parts.push(Part {
@@ -393,7 +404,17 @@ fn parts<B: Batch>(
             }
         }
     });
+    for master in new {
+        master.is_news.store(false, Ordering::Release);
+    }
     parts
+}
+
+/// Returns the failure of the first request to a new master. The renewal thread must learn of the failover first, because it
+/// then sends its requests in another order.
+fn news() -> Failure {
+    let words = "the master has changed before the request was sent";
+    Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words)
 }
 
 fn command(shared: &ClusterState, request: &Request<'_>) -> Command {

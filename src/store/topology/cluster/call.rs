@@ -69,6 +69,10 @@ impl ClusterState {
                 Err(failed) => failed,
             };
             is_uncertain |= failure.outcome != Outcome::NotExecuted;
+            if is_uncertain && request.may_pass_on() {
+                // The renewal thread repeats the request when it may be sent to the next master.
+                return Err(uncertain(failure, is_uncertain));
+            }
             // The owner that cannot be reached, and whose place another may take.
             let mut gone = None;
             match (failure.kind, failure.redirect(), &master) {
@@ -84,10 +88,7 @@ impl ClusterState {
                     redirections = REDIRECTED_AT_ONCE + 1;
                 }
                 (_, _, Some(master))
-                    if waits_for_a_master(request, deadline)
-                        && was_cut(&failure)
-                        // Another process may have the lock by now, and the next master may not know that yet.
-                        && !(is_uncertain && request.may_pass_on()) =>
+                    if waits_for_a_master(request, deadline) && was_cut(&failure) =>
                 {
                     redirections = REDIRECTED_AT_ONCE + 1;
                     gone = Some(master).filter(|_| !is_asking);

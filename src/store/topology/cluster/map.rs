@@ -286,10 +286,11 @@ impl SlotMap {
         masters.find(|known| known.id == id).map(|it| it.epoch)
     }
 
-    /// Returns whether `last` has all these masters. A replica that was promoted is another master.
-    pub(super) fn has_no_new_master(&self, last: &Self) -> bool {
-        let mut masters = self.masters.iter();
-        masters.all(|known| last.masters.iter().any(|before| before.id == known.id))
+    /// Returns the masters that `last` does not have. A replica that was promoted is another master.
+    pub(super) fn new_since(&self, last: &Self) -> impl Iterator<Item = &Arc<Master>> {
+        let is_new = |known: &&KnownMaster| last.masters.iter().all(|before| before.id != known.id);
+        let new = self.masters.iter().filter(is_new);
+        new.map(|known| &known.master)
     }
 
     fn without_slots(&self) -> impl Iterator<Item = &KnownMaster> {

@@ -74,16 +74,22 @@ impl ClusterState {
         self.masters().iter().enumerate().map(report).collect()
     }
 
-    /// Returns the master to which `from` redirects a request. With `has_moved` it is the owner of the slot from now on.
-    /// If `from` does not know the address, has the map read anew, and returns `from`: the request will pause.
+    /// Returns the master to which `from` redirects a request. With `has_moved` it is the owner of the slot from now on, and
+    /// the map is read anew. Returns `from`, so that the request pauses, if
+    ///
+    /// * `from` does not know the address; or
+    /// * the slot has moved to a master that the map does not have. It may have been a replica, and then this process must
+    ///   hear of the failover before it sends anything there.
     pub(super) fn redirected(
         &self,
         from: &Arc<Master>,
         to: &Redirect,
         has_moved: bool,
     ) -> Arc<Master> {
-        if to.host == UNKNOWN_HOST {
+        if has_moved || to.host == UNKNOWN_HOST {
             self.finder.check_again();
+        }
+        if to.host == UNKNOWN_HOST {
             return Arc::clone(from);
         }
         let address = Address {
@@ -96,19 +102,25 @@ impl ClusterState {
         };
         let master = self.finder.change(|map| {
             let known = map.master_at(&address);
-            let master = known.unwrap_or_else(|| self.routes.new_master(&address));
+            if !has_moved {
+                return known.unwrap_or_else(|| {
+                    let master = self.routes.new_master(&address);
+                    *map = Arc::new(map.with(&master));
+                    master
+                });
+            }
+            let Some(master) = known else {
+                return Arc::clone(from);
+            };
             // Another thread may have moved the slot already.
-            let owner = map.owner(to.slot);
-            if has_moved && owner.is_some_and(|owner| Arc::ptr_eq(owner, from)) {
+            if map
+                .owner(to.slot)
+                .is_some_and(|owner| Arc::ptr_eq(owner, from))
+            {
                 *map = Arc::new(map.after_move(to.slot, &master));
-            } else if !map.has(&master) {
-                *map = Arc::new(map.with(&master));
             }
             master
         });
-        if has_moved {
-            self.finder.check_again();
-        }
         master.unwrap_or_else(|| self.routes.new_master(&address))
     }
 
@@ -162,6 +174,8 @@ mod tests {
     use super::*;
     use crate::config::{ClusterNodes, Settings};
     use crate::store::topology::cluster::Cluster;
+    use crate::store::topology::cluster::map::tests::table;
+    use crate::store::topology::finder::Published;
 
     fn address(host: &str, port: u16) -> Address {
         Address {
@@ -191,5 +205,42 @@ mod tests {
             let from = address("10.0.0.1", 2);
             assert_eq!(redirected("?", has_moved), (from, true));
         }
+    }
+
+    /// It may have been a replica: the map learns of it by a table only.
+    #[test]
+    fn a_slot_that_has_moved_to_an_unknown_master_waits_for_the_map() {
+        let settings = Settings::default();
+        let urls = ["redis://127.0.0.1:1/".to_owned()];
+        let nodes = ClusterNodes::new(&urls, &settings).expect("a URL");
+        let shared = Arc::clone(&Cluster::new(nodes, &settings).shared);
+        let known = table(&[("a", 1, 5, (0, 99)), ("b", 2, 6, (100, 199))], &[]);
+        let make = &mut |address: &Address| shared.routes.new_master(address);
+        let map = Arc::new(SlotMap::after(None, &known, make));
+        let next = |_: Option<&Arc<SlotMap>>| {
+            Ok(Published {
+                found: map,
+                is_another: true,
+                is_failover: false,
+            })
+        };
+        shared.finder.publish(next).expect("it is published");
+        let owner = || {
+            let map = shared.finder.found().expect("a map");
+            map.owner(5).expect("an owner").address.port
+        };
+        let from = shared.finder.found().expect("a map").owner(5).cloned();
+        let from = from.expect("an owner");
+        let moved_to = |port| {
+            let to = Redirect {
+                slot: 5,
+                host: "h".into(),
+                port,
+            };
+            shared.redirected(&from, &to, true).address.port
+        };
+        assert_eq!((moved_to(9), owner()), (1, 1));
+        assert!(shared.finder.is_check_due());
+        assert_eq!((moved_to(2), owner()), (2, 2));
     }
 }

@@ -19,6 +19,8 @@
 mod client;
 mod opinion;
 mod search;
+#[cfg(test)]
+mod tests;
 
 use std::time::Duration;
 
@@ -67,11 +69,6 @@ impl Discovery {
     /// Returns whether the master of this number is known to be the master now.
     pub(crate) fn is_current(&self, number: u64) -> bool {
         number > 0 && self.finder.trusted() == number
-    }
-
-    /// Returns whether the master is known.
-    pub(crate) fn is_known(&self) -> bool {
-        self.finder.trusted() > 0
     }
 
     /// Blocks until the master is known, or the time or the call is over.

@@ -42,7 +42,7 @@ use crate::store::server::errors::unavailable;
 use crate::store::server::login::log_in;
 use crate::store::server::refusal::refusal;
 use crate::store::server::route::{Route, route};
-use crate::store::topology::finder::{Change, FinderThread, Search};
+use crate::store::topology::finder::{FinderThread, Published, Search};
 use crate::store::topology::sentinel::client::Sentinel;
 use crate::store::topology::sentinel::opinion::{Opinion, SentinelVerdict, choose};
 use crate::store::transport::socket::Socket;
@@ -60,7 +60,7 @@ const STEP: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub(super) struct SentinelMaster {
     pub(super) route: Route,
-    opinion: Opinion,
+    pub(super) opinion: Opinion,
 }
 
 pub(super) struct SentinelSearch {
@@ -286,8 +286,11 @@ impl SentinelSearch {
                 // The new master may lack what the last one had.
                 self.unknown.data_loss_signs.note();
             }
-            let change = Change::new(is_another, is_failover);
-            Ok((SentinelMaster { route, opinion }, change))
+            Ok(Published {
+                found: SentinelMaster { route, opinion },
+                is_another,
+                is_failover,
+            })
         })?;
         if is_another {
             logging::info!("the master {:?} is {address}", self.set.master);
