@@ -257,7 +257,7 @@ impl Wakeup {
         let register = self.register.lock();
         let mut sleepers = register.sleepers.values();
         sleepers.all(|sleeper| {
-            // In this order, because a thread that was woken first is no longer asleep, and then is not woken.
+            // In this order: a woken thread first clears `asleep`, and then `woken`.
             !sleeper.woken.load(Ordering::SeqCst) && sleeper.asleep.load(Ordering::SeqCst)
         })
     }

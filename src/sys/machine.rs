@@ -3,7 +3,8 @@
 //! | a thread | runs on |
 //! | --- | --- |
 //! | of the library | the machine of the thread that has started it |
-//! | of the program | the real one, but on the machine of its manager while it asks a server ([`Machine::begin_call`]) |
+//! | of the program, while it asks a server | the machine of its manager ([`Machine::begin_call`]) |
+//! | of the program, otherwise | the real one |
 //!
 //! The engine asks the machine of its manager, because a guard may be used on any thread of the program. Threads of the
 //! library, and the layers below the engine, ask the machine of their thread, by [`Time::now`] and [`wall_us`].

@@ -206,6 +206,15 @@ fn a_call_has_its_whole_time_after_the_clock_was_moved() {
     });
 }
 
+/// Does something when it is dropped.
+struct OnDrop<F: Fn()>(F);
+
+impl<F: Fn()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
 #[test]
 fn time_moves_while_threads_are_busy() {
     on_both(|redis| {
@@ -220,12 +229,13 @@ fn time_moves_while_threads_are_busy() {
                     }
                 });
             }
+            // Ends the threads also if the kit panics.
+            let _end = OnDrop(|| is_over.store(true, SeqCst));
             for _ in 0..3 {
                 redis.advance(secs(40));
                 redis.pass(secs(2));
                 redis.lose("n0");
             }
-            is_over.store(true, SeqCst);
         });
     });
 }
