@@ -23,6 +23,14 @@ pub struct Server {
 impl Server {
     /// Answers requests until the process ends.
     pub fn run(&self, listener: &TcpListener) {
+        let metrics = self.metrics.clone();
+        // The exporter keeps each recorded time until then, also if nobody scrapes.
+        thread::spawn(move || {
+            loop {
+                thread::sleep(Duration::from_secs(5));
+                metrics.run_upkeep();
+            }
+        });
         for stream in listener.incoming().flatten() {
             let server = self.clone();
             // The client may have closed the connection.

@@ -292,6 +292,10 @@ impl GuardInner {
         }
         let limits = self.limits.as_ref();
         if limits.is_some_and(|limits| !limits.finish(&self.leases.watch)) {
+            #[cfg(feature = "tracing")]
+            if mode == HoldEnd::Detach {
+                spans::detached(&self.span, LeaseStatus::Lost(LostCause::MaxHold));
+            }
             return Err(Error::Lost(self.lost(LostCause::MaxHold)));
         }
         // Step 2 comes before the lock goes on: these listeners must not receive a loss of the next guard.

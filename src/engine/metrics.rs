@@ -28,7 +28,7 @@ use crate::engine::process_lease::{Hold, ProcessLease};
 use crate::engine::way_in::WayIn;
 use crate::error::{Error, Lost, LostCause};
 use crate::event::Event;
-use crate::message::{Reply, Request, Verb};
+use crate::message::{LockKind, Reply, Request, Verb};
 use crate::sys::{Arc, Time};
 
 impl WayIn<'_> {
@@ -270,11 +270,21 @@ impl Client {
 
     /// Counts a hand-over to another process, if the reply to this request reports one.
     pub(super) fn count_hand_over(&self, request: &Request<'_>, reply: &Reply) {
-        let Request::Lock { target, verb, .. } = request else {
+        let Request::Lock { kind, target, verb } = request else {
             return;
         };
+        let reply = match reply {
+            Reply::Differs { reply, .. } => reply,
+            reply => reply,
+        };
+        let is_mutex = *kind == LockKind::Mutex;
         let owner = match (verb, reply) {
-            (Verb::TakeOver { from, .. }, Reply::Held { .. }) => from,
+            // The script of a mutex says whether it has given the lock to that holder.
+            (Verb::TakeOver { from, .. }, Reply::Held { handed_over, .. })
+                if *handed_over || !is_mutex =>
+            {
+                from
+            }
             (verb, Reply::HandedOver(_)) => verb.owner(),
             _ => return,
         };

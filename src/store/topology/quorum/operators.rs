@@ -207,6 +207,8 @@ fn merge((one, other): (Option<Seen>, Option<Seen>)) -> Option<Seen> {
         match known.find(|known| known.owner == holder.owner && known.units == holder.units) {
             Some(known) => {
                 known.ttl = known.ttl.zip(holder.ttl).map(|(one, other)| one.max(other));
+                // Only a release writes this, so one node that has it is right.
+                known.is_kept |= holder.is_kept;
                 known.nodes.extend(holder.nodes);
             }
             None => one.holders.push(holder),
