@@ -187,19 +187,18 @@ impl TlsClients {
             // The other threads go on with the last one meanwhile.
             last.at = now;
         }
-        let texts = self.given.read();
+        let read = self.given.read();
+        let renewed = read.and_then(|texts| Ok((texts.config()?, texts)));
         let mut last = self.last.lock();
-        // The configuration keeps sessions to resume, so it is made anew only for other texts.
-        let renewed = texts.and_then(|texts| {
-            if texts != last.texts {
-                (last.config, last.texts) = (texts.config()?, texts);
+        match renewed {
+            // A configuration keeps sessions to resume, so it is replaced only for other texts.
+            Ok((config, texts)) if texts != last.texts => {
+                (last.config, last.texts) = (config, texts);
             }
-            Ok(())
-        });
-        if let Err(error) = renewed {
-            logging::warning!(
+            Ok(_) => {}
+            Err(error) => logging::warning!(
                 "the certificates cannot be read again, so the last ones stay in use: {error}"
-            );
+            ),
         }
         Arc::clone(&last.config)
     }

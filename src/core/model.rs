@@ -4,7 +4,8 @@
 //!
 //! The server may fail over to a replica that lags, and the requests that are under way are lost. Then each process repeats
 //! the ends of its owners, and later the holder renews its lease. In a history, no failover frees the lock that somebody
-//! holds, at once or before that renewal: such a failover itself ends the lease of the holder.
+//! holds, or brings a waiter back that had not taken it, before that renewal: such a failover itself ends the lease of the
+//! holder. None comes within [`FREED_AFTER`] of the last one (docs/FAULTS.md).
 //!
 //! At all times, at most one process may hold the lock by its own clock, and fences must rise. Each random history ends
 //! with a time without faults. Then each process must be served once more, and nothing may be left in Redis.
@@ -23,6 +24,7 @@ use crate::core::endings::{Endings, FREED_AFTER, RENEWED_AFTER};
 use crate::core::release_task::{Next, ReleaseTask};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{GrantMessage, Reply, Verb};
+use crate::sys::hash::HashSet;
 use crate::sys::{Arc, AtomicU64, Ordering, Rng, Time};
 
 use server::{LIFE, PICKUP_WINDOW, Server};
@@ -192,6 +194,8 @@ struct World {
     /// The messages that are under way, and when they arrive.
     messages: Vec<(Time, Arc<str>, Option<GrantMessage>)>,
     processes: Vec<Process>,
+    /// The owners that a guard has had.
+    granted: HashSet<Arc<str>>,
     rng: Counting,
     last_fence: u64,
 }
@@ -220,6 +224,7 @@ impl World {
             message_fate: MessageFate::Delivered,
             messages: Vec::new(),
             processes: (0..PROCESSES).map(|_| process()).collect(),
+            granted: HashSet::default(),
             rng: Counting(AtomicU64::new(1)),
             last_fence: 0,
         }
@@ -273,14 +278,26 @@ impl World {
         let later = self.now + Duration::from_millis(1);
         self.server.expire(self.now);
         self.replica.expire(later);
+        let holder = |server: &Server| server.lock.as_ref().map(|(holder, ..)| Arc::clone(holder));
+        // The guards that an earlier failover may have taken the lock from, and that do not know it yet, count too.
+        let new_holder = holder(&self.replica);
+        let is_lost = |process: &Process| match &process.state {
+            State::GuardInner(grant) => {
+                self.now < grant.deadline && new_holder.as_ref() != Some(&grant.owner)
+            }
+            _ => false,
+        };
+        let loses_one = self.processes.iter().any(is_lost);
         let takes_the_lock = match (&self.server.lock, &self.replica.lock) {
-            (None, _) => false,
+            (None, None) => loses_one,
             (Some(_), None) => true,
-            (Some((_, _, end)), Some((_, _, earlier))) => {
-                earlier < end && *earlier <= later + RENEWED_AFTER
+            (lock, Some((_, _, earlier))) => {
+                let is_shorter = lock.as_ref().is_some_and(|(_, _, end)| earlier < end);
+                (loses_one || is_shorter) && *earlier <= later + RENEWED_AFTER
             }
         };
-        if takes_the_lock {
+        let is_soon = self.frees_from.is_some_and(|at| self.now < at);
+        if takes_the_lock || is_soon {
             return;
         }
         self.late.clear();
@@ -296,7 +313,7 @@ impl World {
             self.let_go(first, Ending::TakeOver, Fate::Delivered);
         }
         // 1. The hand-overs. Those that were lost one after the other take one round each.
-        let holder = |server: &Server| server.lock.as_ref().map(|(holder, ..)| Arc::clone(holder));
+        let mut brings_back = false;
         loop {
             let before = holder(&self.server);
             for process in &mut self.processes {
@@ -312,9 +329,20 @@ impl World {
             }
             for who in others(first) {
                 self.send_releases(who, Fate::Delivered);
+                let holder = holder(&self.server);
+                brings_back |= holder.is_some_and(|holder| !self.granted.contains(&holder));
             }
             if holder(&self.server) == before {
                 break;
+            }
+        }
+        // The new owner of a hand-over may not have taken the lock before the failover, and does so now, or frees it. That ends
+        // the lease of the holder, as if the failover had freed the lock.
+        if brings_back {
+            for process in &mut self.processes {
+                if matches!(process.state, State::GuardInner(_)) {
+                    process.state = State::Idle;
+                }
             }
         }
         self.deliver();
@@ -514,6 +542,7 @@ impl World {
                 Step::Granted(grant) => {
                     assert!(grant.fence > self.last_fence, "a fence was repeated");
                     self.last_fence = grant.fence;
+                    self.granted.insert(Arc::clone(&grant.owner));
                     self.processes[who].served += 1;
                     self.processes[who].state = State::GuardInner(grant);
                     return;

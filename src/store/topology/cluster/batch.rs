@@ -222,8 +222,8 @@ impl ClusterConnection {
                 Some(master) => master,
                 None => shared.owner(slot, deadline)?,
             };
-            if master.is_news.swap(false, Ordering::AcqRel) {
-                return Err(news());
+            if master.is_promoted.swap(false, Ordering::AcqRel) {
+                return Err(promoted());
             }
             let parts = [Part {
                 master,
@@ -375,7 +375,7 @@ fn parts<B: Batch>(
     results: &mut Results<B::Result>,
     deadline: &mut Deadline<'_>,
 ) -> Vec<Part> {
-    let (mut parts, mut new) = (Vec::with_capacity(groups.len()), Vec::new());
+    let (mut parts, mut unheard) = (Vec::with_capacity(groups.len()), Vec::new());
     groups.retain(|group| {
         let is_asking = group.moving_to.is_some();
         let master = match &group.moving_to {
@@ -383,11 +383,11 @@ fn parts<B: Batch>(
             None => shared.owner(group.slot, deadline),
         };
         let master = master.and_then(|master| {
-            if !master.is_news.load(Ordering::Acquire) {
+            if !master.is_promoted.load(Ordering::Acquire) {
                 return Ok(master);
             }
-            new.push(master);
-            Err(news())
+            unheard.push(master);
+            Err(promoted())
         });
         match master {
             Ok(master) => {
@@ -404,15 +404,15 @@ fn parts<B: Batch>(
             }
         }
     });
-    for master in new {
-        master.is_news.store(false, Ordering::Release);
+    for master in unheard {
+        master.is_promoted.store(false, Ordering::Release);
     }
     parts
 }
 
 /// Returns the failure of the first request to a new master. The renewal thread must learn of the failover first, because it
 /// then sends its requests in another order.
-fn news() -> Failure {
+fn promoted() -> Failure {
     let words = "the master has changed before the request was sent";
     Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words)
 }

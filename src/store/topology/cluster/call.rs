@@ -71,7 +71,8 @@ impl ClusterState {
             is_uncertain |= failure.outcome != Outcome::NotExecuted;
             if is_uncertain && request.may_pass_on() {
                 // The renewal thread repeats the request when it may be sent to the next master.
-                return Err(uncertain(failure, is_uncertain));
+                self.finder.check_again();
+                return Err(uncertain(no_more(failure), is_uncertain));
             }
             // The owner that cannot be reached, and whose place another may take.
             let mut gone = None;
@@ -258,7 +259,7 @@ pub(super) fn is_split(failure: &Failure, names: usize) -> bool {
     names > 1 && is_moving
 }
 
-/// Returns the failure of a request that was redirected until its time was over. It is transient.
+/// Returns the failure of a request that is not redirected any more. It is transient.
 fn no_more(failure: Failure) -> Failure {
     match failure.kind {
         FailureKind::Moved | FailureKind::Ask => {
@@ -331,5 +332,99 @@ pub(super) fn or_release_alone(
             units,
         }),
         (answer, _) => Ok(answer),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::config::{ClusterNodes, Settings};
+    use crate::message::Reply;
+    use crate::name::{LockKey, Target};
+    use crate::store::topology::cluster::Cluster;
+    use crate::store::topology::cluster::map::SlotMap;
+    use crate::store::topology::cluster::map::tests::table;
+    use crate::store::topology::cluster::master::Address;
+    use crate::store::topology::finder::Published;
+    use crate::sys::Ordering;
+
+    /// Reads one request: all that comes before the client waits.
+    fn read(line: &mut TcpStream) {
+        let mut bytes = [0; 16 << 10];
+        assert!(line.read(&mut bytes).expect("a request") > 0);
+    }
+
+    /// The master reads the release and closes the connection, and redirects the second copy. The map knows the other
+    /// master.
+    #[test]
+    fn a_release_that_may_have_been_executed_follows_no_redirection() {
+        let [old, new] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+        let ports = [&old, &new].map(|it| it.local_addr().expect("it is bound").port());
+        let settings = Settings::default();
+        let urls = ["redis://127.0.0.1:1/".to_owned()];
+        let nodes = ClusterNodes::new(&urls, &settings).expect("a URL");
+        let shared = Arc::clone(&Cluster::new(nodes, &settings).shared);
+        let target = Target::from(LockKey::new("", "n").expect("a name"));
+        let slot = target.first().slot();
+        let known = table(
+            &[("a", 1, 5, (0, slot)), ("b", 2, 6, (slot + 1, slot + 1))],
+            &[],
+        );
+        let make = &mut |address: &Address| {
+            let master = shared.routes.new_master(&Address {
+                host: "127.0.0.1".into(),
+                port: ports[usize::from(address.port) - 1],
+            });
+            // No test is about the question of the first connection.
+            master
+                .route
+                .asked_about_itself
+                .store(true, Ordering::Relaxed);
+            master
+        };
+        let map = Arc::new(SlotMap::after(None, &known, make));
+        let next = |_: Option<&Arc<SlotMap>>| {
+            Ok(Published {
+                found: map,
+                is_another: true,
+                is_failover: false,
+            })
+        };
+        shared.finder.publish(next).expect("it is published");
+        let release = Verb::Release {
+            owner: "o".into(),
+            units: 1,
+        };
+        let call = || {
+            let request = Request::Lock {
+                kind: LockKind::Mutex,
+                target: &target,
+                verb: &release,
+            };
+            shared.call(&request, Deadline::after(Duration::from_secs(2)))
+        };
+        let failure = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut line, _) = old.accept().expect("the link connects");
+                read(&mut line);
+                line.write_all(b":1\r\n").expect("it is connected");
+                read(&mut line);
+                drop(line);
+                let (mut line, _) = old.accept().expect("the link connects again");
+                read(&mut line);
+                let moved = format!("-MOVED {slot} 127.0.0.1:{}\r\n", ports[1]);
+                line.write_all(moved.as_bytes()).expect("it is connected");
+            });
+            assert_eq!(call().expect("it is answered").reply, Reply::Released);
+            call().expect_err("it is not known what became of it")
+        });
+        assert!(failure.is_transient(), "{failure:?}");
+        assert_eq!(failure.outcome, Outcome::Unknown);
+        assert!(shared.finder.is_check_due());
+        new.set_nonblocking(true).expect("a socket");
+        new.accept().expect_err("the other master was not asked");
     }
 }

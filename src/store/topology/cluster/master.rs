@@ -26,8 +26,8 @@ pub(super) struct Master {
     pool_size: u32,
     /// Whether this process has asked it for anything: see [`super::lookout`].
     pub(super) is_used: AtomicBool,
-    /// Whether the renewal thread has not yet used it since a failover.
-    pub(super) is_news: AtomicBool,
+    /// Whether a failover has made it a master, and the renewal thread has not asked it since.
+    pub(super) is_promoted: AtomicBool,
     /// Whether a later map does not have this master.
     pub(super) is_retired: AtomicBool,
     /// Whether a request has failed since the last answer.
@@ -43,7 +43,7 @@ impl Master {
             making_pool: Mutex::default(),
             pool_size,
             is_used: AtomicBool::new(false),
-            is_news: AtomicBool::new(false),
+            is_promoted: AtomicBool::new(false),
             is_retired: AtomicBool::new(false),
             is_suspected: AtomicBool::new(false),
         })

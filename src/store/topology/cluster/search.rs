@@ -201,7 +201,7 @@ impl ClusterSearch {
             // A replica was promoted, or a node was added: then a repeat of the ends finds none of their owners there.
             let new: Vec<_> = last.iter().flat_map(|last| map.new_since(last)).collect();
             for master in &new {
-                master.is_news.store(true, Ordering::Release);
+                master.is_promoted.store(true, Ordering::Release);
             }
             let is_failover = !new.is_empty();
             let masters = last.iter().flat_map(|last| last.all_masters());
@@ -340,27 +340,27 @@ mod tests {
 
     /// The renewal thread must hear of a failover before it asks the new master.
     #[test]
-    fn a_master_is_news_after_a_failover_and_not_before() {
+    fn a_failover_promotes_a_master_and_the_first_discovery_none() {
         let settings = Settings::default();
         let urls = ["redis://127.0.0.1:1/".to_owned()];
         let nodes = ClusterNodes::new(&urls, &settings).expect("a URL");
         let routes = Arc::new(ClusterRoutes::new(nodes, &settings));
         let search = ClusterSearch::new(Arc::clone(&routes));
         let finder = Finder::new("test", "node", Box::new(ClusterSearch::new(routes)));
-        let news = |table| {
+        let promoted = |table| {
             let tables = [("node".into(), table)];
             search.publish(&finder, &tables).expect("it is published");
             let map = finder.found().expect("it is published");
             let owners = [0, 100].map(|slot| Arc::clone(map.owner(slot).expect("an owner")));
-            owners.map(|owner| owner.is_news.load(Ordering::Relaxed))
+            owners.map(|owner| owner.is_promoted.load(Ordering::Relaxed))
         };
         let b = ("b", 2, 6, (100, 199));
         assert_eq!(
-            news(table(&[("a", 1, 5, (0, 99)), b], &[("c", 0)])),
+            promoted(table(&[("a", 1, 5, (0, 99)), b], &[("c", 0)])),
             [false; 2]
         );
         assert_eq!(
-            news(table(&[("c", 3, 7, (0, 99)), b], &[("a", 5)])),
+            promoted(table(&[("c", 3, 7, (0, 99)), b], &[("a", 5)])),
             [true, false]
         );
     }
