@@ -172,7 +172,7 @@ fn attempts(bench: &mut Criterion) {
         grants_by_message: true,
         outage_limit: Duration::from_mins(1),
         waits_through_outages: false,
-        label: LABEL,
+        tail: LABEL,
         rng: &Fixed,
     };
     let around = StepContext {

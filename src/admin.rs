@@ -16,7 +16,7 @@ use crate::sys::Arc;
 use crate::sys::hash::{BuildHasher, HashSet, RandomState};
 use crate::sys::time::{SystemTime, of_wall_us};
 
-/// The kind of lock that has a name in Redis.
+/// The kind of lock that has a name in Redis, or a rate limiter.
 ///
 /// In Redis, a [`ReentrantMutex`](crate::ReentrantMutex) and each name of a [`MultiLock`](crate::MultiLock) are
 /// mutexes.
@@ -31,6 +31,15 @@ pub enum Kind {
     Semaphore {
         /// The number of permits of the semaphore, held or free.
         permits: u32,
+    },
+    /// A [`RateLimiter`](crate::RateLimiter). It has no holders and no waiters.
+    RateLimiter {
+        /// The number of permits. If callers have several figures, the largest.
+        permits: u32,
+        /// The length of time in which that number of calls is admitted. If callers have several figures, the largest.
+        per: Duration,
+        /// How long a call would wait: zero if it would be admitted now.
+        retry_after: Duration,
     },
 }
 
@@ -89,6 +98,8 @@ pub struct Holder {
     pub owner: String,
     /// The [`label`](crate::Builder::label) of the holder's process. `None` for a client of another library.
     pub label: Option<String>,
+    /// The [`note`](crate::Builder::note) of the holder.
+    pub note: Option<String>,
     /// The largest fence that the server remembers for the lock. A reader has exactly that fence. The holder of a
     /// mutex, or a writer, may have a smaller one: its process can reserve fences in advance, to hand the lock from
     /// thread to thread. It has none with [`fencing(false)`](crate::Builder::fencing), which Redis does not know.
@@ -104,7 +115,9 @@ pub struct Holder {
     pub kept: bool,
     /// When Redis gave the lock to the holder's process, by the server's clock. It is the time of the largest fence in
     /// [`fence`](Self::fence). So it may be late by one [`quantum`](crate::Builder::quantum), while the process hands the
-    /// lock from thread to thread. `None` for a reader, and without a fence.
+    /// lock from thread to thread. `None` for a reader, and without a fence: so also when the lock was granted longer ago
+    /// than [`fence_memory`](crate::Builder::fence_memory). The time is that of an earlier holder if the present one has
+    /// [`fencing(false)`](crate::Builder::fencing), and the earlier one had fences.
     pub since: Option<SystemTime>,
     /// The part of the lock that the holder has.
     pub mode: Mode,
@@ -118,6 +131,7 @@ impl fmt::Debug for Holder {
         f.debug_struct("Holder")
             .field("owner", &owner::shown(&self.owner))
             .field("label", &self.label)
+            .field("note", &self.note)
             .field("fence", &self.fence)
             .field("ttl", &self.ttl)
             .field("kept", &self.kept)
@@ -130,22 +144,28 @@ impl fmt::Debug for Holder {
 
 impl LockInfo {
     pub(crate) fn new(key: &LockKey, seen: Seen) -> Self {
-        let kind = match seen.total_units {
-            None => Kind::Mutex,
-            Some(ALL) => Kind::RwLock,
-            Some(permits) => Kind::Semaphore { permits },
+        let kind = match (seen.limiter, seen.total_units) {
+            (Some(limiter), _) => Kind::RateLimiter {
+                permits: limiter.permits,
+                per: limiter.per,
+                retry_after: limiter.wait,
+            },
+            (None, None) => Kind::Mutex,
+            (None, Some(ALL)) => Kind::RwLock,
+            (None, Some(permits)) => Kind::Semaphore { permits },
         };
         let holders = seen.holders.into_iter().map(|holder| {
             let label = owner::label(&holder.owner).map(str::to_owned);
             let mode = match kind {
                 Kind::Semaphore { .. } => Mode::Permits(holder.units),
                 Kind::RwLock if holder.units < ALL => Mode::Read,
-                Kind::RwLock | Kind::Mutex => Mode::Exclusive,
+                _ => Mode::Exclusive,
             };
             let has_fence = label.is_some() && !matches!(mode, Mode::Permits(_));
             let fence = seen.fence.filter(|_| has_fence);
             let since = fence.filter(|_| mode == Mode::Exclusive);
             Holder {
+                note: owner::note(&holder.owner),
                 owner: holder.owner,
                 label,
                 fence,
@@ -189,7 +209,8 @@ pub struct Ping {
 /// Methods for operators.
 impl LockManager {
     /// Asks each server whether it answers, for a health check: the master, each master of a cluster, or each node of a
-    /// quorum. Blocks until each has answered or failed, for at most one `connect_timeout` and two `io_timeout`.
+    /// quorum. Blocks until each has answered or failed: for at most one `connect_timeout`, or two
+    /// behind sentinels and in a cluster, and two `io_timeout`.
     ///
     /// Each server is asked at the same time, on a new connection. So a full pool changes nothing, and the connection of
     /// the renewals is left alone.
@@ -227,7 +248,7 @@ impl LockManager {
     /// # Errors
     ///
     /// * [`Error::InvalidName`], [`Error::Closed`]: no request was sent.
-    /// * [`Error::WrongType`]: the key of this name is not a lock. A rate limiter is not a lock.
+    /// * [`Error::WrongType`]: the key of this name is neither a lock nor a rate limiter.
     /// * [`Error::Unavailable`], [`Error::Denied`], [`Error::Unsupported`], [`Error::Protocol`], [`Error::Config`] (the server
     ///   does not have the database): the request failed.
     ///
@@ -250,7 +271,8 @@ impl LockManager {
         Ok(seen.map(|seen| LockInfo::new(&key, seen)))
     }
 
-    /// Returns an iterator over the locks whose names `pattern` matches, and that are held or waited for. In a pattern,
+    /// Returns an iterator over the locks whose names `pattern` matches, and that are held or waited for. It returns no rate
+    /// limiters. In a pattern,
     /// `*` is any text, `?` any character, `[a-c]` one of these characters, and `\` takes the next character as it is.
     /// The manager adds its prefix to the pattern.
     ///
@@ -338,6 +360,40 @@ impl LockManager {
             .force_release(&self.key(name.as_ref())?, owner)
     }
 
+    /// Asks the holders of the lock called `name`, of any kind, to release it, and tells them why: for a drain or a deploy.
+    /// Returns `true` if somebody holds the lock, and `false` if not. Blocks for at most one request, and one more for each
+    /// holder. `why` has at most 1,024 bytes.
+    ///
+    /// The request ends nothing. Each guard of the holder receives it by [`Lease::on_requested`](crate::Lease::on_requested),
+    /// and the program decides. Only a lease that [lingers](crate::Builder::linger) is released, because no guard has it.
+    ///
+    /// **`true` does not mean that the holder has heard.** A process hears requests if it has a subscription: a thread of it
+    /// has called `on_requested`, or has waited for a lock. It hears none that comes while the lock goes from one holder to
+    /// the next. A client of another library hears none at all. On a quorum, a holder that only a minority of the nodes names
+    /// counts too. So repeat the request until it returns `false`, and [`force_release`](LockManager::force_release) the lock
+    /// if you must.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::Config`]: `why` is too long. Nothing was sent.
+    /// * Any other error, as [`inspect`](LockManager::inspect).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn main() -> leasehold::Result<()> {
+    /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
+    /// if !locks.request_release("nightly", "host a is drained")? {
+    ///     println!("nobody holds it");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn request_release(&self, name: impl AsRef<str>, why: &str) -> Result<bool> {
+        self.engine
+            .operators
+            .request_release(&self.key(name.as_ref())?, why)
+    }
+
     fn key(&self, name: &str) -> Result<LockKey> {
         LockKey::new(&self.engine.client.settings.prefix, name)
     }
@@ -415,11 +471,8 @@ mod tests {
                 }
                 Request::Inspect { keys, .. } => {
                     let seen = Seen {
-                        total_units: None,
-                        fence: None,
                         waiters: 1,
-                        holders: Vec::new(),
-                        waiting: Vec::new(),
+                        ..Seen::default()
                     };
                     Reply::Inspected(keys.iter().map(|_| Some(seen.clone())).collect())
                 }

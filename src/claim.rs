@@ -30,7 +30,7 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
 /// # Example
 ///
 /// ```
-/// let text = "1700000000000000/lh1:00000000-0000-4000-8000-000000000000:host:1/orders%2F42";
+/// let text = "1700000000000000/lh1:00000000-0000-4000-8000-000000000000:worker/orders%2F42";
 /// let claim: leasehold::Claim = text.parse()?;
 /// assert_eq!((claim.name(), claim.fence()), ("orders/42", 1_700_000_000_000_000));
 /// assert_eq!(claim.to_string(), text);
@@ -144,7 +144,10 @@ mod tests {
             (format!("1/{OWNER}!/n"), "owner"),
             (format!("1/{OWNER}%21/n"), "owner"),
             (format!("1/{OWNER}%20/n"), "owner"),
-            (format!("1/{OWNER}{}/n", "x".repeat(128)), "owner"),
+            (
+                format!("1/{OWNER}{}/n", "x".repeat(owner::MAX_TAIL)),
+                "owner",
+            ),
             (format!("1/{}/n", OWNER.replace("lh1", "lh2")), "owner"),
             (format!("1/{}/n", OWNER.replace('-', "")), "owner"),
             (format!("1/{upper}/n"), "owner"),

@@ -6,6 +6,19 @@ use std::time::Duration;
 
 use crate::error::{Error, Lost};
 use crate::sys::Arc;
+use crate::sys::time::SystemTime;
+
+/// The request of an operator, or of a program, to release a lock. See
+/// [`Lease::on_requested`](crate::Lease::on_requested).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReleaseRequest {
+    /// The reason that the caller of [`request_release`](crate::LockManager::request_release) gave. Any client of Redis that
+    /// may publish on the channels of leasehold could have sent it.
+    pub why: String,
+    /// When it was sent, by the clock of the sender.
+    pub at: SystemTime,
+}
 
 /// An event of a lock or of a connection.
 ///
@@ -102,6 +115,19 @@ pub enum Event<'a> {
         /// The time since the lock was granted to the guard.
         held: Duration,
     },
+    /// A call has waited for longer than [`warn_wait_after`](crate::Builder::warn_wait_after), and still waits.
+    #[non_exhaustive]
+    WaitsLong {
+        /// The name of the lock.
+        name: Cow<'a, str>,
+        /// As in [`Contended`](Event::Contended).
+        holder: Option<Cow<'a, str>>,
+        /// The time since the call of the thread.
+        waited: Duration,
+        /// The number of places in the lock's queue in Redis, as [`LockInfo::waiters`](crate::LockInfo::waiters). `None` if
+        /// another thread of this process holds the lock or asks for it, or if Redis did not say in time.
+        queue: Option<u64>,
+    },
     /// Redis has confirmed that a lease lasts longer: for the renewal thread, or for
     /// [`Lease::extend`](crate::Lease::extend).
     #[non_exhaustive]
@@ -187,6 +213,7 @@ impl Event<'_> {
             Self::Released { .. } => "released",
             Self::Lingers { .. } => "lingers",
             Self::HeldLong { .. } => "held_long",
+            Self::WaitsLong { .. } => "waits_long",
             Self::Renewed { .. } => "renewed",
             Self::AtRisk { .. } => "at_risk",
             Self::Lost { .. } => "lost",
@@ -206,6 +233,7 @@ impl Event<'_> {
             | Self::Released { name, .. }
             | Self::Lingers { name, .. }
             | Self::HeldLong { name, .. }
+            | Self::WaitsLong { name, .. }
             | Self::Renewed { name, .. }
             | Self::AtRisk { name, .. } => Some(name),
             Self::Lost { lost, .. } => Some(&lost.name),
@@ -274,6 +302,18 @@ impl fmt::Display for Event<'_> {
                 f,
                 "lock {name:?}: held for {held:?} by {owner:?}, fence {fence}"
             ),
+            Self::WaitsLong {
+                name,
+                holder,
+                waited,
+                queue,
+            } => {
+                write!(f, "lock {name:?}: a call has waited for {waited:?}")?;
+                if let Some(holder) = holder {
+                    write!(f, ", held by {holder:?}")?;
+                }
+                queue.map_or(Ok(()), |queue| write!(f, ", {queue} in its queue"))
+            }
             Self::Renewed {
                 name,
                 owner,

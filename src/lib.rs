@@ -30,10 +30,11 @@
 //! * [`LockGuard::detach`] turns a guard into a [`Claim`], which can be written as text. [`LockManager::adopt`] turns a claim
 //!   into a guard again, on another thread or in another process.
 //! * Operators see the holders and the number of waiters by [`LockManager::inspect`] and [`LockManager::list`].
+//!   [`LockManager::request_release`] asks a holder to release the lock. The holder hears that by [`Lease::on_requested`].
 //!   [`LockManager::force_release`] takes a lock from a holder that hangs.
 //! * [`Builder`] has the settings, such as the lease, the prefix of the names, the pool and the time limits.
 //! * [`LockManager::stats`] counts and measures. A [`listener`](Builder::listener) receives each [`Event`].
-//!   [`Builder::warn_after`] warns of a guard that is held for long.
+//!   [`Builder::warn_after`] warns of a guard that is held for long, [`Builder::warn_wait_after`] of a long wait.
 //! * [`LockManager::cluster`] makes a manager whose locks are spread over the masters of a Redis Cluster.
 //! * [`LockManager::quorum`] makes a manager whose locks need a majority of several independent servers (Redlock).
 //! * Each fault has its own variant of [`Error`]. A call never reports that a lock is held if its request failed.
@@ -145,7 +146,7 @@
 //! ACL SETUSER app +hlen +zrangebyscore +pexpireat
 //! ACL SETUSER app +lindex +llen +lpop +lset +rpush +pexpire
 //! ACL SETUSER app +wait
-//! ACL SETUSER app +scan +type +strlen +zrangebyscore
+//! ACL SETUSER app +scan +type +strlen +zrangebyscore +lindex +llen
 //! ACL SETUSER app +script|load
 //! ACL SETUSER app +role
 //! ACL SETUSER app +cluster|slots +cluster|nodes +asking +role
@@ -158,7 +159,7 @@
 //! | 3 | reader-writer locks, semaphores |
 //! | 4 | rate limiters |
 //! | 5 | [`replicas`](Builder::replicas) |
-//! | 6 | operators: [`inspect`](LockManager::inspect), [`list`](LockManager::list), [`force_release`](LockManager::force_release) |
+//! | 6 | operators: [`inspect`](LockManager::inspect), [`list`](LockManager::list), [`force_release`](LockManager::force_release), [`request_release`](LockManager::request_release) |
 //! | 7 | each node of a [quorum](LockManager::quorum), which also needs `INFO` |
 //! | 8 | each server behind [sentinels](LockManager::sentinel), replicas too |
 //! | 9 | each node of a [cluster](LockManager::cluster); `ROLE` and `INFO` are for [`list`](LockManager::list) |
@@ -186,11 +187,11 @@
 //! | level | records |
 //! | --- | --- |
 //! | error | a panic that this crate survived; a lock that stays held until its lease ends, because no thread could be started to release it |
-//! | warn | each loss, with fence and owner; a guard that is held for longer than [`warn_after`](Builder::warn_after); leases that cannot be renewed; a drop whose release failed, and is repeated; a server that may evict locks; a missing right to publish or subscribe |
+//! | warn | each loss, with fence and owner; a guard that is held for longer than [`warn_after`](Builder::warn_after), or a call that waits for longer than [`warn_wait_after`](Builder::warn_wait_after); leases that cannot be renewed; a drop whose release failed, and is repeated; a server that may evict locks; a missing right to publish or subscribe |
 //! | info | the end of a time in which leases could not be renewed |
 //! | debug | a lock that is granted, waited for, handed to the next thread in memory, handed over to another process, or released; a new start of the connection that receives messages |
 //!
-//! The thread `leasehold-events` logs losses and long holds, and calls the [`Listener`]. So a logger or listener that
+//! The thread `leasehold-events` logs losses, long holds and long waits, and calls the [`Listener`]. So a logger or listener that
 //! blocks there delays only later events. If more than 4,096 events wait, further ones are dropped, and counted in
 //! [`Stats::events_dropped`].
 //!
@@ -297,7 +298,7 @@ pub use claim::Claim;
 pub use config::Tls;
 pub use crossbeam_channel::{Receiver, RecvError, RecvTimeoutError, TryRecvError};
 pub use error::{Error, ErrorKind, Lost, LostCause, NodeFailure, Result};
-pub use event::{Connection, Event, Listener};
+pub use event::{Connection, Event, Listener, ReleaseRequest};
 pub use guard::{
     Guard, Lease, LeaseState, LockGuard, MultiGuard, Permit, ReadGuard, ReentrantGuard, WriteGuard,
 };

@@ -319,9 +319,7 @@ impl LockManager {
     /// # Ok(()) }
     /// ```
     pub fn adopt(&self, claim: &Claim) -> Result<LockGuard> {
-        let options = &self.engine.client.settings.options;
-        let guard = self.engine.claims.adopt(claim, options);
-        guard.map(LockGuard::new)
+        self.mutex(claim.name()).adopt(claim)
     }
 
     fn handle(&self, name: &str) -> Handle {

@@ -36,8 +36,12 @@ pub(crate) const SLOTS: u16 = 16_384;
 /// The beginning of every channel of this crate, so that one pattern of an access control list matches them all.
 pub(crate) const CHANNEL_PREFIX: &str = "leasehold:";
 
-/// The channel to which every process subscribes. `force_release` publishes the owner that it removed there.
+/// The channel to which every process subscribes. `force_release` publishes the owner that it removed there, and
+/// `request_release` publishes its requests.
 pub(crate) const BROKEN: &str = "leasehold:broken";
+
+/// Begins a message that asks for the release of a lock: `request <owner> <µs since 1970> <why>`.
+pub(crate) const REQUEST: &str = "request ";
 
 /// Ends the key by which the clients of a quorum compare their restart delays. The prefix comes before it.
 pub(crate) const RESTART_DELAY: &str = "leasehold:restart_delay";

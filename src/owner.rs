@@ -1,7 +1,11 @@
 //! Owners: the unique strings under which this crate's processes hold locks in Redis.
 //!
-//! An owner is `lh1:<uuid>:<label>`. Each attempt to acquire a lock has one, no two attempts share one, and no owner
-//! is ever reused. The value of a held mutex is its owner. A waiter appends [`MARK`] to that value.
+//! An owner is `lh1:<uuid>:<label>`, or with a note `lh1:<uuid>:<label>:<note>`. Each attempt to acquire a lock has one, no
+//! two attempts share one, and no owner is ever reused. The value of a held mutex is its owner. A waiter appends [`MARK`] to
+//! that value.
+//!
+//! What stands behind the UUID is the *tail*. The note is percent-encoded and has no colon, so it begins behind the last
+//! colon of the tail. A tail ends in a colon if there is no note, and the label has a colon itself.
 //!
 //! An owner whose lease may linger is *recallable*: its UUID has version 8, and the first half of it is the same for all
 //! leases of a process ([`ProcessTag`]). So a script that finds the owner knows the channel of the process.
@@ -9,9 +13,11 @@
 use std::borrow::Cow;
 
 use once_cell::race::OnceBox;
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use uuid::Uuid;
 use uuid::fmt::Hyphenated;
 
+use crate::error::{Error, Result};
 use crate::sys::{Arc, Rng};
 
 /// The beginning of every owner that this crate writes. The number is the version of the wire format.
@@ -27,7 +33,7 @@ pub(crate) const MARK: char = '!';
 const RECALLABLE: u8 = 8;
 
 /// The number of bytes that the scripts read of a value. An owner is shorter. `value.lua` has the same number.
-const MOST_OF_VALUE: usize = 256;
+const MOST_OF_VALUE: usize = 512;
 
 /// The longest label, in bytes.
 pub(crate) const MAX_LABEL: usize = 128;
@@ -37,16 +43,65 @@ pub(crate) fn is_label(c: char) -> bool {
     c.is_ascii_graphic() && c != MARK
 }
 
-/// Returns the label of an owner: the part behind `lh1:<uuid>:`. Returns `None` if this crate has not made the owner.
+/// The longest note, in bytes of its percent-encoding.
+const MAX_NOTE: usize = 200;
+
+/// The longest tail: a label, a colon and a note.
+pub(crate) const MAX_TAIL: usize = MAX_LABEL + 1 + MAX_NOTE;
+
+/// The characters that a note percent-encodes (RFC 3986), besides those that are not ASCII.
+const ENCODED: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b':').add(MARK as u8);
+
+/// Checks the length of a note.
+///
+/// # Errors
+///
+/// [`Error::Config`] if it is too long.
+pub(crate) fn check_note(note: &str) -> Result<()> {
+    if utf8_percent_encode(note, ENCODED)
+        .map(str::len)
+        .sum::<usize>()
+        > MAX_NOTE
+    {
+        return Err(Error::config(
+            "note",
+            "longer than 200 bytes in percent-encoding",
+        ));
+    }
+    Ok(())
+}
+
+/// Returns the tail of the owners with this label and this note, which is empty if there is none.
+pub(crate) fn tail(label: &str, note: &str) -> String {
+    if note.is_empty() && !label.contains(':') {
+        return label.to_owned();
+    }
+    format!("{label}:{}", utf8_percent_encode(note, ENCODED))
+}
+
+/// Returns the label of an owner, or `None` if this crate has not made the owner.
 pub(crate) fn label(owner: &str) -> Option<&str> {
-    let (unique, label) = owner.strip_prefix(OWNER_PREFIX)?.split_once(':')?;
+    let tail = tail_of(owner)?;
+    Some(tail.rsplit_once(':').map_or(tail, |(label, _)| label))
+}
+
+/// Returns the note of an owner, if it has one.
+pub(crate) fn note(owner: &str) -> Option<String> {
+    let (_, note) = tail_of(owner)?.rsplit_once(':')?;
+    let note = percent_decode_str(note).decode_utf8().ok()?;
+    (!note.is_empty()).then(|| note.into_owned())
+}
+
+/// Returns the tail of an owner, or `None` if this crate has not made the owner.
+pub(crate) fn tail_of(owner: &str) -> Option<&str> {
+    let (unique, tail) = owner.strip_prefix(OWNER_PREFIX)?.split_once(':')?;
     let is_unique = Uuid::try_parse(unique).is_ok_and(|uuid| {
         uuid.as_hyphenated()
             .encode_lower(&mut Uuid::encode_buffer())
             == unique
     });
-    let fits = label.len() <= MAX_LABEL && label.chars().all(is_label);
-    (is_unique && fits).then_some(label)
+    let fits = tail.len() <= MAX_TAIL && tail.chars().all(is_label);
+    (is_unique && fits).then_some(tail)
 }
 
 /// Returns whether this crate wrote the value that names this holder, as `is_ours` in `value.lua`.
@@ -69,34 +124,34 @@ pub(crate) fn shown(holder: &str) -> Cow<'_, str> {
 }
 
 /// Returns a new owner, for one attempt to acquire a lock and for the lease that Redis grants to it.
-pub(crate) fn generate(rng: &dyn Rng, label: &str) -> Arc<str> {
-    with_text(rng.uuid(), label, |text| text.into())
+pub(crate) fn generate(rng: &dyn Rng, tail: &str) -> Arc<str> {
+    with_text(rng.uuid(), tail, |text| text.into())
 }
 
 /// Calls `make` with the text of an owner.
-fn with_text<T>(unique: Uuid, label: &str, make: impl FnOnce(&str) -> T) -> T {
+fn with_text<T>(unique: Uuid, tail: &str, make: impl FnOnce(&str) -> T) -> T {
     const UNIQUE_END: usize = OWNER_PREFIX.len() + Hyphenated::LENGTH;
-    const LONGEST: usize = UNIQUE_END + 1 + MAX_LABEL;
+    const LONGEST: usize = UNIQUE_END + 1 + MAX_TAIL;
     let mut buffer = [b':'; LONGEST];
     buffer[..OWNER_PREFIX.len()].copy_from_slice(OWNER_PREFIX.as_bytes());
     unique
         .hyphenated()
         .encode_lower(&mut buffer[OWNER_PREFIX.len()..UNIQUE_END]);
-    let end = UNIQUE_END + 1 + label.len();
+    let end = UNIQUE_END + 1 + tail.len();
     if let Some(place) = buffer.get_mut(UNIQUE_END + 1..end) {
-        place.copy_from_slice(label.as_bytes());
+        place.copy_from_slice(tail.as_bytes());
         if let Ok(text) = std::str::from_utf8(&buffer[..end]) {
             return make(text);
         }
     }
-    // The label is longer than one of this crate.
-    make(&text_of(unique, label))
+    // The tail is longer than one of this crate.
+    make(&text_of(unique, tail))
 }
 
-fn text_of(unique: Uuid, label: &str) -> String {
+fn text_of(unique: Uuid, tail: &str) -> String {
     let mut buffer = Uuid::encode_buffer();
     let unique = unique.hyphenated().encode_lower(&mut buffer);
-    [OWNER_PREFIX, unique, ":", label].concat()
+    [OWNER_PREFIX, unique, ":", tail].concat()
 }
 
 /// The part that the recallable owners of a process share, and the end of the name of its channel.
@@ -128,30 +183,32 @@ impl ProcessTag {
 
 /// An owner in a small form: its unique part alone. The whole text is built when a caller reads it.
 ///
-/// A manager keeps one for each lease. All of them have the label of the manager.
+/// A manager keeps one for each lease. Most of them have the tail of the manager.
 #[derive(Debug)]
 pub(crate) struct Owner {
     unique: Uuid,
-    /// The whole text, after it was read. It is set from the start if it cannot be built from the unique part.
+    /// The whole text, after it was read. It is set from the start if the owner has another tail.
     text: OnceBox<String>,
 }
 
 impl Owner {
-    /// Keeps the small form of an owner. `label` is the manager's label.
-    pub(crate) fn new(owner: &str, label: &str) -> Self {
-        let unique = owner.strip_prefix(OWNER_PREFIX).and_then(|rest| {
-            let unique = rest.strip_suffix(label)?.strip_suffix(':')?;
+    /// Keeps the small form of an owner. `tail` is the manager's tail.
+    pub(crate) fn new(owner: &str, tail: &str) -> Self {
+        let parts = owner.strip_prefix(OWNER_PREFIX).and_then(|rest| {
             // Of the forms that are read, only one has this length.
-            let is_canonical = unique.len() == Hyphenated::LENGTH
-                && !unique.bytes().any(|byte| byte.is_ascii_uppercase());
-            is_canonical.then(|| Uuid::try_parse(unique).ok())?
+            let (unique, own_tail) = rest.split_at_checked(Hyphenated::LENGTH)?;
+            let own_tail = own_tail.strip_prefix(':')?;
+            let is_canonical = !unique.bytes().any(|byte| byte.is_ascii_uppercase());
+            let unique = is_canonical.then(|| Uuid::try_parse(unique).ok())??;
+            Some((unique, own_tail))
         });
+        let (unique, own_tail) = parts.unzip();
         let kept = Self {
             unique: unique.unwrap_or_default(),
             text: OnceBox::new(),
         };
-        if unique.is_none() {
-            // Another program has made the owner, or a manager with another label.
+        if own_tail != Some(tail) {
+            // Another program or manager has made the owner, or a handle with its own note.
             kept.text.set(Box::new(owner.into())).ok();
         }
         kept
@@ -162,26 +219,26 @@ impl Owner {
         self.unique.get_version_num() == usize::from(RECALLABLE)
     }
 
-    /// Returns the owner as it stands in Redis. `label` is the label that was given to [`Self::new`].
-    pub(crate) fn text(&self, label: &str) -> String {
+    /// Returns the owner as it stands in Redis. `tail` is the tail that was given to [`Self::new`].
+    pub(crate) fn text(&self, tail: &str) -> String {
         match self.text.get() {
             Some(text) => text.clone(),
-            None => text_of(self.unique, label),
+            None => text_of(self.unique, tail),
         }
     }
 
     /// Returns the same text as [`Self::text`], to be shared.
-    pub(crate) fn to_arc(&self, label: &str) -> Arc<str> {
+    pub(crate) fn to_arc(&self, tail: &str) -> Arc<str> {
         match self.text.get() {
             Some(text) => text.as_str().into(),
-            None => with_text(self.unique, label, |text| text.into()),
+            None => with_text(self.unique, tail, |text| text.into()),
         }
     }
 
     /// Returns the same text as [`Self::text`], and keeps it.
-    pub(crate) fn shown(&self, label: &str) -> &str {
+    pub(crate) fn shown(&self, tail: &str) -> &str {
         self.text
-            .get_or_init(|| Box::new(text_of(self.unique, label)))
+            .get_or_init(|| Box::new(text_of(self.unique, tail)))
     }
 }
 
@@ -230,17 +287,43 @@ mod tests {
         for owner in &owners {
             assert_eq!((&owner[4..22], &owner[18..19]), (&*text, "8"));
             assert_eq!(label(owner), Some("l"));
-            assert!(Owner::new(owner, "l").is_recallable());
+            assert!(Owner::new(owner, "l:a note of the handle").is_recallable());
         }
         assert!(!Owner::new(&generate(&rng, "l"), "l").is_recallable());
         assert_ne!(ProcessTag::new(rng.uuid()).text(), text);
     }
 
     #[test]
-    fn owners_differ_and_carry_the_label() {
+    fn owners_differ_and_carry_the_label_and_the_note() {
         let rng = Machine::default();
-        let (a, b) = (generate(&rng, "host:1"), generate(&rng, "host:1"));
-        assert_ne!(a, b);
-        assert!(a.starts_with("lh1:") && a.ends_with(":host:1"));
+        for (own_label, own_note, own_tail) in [
+            ("worker", "", "worker"),
+            ("host:1", "", "host:1:"),
+            ("host:1", "job 7", "host:1:job%207"),
+            ("worker", "a:b!%é~", "worker:a%3Ab%21%25%C3%A9~"),
+            ("", "x", ":x"),
+            (":", "", "::"),
+        ] {
+            assert_eq!(tail(own_label, own_note), own_tail);
+            let (a, b) = (generate(&rng, own_tail), generate(&rng, own_tail));
+            assert_ne!(a, b);
+            assert!(a.starts_with("lh1:") && a.ends_with(&format!(":{own_tail}")));
+            assert_eq!(label(&a), Some(own_label));
+            assert_eq!(note(&a).unwrap_or_default(), own_note);
+            assert!(is_ours(&a));
+            // The small form keeps the owner whole, and shows its process, beside any tail of the manager.
+            for of_manager in [own_tail, "other"] {
+                let kept = Owner::new(&a, of_manager);
+                assert_eq!(kept.text(of_manager), *a);
+                assert!(kept == Owner::new(&a, "l") && kept != Owner::new(&b, own_tail));
+            }
+        }
+        let longest = "x".repeat(MAX_NOTE);
+        check_note(&longest).expect("it fits");
+        check_note(&" ".repeat(MAX_NOTE / 3 + 1)).expect_err("it is longer once encoded");
+        let owner = generate(&rng, &tail(&"l".repeat(MAX_LABEL), &longest));
+        assert_eq!(note(&owner), Some(longest));
+        assert!(is_ours(&owner));
+        assert_eq!(note("lh1:no owner:l:n"), None);
     }
 }

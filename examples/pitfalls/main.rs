@@ -62,7 +62,7 @@ fn play(stage: &Stage, pitfalls: &[Pitfall]) -> Outcome {
     let mut failed = Vec::new();
     for (name, run) in pitfalls {
         if let Err(error) = run(stage) {
-            println!("  FAILED     {error}");
+            println!("  FAILED     {error:#}");
             failed.push(*name);
         }
         stage.clean_up()?;

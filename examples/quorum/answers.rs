@@ -21,7 +21,7 @@ pub fn show_holders(nodes: &[Server], locks: &LockManager) -> Outcome {
                 println!("  {}: {holder}", node.address());
             }
             Err(error) if error.is_timeout() => println!("  {}: no answer", node.address()),
-            Err(error) => println!("  {}: {error}", node.address()),
+            Err(error) => println!("  {}: {error:#}", node.address()),
         }
     }
     if votes < MAJORITY {

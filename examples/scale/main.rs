@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("scale: {error}");
+            eprintln!("scale: {error:#}");
             ExitCode::from(if is_usage(&*error) { 2 } else { 1 })
         }
     }

@@ -135,7 +135,7 @@ impl Team {
             if let Err(error) = self.take_turn(name, &mut waits) {
                 if self.errors.fetch_add(1, Ordering::Relaxed) == 0 {
                     eprintln!(
-                        "stress: a thread of process {} stops: {error}",
+                        "stress: a thread of process {} stops: {error:#}",
                         std::process::id()
                     );
                 }

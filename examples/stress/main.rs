@@ -35,7 +35,7 @@ use crate::options::{Invocation, Role, help};
 
 fn main() -> ExitCode {
     run().unwrap_or_else(|error| {
-        eprintln!("stress: {error}");
+        eprintln!("stress: {error:#}");
         ExitCode::from(if is_usage(&*error) { 2 } else { 1 })
     })
 }

@@ -66,7 +66,7 @@ fn commands_between(before: shared::Result<u64>, after: shared::Result<u64>) -> 
     match (before, after) {
         (Ok(before), Ok(after)) => after.checked_sub(before),
         (Err(error), _) | (_, Err(error)) => {
-            eprintln!("stress: a master does not count its commands: {error}");
+            eprintln!("stress: a master does not count its commands: {error:#}");
             None
         }
     }

@@ -123,4 +123,20 @@ impl Builder {
         self.settings.warn_after = limit;
         self
     }
+
+    /// Sets how long a call may wait before a warning is logged, with the lock's name, its holder and the number of places
+    /// in its queue. The listener receives it as [`Event::WaitsLong`](crate::Event::WaitsLong). The call waits on. A call
+    /// warns once, and for one name there is one warning in this time. For the queue, the call may send a request that only
+    /// reads, with the [rights of line 6](crate#rights-of-a-redis-user). Not zero. Defaults to `None`, no warning.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use {leasehold::LockManager, std::time::Duration};
+    /// let builder = LockManager::single("redis://127.0.0.1/").warn_wait_after(Some(Duration::from_secs(30)));
+    /// ```
+    pub fn warn_wait_after(mut self, limit: Option<Duration>) -> Self {
+        self.settings.warn_wait_after = limit;
+        self
+    }
 }

@@ -56,6 +56,7 @@ const PARAMETERS: &[(&str, Parameter)] = &[
     ("fencing", Bool(Builder::fencing)),
     ("io_timeout", Time(Builder::io_timeout)),
     ("label", Text(Builder::label)),
+    ("note", Text(Builder::note)),
     ("lease", Time(Builder::lease)),
     ("linger", Time(Builder::linger)),
     ("max_hold", Time(|builder, it| builder.max_hold(Some(it)))),
@@ -75,6 +76,10 @@ const PARAMETERS: &[(&str, Parameter)] = &[
     (
         "warn_after",
         Time(|builder, it| builder.warn_after(Some(it))),
+    ),
+    (
+        "warn_wait_after",
+        Time(|builder, it| builder.warn_wait_after(Some(it))),
     ),
 ];
 

@@ -8,7 +8,8 @@ use std::time::Duration;
 use super::tls::TlsClients;
 use crate::error::{Error, Result};
 use crate::event::SharedListener;
-use crate::owner::{MARK, MAX_LABEL, is_label};
+use crate::name::Fingerprint;
+use crate::owner::{self, MARK, MAX_LABEL, is_label};
 use crate::stats::PoolCounters;
 use crate::sys::time::ms_rounded_up;
 use crate::sys::{Arc, Machine, process};
@@ -37,6 +38,9 @@ pub(crate) struct Terms {
     pub(crate) renew: bool,
     /// Whether the guards have fences.
     pub(crate) fencing: bool,
+    /// The fingerprint of the note. The owner of the lease shows the note, so a thread with another note needs another
+    /// owner.
+    note: Fingerprint,
 }
 
 impl Terms {
@@ -48,6 +52,7 @@ impl Terms {
             lease_ms: ms as u32,
             renew,
             fencing: true,
+            note: 0,
         }
     }
 
@@ -65,6 +70,8 @@ pub(crate) struct Options {
     pub(crate) min_hold: Duration,
     pub(crate) fencing: bool,
     pub(crate) linger: Duration,
+    /// The fingerprint of a note that was set on the handle; 0 if none was.
+    pub(crate) note: Fingerprint,
 }
 
 impl Options {
@@ -95,6 +102,7 @@ impl Options {
     pub(crate) fn terms(&self) -> Terms {
         Terms {
             fencing: self.fencing,
+            note: self.note,
             ..Terms::new(self.lease, self.renew)
         }
     }
@@ -115,6 +123,7 @@ impl fmt::Debug for Secret {
 pub(crate) struct Settings {
     pub(crate) prefix: String,
     pub(crate) label: String,
+    pub(crate) note: String,
     pub(crate) options: Options,
     /// `None` if the program set none.
     pub(crate) quantum: Option<Duration>,
@@ -141,6 +150,7 @@ pub(crate) struct Settings {
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<Arc<TlsClients>>,
     pub(crate) warn_after: Option<Duration>,
+    pub(crate) warn_wait_after: Option<Duration>,
     pub(crate) listener: Option<SharedListener>,
     /// The machine that the manager runs on.
     pub(crate) machine: Machine,
@@ -155,6 +165,7 @@ impl Default for Settings {
         Self {
             prefix: String::new(),
             label: default_label(),
+            note: String::new(),
             options: Options {
                 lease: Duration::from_secs(30),
                 renew: true,
@@ -162,6 +173,7 @@ impl Default for Settings {
                 min_hold: Duration::ZERO,
                 fencing: true,
                 linger: Duration::ZERO,
+                note: 0,
             },
             quantum: None,
             poller_gap: Duration::ZERO,
@@ -183,6 +195,7 @@ impl Default for Settings {
             #[cfg(feature = "tls")]
             tls: None,
             warn_after: None,
+            warn_wait_after: None,
             listener: None,
             machine: Machine::default(),
             pools: Arc::default(),
@@ -301,6 +314,9 @@ impl Settings {
         if self.warn_after == Some(Duration::ZERO) {
             return Err(Error::config("warn_after", "zero"));
         }
+        if self.warn_wait_after == Some(Duration::ZERO) {
+            return Err(Error::config("warn_wait_after", "zero"));
+        }
         if self.prefix.len() > MAX_PREFIX {
             return Err(Error::config("prefix", "longer than 1,024 bytes"));
         }
@@ -311,7 +327,7 @@ impl Settings {
             let reason = format!("only visible ASCII characters other than {MARK:?} are allowed");
             return Err(Error::config("label", reason));
         }
-        Ok(())
+        owner::check_note(&self.note)
     }
 }
 
@@ -406,6 +422,10 @@ mod tests {
             (
                 settings(|s| s.warn_after = Some(Duration::ZERO)),
                 "warn_after",
+            ),
+            (
+                settings(|s| s.warn_wait_after = Some(Duration::ZERO)),
+                "warn_wait_after",
             ),
             (settings(|s| s.pool_size = 0), "pool_size"),
             (settings(|s| s.replicas = 1001), "replicas"),

@@ -103,43 +103,43 @@ pub(crate) struct Attempt {
 
 impl Attempt {
     /// Begins an attempt at `units` of the lock.
-    pub(crate) fn new(rng: &dyn Rng, label: &str, units: u32) -> Self {
-        Self::begin(rng, label, units, None, WaitState::NotBegun)
+    pub(crate) fn new(rng: &dyn Rng, tail: &str, units: u32) -> Self {
+        Self::begin(rng, tail, units, None, WaitState::NotBegun)
     }
 
     /// Begins an attempt of a thread that has waited behind others of its process.
-    pub(crate) fn after_waiting(rng: &dyn Rng, label: &str, units: u32) -> Self {
-        Self::begin(rng, label, units, None, WaitState::Begun)
+    pub(crate) fn after_waiting(rng: &dyn Rng, tail: &str, units: u32) -> Self {
+        Self::begin(rng, tail, units, None, WaitState::Begun)
     }
 
     /// Begins an attempt to keep the lock that this process holds as `from`. Its lease has ended here.
-    pub(crate) fn take_over(rng: &dyn Rng, label: &str, from: EndedOwner) -> Self {
+    pub(crate) fn take_over(rng: &dyn Rng, tail: &str, from: EndedOwner) -> Self {
         let units = from.units;
-        Self::begin(rng, label, units, Some(from), WaitState::Contended)
+        Self::begin(rng, tail, units, Some(from), WaitState::Contended)
     }
 
     /// Begins an attempt to keep a lock whose release was not sent, so no other thread was notified.
     /// `waits`: a wait has begun.
-    pub(crate) fn take_back(rng: &dyn Rng, label: &str, from: EndedOwner, waits: bool) -> Self {
+    pub(crate) fn take_back(rng: &dyn Rng, tail: &str, from: EndedOwner, waits: bool) -> Self {
         let units = from.units;
         let wait = if waits {
             WaitState::Begun
         } else {
             WaitState::NotBegun
         };
-        Self::begin(rng, label, units, Some(from), wait)
+        Self::begin(rng, tail, units, Some(from), wait)
     }
 
     /// Begins an attempt. With `from` it takes over the lease of that owner.
     fn begin(
         rng: &dyn Rng,
-        label: &str,
+        tail: &str,
         units: u32,
         from: Option<EndedOwner>,
         wait: WaitState,
     ) -> Self {
         Self {
-            owner: owner::generate(rng, label),
+            owner: owner::generate(rng, tail),
             units,
             state: AttemptState::Ask {
                 in_redis: InRedis::default(),
@@ -167,9 +167,9 @@ impl Attempt {
         }
     }
 
-    /// Returns whether a thread that wants `units` of the lock can carry the attempt on.
-    pub(crate) fn is_for(&self, units: u32) -> bool {
-        self.units == units
+    /// Returns whether a thread that wants `units` of the lock, with this tail, can carry the attempt on.
+    pub(crate) fn is_for(&self, units: u32, tail: &str) -> bool {
+        self.units == units && owner::tail_of(&self.owner) == Some(tail)
     }
 
     /// Returns whether `holder` is the former owner, whose withdrawal is on its way. "Held" by that owner is no answer.
@@ -600,7 +600,7 @@ impl Attempt {
     /// Leaves the owner behind, to be released, and makes a new one. Returns the state of the new owner.
     fn rename(&mut self, in_redis: &InRedis, context: &StepContext<'_>) -> AttemptState {
         self.leave_behind(in_redis);
-        self.owner = owner::generate(context.call.rng, context.call.label);
+        self.owner = owner::generate(context.call.rng, context.call.tail);
         self.allowed_grant = None;
         AttemptState::ask(InRedis::default())
     }

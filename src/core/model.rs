@@ -492,7 +492,7 @@ impl World {
                 grants_by_message: true,
                 outage_limit: Duration::from_mins(1),
                 waits_through_outages: false,
-                label: "p",
+                tail: "p",
                 rng: &self.rng,
             };
             let step = attempt.step(

@@ -23,7 +23,7 @@ use crate::engine::leases::Leases;
 use crate::engine::process_lease::WaitingThread;
 use crate::engine::way_in::WayIn;
 use crate::error::{Error, Result};
-use crate::sys::Arc;
+use crate::sys::{Arc, Time};
 
 impl<'a> WayIn<'a> {
     /// Acquires the lock. Blocks until the thread has a guard, the time is over, the token is cancelled, the manager is
@@ -44,12 +44,18 @@ impl<'a> WayIn<'a> {
         if call.is_cancelled() {
             return Err(Error::Cancelled.into());
         }
+        let arrived = client.now();
+        let long_after = client
+            .settings
+            .warn_wait_after
+            .filter(|_| call.until.is_some());
         let mut way_in = Self {
             leases,
             client,
             call,
-            arrived: client.now(),
+            arrived,
             waits: false,
+            long_at: long_after.map_or(Time::NEVER, |after| arrived + after),
             has_warned: false,
             #[cfg(feature = "tracing")]
             span: crate::engine::spans::wait(call.target.name()),
@@ -71,7 +77,7 @@ impl<'a> WayIn<'a> {
                     call.params(),
                     arrived,
                     |process_lease| leases.health(process_lease, arrived),
-                    || Arc::clone(waiter.insert(WaitingThread::new())),
+                    || Arc::clone(waiter.insert(WaitingThread::new(call.tail))),
                 );
                 // `close` looks at the name after this, and then waits for busy threads.
                 let counted = matches!(arrival, Arrival::Delegate(_)).then(|| {

@@ -1,14 +1,18 @@
-//! Requests of operators: to inspect and list locks, and to release a lock by force. [`super::messages`] says how a holder
-//! learns of a forced release.
+//! Requests of operators: to inspect and list locks, to release a lock by force, and to ask for its release.
+//! [`super::messages`] says how a holder learns of the last two.
 
 use std::time::Duration;
 
 use crate::engine::leases::Leases;
 use crate::engine::wakeup::MessageHandler;
-use crate::error::{Failure, Result};
+use crate::error::{Error, Failure, Result};
 use crate::message::{Cursor, Reply, Request, Seen};
-use crate::name::LockKey;
+use crate::name::{LockKey, REQUEST};
+use crate::owner;
 use crate::sys::Arc;
+
+/// The longest reason of a request to release a lock, in bytes.
+const MOST_OF_A_REASON: usize = 1024;
 
 /// The locks of one page, and the cursor of the next page.
 pub(crate) type Page = (Vec<(LockKey, Seen)>, Option<Cursor>);
@@ -99,6 +103,29 @@ impl Operators {
             Reply::NotOwner(_) => Ok(false),
             _ => Err(Failure::another_question().into_error(Some(key.name()))),
         }
+    }
+
+    /// Asks the holders of a lock to release it. Returns false if nobody holds it.
+    pub(crate) fn request_release(&self, key: &LockKey, why: &str) -> Result<bool> {
+        if why.len() > MOST_OF_A_REASON {
+            return Err(Error::config("why", "longer than 1,024 bytes"));
+        }
+        let holders = self.inspect(key)?.map(|seen| seen.holders);
+        let mut is_held = false;
+        for holder in holders
+            .into_iter()
+            .flatten()
+            .filter(|holder| !holder.is_kept)
+        {
+            is_held = true;
+            if owner::is_ours(&holder.owner) {
+                let at = self.leases.client.machine().wall_us();
+                let message = format!("{REQUEST}{} {at} {why}", holder.owner);
+                let message = &*message;
+                self.reply_to(&Request::Publish { key, message }, Some(key.name()))?;
+            }
+        }
+        Ok(is_held)
     }
 
     fn reply_to(&self, request: &Request<'_>, name: Option<&str>) -> Result<Reply> {

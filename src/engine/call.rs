@@ -28,6 +28,8 @@ pub(crate) struct AcquireCall<'a> {
     pub(crate) kind: LockKind,
     pub(crate) target: &'a Target,
     pub(crate) options: Options,
+    /// The tail of its owners, if the handle has its own note.
+    pub(crate) tail: Option<&'a Arc<str>>,
     /// The number of units.
     pub(crate) units: u32,
     /// The end of the wait. `None` for a try, which does not wait for the lock.

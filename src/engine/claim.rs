@@ -113,15 +113,21 @@ impl GuardInner {
         let owner = if has_lock {
             client.owner_of(&self.process_lease)
         } else {
-            owner::generate(client.machine(), &client.settings.label)
+            owner::generate(client.machine(), &client.tail)
         };
         Claim::new(self.name().into(), owner, self.fence())
     }
 }
 
 impl Claims {
-    /// Adopts a claim, with these options. Blocks until Redis has replied.
-    pub(crate) fn adopt(&self, claim: &Claim, options: &Options) -> Result<GuardInner> {
+    /// Adopts a claim, with these options. `tail` is that of the new owner, if the handle has its own note. Blocks until
+    /// Redis has replied.
+    pub(crate) fn adopt(
+        &self,
+        claim: &Claim,
+        options: &Options,
+        tail: Option<&Arc<str>>,
+    ) -> Result<GuardInner> {
         let client = &self.leases.client;
         client.check_open()?;
         options.check()?;
@@ -131,7 +137,7 @@ impl Claims {
         let entry = self.leases.names.pin(LockKind::Mutex, &key.into());
         self.leases
             .release_lingering_on(entry.target.keys(), client.deadline(None));
-        let adopted = self.ask_to_adopt(&entry, claim, options);
+        let adopted = self.ask_to_adopt(&entry, claim, options, tail);
         self.leases.names.unpin(&entry);
         let (hold, since) = adopted?;
         Ok(GuardInner::new(
@@ -148,14 +154,16 @@ impl Claims {
         entry: &Arc<Entry>,
         claim: &Claim,
         options: &Options,
+        tail: Option<&Arc<str>>,
     ) -> Result<(Hold, Time)> {
         let client = &self.leases.client;
         let _called = client.machine().begin_call();
         let asked = client.now();
         let mut candidates = self.tried.take(claim.owner());
         if candidates.is_empty() {
+            let tail = tail.map_or(&*client.tail, |tail| tail);
             candidates.push(Candidate {
-                owner: owner::generate(client.machine(), &client.settings.label),
+                owner: owner::generate(client.machine(), tail),
                 until: None,
             });
         }

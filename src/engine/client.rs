@@ -15,6 +15,7 @@ use crate::engine::process_lease::{Entry, ProcessLease};
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
 use crate::logging;
 use crate::message::{Renewal, Reply, Request};
+use crate::owner;
 use crate::panics::survived;
 use crate::stats::Counters;
 use crate::store::{Answer, Deadline, LEAST, Store};
@@ -25,6 +26,8 @@ const MOST_DIFFERING: usize = 1_024;
 
 pub(crate) struct Client {
     pub(crate) settings: Settings,
+    /// The tail of the owners of handles that have no note of their own.
+    pub(crate) tail: String,
     pub(super) store: Arc<dyn Store>,
     pub(super) events: Arc<Events>,
     pub(super) stats: Counters,
@@ -48,6 +51,7 @@ impl Client {
         Self {
             #[cfg(feature = "metrics")]
             exported: Exported::new(&settings.metric_names),
+            tail: owner::tail(&settings.label, &settings.note),
             settings,
             store,
             events: Arc::new(events),
@@ -114,7 +118,7 @@ impl Client {
 
     /// Returns the owner of a lease as it is written in Redis.
     pub(super) fn owner_of(&self, process_lease: &ProcessLease) -> Arc<str> {
-        process_lease.owner.to_arc(&self.settings.label)
+        process_lease.owner.to_arc(&self.tail)
     }
 
     /// Returns a renewal for `lease` for each key of a process lease.
@@ -123,11 +127,10 @@ impl Client {
         process_lease: &'a ProcessLease,
         lease: Duration,
     ) -> impl Iterator<Item = Renewal<'a>> + use<'a> {
-        let label: &'a str = &self.settings.label;
         process_lease.keys().iter().map(move |key| Renewal {
             kind: process_lease.entry.kind,
             key,
-            owner: process_lease.owner.text(label),
+            owner: process_lease.owner.text(&self.tail),
             units: process_lease.units,
             lease,
         })

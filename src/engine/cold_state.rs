@@ -4,6 +4,7 @@
 use crossbeam_channel::Sender;
 
 use crate::error::{Lost, LostCause};
+use crate::event::ReleaseRequest;
 use crate::sys::Time;
 
 #[derive(Default)]
@@ -24,6 +25,10 @@ pub(super) struct ColdState {
     pub(super) votes_version: u32,
     /// The channels that receive the loss.
     pub(super) listeners: Vec<LossListener>,
+    /// The last request to release the lock.
+    pub(super) requested: Option<ReleaseRequest>,
+    /// The channels that receive such requests, each with the number of its guard.
+    pub(super) request_listeners: Vec<(u32, Sender<ReleaseRequest>)>,
     /// Whether the metrics count the lease as at risk.
     #[cfg(feature = "metrics")]
     pub(super) is_at_risk: bool,

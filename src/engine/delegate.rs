@@ -65,7 +65,7 @@ impl<'a> WayIn<'a> {
                 && !self.client.store.is_quorum(),
             outage_limit: settings.outage_limit,
             waits_through_outages: settings.wait_through_outages,
-            label: &settings.label,
+            tail: self.tail(),
             rng: self.owner_source(),
         }
     }
@@ -182,7 +182,8 @@ impl<'w, 'a> Delegate<'w, 'a> {
                 }
                 Step::Sleep(until) => {
                     called = None;
-                    self.sleep(until)
+                    self.way_in.warn_if_long(self.entry, true);
+                    self.sleep(until.min(self.way_in.long_at))
                 }
                 Step::Shared => match self.share(offered.take()) {
                     Some(guard) => return Ok(guard),

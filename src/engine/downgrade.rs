@@ -70,7 +70,8 @@ impl Leases {
         from: EndedOwner,
     ) -> Result<Option<(Hold, Time)>, Failure> {
         let (client, terms, lease) = (&self.client, writer.terms, writer.terms.lease());
-        let reader = owner::generate(client.machine(), &client.settings.label);
+        let tail = owner::tail_of(&from.owner).unwrap_or(&client.tail);
+        let reader = owner::generate(client.machine(), tail);
         let fences = u64::from(terms.fencing);
         let verb = Verb::TakeOver {
             ask: Ask {

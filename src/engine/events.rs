@@ -170,7 +170,7 @@ impl EventsThread {
     fn run(self) {
         let mut has_panicked = false;
         while let Some(event) = self.queue.pop() {
-            if let Event::Lost { .. } | Event::HeldLong { .. } = event {
+            if let Event::Lost { .. } | Event::HeldLong { .. } | Event::WaitsLong { .. } = event {
                 logging::warning!("{event}");
             }
             let Some(SharedListener(listener)) = &self.listener else {

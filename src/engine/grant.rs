@@ -71,7 +71,7 @@ impl Leases {
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         let process_lease = Arc::new(ProcessLease::new(
             number,
-            &self.client.settings.label,
+            &self.client.tail,
             Arc::clone(entry),
             params,
             grant,

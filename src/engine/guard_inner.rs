@@ -15,9 +15,13 @@ use crate::engine::release::HoldEnd;
 #[cfg(feature = "tracing")]
 use crate::engine::spans;
 use crate::error::{Error, Failure, FailureKind, Lost, LostCause, Outcome, Result};
+use crate::event::ReleaseRequest;
 use crate::logging;
 use crate::message::{Renewed, Request};
 use crate::sys::{Arc, AtomicBool, Ordering, Time};
+
+/// How many requests to release a lock wait for a guard's thread to read them. Later ones are dropped.
+const MOST_REQUESTS: usize = 16;
 
 /// A guard's hold on a lease. Dropping it ends the hold.
 pub(crate) struct GuardInner {
@@ -98,9 +102,7 @@ impl GuardInner {
     }
 
     pub(crate) fn owner(&self) -> &str {
-        self.process_lease
-            .owner
-            .shown(&self.leases.client.settings.label)
+        self.process_lease.owner.shown(&self.leases.client.tail)
     }
 
     pub(crate) fn fence(&self) -> u64 {
@@ -175,6 +177,21 @@ impl GuardInner {
         if let Err(lost) = self.status() {
             sender.try_send(lost).ok();
         }
+    }
+
+    /// Returns a channel for requests to release the lock. Subscribes to them, unless the process has a subscription.
+    pub(crate) fn on_requested(&self) -> Receiver<ReleaseRequest> {
+        let (sender, receiver) = crossbeam_channel::bounded(MOST_REQUESTS);
+        if self.status().is_ok() {
+            self.is_listened_to.store(true, Ordering::Relaxed);
+            self.process_lease.listen_to_requests(self.number, sender);
+            self.leases.wakeup.start(&self.leases.client);
+            // If the loss was announced before the channel was registered, it ends now.
+            if self.status().is_err() {
+                self.process_lease.end_requests(Some(self.number));
+            }
+        }
+        receiver
     }
 
     /// Renews the lease for at least this time, if less is left.

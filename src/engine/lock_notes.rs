@@ -1,6 +1,8 @@
 //! The memory of a name beside its queue: the last replies about a lock that this process does not hold, and the number of
 //! threads that need the entry.
 
+use std::time::Duration;
+
 use crate::error::Failure;
 use crate::sys::{Arc, Time};
 
@@ -30,6 +32,8 @@ struct LockNotesInfo {
     pins: u32,
     /// The time of the last notice that `force_release` has removed an owner for which this process had no lease.
     forced_release: Option<Time>,
+    /// The time of the last warning of a long wait.
+    warned_of_wait: Option<Time>,
 }
 
 impl LockNotes {
@@ -92,10 +96,41 @@ impl LockNotes {
         noted.is_some_and(|noted| noted >= sent)
     }
 
+    /// Notes that a call warns of its long wait at `now`. Returns when it may do so, if another has within `limit`.
+    pub(super) fn begin_warning(&mut self, now: Time, limit: Duration) -> Result<(), Time> {
+        let last = &mut self.0.get_or_insert_default().warned_of_wait;
+        match *last {
+            Some(last) if now < last + limit => Err(last + limit),
+            _ => {
+                *last = Some(now);
+                Ok(())
+            }
+        }
+    }
+
     /// Forgets all replies, because this process holds the lock now and no thread waits.
     pub(super) fn forget(&mut self) {
         if !self.is_pinned() {
             self.0 = None;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_that_wait_for_one_name_warn_once_in_a_while() {
+        let limit = Duration::from_secs(30);
+        let first = Time::from_nanos(1 << 50);
+        let next = first + limit;
+        let mut notes = LockNotes::default();
+        assert_eq!(notes.begin_warning(first, limit), Ok(()));
+        let moment = Duration::from_nanos(1);
+        for at in [first, first + moment, next - moment] {
+            assert_eq!(notes.begin_warning(at, limit), Err(next));
+        }
+        assert_eq!(notes.begin_warning(next, limit), Ok(()));
     }
 }

@@ -14,12 +14,19 @@
 //! the same reply. For a lease without renewal, the renewal of step 2 lengthens nothing. If that message is lost, the
 //! lease reads held until its deadline.
 //!
+//! A *request to release* a lock names the holder's owner too. It ends nothing: the process sends it to the channels of the
+//! guards of that lease, and remembers the last one for a channel that comes later. Only a lease that lingers is released, as
+//! after a recall. If the request overtakes the grant, nobody hears it.
+//!
 //! [`super::linger`] says how a recall ends a linger.
 
 use crate::engine::leases::Leases;
 use crate::engine::wakeup::MessageHandler;
+use crate::event::ReleaseRequest;
+use crate::logging;
 use crate::message::LockKind;
 use crate::owner::{self, Owner};
+use crate::sys::time::of_wall_us;
 
 impl MessageHandler for Leases {
     /// Has the renewal thread renew this process's lease of an owner at once. If the grant is still on its way, that
@@ -33,7 +40,7 @@ impl MessageHandler for Leases {
         if owner::label(owner) != Some(label) {
             return;
         }
-        let owner = Owner::new(owner, label);
+        let owner = Owner::new(owner, &self.client.tail);
         let now = self.client.now();
         for entry in self.names.all() {
             let mut state = entry.lock();
@@ -50,6 +57,46 @@ impl MessageHandler for Leases {
         }
     }
 
+    /// Tells the guards of the owner's lease. Releases the lease if it is idle. Searches all names in use.
+    fn release_requested(&self, request: &str) {
+        let mut parts = request.splitn(3, ' ');
+        let (Some(owner), Some(at), Some(why)) = (parts.next(), parts.next(), parts.next()) else {
+            return;
+        };
+        let Ok(at_us) = at.parse() else {
+            return;
+        };
+        if owner::label(owner) != Some(&self.client.settings.label) {
+            return;
+        }
+        let owner = Owner::new(owner, &self.client.tail);
+        let request = ReleaseRequest {
+            why: why.to_owned(),
+            at: of_wall_us(at_us),
+        };
+        let _counted = self.count_busy();
+        for entry in self.names.all() {
+            let mut state = entry.lock();
+            let mut leases = state.queue.process_leases();
+            let found = leases
+                .find(|process_lease| process_lease.owner == owner)
+                .cloned();
+            drop(leases);
+            let Some(process_lease) = found else {
+                continue;
+            };
+            let idle = state.queue.stop_linger(|other| other.owner == owner);
+            drop(state);
+            process_lease.note_contended();
+            if process_lease.note_request(&request) {
+                let name = entry.target.name();
+                logging::info!("lock {name:?}: its release is requested: {why:?}");
+            }
+            self.release_idle_later(idle);
+            return;
+        }
+    }
+
     /// Ends the linger of the lease that a recall names: its owner and its key. If the lease is idle, the renewal thread
     /// hands the lock over.
     fn recalled(&self, recalled: &str) {
@@ -62,7 +109,7 @@ impl MessageHandler for Leases {
         let Some(entry) = self.names.find(LockKind::Mutex, key) else {
             return;
         };
-        let owner = Owner::new(owner, &self.client.settings.label);
+        let owner = Owner::new(owner, &self.client.tail);
         let _counted = self.count_busy();
         let idle = {
             let mut state = entry.lock();

@@ -7,6 +7,8 @@
 use std::mem;
 use std::time::Duration;
 
+use crossbeam_channel::Sender;
+
 use crate::config::Terms;
 use crate::core::attempt::{Attempt, Grant};
 use crate::core::lease::{AtomicLease, LeaseStatus, sent_for, valid_until};
@@ -16,6 +18,7 @@ use crate::core::timer_queue::{TimerKey, at_risk_below};
 use crate::engine::cold_state::{ColdState, LossListener};
 use crate::engine::lock_notes::LockNotes;
 use crate::error::{Failure, LostCause};
+use crate::event::ReleaseRequest;
 use crate::message::{LockKind, Renewed, Request, Verb};
 use crate::name::{LockKey, Target};
 use crate::owner::Owner;
@@ -23,6 +26,9 @@ use crate::sys::{
     Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, Time,
     thread::{self, Thread},
 };
+
+/// How many channels for requests a lease has. A further one replaces the oldest.
+const MOST_REQUEST_LISTENERS: usize = 64;
 
 /// A guard's part in a lease of this process.
 pub(crate) type Hold = HoldOf<Arc<ProcessLease>>;
@@ -43,6 +49,8 @@ pub(crate) struct NameState {
 /// A thread that waits in the queue of a name, and the signal to it.
 pub(crate) struct WaitingThread {
     thread: Thread,
+    /// The tail of its owners, if its handle has its own note.
+    pub(super) tail: Option<Arc<str>>,
     /// Whether the signal was sent, so that a thread that wakes without one locks no mutex.
     ready: AtomicBool,
     signal: Mutex<Option<Signal>>,
@@ -168,9 +176,10 @@ impl NameState {
 
 impl WaitingThread {
     /// Returns the calling thread, without a signal.
-    pub(crate) fn new() -> Arc<Self> {
+    pub(crate) fn new(tail: Option<&Arc<str>>) -> Arc<Self> {
         Arc::new(Self {
             thread: thread::current(),
+            tail: tail.cloned(),
             ready: AtomicBool::new(false),
             signal: Mutex::new(None),
         })
@@ -223,12 +232,12 @@ impl LeaseLinger {
 impl ProcessLease {
     pub(crate) fn new(
         number: u64,
-        label: &str,
+        tail: &str,
         entry: Arc<Entry>,
         params: &AcquireParams,
         grant: Grant,
     ) -> Self {
-        let (terms, owner) = (params.terms, Owner::new(&grant.owner, label));
+        let (terms, owner) = (params.terms, Owner::new(&grant.owner, tail));
         let (rest, uncertain_until) = (grant.rest, grant.uncertain_until);
         // Note this time only if it is later than the end of this grant's own lease.
         let key_gone_at = grant
@@ -491,6 +500,7 @@ impl ProcessLease {
         for listener in self.take_listeners(|_| true) {
             listener.notify(cause);
         }
+        self.end_requests(None);
     }
 
     /// Adds a channel for the loss.
@@ -499,9 +509,18 @@ impl ProcessLease {
         cold.get_or_insert_default().listeners.push(listener);
     }
 
-    /// Removes and returns the channels for the loss of one guard.
+    /// Removes and returns the channels for the loss of one guard. Ends its channels for requests.
     pub(super) fn remove_listeners(&self, guard_number: u32) -> Vec<LossListener> {
+        self.end_requests(Some(guard_number));
         self.take_listeners(|listener| listener.guard_number == guard_number)
+    }
+
+    /// Ends the channels of one guard for requests; of all guards without a number.
+    pub(super) fn end_requests(&self, guard_number: Option<u32>) {
+        if let Some(cold) = &mut *self.cold.lock() {
+            let others = |number| guard_number.is_some_and(|ended| ended != number);
+            cold.request_listeners.retain(|(number, _)| others(*number));
+        }
     }
 
     fn take_listeners(&self, is_meant: impl Fn(&LossListener) -> bool) -> Vec<LossListener> {
@@ -512,5 +531,33 @@ impl ProcessLease {
         let (taken, kept) = all.partition(is_meant);
         cold.listeners = kept;
         taken
+    }
+
+    /// Adds a channel for requests to release the lock. It receives the last request at once, if there was one.
+    pub(super) fn listen_to_requests(&self, guard_number: u32, sender: Sender<ReleaseRequest>) {
+        let mut cold = self.cold.lock();
+        let cold = cold.get_or_insert_default();
+        if let Some(request) = &cold.requested {
+            sender.try_send(request.clone()).ok();
+        }
+        if cold.request_listeners.len() == MOST_REQUEST_LISTENERS {
+            cold.request_listeners.remove(0);
+        }
+        cold.request_listeners.push((guard_number, sender));
+    }
+
+    /// Takes in a request to release the lock. Returns false if it has come before: the nodes of a quorum all send it.
+    pub(super) fn note_request(&self, request: &ReleaseRequest) -> bool {
+        let mut cold = self.cold.lock();
+        let cold = cold.get_or_insert_default();
+        if cold.requested.as_ref() == Some(request) {
+            return false;
+        }
+        cold.requested = Some(request.clone());
+        for (_, sender) in &cold.request_listeners {
+            // A program that does not read them needs no more of them.
+            sender.try_send(request.clone()).ok();
+        }
+        true
     }
 }

@@ -122,7 +122,8 @@ impl Leases {
                 } else {
                     let from = self.ended_owner(process_lease, give_back, now);
                     let rng = self.owner_source(process_lease.linger.is_some());
-                    let attempt = Attempt::take_over(rng, &self.client.settings.label, from);
+                    let tail = next.tail.as_deref().unwrap_or(&self.client.tail);
+                    let attempt = Attempt::take_over(rng, tail, from);
                     if let Some(counted) = counted {
                         counted.pass_on();
                     }

@@ -178,6 +178,7 @@ fn generous() -> impl FnMut(&Request<'_>) -> Result<Reply, Failure> + Send {
             Request::Lock { .. } | Request::ForceRelease { .. } => Reply::Released,
             Request::Release(batch) => Reply::Each(vec![Ok(Reply::Released); batch.len()]),
             Request::Inspect { keys, .. } => Reply::Inspected(vec![None; keys.len()]),
+            Request::Publish { .. } => Reply::Published,
             Request::Scan { .. } => Reply::Page {
                 keys: Vec::new(),
                 next: None,

@@ -35,9 +35,9 @@ impl WayIn<'_> {
                 && !entry.kind.sharing().several
                 && !release_task.keeps_lock(self.client.now());
             if is_this_lock && attempt.is_new() {
-                let (label, waits) = (&self.client.settings.label, attempt.waits());
+                let waits = attempt.waits();
                 let rng = self.owner_source();
-                *attempt = Attempt::take_back(rng, label, release_task.unsent(), waits);
+                *attempt = Attempt::take_back(rng, self.tail(), release_task.unsent(), waits);
             } else if self.client.now() >= until || is_over() {
                 renewal.add_release_task(&leases.client, &released, release_task, None);
             } else {

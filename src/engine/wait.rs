@@ -8,6 +8,7 @@
 //! | the call's token is cancelled | leaves the queue; the call returns [`Error::Cancelled`] |
 //! | the manager is closed | leaves the queue; the call returns [`Error::Closed`] |
 //! | the time is over | leaves the queue; the call returns the last known state of the lock |
+//! | it has waited for `warn_wait_after` | warns, and waits on |
 //!
 //! If the thread is not in the queue when it wants to leave, another thread has taken it out to send it a signal. Then
 //! the thread must wait for that signal, without a time limit: the signal may bring the lock, or the task of the
@@ -31,7 +32,7 @@ impl<'a> WayIn<'a> {
     /// Blocks until a signal comes, or the call must end. Breaks with the guard that another thread gave, or continues with
     /// the attempt of the delegate, which this thread is now.
     pub(super) fn wait(
-        &self,
+        &mut self,
         entry: &Arc<Entry>,
         number: u64,
         waiter: &WaitingThread,
@@ -44,7 +45,7 @@ impl<'a> WayIn<'a> {
             Signal::Delegate(None) => Ok(self.begins(Attempt::after_waiting)),
             Signal::Delegate(Some(attempt)) => {
                 let counted = self.leases.counted_already();
-                if attempt.is_for(self.call.units) {
+                if attempt.is_for(self.call.units, self.tail()) {
                     return Ok(ControlFlow::Continue((attempt, counted)));
                 }
                 self.clean_up_after(entry, *attempt);
@@ -74,7 +75,7 @@ impl<'a> WayIn<'a> {
 
     /// Sleeps until there is a signal, or leaves the queue and returns the reason.
     fn signal(
-        &self,
+        &mut self,
         entry: &Entry,
         number: u64,
         waiter: &WaitingThread,
@@ -107,12 +108,18 @@ impl<'a> WayIn<'a> {
                 is_taken_out = true;
             }
             // 3. Park. If a signal is on the way, or the wait has no end, only an unpark ends this.
-            if is_taken_out || until == Time::NEVER {
+            let wakes_at = until.min(self.long_at);
+            if is_taken_out || wakes_at == Time::NEVER {
                 thread::park();
                 continue;
             }
-            if until > self.client.now() {
-                self.client.machine().park_until(until);
+            let now = self.client.now();
+            if wakes_at > now {
+                self.client.machine().park_until(wakes_at);
+                continue;
+            }
+            if until > now {
+                self.warn_if_long(entry, false);
                 continue;
             }
             // 4. The time is over, or the manager was closed: leave the queue.

@@ -7,8 +7,8 @@
 //! If a script queues a waiter behind a recallable owner, it publishes a recall on the channel of that owner's process. The
 //! wakeup thread ends the linger of the lease ([`super::linger`]).
 //!
-//! All processes also subscribe to one common channel. On it, `force_release` publishes the owner that it removed
-//! ([`super::admin`]).
+//! All processes also subscribe to one common channel. On it, `force_release` publishes the owner that it removed, and
+//! `request_release` its requests ([`super::admin`]).
 //!
 //! | state of the subscription | a delegate | next state |
 //! | --- | --- | --- |
@@ -48,7 +48,7 @@ use crate::error::{Chain, Failure, FailureKind, Outcome};
 use crate::event::Connection;
 use crate::logging;
 use crate::message::GrantMessage;
-use crate::name::{BROKEN, CHANNEL_PREFIX, RECALL};
+use crate::name::{BROKEN, CHANNEL_PREFIX, RECALL, REQUEST};
 use crate::owner::ProcessTag;
 use crate::panics::survived;
 use crate::store::PubSubEvent;
@@ -93,6 +93,8 @@ pub(crate) struct Wakeup {
 pub(super) trait MessageHandler: Send + Sync {
     /// Handles the message that `force_release` has removed this owner.
     fn released_by_force(&self, owner: &str);
+    /// Handles a request to release the lock: the owner, the time in µs since 1970, and the reason.
+    fn release_requested(&self, request: &str);
     /// Handles a recall: the owner that must not linger, and its key.
     fn recalled(&self, recalled: &str);
     /// Handles a message for an owner for which no delegate waits.
@@ -287,7 +289,10 @@ impl Wakeup {
         };
         if channel == BROKEN {
             if let Some(messages) = self.messages.upgrade() {
-                messages.released_by_force(text);
+                match text.strip_prefix(REQUEST) {
+                    Some(request) => messages.release_requested(request),
+                    None => messages.released_by_force(text),
+                }
             }
         } else if let Some(recalled) = text.strip_prefix(RECALL) {
             if let Some(messages) = self.messages.upgrade() {
@@ -461,6 +466,7 @@ mod tests {
 
     impl MessageHandler for Leaseless {
         fn released_by_force(&self, _: &str) {}
+        fn release_requested(&self, _: &str) {}
         fn recalled(&self, _: &str) {}
         fn given_to_ended_owner(&self, _: &str) {}
         fn subscription_ended(&self) {}

@@ -8,7 +8,10 @@ use crate::engine::client::Client;
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::leases::Leases;
 use crate::engine::process_lease::{Entry, Hold, ProcessLease};
+use crate::event::Event;
 use crate::logging;
+use crate::message::{Reply, Request};
+use crate::store::LEAST;
 use crate::sys::{Arc, Rng, Time};
 
 pub(crate) struct WayIn<'a> {
@@ -19,6 +22,8 @@ pub(crate) struct WayIn<'a> {
     pub(super) arrived: Time,
     /// Whether the call has begun to wait for the lock.
     pub(super) waits: bool,
+    /// When to warn of the wait. [`Time::NEVER`] if never, or never again.
+    pub(super) long_at: Time,
     /// Whether the log has the warning that the holder has no expiry.
     pub(super) has_warned: bool,
     #[cfg(feature = "tracing")]
@@ -51,6 +56,46 @@ impl<'a> WayIn<'a> {
         }
     }
 
+    /// Warns if the wait is long: once, and for one name once in that time. `asks`: asks Redis for the queue.
+    pub(super) fn warn_if_long(&mut self, entry: &Entry, asks: bool) {
+        if self.long_at == Time::NEVER || self.client.now() < self.long_at {
+            return;
+        }
+        let now = self.client.now();
+        let limit = self.client.settings.warn_wait_after.unwrap_or_default();
+        let holder = {
+            let mut state = entry.lock();
+            if let Err(later) = state.notes.begin_warning(now, limit) {
+                self.long_at = later;
+                return;
+            }
+            self.leases.holder(&state)
+        };
+        self.long_at = Time::NEVER;
+        let queue = asks.then(|| self.queue_in_redis(entry)).flatten();
+        self.client.events.warn(|| Event::WaitsLong {
+            name: self.call.target.name().to_owned().into(),
+            holder: holder.map(|holder| holder.to_string().into()),
+            waited: now.since(self.arrived),
+            queue,
+        });
+    }
+
+    /// Returns the length of the queue in Redis, unless that takes long.
+    fn queue_in_redis(&self, entry: &Entry) -> Option<u64> {
+        let request = Request::Inspect {
+            keys: &entry.target.keys()[..1],
+            named: true,
+        };
+        let is_over = || self.is_over();
+        let until = self.end_of_releases().min(self.client.now() + LEAST);
+        let deadline = self.client.deadline(Some(until)).ended_by(&is_over);
+        match self.client.send(&request, deadline).ok()?.reply {
+            Reply::Inspected(seen) => Some(seen.iter().flatten().map(|it| it.waiters).sum()),
+            _ => None,
+        }
+    }
+
     /// Returns the source of the call's owners.
     pub(super) fn owner_source(&self) -> &'a dyn Rng {
         self.leases.owner_source(self.call.linger().is_some())
@@ -58,11 +103,12 @@ impl<'a> WayIn<'a> {
 
     /// Makes an attempt for the calling thread.
     pub(super) fn attempt(&self, begin: impl FnOnce(&dyn Rng, &str, u32) -> Attempt) -> Attempt {
-        begin(
-            self.owner_source(),
-            &self.client.settings.label,
-            self.call.units,
-        )
+        begin(self.owner_source(), self.tail(), self.call.units)
+    }
+
+    /// Returns the tail of the call's owners.
+    pub(super) fn tail(&self) -> &'a str {
+        self.call.tail.map_or(&self.client.tail, |tail| tail)
     }
 
     /// Ends an idle lease in this process, because it does not fit the calling thread. Returns the thread's attempt, which
@@ -71,8 +117,8 @@ impl<'a> WayIn<'a> {
         let Some(release_task) = self.leases.end_idle(idle) else {
             return self.attempt(Attempt::new);
         };
-        let label = &self.client.settings.label;
-        Attempt::take_back(self.owner_source(), label, release_task.unsent(), false)
+        let rng = self.owner_source();
+        Attempt::take_back(rng, self.tail(), release_task.unsent(), false)
     }
 
     /// Returns when the requests must end that the call sends before its own: after the time limit of one request, at the

@@ -7,6 +7,7 @@ use crossbeam_channel::Receiver;
 
 use crate::engine::guard_inner::GuardInner;
 use crate::error::{Error, Lost, Result};
+use crate::event::ReleaseRequest;
 
 /// The state of a lease, as [`Lease::state`] returns it.
 ///
@@ -190,6 +191,38 @@ impl Lease {
     #[must_use]
     pub fn on_lost(&self) -> Receiver<Lost> {
         self.guard_inner.on_lost()
+    }
+
+    /// Returns a channel on which [`request_release`](crate::LockManager::request_release) is heard: somebody asks for the
+    /// release of this lock. The program decides what to do. If the lock is shared by threads of this process, each of their
+    /// guards hears it.
+    ///
+    /// Each call returns a new channel, so call it once for a guard. The channel has the last request at once, if one came
+    /// before: also one that came while an earlier guard of this process had the lock. It is disconnected when the guard ends
+    /// or is lost. It keeps at most 16 requests that were not received. On a quorum a request may rarely come twice.
+    ///
+    /// The first call has this process subscribe to requests, unless a thread of it has waited for a lock before. It does not
+    /// block, so a request of the first moments may be missed.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn main() -> leasehold::Result<()> {
+    /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
+    /// let guard = locks.lock("nightly")?;
+    /// let requested = guard.on_requested();
+    /// for step in 0..100 {
+    ///     if let Ok(request) = requested.try_recv() {
+    ///         println!("stopping at step {step}: {}", request.why);
+    ///         break; // another process goes on from here
+    ///     }
+    ///     // … one step of the work …
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn on_requested(&self) -> Receiver<ReleaseRequest> {
+        self.guard_inner.on_requested()
     }
 
     /// Extends the lease so that it lasts for at least `at_least` from now. Never shortens it.

@@ -14,7 +14,8 @@ use crate::error::{Error, Result};
 use crate::guard::Guard;
 use crate::lock::ran::Ran;
 use crate::message::{ALL, LockKind};
-use crate::name::{LockKey, Target};
+use crate::name::{self, LockKey, Target};
+use crate::owner;
 use crate::sys::{Arc, Time};
 
 /// The part that all handles have in common.
@@ -24,6 +25,8 @@ pub(crate) struct Handle {
     /// The names of the lock, or the error that each call returns.
     pub(super) target: Result<Target, Unfit>,
     pub(super) options: Options,
+    /// The tail of the handle's owners, if it has its own note.
+    tail: Option<Arc<str>>,
     /// The token that ends blocked calls of this handle.
     pub(super) cancel: Option<Cancel>,
 }
@@ -52,6 +55,7 @@ impl Handle {
             engine,
             target,
             options,
+            tail: None,
             cancel: None,
         }
     }
@@ -62,6 +66,18 @@ impl Handle {
             let given = target.name().into();
             self.target = Err(Unfit { error, given });
         }
+    }
+
+    /// Sets the note of the handle's owners.
+    pub(super) fn note(&mut self, note: &str) {
+        if let Err(error) = owner::check_note(note) {
+            return self.refuse(error);
+        }
+        let tail = owner::tail(&self.engine.client.settings.label, note);
+        // Threads with the manager's note have no note of their own.
+        let own = Some(tail).filter(|tail| *tail != self.engine.client.tail);
+        self.options.note = own.as_deref().map_or(0, name::fingerprint);
+        self.tail = own.map(Into::into);
     }
 
     pub(super) fn name(&self) -> &str {
@@ -87,6 +103,7 @@ impl Handle {
             kind,
             target: self.target.as_ref()?,
             options,
+            tail: self.tail.as_ref(),
             units,
             until,
             cancel: self.cancel.as_ref(),
@@ -107,7 +124,8 @@ impl Handle {
             );
             return Err(Error::config("claim", reason));
         }
-        self.engine.claims.adopt(claim, &self.options)
+        let tail = self.tail.as_ref();
+        self.engine.claims.adopt(claim, &self.options, tail)
     }
 
     /// Runs `f` with the leases of a guard, and releases the guard. `acquire` acquires it within `wait`.
@@ -154,10 +172,11 @@ impl Handle {
         });
         let found = target.keys().iter().find_map(|key| {
             let seen = self.engine.operators.inspect(key).ok()??;
-            let found = match seen.total_units {
-                None => "mutex",
-                Some(ALL) => "reader-writer lock",
-                Some(_) => "semaphore",
+            let found = match (seen.limiter, seen.total_units) {
+                (Some(_), _) => "rate limiter",
+                (None, None) => "mutex",
+                (None, Some(ALL)) => "reader-writer lock",
+                (None, Some(_)) => "semaphore",
             };
             (own != Some(found)).then_some(found)
         });

@@ -53,6 +53,25 @@ macro_rules! options {
             linger(Duration), "how long a mutex stays with this process after its last guard", "Duration::from_secs(1)";
         }
 
+        impl $handle {
+            /// Sets the text that [`inspect`](crate::LockManager::inspect) shows with the holder. A thread of this process
+            /// whose handle has another note gets the lock through Redis, not in memory. Defaults to the manager's: see
+            /// [`Builder::note`](crate::Builder::note).
+            ///
+            /// # Example
+            ///
+            /// ```no_run
+            #[doc = concat!("# fn example(lock: leasehold::", stringify!($handle), ") {")]
+            /// let lock = lock.note("job 4711");
+            /// # drop(lock); }
+            /// ```
+            #[must_use]
+            pub fn note(mut self, note: impl Into<String>) -> Self {
+                self.handle.note(&note.into());
+                self
+            }
+        }
+
         impl std::fmt::Debug for $handle {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 let mut debug = self.handle.debug(stringify!($handle), f);

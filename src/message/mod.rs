@@ -23,7 +23,9 @@ mod request;
 
 pub(crate) use grant::{GrantMessage, Nonce};
 pub(crate) use kind::{ALL, LockKind, Sharing};
-pub(crate) use reply::{Cursor, Gone, NotReleased, Renewed, Reply, Seen, SeenHolder, SeenWaiter};
+pub(crate) use reply::{
+    Cursor, Gone, NotReleased, Renewed, Reply, Seen, SeenHolder, SeenLimiter, SeenWaiter,
+};
 pub(crate) use request::{
     AcquireMode, Adopt, Ask, GiveBack, Keep, PlainRelease, RateRequest, Renewal, Request, Verb,
 };

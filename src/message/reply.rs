@@ -56,6 +56,7 @@ pub(crate) enum Reply {
     Admitted(Duration),
     /// Not admitted: the wait would be this long.
     NotAdmitted(Duration),
+    Published,
     /// The state of each lock; `None` if the key is no lock, or if the lock has neither holder nor waiter. If a scan
     /// found the keys, the reply may be about the first of them only. The caller must then ask about the others again.
     Inspected(Vec<Option<Seen>>),
@@ -118,8 +119,10 @@ pub(crate) enum Renewed {
 }
 
 /// The state of a lock in Redis.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
+    /// The rate limiter, if it is no lock.
+    pub(crate) limiter: Option<SeenLimiter>,
     /// How many units the lock has; `None` for a mutex.
     pub(crate) total_units: Option<u32>,
     /// The last fence that was reserved; `None` if Redis has forgotten it.
@@ -128,6 +131,15 @@ pub(crate) struct Seen {
     pub(crate) holders: Vec<SeenHolder>,
     /// The first waiters, in the order of the queue.
     pub(crate) waiting: Vec<SeenWaiter>,
+}
+
+/// A rate limiter in Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SeenLimiter {
+    pub(crate) permits: u32,
+    pub(crate) per: Duration,
+    /// How long a call would wait.
+    pub(crate) wait: Duration,
 }
 
 /// One waiter of a lock in Redis.

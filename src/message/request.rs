@@ -40,6 +40,8 @@ pub(crate) enum Request<'a> {
     },
     /// Takes a lock of any kind from one owner.
     ForceRelease { key: &'a LockKey, owner: &'a str },
+    /// Publishes a message about a lock on the channel of all processes.
+    Publish { key: &'a LockKey, message: &'a str },
 }
 
 /// A request about one lock. Redis can grant the lock only by `Acquire` and `TakeOver`; the others give something up.

@@ -64,6 +64,7 @@ pub(crate) fn encode(request: &Request<'_>, script_settings: &ScriptSettings) ->
         Request::ForceRelease { key, owner } => {
             operators::force_release(key, owner, script_settings)
         }
+        Request::Publish { message, .. } => operators::publish(message),
     }
 }
 
@@ -119,7 +120,8 @@ pub(crate) fn decode(request: &Request<'_>, value: Value) -> Result<Reply, Failu
         (Request::Scan { from, .. }, value) => operators::page(*from, value),
         (Request::ForceRelease { .. }, Value::Int(1)) => Some(Reply::Released),
         (Request::ForceRelease { .. }, Value::Int(0)) => Some(Reply::NotOwner(Gone::Removed)),
-        (Request::Ping | Request::ForceRelease { .. }, _) => None,
+        (Request::Publish { .. }, Value::Int(_)) => Some(Reply::Published),
+        (Request::Ping | Request::ForceRelease { .. } | Request::Publish { .. }, _) => None,
     };
     reply.ok_or_else(|| {
         let words = "the answer does not have the form of a reply to this request";
@@ -134,7 +136,7 @@ mod tests {
     use super::*;
     use crate::message::{Ask, Keep, Renewal};
     use crate::name::{CHANNEL_PREFIX, LockKey, RECALL, Target};
-    use crate::owner::{self, MARK, MAX_LABEL, OWNER_PREFIX, ProcessTag};
+    use crate::owner::{self, MARK, MAX_TAIL, OWNER_PREFIX, ProcessTag};
     use crate::sys::{Arc, Machine, Rng};
 
     fn target(name: &str) -> Target {
@@ -180,13 +182,24 @@ mod tests {
     #[test]
     fn no_owner_is_as_long_as_the_part_of_a_value_that_scripts_read() {
         let longest =
-            owner::generate(&Machine::default(), &"x".repeat(MAX_LABEL)).len() + MARK.len_utf8();
+            owner::generate(&Machine::default(), &"x".repeat(MAX_TAIL)).len() + "!~!".len();
         let value = include_str!("lua/value.lua");
         let (_, read) = value
             .split_once("local MOST_OF_VALUE = ")
             .expect("it is set");
         let (read, _) = read.split_once('\n').expect("a line");
-        assert!(longest < read.parse().expect("a number"));
+        let read: usize = read.parse().expect("a number");
+        assert!(longest < read);
+        // These scripts do without value.lua.
+        for script in [
+            include_str!("lua/mutex_release.lua"),
+            include_str!("lua/multi_release_plain.lua"),
+            include_str!("lua/quorum_release_plain.lua"),
+        ] {
+            assert!(script.contains(&format!("0, {})", read - 1)));
+        }
+        let longest_shown = format!("LONGEST_OF_OTHERS = {longest}, 1024");
+        assert!(include_str!("lua/inspect.lua").contains(&longest_shown));
     }
 
     fn parts(command: &Command) -> Vec<String> {

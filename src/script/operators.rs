@@ -7,7 +7,7 @@ use redis::Value;
 use super::command::Command;
 use super::script_settings::ScriptSettings;
 use super::text::{FORCE_RELEASE, INSPECT};
-use crate::message::{Cursor, Reply, Seen, SeenHolder, SeenWaiter};
+use crate::message::{Cursor, Reply, Seen, SeenHolder, SeenLimiter, SeenWaiter};
 use crate::name::{BROKEN, LockKey};
 
 /// How many keys a page of a scan should have. It is a hint to the server, which pauses for about a millisecond to
@@ -41,6 +41,24 @@ fn one(value: Value) -> Option<Seen> {
     let Value::Array(parts) = value else {
         return None;
     };
+    if let [
+        Value::Int(-1),
+        Value::Int(permits),
+        Value::Int(per),
+        Value::Int(wait),
+    ] = &parts[..]
+    {
+        let time = |us: &i64| u64::try_from(*us).ok().map(Duration::from_micros);
+        let limiter = SeenLimiter {
+            permits: u32::try_from(*permits).ok()?,
+            per: time(per)?,
+            wait: time(wait)?,
+        };
+        return Some(Seen {
+            limiter: Some(limiter),
+            ..Seen::default()
+        });
+    }
     let [
         Value::Int(total_units),
         fence,
@@ -85,6 +103,7 @@ fn one(value: Value) -> Option<Seen> {
         _ => None,
     };
     Some(Seen {
+        limiter: None,
         total_units: Some(u32::try_from(*total_units).ok()?).filter(|units| *units > 0),
         fence,
         waiters: u64::try_from(*waiters).ok()?,
@@ -143,6 +162,12 @@ pub(super) fn force_release(
     let mut command = FORCE_RELEASE.with_companions(std::slice::from_ref(key));
     command.arg(owner).arg(BROKEN);
     script_settings.of_waiters(&mut command);
+    command
+}
+
+pub(super) fn publish(message: &str) -> Command {
+    let mut command = Command::new("PUBLISH");
+    command.arg(BROKEN).arg(message);
     command
 }
 

@@ -14,6 +14,7 @@ mod interface;
 mod links;
 mod loss;
 mod min_hold;
+mod operators;
 mod outages;
 mod refusals;
 mod rights;
@@ -236,6 +237,10 @@ behaviours! {
         }
         traces {
             a_lock_leaves_only_its_fence_in_redis,
+        }
+        operators {
+            a_note_is_shown_with_its_holder,
+            a_request_for_its_release_is_heard,
         }
     }
     counts_listeners {

@@ -21,6 +21,7 @@ struct RecordedEvent {
     name: String,
     /// The owner. If a wait begins, this is the holder.
     owner: String,
+    /// For a long wait, the number of places in the queue.
     fence: u64,
     /// The wait, hold or remaining time of the event.
     length: Duration,
@@ -90,6 +91,22 @@ impl RecordedEvent {
                 held,
                 ..
             } => about_lock("held long", name, owner, *fence, *held),
+            Event::WaitsLong {
+                name,
+                holder,
+                waited,
+                queue,
+                ..
+            } => Self {
+                fence: queue.unwrap_or_default(),
+                ..about_lock(
+                    "waits long",
+                    name,
+                    holder.as_deref().unwrap_or_default(),
+                    0,
+                    *waited,
+                )
+            },
             Event::Renewed {
                 name,
                 owner,
@@ -582,6 +599,56 @@ fn a_guard_that_is_held_for_long_causes_one_warning() {
         ["acquired", "held long", "released"]
     );
     assert!(logged.try_recv().is_err(), "it is logged twice");
+}
+
+/// One thread waits for another process, and one behind it.
+#[test]
+fn a_call_that_waits_for_long_causes_a_warning() {
+    let redis = shared();
+    let (name, events) = (name("long-wait"), EventLog::default());
+    let limit = ms(100);
+    let holder = manager(redis.url());
+    let guard = holder.lock(&name).expect("it is free");
+    let locks = patient(redis.url()).warn_wait_after(Some(limit));
+    let locks = build(locks.listener(events.clone()));
+    let logged = logged(&format!("{name:?}: a call has waited for"));
+    drop(locks.lock(format!("{name}:free")).expect("it is free"));
+    let waiting = [(); 2].map(|()| locking_asleep(&locks.mutex(&name)));
+    let warning = events.first("waits long");
+    assert_eq!((&*warning.name, &*warning.owner), (&*name, guard.owner()));
+    assert!(warning.length >= limit, "{warning:?}");
+    assert_eq!(warning.fence, 1, "one process waits");
+    let line = logged.recv_timeout(PATIENCE).expect("it is logged");
+    for part in [&*name, guard.owner(), "1 in its queue"] {
+        assert!(line.text.contains(part), "{line:?}");
+    }
+    drop(guard);
+    for waiting in waiting {
+        drop(waiting.end().expect("it becomes free"));
+    }
+    let zero = LockManager::single(redis.url()).warn_wait_after(Some(ms(0)));
+    assert!(matches!(
+        zero.build_unchecked(),
+        Err(Error::Config {
+            option: "warn_wait_after",
+            ..
+        })
+    ));
+}
+
+/// The holder is a thread of the same process, so no thread asks Redis.
+#[test]
+fn a_wait_behind_a_thread_of_the_same_process_is_warned_of_too() {
+    let redis = shared();
+    let (name, events) = (name("long-inside"), EventLog::default());
+    let locks = patient(redis.url()).warn_wait_after(Some(ms(50)));
+    let locks = build(locks.listener(events.clone()));
+    let guard = locks.lock(&name).expect("it is free");
+    let waiting = locking_asleep(&locks.mutex(&name));
+    let warning = events.first("waits long");
+    assert_eq!((&*warning.owner, warning.fence), (guard.owner(), 0));
+    drop(guard);
+    drop(waiting.end().expect("it becomes free"));
 }
 
 #[test]

@@ -41,6 +41,7 @@ run! {
     hand_on
     inventory
     leader
+    operators
     pitfalls
     quickstart
     quorum

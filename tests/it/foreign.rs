@@ -588,7 +588,7 @@ fn a_huge_value_is_a_held_lock_and_is_not_transferred() {
         let holder = holder.as_deref().unwrap_or_default();
         assert_eq!(
             holder,
-            "a value of another client (at least 256 characters)"
+            "a value of another client (at least 512 characters)"
         );
     }
 }
@@ -651,7 +651,7 @@ fn force_release_of_a_long_value_needs_the_whole_value() {
         .expect("Redis replies")
         .expect("it is held");
     assert_eq!(held.holders[0].owner, value);
-    for owner in [&value[..256], &value[..value.len() - 1], ""] {
+    for owner in [&value[..512], &value[..value.len() - 1], ""] {
         assert!(!locks.force_release(&name, owner).expect("Redis replies"));
     }
     assert!(locks.force_release(&name, &value).expect("Redis replies"));

@@ -32,6 +32,8 @@ mod mutex;
 mod mutex_faults;
 mod mutex_loss;
 mod mutex_processes;
+mod notes;
+mod operating_page;
 mod operators;
 mod pages;
 mod poller_gap;

@@ -590,10 +590,10 @@ fn missing_methods(tree: &Tree, page: &str) -> Vec<String> {
 /// The most lines outside of test code, of `src/` (`""`) and of folders in it. A change that needs more must say why a
 /// user wants it.
 const MOST_LINES: [(&str, usize); 4] = [
-    ("", 34_930),
-    ("store", 12_600),
-    ("engine", 7_120),
-    ("lock", 1_650),
+    ("", 35_600),
+    ("store", 12_650),
+    ("engine", 7_350),
+    ("lock", 1_700),
 ];
 /// The modules of the fuzzer and of the test kit, which are test code too.
 const TEST_CODE: [&str; 5] = [

@@ -25,7 +25,8 @@ pub(crate) struct CallContext<'a> {
     pub(crate) outage_limit: Duration,
     /// Whether a failure of the first request is waited out too.
     pub(crate) waits_through_outages: bool,
-    pub(crate) label: &'a str,
+    /// The tail of the call's owners.
+    pub(crate) tail: &'a str,
     pub(crate) rng: &'a dyn Rng,
 }
 

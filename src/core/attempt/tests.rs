@@ -81,7 +81,7 @@ impl Scene {
             grants_by_message: self.grants_by_message,
             outage_limit: Duration::from_mins(1),
             waits_through_outages: self.waits_through_outages,
-            label: "l",
+            tail: "l",
             rng: &*self.rng,
         };
         self.attempt.step(

@@ -32,7 +32,7 @@ fn claim() -> Claim {
 
 fn adopt(engine: &Engine) -> crate::error::Result<GuardInner> {
     let options = &engine.client.settings.options;
-    engine.claims.adopt(&claim(), options)
+    engine.claims.adopt(&claim(), options, None)
 }
 
 fn granted() -> Reply {

@@ -2,16 +2,19 @@
 --
 -- KEYS  for each lock: lock, fence, queue, waiters
 -- ARGV  1 'named' if the caller named the locks, 'found' if a scan found the keys, which may be no locks
--- Reply for each lock {units of the lock (0 for a mutex), last fence, number of waiters, {for each holder: owner, ttl
---       ms, units, 1 if it has given the lock up and keeps it for a min_hold, else 0}, {for each of the first waiters: owner, µs since 1970 when it joined, units}}. Or nil if the lock has neither holder nor waiter, or if a key that a scan found is no lock. The
---       reply to 'found' may end early, after a lock with very many holders.
+-- Reply for each lock {units of the lock (0 for a mutex), last fence, number of waiters, holders, the first waiters}, or nil
+--       if it has neither, or if a key that a scan found is no lock.
+--       holders: for each owner, ttl ms, units, 1 if it has given the lock up and keeps it for a min_hold, else 0
+--       waiters: for each owner, µs since 1970 when it joined, units
+--       For a rate limiter that the caller named {-1, permits, per µs, µs that a call would wait}.
+--       The reply to 'found' may end early, after very many holders and waiters.
 -- Idempotent because it only reads.
 local OURS = '^lh1:%x[%x-]+:[!-~]*$'
 -- The longest value with an owner of ours, bytes; and the longest value of another client that a scan may show.
-local LONGEST, LONGEST_OF_OTHERS = 172, 1024
--- How many bytes of a named mutex's value are shown; the number of holders after which the reply ends early; and how many
--- waiters are shown.
-local SHOWN, ENOUGH, MOST_WAITERS = 65536, 10000, 100
+local LONGEST, LONGEST_OF_OTHERS = 373, 1024
+-- How many bytes of a named mutex's value are shown; the number of holders and waiters after which the reply ends early; and
+-- how many waiters of a lock are shown.
+local SHOWN, ENOUGH, MOST_WAITERS = 65536, 1000, 100
 local found = ARGV[1] == 'found'
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -52,6 +55,18 @@ local function line(queue, waiters)
   return shown
 end
 
+-- Returns a rate limiter, in the terms of rate_limiter.lua: its figures, and how long a call would wait.
+local function limiter(log)
+  local permits, per, last, ahead = string.match(redis.call('LINDEX', log, 0), '^(%d+) (%d+) (%d+) ?(%d*)$')
+  if not permits then return no_lock('a list that is no rate limiter') end
+  permits, per = tonumber(permits), tonumber(per)
+  local clock = math.max(time[1] * 1000000 + time[2] + (tonumber(ahead) or 0), tonumber(last))
+  local admitted_at, booked = clock, redis.call('LLEN', log) - 1
+  if booked > 0 then admitted_at = math.max(admitted_at, tonumber(redis.call('LINDEX', log, -1))) end
+  if booked >= permits then admitted_at = math.max(admitted_at, redis.call('LINDEX', log, -permits) + per) end
+  return {-1, permits, per, admitted_at - clock}
+end
+
 local function look(lock, fence, queue, waiters)
   local kind, total, holders = redis.call('TYPE', lock).ok, 0, {}
   if kind == 'string' then
@@ -70,6 +85,9 @@ local function look(lock, fence, queue, waiters)
       owner, kept = holder_in(owner)
       for _, part in ipairs({owner, shares[i + 1] - now, tonumber(units), kept}) do table.insert(holders, part) end
     end
+  elseif kind == 'list' and not found then
+    -- Of a list that a scan found, the first element may be long, and cannot be read in part.
+    return limiter(lock)
   elseif kind ~= 'none' then
     return no_lock('something that is no lock')
   end
@@ -85,14 +103,14 @@ local function look(lock, fence, queue, waiters)
   return {total, type(last) == 'string' and last, waiting, holders, line(queue, waiters)}
 end
 
-local reply, holders = {}, 0
+local reply, parts = {}, 0
 for i = 1, #KEYS, 4 do
   if found then
     -- By pcall, so that one bad key does not end the page.
     local ok, info = pcall(look, KEYS[i], KEYS[i + 1], KEYS[i + 2], KEYS[i + 3])
     table.insert(reply, ok and info)
-    if ok and info then holders = holders + #info[4] / 4 end
-    if holders > ENOUGH then break end
+    if ok and info then parts = parts + #info[4] / 4 + #info[5] / 3 end
+    if parts > ENOUGH then break end
   else
     local info = look(KEYS[i], KEYS[i + 1], KEYS[i + 2], KEYS[i + 3])
     if info and info.err then return info end

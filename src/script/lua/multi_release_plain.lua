@@ -11,7 +11,7 @@
 -- of the other files, because Redis defines a script's functions at each run, which takes longer than this part.
 local is_plain, locks = true, {}
 for i = 1, #KEYS, 4 do
-  is_plain = is_plain and redis.pcall('GETRANGE', KEYS[i], 0, 255) == ARGV[1]
+  is_plain = is_plain and redis.pcall('GETRANGE', KEYS[i], 0, 511) == ARGV[1]
   table.insert(locks, KEYS[i])
 end
 -- A set of more than 2,000 names takes the long way, as in multi_acquire_free.lua.

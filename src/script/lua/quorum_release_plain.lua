@@ -12,7 +12,7 @@
 -- Most often nobody waits, so the value has no mark, and there are no fences to give back. This part stands before the
 -- functions of the other files, because Redis defines a script's functions at each run, which takes longer than this
 -- part.
-if ARGV[2] == '' and ARGV[7] == '0' and redis.pcall('GETRANGE', KEYS[1], 0, 255) == ARGV[1] then
+if ARGV[2] == '' and ARGV[7] == '0' and redis.pcall('GETRANGE', KEYS[1], 0, 511) == ARGV[1] then
   redis.call('DEL', KEYS[1])
   return 1
 end

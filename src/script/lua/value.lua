@@ -9,7 +9,7 @@ local KEPT = MARK .. '~'
 
 -- How many bytes of a value the scripts read. An owner is shorter, even with its mark. So a value of this length is
 -- another client's, and no script needs the rest of it.
-local MOST_OF_VALUE = 256
+local MOST_OF_VALUE = 512
 
 -- Returns the value, or the beginning of a long one. Returns false if there is no key. `call` is redis.call or
 -- redis.pcall; with pcall it returns an error as a table.

@@ -27,7 +27,8 @@ impl CallTerms {
             | Request::Release(_)
             | Request::Inspect { .. }
             | Request::Scan { .. }
-            | Request::ForceRelease { .. } => None,
+            | Request::ForceRelease { .. }
+            | Request::Publish { .. } => None,
         };
         Self {
             key: key.map(LockKey::fingerprint),

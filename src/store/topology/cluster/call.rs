@@ -36,7 +36,8 @@ impl ClusterState {
             }
             Request::Adopt { key, .. }
             | Request::RateLimit { key, .. }
-            | Request::ForceRelease { key, .. } => self.ask(key.slot(), request, deadline),
+            | Request::ForceRelease { key, .. }
+            | Request::Publish { key, .. } => self.ask(key.slot(), request, deadline),
             Request::Renew(batch) => self.renew(batch, deadline),
             Request::Release(batch) => self.release(batch, deadline),
             Request::Inspect { keys, named } => self.inspect(keys, *named, deadline),

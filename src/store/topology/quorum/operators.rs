@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | inspect | the holders that any node names, each with the nodes that name it: a lock whose holder has a minority is free for the next caller, or about to be lost |
 //! | scan | the keys of one node after another. The caller drops the names that come again |
+//! | publish | published, if a majority has published it |
 //! | force release | released, if a node took the lock from the owner, and the owner cannot have a majority any more |
 //!
 //! Inspecting and scanning need a majority of the nodes. With fewer, nobody could tell whether a lock is held.
@@ -117,6 +118,16 @@ impl QuorumCall<'_> {
             Some(merged) if answered >= state.needed => Ok(Reply::Inspected(merged)),
             _ => Err(state.no_quorum(answered, failures)),
         }
+    }
+
+    /// Publishes a message at every node. A process may have a subscription at some of them only.
+    pub(super) fn publish(&mut self, request: &Request<'_>) -> Result<Reply, Failure> {
+        let command = script::encode(request, &self.state.script_settings);
+        let (answered, failures) = self.ask_all(request, command, |_, _| Ok(()));
+        if answered < self.state.needed {
+            return Err(self.state.no_quorum(answered, failures));
+        }
+        Ok(Reply::Published)
     }
 
     /// Lists some keys of one node. If the node fails, goes on with the next one.
