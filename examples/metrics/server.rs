@@ -21,10 +21,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// Answers requests until the process ends.
+    /// Answers requests until the process ends. Keeps the exporter's memory small, also if nobody scrapes.
     pub fn run(&self, listener: &TcpListener) {
         let metrics = self.metrics.clone();
-        // The exporter keeps each recorded time until then, also if nobody scrapes.
         thread::spawn(move || {
             loop {
                 thread::sleep(Duration::from_secs(5));

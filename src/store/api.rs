@@ -130,6 +130,10 @@ pub(crate) trait DedicatedConnection: Send {
         Ok(())
     }
 
+    /// Notes how many failovers the caller has heard of ([`Store::on_failover`]). The connection sends nothing to a server that
+    /// it finds after a further one.
+    fn note_heard(&mut self, _failovers: u64) {}
+
     /// Sends a request, and returns the reply. On an open connection that takes at most `limit`, or two round trips of
     /// the link if those take longer, but at most `io_timeout`.
     fn call(&mut self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure>;

@@ -592,7 +592,7 @@ fn missing_methods(tree: &Tree, page: &str) -> Vec<String> {
 const MOST_LINES: [(&str, usize); 4] = [
     ("", 35_600),
     ("store", 12_650),
-    ("engine", 7_350),
+    ("engine", 7_400),
     ("lock", 1_700),
 ];
 /// The modules of the fuzzer and of the test kit, which are test code too.

@@ -112,6 +112,8 @@ impl RenewalThread {
         state.renew_all_at(now + RENEWED_AFTER, now);
         state.put_off_repeats(now);
         state.endings.master_changed(now);
+        // A round that begins from here on finds all that.
+        self.failovers.fetch_add(1, Ordering::Release);
         if self.ensure_running(&mut state, client).is_err() {
             return;
         }

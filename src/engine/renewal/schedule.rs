@@ -46,6 +46,8 @@ pub(crate) struct RenewalThread {
     pub(crate) can_fail_over: bool,
     /// When the last failover was noticed, in nanoseconds of the clock.
     pub(super) failed_over_at: AtomicU64,
+    /// How many failovers were noticed.
+    pub(super) failovers: AtomicU64,
 }
 
 /// The state of the renewal thread, guarded by its mutex.
@@ -117,6 +119,7 @@ impl RenewalThread {
             watch,
             can_fail_over,
             failed_over_at: AtomicU64::new(0),
+            failovers: AtomicU64::new(0),
         }
     }
 

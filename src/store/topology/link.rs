@@ -69,6 +69,8 @@ pub(crate) struct Link<'a> {
     pub(super) is_asking: bool,
     /// The measured round trip. `None` for a link of the pool, because each of its callers has a time limit.
     round_trip: Option<Duration>,
+    /// How many failovers the renewal thread has heard of.
+    heard: u64,
     /// Reports of the server by the renewal thread's requests, until that thread takes them.
     reports: Vec<NodeReport>,
 }
@@ -83,6 +85,7 @@ impl<'a> Link<'a> {
             connection: LinkConnection::Own(None),
             is_asking: false,
             round_trip: Some(Duration::ZERO),
+            heard: 0,
             reports: Vec::new(),
         }
     }
@@ -103,6 +106,7 @@ impl<'a> Link<'a> {
             connection: LinkConnection::Pooled(pooled),
             is_asking: false,
             round_trip: None,
+            heard: 0,
             reports: Vec::new(),
         })
     }
@@ -115,7 +119,6 @@ impl<'a> Link<'a> {
         if discovery.is_current(self.master) {
             return Ok(());
         }
-        let had_master = self.master > 0;
         let begun = deadline.now();
         let found = discovery.master(deadline.phase(Phase::Master, self.route.connect_timeout));
         if self.round_trip.is_some() {
@@ -129,16 +132,7 @@ impl<'a> Link<'a> {
         (self.master, self.route) = (number, Arc::new(route));
         match &self.connection {
             LinkConnection::Pooled(pooled) => pooled.note_master(self.master, &self.route),
-            // The renewal thread must learn of the failover first, because it then sends its requests in another order.
-            LinkConnection::Own(_) if had_master => {
-                let words = "the master has changed before the request was sent".to_owned();
-                return Err(Failure::plain(
-                    FailureKind::Unavailable,
-                    Outcome::NotExecuted,
-                    words,
-                ));
-            }
-            LinkConnection::Own(_) => {}
+            LinkConnection::Own(_) => discovery.check_heard(self.heard)?,
         }
         Ok(())
     }
@@ -460,6 +454,10 @@ impl<'a> Link<'a> {
 
 /// The requests of the renewal thread. They have time limits of their own: the table at the top.
 impl DedicatedConnection for Link<'_> {
+    fn note_heard(&mut self, failovers: u64) {
+        self.heard = failovers;
+    }
+
     fn open(&mut self, is_silent: bool) -> Result<(), Failure> {
         self.find(&mut Deadline::default())?;
         if self.connection.is_open() {

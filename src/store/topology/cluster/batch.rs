@@ -12,7 +12,7 @@
 //! | a refusal, for several names | are sent one by one: the user may be denied one name of them |
 //! | a refusal, for one name | is refused |
 //! | none, or another error | have no result, and are sent again in their own time |
-//! | (nothing is sent) the master is new since a failover, and this is the first request to it | have no result: the renewal thread learns of the failover first |
+//! | (nothing is sent) there was a failover of which the renewal thread has not heard | have no result |
 //!
 //! All that takes at most [`ROUNDS`] rounds within the limit of the request. The request has failed only if no name has a
 //! result, and the last request to each master has failed.
@@ -32,7 +32,7 @@ use crate::message::{NotReleased, PlainRelease, Renewal, Renewed, Reply, Request
 use crate::name::LockKey;
 use crate::script::{self, Command};
 use crate::store::{Answer, Deadline, DedicatedConnection, NodeReport};
-use crate::sys::{Arc, Ordering};
+use crate::sys::Arc;
 
 /// How often the names of a slot are sent in one request.
 const ROUNDS: u32 = 4;
@@ -42,6 +42,8 @@ pub(super) struct ClusterConnection {
     shared: Arc<ClusterState>,
     /// Empty before the first request.
     connections: Option<MasterConnections>,
+    /// How many failovers the renewal thread has heard of.
+    heard: u64,
 }
 
 /// Some names of one slot, by their numbers in the batch, and the node to which the slot is moving.
@@ -137,6 +139,7 @@ impl ClusterConnection {
         Self {
             shared,
             connections: None,
+            heard: 0,
         }
     }
 
@@ -164,7 +167,14 @@ impl ClusterConnection {
             if groups.is_empty() || left.is_zero() {
                 break;
             }
-            let parts = parts(&shared, batch, &mut groups, &mut results, &mut deadline);
+            let parts = parts(
+                &shared,
+                batch,
+                &mut groups,
+                &mut results,
+                self.heard,
+                &mut deadline,
+            );
             let exchanged = connections.exchange(&shared, &parts, left, B::IS_GAIN);
             results.is_resent |= exchanged.is_resent;
             let mut again = Vec::new();
@@ -222,9 +232,7 @@ impl ClusterConnection {
                 Some(master) => master,
                 None => shared.owner(slot, deadline)?,
             };
-            if master.is_promoted.swap(false, Ordering::AcqRel) {
-                return Err(promoted());
-            }
+            shared.finder.check_heard(self.heard)?;
             let parts = [Part {
                 master,
                 is_asking,
@@ -264,6 +272,10 @@ impl ClusterConnection {
 }
 
 impl DedicatedConnection for ClusterConnection {
+    fn note_heard(&mut self, failovers: u64) {
+        self.heard = failovers;
+    }
+
     fn open(&mut self, is_silent: bool) -> Result<(), Failure> {
         let limit = self.shared.routes.settings.connect_timeout;
         let masters = self.shared.map(&mut Deadline::after(limit))?.masters();
@@ -373,22 +385,17 @@ fn parts<B: Batch>(
     batch: &B,
     groups: &mut Vec<Group>,
     results: &mut Results<B::Result>,
+    heard: u64,
     deadline: &mut Deadline<'_>,
 ) -> Vec<Part> {
-    let (mut parts, mut unheard) = (Vec::with_capacity(groups.len()), Vec::new());
+    let mut parts = Vec::with_capacity(groups.len());
     groups.retain(|group| {
         let is_asking = group.moving_to.is_some();
         let master = match &group.moving_to {
             Some(master) => Ok(Arc::clone(master)),
             None => shared.owner(group.slot, deadline),
         };
-        let master = master.and_then(|master| {
-            if !master.is_promoted.load(Ordering::Acquire) {
-                return Ok(master);
-            }
-            unheard.push(master);
-            Err(promoted())
-        });
+        let master = master.and_then(|it| shared.finder.check_heard(heard).map(|()| it));
         match master {
             Ok(master) => {
                 parts.push(Part {
@@ -404,17 +411,7 @@ fn parts<B: Batch>(
             }
         }
     });
-    for master in unheard {
-        master.is_promoted.store(false, Ordering::Release);
-    }
     parts
-}
-
-/// Returns the failure of the first request to a new master. The renewal thread must learn of the failover first, because it
-/// then sends its requests in another order.
-fn promoted() -> Failure {
-    let words = "the master has changed before the request was sent";
-    Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words)
 }
 
 fn command(shared: &ClusterState, request: &Request<'_>) -> Command {

@@ -26,8 +26,6 @@ pub(super) struct Master {
     pool_size: u32,
     /// Whether this process has asked it for anything: see [`super::lookout`].
     pub(super) is_used: AtomicBool,
-    /// Whether a failover has made it a master, and the renewal thread has not asked it since.
-    pub(super) is_promoted: AtomicBool,
     /// Whether a later map does not have this master.
     pub(super) is_retired: AtomicBool,
     /// Whether a request has failed since the last answer.
@@ -43,7 +41,6 @@ impl Master {
             making_pool: Mutex::default(),
             pool_size,
             is_used: AtomicBool::new(false),
-            is_promoted: AtomicBool::new(false),
             is_retired: AtomicBool::new(false),
             is_suspected: AtomicBool::new(false),
         })

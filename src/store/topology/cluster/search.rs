@@ -199,11 +199,7 @@ impl ClusterSearch {
             let is_another = last.is_none_or(|last| !last.has_same_owners(&map));
             changed = is_another.then(|| map.masters().len());
             // A replica was promoted, or a node was added: then a repeat of the ends finds none of their owners there.
-            let new: Vec<_> = last.iter().flat_map(|last| map.new_since(last)).collect();
-            for master in &new {
-                master.is_promoted.store(true, Ordering::Release);
-            }
-            let is_failover = !new.is_empty();
+            let is_failover = last.is_some_and(|last| map.new_since(last).next().is_some());
             let masters = last.iter().flat_map(|last| last.all_masters());
             for master in masters.filter(|master| !map.has(master)) {
                 master.is_retired.store(true, Ordering::Release);
@@ -336,33 +332,6 @@ mod tests {
         for tables in [vec![old(), new()], vec![new(), old()], vec![new(), new()]] {
             assert_eq!(discovered(tables).expect("one cluster"), [3, 2]);
         }
-    }
-
-    /// The renewal thread must hear of a failover before it asks the new master.
-    #[test]
-    fn a_failover_promotes_a_master_and_the_first_discovery_none() {
-        let settings = Settings::default();
-        let urls = ["redis://127.0.0.1:1/".to_owned()];
-        let nodes = ClusterNodes::new(&urls, &settings).expect("a URL");
-        let routes = Arc::new(ClusterRoutes::new(nodes, &settings));
-        let search = ClusterSearch::new(Arc::clone(&routes));
-        let finder = Finder::new("test", "node", Box::new(ClusterSearch::new(routes)));
-        let promoted = |table| {
-            let tables = [("node".into(), table)];
-            search.publish(&finder, &tables).expect("it is published");
-            let map = finder.found().expect("it is published");
-            let owners = [0, 100].map(|slot| Arc::clone(map.owner(slot).expect("an owner")));
-            owners.map(|owner| owner.is_promoted.load(Ordering::Relaxed))
-        };
-        let b = ("b", 2, 6, (100, 199));
-        assert_eq!(
-            promoted(table(&[("a", 1, 5, (0, 99)), b], &[("c", 0)])),
-            [false; 2]
-        );
-        assert_eq!(
-            promoted(table(&[("c", 3, 7, (0, 99)), b], &[("a", 5)])),
-            [true, false]
-        );
     }
 
     #[test]

@@ -96,6 +96,11 @@ impl Discovery {
         })
     }
 
+    /// See [`Finder::check_heard`].
+    pub(crate) fn check_heard(&self, heard: u64) -> Result<(), Failure> {
+        self.finder.check_heard(heard)
+    }
+
     /// Makes the thread check the master of this number, because a connection to it has failed.
     pub(crate) fn suspect(&self, number: u64) {
         self.finder.suspect(number);
