@@ -239,8 +239,8 @@ impl LockManager {
         Ok(pings.into_iter().map(ping).collect())
     }
 
-    /// Returns the holders of the lock called `name`, of any kind, and the number of waiters. Returns `None` if the
-    /// lock is free and no process waits for it.
+    /// Returns the holders and the waiters of the lock called `name`, of any kind. Returns `None` if the lock is free and no
+    /// process waits for it. A waiter is a process. Threads that wait in the process of the holder are not shown.
     ///
     /// Blocks for at most one request, which changes nothing. A lock of another library on the same key is shown too.
     /// The lock may change right after the reply. So a program may display the result, but must not rely on it.

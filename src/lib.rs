@@ -29,7 +29,7 @@
 //!   [`extend`].
 //! * [`LockGuard::detach`] turns a guard into a [`Claim`], which can be written as text. [`LockManager::adopt`] turns a claim
 //!   into a guard again, on another thread or in another process.
-//! * Operators see the holders and the number of waiters by [`LockManager::inspect`] and [`LockManager::list`].
+//! * Operators see the holders and the waiters by [`LockManager::inspect`] and [`LockManager::list`].
 //!   [`LockManager::request_release`] asks a holder to release the lock. The holder hears that by [`Lease::on_requested`].
 //!   [`LockManager::force_release`] takes a lock from a holder that hangs.
 //! * [`Builder`] has the settings, such as the lease, the prefix of the names, the pool and the time limits.
@@ -51,10 +51,12 @@
 //! | a move from another library | [docs/moving.md](https://docs.rs/crate/leasehold/latest/source/docs/moving.md) |
 //! | data that rejects an old fence | SQL and other ways in [docs/fencing.md](https://docs.rs/crate/leasehold/latest/source/docs/fencing.md) |
 //! | one server, or a quorum of several | [when a quorum is worth it](LockManager::quorum), and [`Builder::replicas`] |
-//! | user and password | [`Builder::username`] and [`Builder::password`], or the [URL](LockManager::single) |
+//! | user and password | [`Builder::username`] and [`Builder::password`], or the [URL](LockManager::from_url) |
 //! | rights of the Redis user | [lines to paste](crate#rights-of-a-redis-user) |
 //! | cancelling one wait | a [`Cancel`] that a handle gets by [`cancel_with`](Mutex::cancel_with); [`LockManager::close`] ends all waits |
-//! | a job that runs on one host only | [`LockManager::try_lock`]; [`Builder::min_hold`] keeps a short job from running twice |
+//! | a job that runs on one host only, or once a day | [`LockManager::try_lock`]; [`Builder::min_hold`] keeps a short job from running twice; the runbook in [docs/operating.md](https://docs.rs/crate/leasehold/latest/source/docs/operating.md#runbook) has both |
+//! | one URL for the servers and the settings | [`LockManager::connect`], and the [table of URLs](LockManager::from_url) |
+//! | TLS with a client certificate (mutual TLS) | [`Tls`](https://docs.rs/leasehold/latest/leasehold/struct.Tls.html), or `?cacert=…&cert=…&key=…` in the [URL](LockManager::from_url) |
 //! | log records | the log target `leasehold`: see [Logging](crate#logging) |
 //! | the result of a closure that lost its lock | [`Mutex::run`] returns the result and the loss; [`Mutex::with`] returns the loss alone |
 //! | metrics | the features [`metrics` and `tracing`](crate#features); [`LockManager::stats`], [`Distribution`] for histograms, [`Event::kind`] and [`Error::kind`] as labels |

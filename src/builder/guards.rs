@@ -82,8 +82,9 @@ impl Builder {
     ///
     /// A guard that is released early ends at once. But no thread gets the lock before that time, in this process or
     /// another. The release wakes the first waiter, which learns when the lock is free, and asks again then. It holds also
-    /// if [`max_hold`](Builder::max_hold) ends the guard earlier. If the process crashes, loses the lease, or cannot reach Redis
-    /// at the release, the lock is free at the end of its lease.
+    /// if [`max_hold`](Builder::max_hold) ends the guard earlier, or if the job panics. If the process crashes, loses the lease,
+    /// or cannot reach Redis at the release, the lock is free at the end of its lease. For a job that must not run again after a
+    /// crash either, set a [`lease`](Builder::lease) of the same length, and [`renew(false)`](Builder::renew).
     ///
     /// It has no effect on [`detach`](crate::LockGuard::detach). A guard that [`adopt`](LockManager::adopt) makes has
     /// the `min_hold` of the adopting manager, counted from the adoption. A guard that

@@ -44,9 +44,8 @@ impl LockManager {
     /// * Login, port and database may be left out. With `rediss` in place of `redis`, the servers have TLS, with the feature
     ///   `tls`. `valkey` and `valkeys` are the same as `redis` and `rediss`.
     /// * All hosts share the login. An IPv6 address stands in brackets: `[::1]:6379`.
-    /// * A special character in a login, in a master's name or in a parameter is percent-encoded: `@` is `%40`, `/` is
-    ///   `%2F`, `,` is `%2C`.
-    ///
+    /// * A special character in a login or in a master's name is percent-encoded: `@` is `%40`, `/` is `%2F`, `,` is `%2C`. In a
+    ///   parameter only `&`, `#`, `%` and a space are.
     /// * White space around the URL is ignored.
     ///
     /// Parameters follow a question mark, with `&` between them: `redis://host/?lease=10s&prefix=billing:&pool_size=20`.
@@ -57,7 +56,7 @@ impl LockManager {
     /// | that takes a `bool`, such as `renew` or `background_release` | `true` or `false` |
     /// | that takes a number or a text, such as `pool_size`, `replicas`, `prefix` or `label` | the number or the text |
     /// | `cacert`, `cert`, `key` | files for TLS: the trusted roots, the certificate of this process, and its key. See [`Tls`](crate::Tls). |
-    /// | `sentinel_user`, `sentinel_pass` | the login of the sentinels themselves, in place of `username` and `password` |
+    /// | `sentinel_user`, `sentinel_pass` | the login of the sentinels themselves. `username` and `password` are not for sentinels. |
     /// | `db`, `user`, `pass` | of a Unix socket: the same as `database`, `username` and `password` |
     ///
     /// A parameter may not set again what another part of the URL sets.

@@ -144,8 +144,8 @@ pub(super) fn read(url: &str) -> Result<Builder> {
 const FRAGMENT: &str =
     "it has a fragment, which begins with #; a # in a login or a parameter is %23";
 
-const SCHEMES: &str = "its scheme is none of redis, redis+unix, redis+sentinel, redis+cluster, redis+quorum, and the same \
-                       with rediss for TLS";
+const SCHEMES: &str = "its scheme is none of redis, redis+unix, redis+sentinel, redis+cluster and redis+quorum; for TLS all \
+                       but redis+unix begin with rediss";
 
 /// Returns the topology that a scheme names, and whether its servers have TLS.
 fn topology(scheme: &str) -> Option<(Topology, bool)> {

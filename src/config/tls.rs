@@ -34,6 +34,9 @@ const READ_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// connection they are read again if a minute has passed, so a renewed certificate needs no restart. If they cannot be
 /// used then, the manager logs a warning and uses the last ones.
 ///
+/// A URL can name the files too: `rediss://host/?cacert=ca.crt&cert=client.crt&key=client.key`, for each topology
+/// ([`LockManager::from_url`](crate::LockManager::from_url)).
+///
 /// `Debug` shows no key and no certificate.
 ///
 /// # Example
