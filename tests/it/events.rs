@@ -617,9 +617,8 @@ fn a_call_that_waits_for_long_causes_a_warning() {
     let warning = events.first("waits long");
     assert_eq!((&*warning.name, &*warning.owner), (&*name, guard.owner()));
     assert!(warning.length >= limit, "{warning:?}");
-    assert_eq!(warning.fence, 1, "one process waits");
     let line = logged.recv_timeout(PATIENCE).expect("it is logged");
-    for part in [&*name, guard.owner(), "1 in its queue"] {
+    for part in [&name, guard.owner()] {
         assert!(line.text.contains(part), "{line:?}");
     }
     drop(guard);

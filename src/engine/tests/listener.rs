@@ -1,7 +1,9 @@
 //! The events that the listener gets, and those that it must not get.
 
 use super::*;
+use crate::cancel::Cancel;
 use crate::event::{Event, SharedListener};
+use crate::message::Seen;
 
 /// Returns an engine, and a receiver of its events in order.
 fn listened_to(store: Fake, clock: &Arc<ManualClock>) -> (Arc<Engine>, mpsc::Receiver<String>) {
@@ -10,6 +12,7 @@ fn listened_to(store: Fake, clock: &Arc<ManualClock>) -> (Arc<Engine>, mpsc::Rec
     let mut settings = Settings::default();
     settings.options.lease = LONG;
     settings.warn_after = Some(SHORT);
+    settings.warn_wait_after = Some(SHORT);
     settings.listener = Some(SharedListener(Arc::new(listener)));
     let clock: Arc<dyn TestMachine> = Arc::clone(clock) as _;
     let engine = Engine::on(clock, settings, Arc::new(store));
@@ -85,4 +88,39 @@ fn a_guard_that_max_hold_has_ended_causes_no_warning() {
     assert_eq!(engine.stats().held_long, 1);
     assert_eq!(ended.state(), LeaseState::Lost);
     drop(kept);
+}
+
+#[test]
+fn a_long_wait_is_told_with_the_length_of_the_queue() {
+    let clock = Arc::new(ManualClock::starting_at(Time::from_nanos(1 << 40)));
+    let held = |request: &Request<'_>| match request {
+        Request::Lock { .. } => Ok(Reply::Held {
+            ttl: Some(LONG),
+            holder: "theirs".into(),
+            handed_over: false,
+        }),
+        Request::Inspect { .. } => Ok(Reply::Inspected(vec![Some(Seen {
+            waiters: 3,
+            ..Seen::default()
+        })])),
+        request => generous()(request),
+    };
+    let (engine, events) = listened_to(Fake::new(held, generous()), &clock);
+    let stop = Cancel::new();
+    thread::scope(|scope| {
+        let waiting = mutex(Arc::clone(&engine), "n").cancel_with(&stop);
+        let waiting = scope.spawn(move || waiting.lock().map(drop));
+        up_to(&events, "Contended");
+        let warning = loop {
+            clock.advance(SHORT);
+            match events.recv_timeout(Duration::from_millis(10)) {
+                Ok(event) if event.starts_with("WaitsLong") => break event,
+                _ => {}
+            }
+        };
+        assert!(warning.contains("queue: Some(3)"), "{warning}");
+        stop.cancel();
+        let ended = waiting.join().expect("it does not panic");
+        assert!(matches!(ended, Err(Error::Cancelled)), "{ended:?}");
+    });
 }
