@@ -4,7 +4,7 @@
 //! two attempts share one, and no owner is ever reused. The value of a held mutex is its owner. A waiter appends [`MARK`] to
 //! that value.
 //!
-//! What stands behind the UUID is the *tail*. The note is percent-encoded and has no colon, so it begins behind the last
+//! The text behind the UUID is the *tail*. The note is percent-encoded and has no colon, so it begins behind the last
 //! colon of the tail. A tail ends in a colon if there is no note, and the label has a colon itself.
 //!
 //! An owner whose lease may linger is *recallable*: its UUID has version 8, and the first half of it is the same for all

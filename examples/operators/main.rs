@@ -1,9 +1,9 @@
-//! An operator looks at the locks, asks a holder to let go, and takes a lock from a holder that hangs.
+//! An operator looks at the locks, asks a holder to release one, and takes a lock from a holder that hangs.
 //!
 //! `cargo run --example operators`, with a Redis on this machine; `REDIS_URL` names another. Each host is a thread with its
-//! own lock manager, as a process of its own would have.
+//! own lock manager.
 //!
-//! - `hosts`: a job that lets go when it is asked, a job that hangs, and one that waits for its turn
+//! - `hosts`: one job stops on request, one hangs, and one waits for its turn
 
 mod hosts;
 

@@ -2,7 +2,7 @@
 //!
 //! 1. The scheme names the topology, and says whether there is TLS.
 //! 2. The parameters are taken out, and set on the builder by the table [`PARAMETERS`]. Only the `protocol` of a single server
-//!    stays, which the redis crate reads. What the URL has in front of them, no parameter sets again.
+//!    stays, which the redis crate reads. No parameter sets a login or a database again that stands in front of it.
 //! 3. The rest becomes one URL for each host, as [`Server`] reads it.
 //!
 //! An error never repeats a part of the URL, which may hold a password. It names a parameter only if the table has it.

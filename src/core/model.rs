@@ -3,9 +3,10 @@
 //! A process may stop between a message and its use.
 //!
 //! The server may fail over to a replica that lags, and the requests that are under way are lost. Then each process repeats
-//! the ends of its owners, and later the holder renews its lease. In a history, no failover frees the lock that somebody
-//! holds, or brings a waiter back that had not taken it, before that renewal: such a failover itself ends the lease of the
-//! holder. None comes within [`FREED_AFTER`] of the last one (docs/FAULTS.md).
+//! the ends of its owners, and later the holder renews its lease. Two sorts of failovers end the lease
+//! of the holder themselves, before that renewal: one frees the lock, and one gives it to a waiter that had not taken it. A
+//! history has none that frees the lock. After one of the other sort, the model ends the guard. No failover comes within
+//! [`FREED_AFTER`] of the last one (docs/FAULTS.md).
 //!
 //! At all times, at most one process may hold the lock by its own clock, and fences must rise. Each random history ends
 //! with a time without faults. Then each process must be served once more, and nothing may be left in Redis.

@@ -50,7 +50,7 @@ impl RenewalThread {
                         state.opening = Opening::Failed;
                     }
                 }
-                // What this round takes before a further failover is not sent after it.
+                // After a further failover, the connection does not send the requests that this round took up before it.
                 dedicated_connection.note_heard(self.failovers.load(Ordering::Acquire));
                 let surplus = client.store.last_surplus();
                 self.state.lock().renew_all_after(surplus, client.now());

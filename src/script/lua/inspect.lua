@@ -2,8 +2,8 @@
 --
 -- KEYS  for each lock: lock, fence, queue, waiters
 -- ARGV  1 'named' if the caller named the locks, 'found' if a scan found the keys, which may be no locks
--- Reply for each lock {units of the lock (0 for a mutex), last fence, number of waiters, holders, the first waiters}, or nil
---       if it has neither, or if a key that a scan found is no lock.
+-- Reply for each lock {units of the lock (0 for a mutex), last fence, number of waiters, holders, the first waiters}.
+--       nil if it has neither holder nor waiter, or if a key that a scan found is no lock.
 --       holders: for each owner, ttl ms, units, 1 if it has given the lock up and keeps it for a min_hold, else 0
 --       waiters: for each owner, µs since 1970 when it joined, units
 --       For a rate limiter that the caller named {-1, permits, per µs, µs that a call would wait}.

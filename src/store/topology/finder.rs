@@ -265,8 +265,8 @@ impl<T: Clone + Send + 'static> Finder<T> {
         }
     }
 
-    /// Publishes the result that `next` makes of the last one. At a failover, no result is trusted while the process is told
-    /// of it.
+    /// Publishes the result that `next` makes of the last one. At a failover, no result is trusted while `on_failover`
+    /// runs.
     ///
     /// # Errors
     ///

@@ -38,7 +38,7 @@ const SLACK: i128 = 500;
 const NEAR: i128 = 30 * 24 * 3_600 * 1_000;
 /// Durations in ms. Other numbers are smaller or larger.
 const MILLIS_LONG: std::ops::Range<i128> = 1_000..2_000_000_000;
-/// What is left of a turn on a quorum, in ms. Other numbers are smaller or larger.
+/// The rest of a turn on a quorum, in ms. Other numbers are smaller or larger.
 const TURN: std::ops::Range<i128> = 20..101;
 /// Durations in µs. No other number is within these bounds.
 const MICROS_LONG: std::ops::Range<i128> = 10_000_000_000..1_000_000_000_000;

@@ -1,4 +1,4 @@
-//! What an operator sees of a holder, and asks of it.
+//! Operators see the note of a holder, and ask for the release of its lock.
 
 use std::time::SystemTime;
 

@@ -16,7 +16,7 @@ use crate::store::topology::link::Link;
 use crate::store::{Answer, DedicatedConnection};
 use crate::sys::Ordering;
 
-/// A request that the next master gets waits this long for its answer, in vain.
+/// The time limit of a request. The next master answers none.
 const LIMIT: Duration = Duration::from_secs(2);
 
 /// Publishes the master of this epoch, at the address of this socket.
