@@ -349,7 +349,7 @@ mod tests {
     use crate::store::topology::cluster::map::SlotMap;
     use crate::store::topology::cluster::map::tests::table;
     use crate::store::topology::cluster::master::Address;
-    use crate::store::topology::finder::Published;
+    use crate::store::topology::cluster::state::tests::publish_first;
     use crate::sys::Ordering;
 
     /// Reads one request: all that comes before the client waits.
@@ -386,15 +386,7 @@ mod tests {
                 .store(true, Ordering::Relaxed);
             master
         };
-        let map = Arc::new(SlotMap::after(None, &known, make));
-        let next = |_: Option<&Arc<SlotMap>>| {
-            Ok(Published {
-                found: map,
-                is_another: true,
-                is_failover: false,
-            })
-        };
-        shared.finder.publish(next).expect("it is published");
+        publish_first(&shared, SlotMap::after(None, &known, make));
         let release = Verb::Release {
             owner: "o".into(),
             units: 1,

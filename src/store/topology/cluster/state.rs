@@ -170,7 +170,7 @@ impl ClusterState {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::config::{ClusterNodes, Settings};
     use crate::store::topology::cluster::Cluster;
@@ -182,6 +182,18 @@ mod tests {
             host: host.into(),
             port,
         }
+    }
+
+    /// Publishes the map of a first discovery.
+    pub(in super::super) fn publish_first(shared: &ClusterState, map: SlotMap) {
+        let next = |_: Option<&Arc<SlotMap>>| {
+            Ok(Published {
+                found: Arc::new(map),
+                is_another: true,
+                is_failover: false,
+            })
+        };
+        shared.finder.publish(next).expect("it is published");
     }
 
     #[test]
@@ -216,15 +228,7 @@ mod tests {
         let shared = Arc::clone(&Cluster::new(nodes, &settings).shared);
         let known = table(&[("a", 1, 5, (0, 99)), ("b", 2, 6, (100, 199))], &[]);
         let make = &mut |address: &Address| shared.routes.new_master(address);
-        let map = Arc::new(SlotMap::after(None, &known, make));
-        let next = |_: Option<&Arc<SlotMap>>| {
-            Ok(Published {
-                found: map,
-                is_another: true,
-                is_failover: false,
-            })
-        };
-        shared.finder.publish(next).expect("it is published");
+        publish_first(&shared, SlotMap::after(None, &known, make));
         let owner = || {
             let map = shared.finder.found().expect("a map");
             map.owner(5).expect("an owner").address.port
