@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, Label, counter, gauge, histogram};
+use metrics::{describe_counter, describe_gauge, describe_histogram};
 
 use crate::engine::call::{CAUSES, OUTCOMES};
 use crate::error::LostCause;
@@ -35,6 +36,7 @@ pub(super) struct Series {
 
 impl Exported {
     pub(super) fn new(names: &BTreeSet<String>) -> Self {
+        describe();
         let series_of = |name: &String| (name.clone(), Series::new(Some(name)));
         Self {
             held: gauge!("leasehold_held"),
@@ -94,4 +96,40 @@ impl Series {
     pub(super) fn lost(&self, cause: LostCause) {
         self.lost[cause as usize].increment(1);
     }
+}
+
+/// Gives the recorder the text of each metric. An exporter for Prometheus serves it as `HELP`.
+fn describe() {
+    describe_histogram!(
+        "leasehold_wait_seconds",
+        "Times of calls until they have a guard, or end in vain"
+    );
+    describe_histogram!(
+        "leasehold_hold_seconds",
+        "Times from the grant of a guard to its end"
+    );
+    describe_histogram!(
+        "leasehold_request_seconds",
+        "Times of requests, with all retries"
+    );
+    describe_histogram!(
+        "leasehold_renewal_lag_seconds",
+        "Times by which renewals were sent too late"
+    );
+    describe_counter!(
+        "leasehold_acquires_total",
+        "Calls for a lock that have ended"
+    );
+    describe_counter!(
+        "leasehold_hand_overs_total",
+        "Locks that Redis gave to the next process"
+    );
+    describe_counter!("leasehold_lost_total", "Locks that were lost");
+    describe_gauge!("leasehold_held", "Guards that exist now");
+    describe_gauge!("leasehold_waiting", "Calls that wait for a lock now");
+    describe_gauge!("leasehold_at_risk", "Leases whose renewal is overdue");
+    describe_gauge!(
+        "leasehold_connections",
+        "Connections of the pool in use now"
+    );
 }

@@ -73,8 +73,9 @@ impl Recorded {
 
     fn update(&self) -> std::sync::MutexGuard<'_, Totals> {
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
-        for (key, _, _, value) in self.snapshotter.snapshot().into_vec() {
+        for (key, _, help, value) in self.snapshotter.snapshot().into_vec() {
             let (_, key) = key.into_parts();
+            assert!(help.is_some(), "{} has no HELP", key.name());
             let mut labels: Vec<_> = key
                 .labels()
                 .map(|label| format!("{}={}", label.key(), label.value()))
