@@ -313,4 +313,7 @@ pub use lock::reentrant::ReentrantMutex;
 pub use lock::rwlock::RwLock;
 pub use lock::semaphore::Semaphore;
 pub use manager::LockManager;
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub use message::RawReply;
 pub use stats::{Bucket, Distribution, Stats};

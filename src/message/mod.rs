@@ -15,14 +15,21 @@
 //! | `kind` | the kinds of lock, and how the threads of a process share each |
 //! | `request` | the requests |
 //! | `reply` | the replies |
+//! | `raw` | commands that the command line makes itself |
 
 mod grant;
 mod kind;
+#[cfg(feature = "cli")]
+mod raw;
 mod reply;
 mod request;
 
 pub(crate) use grant::{GrantMessage, Nonce};
 pub(crate) use kind::{ALL, LockKind, Sharing};
+#[cfg(feature = "cli")]
+pub use raw::RawReply;
+#[cfg(feature = "cli")]
+pub(crate) use raw::{RawAnswers, RawCall};
 pub(crate) use reply::{
     Cursor, Gone, NotReleased, Renewed, Reply, Seen, SeenHolder, SeenLimiter, SeenWaiter,
 };

@@ -16,6 +16,7 @@
 //! | `rate_limiter` | the rate limiter, which is no lock |
 //! | `operators` | the requests of operators about locks of any kind |
 //! | `reply` | the answers that several kinds share |
+//! | `raw` | the answers to commands that the command line makes itself |
 //! | `command` | a command, which is packed as it is built |
 //! | `text` | the texts of the scripts, and the arguments that several scripts share |
 //! | `script_settings` | the manager's settings that travel with the calls |
@@ -26,6 +27,8 @@ use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{AcquireMode, Gone, LockKind, Reply, Request, Verb};
 
 pub(crate) use command::Command;
+#[cfg(feature = "cli")]
+pub(crate) use raw::raw_reply;
 pub(crate) use script_settings::ScriptSettings;
 
 mod command;
@@ -34,6 +37,8 @@ mod mutex;
 mod operators;
 pub(crate) mod quorum;
 mod rate_limiter;
+#[cfg(feature = "cli")]
+mod raw;
 mod renewal;
 mod reply;
 mod script_settings;

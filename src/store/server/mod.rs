@@ -7,6 +7,7 @@
 //! | `places` | the r2d2 pool of places for connections, for both |
 //! | `tasks` | the tasks of the thread of a pool, each at its time |
 //! | `ping` | whether servers answer |
+//! | `raw` | commands that the command line makes itself |
 //! | `pubsub` | one connection that listens |
 //! | `login` | connecting and logging in, for all of these |
 //! | `server_info` | the first question to a server: is it one master, and may it evict locks? |
@@ -22,6 +23,8 @@ pub(crate) mod ping;
 pub(crate) mod places;
 pub(crate) mod pool;
 pub(crate) mod pubsub;
+#[cfg(feature = "cli")]
+pub(crate) mod raw;
 pub(crate) mod refusal;
 pub(crate) mod route;
 pub(crate) mod server_info;

@@ -3,8 +3,12 @@
 use crate::config::{SentinelSet, Server, Settings};
 use crate::error::Failure;
 use crate::message::Request;
+#[cfg(feature = "cli")]
+use crate::message::{RawAnswers, RawCall};
 use crate::store::server::ping::ping_all;
 use crate::store::server::pubsub;
+#[cfg(feature = "cli")]
+use crate::store::server::raw;
 use crate::store::server::route::{Route, route};
 use crate::store::server::shared::Connections;
 use crate::store::topology::link::Link;
@@ -46,6 +50,18 @@ impl Node {
             discovery,
         }
     }
+
+    /// Returns the way to the server alone.
+    fn routes(&self, deadline: &mut Deadline<'_>) -> Result<Vec<Route>, Failure> {
+        let route = match &self.discovery {
+            None => self.route.clone(),
+            Some(discovery) => {
+                let time = deadline.phase(Phase::Master, self.route.connect_timeout);
+                discovery.master(time)?.1
+            }
+        };
+        Ok(vec![route])
+    }
 }
 
 impl Drop for Node {
@@ -67,14 +83,12 @@ impl Store for Node {
     }
 
     fn ping(&self, mut deadline: Deadline<'_>) -> Result<Vec<Pinged>, Failure> {
-        let route = match &self.discovery {
-            None => self.route.clone(),
-            Some(discovery) => {
-                let time = deadline.phase(Phase::Master, self.route.connect_timeout);
-                discovery.master(time)?.1
-            }
-        };
-        Ok(ping_all(vec![route]))
+        Ok(ping_all(self.routes(&mut deadline)?))
+    }
+
+    #[cfg(feature = "cli")]
+    fn raw(&self, call: RawCall<'_>, mut deadline: Deadline<'_>) -> RawAnswers {
+        raw::ask(&self.routes(&mut deadline)?, call)
     }
 
     fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {

@@ -66,7 +66,12 @@ mod state;
 use crate::config::{ClusterNodes, Settings};
 use crate::error::Failure;
 use crate::message::Request;
+#[cfg(feature = "cli")]
+use crate::message::{RawAnswers, RawCall};
 use crate::store::server::ping::ping_all;
+#[cfg(feature = "cli")]
+use crate::store::server::raw;
+use crate::store::server::route::Route;
 use crate::store::topology::finder::Finder;
 use crate::store::{Answer, Deadline, DedicatedConnection, Pinged, PubSubEvent, Store};
 use crate::sys::{Arc, AtomicU32, Time};
@@ -96,6 +101,14 @@ impl Cluster {
     }
 }
 
+impl Cluster {
+    /// Returns the ways to all masters.
+    fn routes(&self, deadline: &mut Deadline<'_>) -> Result<Vec<Route>, Failure> {
+        let masters = self.shared.map(deadline)?.masters();
+        Ok(masters.iter().map(|master| master.route.clone()).collect())
+    }
+}
+
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.shared.finder.end();
@@ -108,9 +121,12 @@ impl Store for Cluster {
     }
 
     fn ping(&self, mut deadline: Deadline<'_>) -> Result<Vec<Pinged>, Failure> {
-        let masters = self.shared.map(&mut deadline)?.masters();
-        let routes = masters.iter().map(|master| master.route.clone());
-        Ok(ping_all(routes.collect()))
+        Ok(ping_all(self.routes(&mut deadline)?))
+    }
+
+    #[cfg(feature = "cli")]
+    fn raw(&self, call: RawCall<'_>, mut deadline: Deadline<'_>) -> RawAnswers {
+        raw::ask(&self.routes(&mut deadline)?, call)
     }
 
     fn has_slots(&self) -> bool {

@@ -47,11 +47,16 @@ use smallvec::SmallVec;
 use crate::config::{Server, Settings};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{LockKind, Reply, Request, Verb};
+#[cfg(feature = "cli")]
+use crate::message::{RawAnswers, RawCall};
 use crate::script::quorum::LockId;
 use crate::store::server::data_loss_signs::DataLossSigns;
 use crate::store::server::ping::ping_all;
 use crate::store::server::places::Pooled;
 use crate::store::server::pool::Pool;
+#[cfg(feature = "cli")]
+use crate::store::server::raw;
+use crate::store::server::route::Route;
 use crate::store::server::tasks::TaskThread;
 use crate::store::{Answer, Deadline, DedicatedConnection, NodeReport, Pinged, PubSubEvent, Store};
 use crate::sys::{Arc, Time};
@@ -129,6 +134,13 @@ impl Pooled for NodeConnections {
     }
 }
 
+impl Quorum {
+    fn routes(&self) -> Vec<Route> {
+        let routes = self.state.nodes.iter().map(|node| node.route.clone());
+        routes.collect()
+    }
+}
+
 impl Store for Quorum {
     fn call(&self, request: &Request<'_>, mut deadline: Deadline<'_>) -> Result<Answer, Failure> {
         deadline.has_priority |= request.is_of_a_holder();
@@ -137,8 +149,12 @@ impl Store for Quorum {
     }
 
     fn ping(&self, _: Deadline<'_>) -> Result<Vec<Pinged>, Failure> {
-        let routes = self.state.nodes.iter().map(|node| node.route.clone());
-        Ok(ping_all(routes.collect()))
+        Ok(ping_all(self.routes()))
+    }
+
+    #[cfg(feature = "cli")]
+    fn raw(&self, call: RawCall<'_>, _: Deadline<'_>) -> RawAnswers {
+        raw::ask(&self.routes(), call)
     }
 
     fn is_quorum(&self) -> bool {
