@@ -1,0 +1,101 @@
+//! The exit statuses, and the failures that have them. The man page lists them.
+
+use leasehold::Error;
+
+/// The lock was held by others for the whole wait, and nothing ran. `flock` has no such status; this is `EX_TEMPFAIL`.
+pub const BUSY: u8 = 75;
+/// The servers did not answer, and nothing ran.
+pub const UNREACHABLE: u8 = 69;
+/// The lock was lost while the command ran.
+pub const LOST: u8 = 70;
+/// The command line, a name or a setting is wrong.
+pub const USAGE: u8 = 64;
+/// The server refused the login, or a right is missing.
+pub const DENIED: u8 = 77;
+/// The key of the lock has another kind of value.
+pub const WRONG_TYPE: u8 = 65;
+/// The server gave an answer that leasehold does not understand.
+pub const PROTOCOL: u8 = 76;
+/// The system refused something that the command line needs.
+pub const SYSTEM: u8 = 71;
+/// The command was found, and could not be started.
+pub const CANNOT_RUN: u8 = 126;
+/// The command was not found.
+pub const NOT_FOUND: u8 = 127;
+
+/// The table of the man page, and of docs/cli.md.
+pub const TABLE: [(&str, &str); 12] = [
+    (
+        "the command's own",
+        "`run`: the command ended by itself. 128 + N if signal N killed it.",
+    ),
+    ("0", "The other subcommands: all went well."),
+    (
+        "1",
+        "`doctor`: warnings. `release`, `request`: nothing was done, because that owner does not hold the lock, or nobody does.",
+    ),
+    ("2", "`doctor`: locks are not safe here, or do not work."),
+    (
+        "64",
+        "The command line, a name or a setting is wrong. Nothing ran.",
+    ),
+    (
+        "65",
+        "The key of the lock has another kind of value. Nothing ran.",
+    ),
+    ("69", "The servers did not answer. Nothing ran."),
+    ("70", "`run`: the lock was lost while the command ran."),
+    (
+        "71, 76",
+        "The system, or the server, did something unexpected. Nothing ran.",
+    ),
+    (
+        "75",
+        "`run`: others held the lock for the whole wait. Nothing ran. `--busy-status` changes it.",
+    ),
+    (
+        "77",
+        "The server refused the login, or a right is missing. Nothing ran.",
+    ),
+    (
+        "126, 127",
+        "`run`: the command could not be started, or was not found, as in a shell.",
+    ),
+];
+
+/// Why a subcommand ends early: its status, and the text for standard error.
+#[derive(Debug)]
+pub struct Failure {
+    pub status: u8,
+    pub text: String,
+}
+
+impl Failure {
+    pub fn new(status: u8, text: impl Into<String>) -> Self {
+        Self {
+            status,
+            text: text.into(),
+        }
+    }
+
+    /// Returns the failure of a system call, with what it was for.
+    pub fn system(what: &str, error: impl std::fmt::Display) -> Self {
+        Self::new(SYSTEM, format!("{what}: {error}"))
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let status = match &error {
+            Error::Config { .. } | Error::InvalidName { .. } | Error::Unsupported { .. } => USAGE,
+            Error::Denied { .. } => DENIED,
+            Error::WrongType { .. } => WRONG_TYPE,
+            Error::Protocol { .. } => PROTOCOL,
+            Error::Lost(_) => LOST,
+            Error::Timeout { .. } => BUSY,
+            _ => UNREACHABLE,
+        };
+        // With its causes.
+        Self::new(status, format!("{error:#}"))
+    }
+}

@@ -1,0 +1,98 @@
+//! `leasehold`, the command line: locks for scripts, cron jobs and people on call. docs/cli.md is its manual.
+//!
+//! Each subcommand is a module with a function that returns the exit status, or a [`Failure`] with its status and text.
+//! All of them use the public API of the library only; `doctor` and `bench` also send their own commands.
+
+#![allow(
+    clippy::doc_markdown,
+    reason = "clap prints the comments of options as help"
+)]
+
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "the command line needs Linux: it watches its processes by signalfd, timerfd and pidfd"
+);
+
+mod exit;
+mod operate;
+mod output;
+mod pages;
+mod run;
+mod servers;
+mod show;
+mod signals;
+
+use std::env;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+
+use exit::{Failure, USAGE};
+use servers::Servers;
+
+/// Runs commands under distributed locks on Redis, and shows who holds them
+#[derive(Parser)]
+#[command(
+    name = "leasehold",
+    version,
+    disable_help_subcommand = true,
+    max_term_width = 100
+)]
+struct Arguments {
+    #[command(flatten)]
+    servers: Servers,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(run::Options),
+    Status(show::Status),
+    List(show::List),
+    Release(operate::Release),
+    Request(operate::Request),
+    Completions(pages::Completions),
+    Man(pages::Man),
+}
+
+fn main() -> ExitCode {
+    let mut arguments = env::args_os().skip(1);
+    let result = match arguments.next() {
+        // The two forms in which `leasehold run` starts itself.
+        Some(first) if first == run::KEEPER => run::keeper::main(arguments),
+        Some(first) if first == run::STARTER => run::starter::main(arguments),
+        _ => parse().and_then(execute),
+    };
+    ExitCode::from(result.unwrap_or_else(|failure| {
+        output::complain(&failure.text);
+        failure.status
+    }))
+}
+
+/// Parses the command line. Text that was asked for, such as the help, is printed here and ends the process.
+fn parse() -> Result<Arguments, Failure> {
+    Arguments::try_parse().map_err(|error| {
+        let status = match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => 0,
+            _ => USAGE,
+        };
+        // A closed output is no reason for another status.
+        let _ = error.print();
+        std::process::exit(status.into())
+    })
+}
+
+fn execute(arguments: Arguments) -> Result<u8, Failure> {
+    let servers = &arguments.servers;
+    match arguments.command {
+        Command::Run(options) => run::front::main(servers, &options),
+        Command::Status(options) => show::status(servers, &options),
+        Command::List(options) => show::list(servers, &options),
+        Command::Release(options) => operate::release(servers, &options),
+        Command::Request(options) => operate::request(servers, &options),
+        Command::Completions(options) => pages::completions(&options),
+        Command::Man(options) => pages::man(&options),
+    }
+}

@@ -1,0 +1,170 @@
+//! The messages between the front and the keeper. Each is one packet of a `SOCK_SEQPACKET` socket pair.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::io::{IoSlice, IoSliceMut};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, send, sendmsg,
+    socketpair,
+};
+
+/// A packet: one letter, and a number.
+const LENGTH: usize = 9;
+
+/// What the front tells the keeper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ToKeeper {
+    /// The lease ends at this time of `CLOCK_BOOTTIME`, in nanoseconds. The command ends then.
+    Deadline(i64),
+    /// The lock is lost.
+    Lost,
+    /// The command's group gets this signal.
+    Signal(i32),
+}
+
+/// What the keeper tells the front.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FromKeeper {
+    /// The command's process, and its group.
+    Started(i32),
+    /// A signal stopped the command.
+    Stopped(i32),
+    /// The lease is nearly over, and the command is ended for it.
+    Warned,
+    /// The command has ended with this status, and left this number of processes behind, which are ended now.
+    Left(i64),
+    /// The command and all its descendants have ended. The number is the command's exit status, as a shell has it.
+    Ended(u8),
+}
+
+impl ToKeeper {
+    fn encode(self) -> (u8, i64) {
+        match self {
+            Self::Deadline(at) => (b'd', at),
+            Self::Lost => (b'l', 0),
+            Self::Signal(signal) => (b's', signal.into()),
+        }
+    }
+
+    fn decode(letter: u8, number: i64) -> Option<Self> {
+        Some(match letter {
+            b'd' => Self::Deadline(number),
+            b'l' => Self::Lost,
+            b's' => Self::Signal(number.try_into().ok()?),
+            _ => return None,
+        })
+    }
+}
+
+impl FromKeeper {
+    fn encode(self) -> (u8, i64) {
+        match self {
+            Self::Started(pid) => (b'p', pid.into()),
+            Self::Stopped(signal) => (b't', signal.into()),
+            Self::Warned => (b'w', 0),
+            Self::Left(processes) => (b'r', processes),
+            Self::Ended(status) => (b'e', status.into()),
+        }
+    }
+
+    fn decode(letter: u8, number: i64) -> Option<Self> {
+        Some(match letter {
+            b'p' => Self::Started(number.try_into().ok()?),
+            b't' => Self::Stopped(number.try_into().ok()?),
+            b'w' => Self::Warned,
+            b'r' => Self::Left(number),
+            b'e' => Self::Ended(number.try_into().ok()?),
+            _ => return None,
+        })
+    }
+}
+
+/// Makes the socket pair. Neither end is inherited.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?)
+}
+
+/// Sends a descriptor, before all messages.
+pub fn send_descriptor(socket: impl AsFd, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [descriptor];
+    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    sendmsg(
+        socket,
+        &[IoSlice::new(b"i")],
+        &mut control,
+        SendFlags::NOSIGNAL,
+    )?;
+    Ok(())
+}
+
+/// Receives the descriptor that [`send_descriptor`] sent.
+pub fn receive_descriptor(socket: impl AsFd) -> io::Result<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut letter = [0];
+    recvmsg(
+        socket,
+        &mut [IoSliceMut::new(&mut letter)],
+        &mut control,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    let descriptors = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    descriptors.ok_or_else(|| io::Error::other("the front has ended"))
+}
+
+/// Sends to the keeper. Never blocks: a keeper that is stopped, or has died, gets no message.
+pub fn tell_keeper(socket: impl AsFd, message: ToKeeper) {
+    put(socket, message.encode());
+}
+
+/// Sends to the front, which may have died.
+pub fn tell_front(socket: impl AsFd, message: FromKeeper) {
+    put(socket, message.encode());
+}
+
+/// Blocks until the front has sent a message. `None` at the end of the socket.
+pub fn hear_front(socket: impl AsFd) -> Option<ToKeeper> {
+    get(socket).and_then(|(letter, number)| ToKeeper::decode(letter, number))
+}
+
+/// Blocks until the keeper has sent a message. `None` at the end of the socket.
+pub fn hear_keeper(socket: impl AsFd) -> Option<FromKeeper> {
+    get(socket).and_then(|(letter, number)| FromKeeper::decode(letter, number))
+}
+
+fn put(socket: impl AsFd, (letter, number): (u8, i64)) {
+    let mut packet = [letter; LENGTH];
+    packet[1..].copy_from_slice(&number.to_le_bytes());
+    // An error shows at the reading end too, which is where it is handled.
+    let _ = send(socket, &packet, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+}
+
+fn get(socket: impl AsFd) -> Option<(u8, i64)> {
+    let mut packet = [0; LENGTH];
+    let received = loop {
+        match recv(&socket, &mut packet, RecvFlags::empty()) {
+            // The other end has closed and left a message of ours unread. Its own messages are still here.
+            Err(Errno::INTR | Errno::CONNRESET) => {}
+            other => break other,
+        }
+    };
+    let (length, _) = received.ok()?;
+    let number = packet[1..]
+        .try_into()
+        .expect("eight bytes follow the letter");
+    (length == LENGTH).then(|| (packet[0], i64::from_le_bytes(number)))
+}

@@ -1,0 +1,55 @@
+//! The starter: it becomes the command.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use nix::sys::signal::SigSet;
+use rustix::process::{Pid, Signal, getpgrp, getppid, set_parent_process_death_signal};
+
+use super::terminal::Terminal;
+use crate::exit::{CANNOT_RUN, Failure, NOT_FOUND};
+
+/// Arguments: the keeper's process, whether the command gets the terminal (`1`), and the command. The keeper has started
+/// this process in a group of its own, from its main thread: the kernel sends the signal below when that *thread* ends.
+pub fn main(mut arguments: impl Iterator<Item = OsString>) -> Result<u8, Failure> {
+    let mut argument = || {
+        let text = arguments.next()?;
+        text.into_string().ok()
+    };
+    let wrong = || Failure::new(crate::exit::USAGE, "this form is for `leasehold run` alone");
+    let keeper = argument()
+        .and_then(|text| Pid::from_raw(text.parse().ok()?))
+        .ok_or_else(wrong)?;
+    let is_foreground = argument().ok_or_else(wrong)? == "1";
+    let command = arguments.next().ok_or_else(wrong)?;
+
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|error| Failure::system("cannot tie the command to its keeper", error))?;
+    // The keeper may have died before the line above.
+    if getppid() != Some(keeper) {
+        return Err(Failure::system(
+            "cannot run the command",
+            "its keeper has died",
+        ));
+    }
+    if let Some(terminal) = Terminal::open().filter(|_| is_foreground) {
+        // Without it the command can run, and is stopped if it reads the terminal.
+        let _ = terminal.give_to(getpgrp());
+    }
+    // The keeper has blocked all signals, and `exec` keeps that.
+    SigSet::empty()
+        .thread_set_mask()
+        .map_err(|error| Failure::system("cannot receive signals", error))?;
+    let error = Command::new(&command).args(arguments).exec();
+    let status = match error.kind() {
+        io::ErrorKind::NotFound => NOT_FOUND,
+        _ => CANNOT_RUN,
+    };
+    let text = format!(
+        "cannot run {}: {error}",
+        std::path::Path::new(&command).display()
+    );
+    Err(Failure::new(status, text))
+}

@@ -1,0 +1,84 @@
+//! Signals as values that a thread reads, in place of handlers.
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+use crate::exit::Failure;
+
+/// The signals that `run` passes on.
+pub const PASSED_ON: [Signal; 10] = [
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGALRM,
+    Signal::SIGWINCH,
+    Signal::SIGCONT,
+    Signal::SIGTSTP,
+];
+
+/// The signals that end a wait for the lock.
+pub const ENDING: [Signal; 7] = [
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGALRM,
+];
+
+/// Blocks signals in this thread and in those that it starts later, and returns where they can be read. A signal that
+/// this process inherited as ignored, as `nohup` has it, stays ignored. That is not for CHLD: if it is ignored, the kernel
+/// keeps no exit status of a child.
+pub fn receive(signals: impl IntoIterator<Item = Signal>) -> Result<SignalFd, Failure> {
+    // A signal with a handler is not ignored, and `exec` gives CHLD its default again.
+    let handled = signal_hook::flag::register(Signal::SIGCHLD as i32, Arc::default());
+    handled.map_err(|error| Failure::system("cannot receive signals", error))?;
+    let ignored = ignored();
+    let set: SigSet = signals
+        .into_iter()
+        .filter(|signal| ignored >> (*signal as i32 - 1) & 1 == 0)
+        .collect();
+    let failed = |error| Failure::system("cannot receive signals", error);
+    set.thread_block().map_err(failed)?;
+    SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).map_err(failed)
+}
+
+/// Returns the next signal that has arrived. A child that ended or stopped is the signal CHLD.
+pub fn next(signals: &SignalFd) -> Option<Signal> {
+    let info = signals.read_signal().ok()??;
+    Signal::try_from(i32::try_from(info.ssi_signo).ok()?).ok()
+}
+
+/// Blocks until a signal has arrived.
+pub fn wait(signals: &SignalFd) -> Option<Signal> {
+    loop {
+        if let Some(signal) = next(signals) {
+            return Some(signal);
+        }
+        let descriptor = signals.as_fd();
+        let mut polled = [rustix::event::PollFd::new(
+            &descriptor,
+            rustix::event::PollFlags::IN,
+        )];
+        match rustix::event::poll(&mut polled, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Returns the signals that this process ignores, a bit each.
+fn ignored() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
+}

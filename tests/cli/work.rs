@@ -1,0 +1,169 @@
+//! Shell scripts that `leasehold run` runs, and what they have written.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Instant;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::leasehold;
+use crate::support::{PATIENCE, name, wait_until};
+
+/// A directory for the files of a test, and a name for its lock.
+pub struct Work {
+    pub dir: PathBuf,
+    pub lock: String,
+    url: String,
+}
+
+impl Work {
+    pub fn new(url: &str) -> Self {
+        let lock = name("run");
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(lock.replace(':', "-"));
+        fs::create_dir_all(&dir).expect("the directory for tests exists");
+        Self {
+            dir,
+            lock,
+            url: url.to_owned(),
+        }
+    }
+
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Returns `leasehold run OPTIONS LOCK -- sh -c SCRIPT`. The script runs in the directory. It has the function `here`,
+    /// which writes the number of its process to a file.
+    pub fn run(&self, options: &[&str], script: &str) -> Command {
+        let here = "here() { echo $$ >.$1 && mv .$1 $1; }";
+        let mut command = leasehold(&self.url);
+        command
+            .current_dir(&self.dir)
+            .arg("run")
+            .args(options)
+            .args([&self.lock, "--", "sh", "-c", &format!("{here}\n{script}")])
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Starts that command. It is killed when the value is dropped.
+    #[track_caller]
+    pub fn start(&self, options: &[&str], script: &str) -> Running {
+        start(&mut self.run(options, script))
+    }
+
+    /// Blocks until the script has written a file, and returns its text without the last line's end.
+    #[track_caller]
+    pub fn text(&self, file: &str) -> String {
+        let path = self.dir.join(file);
+        let read = || fs::read_to_string(&path).ok();
+        wait_until(&format!("the script has written {file}"), || {
+            read().is_some()
+        });
+        read().unwrap_or_default().trim_end().to_owned()
+    }
+
+    /// Blocks until a process has called `here`, and returns its number.
+    #[track_caller]
+    pub fn pid(&self, file: &str) -> Pid {
+        let number = self.text(file).parse().ok();
+        number
+            .and_then(Pid::from_raw)
+            .expect("`here` writes a number")
+    }
+
+    pub fn has(&self, file: &str) -> bool {
+        self.dir.join(file).exists()
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        // A test that failed leaves its files for a look.
+        if !std::thread::panicking() {
+            let _ = fs::remove_dir_all(&self.dir);
+        }
+    }
+}
+
+/// A `leasehold` that runs.
+pub struct Running(Child);
+
+#[track_caller]
+pub fn start(command: &mut Command) -> Running {
+    Running(command.spawn().expect("the program was built"))
+}
+
+impl Running {
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.0)
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).expect("it runs, or was not waited for");
+    }
+
+    /// Blocks until it has ended, and returns its exit status.
+    #[track_caller]
+    pub fn status(&mut self) -> i32 {
+        self.end().code().expect("no signal ended it")
+    }
+
+    /// Blocks until it has ended.
+    #[track_caller]
+    pub fn end(&mut self) -> ExitStatus {
+        let mut ended = None;
+        wait_until("leasehold has ended", || {
+            ended = self.0.try_wait().expect("it is a child");
+            ended.is_some()
+        });
+        ended.expect("it has ended")
+    }
+
+    /// Returns the keeper.
+    #[track_caller]
+    pub fn keeper(&self) -> Pid {
+        let children = children(self.pid());
+        assert_eq!(children.len(), 1, "{children:?}");
+        children[0]
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Returns the children of a process.
+pub fn children(of: Pid) -> Vec<Pid> {
+    let path = format!("/proc/{0}/task/{0}/children", of.as_raw_nonzero());
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let numbers = text
+        .split_whitespace()
+        .filter_map(|number| number.parse().ok());
+    numbers.filter_map(Pid::from_raw).collect()
+}
+
+/// Returns the letter of a process's state, or `None` if there is no such process. A dead process that nobody has waited
+/// for does not count.
+pub fn state(pid: Pid) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    let state = stat.rsplit_once(") ")?.1.chars().next()?;
+    (state != 'Z').then_some(state)
+}
+
+#[track_caller]
+pub fn wait_until_dead(pids: &[Pid]) {
+    let begun = Instant::now();
+    while pids.iter().any(|pid| state(*pid).is_some()) {
+        assert!(
+            begun.elapsed() < PATIENCE,
+            "{:?}",
+            pids.iter().map(|it| (it, state(*it))).collect::<Vec<_>>()
+        );
+        std::thread::yield_now();
+    }
+}
