@@ -15,6 +15,7 @@ mod support;
 
 mod run;
 mod terminal;
+mod watch;
 mod work;
 
 use std::process::{Command, Output};

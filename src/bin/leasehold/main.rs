@@ -21,6 +21,7 @@ mod run;
 mod servers;
 mod show;
 mod signals;
+mod watch;
 
 use std::env;
 use std::process::ExitCode;
@@ -51,6 +52,7 @@ enum Command {
     Run(run::Options),
     Status(show::Status),
     List(show::List),
+    Watch(watch::Options),
     Release(operate::Release),
     Request(operate::Request),
     Completions(pages::Completions),
@@ -90,6 +92,7 @@ fn execute(arguments: Arguments) -> Result<u8, Failure> {
         Command::Run(options) => run::front::main(servers, &options),
         Command::Status(options) => show::status(servers, &options),
         Command::List(options) => show::list(servers, &options),
+        Command::Watch(options) => watch::main(servers, &options),
         Command::Release(options) => operate::release(servers, &options),
         Command::Request(options) => operate::request(servers, &options),
         Command::Completions(options) => pages::completions(&options),
