@@ -13,6 +13,7 @@
 )]
 mod support;
 
+mod doctor;
 mod run;
 mod terminal;
 mod watch;

@@ -13,7 +13,10 @@ compile_error!(
     "the command line needs Linux: it watches its processes by signalfd, timerfd and pidfd"
 );
 
+mod deployment;
+mod doctor;
 mod exit;
+mod figures;
 mod operate;
 mod output;
 mod pages;
@@ -55,6 +58,7 @@ enum Command {
     Watch(watch::Options),
     Release(operate::Release),
     Request(operate::Request),
+    Doctor(doctor::Options),
     Completions(pages::Completions),
     Man(pages::Man),
 }
@@ -95,6 +99,7 @@ fn execute(arguments: Arguments) -> Result<u8, Failure> {
         Command::Watch(options) => watch::main(servers, &options),
         Command::Release(options) => operate::release(servers, &options),
         Command::Request(options) => operate::request(servers, &options),
+        Command::Doctor(options) => doctor::main(servers, &options),
         Command::Completions(options) => pages::completions(&options),
         Command::Man(options) => pages::man(&options),
     }

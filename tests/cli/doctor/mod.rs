@@ -1,0 +1,234 @@
+//! `doctor`.
+
+mod fakes;
+mod rights;
+mod several;
+
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::support::{Raw, Server, unused_url};
+use crate::{err, out, output};
+
+/// Settings for a busy machine: no latency is too long for it.
+const CALM: &str = "io_timeout=60s&connect_timeout=20s";
+const PASSWORD: &str = "s3cret";
+/// Runs `doctor` for a server, with further parameters of the URL.
+fn doctor(url: &str, parameters: &str) -> Output {
+    output(&format!("{url}?{CALM}{parameters}"), &["doctor"])
+}
+
+/// Returns the lines of a check: its finding, and what follows from it.
+fn lines_of(output: &Output, check: &str) -> Vec<String> {
+    let text = out(output);
+    let mut lines = text
+        .lines()
+        .skip_while(|line| line.starts_with(' ') || line.split_whitespace().nth(2) != Some(check))
+        .map(str::to_owned);
+    let first = lines.next().unwrap_or_else(|| panic!("no {check}: {text}"));
+    let rest = lines.take_while(|line| line.starts_with(' '));
+    [first].into_iter().chain(rest).collect()
+}
+
+/// Checks that the finding of a check has this level, and that it says these words, in this order.
+#[track_caller]
+fn says(output: &Output, check: &str, level: &str, words: &[&str]) {
+    let lines = lines_of(output, check);
+    assert!(lines[0].starts_with(level), "{}", out(output));
+    let text = lines.join("\n");
+    let mut rest = &*text;
+    for word in words {
+        let found = rest.split_once(word);
+        (_, rest) = found.unwrap_or_else(|| panic!("no {word:?} in {text}"));
+    }
+    let is_well = level == "ok";
+    let has = |what: &str| lines.iter().any(|line| line.trim_start().starts_with(what));
+    assert_eq!(
+        (has("means "), has("mend ")),
+        (!is_well, !is_well),
+        "{text}"
+    );
+}
+
+#[track_caller]
+fn ends_with(output: &Output, status: i32) {
+    let said = out(output) + &err(output);
+    assert_eq!(output.status.code(), Some(status), "{said}");
+}
+
+#[track_caller]
+fn has_no_keys(server: &Raw) {
+    let keys: Vec<String> = server.ask(&["KEYS", "*"]);
+    assert_eq!(keys, [""; 0]);
+}
+
+/// Starts a server with nothing wrong.
+fn healthy() -> Server {
+    Server::keeping_data(&[])
+}
+
+#[test]
+fn nothing_is_wrong_with_a_healthy_server_and_no_key_stays() {
+    let server = healthy();
+    let output = doctor(&server.url(), "&prefix=billing:");
+    ends_with(&output, 0);
+    let text = out(&output);
+    assert!(text.lines().all(|line| line.starts_with("ok ")), "{text}");
+    for check in [
+        "server",
+        "mode",
+        "eviction",
+        "persistence",
+        "replicas",
+        "clock",
+        "rights",
+        "scripts",
+        "expiry",
+        "proxy",
+        "latency",
+        "lock",
+        "messages",
+    ] {
+        says(&output, check, "ok", &[]);
+    }
+    assert!(!text.contains('\u{1b}'), "a pipe has no colours");
+    has_no_keys(&server.raw());
+}
+
+#[test]
+fn each_finding_is_an_object_of_json() {
+    let server = Server::start();
+    let url = format!("{}?{CALM}", server.url());
+    let output = output(&url, &["doctor", "--json"]);
+    ends_with(&output, 1);
+    let text = out(&output);
+    let objects = text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("an object"));
+    let objects: Vec<Value> = objects.collect();
+    let of = |check: &str| {
+        let found = objects.iter().find(|object| object["check"] == check);
+        found.unwrap_or_else(|| panic!("no {check}: {text}"))
+    };
+    let address = format!("127.0.0.1:{}", server.port());
+    assert_eq!(of("persistence")["level"], "warn");
+    assert_eq!(of("persistence")["server"], *address);
+    assert!(
+        of("persistence")["mend"]
+            .as_str()
+            .is_some_and(|mend| mend.contains("appendonly yes"))
+    );
+    assert_eq!(of("lock")["server"], "all");
+    for field in ["found", "means", "mend"] {
+        assert!(
+            objects.iter().all(|object| object[field].is_string()),
+            "{field}"
+        );
+    }
+}
+
+#[test]
+fn a_server_that_forgets_its_locks_at_a_restart_is_a_warning() {
+    let server = Server::start();
+    let output = doctor(&server.url(), "");
+    ends_with(&output, 1);
+    says(
+        &output,
+        "persistence",
+        "warn",
+        &["none", "forgets all locks", "appendonly yes"],
+    );
+}
+
+#[test]
+fn a_server_that_may_evict_locks_is_bad() {
+    let server =
+        Server::keeping_data(&["--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru"]);
+    let output = doctor(&server.url(), "");
+    ends_with(&output, 2);
+    says(
+        &output,
+        "eviction",
+        "bad",
+        &["volatile-lru", "free for others", "noeviction"],
+    );
+    let () = server
+        .raw()
+        .ask(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    ends_with(&doctor(&server.url(), ""), 0);
+    let () = server.raw().ask(&["CONFIG", "SET", "maxmemory", "900kb"]);
+    says(
+        &doctor(&server.url(), ""),
+        "eviction",
+        "warn",
+        &["nearly full"],
+    );
+}
+
+#[test]
+fn a_server_that_cannot_be_reached_is_bad() {
+    let output = doctor(&unused_url(), "");
+    ends_with(&output, 2);
+    says(
+        &output,
+        "connection",
+        "bad",
+        &["connection", "Locks do not work"],
+    );
+}
+
+#[test]
+fn a_url_that_cannot_be_read_is_a_wrong_usage() {
+    let output = output(&format!("redis://:{PASSWORD}@h/?lease=x"), &["doctor"]);
+    ends_with(&output, 64);
+    assert!(!err(&output).contains(PASSWORD));
+}
+
+#[test]
+fn a_wrong_password_is_bad_and_is_not_shown() {
+    let server = healthy();
+    let url = server.url().replace("://", &format!("://app:{PASSWORD}@"));
+    let output = doctor(&url, "");
+    ends_with(&output, 2);
+    says(&output, "connection", "bad", &["WRONGPASS"]);
+    assert!(!out(&output).contains(PASSWORD));
+}
+
+#[test]
+fn a_server_without_scripts_is_bad() {
+    let server = Server::keeping_data(&["--rename-command", "EVAL", ""]);
+    let output = doctor(&server.url(), "");
+    ends_with(&output, 2);
+    says(
+        &output,
+        "scripts",
+        "bad",
+        &["EVAL", "locks do not work", "rename-command"],
+    );
+    assert!(lines_of(&output, "lock")[0].starts_with("skip"));
+    has_no_keys(&server.raw());
+}
+
+#[test]
+fn a_clock_that_is_ahead_is_a_warning() {
+    let server = Server::with_clock();
+    let well = doctor(&server.url(), "");
+    says(&well, "clock", "ok", &["to within"]);
+    server.set_clock_ahead(3_600);
+    let output = doctor(&server.url(), "");
+    ends_with(&output, 1);
+    says(
+        &output,
+        "clock",
+        "warn",
+        &["ahead of this machine's", "NTP"],
+    );
+    server.set_clock_ahead(-3_600);
+    says(
+        &doctor(&server.url(), ""),
+        "clock",
+        "warn",
+        &["behind this machine's"],
+    );
+}
