@@ -13,6 +13,7 @@
 )]
 mod support;
 
+mod bench;
 mod doctor;
 mod run;
 mod terminal;

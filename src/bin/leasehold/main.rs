@@ -13,6 +13,7 @@ compile_error!(
     "the command line needs Linux: it watches its processes by signalfd, timerfd and pidfd"
 );
 
+mod bench;
 mod deployment;
 mod doctor;
 mod exit;
@@ -59,6 +60,7 @@ enum Command {
     Release(operate::Release),
     Request(operate::Request),
     Doctor(doctor::Options),
+    Bench(bench::Options),
     Completions(pages::Completions),
     Man(pages::Man),
 }
@@ -100,6 +102,7 @@ fn execute(arguments: Arguments) -> Result<u8, Failure> {
         Command::Release(options) => operate::release(servers, &options),
         Command::Request(options) => operate::request(servers, &options),
         Command::Doctor(options) => doctor::main(servers, &options),
+        Command::Bench(options) => bench::main(servers, &options),
         Command::Completions(options) => pages::completions(&options),
         Command::Man(options) => pages::man(&options),
     }
