@@ -56,6 +56,7 @@
 //! | cancelling one wait | a [`Cancel`] that a handle gets by [`cancel_with`](Mutex::cancel_with); [`LockManager::close`] ends all waits |
 //! | a job that runs on one host only, or once a day | [`LockManager::try_lock`]; [`Builder::min_hold`] keeps a short job from running twice; the runbook in [docs/operating.md](https://docs.rs/crate/leasehold/latest/source/docs/operating.md#runbook) has both |
 //! | one URL for the servers and the settings | [`LockManager::connect`], and the [table of URLs](LockManager::from_url) |
+//! | locks for scripts and cron jobs | the program `leasehold`: [docs/cli.md](https://docs.rs/crate/leasehold/latest/source/docs/cli.md) |
 //! | TLS with a client certificate (mutual TLS) | [`Tls`](https://docs.rs/leasehold/latest/leasehold/struct.Tls.html), or `?cacert=…&cert=…&key=…` in the [URL](LockManager::from_url) |
 //! | log records | the log target `leasehold`: see [Logging](crate#logging) |
 //! | the result of a closure that lost its lock | [`Mutex::run`] returns the result and the loss; [`Mutex::with`] returns the loss alone |
@@ -227,6 +228,8 @@
 //!
 //! # Features
 //!
+//! * `cli`: the program `leasehold`, which runs a command under a lock, and shows who holds it:
+//!   [docs/cli.md](https://docs.rs/crate/leasehold/latest/source/docs/cli.md). `cargo install leasehold --features cli`
 //! * `metrics`: histograms, counters and gauges for the [`metrics`](https://docs.rs/metrics) facade. The table of their names,
 //!   labels and units is in [docs/metrics.md](https://docs.rs/crate/leasehold/latest/source/docs/metrics.md). The program installs
 //!   a recorder before it builds a manager.

@@ -15,6 +15,8 @@ mod support;
 
 mod bench;
 mod doctor;
+mod operate;
+mod page;
 mod run;
 mod terminal;
 mod watch;

@@ -1,0 +1,139 @@
+//! Runs the commands of docs/cli.md.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use crate::support::{Server, name};
+use crate::{out, output};
+
+const PAGE: &str = include_str!("../../docs/cli.md");
+/// The programs of the recipes.
+const PROGRAMS: [&str; 8] = [
+    "consume", "deploy", "import", "lead", "migrate", "reindex", "report", "serve",
+];
+
+/// Returns the code blocks of the page, each with its language.
+fn blocks() -> Vec<(&'static str, &'static str)> {
+    let blocks = PAGE.split("```").skip(1).step_by(2);
+    blocks.filter_map(|block| block.split_once('\n')).collect()
+}
+
+/// Makes a directory with `leasehold` and the programs of the recipes, which print their names.
+fn programs() -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name("page").replace(':', "-"));
+    fs::create_dir_all(&dir).expect("the directory for tests exists");
+    for program in PROGRAMS {
+        let path = dir.join(program);
+        fs::write(
+            &path,
+            format!("#!/bin/sh\necho ran {program} with $LEASEHOLD_FENCE\n"),
+        )
+        .expect("it can be written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it was written");
+    }
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_leasehold"), dir.join("leasehold"))
+        .expect("it is new");
+    dir
+}
+
+/// Runs a script with those programs, and returns all its output.
+fn bash(script: &str, url: &str, programs: &Path) -> Output {
+    let path = std::env::var("PATH").expect("it is set");
+    Command::new("bash")
+        .args(["-c", &format!("exec 2>&1\n{script}")])
+        .env_remove("REDIS_URL")
+        .env("LEASEHOLD_URL", url)
+        .env("PATH", format!("{}:{path}", programs.display()))
+        .output()
+        .expect("the tests need bash")
+}
+
+/// Returns whether a line is what the page shows. `…` stands for any text.
+fn matches(shown: &str, line: &str) -> bool {
+    match shown.split_once('…') {
+        None => shown == line,
+        Some((before, after)) => line.starts_with(before) && line.ends_with(after),
+    }
+}
+
+#[test]
+fn the_sessions_of_the_page_print_what_it_shows() {
+    let programs = programs();
+    let sessions: Vec<_> = blocks()
+        .into_iter()
+        .filter(|(language, _)| *language == "console")
+        .collect();
+    assert!(sessions.len() >= 5, "{}", sessions.len());
+    for (_, session) in sessions {
+        let server = Server::start();
+        let commands: Vec<_> = session
+            .lines()
+            .filter_map(|line| line.strip_prefix("$ "))
+            .collect();
+        let mut expected: Vec<_> = session
+            .lines()
+            .filter(|line| !line.starts_with("$ "))
+            .collect();
+        let output = bash(&commands.join("\n"), &server.url(), &programs);
+        // Two processes write to the same pipe, in either order.
+        for line in out(&output).lines() {
+            let place = expected.iter().position(|shown| matches(shown, line));
+            let place = place.unwrap_or_else(|| panic!("{line:?} is not in the page:\n{session}"));
+            expected.remove(place);
+        }
+        assert!(
+            expected.is_empty(),
+            "the page shows {expected:?}, which is not printed"
+        );
+    }
+    fs::remove_dir_all(programs).expect("it was made");
+}
+
+#[test]
+fn the_recipes_of_the_page_run_their_programs() {
+    let server = Server::start();
+    let programs = programs();
+    let mut run = Vec::new();
+    for (language, block) in blocks() {
+        for line in block.lines().filter(|_| language != "console") {
+            let line = line.replace(['[', ']'], "").replace(", ", " ");
+            let Some(begin) = line.find("leasehold run ") else {
+                continue;
+            };
+            let command = line[begin..].split(" && ").next().expect("it is not empty");
+            let output = bash(command, &server.url(), &programs);
+            assert!(output.status.success(), "{command}: {}", out(&output));
+            let printed = out(&output);
+            let program = printed.split(' ').nth(1).expect("its name").to_owned();
+            assert!(printed.starts_with("ran "), "{command}: {printed}");
+            run.push(program);
+        }
+    }
+    run.sort();
+    assert_eq!(
+        run,
+        [
+            "consume", "deploy", "import", "lead", "migrate", "reindex", "report"
+        ]
+    );
+    fs::remove_dir_all(programs).expect("it was made");
+}
+
+#[test]
+fn the_page_has_the_exit_statuses_of_the_manual() {
+    let server = Server::start();
+    let manual = out(&output(&server.url(), &["man"]));
+    let (_, table) = manual
+        .split_once(".SH \"EXIT STATUS\"\n")
+        .expect("it has the section");
+    let mut lines = table.lines().filter(|line| *line != ".TP");
+    let mut rows = 0;
+    while let (Some(status), Some(meaning)) = (lines.next(), lines.next()) {
+        let row = format!("| {status} | {meaning} |");
+        assert!(PAGE.replace('`', "").contains(&row), "{row}");
+        rows += 1;
+    }
+    assert!(rows >= 10, "{rows}");
+}
