@@ -85,6 +85,7 @@ impl Terminal {
                 begun.elapsed() < PATIENCE,
                 "it was never shown: {what}\n{screen}"
             );
+            // Between two looks at the condition.
             thread::sleep(ms(1));
         }
     }
@@ -115,6 +116,7 @@ impl Terminal {
             }
             let screen = self.screen();
             assert!(begun.elapsed() < PATIENCE, "it never ends\n{screen}");
+            // Between two looks at the condition.
             thread::sleep(ms(1));
         }
     }

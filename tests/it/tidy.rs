@@ -1,5 +1,5 @@
 //! Rules of the library that neither the compiler nor clippy checks. The tests parse the files; they do not count test code.
-//! The command line in `src/bin/` is a program of its own: only rule 6 is for it.
+//! Only rule 6 is for the program in `src/bin/`.
 //!
 //! 1. A file uses only its own layer and lower layers: see `layer`.
 //! 2. Modules of one folder do not use each other in a circle. A module stands for itself and all modules below it, so

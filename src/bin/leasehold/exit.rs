@@ -27,7 +27,7 @@ pub const NOT_FOUND: u8 = 127;
 pub const TABLE: [(&str, &str); 12] = [
     (
         "the command's own",
-        "`run`: the command ended by itself. 128 + N if signal N killed it.",
+        "`run`: the status with which the command ended. 128 + N if signal N killed it.",
     ),
     ("0", "The other subcommands: all went well."),
     (

@@ -1,4 +1,4 @@
-//! `release` and `request`: what an operator does with a lock of somebody else.
+//! `release` takes a lock from its holder, and `request` asks the holder to release it.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -30,7 +30,7 @@ pub struct Release {
 
 /// Asks the holder of a lock to release it
 ///
-/// A program hears that if it listens to `Lease::on_requested`; `leasehold run` prints it. Nothing ends the lock by itself.
+/// A program hears that if it listens to `Lease::on_requested`; `leasehold run` prints it. The lock goes on until the holder releases it.
 #[derive(Args)]
 pub struct Request {
     /// The reason, which the holder reads

@@ -1,4 +1,4 @@
-//! `status` and `list`: who holds the locks, and who waits.
+//! `status` and `list` show the holders of locks, and the waiters.
 //!
 //! On a terminal they print a table for people. In a pipe each holder is a line of fields, separated by tabs, with times in
 //! seconds. With `--json` each lock is an object, a line each.

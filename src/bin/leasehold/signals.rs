@@ -9,19 +9,8 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::exit::Failure;
 
-/// The signals that `run` passes on.
-pub const PASSED_ON: [Signal; 10] = [
-    Signal::SIGHUP,
-    Signal::SIGINT,
-    Signal::SIGQUIT,
-    Signal::SIGTERM,
-    Signal::SIGUSR1,
-    Signal::SIGUSR2,
-    Signal::SIGALRM,
-    Signal::SIGWINCH,
-    Signal::SIGCONT,
-    Signal::SIGTSTP,
-];
+/// The signals that `run` passes on beside those of [`ENDING`].
+pub const PASSED_ON_TOO: [Signal; 3] = [Signal::SIGWINCH, Signal::SIGCONT, Signal::SIGTSTP];
 
 /// The signals that end a wait for the lock.
 pub const ENDING: [Signal; 7] = [

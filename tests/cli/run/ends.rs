@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::support::{SLACK, Sentinels, Server, manager, secs, wait_for_servers, wait_until};
 use crate::work::{Running, Work, start, state, wait_until_dead};
 
-/// Starts four processes: the script, its child in the background, one in a session of its own, and one whose parent has
+/// Starts four processes: the script, its child in the background, one in a new session, and one whose parent has
 /// ended and which has closed its streams. The last three ignore TERM.
 const FAMILY: &str = r#"
 trap "" TERM
@@ -384,7 +384,7 @@ fn a_standard_error_that_nobody_reads_delays_nothing_for_long() {
     let server = Server::start();
     let work = Work::new(&server.url());
     let (reader, mut writer) = std::io::pipe().expect("a pipe");
-    // What a pipe holds by default.
+    // A pipe holds 64 KiB by default.
     writer
         .write_all(&vec![b'x'; 65_536])
         .expect("the pipe is open");

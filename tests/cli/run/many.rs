@@ -9,8 +9,8 @@ use crate::support::{Server, manager, ms};
 use crate::work::Work;
 
 const MANY: usize = 200;
-/// Redis drops a waiter of whom it has heard nothing for three seconds. That happens on a machine that is so busy that an
-/// answer takes longer than this.
+/// Redis drops a waiter of whom it has heard nothing for three seconds. A machine is too busy for this test
+/// if an answer takes longer than this.
 const SLOW: Duration = ms(300);
 
 #[test]

@@ -38,7 +38,7 @@ pub fn signal(signal: Option<Signal>, but_group: Option<Pid>, spared: &[i32]) ->
         }
         count += 1;
         if let Some(signal) = signal.filter(|_| Some(now[&pid].group) != but_group) {
-            // It has ended by itself.
+            // The process may have ended since.
             let _ = pidfd_send_signal(process, signal);
         }
     }

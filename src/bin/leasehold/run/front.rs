@@ -39,7 +39,7 @@ use super::terminal::Terminal;
 use super::{KEEPER, OnLoss, Options, SELF, descendants};
 use crate::exit::{Failure, LOST, SYSTEM, USAGE};
 use crate::servers::Servers;
-use crate::signals::{self, ENDING, PASSED_ON};
+use crate::signals::{self, ENDING, PASSED_ON_TOO};
 
 /// The longest time between two looks at the lease: a twentieth of it, within these bounds.
 const LOOKS: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
@@ -96,7 +96,8 @@ pub fn main(servers: &Servers, options: &Options) -> Result<u8, Failure> {
         .thread_block()
         .map_err(|error| Failure::system("cannot receive signals", error))?;
     // Each thread that starts later inherits the blocked signals.
-    let signals = signals::receive(PASSED_ON.into_iter().chain([Signal::SIGCHLD]))?;
+    let passed_on = ENDING.into_iter().chain(PASSED_ON_TOO);
+    let signals = signals::receive(passed_on.chain([Signal::SIGCHLD]))?;
     let report = Report::new(options);
     let status = run(servers, options, &report, signals);
     report.finish();
@@ -255,7 +256,7 @@ struct Front<'a> {
     others: Vec<i32>,
     /// The time between TERM and KILL. `None` if a loss does not end the command.
     grace: Option<Duration>,
-    /// When the front kills all processes by itself, because it has lost the lock.
+    /// When the front kills all processes, because it has lost the lock and the keeper has not ended them.
     kill_at: Option<Instant>,
     ended: Ended,
 }

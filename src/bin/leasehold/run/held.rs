@@ -44,7 +44,7 @@ impl Wanted {
         }
     }
 
-    /// Blocks until the lock is held. Returns `None` if the wait was in vain.
+    /// Blocks until the lock is held. Returns `None` if others held the lock for the whole wait.
     pub fn acquire(&self, options: &Options) -> Result<Option<Held>> {
         Ok(match self {
             Self::Mutex(lock) => acquire(lock, options)?.map(Held::Mutex),

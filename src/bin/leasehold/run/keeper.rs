@@ -58,7 +58,7 @@ struct Keeper {
     is_front_gone: bool,
 }
 
-/// Arguments: what a loss does, the grace in milliseconds, whether the command gets the terminal, and the command.
+/// Arguments: the action after a loss, the grace in milliseconds, whether the command gets the terminal, and the command.
 /// Standard input is the socket.
 pub fn main(mut arguments: impl Iterator<Item = OsString>) -> Result<u8, Failure> {
     let mut argument = || arguments.next()?.into_string().ok();
@@ -232,7 +232,7 @@ impl Keeper {
         match hear_front(&self.socket) {
             Some(ToKeeper::Deadline(at)) => self.set_deadline(at),
             Some(ToKeeper::Lost) if self.on_loss == OnLoss::Ignore => {}
-            // The deadline stays: what is left of the lease may be less than the grace.
+            // The deadline stays: the rest of the lease may be shorter than the grace.
             Some(ToKeeper::Lost) => self.end(self.grace_of_loss()),
             Some(ToKeeper::Signal(signal)) => {
                 match (self.command, Signal::from_named_raw(signal)) {

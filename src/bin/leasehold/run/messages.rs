@@ -15,7 +15,7 @@ use rustix::net::{
 /// A packet: one letter, and a number.
 const LENGTH: usize = 9;
 
-/// What the front tells the keeper.
+/// A message of the front to the keeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ToKeeper {
     /// The lease ends at this time of `CLOCK_BOOTTIME`, in nanoseconds. The command ends then.
@@ -26,7 +26,7 @@ pub enum ToKeeper {
     Signal(i32),
 }
 
-/// What the keeper tells the front.
+/// A message of the keeper to the front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FromKeeper {
     /// The command's process, and its group.

@@ -6,7 +6,7 @@
 //! | --- | --- | --- |
 //! | `leasehold run …`, the *front* | that of the shell's job | acquires, renews and releases the lock; passes signals on |
 //! | the *keeper*, a child of the front | its own | starts the command, and ends it and all its descendants in time |
-//! | the *command*, a child of the keeper | its own | what the user wants to run |
+//! | the *command*, a child of the keeper | its own | the work of the user |
 //!
 //! The front starts itself as the keeper. So the command also ends if the front is killed, or stopped for longer than its
 //! lease. The keeper is a *child subreaper*: a descendant whose parent has ended becomes the keeper's child, wherever it
@@ -18,7 +18,7 @@
 //! 3. The front sends the deadline of the lease, and sends it again whenever a renewal has moved it. A deadline is a time
 //!    of `CLOCK_BOOTTIME`, which the processes of a machine share and which runs through suspend. With `--max`, a deadline
 //!    is at most the end of that time.
-//! 4. The keeper waits for the first deadline, so the command never runs without one. Then the keeper starts this program as the *starter*, in a process group of its own. The starter makes that group the
+//! 4. The keeper waits for the first deadline, so the command never runs without one. Then the keeper starts this program as the *starter*, in a new process group. The starter makes that group the
 //!    foreground group of the terminal, if the front was in it. It asks the kernel to kill it when the keeper dies,
 //!    checks that the keeper still lives, and calls `exec`. So the starter becomes the command.
 //! 5. The command ends. The keeper ends what it left behind, reports its status and exits.

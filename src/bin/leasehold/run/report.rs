@@ -1,4 +1,4 @@
-//! What `run` says on standard error: text for people, or with `--json` an object a line.
+//! The messages of `run` on standard error: text for people, or with `--json` an object a line.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};

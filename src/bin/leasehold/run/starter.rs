@@ -12,7 +12,7 @@ use super::terminal::Terminal;
 use crate::exit::{CANNOT_RUN, Failure, NOT_FOUND};
 
 /// Arguments: the keeper's process, whether the command gets the terminal (`1`), and the command. The keeper has started
-/// this process in a group of its own, from its main thread: the kernel sends the signal below when that *thread* ends.
+/// this process in a new group, from its main thread: the kernel sends the signal below when that *thread* ends.
 pub fn main(mut arguments: impl Iterator<Item = OsString>) -> Result<u8, Failure> {
     let mut argument = || {
         let text = arguments.next()?;
