@@ -39,7 +39,14 @@ fn the_status_of_the_command_is_the_status() {
 #[test]
 fn a_signal_that_kills_the_command_is_128_and_its_number() {
     let server = Server::start();
-    for signal in [1, 2, 3, 6, 8, 9, 10, 11, 12, 13, 14, 15, 24, 31, 34, 64] {
+    for signal in 1..=64 {
+        let ends_nothing = matches!(signal, 17 | 18 | 23 | 28);
+        let stops = matches!(signal, 19..=22);
+        // The C library keeps these for itself. A process that it starts ignores them.
+        let is_of_the_c_library = matches!(signal, 32 | 33);
+        if ends_nothing || stops || is_of_the_c_library {
+            continue;
+        }
         let work = Work::new(&server.url());
         let status = work.start(&[], &format!("kill -{signal} $$")).status();
         assert_eq!(status, 128 + signal);
