@@ -16,12 +16,26 @@
 //!    but never below `f`. A withdrawal has used no fence, so it lowers `last` to `f`. After a raise nothing is given
 //!    back: a late copy of the raise could bring its end back.
 //!
+//! 7. A holder may join a node at any time. The node refuses if another owner holds the lock there. Otherwise this owner
+//!    holds it there, and the node raises `last` at least to the end of the block, however far that end is from the
+//!    node's time. A node to which a join was sent gets nothing back.
+//!
 //! # Why fences rise
 //!
 //! Let A be granted before the first write of B, which is the first time that a node grants a request of B. The two
 //! chosen majorities share a node. It held the end of A's block before A's grant stood, and its `last` never falls
 //! below a fence that A has used. So its answer to B is larger than each fence of A, and B's fence is at least that
 //! answer.
+//!
+//! If the shared node has crashed since, it has forgotten A's block. Two things help, each alone:
+//!
+//! * It refuses until its clock has passed every fence that it can have forgotten. This needs clocks that are near each
+//!   other, and records that are not ahead of them.
+//! * In a rolling restart a node crashes only while a majority of the other nodes counts for the holder. Each counted
+//!   node holds the end of A's block, because a join raises the record to it. So the shared node can be any of these.
+//!
+//! If a node to which a join was sent got fences back, the join could arrive between two copies of the release, after
+//! another owner has used those fences. It would raise `last` to the end that the second copy names.
 //!
 //! # What the model leaves out
 //!
@@ -63,6 +77,10 @@ pub enum Rule {
     TakesBackUnchecked,
     /// A node believes the client's clock, however far it is from the node's time.
     Unclamped,
+    /// A join raises the record at most to the node's time plus the margin.
+    ClampsJoins,
+    /// A node to which a join was sent gets unused fences back.
+    GivesBackAfterJoin,
 }
 
 /// The bounds of a search.
@@ -92,6 +110,10 @@ pub struct Bounds<const N: usize> {
     pub restart_delay: u8,
     /// How many requests are executed twice.
     pub repeats: u8,
+    /// How many joins are sent.
+    pub joins: u8,
+    /// Whether a node crashes only while a majority of the other nodes counts for a holder.
+    pub is_rolling: bool,
     /// Whether a node's clock may stand still while another owner comes and goes.
     pub clock_stands_still: bool,
 }
@@ -113,6 +135,8 @@ impl<const N: usize> Bounds<N> {
             crashes: 0,
             restart_delay: 0,
             repeats: 0,
+            joins: 0,
+            is_rolling: false,
             clock_stands_still: false,
         }
     }
@@ -148,11 +172,23 @@ enum Release {
     Over,
 }
 
+/// The join of an attempt to one node, with the end of the block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Join {
+    NotSent,
+    InFlight(u8),
+    /// The node has executed it.
+    Executed(u8),
+    /// The node has executed it, and executes no copy of it.
+    Over,
+}
+
 /// The requests of one attempt to one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Requests {
     ask: Exchange,
     raise: Exchange,
+    join: Join,
     release: Release,
     /// Whether the client has chosen the node's answer.
     is_chosen: bool,
@@ -208,6 +244,7 @@ pub struct State<const N: usize> {
     vanished: u8,
     crashed: u8,
     repeated: u8,
+    joins: u8,
     /// How many requests were granted. Beyond the margin each of them reserves one fence, however little time has
     /// passed.
     grants: u8,
@@ -220,6 +257,8 @@ pub enum Kind {
     Ask,
     /// A request to reserve up to the end of the block.
     Raise,
+    /// A join.
+    Join,
     /// A release.
     Release,
 }
@@ -238,6 +277,8 @@ pub enum Action {
     Choose(usize, u8),
     /// The raised nodes have answered: the attempt is granted.
     Confirm(usize),
+    /// The holder sends a join to a node.
+    Join(usize, usize),
     /// The next guard of the process takes a fence of the block.
     Take(usize),
     /// The guard is released, or the attempt given up. `true`: the client has the replies of all nodes, and otherwise
@@ -255,6 +296,7 @@ impl Requests {
     const NONE: Self = Self {
         ask: Exchange::NotSent,
         raise: Exchange::NotSent,
+        join: Join::NotSent,
         release: Release::NotSent,
         is_chosen: false,
     };
@@ -319,6 +361,20 @@ impl<const N: usize> Bounds<N> {
         })
     }
 
+    /// Executes a join.
+    fn join(&self, node: &mut Node, who: usize, end: u8) {
+        let is_free = node.holder.is_none_or(|holder| usize::from(holder) == who);
+        if !is_free || node.refuses > 0 {
+            return;
+        }
+        node.holder = Some(who as u8);
+        let end = match self.rule {
+            Rule::ClampsJoins => end.min(node.time + self.margin),
+            _ => end,
+        };
+        node.last = node.last.max(end);
+    }
+
     /// Executes a release, which gives unused fences back.
     fn release(&self, node: &mut Node, who: usize, attempt: &Attempt, reserved: Option<Reserved>) {
         let is_held = node.holder == Some(who as u8);
@@ -366,7 +422,11 @@ impl<const N: usize> Bounds<N> {
                 let all = chosen.all(|it| holds(it).is_some());
                 all.then_some(u8::MAX)
             }
-            Rule::Right | Rule::TakesBackUnchecked | Rule::Unclamped => {
+            Rule::Right
+            | Rule::TakesBackUnchecked
+            | Rule::Unclamped
+            | Rule::ClampsJoins
+            | Rule::GivesBackAfterJoin => {
                 chosen.try_fold(u8::MAX, |least, it| Some(least.min(holds(it)?.end)))
             }
         };
@@ -405,6 +465,12 @@ impl<const N: usize> Bounds<N> {
                     node.requests[who].raise = executed(reply);
                 }
             }
+            Kind::Join => {
+                if let Join::InFlight(end) | Join::Executed(end) = node.requests[who].join {
+                    self.join(node, who, end);
+                    node.requests[who].join = Join::Executed(end);
+                }
+            }
             Kind::Release => {
                 if let Release::InFlight(reserved) | Release::Executed(reserved) =
                     node.requests[who].release
@@ -434,8 +500,24 @@ impl<const N: usize> State<N> {
         attempt.granted_earlier = granted;
     }
 
+    /// Returns whether a majority of the other nodes counts for a holder.
+    fn others_count(&self, at: usize) -> bool {
+        let counts = |node: &Node, who: usize| {
+            let requests = &node.requests[who];
+            let is_joined = matches!(requests.join, Join::Executed(_) | Join::Over);
+            node.holder == Some(who as u8) && (requests.is_chosen || is_joined)
+        };
+        let mut holders =
+            (0..self.attempts.len()).filter(|who| self.attempts[*who].phase == Phase::Granted);
+        holders.any(|who| {
+            let others = self.nodes.iter().enumerate();
+            let others = others.filter(|(other, node)| *other != at && counts(node, who));
+            others.count() >= majority(N)
+        })
+    }
+
     /// Ends an attempt, and sends releases to all nodes.
-    fn end(&mut self, who: usize, knows_all: bool) {
+    fn end(&mut self, who: usize, knows_all: bool, rule: Rule) {
         let attempt = &mut self.attempts[who];
         attempt.phase = Phase::Ended;
         attempt.end = 0;
@@ -445,8 +527,9 @@ impl<const N: usize> State<N> {
         for node in &mut self.nodes {
             let requests = &mut node.requests[who];
             let is_known = knows_all || requests.is_chosen;
+            let gets_back = requests.join == Join::NotSent || rule == Rule::GivesBackAfterJoin;
             let answer = match requests.ask {
-                Exchange::Executed(answer) if is_known => answer,
+                Exchange::Executed(answer) if is_known && gets_back => answer,
                 _ => None,
             };
             requests.release = Release::InFlight(answer);
@@ -465,8 +548,9 @@ impl<const N: usize> State<N> {
         for node in &mut self.nodes {
             for (who, requests) in node.requests.iter_mut().enumerate() {
                 // Otherwise the attempt needs a copy of its request to hold the lock here.
-                let needs_no_copy =
-                    node.holder == Some(who as u8) || requests.ask == Exchange::InFlight;
+                let needs_no_copy = node.holder == Some(who as u8)
+                    || requests.ask == Exchange::InFlight
+                    || matches!(requests.join, Join::InFlight(_));
                 let needed = u8::from(!needs_no_copy);
                 let may_hold = repeats >= needed || bounds.rule == Rule::TakesBackUnchecked;
                 let has_effect = match requests.release {
@@ -477,6 +561,9 @@ impl<const N: usize> State<N> {
                 };
                 if !has_effect {
                     requests.release = Release::Over;
+                }
+                if matches!(requests.join, Join::Executed(_)) && repeats == 0 {
+                    requests.join = Join::Over;
                 }
                 if requests.release != Release::NotSent && !may_hold {
                     requests.raise = Exchange::Over;
@@ -536,6 +623,7 @@ impl<const N: usize> Model for Bounds<N> {
             vanished: 0,
             crashed: 0,
             repeated: 0,
+            joins: 0,
             grants: 0,
         };
         let mut states = vec![state];
@@ -588,6 +676,11 @@ impl<const N: usize> Model for Bounds<N> {
                     if attempt.used < attempt.end {
                         actions.push(Action::Take(who));
                     }
+                    if state.joins < self.joins {
+                        let may_join =
+                            |at: &usize| state.nodes[*at].requests[who].join == Join::NotSent;
+                        actions.extend((0..N).filter(may_join).map(|at| Action::Join(who, at)));
+                    }
                     actions.extend([Action::End(who, true), Action::End(who, false)]);
                 }
                 Phase::Ended => {}
@@ -611,6 +704,11 @@ impl<const N: usize> Model for Bounds<N> {
                         }
                     }
                 }
+                match requests.join {
+                    Join::InFlight(_) => actions.push(Action::Execute(who, at, Kind::Join)),
+                    Join::Executed(_) => actions.push(Action::Repeat(who, at, Kind::Join, true)),
+                    Join::NotSent | Join::Over => {}
+                }
                 match requests.release {
                     Release::InFlight(_) => actions.push(Action::Execute(who, at, Kind::Release)),
                     // A copy that finds another holder has no effect.
@@ -627,7 +725,7 @@ impl<const N: usize> Model for Bounds<N> {
             if node.holder.is_some() && state.vanished < self.vanishing {
                 actions.push(Action::Vanish(at));
             }
-            if state.crashed < self.crashes {
+            if state.crashed < self.crashes && (!self.is_rolling || state.others_count(at)) {
                 actions.push(Action::Crash(at));
             }
         }
@@ -678,8 +776,13 @@ impl<const N: usize> Model for Bounds<N> {
                 let end = self.end_of_block(&state, who)?;
                 state.grant(who, end);
             }
+            Action::Join(who, at) => {
+                state.joins += 1;
+                let end = state.attempts[who].end;
+                state.nodes[at].requests[who].join = Join::InFlight(end);
+            }
             Action::Take(who) => state.attempts[who].used += 1,
-            Action::End(who, knows_all) => state.end(who, knows_all),
+            Action::End(who, knows_all) => state.end(who, knows_all, self.rule),
             Action::Vanish(at) => {
                 state.nodes[at].holder = None;
                 state.vanished += 1;

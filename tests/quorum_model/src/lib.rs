@@ -3,6 +3,7 @@
 //! | model | the question | left out |
 //! | --- | --- | --- |
 //! | [`fences`] | Does each guard have a larger fence than every guard before it? | Leases: a key can vanish at any moment. |
+//! | [`joins`] | May a node without a vote become one, while keys vanish and `force_release` is called? | Fences; how the guard begins. |
 //! | [`votes`] | Is at most one guard valid at a time, and does a loss end a guard in time? | Fences. |
 //!
 //! Each model has the right rule and some wrong ones. The tests search all states of the right rule within small
@@ -11,7 +12,7 @@
 //! Each property that must always hold is broken by a wrong rule. So the tests would notice a property that nothing can
 //! break.
 //!
-//! Both models have the same faults. Requests and replies are delayed without a limit, or lost. Clients give up at any
+//! All models have the same faults. Requests and replies are delayed without a limit, or lost. Clients give up at any
 //! moment. The bounds of a search say how often the other faults happen: a node executes a request twice; a key
 //! vanishes, as by eviction, `force_release`, or a jump of a server's clock; a node crashes, and starts again without
 //! its data.
@@ -24,6 +25,7 @@ use stateright::{Checker, Expectation, HasDiscoveries, Model, UniformChooser};
 
 pub mod bounds;
 pub mod fences;
+pub mod joins;
 pub mod votes;
 
 /// Returns how many of `nodes` nodes are a majority.

@@ -1,15 +1,34 @@
-//! Searches larger bounds than the tests do, and prints the number of states of each. The first two searches have
-//! 8,377,990 and 30,985,954 states, and take some minutes and 630 MB; the others take longer.
+//! Searches larger bounds than the tests do, and prints the number of states of each. The first five searches have 6 to
+//! 31 million states, and take some minutes and 630 MB; the others take longer.
 
 use std::process::ExitCode;
 
-use leasehold_quorum_model::bounds::{FenceBounds, VoteBounds, with_unequal_clocks};
+use leasehold_quorum_model::bounds::{
+    FenceBounds, JoinBounds, VoteBounds, joining_after_a_crash, joining_after_two_losses,
+    with_unequal_clocks,
+};
 use leasehold_quorum_model::{Search, fences, search_depth_first, votes};
 
 fn main() -> ExitCode {
     let fence = || FenceBounds::new(fences::Rule::Right);
     let vote = || VoteBounds::new(votes::Rule::Right);
-    let searches: [(&str, &dyn Fn() -> Search); 5] = [
+    let searches: [(&str, &dyn Fn() -> Search); 8] = [
+        ("joins: two keys vanish", &|| {
+            search_depth_first(joining_after_two_losses())
+        }),
+        ("joins: a key vanishes, a node crashes", &|| {
+            search_depth_first(JoinBounds {
+                vanishing: 1,
+                ..joining_after_a_crash()
+            })
+        }),
+        ("joins: two joins, a key vanishes", &|| {
+            search_depth_first(JoinBounds {
+                joins: 2,
+                vanishing: 1,
+                ..joining_after_two_losses()
+            })
+        }),
         (
             "fences: a node crashes, the clocks disagree, and the restart delay includes the difference",
             &|| search_depth_first(with_unequal_clocks(4)),

@@ -5,9 +5,12 @@
 //! another test searches the right rule in them.
 
 use leasehold_quorum_model::bounds::{
-    FenceBounds, VoteBounds, after_a_crash, of_fences, of_votes, with_unequal_clocks,
+    FenceBounds, VoteBounds, after_a_crash, force_release, force_release_and_a_loss,
+    giving_back_after_a_join, in_a_rolling_restart, joined_unanswered, joining_after_a_crash,
+    joining_after_a_loss, joining_alone, of_fences, of_votes, with_unequal_clocks,
 };
 use leasehold_quorum_model::fences::{self, NEAR, RISES, SMALLER};
+use leasehold_quorum_model::joins::{self, FORCED, JOINED};
 use leasehold_quorum_model::votes::{self, ENDS, ONE, TOLD};
 use leasehold_quorum_model::{Search, search, search_at_random, search_depth_first};
 
@@ -254,4 +257,79 @@ fn a_vote_for_a_late_grant_is_refuted() {
         ..VoteBounds::new(votes::Rule::LateGrantVotes)
     };
     assert_refuted(&search(bounds), ENDS);
+}
+
+#[test]
+fn a_join_that_is_clamped_to_the_nodes_time_is_refuted() {
+    let wrong = in_a_rolling_restart(fences::Rule::ClampsJoins);
+    assert_refuted(&search(wrong), RISES);
+    let found = search_depth_first(in_a_rolling_restart(fences::Rule::Right));
+    assert_right("a join is not clamped", &found, fences::GRANTED);
+}
+
+/// Each node takes back its own fences, and executes joins alone. So one node is enough.
+#[test]
+fn giving_back_to_a_joined_node_is_refuted() {
+    let bounds = giving_back_after_a_join::<1>;
+    assert_refuted(&search(bounds(fences::Rule::GivesBackAfterJoin)), RISES);
+    let found = search_depth_first(bounds(fences::Rule::Right));
+    assert_right("nothing is given back", &found, fences::GRANTED);
+}
+
+#[test]
+fn a_join_counts_after_a_later_round() {
+    let found = search_depth_first(joining_after_a_loss(joins::Rule::Right));
+    assert_right("a node was down, a key vanishes", &found, JOINED);
+    // Somebody else gets the lock meanwhile.
+    assert!(found.examples.contains(&joins::GRANTED));
+}
+
+#[test]
+fn a_join_that_counts_at_once_is_refuted() {
+    let wrong = joining_after_a_loss(joins::Rule::CountsAtOnce);
+    assert_refuted(&search(wrong), joins::ENDS);
+}
+
+#[test]
+fn a_join_that_counts_after_its_own_round_is_refuted() {
+    let wrong = joining_after_a_loss(joins::Rule::CountsInTheSameRound);
+    assert_refuted(&search(wrong), joins::ENDS);
+}
+
+#[test]
+fn a_voided_answer_that_counts_is_refuted() {
+    let wrong = joining_alone(joins::Rule::CountsVoidedAnswers);
+    assert_refuted(&search(wrong), joins::TOLD);
+    let found = search_depth_first(joining_alone(joins::Rule::Right));
+    assert_right("gone voids an answer", &found, JOINED);
+}
+
+#[test]
+fn a_join_after_gone_is_refuted() {
+    let wrong = force_release(joins::Rule::JoinsAfterGone);
+    assert_refuted(&search(wrong), FORCED);
+    let found = search_depth_first(force_release(joins::Rule::Right));
+    assert_right("gone bars joins", &found, JOINED);
+}
+
+/// The search begins with a node that was joined too early. The same late answers without such a join break nothing:
+/// `main.rs` searches all of these states.
+#[test]
+fn a_join_to_a_node_that_has_not_answered_is_refuted() {
+    assert_refuted(&search(joined_unanswered()), joins::ENDS);
+}
+
+/// A documented exception: a key vanishes while `force_release` asks for the last time.
+#[test]
+fn force_release_may_fail_to_end_a_lease_only_if_a_key_vanishes_meanwhile() {
+    assert_refuted(&search(force_release_and_a_loss(true)), FORCED);
+    let found = search_depth_first(force_release_and_a_loss(false));
+    assert_right("no key vanishes meanwhile", &found, JOINED);
+}
+
+/// A node is joined again after its restart delay.
+#[test]
+fn joins_after_a_crash_keep_one_guard() {
+    let found = search_depth_first(joining_after_a_crash());
+    assert_right("a node crashes", &found, JOINED);
 }
