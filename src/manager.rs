@@ -347,7 +347,8 @@ impl LockManager {
     /// Guards stay held, and their leases are renewed, until they are dropped. A request that is on its way may still
     /// be granted: then its call returns a guard.
     ///
-    /// Blocks for at most `wait`, until no call asks Redis any more and Redis has replied to every queued release.
+    /// Blocks for at most `wait`, until no call asks Redis any more and Redis has replied to every queued release. On a
+    /// quorum every node must have confirmed it that may have the lock.
     ///
     /// | it returns | if |
     /// | --- | --- |

@@ -149,6 +149,9 @@ impl WorkerTimer {
     }
 }
 
+const SHORTEST_RETRY: Duration = Duration::from_millis(2);
+const LONGEST_RETRY: Duration = Duration::from_secs(1);
+
 /// Returns when a lease is renewed that was confirmed by a request sent at `sent`. That is after a third of the lease,
 /// so two more chances remain. It is earlier by up to a 24th, so leases that were acquired together drift apart.
 pub(crate) fn renewal_due(sent: Time, lease: Duration, jitter: u64) -> Time {
@@ -157,10 +160,13 @@ pub(crate) fn renewal_due(sent: Time, lease: Duration, jitter: u64) -> Time {
     sent + most.saturating_sub(most / 8 * jitter / 65_536)
 }
 
-/// Returns how long after a failure a lease is renewed again. The rest of the lease has time for a few more tries. But
-/// a server that comes back is not flooded with them.
-pub(crate) fn retry_after(lease: Duration) -> Duration {
-    (lease / 20).clamp(Duration::from_millis(2), Duration::from_secs(1))
+/// Returns how long after a failure a lease is renewed again of which this time is `left`. The rest of the lease has time
+/// for a few more tries. But a server that comes back is not flooded with them.
+///
+/// An example: A has a lease of 12 s, and its server hangs for 11 s. With 0.5 s left, A tries every 150 ms.
+pub(crate) fn retry_after(lease: Duration, left: Duration) -> Duration {
+    let pause = (left / 8).max(gathered_within(lease) + SHORTEST_RETRY);
+    pause.min(lease / 20).clamp(SHORTEST_RETRY, LONGEST_RETRY)
 }
 
 /// Returns how long before its time a lease may be renewed together with others. A wake-up and a request each cost as
@@ -207,7 +213,7 @@ mod tests {
         let lease = Duration::from_millis(10);
         let due = renewal_due(at(0), lease, 0);
         let deadline = crate::core::lease::valid_until(at(0), lease);
-        assert!(due + retry_after(lease) < deadline);
+        assert!(due + retry_after(lease, deadline.since(due)) < deadline);
     }
 
     #[test]
@@ -224,7 +230,9 @@ mod tests {
     #[test]
     fn a_renewal_that_has_just_failed_is_not_gathered() {
         for lease in [10, 1_000, 30_000, 86_400_000].map(Duration::from_millis) {
-            assert!(gathered_within(lease) < retry_after(lease));
+            for left in [Duration::ZERO, lease] {
+                assert!(gathered_within(lease) < retry_after(lease, left));
+            }
         }
     }
 

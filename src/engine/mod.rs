@@ -37,13 +37,13 @@
 //! | `leasehold-renewal` | renews every lease, and repeats releases, on a dedicated connection to each server | calls the listener | from the first lease or release task until it has had neither for a while |
 //! | `leasehold-watch` | ends each lease at its deadline, and each linger at its end; sends a loss to the channels of `on_lost` | does I/O | from the first lease until it has had none for a while |
 //! | `leasehold-wakeup-0` | receives messages of Redis, wakes delegates and ends lingers, on a dedicated connection to each server | calls scripts | from the first wait, or the first lease that may linger, until the last handle and guard are dropped |
-//! | `leasehold-pool-0` | opens places of the pool, and closes idle connections; on a cluster, one for each master; on a quorum, also probes nodes that are down | uses the engine | from `build`, or the first request to that master, until the pool is dropped |
+//! | `leasehold-pool-0` | opens places of the pool, and closes idle connections; on a cluster, one for each master; on a quorum, also begins the probes of nodes that are down | uses the engine | from `build`, or the first request to that master, until the pool is dropped |
 //! | `leasehold-dns` | looks up the name of a server's host, for all callers that connect to it | uses the engine | until the system answers, which may be after the engine is dropped |
 //! | `leasehold-sentinel` | asks the sentinels for the master | uses the engine | from the first request until the store is dropped |
 //! | without a name | behind sentinels, connects to one sentinel, or asks one server for its role | uses the engine | until it has connected or the answer has come, or the time is over |
 //! | `leasehold-cluster` | asks the nodes of a cluster for their slots | uses the engine | from the first request until the store is dropped |
 //! | without a name | on a cluster, asks one node for its slots, or connects to one master for renewals | uses the engine | until it has connected or the answer has come, or the time is over |
-//! | without a name | on a quorum, connects to one of several nodes and sends it the request of a call that waits for it | uses the engine | until it has connected, or the time is over |
+//! | `leasehold-connect` | on a quorum, connects to one node | uses the engine | until no connection to that node is wanted, or a connect fails |
 //! | `leasehold-events` | calls the listener, and logs warnings | holds the engine | from the first event for the listener or the log until the engine is dropped and the queue is empty |
 //!
 //! # Lock order

@@ -88,6 +88,11 @@ pub(crate) trait Store: Send + Sync {
         None
     }
 
+    /// Returns whether a node of a quorum that may have this owner has not confirmed its end at all.
+    fn is_unconfirmed(&self, _owner: &str) -> bool {
+        false
+    }
+
     /// Forgets an owner of which [`left_until`](Self::left_until) may have returned a time. Nobody releases it any more.
     fn forget(&self, _owner: &str) {}
 

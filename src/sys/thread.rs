@@ -4,7 +4,7 @@ use std::io;
 use std::thread::Builder;
 use std::time::Duration;
 
-pub(crate) use std::thread::{Scope, Thread, current, park, scope};
+pub(crate) use std::thread::{Thread, current, park};
 
 use super::machine::Machine;
 
@@ -31,15 +31,6 @@ impl Machine {
             run();
         }
     }
-}
-
-/// Starts a thread without a name, which ends before the scope does.
-pub(crate) fn spawn_scoped<'scope>(
-    scope: &'scope Scope<'scope, '_>,
-    run: impl FnOnce() + Send + 'scope,
-) -> io::Result<()> {
-    let thread = Builder::new().spawn_scoped(scope, Machine::here().running(run));
-    thread.map(drop)
 }
 
 /// Blocks until the thread is unparked, for at most this time. May return earlier.

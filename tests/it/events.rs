@@ -10,8 +10,8 @@ use leasehold::{
 };
 
 use crate::support::{
-    Nodes, PATIENCE, Server, build, locking_asleep, logged, lost, manager, ms, name, patient, secs,
-    shared, task, task_asleep, unused_url, wait_until,
+    Nodes, PATIENCE, Server, build, locking, locking_asleep, logged, lost, manager, ms, name,
+    patient, secs, shared, task, task_asleep, unused_url, wait_until,
 };
 
 /// An event that a listener received.
@@ -441,7 +441,11 @@ fn each_node_of_a_quorum_and_the_majority_have_events() {
     let kept = locks.mutex("kept").lease(secs(6)).lock();
     let kept = kept.expect("it is free");
     let held = other.lock("n").expect("it is free");
-    let waiting = locking_asleep(&locks.mutex("n"));
+    let waiting = locking(&locks.mutex("n"));
+    // Only a wait that has begun outlives an outage.
+    wait_until("it waits", || {
+        nodes.raws().iter().any(|node| !node.queue("n").is_empty())
+    });
     let address = |number: usize| Some(format!("127.0.0.1:{}", nodes.servers()[number].port()));
     let wait_for = |what: &str, node: Option<String>| {
         for connection in [Connection::Renewal, Connection::Wakeup] {

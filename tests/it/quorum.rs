@@ -170,7 +170,7 @@ fn every_kind_of_lock_goes_from_one_process_to_the_next() {
 fn operators_see_the_nodes_of_a_holder_and_can_release_it() {
     let nodes = Nodes::start(3);
     let locks = nodes.manager();
-    let guard = locks.lock("n").expect("it is free");
+    let guard = locked_on_all(&nodes, &locks.mutex("n"));
     let () = nodes.raws()[1].ask(&["SET", "n", "theirs", "PX", "600000"]);
     let seen = locks
         .inspect("n")
@@ -207,7 +207,7 @@ fn operators_see_the_nodes_of_a_holder_and_can_release_it() {
 fn a_detached_lock_is_adopted_once() {
     let nodes = Nodes::start(3);
     let (one, other) = (nodes.manager(), nodes.manager());
-    let guard = one.lock("n").expect("it is free");
+    let guard = locked_on_all(&nodes, &one.mutex("n"));
     let fence = guard.fence();
     let claim = guard.detach();
     nodes.servers()[1].kill();

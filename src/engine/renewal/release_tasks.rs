@@ -87,9 +87,12 @@ impl RenewalThread {
             return;
         }
         state.unexecuted += usize::from(!job.release_task.is_executed());
-        let due = job
-            .release_task
-            .put_off(job.release_task.due(now), state.frees_from, now);
+        let due = if client.is_closed() {
+            now
+        } else {
+            job.release_task.due(now)
+        };
+        let due = job.release_task.put_off(due, state.frees_from, now);
         let timer_key = background_key.unwrap_or_else(|| state.new_timer_key(due));
         state.release_tasks.insert(timer_key, job);
         self.wake_for(&mut state, timer_key.0);
@@ -201,15 +204,34 @@ impl RenewalThread {
         self.changed.notify_all();
     }
 
-    /// Blocks until no thread of the engine is busy, and Redis has replied to each release task; at most until `until`. A
-    /// busy thread may still add a release task.
+    /// Blocks until no thread of the engine is busy, Redis has replied to each release task, and each node of a quorum has
+    /// confirmed it; at most until `until`. A busy thread may still add a release task.
     ///
     /// Returns false if the time is over. Also returns false if a release task was given up without a reply, and Redis
     /// has not replied to any request since.
     pub(crate) fn flush(&self, client: &Client, until: Time) -> bool {
-        self.notify_waiting();
         let mut state = self.state.lock();
-        while state.unexecuted > 0 || client.busy_threads.load(Ordering::SeqCst) > 0 {
+        // Nobody waits here for answers that may be on their way.
+        let now = client.now();
+        let left = |(timer_key, job): (&TimerKey, &Job)| {
+            let is_left = job.release_task.is_left_at_nodes() && timer_key.0 > now;
+            let is_in_flight = state.tasks_in_flight.contains(timer_key);
+            (is_left && !is_in_flight).then_some(*timer_key)
+        };
+        let left: Vec<_> = state.release_tasks.iter().filter_map(left).collect();
+        for timer_key in left {
+            if let Some(job) = state.release_tasks.remove(timer_key) {
+                state.queue(job, now);
+            }
+        }
+        if state.next_due().is_some_and(|due| due <= now) {
+            self.wake_for(&mut state, now);
+        }
+        self.changed.notify_all();
+        while state.unexecuted > 0
+            || state.has_unconfirmed(client)
+            || client.busy_threads.load(Ordering::SeqCst) > 0
+        {
             let left = until.since(client.now());
             if left.is_zero() {
                 return false;
@@ -299,6 +321,7 @@ impl RenewalThread {
         }
         let job = self.state.lock().release_tasks.remove(begun.timer_key);
         drop(job);
+        self.changed.notify_all();
         true
     }
 
@@ -362,12 +385,21 @@ impl RenewalThread {
         if (is_executed || is_given_up) && !was_executed {
             state.unexecuted -= 1;
             self.changed.notify_all();
+        } else if client.is_closed() {
+            self.changed.notify_all();
         }
         result
     }
 }
 
 impl RenewalState {
+    /// Returns whether a quorum has ended an owner, and a node has not confirmed that at all.
+    fn has_unconfirmed(&self, client: &Client) -> bool {
+        let tasks = self.release_tasks.iter().map(|(_, job)| &job.release_task);
+        let mut left = tasks.filter(|task| task.is_left_at_nodes());
+        left.any(|task| client.store.is_unconfirmed(task.owner()))
+    }
+
     /// Returns a timer key of this time that no other job has.
     fn new_timer_key(&mut self, due: Time) -> TimerKey {
         let number = self.next_job;

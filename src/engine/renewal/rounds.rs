@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::schedule::{AFTER_PANIC, Opening, RenewalThread};
+use super::schedule::{AFTER_PANIC, Opening, RenewalThread, retry_at};
 use crate::core::lease::LeaseStatus;
-use crate::core::timer_queue::{renewal_due, renewal_limit, retry_after};
+use crate::core::timer_queue::{renewal_due, renewal_limit};
 use crate::engine::client::Client;
 use crate::engine::process_lease::ProcessLease;
 use crate::error::{Chain, Failure};
@@ -163,7 +163,7 @@ impl RenewalThread {
                     let due = if is_confirmed {
                         renewal_due(sent, lease, jitter)
                     } else {
-                        now + retry_after(lease)
+                        retry_at(process_lease, now)
                     };
                     Some((process_lease, due))
                 })
@@ -240,10 +240,7 @@ impl RenewalThread {
         let now = client.now();
         let mut state = self.state.lock();
         for process_lease in batch {
-            state.put_back(
-                process_lease,
-                now + retry_after(process_lease.confirmed_length()),
-            );
+            state.put_back(process_lease, retry_at(process_lease, now));
         }
     }
 

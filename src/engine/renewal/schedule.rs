@@ -417,12 +417,18 @@ impl RenewalState {
             return;
         };
         for process_lease in &*batch {
-            self.put_back(
-                process_lease,
-                since + retry_after(process_lease.confirmed_length()),
-            );
+            self.put_back(process_lease, retry_at(process_lease, since));
         }
     }
+}
+
+/// Returns when a lease is renewed again whose renewal has failed at `now`.
+pub(super) fn retry_at(process_lease: &ProcessLease, now: Time) -> Time {
+    let left = match process_lease.validity.status(now) {
+        LeaseStatus::Live(left) => left,
+        LeaseStatus::Ended | LeaseStatus::Lost(_) => Duration::ZERO,
+    };
+    now + retry_after(process_lease.confirmed_length(), left)
 }
 
 /// Returns whether a renewal of the lease is under way, and the lease is not in the timer queue.

@@ -8,8 +8,8 @@ use leasehold::LostCause;
 use super::locked_on_all;
 use super::partitions::{Proxied, wait_until_later};
 use crate::support::{
-    Answer, Fault, Hostile, Nodes, Raw, Role, build, fence_of, is_script, lost, ms, patient, secs,
-    wait_until,
+    Answer, Fault, Hostile, Nodes, PATIENCE, Raw, Role, build, fence_of, is_script, lost, ms,
+    patient, secs, wait_until,
 };
 
 /// Far longer than a test takes.
@@ -117,4 +117,23 @@ fn a_late_refusal_does_not_confirm_a_release() {
     drop(locks.lock("m").expect("two nodes are free"));
     let () = raw.ask(&["ACL", "SETUSER", "default", "+@scripting"]);
     wait_until("it is asked again", || !raw.exists("n"));
+}
+
+/// A node hangs while locks are released, and then the program ends.
+#[test]
+fn close_waits_until_each_node_has_released_the_locks() {
+    let nodes = Nodes::start(3);
+    let locks = build(nodes.builder().node_timeout(secs(2)).lease(LONG));
+    let names: Vec<_> = (0..20).map(|number| format!("n{number}")).collect();
+    let lock = |name: &String| locked_on_all(&nodes, &locks.mutex(name));
+    let guards: Vec<_> = names.iter().map(lock).collect();
+    let hung = &nodes.servers()[2];
+    hung.pause();
+    drop(guards);
+    assert!(!locks.close(ms(50)), "a node has not released them");
+    hung.resume();
+    assert!(locks.close(PATIENCE), "all nodes are well");
+    let raw = hung.raw();
+    let left = names.iter().filter(|name| raw.exists(name));
+    assert_eq!(left.count(), 0);
 }

@@ -1,8 +1,10 @@
 //! Nodes that fail while a lock is asked for, held, waited for and released: each node alone, and two of five at once.
 //! Then the locks go on. With three of five they end in time.
 
+use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use leasehold::{Error, LeaseState, LockGuard, LockManager, LostCause};
@@ -10,8 +12,8 @@ use log::Level;
 
 use super::{holders, locked_on_all, wait_until_executed, wait_until_waiting};
 use crate::support::{
-    File, Nodes, PATIENCE, SLACK, Server, Task, add, added, build, is_unreachable, locking, logged,
-    lost, ms, secs, task, wait_in_vain, wait_until,
+    Fault, File, Nodes, PATIENCE, Proxy, SLACK, Server, Task, add, added, build, is_unreachable,
+    locking, logged, lost, ms, patient, secs, task, wait_in_vain, wait_until,
 };
 
 /// Far longer than a test takes, so that no lease ends during the test.
@@ -273,7 +275,7 @@ impl Adders {
                     while !stop.load(Ordering::Relaxed) {
                         let guard = locked_at_last(&locks);
                         let before = sum.load(Ordering::Relaxed);
-                        std::thread::yield_now();
+                        thread::yield_now();
                         sum.store(before + 1, Ordering::Relaxed);
                         lock(&fences).push(guard.fence());
                         match guard.release() {
@@ -581,7 +583,7 @@ fn connections_that_were_closed_while_idle_fail_no_call() {
         let _: u32 = node.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
     }
     // The test needs time to pass: only a connection that was idle for a moment is looked at.
-    std::thread::sleep(ms(200));
+    thread::sleep(ms(200));
     let guard = locks.lock("n").expect("they are opened again");
     guard.release().expect("it is held");
 }
@@ -619,4 +621,154 @@ fn a_node_whose_clock_was_set_back_since_its_start_votes() {
     let locks = nodes.builder().build_unchecked();
     let locks = locks.expect("nothing is sent yet");
     drop(locks.lock("n").expect("the nodes are there"));
+}
+
+/// The node hangs when the renewal thread connects to it, or when the lease is renewed.
+fn a_short_lease_outlives_a_node_that_hangs(hangs_at_connect: bool) {
+    const LEASE: Duration = secs(4);
+    let nodes = Nodes::start(3);
+    let limit = 2 * LEASE;
+    let locks = build(nodes.builder().node_timeout(limit).connect_timeout(limit));
+    let mutex = locks.mutex("n").lease(LEASE);
+    let hung = &nodes.servers()[2];
+    let guard = if hangs_at_connect {
+        hung.pause();
+        mutex.lock().expect("two nodes are well")
+    } else {
+        let guard = locked_on_all(&nodes, &mutex);
+        wait_until("it is renewed", || locks.stats().renewed > 0);
+        hung.pause();
+        guard
+    };
+    let before = locks.stats().renewed;
+    wait_until("it is renewed again and again", || {
+        guard.check().expect("two nodes are well");
+        locks.stats().renewed >= before + 4
+    });
+    hung.resume();
+    guard.release().expect("it is held");
+}
+
+#[test]
+fn a_short_lease_outlives_a_node_that_hangs_while_it_is_connected_to() {
+    a_short_lease_outlives_a_node_that_hangs(true);
+}
+
+#[test]
+fn a_short_lease_outlives_a_node_that_hangs_while_it_is_asked() {
+    a_short_lease_outlives_a_node_that_hangs(false);
+}
+
+/// Two of three nodes close each connection, and count them.
+#[test]
+fn nodes_are_probed_often_while_a_majority_is_missing_and_wanted() {
+    const PROBES: u32 = 150;
+    let nodes = Nodes::start(1);
+    let probes = Arc::new(AtomicU32::new(0));
+    let mut urls = nodes.urls();
+    for _ in 0..2 {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("it has one");
+        urls.push(format!("redis://{address}/"));
+        let probes = Arc::clone(&probes);
+        thread::spawn(move || {
+            while let Ok((connection, _)) = listener.accept() {
+                drop(connection);
+                probes.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    let locks = patient(&urls.join(" ")).build_unchecked();
+    let locks = locks.expect("nothing is sent yet");
+    // With growing pauses of up to 5 s, so many probes would take far longer than the test waits.
+    wait_until("they are probed all the time", || {
+        let failed = locks.try_lock("n").expect_err("one node is no majority");
+        assert!(is_unreachable(&failed), "{failed:?}");
+        probes.load(Ordering::Relaxed) >= PROBES
+    });
+}
+
+/// All nodes hang for most of a lease. A server alone would still have the key.
+#[test]
+fn a_lease_outlives_an_outage_of_all_nodes_that_is_shorter() {
+    const LEASE: Duration = secs(14);
+    let nodes = Nodes::start(3);
+    let locks = build(nodes.builder().node_timeout(secs(1)));
+    let guard = locked_on_all(&nodes, &locks.mutex("n").lease(LEASE));
+    let before = locks.stats().renewed;
+    nodes.pause();
+    // Nobody else wants a majority meanwhile.
+    wait_until("a third of it is left", || guard.remaining() < LEASE / 3);
+    nodes.resume();
+    wait_until("it is renewed", || locks.stats().renewed > before);
+    guard.release().expect("it is held");
+}
+
+/// The connect alone takes longer than a request may.
+#[test]
+fn a_node_that_is_slow_to_connect_to_votes() {
+    let nodes = Nodes::start(3);
+    let proxy = Proxy::to(&nodes.servers()[2]);
+    proxy.strike_all(Fault::Late(500));
+    let mut urls = nodes.urls();
+    urls[2] = proxy.url();
+    let locks = build(patient(&urls.join(" ")).node_timeout(ms(1500)));
+    nodes.servers()[1].kill();
+    wait_until("two nodes grant it", || match locks.try_lock("n") {
+        Ok(guard) => guard.is_some(),
+        Err(error) if is_unreachable(&error) => false,
+        Err(error) => panic!("{error:?}"),
+    });
+}
+
+#[test]
+fn a_slow_node_does_not_delay_each_acquire() {
+    const LOCKS: u32 = 8;
+    const DELAY: u64 = 2500;
+    let nodes = Nodes::start(3);
+    let proxy = Proxy::to(&nodes.servers()[2]);
+    let mut urls = nodes.urls();
+    urls[2] = proxy.url();
+    let locks = build(patient(&urls.join(" ")).node_timeout(4 * ms(DELAY)));
+    drop(locks.lock("first").expect("it is free"));
+    proxy.strike_all(Fault::Late(DELAY));
+    let begun = Instant::now();
+    for number in 0..LOCKS {
+        let guard = locks.lock(number.to_string()).expect("two nodes are well");
+        guard.release().expect("two nodes had it");
+    }
+    let took = begun.elapsed();
+    assert!(took < LOCKS / 2 * ms(DELAY), "{took:?}");
+}
+
+/// While a node hangs, it misses the releases that matter, and then far more others. Then another node hangs.
+#[test]
+fn free_names_are_granted_after_a_node_has_missed_many_releases() {
+    const OTHERS: usize = 11_000;
+    let nodes = Nodes::start(3);
+    let locks = build(nodes.builder().node_timeout(secs(1)).lease(LONG));
+    let names: Vec<_> = (0..20).map(|number| format!("n{number}")).collect();
+    let lock = |name: &String| locked_on_all(&nodes, &locks.mutex(name));
+    let guards: Vec<_> = names.iter().map(lock).collect();
+    let hung = &nodes.servers()[2];
+    hung.pause();
+    drop(guards);
+    for number in 0..OTHERS {
+        let other = locks.lock(format!("other {number}"));
+        drop(other.expect("two nodes are well"));
+    }
+    hung.resume();
+    let raw = hung.raw();
+    wait_until("the node has executed the releases", || {
+        names.iter().all(|name| !raw.exists(name))
+    });
+    nodes.servers()[1].pause();
+    for name in &names {
+        let mut guard = None;
+        wait_until("it is granted", || {
+            guard = locks.try_lock(name).ok().flatten();
+            guard.is_some()
+        });
+    }
+    nodes.servers()[1].resume();
 }

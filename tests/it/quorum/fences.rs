@@ -115,10 +115,11 @@ fn threads_of_a_process_have_rising_fences_and_give_the_unused_ones_back() {
         "no block was reserved"
     );
     guard.release().expect("it is held");
-    // A node may execute the release after a majority has answered it.
-    wait_until("each node took the rest back", || {
-        let mut ends = records().into_iter().zip(&reserved);
-        ends.all(|(now, before)| now < *before || *before <= last)
+    // A node may execute the release after a majority has answered it. A node whose vote came late keeps the rest.
+    wait_until("a majority took the rest back", || {
+        let ends = records().into_iter().zip(&reserved);
+        let taken = ends.filter(|(now, before)| now < *before || **before <= last);
+        taken.count() > nodes.servers().len() / 2
     });
     let next = nodes.manager().lock("n").expect("it is free");
     assert!(next.fence() > last, "{} after {last}", next.fence());

@@ -23,11 +23,11 @@ use crate::error::{Failure, Outcome};
 use crate::message::{Ask, LockKind, Reply};
 use crate::script::Command;
 use crate::script::quorum::{self as node_request, LockId, NodeGiveBack};
-use crate::store::topology::quorum::connection::{LateConfirmation, NodeConnection};
+use crate::store::topology::quorum::connection::NodeConnection;
 use crate::store::topology::quorum::release::{OwnerRelease, ToNode};
 use crate::store::topology::quorum::round::{Enough, QuorumCall, Recipients};
 use crate::store::topology::quorum::state::QuorumState;
-use crate::store::topology::quorum::votes::{AT_ONCE, NodeVote, NodeVotes};
+use crate::store::topology::quorum::votes::{AT_ONCE, LateConfirmation, NodeVote, NodeVotes};
 use crate::sys::{Arc, Time, thread, wall_us};
 
 /// How often an owner that keeps its votes after a split asks the other nodes again.

@@ -3,7 +3,8 @@
 //! acquire on the same connection is executed after it, whether or not the acquire was answered.
 //!
 //! A new connection asks the server which process it is, for how long it has been up, and whether it is a master
-//! ([`super::node`]). In the same write it has the server load the scripts, and notes the restart delay.
+//! ([`super::node`]). In the same write it has the server load the scripts, and notes the restart delay. The node's opener
+//! makes it ([`super::opener`]).
 
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use crate::script::Command;
 use crate::store::server::login;
 use crate::store::topology::quorum::node::QuorumNode;
 use crate::store::topology::quorum::state::QuorumState;
+use crate::store::topology::quorum::votes::{LateAbout, LateConfirmation};
 use crate::store::transport::exchange::{Pipeline, Unanswered};
 use crate::store::transport::socket::TransportError;
 use crate::store::{Deadline, Phase};
@@ -22,24 +24,14 @@ use crate::sys::{Arc, Time};
 
 /// The largest number of answers that may be missing on a connection before it is left out.
 const MOST_MISSING: usize = 32;
-/// The shortest time limit of a connect.
-const SHORTEST: Duration = Duration::from_millis(1);
 /// After this pause a connection on which answers are late looks for them before it is used. An idle one always looks.
 const LOOKS_AFTER: Duration = Duration::from_millis(10);
-
-/// The end of an owner that the answer to a command confirms, if nobody waits for that answer.
-pub(super) struct LateConfirmation {
-    pub(super) owner: Arc<str>,
-    /// Whether the node executes the command after every request for the lock.
-    pub(super) is_ordered: bool,
-}
-
-/// The subject of a late answer.
-pub(super) type LateAbout = Option<LateConfirmation>;
 
 pub(super) struct NodeConnection {
     state: Arc<QuorumState>,
     number: usize,
+    /// The number by which the opener knows this owner of a connection.
+    owner: u64,
     /// Empty if the connection is closed.
     pipeline: Option<Pipeline<LateAbout>>,
     /// How often it was closed.
@@ -52,6 +44,7 @@ pub(super) struct NodeConnection {
 impl NodeConnection {
     pub(super) fn new(state: Arc<QuorumState>, number: usize) -> Self {
         Self {
+            owner: state.openers.new_owner(),
             state,
             number,
             pipeline: None,
@@ -96,6 +89,7 @@ impl NodeConnection {
         if self.used.elapsed() >= idle {
             self.close();
         }
+        self.state.openers.close_idle(self.number, idle);
     }
 
     fn close(&mut self) {
@@ -104,13 +98,30 @@ impl NodeConnection {
         }
     }
 
-    /// Looks at the connection before a request: reads late answers, and closes the connection if its end has come.
+    /// Looks at the connection before a request: reads late answers, and closes the connection if its end has come. Takes a
+    /// spare for a closed connection. If there is none, the connection stays closed, and the opener makes one.
     ///
     /// # Errors
     ///
     /// Returns the reason why the node is not asked.
     pub(super) fn look(&mut self) -> Result<(), Failure> {
-        self.node().check_up()?;
+        loop {
+            // The end of the connection may have shown that the node is down.
+            self.node().check_up()?;
+            if self.pipeline.is_none() {
+                let Some(spare) = self.state.spare(self.number, self.owner) else {
+                    return Ok(());
+                };
+                (self.pipeline, self.used) = (Some(spare.pipeline), spare.opened);
+            }
+            self.look_at_open()?;
+            if self.is_open() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn look_at_open(&mut self) -> Result<(), Failure> {
         let node_timeout = self.state.node_timeout;
         let is_long_ago = self.used.elapsed() >= LOOKS_AFTER;
         if let Some(pipeline) = &mut self.pipeline {
@@ -131,8 +142,7 @@ impl NodeConnection {
                 return Err(Failure::plain(kind, Outcome::NotExecuted, words));
             }
         }
-        // The end of the connection may have shown that the node is down.
-        self.node().check_up()
+        Ok(())
     }
 
     /// Reads and drops the late answers that have come. Closes the connection if it has failed, or an answer is overdue.
@@ -150,27 +160,6 @@ impl NodeConnection {
         if let Err(fault) = looked {
             self.broken(fault);
         }
-    }
-
-    /// Connects for a call that ends at `until`, unless the connection is open.
-    ///
-    /// # Errors
-    ///
-    /// Returns the reason why the node is not asked.
-    pub(super) fn connect(&mut self, until: Time) -> Result<(), Failure> {
-        if self.is_open() {
-            return Ok(());
-        }
-        let node_timeout = self.state.node_timeout;
-        let left = until.since(Time::now());
-        // Half of the time is for the request itself.
-        let limit = (left / 2).clamp(SHORTEST, node_timeout);
-        self.open(limit).inspect_err(|failure| {
-            // A node that had less than its time may be well.
-            if limit == node_timeout || !failure.timed_out {
-                self.state.node_is_down(self.number, failure);
-            }
-        })
     }
 
     /// Sends commands on an open connection. Their answers come from [`Self::answer`].
@@ -226,7 +215,9 @@ impl NodeConnection {
     /// Takes in an answer. Returns the answer unless it is late.
     fn heard(&mut self, value: Value, answered: Unanswered<LateAbout>) -> Option<Value> {
         let now = Time::now();
-        self.node().heard(now, answered.is_late);
+        let grace = self.state.grace();
+        self.node()
+            .heard(answered.sent, now, answered.is_late, grace);
         if !answered.is_late {
             self.took = now.since(answered.sent);
             return Some(value);
@@ -246,68 +237,73 @@ impl NodeConnection {
         }
     }
 
-    /// Stops waiting after `waited`, because the time is over. If that was `node_timeout`, and the node has answered
-    /// nobody since, the node is down. The connection stays open, because the node executes the next request on it
-    /// after this one.
+    /// Stops waiting after `waited`, because the time is over. If that was `node_timeout`, and the node does not show that
+    /// it is well, the node is down. The connection stays open, because the node executes the next request on it after
+    /// this one.
     pub(super) fn timed_out(&mut self, waited: Duration) -> Failure {
         self.give_up();
         let timeout = Phase::Request.timed_out();
         let failure = self.node().route.broken(timeout.into());
-        if waited >= self.state.node_timeout && self.was_heard_since_oldest() == Some(false) {
+        if waited >= self.state.node_timeout && self.seems_down() {
             self.state.node_is_down(self.number, &failure);
         }
         failure
     }
 
-    /// Returns whether the node has answered anybody since the oldest command here that has no answer. Returns `None`
-    /// if there is no such command.
-    fn was_heard_since_oldest(&mut self) -> Option<bool> {
-        let oldest = self.pipeline.as_mut()?.unanswered().front()?.sent;
-        Some(self.node().was_heard_since(oldest))
+    /// Returns whether a command here has no answer, and the node does not show that it is well.
+    fn seems_down(&mut self) -> bool {
+        let Some(pipeline) = &mut self.pipeline else {
+            return false;
+        };
+        let Some(sent) = pipeline.unanswered().front().map(|oldest| oldest.sent) else {
+            return false;
+        };
+        let silent_for = self.state.node_timeout / 2;
+        !self.node().is_well(sent, Time::now() - silent_for)
     }
 
-    /// Ends the connection. If a request here has no answer, the server has not just closed the connection, and has answered
-    /// nobody since that request, the node is down.
+    /// Ends the connection. If a request here has no answer, the server has not just closed the connection, and does not
+    /// show that it is well, the node is down.
     fn broken(&mut self, fault: TransportError) -> Failure {
         let is_closed = fault.is_closed();
         let failure = self.node().route.broken(fault);
-        let was_heard = self.was_heard_since_oldest();
+        let seems_down = self.seems_down();
         self.close();
         // If the server is gone, the next connection is refused, and then the node is down.
-        if !is_closed && was_heard == Some(false) {
+        if !is_closed && seems_down {
             self.state.node_is_down(self.number, &failure);
         }
         failure
     }
+}
 
-    /// Connects within `limit`, and asks the server what it is.
-    pub(super) fn open(&mut self, limit: Duration) -> Result<(), Failure> {
-        let (state, number) = (Arc::clone(&self.state), self.number);
-        let route = &state.nodes[number].route;
-        let mut deadline = Deadline::after(limit);
-        let mut socket = login::connect(route, &mut deadline)?;
-        let mut commands = vec![
-            Command::new("INFO").arg("server").to_owned(),
-            Command::new("INFO").arg("replication").to_owned(),
-        ];
-        commands.extend(script::quorum::load());
-        commands.push(state.note_restart_delay());
-        let asked = socket.requests(&commands, deadline);
-        let mut answers = asked.map_err(|fault| not_executed(route.broken(fault)))?;
-        let note = answers.pop().unwrap_or(Value::Nil);
-        let mut report = String::new();
-        for answer in answers {
-            if let Value::BulkString(bytes) = route.accepted(answer).map_err(not_executed)? {
-                report.push_str(&String::from_utf8_lossy(&bytes));
-            }
+/// Connects to a node within `connect_timeout`, and asks the server what it is.
+pub(super) fn open(state: &QuorumState, number: usize) -> Result<Pipeline<LateAbout>, Failure> {
+    let node = &state.nodes[number];
+    let route = &node.route;
+    let mut deadline = Deadline::after(route.connect_timeout);
+    let mut socket = login::connect(route, &mut deadline)?;
+    let mut commands = vec![
+        Command::new("INFO").arg("server").to_owned(),
+        Command::new("INFO").arg("replication").to_owned(),
+    ];
+    commands.extend(script::quorum::load());
+    commands.push(state.note_restart_delay());
+    let sent = Time::now();
+    let asked = socket.requests(&commands, deadline);
+    let mut answers = asked.map_err(|fault| not_executed(route.broken(fault)))?;
+    let noted = answers.pop().unwrap_or(Value::Nil);
+    let mut report = String::new();
+    for answer in answers {
+        if let Value::BulkString(bytes) = route.accepted(answer).map_err(not_executed)? {
+            report.push_str(&String::from_utf8_lossy(&bytes));
         }
-        state.identify(number, &report)?;
-        let compared = state.compare_restart_delay(number, note);
-        compared.map_err(not_executed)?;
-        self.node().heard(Time::now(), true);
-        self.pipeline = Some(Pipeline::new(socket, state.node_timeout));
-        Ok(())
     }
+    state.identify(number, &report)?;
+    let compared = state.compare_restart_delay(number, noted);
+    compared.map_err(not_executed)?;
+    node.heard(sent, Time::now(), true, state.grace());
+    Ok(Pipeline::new(socket, state.node_timeout))
 }
 
 /// Returns the failure of a request that was not sent, because this came before.

@@ -15,7 +15,8 @@
 //! | `round` | a call under way, and its rounds: a request to several nodes, and their answers as they come |
 //! | `connection` | one connection to one node |
 //! | `node` | one node: is it up, and may it vote? |
-//! | `background` | probes of nodes that are down |
+//! | `opener` | connects to the nodes in the background, and probes those that are down |
+//! | `spares` | the spare connections of the openers, and the wishes for more |
 //! | `listen` | messages through any node |
 //!
 //! A thread takes a connection to every node out of the pool together. It writes its request to all nodes before it
@@ -29,14 +30,15 @@
 
 mod acquire;
 mod adopt;
-mod background;
 mod connection;
 mod listen;
 mod node;
+mod opener;
 mod operators;
 mod release;
 mod renew;
 mod round;
+mod spares;
 mod state;
 mod votes;
 
@@ -73,14 +75,21 @@ pub(crate) struct Quorum {
 }
 
 /// A connection to every node.
-struct NodeConnections(Box<[NodeConnection]>);
+struct NodeConnections {
+    connections: Box<[NodeConnection]>,
+    /// For how long a call waits for further connections if it has a majority.
+    connect_grace: Duration,
+}
 
 impl Quorum {
     pub(crate) fn new(servers: Vec<Server>, settings: &Settings) -> Self {
         let tasks = TaskThread::new();
         let state = QuorumState::new(servers, settings, Arc::clone(tasks.tasks()));
         let of_pool = Arc::downgrade(&state);
-        let connections = move || of_pool.upgrade().map(|state| NodeConnections::new(&state));
+        let connections = move || {
+            let state = of_pool.upgrade()?;
+            Some(NodeConnections::new(&state, state.grace()))
+        };
         Self {
             pool: Pool::new(
                 connections,
@@ -105,9 +114,16 @@ impl Quorum {
 }
 
 impl NodeConnections {
-    fn new(state: &Arc<QuorumState>) -> Self {
+    fn new(state: &Arc<QuorumState>, connect_grace: Duration) -> Self {
         let connection = |number| NodeConnection::new(Arc::clone(state), number);
-        Self((0..state.nodes.len()).map(connection).collect())
+        Self {
+            connections: (0..state.nodes.len()).map(connection).collect(),
+            connect_grace,
+        }
+    }
+
+    fn begin<'a>(&'a mut self, state: &'a QuorumState, until: Time) -> QuorumCall<'a> {
+        QuorumCall::new(state, &mut self.connections, until, self.connect_grace)
     }
 
     /// Sends a request to the nodes, and returns the reply of the majority.
@@ -118,7 +134,7 @@ impl NodeConnections {
         mut deadline: Deadline<'_>,
     ) -> Result<Answer, Failure> {
         let until = deadline.now() + deadline.left();
-        let reply = QuorumCall::new(state, &mut self.0, until).send(request)?;
+        let reply = self.begin(state, until).send(request)?;
         Ok(Answer {
             reply,
             resent: false,
@@ -128,7 +144,7 @@ impl NodeConnections {
 
 impl Pooled for NodeConnections {
     fn close_if_idle(&mut self, idle: Duration) {
-        for connection in &mut self.0 {
+        for connection in &mut self.connections {
             connection.close_if_idle(idle);
         }
     }
@@ -163,7 +179,8 @@ impl Store for Quorum {
 
     fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {
         Box::new(DedicatedNodeConnections {
-            connections: NodeConnections::new(&self.state),
+            // No renewal waits for a connect.
+            connections: NodeConnections::new(&self.state, Duration::ZERO),
             state: Arc::clone(&self.state),
             reports: Vec::new(),
         })
@@ -171,6 +188,10 @@ impl Store for Quorum {
 
     fn left_until(&self, owner: &str) -> Option<Time> {
         self.state.votes.left_until(owner, Time::now())
+    }
+
+    fn is_unconfirmed(&self, owner: &str) -> bool {
+        self.state.votes.is_unconfirmed(owner)
     }
 
     fn forget(&self, owner: &str) {
@@ -204,10 +225,10 @@ struct DedicatedNodeConnections {
 
 impl DedicatedConnection for DedicatedNodeConnections {
     fn open(&mut self, _is_silent: bool) -> Result<(), Failure> {
-        // A connect may take half of that.
-        let until = Time::now() + self.state.node_timeout * 2;
-        let ping = QuorumCall::new(&self.state, &mut self.connections.0, until).ping();
-        ping.map(drop)
+        let node_timeout = self.state.node_timeout;
+        let connect_timeout = self.state.nodes[0].route.connect_timeout;
+        let until = Time::now() + connect_timeout + node_timeout;
+        self.connections.begin(&self.state, until).ping().map(drop)
     }
 
     fn call(&mut self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure> {

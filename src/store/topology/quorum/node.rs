@@ -3,11 +3,14 @@
 //! | state | event | next state |
 //! | --- | --- | --- |
 //! | up | a connection fails, or nothing was heard since a request that is older than `node_timeout` | down |
-//! | down | a probe fails | down; the pause before the next probe doubles, up to 5 s |
+//! | down | a probe fails | down; the pause before the next probe doubles, up to 5 s, if a majority is up |
 //! | down | a probe is answered | up |
 //!
-//! A caller does not wait for a node that is down. It skips the node, and a background thread probes it
-//! ([`super::background`]).
+//! A caller does not wait for a node that is down. It skips the node, and the node's opener probes it
+//! ([`super::opener`]).
+//!
+//! One timeout alone is no proof, because this process or the node may have had no CPU time. A node that hangs has
+//! answered no request that is as new as the one without an answer, and it has been silent for half of `node_timeout`.
 //!
 //! # Delayed restarts
 //!
@@ -57,8 +60,10 @@ pub(super) struct QuorumNode {
     is_up: AtomicBool,
     /// Until when no caller waits for this node alone, in nanoseconds of the clock, because it was late.
     late_until: AtomicU64,
-    /// When the last answer came, in nanoseconds of the clock.
+    /// When the last answer was read, in nanoseconds of the clock.
     heard_at: AtomicU64,
+    /// When the newest request was sent that the node has answered, in nanoseconds of the clock.
+    answered_sent_at: AtomicU64,
     /// Since when the node may vote, in nanoseconds of the clock.
     may_vote_at: AtomicU64,
     /// Whether the note was there when it was last compared, or could be made.
@@ -87,6 +92,7 @@ impl QuorumNode {
             is_up: AtomicBool::new(true),
             late_until: AtomicU64::new(0),
             heard_at: AtomicU64::new(0),
+            answered_sent_at: AtomicU64::new(0),
             may_vote_at: AtomicU64::new(0),
             has_note: AtomicBool::new(false),
             note_due_at: AtomicU64::new(0),
@@ -161,17 +167,25 @@ impl QuorumNode {
         ))
     }
 
-    /// Notes that the node has answered. `is_late`: nobody waited for this answer any more.
-    pub(super) fn heard(&self, now: Time, is_late: bool) {
+    /// Notes that the node has answered a request that was sent at `sent`. A late mark ends if the answer is not late, or
+    /// took no longer than `grace`.
+    pub(super) fn heard(&self, sent: Time, now: Time, is_late: bool, grace: Duration) {
         self.heard_at.fetch_max(now.as_nanos(), Ordering::AcqRel);
-        if !is_late && self.late_until.load(Ordering::Relaxed) > 0 {
+        self.answered_sent_at
+            .fetch_max(sent.as_nanos(), Ordering::AcqRel);
+        let is_in_time = !is_late || now.since(sent) <= grace;
+        if is_in_time && self.late_until.load(Ordering::Relaxed) > 0 {
             self.late_until.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Returns whether the node has answered anything since then.
-    pub(super) fn was_heard_since(&self, sent: Time) -> bool {
-        self.heard_at.load(Ordering::Acquire) >= sent.as_nanos()
+    /// Returns whether the node shows that it is well, although a request of that time has no answer: it has answered a
+    /// request that is as new, or something was heard from it since `heard_since`.
+    ///
+    /// An answer to an older request may have waited here until it was read, so it shows little.
+    pub(super) fn is_well(&self, sent: Time, heard_since: Time) -> bool {
+        let has_answered = self.answered_sent_at.load(Ordering::Acquire) >= sent.as_nanos();
+        has_answered || self.heard_at.load(Ordering::Acquire) >= heard_since.as_nanos()
     }
 
     pub(super) fn is_late(&self) -> bool {
@@ -196,20 +210,27 @@ impl QuorumNode {
         Some(state.pause)
     }
 
-    /// Notes that a probe failed. Returns the pause before the next one.
-    pub(super) fn note_still_down(&self, failure: Failure) -> Duration {
+    /// Notes that a probe failed. Returns the pause before the next one, which is no longer than the last if the opener
+    /// `hurries`.
+    pub(super) fn note_still_down(&self, failure: Failure, hurries: bool) -> Duration {
         let mut state = self.state.lock();
         state.failure = Some(failure);
-        state.pause = (state.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        if !hurries {
+            state.pause = (state.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        }
         state.pause
     }
 
-    /// Notes that the node is up.
-    pub(super) fn note_up(&self) {
+    /// Notes that the node is up. Returns whether it was down.
+    pub(super) fn note_up(&self) -> bool {
         let mut state = self.state.lock();
+        if self.is_up() {
+            return false;
+        }
         state.failure = None;
         self.late_until.store(0, Ordering::Relaxed);
         self.is_up.store(true, Ordering::Release);
+        true
     }
 
     /// Notes which process of the server a new connection leads to. `uptime` is what the server says.
@@ -264,19 +285,49 @@ mod tests {
     use crate::config::{Server, Settings};
     use crate::store::server::route::route;
 
-    #[test]
-    fn a_restarted_node_waits_until_its_clock_has_passed_its_fences() {
+    fn node() -> QuorumNode {
         let settings = Settings::default();
         let server = Server::new("redis://h/", &settings).expect("a URL");
-        let node = QuorumNode::new(0, route(server, &settings));
+        QuorumNode::new(0, route(server, &settings))
+    }
+
+    #[test]
+    fn a_restarted_node_waits_until_its_clock_has_passed_its_fences() {
+        let node = node();
         let delay = Duration::from_millis(10);
         node.identified("before", Duration::from_secs(100), delay);
         assert!(node.check_may_vote(Time::now()).is_ok());
         let restarted = Time::now();
-        node.heard(restarted, false);
+        node.heard(restarted, restarted, false, delay);
         node.identified("after", Duration::from_secs(100), delay);
         assert!(node.check_may_vote(restarted + FENCE_LEAD).is_err());
         let later = Time::now() + FENCE_LEAD + UPTIME_MARGIN;
         assert!(node.check_may_vote(later).is_ok());
+    }
+
+    #[test]
+    fn an_old_answer_that_is_read_late_does_not_show_that_a_node_is_well() {
+        let node = node();
+        let begin = Time::now();
+        let at = |ms| begin + Duration::from_millis(ms);
+        let grace = Duration::from_millis(50);
+        // The answer to a release has come before the next request, and is read after it.
+        node.heard(at(0), at(11), true, grace);
+        let is_well = |node: &QuorumNode, now: u64| node.is_well(at(10), at(now - 100));
+        assert!(is_well(&node, 100), "it was heard a moment ago");
+        assert!(!is_well(&node, 210));
+        node.heard(at(10), at(211), true, grace);
+        assert!(is_well(&node, 400), "it answers as new a request");
+    }
+
+    #[test]
+    fn a_late_mark_ends_with_an_answer_that_came_soon() {
+        let node = node();
+        let (sent, grace) = (Time::now(), Duration::from_millis(50));
+        node.note_late();
+        node.heard(sent, sent + grace * 2, true, grace);
+        assert!(node.is_late());
+        node.heard(sent, sent + grace, true, grace);
+        assert!(!node.is_late());
     }
 }

@@ -1,30 +1,49 @@
 //! One round: a request to several nodes, and their answers.
 //!
-//! 1. The request is written to each node, before any answer is read. A node that is down, or has too many answers
-//!    missing, is skipped.
-//! 2. The answers are read as they come. After each of them the caller says whether it has enough. Nodes that are alike
+//! 1. Connections that are closed are replaced. The openers connect ([`super::opener`]). With connections to a majority the
+//!    round goes on at once, but for this table. With fewer it waits for half of its time, if the connects under way could
+//!    still make a majority. Otherwise it asks the few at once.
+//! 2. The request is written to each node, before any answer is read. A node that is down, has no connection, or has too
+//!    many answers missing, is skipped.
+//! 3. The answers are read as they come. After each of them the caller says whether it has enough. Nodes that are alike
 //!    answer at almost the same time, and to wake a thread takes longer than to read an answer. So the thread first
 //!    waits, for at most a millisecond, for the answer that is probably the last that it needs.
-//! 3. If the caller has almost enough, because a majority agrees, the round waits for the other nodes only for a
-//!    quarter of `node_timeout`. So a lock gets the votes of all nodes that are well. A node that takes longer is late:
-//!    for a second no round waits for it alone, unless it answers in time before. So a node that hangs costs that time
-//!    once, until it is down.
-//! 4. A node that has answered nobody for `node_timeout` is down.
+//! 4. If the result is certain, the round waits for the other nodes, as this table says. A *late* node has let a round wait
+//!    in vain for at least a quarter of `node_timeout`: for a second no round waits for it alone, unless it answers in time
+//!    before. So a node that hangs costs that time once, until it is down.
+//! 5. A node that does not answer for `node_timeout` is down, unless it shows that it is well ([`super::node`]). If this
+//!    thread woke too late, the machine is busy, and the nodes get half of that time more.
+//!
+//! | the round | with a majority it waits for connects | with a certain result it waits for answers |
+//! | --- | --- | --- |
+//! | asks for a lock | that began less than `node_timeout / 4` ago | for as long again as that took: 1 ms to 2 ms |
+//! | renews | not at all | for the whole `node_timeout`: each node moves its own vote |
+//! | repeats a release of which the result is certain | not at all | for `node_timeout / 4` |
+//! | any other, of the renewal thread | not at all | for `node_timeout / 4`, if it wants more answers |
+//! | any other | that began less than `node_timeout / 4` ago | the same |
+//!
+//! No round with a majority waits for a connect to a node if the last one took longer than that.
 
 use std::time::Duration;
 
 use redis::Value;
-use smallvec::SmallVec;
 
-use crate::error::{Failure, FailureKind, Outcome};
+use crate::error::{Failure, Outcome};
 use crate::script::Command;
-use crate::store::topology::quorum::connection::{LateAbout, NodeConnection};
+use crate::store::server::errors::unavailable;
+use crate::store::topology::quorum::connection::NodeConnection;
 use crate::store::topology::quorum::state::QuorumState;
+use crate::store::topology::quorum::votes::LateAbout;
 use crate::store::transport::exchange::{self, Exchange, Pipeline};
-use crate::sys::{Time, thread};
+use crate::sys::Time;
 
 /// For how long a round waits for one answer alone.
 const TOGETHER: Duration = Duration::from_millis(1);
+/// The times for which a round that asks for a lock waits for further votes after a grant.
+const SHORTEST_GRACE: Duration = Duration::from_millis(1);
+const LONGEST_GRACE: Duration = Duration::from_millis(2);
+/// A thread that wakes later than this had no CPU time.
+const OVERSLEPT: Duration = Duration::from_millis(10);
 
 /// A call under way.
 pub(super) struct QuorumCall<'a> {
@@ -33,6 +52,8 @@ pub(super) struct QuorumCall<'a> {
     pub(super) connections: &'a mut [NodeConnection],
     /// When it ends.
     pub(super) until: Time,
+    /// For how long it waits for further connections if it has a majority.
+    connect_grace: Duration,
 }
 
 /// The nodes that a round asks, of those that are up.
@@ -68,8 +89,10 @@ struct Gathering<'a> {
     connections: &'a mut [NodeConnection],
     heard: &'a mut dyn FnMut(usize, Result<Value, Failure>) -> Enough,
     enough: Enough,
+    begun: Time,
     until: Time,
-    grace: Duration,
+    /// The times for which the round waits after a certain result: the least and the most.
+    grace: (Duration, Duration),
 }
 
 impl<'a> QuorumCall<'a> {
@@ -77,6 +100,7 @@ impl<'a> QuorumCall<'a> {
         state: &'a QuorumState,
         connections: &'a mut [NodeConnection],
         until: Time,
+        connect_grace: Duration,
     ) -> Self {
         // A panic may have left a connection that waits.
         connections.iter_mut().for_each(NodeConnection::give_up);
@@ -84,6 +108,7 @@ impl<'a> QuorumCall<'a> {
             state,
             connections,
             until,
+            connect_grace,
         }
     }
 
@@ -98,19 +123,19 @@ impl<'a> QuorumCall<'a> {
     ) {
         let unasked = self.write(recipients, commands);
         let begun = Time::now();
-        let left = self.until.since(begun);
-        let (node_timeout, grace) = (self.state.node_timeout, self.state.node_timeout / 4);
-        let (enough, longest) = match recipients {
-            Recipients::All | Recipients::Voters | Recipients::Granters => {
-                (Enough::No, node_timeout)
-            }
-            Recipients::Rest => (Enough::Certain, grace),
+        let (node_timeout, grace) = (self.state.node_timeout, self.state.grace());
+        let (enough, longest, grace) = match recipients {
+            Recipients::Granters => (Enough::No, node_timeout, (SHORTEST_GRACE, LONGEST_GRACE)),
+            Recipients::Voters => (Enough::No, node_timeout, (node_timeout, node_timeout)),
+            Recipients::All => (Enough::No, node_timeout, (grace, grace)),
+            Recipients::Rest => (Enough::Certain, grace, (grace, grace)),
         };
         let mut gathering = Gathering {
             connections: &mut *self.connections,
             heard,
             enough,
-            until: begun + left.min(longest),
+            begun,
+            until: self.until.min(begun + longest),
             grace,
         };
         for (number, failure) in unasked.into_iter().enumerate() {
@@ -124,64 +149,98 @@ impl<'a> QuorumCall<'a> {
             exchange::read_ready(alone, None, gathering.until.min(begun + TOGETHER));
         }
         exchange::run(&mut gathering, None);
-        gathering.end(begun);
+        let now = Time::now();
+        if gathering.enough == Enough::No && now > gathering.until + OVERSLEPT {
+            gathering.until = self.until.min(now + node_timeout / 2);
+            exchange::run(&mut gathering, None);
+        }
+        gathering.end(self.state.grace());
     }
 
     /// Writes its commands to each connection. Returns for each the reason why it was not asked.
-    ///
-    /// A connection that is closed is opened first. Several are opened at the same time, each on its own thread.
-    /// Otherwise the time that a caller waits for nodes that hang would be a sum.
     fn write<'c>(
         &mut self,
         recipients: Recipients,
         commands: impl Fn(usize) -> Option<&'c [Command]>,
     ) -> Vec<Option<Failure>> {
-        let until = self.until;
-        let ask = |connection: &mut NodeConnection, commands: &[Command]| {
-            // Only a new connection shows that the node has restarted.
-            let asked = connection.connect(until).and_then(|()| {
-                let (node, now) = (connection.node(), Time::now());
-                match recipients {
-                    Recipients::Voters => node.check_may_vote(now)?,
-                    Recipients::Granters => node.check_may_grant(now)?,
-                    Recipients::All | Recipients::Rest => {}
-                }
-                connection.send(commands)
-            });
-            asked.err()
-        };
-        let mut failures = vec![None; self.connections.len()];
-        let mut closed = SmallVec::<[_; 5]>::new();
-        // The open connections come first: to connect to a node that hangs takes a while.
-        let connections = self.connections.iter_mut().zip(&mut failures).enumerate();
-        for (number, (connection, failure)) in connections {
-            let Some(commands) = commands(number) else {
-                continue;
-            };
-            *failure = connection.look().err();
-            if failure.is_none() && connection.is_open() {
-                *failure = ask(connection, commands);
-            } else if failure.is_none() {
-                closed.push((connection, failure, commands));
+        let is_wanted = |number: usize| commands(number).is_some();
+        let mut failures = self.look(recipients, &is_wanted);
+        for (number, connection) in self.connections.iter_mut().enumerate() {
+            if let (Some(commands), None) = (commands(number), &failures[number]) {
+                failures[number] = connection.send(commands).err();
             }
         }
-        if closed.len() <= 1 {
-            for (connection, failure, commands) in closed {
-                *failure = ask(connection, commands);
-            }
-            return failures;
-        }
-        let ask = &ask;
-        thread::scope(|scope| {
-            for (connection, failure, commands) in closed {
-                let words = "no thread could be started to connect";
-                let unasked = Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words);
-                *failure = Some(unasked);
-                let asks = move || *failure = ask(connection, commands);
-                thread::spawn_scoped(scope, asks).ok();
-            }
-        });
         failures
+    }
+
+    /// Does step 1 for the nodes that are wanted. Returns for each the reason why it is not asked.
+    fn look(
+        &mut self,
+        recipients: Recipients,
+        is_wanted: &dyn Fn(usize) -> bool,
+    ) -> Vec<Option<Failure>> {
+        let state = self.state;
+        let grace = match recipients {
+            Recipients::All | Recipients::Granters => self.connect_grace,
+            Recipients::Voters | Recipients::Rest => Duration::ZERO,
+        };
+        // The rest of the time is for the request: with few connections too, an answer may show that a vote is gone.
+        let begun = Time::now();
+        let left = self.until.since(begun);
+        let (few_until, latest) = (begun + left / 2, begun + left / 4);
+        loop {
+            let seen = state.openers.changes();
+            let mut failures = vec![None; self.connections.len()];
+            let (mut wanted, mut open, mut opening) = (0, 0, 0);
+            let now = Time::now();
+            // When the connects are over for which a round with a majority waits.
+            let mut until = now;
+            for (number, connection) in self.connections.iter_mut().enumerate() {
+                if !is_wanted(number) {
+                    continue;
+                }
+                wanted += 1;
+                let node = &state.nodes[number];
+                let looked = connection.look();
+                let is_open = connection.is_open();
+                // Only a new connection shows that the node has restarted.
+                let asked = looked.and_then(|()| match recipients {
+                    _ if !is_open => Ok(()),
+                    Recipients::Voters => node.check_may_vote(now),
+                    Recipients::Granters => node.check_may_grant(now),
+                    Recipients::All | Recipients::Rest => Ok(()),
+                });
+                failures[number] = asked.err();
+                if failures[number].is_some() {
+                    continue;
+                }
+                if is_open {
+                    open += 1;
+                    continue;
+                }
+                opening += 1;
+                let address = &node.route.server.address;
+                failures[number] =
+                    Some(unavailable(format!("{address}: it is being connected to")));
+                let expected = state.openers.expected(number, grace);
+                if let Some(expected) = expected.filter(|_| !node.is_late()) {
+                    until = until.max(latest.min(expected));
+                }
+            }
+            let needed = state.needed.min(wanted);
+            if open + opening < needed {
+                state.want_majority();
+            }
+            if open < needed && open + opening >= needed && recipients != Recipients::Rest {
+                until = few_until;
+            } else if opening == 0 || open < needed {
+                return failures;
+            }
+            if now >= until {
+                return failures;
+            }
+            state.openers.await_change(seen, until);
+        }
     }
 }
 
@@ -190,26 +249,30 @@ impl Gathering<'_> {
         let before = self.enough;
         self.enough = (self.heard)(number, answer);
         if (before, self.enough) == (Enough::No, Enough::Certain) {
-            self.until = self.until.min(Time::now() + self.grace);
+            let (now, (least, most)) = (Time::now(), self.grace);
+            let grace = now.since(self.begun).clamp(least, most);
+            self.until = self.until.min(now + grace);
         }
     }
 
-    /// Stops waiting for the answers that have not come.
-    fn end(&mut self, begun: Time) {
+    /// Stops waiting for the answers that have not come. A wait of `late_after` in vain makes a node late.
+    fn end(&mut self, late_after: Duration) {
+        let waited = self.begun.elapsed();
         for (number, connection) in self.connections.iter_mut().enumerate() {
             if !connection.is_asked() {
                 continue;
             }
             if self.enough == Enough::No {
-                let failure = connection.timed_out(begun.elapsed());
+                let failure = connection.timed_out(waited);
                 (self.heard)(number, Err(failure));
-            } else {
-                // A node that was skipped because it is late has had no new chance.
-                if self.enough == Enough::Certain && !connection.node().is_late() {
-                    connection.node().note_late();
-                }
-                connection.give_up();
+                continue;
             }
+            // A node that was skipped because it is late has had no new chance.
+            let is_certain = self.enough == Enough::Certain;
+            if is_certain && waited >= late_after && !connection.node().is_late() {
+                connection.node().note_late();
+            }
+            connection.give_up();
         }
     }
 }
@@ -241,11 +304,13 @@ impl Exchange for Gathering<'_> {
     }
 }
 
-/// Returns the connection whose answer is probably the last, by what each node took the last time.
+/// Returns the connection whose answer is probably the last of those that come almost at the same time, by what each node
+/// took the last time.
 fn slowest(connections: &[NodeConnection]) -> Option<usize> {
     let connections = connections.iter().enumerate();
-    let asked =
-        connections.filter(|(_, connection)| connection.is_asked() && !connection.node().is_late());
+    let asked = connections.filter(|(_, connection)| {
+        connection.is_asked() && !connection.node().is_late() && connection.took() <= TOGETHER
+    });
     let slowest = asked.max_by_key(|(_, connection)| connection.took());
     slowest.map(|(number, _)| number)
 }

@@ -15,6 +15,7 @@ use crate::store::server::refusal::refusal;
 use crate::store::server::route::route;
 use crate::store::server::tasks::Tasks;
 use crate::store::topology::quorum::node::QuorumNode;
+use crate::store::topology::quorum::spares::Openers;
 use crate::store::topology::quorum::votes::Votes;
 use crate::sys::{Arc, AtomicBool, Mutex, Time, Weak, time::ms_rounded_up};
 
@@ -42,6 +43,7 @@ pub(super) struct QuorumState {
     pub(super) is_checked: AtomicBool,
     /// Held while a node's server is compared with those of the other nodes.
     identifying: Mutex<()>,
+    pub(super) openers: Openers,
     /// The tasks of the pool's thread.
     pub(super) background: Arc<Tasks>,
     pub(super) weak_self: Weak<QuorumState>,
@@ -67,6 +69,7 @@ impl QuorumState {
         let longest_lease = settings.restart_delay.max(settings.options.lease);
         Arc::new_cyclic(|weak_self| Self {
             needed: majority(nodes.len()),
+            openers: Openers::new(nodes.len()),
             nodes,
             node_timeout: settings.node_timeout,
             restart_delay: settings.restart_delay,
@@ -78,6 +81,11 @@ impl QuorumState {
             background,
             weak_self: weak_self.clone(),
         })
+    }
+
+    /// Returns for how long a caller waits for a node of which it can do without.
+    pub(super) fn grace(&self) -> Duration {
+        self.node_timeout / 4
     }
 
     /// Returns a report of each node, and of the quorum as a whole.

@@ -44,12 +44,24 @@ pub(super) struct NodeVote {
     /// From when on the node's confirmation of the owner's end is final: at once, or when no request of unknown outcome can
     /// reach the node any more. `None` if the node has nothing of the owner.
     pub(super) settles_at: Option<Time>,
+    /// Whether the node has confirmed the owner's end, final or not.
+    has_confirmed_end: bool,
 }
 
 /// At once.
 pub(super) const AT_ONCE: Option<Time> = Some(Time::from_nanos(0));
 
 pub(super) type NodeVotes = SmallVec<[NodeVote; 5]>;
+
+/// The end of an owner that the answer to a command confirms, if nobody waits for that answer.
+pub(super) struct LateConfirmation {
+    pub(super) owner: Arc<str>,
+    /// Whether the node executes the command after every request for the lock.
+    pub(super) is_ordered: bool,
+}
+
+/// The subject of a late answer.
+pub(super) type LateAbout = Option<LateConfirmation>;
 
 /// The answer of a node to the renewal of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,9 +192,18 @@ impl Votes {
     /// lock.
     pub(super) fn confirmed(&self, owner: &str, node: usize, is_ordered: bool, now: Time) {
         if let Some(record) = self.table.lock().owners.get_mut(owner) {
-            let settles_at = &mut record.votes[node].settles_at;
-            *settles_at = settles_at.filter(|at| *at > now && !is_ordered);
+            let vote = &mut record.votes[node];
+            vote.settles_at = vote.settles_at.filter(|at| *at > now && !is_ordered);
+            vote.has_confirmed_end = true;
         }
+    }
+
+    /// Returns whether a node that may have an owner has not confirmed its end at all.
+    pub(super) fn is_unconfirmed(&self, owner: &str) -> bool {
+        let table = self.table.lock();
+        let is_missing = |vote: &NodeVote| vote.settles_at.is_some() && !vote.has_confirmed_end;
+        let record = table.owners.get(owner);
+        record.is_some_and(|record| record.votes.iter().any(is_missing))
     }
 
     /// Returns until when some node may have an owner that ends. Forgets the owner if no node may.
@@ -349,6 +370,7 @@ mod tests {
         assert_eq!(asked(&table, 10), [true, true, false]);
         table.confirmed("o", 0, false, at(20));
         let until = table.left_until("o", at(20)).expect("the second node");
+        assert!(table.is_unconfirmed("o"), "the second node");
         assert!(until >= at(10) + lease);
         // A repeat asks the second node only, and extends nothing.
         assert_eq!(asked(&table, 1000), [false, true, false]);
@@ -378,6 +400,7 @@ mod tests {
         assert_eq!(asked(&table, 9_999), [false, true, false]);
         let until = table.left_until("o", at(9_999)).expect("it may come");
         assert!(until >= at(20_000), "it takes the lock for a lease");
+        assert!(!table.is_unconfirmed("o"), "each node has confirmed it");
         table.confirmed("o", 1, false, at(10_000));
         assert_eq!(table.left_until("o", at(10_000)), None);
     }
