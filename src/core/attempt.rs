@@ -66,7 +66,7 @@ use std::time::Duration;
 
 use crate::core::lease::valid_until;
 use crate::core::outage::is_of_replicas;
-use crate::core::quorum::LONGEST_TURN;
+use crate::core::quorum::FIRST_TURN;
 use crate::core::timer_queue::at_risk_below;
 use crate::core::{pickup, poll};
 use crate::error::{Failure, FailureKind};
@@ -390,7 +390,7 @@ impl Attempt {
                 ..
             } => {
                 let (request, in_redis) = self.note_reply(state, sent, resent, &reply, context);
-                let is_of_a_lease = |ttl: &Duration| *ttl > LONGEST_TURN;
+                let is_of_a_lease = |ttl: &Duration| *ttl > FIRST_TURN;
                 let ttl =
                     ttl.map(|ttl| Some(ttl).filter(is_of_a_lease).unwrap_or(pickup::SHORTEST));
                 let step = self.held(&request, ttl, holder, context);

@@ -44,8 +44,8 @@ pub(crate) enum Vote {
     Held(NodeHolder),
 }
 
-/// The longest time for which a node grants the lock only to the waiter that it has woken. `quorum_turn.lua` has it too.
-pub(crate) const LONGEST_TURN: Duration = Duration::from_millis(100);
+/// How long a node grants the free lock only to the waiter that it has woken, at first. `quorum_turn.lua` has it too.
+pub(crate) const FIRST_TURN: Duration = Duration::from_millis(100);
 
 /// The owner that a node names: the holder of a lock, or the waiter whose turn it is.
 #[derive(Clone, Debug, PartialEq, Eq)]

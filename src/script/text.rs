@@ -135,6 +135,7 @@ pub(super) static QUORUM_SHARE_ACQUIRE: Script = script!(
     "queue*.lua",
     "share.lua",
     "quorum_turn.lua",
+    "quorum_share.lua",
     "quorum_fence.lua",
     "quorum_share_acquire.lua"
 );
@@ -302,9 +303,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_scripts_of_a_quorum_know_the_longest_turn() {
-        let ms = crate::core::quorum::LONGEST_TURN.as_millis();
-        let line = format!("local LONGEST_TURN = {ms}\n");
+    fn the_scripts_of_a_quorum_know_the_first_turn() {
+        let ms = crate::core::quorum::FIRST_TURN.as_millis();
+        let line = format!("local FIRST_TURN = {ms}\n");
         assert!(QUORUM_ACQUIRE.text.contains(&line), "{line}");
     }
 }

@@ -207,8 +207,19 @@ impl Listener {
         }
     }
 
-    /// Returns the messages since the last call, each with its channel.
+    /// Returns the messages since the last call, each with its channel. Leaves out those that tell a waiter of another's
+    /// turn: it depends on the time whether a script sends one.
     fn messages(&mut self, redis: &mut Redis) -> Vec<(String, String)> {
+        let mut messages = self.all_messages(redis);
+        messages.retain(|(_, payload)| {
+            let after_owner = payload.split_once(' ').map(|(_, rest)| rest);
+            after_owner.is_none_or(|rest| rest.parse::<u64>().is_err())
+        });
+        messages
+    }
+
+    /// Returns all messages since the last call, each with its channel.
+    fn all_messages(&mut self, redis: &mut Redis) -> Vec<(String, String)> {
         let () = redis.ask(&["PUBLISH", Self::END, ""]);
         let mut messages = Vec::new();
         loop {

@@ -103,7 +103,7 @@ local function next_waiter(self, notify)
 end
 
 -- Wakes the first waiter that is awake, and leaves it in the queue. Passes over waiters and drops them on the way. Returns
--- the waiter, its pickup window ms and its channel.
+-- the waiter, and its place in the queue. Wakes a waiter with a window of 0 too (quorum_turn.lua), and passes it over.
 local function wake_head()
   local place = 0
   while place < MOST_PASSED do
@@ -111,8 +111,13 @@ local function wake_head()
     if not head then return end
     local seen, pickup, _, _, channel = waiter(head)
     local state = state_of(seen, pickup, channel)
-    if state == 'awake' and wake(head, channel) then return head, pickup, channel end
-    if state == 'silent' then place = place + 1 else leave(head) end
+    if state == 'awake' and wake(head, channel) then return head, place end
+    if state == 'silent' then
+      if pickup == '0' then wake(head, channel) end
+      place = place + 1
+    else
+      leave(head)
+    end
   end
 end
 

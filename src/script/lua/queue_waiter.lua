@@ -33,6 +33,6 @@ end
 local function state_of(seen, pickup, channel)
   local silence = seen and math.abs(now_ms() - seen)
   if not seen or silence > tonumber(life) then return 'gone' end
-  if silence <= tonumber(pickup) then return 'awake' end
+  if silence < tonumber(pickup) then return 'awake' end
   return may_have_subscriber(channel) and 'silent' or 'gone'
 end

@@ -8,13 +8,13 @@ local is_holder = value == owner or value == owner .. MARK
 
 local left, who
 if not value then
-  left, who = turn_of_another(owner, ARGV[6], '1')
+  left, who = turn_of_another(owner, ARGV[6], '1', begin_turn)
 elseif not is_holder then
   left, who = redis.call('PTTL', lock), owner_in(value)
 end
 if left then
   if ARGV[6] ~= '-' then
-    join(owner, ARGV[7], '1/1', ARGV[6])
+    join_for_turn(owner, ARGV[7], '1/1', ARGV[6])
     if value and is_ours(value) and not is_marked(value) then redis.pcall('APPEND', lock, MARK) end
   end
   return {0, left, who}

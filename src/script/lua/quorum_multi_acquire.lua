@@ -28,27 +28,29 @@ local function at(i)
   return KEYS[i]
 end
 
--- The reads come first, so that a key of another type ends the script before it writes anything.
+-- The reads come first, so that a key of another type ends the script before it writes anything but turns.
 local names, has_turn, first_held = {}, false, nil
 for i = 1, #KEYS, 4 do
   local value = value_of(at(i), redis.call)
   redis.call('GET', KEYS[i + 1])
-  local name = {
+  local waiting, turn_left, whose = redis.call('ZCARD', queue), nil, nil
+  if not value and waiting > 0 then
+    turn_left, whose = turn_of_another(owner, ARGV[6], '1', begin_turn)
+    if not whose then
+      local _, who = stored_turn()
+      has_turn = has_turn or who and may_use_turn(who, owner, ARGV[6], '1')
+    end
+    waiting = redis.call('ZCARD', queue)
+  end
+  names[i] = {
     value = value,
     is_holder = value == owner or value == owner .. MARK,
     score = redis.call('ZSCORE', queue, owner),
     has_record = redis.call('HGET', waiters, owner),
-    waiting = redis.call('ZCARD', queue),
+    waiting = waiting,
+    turn_left = turn_left,
+    whose = whose,
   }
-  if not value and name.waiting > 0 then
-    local left, who = current_turn()
-    if left and may_use_turn(who, owner, ARGV[6], '1') then
-      has_turn = true
-    elseif left then
-      name.turn_left, name.whose = left, who
-    end
-  end
-  names[i] = name
 end
 for i = 1, #KEYS, 4 do
   local name = names[i]
@@ -75,7 +77,7 @@ if first_held then
   end
   local lock, value = at(first_held), names[first_held].value
   if ARGV[6] ~= '-' then
-    join(owner, ARGV[7], '1/1', ARGV[6])
+    join_for_turn(owner, ARGV[7], '1/1', ARGV[6])
     if value and is_ours(value) and not is_marked(value) then redis.pcall('APPEND', lock, MARK) end
   end
   if not value then return {0, names[first_held].turn_left, names[first_held].whose} end

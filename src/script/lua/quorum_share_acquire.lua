@@ -1,5 +1,5 @@
 -- Acquires a reader-writer lock on one node of a quorum, or joins its queue. record.lua, value.lua, queue*.lua,
--- share.lua, quorum_turn.lua and quorum_fence.lua come before.
+-- share.lua, quorum_turn.lua, quorum_share.lua and quorum_fence.lua come before.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
 -- ARGV  1 to 9 as in quorum_acquire_free.lua (3 is '1' or '0' for a reader)  10 units: 1 for a reader, ALL for a writer
@@ -74,7 +74,7 @@ local function must_wait()
     if others == 0 or ARGV[11] == '1' then return nil end
     local left, who
     if used == 0 then
-      left, who = turn_of_another(owner, ARGV[6], units)
+      left, who = turn_of_another(owner, ARGV[6], units, wake_first)
       if not left then return nil end
     end
     if not is_behind_another() then return nil end
@@ -91,7 +91,7 @@ end
 if not is_holder then
   local left, who, is_reader = must_wait()
   if left then
-    if ARGV[6] ~= '-' then join(owner, ARGV[7], units .. '/' .. ALL, ARGV[6]) end
+    if ARGV[6] ~= '-' then join_for_turn(owner, ARGV[7], units .. '/' .. ALL, ARGV[6]) end
     return {0, left, who, is_reader}
   end
 end
@@ -106,7 +106,10 @@ else
 end
 if type(first) == 'table' then return first end
 if score or has_record then leave(owner) end
-if waiting > 0 then end_turn() end
+if waiting > 0 then
+  end_turn()
+  others = redis.call('ZCARD', queue)
+end
 hold(owner, units, lease, ALL)
 close()
 return {first, last, others > 0 and 1 or 0}

@@ -10,10 +10,13 @@ use proptest::sample::Index;
 use redis::{RedisResult, Value};
 
 use super::fences::{
-    Fences, HOUR, LEEWAY, MEMORY, ROUNDING, Unused, Used, check_raised, granted, more, raise,
+    Fences, HOUR, LEEWAY, MEMORY, ROUNDING, Unused, Used, check_raised, granted, held, more, raise,
     raised, records, skew, used,
 };
-use super::{CLAIM, Check, LEASE, LIFE, Redis, code, connect, connect_to_listen, once, owner, run};
+use super::{
+    CLAIM, Check, LEASE, LIFE, Redis, STALL, channel, code, connect, connect_to_listen, hint, once,
+    once_heard, owner, run,
+};
 use crate::support::{PATIENCE, Server, companions_of};
 
 const QUORUM_ACQUIRE: &str = script!(
@@ -711,6 +714,78 @@ fn a_waiter_has_its_turn_once_for_each_release() {
         end(&mut redis, next);
         withdraw(&mut redis, 1);
     }
+}
+
+/// Acquires the mutex `a` as a waiter with a channel. Returns the owner that has the mutex or its turn.
+fn wait_for(redis: &mut Redis, who: usize) -> Option<String> {
+    let clock = redis.now_us();
+    let reply = send_acquire(redis, "a", who, LEASE, clock, &channel(who)).expect("Redis replies");
+    granted(&reply).is_none().then(|| held(&reply).1)
+}
+
+#[test]
+fn a_waiter_that_let_its_turn_lapse_has_no_other_until_it_asks_again() {
+    let (holder, first, second, caller) = (0, 1, 2, 3);
+    once_heard(|redis, listener| {
+        acquire_free(redis, holder);
+        for who in [first, second] {
+            assert_eq!(wait_for(redis, who), Some(owner(holder)));
+        }
+        assert_eq!(release(redis, holder, None), Value::Int(3));
+        assert_eq!(redis.turn("a"), Some((owner(first), 100)));
+        assert_eq!(listener.messages(redis), [hint(first)]);
+        // The caller that finds the turn lapsed begins the next one's, and is refused.
+        redis.end_turn("a");
+        assert_eq!(held(&acquire(redis, caller, false)).1, owner(second));
+        assert_eq!(redis.turn("a"), Some((owner(second), 100)));
+        assert_eq!(listener.messages(redis), [hint(first), hint(second)]);
+        assert_eq!(redis.queue("a"), [first, second].map(owner));
+        // A further release wakes the first waiter, and gives it no turn.
+        assert_eq!(wait_for(redis, second), None);
+        assert_eq!(release(redis, second, None), Value::Int(1));
+        assert_eq!(listener.messages(redis), [hint(first)]);
+        assert_eq!(redis.turn("a"), None);
+        acquire_free(redis, caller);
+
+        // When it asks again, it has its place, and each turn is twice as long as the one that lapsed.
+        assert_eq!(wait_for(redis, second), Some(owner(caller)));
+        for length in [200, 400] {
+            assert_eq!(wait_for(redis, first), Some(owner(caller)));
+            assert_eq!(redis.queue("a"), [first, second].map(owner));
+            assert_eq!(release(redis, caller, None), Value::Int(3));
+            assert_eq!(redis.turn("a"), Some((owner(first), length)));
+            assert_eq!(listener.messages(redis), [hint(first)]);
+            // A lapsed turn that nobody has noticed is still its own.
+            redis.end_turn("a");
+            if length == 400 {
+                assert_eq!(wait_for(redis, first), None);
+                break;
+            }
+            // A waiter that withdraws notices it too.
+            assert_eq!(withdraw(redis, second), Value::Int(0));
+            assert_eq!(redis.turn("a"), None);
+            assert_eq!(listener.messages(redis), [hint(first)]);
+            acquire_free(redis, caller);
+            assert_eq!(wait_for(redis, second), Some(owner(caller)));
+        }
+    });
+}
+
+#[test]
+fn the_second_waiter_is_told_how_long_the_turn_of_a_silent_one_lasts() {
+    let (holder, first, silent, second) = (0, 1, 2, 3);
+    once_heard(|redis, listener| {
+        acquire_free(redis, holder);
+        for who in [first, silent, second] {
+            assert_eq!(wait_for(redis, who), Some(owner(holder)));
+        }
+        redis.age("a", &owner(first), STALL / 2);
+        redis.age("a", &owner(silent), STALL);
+        assert_eq!(release(redis, holder, None), Value::Int(3));
+        let told = (channel(second), format!("{} 100", owner(second)));
+        assert_eq!(listener.all_messages(redis), [hint(first), told]);
+        assert_eq!(redis.queue("a"), [first, silent, second].map(owner));
+    });
 }
 
 /// The user of Redis may not use one of the commands.

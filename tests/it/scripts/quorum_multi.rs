@@ -238,6 +238,7 @@ fn a_release_frees_all_names_and_wakes_a_waiter_of_each() {
         acquire(redis, B, true);
         acquire(redis, AB, true);
         acquire(redis, ABC, true);
+        listener.messages(redis);
         release(redis, A);
         assert_eq!(listener.messages(redis), [hint(AB)]);
         assert_eq!(release(redis, AB), Value::Int(-1));

@@ -23,6 +23,7 @@ const QUORUM_SHARE_ACQUIRE: &str = script!(
     "queue_next.lua",
     "share.lua",
     "quorum_turn.lua",
+    "quorum_share.lua",
     "quorum_fence.lua",
     "quorum_share_acquire.lua"
 );
@@ -258,6 +259,7 @@ fn an_expired_lease_excludes_no_owner() {
             assert_eq!(listener.messages(redis), [hint(caller)]);
             redis.end_turn(NAME);
             acquire_free(redis, holder);
+            assert_eq!(listener.messages(redis), [hint(caller)]);
             lapse(redis, holder);
             acquire_free(redis, caller);
             let listed: Vec<_> = leases(redis).into_keys().collect();
@@ -328,14 +330,14 @@ fn a_release_wakes_the_first_live_waiters_and_gives_them_nothing() {
         assert_eq!(release(redis, first), Value::Int(0));
         assert_eq!(listener.messages(redis), []);
 
-        // The turn passes, and two readers get the lock. The writer is woken after the second release, because it needs all units.
+        // The turn lapses, so it is the next waiter's turn. The first one has kept its place.
         redis.end_turn(NAME);
-        acquire_free(redis, a);
-        let (_, others) = granted(&acquire(redis, b, true)).expect("its units are free");
+        assert_eq!(held(&acquire(redis, a, false)).1, owner(second));
+        assert_eq!(listener.messages(redis), [hint(b), hint(second)]);
+        assert_eq!(redis.queue(NAME), [b, second, c, last, d].map(owner));
+        let (_, others) = granted(&acquire(redis, b, true)).expect("no waiter is before it");
         assert!(others);
-        assert_eq!(release(redis, b), Value::Int(1));
-        assert_eq!(listener.messages(redis), []);
-        assert_eq!(release(redis, a), Value::Int(3));
+        assert_eq!(release(redis, b), Value::Int(3));
         assert_eq!(listener.messages(redis), [hint(second)]);
         // The writer gives up. The reader behind it is woken in its place.
         assert_eq!(withdraw(redis, second), Value::Int(0));
@@ -345,7 +347,10 @@ fn a_release_wakes_the_first_live_waiters_and_gives_them_nothing() {
         acquire_free(redis, a);
         assert_eq!(release(redis, a), Value::Int(3));
         assert_eq!(listener.messages(redis), [hint(c), hint(d)]);
-        // After the turn, a writer that does not wait gets the free lock.
+        // When all turns have lapsed, a writer that does not wait gets the free lock.
+        redis.end_turn(NAME);
+        assert_eq!(held(&acquire(redis, first, false)).1, owner(d));
+        assert_eq!(listener.messages(redis), [hint(c), hint(d)]);
         redis.end_turn(NAME);
         let reply = acquire(redis, first, false);
         assert!(matches!(granted(&reply), Some((_, true))));
@@ -377,7 +382,7 @@ fn a_new_reader_waits_behind_a_live_writer() {
             assert_eq!(release(redis, reader), Value::Int(released));
         }
         assert_eq!(listener.messages(redis), [hint(writer)]);
-        assert_eq!(redis.turn(NAME).expect("its turn").1, owner(writer));
+        assert_eq!(redis.turn(NAME).expect("its turn").0, owner(writer));
         granted(&acquire(redis, writer, true)).expect("it is free");
         assert_eq!(redis.turn(NAME), None);
     });

@@ -7,6 +7,10 @@
 //! may have found the lock still held there: so the message is passed on once more. Further messages of the same release are
 //! dropped.
 //!
+//! A node also tells the waiter behind the first how long the first one's turn lasts there: `quorum_turn.lua`. If the first
+//! waiter hangs, somebody must ask when its turn is over. So the waiter's own message is passed on then, unless it has
+//! come before.
+//!
 //! | step | the thread |
 //! | --- | --- |
 //! | 1 | Subscribe at each node that is up. With a majority of them the listener is subscribed; with fewer it fails. |
@@ -48,6 +52,9 @@ struct NodeListener {
 /// The messages about one owner, by channel and payload.
 type Hints = HashMap<(String, Vec<u8>), Hint>;
 
+/// When the turn before that of an owner ends, by the owner's channel and the owner.
+type Lapses = HashMap<(String, Vec<u8>), Time>;
+
 struct Hint {
     /// The nodes that have sent it.
     nodes: Vec<usize>,
@@ -72,13 +79,14 @@ pub(super) fn listen(
     if !hear(PubSubEvent::Subscribed) {
         return Ok(());
     }
-    let mut hints = Hints::new();
+    let (mut hints, mut lapses) = (Hints::new(), Lapses::new());
     let mut subscribe_at = Time::now() + SILENCE;
     loop {
         // 2. Pass messages on. The first may have come with the answer to a subscription.
         for (number, slot) in listeners.iter_mut().enumerate() {
-            let noted =
-                |listener: &mut NodeListener| note_messages(state, listener, number, &mut hints);
+            let noted = |listener: &mut NodeListener| {
+                note_messages(state, listener, number, &mut hints, &mut lapses)
+            };
             if let Some(Err(failure)) = slot.as_mut().map(noted) {
                 *slot = None;
                 failures[number] = Some(failure);
@@ -92,6 +100,13 @@ pub(super) fn listen(
             }
         }
         hints.retain(|_, hint| now < hint.first + SAME_RELEASE);
+        lapses.retain(|(channel, payload), ends| {
+            let lasts = now < *ends;
+            if !lasts {
+                is_wanted &= hear(PubSubEvent::Message { channel, payload });
+            }
+            lasts
+        });
         // 3 and 4.
         if now >= subscribe_at {
             is_wanted &= hear(PubSubEvent::Silence);
@@ -105,8 +120,9 @@ pub(super) fn listen(
         report(state, &listeners, &failures, &mut reached, hear);
         check_majority(state, &listeners, &failures)?;
         // Wait, and read what has come.
-        let hint_due = hints.values().filter_map(Hint::due).min();
-        let until = hint_due.map_or(subscribe_at, |due| due.min(subscribe_at));
+        let due = hints.values().filter_map(Hint::due);
+        let until = due.chain(lapses.values().copied()).min();
+        let until = until.map_or(subscribe_at, |due| due.min(subscribe_at));
         let connected = listeners.iter().flatten();
         let ready = readable(
             connected.map(|listener| listener.socket.bytes()),
@@ -135,6 +151,7 @@ fn note_messages(
     listener: &mut NodeListener,
     number: usize,
     hints: &mut Hints,
+    lapses: &mut Lapses,
 ) -> Result<(), Failure> {
     let route = &state.nodes[number].route;
     while let Some(value) = listener
@@ -145,11 +162,27 @@ fn note_messages(
         if let PushMessage::Message { channel, payload } = PushMessage::of(&route.server, value)? {
             let channel = String::from_utf8_lossy(&channel).into_owned();
             let now = Time::now();
-            let hint = hints.entry((channel, payload));
+            if let Some((owner, length)) = turn_before(&payload) {
+                lapses.insert((channel, owner.to_vec()), now + length + GATHERED_FOR);
+                continue;
+            }
+            let key = (channel, payload);
+            lapses.remove(&key);
+            let hint = hints.entry(key);
             hint.or_insert_with(|| Hint::new(now)).note(number, now);
         }
     }
     Ok(())
+}
+
+/// Returns the owner that a message is for, and the length of the turn before its own, if the message tells that.
+fn turn_before(payload: &[u8]) -> Option<(&[u8], Duration)> {
+    let space = payload.iter().position(|byte| *byte == b' ')?;
+    let length = std::str::from_utf8(&payload[space + 1..]).ok()?;
+    Some((
+        &payload[..space],
+        Duration::from_millis(length.parse().ok()?),
+    ))
 }
 
 impl Hint {
@@ -337,6 +370,21 @@ mod tests {
                 }
             }
             assert_eq!(passed_on, expected, "{messages:?}");
+        }
+    }
+
+    #[test]
+    fn a_message_may_tell_the_length_of_the_turn_before() {
+        for (payload, expected) in [
+            ("lh1:u:l 100", Some(("lh1:u:l", 100))),
+            ("lh1:u:l", None),
+            ("lh1:u:l ", None),
+            ("lh1:u:l -1", None),
+            ("lh1:u:l 1 1", None),
+        ] {
+            let expected =
+                expected.map(|(owner, length)| (owner.as_bytes(), Duration::from_millis(length)));
+            assert_eq!(turn_before(payload.as_bytes()), expected, "{payload}");
         }
     }
 

@@ -10,7 +10,7 @@ use redis::Value;
 use super::{NAMES, Request, SETS, granted};
 use crate::scripts::fences::{Fences, MEMORY, ROUNDING, check_raised, held, more, raised, skew};
 use crate::scripts::quorum_owners::broken;
-use crate::scripts::turns::{LONGEST, Turn};
+use crate::scripts::turns::Turns;
 use crate::scripts::{Check, LEASE, LIFE, Listener, Redis, hint, owner, run_heard};
 use crate::support::companions_of;
 
@@ -45,9 +45,12 @@ fn step() -> impl Strategy<Value = Step> {
         4 => any::<Index>().prop_map(Step::Repeat),
         1 => who().prop_map(Step::Die),
         2 => name().prop_map(Step::RunOut),
-        1 => name().prop_map(Step::EndTurn),
+        2 => name().prop_map(Step::EndTurn),
     ]
 }
+
+/// Messages, each with its channel.
+type Messages = Vec<(String, String)>;
 
 /// The model of one name on one node.
 #[derive(Default)]
@@ -58,8 +61,7 @@ struct Name {
     record: u64,
     /// The waiters in order, and whether they are dead.
     queue: Vec<(usize, bool)>,
-    /// The waiter whose turn it is, unless its time is over.
-    turn: Option<Turn>,
+    turns: Turns,
     /// The largest fence that was answered.
     floor: u64,
 }
@@ -68,36 +70,48 @@ impl Name {
     fn leave(&mut self, who: usize) -> bool {
         let before = self.queue.len();
         self.queue.retain(|(it, _)| *it != who);
+        self.turns.left(who);
         self.queue.len() < before
     }
 
     /// Frees the name if `who` holds it. Takes that owner out of the queue. If the name is free now and the owner held
-    /// it or waited for it, it is the first live waiter's turn. Returns the message that wakes that waiter.
-    fn give_up(&mut self, who: usize, time: &RangeInclusive<u64>) -> Option<(String, String)> {
+    /// it or waited for it, it is the first live waiter's turn. Adds the messages. Returns whether there is such a waiter.
+    fn give_up(&mut self, who: usize, time: &RangeInclusive<u64>, messages: &mut Messages) -> bool {
         let is_holder = self.holder == Some(who);
         if is_holder {
             (self.holder, self.is_marked) = (None, false);
         }
         let has_waited = self.leave(who);
-        if self.holder.is_some() || !(is_holder || has_waited) {
-            return None;
+        self.holder.is_none() && (is_holder || has_waited) && self.wake(time, messages)
+    }
+
+    /// Begins the turn of the first live waiter. Adds the messages that wake that waiter, and those that are passed over.
+    /// Returns whether there is one.
+    fn wake(&mut self, time: &RangeInclusive<u64>, messages: &mut Messages) -> bool {
+        self.turns.end_lapsed(&self.queue, time);
+        let mut place = 0;
+        while let Some(&(first, is_dead)) = self.queue.get(place) {
+            // The script drops the dead waiters before the first live one.
+            if is_dead {
+                self.leave(first);
+                continue;
+            }
+            messages.push(hint(first));
+            if !self.turns.is_passed_over(first) {
+                self.turns.begin(first, time);
+                return true;
+            }
+            place += 1;
         }
-        // The script drops the dead waiters before the first live one.
-        let dead = self.queue.iter().take_while(|(_, is_dead)| *is_dead);
-        self.queue.drain(..dead.count());
-        let Some(&(first, _)) = self.queue.first() else {
-            self.turn = None;
-            return None;
-        };
-        Turn::begin(&mut self.turn, first, time);
-        Some(hint(first))
+        self.turns.turn = None;
+        false
     }
 
     /// Returns the waiter whose turn it is, if the name is free.
-    fn turn_of(&self, time: &RangeInclusive<u64>) -> Option<usize> {
-        let turn = self.turn.as_ref()?;
+    fn turn_of(&self) -> Option<usize> {
+        let turn = self.turns.turn.as_ref()?;
         let is_there = self.holder.is_none() && !self.queue.is_empty();
-        (is_there && turn.lasts(time) == Some(true)).then_some(turn.who)
+        is_there.then_some(turn.who)
     }
 }
 
@@ -106,7 +120,7 @@ impl Name {
 struct Model {
     names: [Name; NAMES.len()],
     /// The messages of the last request.
-    messages: Vec<(String, String)>,
+    messages: Messages,
 
     // The rest follows from the requests and replies only.
     /// All requests.
@@ -145,12 +159,20 @@ impl Model {
         self.messages.clear();
         match *request {
             Request::Acquire { who, waits, clock } => {
+                // A turn of another that has lapsed is followed by the next waiter's.
+                for name in SETS[who] {
+                    let name = &mut self.names[*name];
+                    let is_there = name.holder.is_none() && !name.queue.is_empty();
+                    if is_there && name.turns.has_lapsed_before(who, time) {
+                        name.wake(time, &mut self.messages);
+                    }
+                }
                 // If it is the turn of a set at one name, the turns of others at its other names do not matter.
-                let is_own_turn = |name: &usize| self.names[*name].turn_of(time) == Some(who);
+                let is_own_turn = |name: &usize| self.names[*name].turn_of() == Some(who);
                 let has_turn = SETS[who].iter().any(is_own_turn);
                 let is_held = |name: &&usize| {
                     let name = &self.names[**name];
-                    let other = name.turn_of(time).filter(|_| !has_turn);
+                    let other = name.turn_of().filter(|_| !has_turn);
                     name.holder.or(other).is_some_and(|other| other != who)
                 };
                 match SETS[who].iter().find(is_held) {
@@ -180,8 +202,8 @@ impl Model {
                 for name in SETS[who] {
                     let name = &mut self.names[*name];
                     let is_holder = name.holder == Some(who);
-                    self.messages.extend(name.give_up(who, time));
-                    is_woken |= is_holder && !name.queue.is_empty();
+                    let has_next = name.give_up(who, time, &mut self.messages);
+                    is_woken |= is_holder && has_next;
                 }
                 let wanted = if held == 1 && is_woken { 3 } else { held };
                 prop_assert_eq!(reply, &Value::Int(wanted));
@@ -192,7 +214,7 @@ impl Model {
                 let name = &mut self.names[name];
                 let is_broken = name.holder == Some(who);
                 if is_broken {
-                    self.messages.extend(name.give_up(who, time));
+                    name.give_up(who, time, &mut self.messages);
                     self.messages.push(broken(who));
                     self.granted.remove(&who);
                 }
@@ -227,7 +249,7 @@ impl Model {
         for (name, first) in SETS[who].iter().zip(&fences) {
             let name = &mut self.names[*name];
             if !name.queue.is_empty() {
-                name.turn = None;
+                name.turns.turn = None;
             }
             name.leave(who);
             if name.holder.is_none() {
@@ -266,11 +288,12 @@ impl Model {
     ) -> Check {
         for name in SETS[who] {
             if *name != first_held {
-                self.messages.extend(self.names[*name].give_up(who, time));
+                self.names[*name].give_up(who, time, &mut self.messages);
             }
         }
         let name = &mut self.names[first_held];
         if waits {
+            name.turns.asked(who);
             match name.queue.iter_mut().find(|(it, _)| *it == who) {
                 Some((_, is_dead)) => *is_dead = false,
                 None => name.queue.push((who, false)),
@@ -278,8 +301,8 @@ impl Model {
             name.is_marked = name.holder.is_some();
         }
         let (ttl, holder) = held(reply);
-        let (longest, named) = match (name.holder, &name.turn) {
-            (None, Some(turn)) => (LONGEST.cast_signed(), Some(turn.who)),
+        let (longest, named) = match (name.holder, &name.turns.turn) {
+            (None, Some(turn)) => (turn.length.cast_signed(), Some(turn.who)),
             (holder, _) => (LEASE.parse().expect("a number"), holder),
         };
         prop_assert!((1..=longest).contains(&ttl), "{}", ttl);
@@ -293,10 +316,10 @@ impl Model {
     fn agrees(&mut self, redis: &mut Redis) -> Check {
         for (name, model) in NAMES.into_iter().zip(&mut self.names) {
             prop_assert!(
-                Turn::agrees(&mut model.turn, redis, name),
+                model.turns.agrees(redis, name),
                 "{}: the turn is not {:?}",
                 name,
-                model.turn
+                model.turns
             );
             let value: Option<String> = redis.ask(&["GET", name]);
             let mark = if model.is_marked { "!" } else { "" };
@@ -329,7 +352,10 @@ fn history(redis: &mut Redis, listener: &mut Listener, steps: &[Step]) -> Check 
         if let Some(request) = model.request(step, before) {
             let reply = request.must_send(redis);
             let time = before..=redis.now_us();
-            let mut turns = model.names.iter().filter_map(|name| name.turn.as_ref());
+            let mut turns = model
+                .names
+                .iter()
+                .filter_map(|name| name.turns.turn.as_ref());
             if turns.any(|turn| turn.lasts(&time).is_none()) {
                 // A turn may have ended before or after the request: the rest of this history proves nothing.
                 return Ok(());
@@ -348,7 +374,7 @@ fn history(redis: &mut Redis, listener: &mut Listener, steps: &[Step]) -> Check 
                 }
             }
             Step::EndTurn(name) => {
-                Turn::pass(&mut model.names[name].turn, redis, NAMES[name]);
+                model.names[name].turns.pass(redis, NAMES[name]);
             }
             Step::RunOut(name) => {
                 let () = redis.ask(&["DEL", NAMES[name]]);

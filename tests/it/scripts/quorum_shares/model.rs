@@ -13,7 +13,7 @@ use crate::scripts::fences::{
     raised, skew, used,
 };
 use crate::scripts::quorum_owners::broken;
-use crate::scripts::turns::{LONGEST, Turn};
+use crate::scripts::turns::Turns;
 use crate::scripts::{Check, LEASE, LIFE, Listener, Redis, hint, owner, run_heard};
 use crate::support::companions_of;
 
@@ -52,7 +52,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => who().prop_map(Step::Die),
         2 => who().prop_map(Step::Lapse),
         1 => Just(Step::Delete),
-        1 => Just(Step::EndTurn),
+        2 => Just(Step::EndTurn),
     ]
 }
 
@@ -65,8 +65,7 @@ struct Model {
     record: u64,
     /// The waiters in order, and whether they are dead.
     queue: Vec<(usize, bool)>,
-    /// The waiter whose turn it is, unless its time is over.
-    turn: Option<Turn>,
+    turns: Turns,
     /// The messages of the last request.
     messages: Vec<(String, String)>,
 
@@ -126,16 +125,25 @@ impl Model {
     /// Returns whether a live waiter stands before this owner that may not share the lock with it.
     fn is_behind_another(&self, who: usize) -> bool {
         let before = self.queue.iter().take_while(|(it, _)| *it != who);
-        let mut live = before.filter(|(_, is_dead)| !is_dead);
+        let mut live = before.filter(|(it, is_dead)| !is_dead && !self.turns.is_passed_over(*it));
         live.any(|(it, _)| is_writer(who) || is_writer(*it))
     }
 
     /// Returns whether this owner has to wait although its units are free: for the readers that hold the lock, or for the
-    /// turn of another waiter.
-    fn must_wait(&self, who: usize, time: &RangeInclusive<u64>) -> bool {
-        let lasts = |turn: &Turn| turn.who != who && turn.lasts(time) == Some(true);
-        let is_turn_of_another = self.turn.as_ref().is_some_and(lasts);
-        (!self.holders.is_empty() || is_turn_of_another) && self.is_behind_another(who)
+    /// turn of another waiter. If such a turn has lapsed, the turn of the next waiter begins first.
+    fn must_wait(&mut self, who: usize, time: &RangeInclusive<u64>) -> bool {
+        if self.queue.iter().all(|(it, _)| *it == who) {
+            return false;
+        }
+        if self.holders.is_empty() {
+            if self.turns.has_lapsed_before(who, time) {
+                self.wake(time);
+            }
+            if self.turns.turn.as_ref().is_none_or(|turn| turn.who == who) {
+                return false;
+            }
+        }
+        self.is_behind_another(who)
     }
 
     /// Drops the leases whose time is over. Returns whether there were any.
@@ -147,29 +155,37 @@ impl Model {
 
     fn leave(&mut self, who: usize) {
         self.queue.retain(|(it, _)| *it != who);
+        self.turns.left(who);
     }
 
     /// Wakes the first live waiters: a writer if all units are free, or all readers before the next writer. If nobody
     /// holds the lock, it is the first one's turn. Returns whether there were any.
     fn wake(&mut self, time: &RangeInclusive<u64>) -> bool {
-        while let Some(&(who, is_dead)) = self.queue.get(self.messages.len()) {
+        self.turns.end_lapsed(&self.queue, time);
+        let (mut place, mut is_woken) = (0, false);
+        while let Some(&(who, is_dead)) = self.queue.get(place) {
             if is_dead {
-                self.queue.remove(self.messages.len());
+                self.leave(who);
                 continue;
             }
-            let is_first = self.messages.is_empty();
-            if !self.fits(who) || (is_writer(who) && !is_first) {
+            place += 1;
+            if self.turns.is_passed_over(who) {
+                self.messages.extend((!is_woken).then(|| hint(who)));
+                continue;
+            }
+            if !self.fits(who) || (is_writer(who) && is_woken) {
                 break;
             }
             self.messages.push(hint(who));
-            if is_first && self.holders.is_empty() {
-                Turn::begin(&mut self.turn, who, time);
+            if !is_woken && self.holders.is_empty() {
+                self.turns.begin(who, time);
             }
+            is_woken = true;
             if is_writer(who) {
                 break;
             }
         }
-        !self.messages.is_empty()
+        is_woken
     }
 
     /// Applies a request to the model, and compares the reply. The node's time was in `time`.
@@ -187,7 +203,7 @@ impl Model {
                 };
                 self.holders.insert(who, false);
                 if !self.queue.is_empty() {
-                    self.turn = None;
+                    self.turns.turn = None;
                 }
                 self.leave(who);
                 prop_assert_eq!(others, !self.queue.is_empty());
@@ -221,7 +237,7 @@ impl Model {
                 }
                 let is_woken = (released || has_expired || withdraws) && self.wake(time);
                 if withdraws && !is_woken {
-                    self.turn = None;
+                    self.turns.turn = None;
                 }
                 let wanted = match (released, is_woken) {
                     (false, _) => 0,
@@ -287,14 +303,14 @@ impl Model {
         let mut names = self.holders.keys();
         let mut is_named = names.any(|who| owner(*who) == holder);
         if self.holders.is_empty() {
-            longest = LONGEST.cast_signed();
-            let turn = self.turn.as_ref();
+            let turn = self.turns.turn.as_ref();
+            longest = turn.map_or(0, |turn| turn.length.cast_signed());
             is_named = turn.is_some_and(|turn| owner(turn.who) == holder);
         }
         prop_assert!((1..=longest).contains(&ttl), "{}", ttl);
         prop_assert!(is_named, "{} does not hold it", holder);
         let mut all = self.holders.keys().copied();
-        let is_reader = match &self.turn {
+        let is_reader = match &self.turns.turn {
             // The node has no record of a waiter that has left the queue, so its answer names no reader.
             Some(turn) if self.holders.is_empty() => {
                 let is_known = self.queue.iter().any(|(who, _)| *who == turn.who);
@@ -304,6 +320,7 @@ impl Model {
         };
         prop_assert_eq!(is_of_a_reader(reply), is_reader);
         if waits {
+            self.turns.asked(who);
             match self.queue.iter_mut().find(|(it, _)| *it == who) {
                 Some((_, is_dead)) => *is_dead = false,
                 None => self.queue.push((who, false)),
@@ -326,9 +343,9 @@ impl Model {
     /// Compares the keys of the lock with the model.
     fn agrees(&mut self, redis: &mut Redis) -> Check {
         prop_assert!(
-            Turn::agrees(&mut self.turn, redis, NAME),
+            self.turns.agrees(redis, NAME),
             "the turn is not {:?}",
-            self.turn
+            self.turns
         );
         let mut leases: BTreeMap<String, i64> =
             redis.ask(&["ZRANGE", NAME, "0", "-1", "WITHSCORES"]);
@@ -370,11 +387,8 @@ fn history(redis: &mut Redis, listener: &mut Listener, steps: &[Step]) -> Check 
             let ends = leases(redis);
             let reply = request.must_send(redis);
             let time = before..=redis.now_us();
-            if model
-                .turn
-                .as_ref()
-                .is_some_and(|turn| turn.lasts(&time).is_none())
-            {
+            let turn = model.turns.turn.as_ref();
+            if turn.is_some_and(|turn| turn.lasts(&time).is_none()) {
                 // The turn may have ended before or after the request: the rest of this history proves nothing.
                 return Ok(());
             }
@@ -399,7 +413,7 @@ fn history(redis: &mut Redis, listener: &mut Listener, steps: &[Step]) -> Check 
                     model.granted.remove(&who);
                 }
             }
-            Step::EndTurn => Turn::pass(&mut model.turn, redis, NAME),
+            Step::EndTurn => model.turns.pass(redis, NAME),
             Step::Delete => {
                 let () = redis.ask(&["DEL", NAME]);
                 model.holders.clear();
