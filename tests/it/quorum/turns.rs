@@ -1,11 +1,14 @@
-//! Waiters that get their turn, although other processes ask all the time.
+//! Waiters that get their turn, although other processes ask all the time, or an earlier waiter hangs.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use leasehold::Result;
 
 use super::wait_until_waiting;
-use crate::support::{Kind, Nodes, Raw, companions_of, is_unreachable, ms, secs, wait_until};
+use crate::support::{
+    Child, Kind, Nodes, Raw, companions_of, is_unreachable, ms, secs, wait_until,
+};
 
 /// How many times each test waits.
 const ROUNDS: u32 = 20;
@@ -100,6 +103,196 @@ fn a_writer_gets_its_turn_beside_a_writer() {
 #[test]
 fn a_reader_gets_its_turn_beside_a_writer() {
     a_waiter_is_not_overtaken(Kind::Writer, Kind::Reader);
+}
+
+/// A waiter's place and record at a node.
+struct Waiter {
+    owner: String,
+    /// For how long it has not asked.
+    silence: Duration,
+    /// Whether it let its turn lapse, and has not asked since.
+    is_passed_over: bool,
+    has_channel: bool,
+}
+
+/// Returns the waiters at a node in order.
+fn waiters_at(node: &Raw) -> Vec<Waiter> {
+    let [_, _, waiters] = companions_of("n");
+    let (now, micros): (u64, u64) = node.ask(&["TIME"]);
+    let with_record = |owner: String| {
+        let record: String = node.ask::<Option<String>>(&["HGET", &waiters, &owner])?;
+        let words: Vec<&str> = record.split(' ').collect();
+        let seen: u64 = words[0].parse().expect("ms");
+        Some(Waiter {
+            owner,
+            silence: ms((now * 1_000 + micros / 1_000).saturating_sub(seen)),
+            is_passed_over: words[1] == "0",
+            has_channel: !words[3].is_empty(),
+        })
+    };
+    node.queue("n")
+        .into_iter()
+        .filter_map(with_record)
+        .collect()
+}
+
+/// Blocks until a majority of the nodes has this number of waiters, which a message can wake, and `is_ready` holds for
+/// the first.
+#[track_caller]
+fn wait_until_ready(nodes: &Nodes, count: usize, is_ready: impl Fn(&Waiter) -> bool) {
+    let is_node_ready = |node: &&Raw| {
+        let waiters = waiters_at(node);
+        let has_all = waiters.len() == count && waiters.iter().all(|it| it.has_channel);
+        has_all && is_ready(&waiters[0])
+    };
+    wait_until("the waiters are ready", || {
+        let raws = nodes.raws();
+        raws.iter().filter(is_node_ready).count() > raws.len() / 2
+    });
+}
+
+/// Returns the owner of the only waiter.
+fn only_waiter(nodes: &Nodes) -> String {
+    let raws = nodes.raws();
+    let waiter = raws.iter().find_map(|node| node.queue("n").pop());
+    waiter.expect("a waiter")
+}
+
+/// Returns a child that waits for the lock behind its holder, and hangs.
+fn hung_waiter(nodes: &Nodes, kind: Kind) -> Child {
+    let mut child = Child::start(&nodes.url(), "");
+    child.wait_as(kind, "n");
+    wait_until_ready(nodes, 1, |_| true);
+    child.pause();
+    child
+}
+
+#[test]
+fn a_waiter_that_hangs_has_one_turn_while_it_hangs() {
+    for kind in [Kind::Mutex, Kind::Writer, Kind::Multi] {
+        let nodes = Nodes::start(3);
+        let lock = kind.of(&nodes.manager(), "n");
+        let guard = lock.lock().expect("it is free");
+        let hung = hung_waiter(&nodes, kind);
+        let owner = only_waiter(&nodes);
+        guard.release().expect("it was held until now");
+        let [_, _, waiters] = companions_of("n");
+        let mut turns = BTreeSet::new();
+        for _ in 0..ROUNDS {
+            for (number, node) in nodes.raws().iter().enumerate() {
+                let turn: Option<String> = node.ask(&["HGET", &waiters, "=turn"]);
+                turns.extend(
+                    turn.filter(|turn| turn.ends_with(&owner))
+                        .map(|it| (number, it)),
+                );
+            }
+            let guard = lock.lock().expect("it becomes free");
+            guard.release().expect("it was held until now");
+        }
+        assert!(turns.len() <= 3, "{turns:?}");
+        hung.resume();
+        hung.locked();
+    }
+}
+
+#[test]
+fn a_waiter_that_stalls_keeps_its_place() {
+    for kind in [Kind::Mutex, Kind::Writer, Kind::Multi] {
+        let nodes = Nodes::start(3);
+        let guard = kind.of(&nodes.manager(), "n").lock().expect("it is free");
+        let mut stalled = hung_waiter(&nodes, kind);
+        let second = kind.of(&nodes.manager(), "n").locking();
+        wait_until_ready(&nodes, 2, |_| true);
+        guard.release().expect("it was held until now");
+        second.locked();
+        let third = kind.of(&nodes.manager(), "n").locking();
+        wait_until_ready(&nodes, 2, |first| first.is_passed_over);
+        stalled.resume();
+        wait_until_ready(&nodes, 2, |first| !first.is_passed_over);
+        second.release();
+        stalled.locked();
+        assert!(third.waits(), "it has the lock too");
+        assert_eq!(stalled.ask("release n"), "released");
+        third.locked();
+        third.release();
+    }
+}
+
+/// The first waiter hangs, and a process releases the lock and asks again at once. Without the turn of the next waiter, that
+/// process would get the lock whenever the turn of the first one ends.
+#[test]
+fn a_live_waiter_gets_its_turn_behind_one_that_hangs() {
+    for kind in [Kind::Mutex, Kind::Writer, Kind::Multi] {
+        let nodes = Nodes::start(3);
+        let lock = kind.of(&nodes.manager(), "n");
+        let waiter = kind.of(&nodes.manager(), "n");
+        let mut held = Some(lock.lock().expect("it is free"));
+        let hung = hung_waiter(&nodes, kind);
+        let hung_owner = only_waiter(&nodes);
+        let mut overtaken = 0;
+        for _ in 0..ROUNDS {
+            let mut guard = Some(
+                held.take()
+                    .unwrap_or_else(|| lock.lock().expect("it is free")),
+            );
+            let waiting = waiter.locking();
+            let is_live = |it: &Waiter| it.has_channel && it.owner != hung_owner;
+            let has_it = |node: &&Raw| waiters_at(node).iter().any(is_live);
+            wait_until("a majority has the waiter", || {
+                nodes.raws().iter().filter(has_it).count() >= 2
+            });
+            while waiting.waits() {
+                if let Some(guard) = guard.take() {
+                    guard.release().expect("it was held until now");
+                }
+                guard = guard_of(lock.try_lock());
+                // On a busy machine a waiter may miss its turn, and is passed over then.
+                let is_next = |it: &Waiter| is_live(it) && !it.is_passed_over;
+                let has_next = |node: &&Raw| waiters_at(node).iter().any(is_next);
+                if guard.is_some() && nodes.raws().iter().filter(has_next).count() >= 2 {
+                    overtaken += 1;
+                }
+                assert!(overtaken <= MOST, "{kind:?}: the waiter is kept out");
+            }
+            waiting.release();
+        }
+        hung.resume();
+        hung.locked();
+    }
+}
+
+/// The process that released the lock does not ask again, so nobody else notices the end of the turn. Without being told of
+/// it, the second waiter would find it at its poll, after about a second.
+#[test]
+fn the_second_waiter_asks_when_the_turn_of_the_first_ends() {
+    let nodes = Nodes::start(3);
+    let lock = Kind::Mutex.of(&nodes.manager(), "n");
+    let waiter = Kind::Mutex.of(&nodes.manager(), "n");
+    let mut child = Child::start(&nodes.url(), "");
+    let mut shortest = Duration::MAX;
+    for round in 0..ROUNDS {
+        let guard = lock.lock().expect("it becomes free");
+        child.wait_as(Kind::Mutex, "n");
+        wait_until_ready(&nodes, 1, |_| true);
+        child.pause();
+        let second = waiter.locking_asleep();
+        wait_until_ready(&nodes, 2, |first| first.silence > ms(50));
+        let released = Instant::now();
+        guard.release().expect("it was held until now");
+        second.locked();
+        // The first time, the process may poll often, because its subscription is new.
+        if round > 0 {
+            shortest = shortest.min(released.elapsed());
+        }
+        second.release();
+        child.resume();
+        child.locked();
+        assert_eq!(child.ask("release n"), "released");
+        if shortest < 3 * TURN {
+            return;
+        }
+    }
+    panic!("it waited for at least {shortest:?}");
 }
 
 /// The waiter asked before the release. Its turn begins when the lock is free.
