@@ -325,6 +325,7 @@ fn calls(bench: &mut Criterion) {
             owner: owner.to_string(),
             units: 1,
             lease: TERMS.lease(),
+            may_join: true,
         })
         .collect();
     bench.bench_function("command/renewal of 200: made and packed", |bench| {

@@ -150,6 +150,18 @@ pub enum Event<'a> {
         /// The time that is left of the lease.
         remaining: Duration,
     },
+    /// On a [quorum](crate::LockManager::quorum) a renewal was confirmed, but these nodes have no vote for the lease: they were
+    /// down or late when the lock was granted, or have lost it since. If another node fails too, the lease may be lost.
+    /// The renewals ask these nodes again. There is one such event each time that a further node has no vote.
+    #[non_exhaustive]
+    LacksVotes {
+        /// The name of the lock.
+        name: Cow<'a, str>,
+        /// The owner of the lease.
+        owner: Cow<'a, str>,
+        /// The addresses of the nodes without a vote.
+        nodes: Vec<Cow<'a, str>>,
+    },
     /// A lease was lost, or a guard has reached its [`max_hold`](crate::Builder::max_hold). A lease has one such
     /// event, even if several readers share it: their fence is the same.
     #[non_exhaustive]
@@ -216,6 +228,7 @@ impl Event<'_> {
             Self::WaitsLong { .. } => "waits_long",
             Self::Renewed { .. } => "renewed",
             Self::AtRisk { .. } => "at_risk",
+            Self::LacksVotes { .. } => "lacks_votes",
             Self::Lost { .. } => "lost",
             Self::Unreachable { .. } => "unreachable",
             Self::Recovered { .. } => "recovered",
@@ -235,7 +248,8 @@ impl Event<'_> {
             | Self::HeldLong { name, .. }
             | Self::WaitsLong { name, .. }
             | Self::Renewed { name, .. }
-            | Self::AtRisk { name, .. } => Some(name),
+            | Self::AtRisk { name, .. }
+            | Self::LacksVotes { name, .. } => Some(name),
             Self::Lost { lost, .. } => Some(&lost.name),
             Self::Unreachable { .. } | Self::Recovered { .. } => None,
         }
@@ -307,13 +321,7 @@ impl fmt::Display for Event<'_> {
                 holder,
                 waited,
                 queue,
-            } => {
-                write!(f, "lock {name:?}: a call has waited for {waited:?}")?;
-                if let Some(holder) = holder {
-                    write!(f, ", held by {holder:?}")?;
-                }
-                queue.map_or(Ok(()), |queue| write!(f, ", {queue} in its queue"))
-            }
+            } => write_long_wait(f, name, holder.as_deref(), *waited, *queue),
             Self::Renewed {
                 name,
                 owner,
@@ -332,6 +340,10 @@ impl fmt::Display for Event<'_> {
                 f,
                 "lock {name:?}: its renewal is overdue, {remaining:?} left, owner {owner:?}"
             ),
+            Self::LacksVotes { name, owner, nodes } => {
+                let nodes = nodes.join(", ");
+                write!(f, "lock {name:?}: no vote of {nodes}, owner {owner:?}")
+            }
             Self::Lost { lost, owner } => {
                 write!(f, "{lost} (fence {}, owner {owner:?})", lost.fence)
             }
@@ -345,6 +357,20 @@ impl fmt::Display for Event<'_> {
             }
         }
     }
+}
+
+fn write_long_wait(
+    f: &mut fmt::Formatter<'_>,
+    name: &str,
+    holder: Option<&str>,
+    waited: Duration,
+    queue: Option<u64>,
+) -> fmt::Result {
+    write!(f, "lock {name:?}: a call has waited for {waited:?}")?;
+    if let Some(holder) = holder {
+        write!(f, ", held by {holder:?}")?;
+    }
+    queue.map_or(Ok(()), |queue| write!(f, ", {queue} in its queue"))
 }
 
 /// A connection of one of leasehold's threads.

@@ -187,6 +187,8 @@ impl LockManager {
     /// | a lock is granted | if a majority of the nodes grants it, and time is left of its lease |
     /// | a lease ends | when fewer than a majority of the nodes still have it, by this process's clock |
     /// | a node fails, or does not answer for [`node_timeout`](Builder::node_timeout) | it is left out for a moment, and asked again in the background |
+    /// | a node missed the grant, or has restarted | it joins the lease: it gets the lock with a renewal, and votes after the next one. [`Event::LacksVotes`](crate::Event::LacksVotes) names the nodes without a vote, and [`Holder::nodes`](crate::Holder) those that have the lock. A node that never answered the request for the lock joins only after a restart |
+    /// | a lease has the votes of a bare majority | it lasts as long as none of these nodes fails |
     /// | a node starts | it does not vote for [`restart_delay`](Builder::restart_delay), because it may have lost its data |
     /// | too few nodes answer | [`Error::NoQuorum`] |
     /// | the [fence](crate::Lease::fence) | rises from guard to guard, although no node knows all guards |
@@ -239,9 +241,10 @@ impl LockManager {
     /// * All clients have one [`restart_delay`](Builder::restart_delay). Its page says how to change it.
     /// * The clock of a node must be right before Redis starts there, because Redis counts its uptime by that clock.
     /// * A node is a master, and never becomes a replica.
-    /// * After each restart of a node, wait until [`inspect`](LockManager::inspect) shows the votes of all nodes. If a
-    ///   majority of the nodes restarts without data, one soon after another, held leases are lost, and their holders
-    ///   learn of it.
+    /// * To restart all nodes, restart one after another. After each of them wait until [`inspect`](LockManager::inspect)
+    ///   shows all nodes at each lock, and then for a lease: so long a node takes from its join to its vote. No lease is
+    ///   lost then. If a majority of the nodes restarts without data, one soon after another, held leases are lost, and
+    ///   their holders learn of it.
     /// * To replace a node by another, stop the old one, and wait for the longest lease before the new one joins. If only
     ///   the address leads to another server, by DNS or a proxy, that server must have started anew.
     ///

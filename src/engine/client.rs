@@ -133,6 +133,7 @@ impl Client {
             owner: process_lease.owner.text(&self.tail),
             units: process_lease.units,
             lease,
+            may_join: process_lease.terms.renew,
         })
     }
 

@@ -236,6 +236,16 @@ impl Client {
         });
     }
 
+    /// Tells the listener which nodes of a quorum have no vote for a lease.
+    pub(super) fn tell_of_misses(&self, process_lease: &ProcessLease, nodes: &[Arc<str>]) {
+        self.events.tell(|| {
+            let (name, owner) = self.name_and_owner(process_lease);
+            let nodes = nodes.iter().map(|node| String::from(&**node).into());
+            let nodes = nodes.collect();
+            Event::LacksVotes { name, owner, nodes }
+        });
+    }
+
     /// Counts the loss of a lease, or of one guard at its `max_hold`.
     pub(super) fn count_loss(&self, process_lease: &ProcessLease, fence: u64, cause: LostCause) {
         self.stats.lost(cause).add(1);

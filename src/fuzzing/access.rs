@@ -90,6 +90,7 @@ pub fn reply(value: &Value) {
         owner: owner.to_string(),
         units: 1,
         lease: Duration::from_secs(1),
+        may_join: false,
     };
     let plain = PlainRelease {
         kind: LockKind::Mutex,

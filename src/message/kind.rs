@@ -55,6 +55,14 @@ impl LockKind {
         }
     }
 
+    /// Returns the units of an owner as the key has them: 0 if the owner has the whole key.
+    pub(crate) fn units_in_key(self, units: u32) -> u32 {
+        match self {
+            Self::Mutex | Self::Multi => 0,
+            Self::Read | Self::Write | Self::Semaphore { .. } => units,
+        }
+    }
+
     /// Returns how many units a lock of this kind has.
     pub(crate) fn total_units(self) -> u32 {
         match self {

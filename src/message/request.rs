@@ -130,6 +130,8 @@ pub(crate) struct Renewal<'a> {
     pub(crate) owner: String,
     pub(crate) units: u32,
     pub(crate) lease: Duration,
+    /// Whether a node of a quorum without a vote may join. Only a lease that is renewed may gain votes.
+    pub(crate) may_join: bool,
 }
 
 /// One lock to release: a mutex, or on a quorum a lock of any kind.

@@ -246,6 +246,7 @@ mod tests {
             owner: owner.to_string(),
             units: 1,
             lease: Duration::from_secs(1),
+            may_join: false,
         };
         assert_eq!(keys(Request::Renew(&[renewal.clone(), renewal])), "2");
         let target = target("n");

@@ -13,7 +13,7 @@ use super::reply::{self, fence};
 use super::script_settings::{self, ScriptSettings};
 use super::text;
 use super::text::{
-    OF_A_QUORUM, QUORUM_ACQUIRE, QUORUM_ADOPT, QUORUM_FORCE_RELEASE, QUORUM_KEEP,
+    OF_A_QUORUM, QUORUM_ACQUIRE, QUORUM_ADOPT, QUORUM_FORCE_RELEASE, QUORUM_JOIN, QUORUM_KEEP,
     QUORUM_MULTI_ACQUIRE, QUORUM_MULTI_RELEASE, QUORUM_RAISE, QUORUM_RELEASE, QUORUM_RESTART_DELAY,
     QUORUM_SHARE_ACQUIRE, QUORUM_SHARE_RELEASE, Script,
 };
@@ -39,7 +39,7 @@ pub(crate) struct NodeGiveBack {
 }
 
 /// Returns the commands that load the scripts of a node.
-pub(crate) fn load() -> [Command; 9] {
+pub(crate) fn load() -> [Command; 10] {
     OF_A_QUORUM.map(Script::load)
 }
 
@@ -99,16 +99,32 @@ pub(crate) fn raise(
     for key in keys {
         command.arg(key.key()).arg(key.companion(Companion::Fence));
     }
-    let units = match lock.kind {
-        LockKind::Mutex | LockKind::Multi => 0,
-        LockKind::Read | LockKind::Write | LockKind::Semaphore { .. } => units,
-    };
     command
         .arg(owner)
-        .arg(units)
+        .arg(lock.kind.units_in_key(units))
         .arg(count)
         .arg(ms_rounded_up(script_settings.fence_memory))
         .arg(fences);
+    command
+}
+
+/// Returns the command that has one more node hold a lock for its owner. `keys` are those of its names, and `ends` the
+/// last fence of the owner for each of them.
+pub(crate) fn join<'k>(
+    kind: LockKind,
+    keys: impl ExactSizeIterator<Item = &'k LockKey>,
+    (owner, units): (&str, u32),
+    lease: Duration,
+    ends: &[u64],
+    script_settings: &ScriptSettings,
+) -> Command {
+    let mut command = QUORUM_JOIN.with_companions(keys);
+    command
+        .arg(owner)
+        .arg(ms_rounded_up(lease))
+        .arg(kind.units_in_key(units))
+        .arg(ms_rounded_up(script_settings.fence_memory))
+        .arg(ends);
     command
 }
 
@@ -147,14 +163,10 @@ pub(crate) fn release(
 
 /// Returns the command that keeps a lock at a node for a while after the end of its lease.
 pub(crate) fn keep(lock: LockId<'_>, keep: &Keep, script_settings: &ScriptSettings) -> Command {
-    let units = match lock.kind {
-        LockKind::Mutex | LockKind::Multi => 0,
-        LockKind::Read | LockKind::Write | LockKind::Semaphore { .. } => keep.units,
-    };
     text::keep(
         &QUORUM_KEEP,
         lock.target.keys(),
-        units,
+        lock.kind.units_in_key(keep.units),
         keep,
         script_settings,
     )
@@ -246,6 +258,15 @@ pub(crate) fn vote(lock: LockId<'_>, fencing: bool, value: &Value) -> Option<Vot
     }
 }
 
+/// Returns whether a node's answer to a request for a lock may be a grant.
+pub(crate) fn may_have_granted(value: &Value) -> bool {
+    let Value::Array(parts) = value else {
+        // The node has refused the request, perhaps after its first writes.
+        return true;
+    };
+    !matches!(parts[..], [Value::Int(0), _, Value::BulkString(_), ..])
+}
+
 /// Reads a node's answer to a raise: its record for each name, unless the owner does not hold the lock.
 pub(crate) fn raised(value: &Value) -> Option<Result<Vec<u64>, Gone>> {
     match value {
@@ -255,6 +276,14 @@ pub(crate) fn raised(value: &Value) -> Option<Result<Vec<u64>, Gone>> {
             let records = records.iter().map(|record| fence(true, record));
             records.collect::<Option<_>>().map(Ok)
         }
+        _ => None,
+    }
+}
+
+/// Reads a node's answer to a join: whether the owner holds the lock there.
+pub(crate) fn joined(value: &Value) -> Option<bool> {
+    match value {
+        Value::Int(joined @ (0 | 1)) => Some(*joined == 1),
         _ => None,
     }
 }

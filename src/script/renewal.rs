@@ -4,7 +4,7 @@ use redis::Value;
 
 use super::command::Command;
 use super::text::RENEW;
-use crate::message::{Gone, LockKind, Renewal, Renewed, Reply};
+use crate::message::{Gone, Renewal, Renewed, Reply};
 use crate::sys::time::ms_rounded_up;
 
 pub(super) fn command(batch: &[Renewal<'_>]) -> Command {
@@ -13,10 +13,7 @@ pub(super) fn command(batch: &[Renewal<'_>]) -> Command {
         command.arg(renewal.key.key());
     }
     for renewal in batch {
-        let shares = match renewal.kind {
-            LockKind::Mutex | LockKind::Multi => 0,
-            LockKind::Read | LockKind::Write | LockKind::Semaphore { .. } => renewal.units,
-        };
+        let shares = renewal.kind.units_in_key(renewal.units);
         let owner = renewal.owner.as_str();
         command
             .arg(owner)

@@ -191,6 +191,14 @@ pub(super) static QUORUM_RAISE: Script = script!(
     "quorum_fence.lua",
     "quorum_raise.lua"
 );
+pub(super) static QUORUM_JOIN: Script = script!(
+    "record.lua",
+    "value.lua",
+    "queue*.lua",
+    "share.lua",
+    "quorum_fence.lua",
+    "quorum_join.lua"
+);
 pub(super) static QUORUM_RELEASE: Script = script!(
     "quorum_release_plain.lua",
     "value.lua",
@@ -202,7 +210,7 @@ pub(super) static QUORUM_RELEASE: Script = script!(
 pub(super) static QUORUM_RESTART_DELAY: Script = script!("quorum_restart_delay.lua");
 
 /// The scripts about locks that a node of a quorum executes.
-pub(super) static OF_A_QUORUM: [&Script; 9] = [
+pub(super) static OF_A_QUORUM: [&Script; 10] = [
     &QUORUM_ACQUIRE,
     &QUORUM_RAISE,
     &QUORUM_RELEASE,
@@ -212,6 +220,7 @@ pub(super) static OF_A_QUORUM: [&Script; 9] = [
     &QUORUM_MULTI_RELEASE,
     &RENEW,
     &QUORUM_KEEP,
+    &QUORUM_JOIN,
 ];
 
 impl Script {
@@ -233,7 +242,11 @@ impl Script {
     }
 
     /// Returns a command with the keys of these locks: for each its own key and its companions.
-    pub(super) fn with_companions(&self, locks: &[LockKey]) -> Command {
+    pub(super) fn with_companions<'k>(
+        &self,
+        locks: impl IntoIterator<Item = &'k LockKey, IntoIter: ExactSizeIterator>,
+    ) -> Command {
+        let locks = locks.into_iter();
         let mut command = self.command(4 * locks.len());
         for key in locks {
             command.arg(key.key());

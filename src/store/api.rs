@@ -96,6 +96,17 @@ pub(crate) trait Store: Send + Sync {
     /// Forgets an owner of which [`left_until`](Self::left_until) may have returned a time. Nobody releases it any more.
     fn forget(&self, _owner: &str) {}
 
+    /// Returns whether the lease of an owner lacks votes of a quorum that a renewal may bring.
+    fn lacks_votes(&self, _owner: &str) -> bool {
+        false
+    }
+
+    /// Returns the nodes of a quorum without a vote for an owner, if one of them had a vote at the last call, or this is the
+    /// first.
+    fn new_misses(&self, _owner: &str) -> Vec<Arc<str>> {
+        Vec::new()
+    }
+
     /// Returns a connection outside the pool, for a single thread. So a thousand waiting threads that use up the pool
     /// cannot delay that thread. It connects at its first request.
     fn dedicated_connection(&self) -> Box<dyn DedicatedConnection>;

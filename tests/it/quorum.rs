@@ -6,6 +6,7 @@
 //! | `restarts` | the delay after which a restarted node votes |
 //! | `partitions` | managers that reach different majorities, and links that fail |
 //! | `fences` | fences over wrong clocks and different majorities |
+//! | `joins` | nodes that missed a grant, or have forgotten it, and get the lock later |
 //! | `endings` | owners that a majority has ended, and that a node may still have |
 //! | `clients` | clients that die or pause |
 //! | `turns` | waiters that get their turn beside processes that ask all the time |
@@ -14,6 +15,7 @@ mod clients;
 mod endings;
 mod faults;
 mod fences;
+mod joins;
 mod partitions;
 mod restarts;
 mod turns;

@@ -592,9 +592,9 @@ fn missing_methods(tree: &Tree, page: &str) -> Vec<String> {
 /// The most lines outside of test code, of `src/` (`""`) and of folders in it. A change that needs more must say why a
 /// user wants it.
 const MOST_LINES: [(&str, usize); 4] = [
-    ("", 36_300),
-    ("store", 13_120),
-    ("engine", 7_470),
+    ("", 36_950),
+    ("store", 13_680),
+    ("engine", 7_520),
     ("lock", 1_700),
 ];
 /// The modules of the fuzzer and of the test kit, which are test code too.

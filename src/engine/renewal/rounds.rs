@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::schedule::{AFTER_PANIC, Opening, RenewalThread, retry_at};
+use super::schedule::{AFTER_PANIC, Opening, RenewalThread, next_renewal, retry_at};
 use crate::core::lease::LeaseStatus;
-use crate::core::timer_queue::{renewal_due, renewal_limit};
+use crate::core::timer_queue::renewal_limit;
 use crate::engine::client::Client;
 use crate::engine::process_lease::ProcessLease;
 use crate::error::{Chain, Failure};
@@ -161,7 +161,7 @@ impl RenewalThread {
                     let is_confirmed = self.confirmed(client, process_lease, sent, own)?;
                     let lease = process_lease.confirmed_length();
                     let due = if is_confirmed {
-                        renewal_due(sent, lease, jitter)
+                        next_renewal(client, process_lease, (sent, lease), jitter)
                     } else {
                         retry_at(process_lease, now)
                     };
@@ -224,6 +224,10 @@ impl RenewalThread {
             }
             LeaseStatus::Live(left) => process_lease.terms.renew.then(|| {
                 client.count_renewal(process_lease, left);
+                let missing = client.store.new_misses(&client.owner_of(process_lease));
+                if !missing.is_empty() {
+                    client.tell_of_misses(process_lease, &missing);
+                }
                 true
             }),
             LeaseStatus::Ended => None,

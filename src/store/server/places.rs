@@ -132,9 +132,13 @@ impl<L: Pooled> Places<L> {
         self.pool.state().idle_connections > 0
     }
 
-    /// Closes the connections of the free places that have not been used for `idle`. The caller then wakes the threads
-    /// that have found no place meanwhile.
+    /// Closes the connections of the free places that have not been used for `idle`.
     pub(crate) fn close_idle(&self, idle: Duration) {
+        self.for_each_free(|free| free.close_if_idle(idle));
+    }
+
+    /// Does this with each free place. The caller then wakes the threads that have found no place meanwhile.
+    pub(crate) fn for_each_free(&self, mut act: impl FnMut(&mut L)) {
         // All places are taken before one goes back. Otherwise the same one would come again and again.
         let mut free = Vec::new();
         while let Some(place) = self.pool.try_get() {
@@ -142,7 +146,7 @@ impl<L: Pooled> Places<L> {
         }
         // The one that was used last goes back last, because the pool gives out first the one that came back last.
         while let Some(mut place) = free.pop() {
-            place.close_if_idle(idle);
+            act(&mut place);
         }
     }
 }

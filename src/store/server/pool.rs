@@ -51,7 +51,12 @@ impl<L: Pooled> Pool<L> {
     }
 
     fn close_idle(&self, idle: Duration) {
-        self.places.close_idle(idle);
+        self.for_each_free(|free| free.close_if_idle(idle));
+    }
+
+    /// Does this with each free place.
+    pub(crate) fn for_each_free(&self, act: impl FnMut(&mut L)) {
+        self.places.for_each_free(act);
         self.notify(*self.waiting.lock());
     }
 

@@ -406,7 +406,11 @@ fn three_nodes_end_all_in_time(way: Way) {
         match outcome {
             Err(Error::NoQuorum {
                 needed, failures, ..
-            }) => assert_eq!((needed, failures.len()), (3, 3)),
+            }) => {
+                // With three nodes down, no call waits until the others are connected to.
+                assert_eq!(needed, 3);
+                assert!((3..=5).contains(&failures.len()), "{failures:?}");
+            }
             other => panic!("{other:?}"),
         }
     }

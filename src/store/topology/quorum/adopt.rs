@@ -12,6 +12,7 @@ use crate::name::{LockKey, Target};
 use crate::script::quorum::{self as node_request, LockId};
 use crate::store::topology::quorum::acquire::Ballot;
 use crate::store::topology::quorum::round::{Enough, QuorumCall, Recipients};
+use crate::store::topology::quorum::votes::LateAbout;
 use crate::sys::{Arc, Time, wall_us};
 
 impl QuorumCall<'_> {
@@ -91,11 +92,11 @@ impl QuorumCall<'_> {
         for (number, connection) in self.connections.iter_mut().enumerate() {
             if ballot.votes[number].is_some() || ballot.is_unanswered[number] {
                 outcome = Outcome::Unknown;
-                connection.tell(back.clone(), None);
+                connection.tell(back.clone(), LateAbout::Nothing);
             }
         }
         // The next adoption asks under this owner again, perhaps without a node that may still have it.
-        ballot.note(ballot.left_behind());
+        ballot.note(ballot.left_behind(), None);
         let failure = state.no_quorum(settled.err().unwrap_or(adopted), ballot.failures);
         Err(Failure { outcome, ..failure })
     }

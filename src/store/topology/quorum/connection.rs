@@ -11,12 +11,12 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::error::{Failure, FailureKind, Outcome};
-use crate::script;
-use crate::script::Command;
+use crate::script::{Command, quorum as node_request};
 use crate::store::server::login;
 use crate::store::topology::quorum::node::QuorumNode;
+use crate::store::topology::quorum::spares::Spare;
 use crate::store::topology::quorum::state::QuorumState;
-use crate::store::topology::quorum::votes::{LateAbout, LateConfirmation};
+use crate::store::topology::quorum::votes::{ConnectionId, LateAbout};
 use crate::store::transport::exchange::{Pipeline, Unanswered};
 use crate::store::transport::socket::TransportError;
 use crate::store::{Deadline, Phase};
@@ -34,6 +34,10 @@ pub(super) struct NodeConnection {
     owner: u64,
     /// Empty if the connection is closed.
     pipeline: Option<Pipeline<LateAbout>>,
+    /// The name of the connection that was opened last.
+    id: ConnectionId,
+    /// The number of the server's process to which it leads.
+    process: u32,
     /// How often it was closed.
     closings: u32,
     /// The time from the last request whose answer the caller waited for until it took that answer.
@@ -44,10 +48,12 @@ pub(super) struct NodeConnection {
 impl NodeConnection {
     pub(super) fn new(state: Arc<QuorumState>, number: usize) -> Self {
         Self {
-            owner: state.openers.new_owner(),
+            owner: state.openers.new_number(),
             state,
             number,
             pipeline: None,
+            id: ConnectionId::default(),
+            process: 0,
             closings: 0,
             took: Duration::ZERO,
             used: Time::now(),
@@ -56,6 +62,11 @@ impl NodeConnection {
 
     pub(super) fn node(&self) -> &QuorumNode {
         &self.state.nodes[self.number]
+    }
+
+    /// Returns the number of the node.
+    pub(super) fn number(&self) -> usize {
+        self.number
     }
 
     /// Returns the open connection if the caller waits for an answer on it.
@@ -67,6 +78,16 @@ impl NodeConnection {
 
     pub(super) fn is_open(&self) -> bool {
         self.pipeline.is_some()
+    }
+
+    /// Returns the name of the connection that is open, or was open last.
+    pub(super) fn id(&self) -> ConnectionId {
+        self.id
+    }
+
+    /// Returns the number of the server's process to which the connection leads, or led last.
+    pub(super) fn process(&self) -> u32 {
+        self.process
     }
 
     /// Returns whether the caller waits for an answer.
@@ -112,6 +133,7 @@ impl NodeConnection {
                 let Some(spare) = self.state.spare(self.number, self.owner) else {
                     return Ok(());
                 };
+                (self.id, self.process) = (spare.id, spare.process);
                 (self.pipeline, self.used) = (Some(spare.pipeline), spare.opened);
             }
             self.look_at_open()?;
@@ -145,6 +167,14 @@ impl NodeConnection {
         Ok(())
     }
 
+    /// Reads the late answers that have come.
+    pub(super) fn read_late(&mut self) {
+        let is_late = |pipeline: &Pipeline<_>| !pipeline.is_idle();
+        if self.pipeline.as_ref().is_some_and(is_late) {
+            self.drop_late_answers();
+        }
+    }
+
     /// Reads and drops the late answers that have come. Closes the connection if it has failed, or an answer is overdue.
     fn drop_late_answers(&mut self) {
         let mut dropped = Vec::new();
@@ -168,7 +198,11 @@ impl NodeConnection {
         let Some(pipeline) = &mut self.pipeline else {
             return Ok(());
         };
-        let asked = pipeline.ask(commands.iter().map(|command| (command.clone(), None)));
+        let asked = pipeline.ask(
+            commands
+                .iter()
+                .map(|command| (command.clone(), LateAbout::Nothing)),
+        );
         asked.map_err(|fault| self.broken(fault))
     }
 
@@ -181,20 +215,13 @@ impl NodeConnection {
         }
     }
 
-    /// Has the answers to the last commands, which are late, confirm the ends of these owners. `None` stands for a
-    /// command that ends no owner.
-    pub(super) fn expect_late<'o>(
-        &mut self,
-        owners: impl DoubleEndedIterator<Item = Option<&'o Arc<str>>>,
-    ) {
+    /// Notes the subjects of the last commands, whose answers are late.
+    pub(super) fn expect_late(&mut self, abouts: impl DoubleEndedIterator<Item = LateAbout>) {
         let Some(pipeline) = &mut self.pipeline else {
             return;
         };
-        for (missing, owner) in pipeline.unanswered().iter_mut().rev().zip(owners.rev()) {
-            missing.about = owner.map(|owner| LateConfirmation {
-                owner: Arc::clone(owner),
-                is_ordered: false,
-            });
+        for (missing, about) in pipeline.unanswered().iter_mut().rev().zip(abouts.rev()) {
+            missing.about = about;
         }
     }
 
@@ -222,10 +249,16 @@ impl NodeConnection {
             self.took = now.since(answered.sent);
             return Some(value);
         }
-        let is_ended = script::quorum::released(&value).is_some();
-        if let (true, Some(end)) = (is_ended, answered.about) {
-            let votes = &self.state.votes;
-            votes.confirmed(&end.owner, self.number, end.is_ordered, now);
+        let votes = &self.state.votes;
+        match answered.about {
+            LateAbout::End { owner, is_ordered } if node_request::released(&value).is_some() => {
+                votes.confirmed(&owner, self.number, is_ordered, now);
+            }
+            LateAbout::Vote { owner, queues } => {
+                let has_owner = queues || node_request::may_have_granted(&value);
+                votes.late_vote(&owner, self.number, self.id, has_owner);
+            }
+            LateAbout::Nothing | LateAbout::End { .. } => {}
         }
         None
     }
@@ -278,7 +311,7 @@ impl NodeConnection {
 }
 
 /// Connects to a node within `connect_timeout`, and asks the server what it is.
-pub(super) fn open(state: &QuorumState, number: usize) -> Result<Pipeline<LateAbout>, Failure> {
+pub(super) fn open(state: &QuorumState, number: usize) -> Result<Spare, Failure> {
     let node = &state.nodes[number];
     let route = &node.route;
     let mut deadline = Deadline::after(route.connect_timeout);
@@ -287,7 +320,7 @@ pub(super) fn open(state: &QuorumState, number: usize) -> Result<Pipeline<LateAb
         Command::new("INFO").arg("server").to_owned(),
         Command::new("INFO").arg("replication").to_owned(),
     ];
-    commands.extend(script::quorum::load());
+    commands.extend(node_request::load());
     commands.push(state.note_restart_delay());
     let sent = Time::now();
     let asked = socket.requests(&commands, deadline);
@@ -299,11 +332,16 @@ pub(super) fn open(state: &QuorumState, number: usize) -> Result<Pipeline<LateAb
             report.push_str(&String::from_utf8_lossy(&bytes));
         }
     }
-    state.identify(number, &report)?;
+    let process = state.identify(number, &report)?;
     let compared = state.compare_restart_delay(number, noted);
     compared.map_err(not_executed)?;
     node.heard(sent, Time::now(), true, state.grace());
-    Ok(Pipeline::new(socket, state.node_timeout))
+    Ok(Spare {
+        pipeline: Pipeline::new(socket, state.node_timeout),
+        id: ConnectionId(state.openers.new_number()),
+        process,
+        opened: Time::now(),
+    })
 }
 
 /// Returns the failure of a request that was not sent, because this came before.

@@ -9,6 +9,7 @@
 //! | `adopt` | a round that gives a detached mutex a new owner |
 //! | `release` | a round that gives locks up |
 //! | `renew` | a round that renews leases |
+//! | `join` | nodes that give a lock to its owner after the grant |
 //! | `operators` | requests of operators, to all nodes |
 //! | `votes` | the votes for the owners of this process, and the nodes that may have each owner |
 //! | `state` | the data that all connections of a quorum share |
@@ -31,6 +32,7 @@
 mod acquire;
 mod adopt;
 mod connection;
+mod join;
 mod listen;
 mod node;
 mod opener;
@@ -61,7 +63,7 @@ use crate::store::server::raw;
 use crate::store::server::route::Route;
 use crate::store::server::tasks::TaskThread;
 use crate::store::{Answer, Deadline, DedicatedConnection, NodeReport, Pinged, PubSubEvent, Store};
-use crate::sys::{Arc, Time};
+use crate::sys::{Arc, Time, Weak};
 
 use connection::NodeConnection;
 use release::OwnerRelease;
@@ -77,8 +79,8 @@ pub(crate) struct Quorum {
 /// A connection to every node.
 struct NodeConnections {
     connections: Box<[NodeConnection]>,
-    /// For how long a call waits for further connections if it has a majority.
-    connect_grace: Duration,
+    /// As in [`QuorumCall`].
+    is_of_renewals: bool,
 }
 
 impl Quorum {
@@ -88,7 +90,7 @@ impl Quorum {
         let of_pool = Arc::downgrade(&state);
         let connections = move || {
             let state = of_pool.upgrade()?;
-            Some(NodeConnections::new(&state, state.grace()))
+            Some(NodeConnections::new(&state, false))
         };
         Self {
             pool: Pool::new(
@@ -114,16 +116,16 @@ impl Quorum {
 }
 
 impl NodeConnections {
-    fn new(state: &Arc<QuorumState>, connect_grace: Duration) -> Self {
+    fn new(state: &Arc<QuorumState>, is_of_renewals: bool) -> Self {
         let connection = |number| NodeConnection::new(Arc::clone(state), number);
         Self {
             connections: (0..state.nodes.len()).map(connection).collect(),
-            connect_grace,
+            is_of_renewals,
         }
     }
 
     fn begin<'a>(&'a mut self, state: &'a QuorumState, until: Time) -> QuorumCall<'a> {
-        QuorumCall::new(state, &mut self.connections, until, self.connect_grace)
+        QuorumCall::new(state, &mut self.connections, until, self.is_of_renewals)
     }
 
     /// Sends a request to the nodes, and returns the reply of the majority.
@@ -179,8 +181,8 @@ impl Store for Quorum {
 
     fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {
         Box::new(DedicatedNodeConnections {
-            // No renewal waits for a connect.
-            connections: NodeConnections::new(&self.state, Duration::ZERO),
+            connections: NodeConnections::new(&self.state, true),
+            pool: Arc::downgrade(&self.pool),
             state: Arc::clone(&self.state),
             reports: Vec::new(),
         })
@@ -196,6 +198,18 @@ impl Store for Quorum {
 
     fn forget(&self, owner: &str) {
         self.state.votes.forget(owner);
+    }
+
+    fn lacks_votes(&self, owner: &str) -> bool {
+        let now = Time::now();
+        let may_join = |number| self.state.may_join(number, now);
+        self.state.votes.has_misses(owner, may_join)
+    }
+
+    fn new_misses(&self, owner: &str) -> Vec<Arc<str>> {
+        let nodes = self.state.votes.new_misses(owner, Time::now()).into_iter();
+        let address = |number: usize| Arc::clone(&self.state.nodes[number].route.server.address);
+        nodes.map(address).collect()
     }
 
     fn last_data_loss_sign(&self) -> Time {
@@ -218,6 +232,7 @@ impl Store for Quorum {
 /// Connections to every node outside of the pool.
 struct DedicatedNodeConnections {
     connections: NodeConnections,
+    pool: Weak<Pool<NodeConnections>>,
     state: Arc<QuorumState>,
     /// Reports of the nodes, until the renewal thread takes them.
     reports: Vec<NodeReport>,
@@ -232,6 +247,14 @@ impl DedicatedConnection for DedicatedNodeConnections {
     }
 
     fn call(&mut self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure> {
+        if let (Request::Renew(_), Some(pool)) = (request, self.pool.upgrade()) {
+            // A node may join when its late answer to the request for the lock has been read.
+            let read = |free: &mut NodeConnections| {
+                let connections = free.connections.iter_mut();
+                connections.for_each(NodeConnection::read_late);
+            };
+            pool.for_each_free(read);
+        }
         let deadline = Deadline::after(limit);
         let answer = self.connections.call(&self.state, request, deadline);
         self.reports.extend(self.state.report_all());

@@ -80,8 +80,8 @@ struct NodeState {
     pause: Duration,
     /// The `run_id` of the server's process. `None` before the first connection.
     run_id: Option<String>,
-    /// Whether this process knew another `run_id` before.
-    has_restarted: bool,
+    /// How many processes of the server this process has known.
+    processes: u32,
 }
 
 impl QuorumNode {
@@ -134,7 +134,7 @@ impl QuorumNode {
         if at <= now {
             return Ok(());
         }
-        let begun = if self.state.lock().has_restarted {
+        let begun = if self.state.lock().processes > 1 {
             "it has restarted"
         } else {
             "its server has started a moment ago"
@@ -233,12 +233,18 @@ impl QuorumNode {
         true
     }
 
-    /// Notes which process of the server a new connection leads to. `uptime` is what the server says.
-    pub(super) fn identified(&self, run_id: &str, uptime: Duration, restart_delay: Duration) {
+    /// Notes which process of the server a new connection leads to. `uptime` is what the server says. Returns the number of
+    /// the process: another one for each that was started after this.
+    pub(super) fn identified(
+        &self,
+        run_id: &str,
+        uptime: Duration,
+        restart_delay: Duration,
+    ) -> u32 {
         let now = Time::now();
         let mut state = self.state.lock();
         let uptime = match &state.run_id {
-            Some(known) if known == run_id => return,
+            Some(known) if known == run_id => return state.processes,
             Some(_) => {
                 let heard_at = Time::from_nanos(self.heard_at.load(Ordering::Acquire));
                 uptime.min(now.since(heard_at))
@@ -252,9 +258,11 @@ impl QuorumNode {
             let longest = (restart_delay + drift(restart_delay) * 2).max(FENCE_LEAD);
             (longest + UPTIME_MARGIN).saturating_sub(uptime)
         };
-        state.has_restarted = state.run_id.replace(run_id.to_owned()).is_some();
+        state.run_id = Some(run_id.to_owned());
+        state.processes += 1;
         let at = now + delay;
         self.may_vote_at.store(at.as_nanos(), Ordering::Release);
+        state.processes
     }
 
     /// Notes that the note was found not to differ. Without memory the node may have none. It is due again at this time.

@@ -67,8 +67,8 @@ impl QuorumState {
     /// Connects to a node once. Returns whether another connection is wanted.
     fn connect(&self, number: usize) -> bool {
         let opened = survived(|| open(self, number));
-        let pipeline = match opened.unwrap_or_else(|| Err(unavailable("the connect panicked"))) {
-            Ok(pipeline) => pipeline,
+        let spare = match opened.unwrap_or_else(|| Err(unavailable("the connect panicked"))) {
+            Ok(spare) => spare,
             Err(failure) => {
                 self.connect_failed(number, failure);
                 return false;
@@ -76,12 +76,12 @@ impl QuorumState {
         };
         let node = &self.nodes[number];
         let was_down = node.note_up();
-        let opened = Time::now();
         let goes_on = self.openers.ended(number, |opener| {
-            opener.spares.push(Spare { pipeline, opened });
+            opener.spares.push(spare);
             opener.wishes.pop_front();
-            opener.took = opened.since(opener.begun.unwrap_or(opened));
-            opener.begun = (!opener.wishes.is_empty()).then_some(opened);
+            let now = Time::now();
+            opener.took = now.since(opener.begun.unwrap_or(now));
+            opener.begun = (!opener.wishes.is_empty()).then_some(now);
             opener.begun.is_some()
         });
         if was_down {

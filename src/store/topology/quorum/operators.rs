@@ -5,7 +5,7 @@
 //! | inspect | the holders that any node names, each with the nodes that name it: a lock whose holder has a minority is free for the next caller, or about to be lost |
 //! | scan | the keys of one node after another. The caller drops the names that come again |
 //! | publish | published, if a majority has published it |
-//! | force release | released, if a node took the lock from the owner, and the owner cannot have a majority any more |
+//! | force release | released, if a node took the lock from the owner. The round is repeated until no node has to do that any more, because a node may join meanwhile. The nodes that did not answer then are too few for a majority |
 //!
 //! Inspecting and scanning need a majority of the nodes. With fewer, nobody could tell whether a lock is held.
 
@@ -177,19 +177,24 @@ impl QuorumCall<'_> {
     ) -> Result<Reply, Failure> {
         let command = script::quorum::force_release(key, owner);
         let mut result = Reply::NotOwner(Gone::Removed);
-        let (answered, failures) = self.ask_all(request, command, |_, reply| match reply {
-            Reply::Released => {
-                result = Reply::Released;
-                Ok(())
+        loop {
+            let mut has_removed = false;
+            let (answered, failures) = self.ask_all(request, command.clone(), |_, reply| {
+                has_removed |= reply == Reply::Released;
+                match reply {
+                    Reply::Released | Reply::NotOwner(_) => Ok(()),
+                    _ => Err(Failure::another_question()),
+                }
+            });
+            // The nodes that did not answer may all still have the owner.
+            if failures.len() - answered >= self.state.needed {
+                return Err(self.state.no_quorum(answered, failures));
             }
-            Reply::NotOwner(_) => Ok(()),
-            _ => Err(Failure::another_question()),
-        });
-        // The nodes that did not answer may all still have the owner.
-        if failures.len() - answered >= self.state.needed {
-            return Err(self.state.no_quorum(answered, failures));
+            if !has_removed {
+                return Ok(result);
+            }
+            result = Reply::Released;
         }
-        Ok(result)
     }
 }
 

@@ -21,9 +21,10 @@ use crate::error::{Failure, Outcome};
 use crate::message::{GiveBack, Gone, Keep, NotReleased, PlainRelease, Reply, Verb};
 use crate::script::Command;
 use crate::script::quorum::{self as node_request, LockId, NodeGiveBack};
+use crate::store::topology::quorum::connection::NodeConnection;
 use crate::store::topology::quorum::round::{Enough, QuorumCall, Recipients};
 use crate::store::topology::quorum::state::QuorumState;
-use crate::store::topology::quorum::votes::{AT_ONCE, NodeVote};
+use crate::store::topology::quorum::votes::{AT_ONCE, ConnectionId, LateAbout, NodeVote};
 use crate::sys::{Arc, Time};
 
 /// The end of one owner of a lock.
@@ -48,8 +49,8 @@ enum How {
 #[derive(Clone, Default)]
 pub(super) struct ToNode {
     pub(super) commands: Vec<Command>,
-    /// For each command, the place of its release.
-    places: Vec<usize>,
+    /// For each command, the place of its release, and the connection of the only request of unknown outcome.
+    places: Vec<(usize, Option<ConnectionId>)>,
 }
 
 /// How many nodes gave each answer about one owner.
@@ -197,7 +198,7 @@ impl QuorumCall<'_> {
             ..Tally::default()
         };
         let mut tallies = vec![nothing; releases.len()];
-        for place in to_nodes.iter().flat_map(|to_node| &to_node.places) {
+        for (place, _) in to_nodes.iter().flat_map(|to_node| &to_node.places) {
             tallies[*place].have_nothing -= 1;
         }
         let is_certain = |tally: &Tally| tally.is_certain(nodes, state.needed);
@@ -218,12 +219,13 @@ impl QuorumCall<'_> {
             .map(|to_node| to_node.places.iter())
             .collect();
         let commands = |number: usize| to_nodes[number].some_commands();
+        let mut confirmed = Vec::new();
         self.round(recipients, commands, &mut |number, answer| {
             match answer {
                 Ok(value) => {
-                    if let Some(place) = places[number].next() {
+                    if let Some((place, asked_on)) = places[number].next() {
                         match tallies[*place].note(state, number, value) {
-                            Ok(()) => state.confirmed(&releases[*place], number),
+                            Ok(()) => confirmed.push((*place, number, *asked_on)),
                             Err(failure) => failures[number] = Some(failure),
                         }
                     }
@@ -239,10 +241,20 @@ impl QuorumCall<'_> {
                 Enough::No
             }
         });
-        for (number, places) in places.into_iter().enumerate() {
-            if is_asked[number] {
-                let owners = places.map(|place| Some(&releases[*place].owner));
-                self.connections[number].expect_late(owners);
+        // On the connection of an earlier request, the node executes the release after it.
+        let is_ordered = |connection: &NodeConnection, asked_on| asked_on == Some(connection.id());
+        for (place, number, asked_on) in confirmed {
+            let is_ordered = is_ordered(&self.connections[number], asked_on);
+            state.confirmed(&releases[place], number, is_ordered);
+        }
+        for (connection, places) in self.connections.iter_mut().zip(places) {
+            if is_asked[connection.number()] {
+                let about = |(place, asked_on): &(usize, _)| LateAbout::End {
+                    owner: Arc::clone(&releases[*place].owner),
+                    is_ordered: is_ordered(connection, *asked_on),
+                };
+                let abouts: Vec<_> = places.map(about).collect();
+                connection.expect_late(abouts.into_iter());
             }
         }
         let is_told = |tally: &Tally| {
@@ -292,17 +304,18 @@ impl QuorumState {
                     to_node
                         .commands
                         .push(self.release(release, vote, has_votes));
-                    to_node.places.push(place);
+                    to_node.places.push((place, vote.asked_on));
                 }
             }
         }
         to_nodes
     }
 
-    /// Notes that a node has confirmed the end of an owner.
-    pub(super) fn confirmed(&self, release: &OwnerRelease<'_>, number: usize) {
+    /// Notes that a node has confirmed the end of an owner. `is_ordered` as in [`Votes::confirmed`].
+    pub(super) fn confirmed(&self, release: &OwnerRelease<'_>, number: usize, is_ordered: bool) {
         let now = Time::now();
-        self.votes.confirmed(&release.owner, number, false, now);
+        self.votes
+            .confirmed(&release.owner, number, is_ordered, now);
     }
 
     /// Returns the command that ends an owner at a node with this vote. `has_votes`: some node has a vote.

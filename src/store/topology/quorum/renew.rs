@@ -3,15 +3,15 @@
 //! The votes decide how long a lease lasts ([`super::votes`]). The round waits for all nodes that are well, because
 //! each of them moves its own vote. A node that hangs does not delay the votes of the others ([`super::round`]).
 //!
-//! A node that has restarted renews nothing until it may vote: it may have forgotten who holds the lock.
+//! A node that has restarted renews nothing until it may vote: it may have forgotten who holds the lock. In the same write
+//! the renewal thread asks nodes without a vote to join ([`super::join`]).
 
 use crate::core::lease::valid_until;
 use crate::error::{Failure, Outcome};
 use crate::message::{Renewal, Renewed, Reply, Request};
 use crate::script;
 use crate::store::topology::quorum::round::{Enough, QuorumCall, Recipients};
-use crate::store::topology::quorum::state::QuorumState;
-use crate::store::topology::quorum::votes::{Confirmation, VoteStatus};
+use crate::store::topology::quorum::votes::{Confirmation, Round, VoteStatus};
 use crate::sys::Time;
 
 impl QuorumCall<'_> {
@@ -20,27 +20,42 @@ impl QuorumCall<'_> {
     pub(super) fn renew(&mut self, batch: &[Renewal<'_>]) -> Result<Vec<Renewed>, Failure> {
         let (sent, state) = (Time::now(), self.state);
         let request = Request::Renew(batch);
-        let command = [script::encode(&request, &state.script_settings)];
+        let command = script::encode(&request, &state.script_settings);
         for renewal in batch {
             state.votes.ask_for(&renewal.owner, renewal.lease);
         }
+        let mut joins = self.begin_joins(batch);
+        let to_nodes: Vec<Vec<_>> = joins
+            .iter()
+            .map(|joins| joins.behind(command.clone()))
+            .collect();
         let mut failures = vec![None; self.connections.len()];
         let mut answers: Vec<Option<Vec<Renewed>>> = vec![None; self.connections.len()];
         // How many nodes have answered, and how many of them have confirmed all leases.
         let (mut answered, mut confirmed) = (0, 0);
-        let commands = |_| Some(&command[..]);
+        let mut has_answered = vec![false; self.connections.len()];
+        let commands = |number: usize| Some(&*to_nodes[number]);
         self.round(Recipients::Voters, commands, &mut |number, answer| {
-            let reply = answer.and_then(|value| state.decode(number, &request, value));
-            match reply.and_then(Reply::renewed) {
-                Ok(results) => {
-                    confirmed += usize::from(results.iter().all(Renewed::is_confirmed));
-                    answers[number] = Some(results);
-                    answered += 1;
+            if has_answered[number] || answer.is_err() {
+                joins[number].hear(&answer, sent);
+            }
+            if !has_answered[number] {
+                has_answered[number] = true;
+                let reply = answer.and_then(|value| state.decode(number, &request, value));
+                match reply.and_then(Reply::renewed) {
+                    Ok(results) => {
+                        confirmed += usize::from(results.iter().all(Renewed::is_confirmed));
+                        answers[number] = Some(results);
+                        answered += 1;
+                    }
+                    Err(failure) => failures[number] = Some(failure),
                 }
-                Err(failure) => failures[number] = Some(failure),
             }
             Enough::certain_if(confirmed >= state.needed)
         });
+        let voted = self.votes_of(batch, sent, &answers);
+        // After the votes: the node has executed a join after the renewal.
+        self.end_joins(joins);
         // With few answers the votes count too: a lease may have lost one.
         if answered == 0 {
             let is_unsent = |failure: &Failure| failure.outcome == Outcome::NotExecuted;
@@ -52,43 +67,58 @@ impl QuorumCall<'_> {
             let failure = state.no_quorum(answered, failures);
             return Err(Failure { outcome, ..failure });
         }
+        Ok(voted)
+    }
+
+    /// Takes in what each node answered to the renewal of a batch. Returns the result for each key.
+    fn votes_of(
+        &self,
+        batch: &[Renewal<'_>],
+        sent: Time,
+        answers: &[Option<Vec<Renewed>>],
+    ) -> Vec<Renewed> {
         let mut results = Vec::with_capacity(batch.len());
         for one_owner in batch.chunk_by(|one, other| one.owner == other.owner) {
             let first = results.len();
-            let result = state.renewed(one_owner, sent, |node, key| {
+            let result = self.votes_of_owner(one_owner, sent, |node, key| {
                 answers[node].as_ref().map(|results| results[first + key])
             });
             results.resize(first + one_owner.len(), result);
         }
-        Ok(results)
+        results
     }
-}
 
-impl QuorumState {
     /// Takes in what the nodes answered about the keys of one owner. `answer` returns the answer of a node about a key.
-    fn renewed(
+    fn votes_of_owner(
         &self,
         keys: &[Renewal<'_>],
         sent: Time,
         answer: impl Fn(usize, usize) -> Option<Renewed>,
     ) -> Renewed {
+        let (state, now) = (self.state, Time::now());
         let mut is_contended = false;
         let mut confirmation = |node: usize| {
             let mut all = Confirmation::Confirmed;
             for key in 0..keys.len() {
                 match answer(node, key) {
                     Some(Renewed::Done { contended }) => is_contended |= contended,
-                    Some(Renewed::Gone(gone)) => return Confirmation::Gone(gone),
+                    Some(Renewed::Gone(gone)) => {
+                        return Confirmation::Gone(gone, self.connections[node].process());
+                    }
                     _ => all = Confirmation::None,
                 }
             }
             all
         };
-        let confirmations: Vec<_> = (0..self.nodes.len()).map(&mut confirmation).collect();
-        let until = valid_until(sent, keys[0].lease);
-        let status = self
-            .votes
-            .renewed(&keys[0].owner, &confirmations, until, self.needed);
+        let confirmations: Vec<_> = (0..state.nodes.len()).map(&mut confirmation).collect();
+        let round = Round {
+            confirmations: &confirmations,
+            sent,
+            until: valid_until(sent, keys[0].lease),
+            needed: state.needed,
+            joins: self.is_of_renewals,
+        };
+        let status = state.votes.renewed(&keys[0].owner, round, now);
         match status {
             VoteStatus::Lasts {
                 until,

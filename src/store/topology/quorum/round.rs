@@ -52,8 +52,8 @@ pub(super) struct QuorumCall<'a> {
     pub(super) connections: &'a mut [NodeConnection],
     /// When it ends.
     pub(super) until: Time,
-    /// For how long it waits for further connections if it has a majority.
-    connect_grace: Duration,
+    /// Whether the renewal thread calls. It waits for no connect if it has a majority, and asks nodes to join.
+    pub(super) is_of_renewals: bool,
 }
 
 /// The nodes that a round asks, of those that are up.
@@ -100,7 +100,7 @@ impl<'a> QuorumCall<'a> {
         state: &'a QuorumState,
         connections: &'a mut [NodeConnection],
         until: Time,
-        connect_grace: Duration,
+        is_of_renewals: bool,
     ) -> Self {
         // A panic may have left a connection that waits.
         connections.iter_mut().for_each(NodeConnection::give_up);
@@ -108,7 +108,7 @@ impl<'a> QuorumCall<'a> {
             state,
             connections,
             until,
-            connect_grace,
+            is_of_renewals,
         }
     }
 
@@ -181,8 +181,8 @@ impl<'a> QuorumCall<'a> {
     ) -> Vec<Option<Failure>> {
         let state = self.state;
         let grace = match recipients {
-            Recipients::All | Recipients::Granters => self.connect_grace,
-            Recipients::Voters | Recipients::Rest => Duration::ZERO,
+            Recipients::All | Recipients::Granters if !self.is_of_renewals => state.grace(),
+            _ => Duration::ZERO,
         };
         // The rest of the time is for the request: with few connections too, an answer may show that a vote is gone.
         let begun = Time::now();

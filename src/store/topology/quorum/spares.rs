@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::store::topology::quorum::votes::LateAbout;
+use crate::store::topology::quorum::votes::{ConnectionId, LateAbout};
 use crate::store::transport::exchange::Pipeline;
 use crate::sys::{AtomicU64, Condvar, Mutex, Ordering, Time};
 
@@ -13,7 +13,7 @@ pub(super) struct Openers {
     pub(super) state: Mutex<OpenersState>,
     /// Notified when an opener has connected, or has failed.
     changed: Condvar,
-    next_owner: AtomicU64,
+    next_number: AtomicU64,
     /// Until when somebody wants a majority, in nanoseconds of the clock.
     pub(super) wanted_until: AtomicU64,
 }
@@ -42,6 +42,9 @@ pub(super) struct Opener {
 /// A connection that nobody has used yet.
 pub(super) struct Spare {
     pub(super) pipeline: Pipeline<LateAbout>,
+    pub(super) id: ConnectionId,
+    /// The number of the server's process to which it leads.
+    pub(super) process: u32,
     pub(super) opened: Time,
 }
 
@@ -51,14 +54,14 @@ impl Openers {
         Self {
             state: Mutex::new(OpenersState { nodes, changes: 0 }),
             changed: Condvar::new(),
-            next_owner: AtomicU64::new(0),
+            next_number: AtomicU64::new(1),
             wanted_until: AtomicU64::new(0),
         }
     }
 
-    /// Returns a number for the owner of a connection.
-    pub(super) fn new_owner(&self) -> u64 {
-        self.next_owner.fetch_add(1, Ordering::Relaxed)
+    /// Returns a number that no other connection, and no other owner of one, has.
+    pub(super) fn new_number(&self) -> u64 {
+        self.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Returns how often an opener has connected, or has failed.

@@ -175,8 +175,8 @@ impl QuorumState {
         }
     }
 
-    /// Takes in what a server says of itself on a new connection.
-    pub(super) fn identify(&self, number: usize, report: &str) -> Result<(), Failure> {
+    /// Takes in what a server says of itself on a new connection. Returns the number of its process.
+    pub(super) fn identify(&self, number: usize, report: &str) -> Result<u32, Failure> {
         let field = |name: &str| {
             let mut fields = report.lines().filter_map(|line| line.split_once(':'));
             fields.find_map(|(field, value)| (field == name).then(|| value.trim()))
@@ -207,8 +207,13 @@ impl QuorumState {
             let words = format!("{address} and {} are one server", same.route.server.address);
             return refused(FailureKind::SameServer, words);
         }
-        node.identified(run_id, Duration::from_secs(uptime), self.restart_delay);
-        Ok(())
+        Ok(node.identified(run_id, Duration::from_secs(uptime), self.restart_delay))
+    }
+
+    /// Returns whether a node can be asked to join, as far as this process knows.
+    pub(super) fn may_join(&self, number: usize, now: Time) -> bool {
+        let node = &self.nodes[number];
+        node.is_up() && node.check_may_grant(now).is_ok()
     }
 
     /// Returns the command that notes the restart delay at a node: see the section on it in [`super::node`].

@@ -1,14 +1,17 @@
 //! The votes of the nodes for the owners of this process, from the grant to the release. Also the nodes that may have an
 //! owner at all, from the first request for the lock until each node has confirmed the owner's end.
 //!
-//! | event | the vote of that node |
-//! | --- | --- |
-//! | it granted the lock before the guard began | lasts for the lease, counted from before the request was sent |
-//! | it confirms a renewal | lasts for the renewed lease, counted from before that request; never shorter than before |
-//! | it answers that the owner does not hold the lock | is gone for ever |
-//! | it grants the lock only after the guard began | there is none: another owner may have had a majority meanwhile |
+//! | a node | event | next |
+//! | --- | --- | --- |
+//! | has no vote | it granted the lock before the guard began | votes: for the lease, counted from before the request was sent |
+//! | has no vote | it joins ([`super::join`]) | is a candidate: it counts for nothing |
+//! | is a candidate | a later renewal is confirmed by it, and by a majority that voted before | votes: for the renewed lease, counted from before that renewal was sent |
+//! | votes | it confirms a renewal | votes: for the renewed lease, never shorter than before |
+//! | votes, or is a candidate | it answers that the owner does not hold the lock | has no vote |
+//! | votes, or is a candidate | the same, from the process of its server that voted, before the vote's own deadline | is barred: it never joins again. The lock was taken from the owner |
 //!
-//! A lease lasts as long as a majority of its votes ([`crate::core::quorum::deadline`]).
+//! A lease lasts as long as a majority of its votes ([`crate::core::quorum::deadline`]). A node that grants the lock only
+//! after the guard began has no vote, because another owner may have had a majority meanwhile.
 //!
 //! | a node | event | next |
 //! | --- | --- | --- |
@@ -39,37 +42,114 @@ const LEFT_IN_QUEUE: Duration = Duration::from_secs(3);
 pub(super) struct NodeVote {
     /// Until when the vote counts; `None` if there is none.
     pub(super) until: Option<Time>,
-    /// The fences of the node's reply to the request for the lock.
+    /// Which process of the node's server has voted.
+    pub(super) process: u32,
+    candidate: Option<Candidacy>,
+    /// A join that has no answer yet.
+    joining: Option<Joining>,
+    is_barred: bool,
+    /// Whether the caller knows that the node has no vote ([`Votes::new_misses`]).
+    is_told: bool,
+    /// The fences of the node's reply to the request for the lock. `None` if the node may give none back.
     pub(super) reserved: Option<Reserved>,
     /// From when on the node's confirmation of the owner's end is final: at once, or when no request of unknown outcome can
     /// reach the node any more. `None` if the node has nothing of the owner.
     pub(super) settles_at: Option<Time>,
+    /// The connection of the only request of unknown outcome. What follows it there is executed after it.
+    pub(super) asked_on: Option<ConnectionId>,
     /// Whether the node has confirmed the owner's end, final or not.
     has_confirmed_end: bool,
 }
+
+/// A node that has joined.
+#[derive(Clone, Copy, Debug)]
+struct Candidacy {
+    /// When its answer came. Only a renewal that is sent after that can make it a vote.
+    since: Time,
+    /// Until when the node holds the lock for the owner.
+    until: Time,
+}
+
+/// A join that has no answer yet.
+#[derive(Clone, Copy, Debug)]
+struct Joining {
+    /// What the node had before.
+    settled_at: Option<Time>,
+    /// Whether the node has said meanwhile, on another connection, that it does not have the owner.
+    is_void: bool,
+}
+
+/// How a join ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Joined {
+    /// The node holds the lock for the owner, at least until then.
+    Until(Time),
+    /// The node refused, or was not asked.
+    Refused,
+    /// The answer is an error.
+    Failed,
+    /// There is no answer.
+    Unknown,
+}
+
+/// The nodes to ask to join, and the last fence of the owner for each name.
+pub(super) struct Joins {
+    pub(super) nodes: SmallVec<[usize; 5]>,
+    pub(super) ends: Ends,
+}
+
+/// The last fence of an owner for each of its names; 0 if the lock has no fence.
+pub(super) type Ends = SmallVec<[u64; 1]>;
 
 /// At once.
 pub(super) const AT_ONCE: Option<Time> = Some(Time::from_nanos(0));
 
 pub(super) type NodeVotes = SmallVec<[NodeVote; 5]>;
 
-/// The end of an owner that the answer to a command confirms, if nobody waits for that answer.
-pub(super) struct LateConfirmation {
-    pub(super) owner: Arc<str>,
-    /// Whether the node executes the command after every request for the lock.
-    pub(super) is_ordered: bool,
-}
+/// Names one open connection among all of a quorum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct ConnectionId(pub(super) u64);
 
-/// The subject of a late answer.
-pub(super) type LateAbout = Option<LateConfirmation>;
+/// The subject of an answer for which nobody waits.
+#[derive(Default)]
+pub(super) enum LateAbout {
+    #[default]
+    Nothing,
+    /// The end of this owner.
+    End {
+        owner: Arc<str>,
+        /// Whether the node executes the command after every request for the lock.
+        is_ordered: bool,
+    },
+    /// The request of this owner for the lock.
+    Vote {
+        owner: Arc<str>,
+        /// Whether a node that does not grant it puts the owner into its queue.
+        queues: bool,
+    },
+}
 
 /// The answer of a node to the renewal of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Confirmation {
     Confirmed,
-    Gone(Gone),
+    /// The owner does not hold the lock there, by this process of the node's server.
+    Gone(Gone, u32),
     /// It did not answer, or rejected the request.
     None,
+}
+
+/// A renewal of a lease by all nodes.
+#[derive(Clone, Copy)]
+pub(super) struct Round<'a> {
+    pub(super) confirmations: &'a [Confirmation],
+    pub(super) sent: Time,
+    /// Until when the lease lasts where it was confirmed.
+    pub(super) until: Time,
+    /// How many nodes are a majority.
+    pub(super) needed: usize,
+    /// Whether the same call asks nodes to join. On each of its connections the renewal comes before the joins.
+    pub(super) joins: bool,
 }
 
 /// The state of a lease after a renewal.
@@ -106,6 +186,8 @@ struct Record {
     units: u32,
     /// The longest lease that any node was asked for.
     longest: Duration,
+    /// `None` before the grant.
+    ends: Option<Ends>,
     /// How often the lease was renewed.
     version: u32,
     /// Until when a node may have the owner. `None` before the owner's end.
@@ -123,6 +205,47 @@ impl NodeVote {
             ..Self::default()
         }
     }
+
+    /// Returns whether there is no vote, and the node may join.
+    fn is_missing(&self) -> bool {
+        self.until.is_none() && !self.is_barred
+    }
+
+    /// Returns whether no request of unknown outcome is on its way.
+    fn has_answered(&self) -> bool {
+        [None, AT_ONCE].contains(&self.settles_at)
+    }
+
+    /// Takes in that a renewal is confirmed.
+    fn confirm(&mut self, sent: Time, until: Time) {
+        if self.until.is_some() {
+            self.until = self.until.max(Some(until));
+        }
+        if let Some(candidate) = self.candidate.as_mut().filter(|it| it.since <= sent) {
+            candidate.until = candidate.until.max(until);
+        }
+    }
+
+    /// Makes a candidate a vote, after a renewal that it and a majority have confirmed.
+    fn promote(&mut self, sent: Time) {
+        if let Some(candidate) = self.candidate.filter(|candidate| candidate.since <= sent) {
+            (self.until, self.candidate) = (Some(candidate.until), None);
+        }
+    }
+
+    /// Ends the vote: the node has answered to a renewal that it does not have the owner.
+    fn end(&mut self, sent: Time, process: u32, joins: bool) {
+        let until = self
+            .until
+            .or(self.candidate.map(|candidate| candidate.until));
+        // By the time at which the renewal was sent, because the node may have answered then.
+        let was_taken = self.process == process && until.is_some_and(|until| until > sent);
+        self.is_barred |= was_taken;
+        (self.until, self.candidate) = (None, None);
+        if let Some(joining) = self.joining.as_mut().filter(|_| !joins) {
+            joining.is_void = true;
+        }
+    }
 }
 
 impl Votes {
@@ -134,13 +257,14 @@ impl Votes {
         }
     }
 
-    /// Notes what the nodes have of an owner after a request for `lease`. A node that may have the owner by an earlier request still may.
+    /// Notes what the nodes have of an owner after a request for `lease`: with `ends` if it was granted. A node that may
+    /// have the owner by an earlier request still may.
     pub(super) fn insert(
         &self,
         owner: &Arc<str>,
-        units: u32,
-        lease: Duration,
+        (units, lease): (u32, Duration),
         votes: NodeVotes,
+        ends: Option<Ends>,
         now: Time,
     ) {
         let mut table = self.table.lock();
@@ -156,12 +280,17 @@ impl Votes {
             votes,
             units,
             longest: lease,
+            ends,
             version: 0,
             left_until: None,
         };
         if let Some(before) = table.owners.get(owner) {
             record.longest = record.longest.max(before.longest);
             for (vote, before) in record.votes.iter_mut().zip(&before.votes) {
+                if before.settles_at.is_some() {
+                    // There is more than one request then.
+                    vote.asked_on = None;
+                }
                 vote.settles_at = vote.settles_at.max(before.settles_at);
             }
         }
@@ -177,6 +306,7 @@ impl Votes {
             votes: (0..nodes).map(|_| NodeVote::new(AT_ONCE)).collect(),
             units,
             longest: self.unknown_lease,
+            ends: None,
             version: 0,
             left_until: None,
         });
@@ -236,49 +366,177 @@ impl Votes {
         }
     }
 
-    /// Takes in what each node answered to the renewal of an owner's lease, which now lasts until `until` where it was
-    /// confirmed.
-    pub(super) fn renewed(
+    /// Notes the late answer of a node to the request of an owner for the lock, on the connection `asked_on`. It may have the
+    /// owner if `has_owner`.
+    pub(super) fn late_vote(
         &self,
         owner: &str,
-        confirmations: &[Confirmation],
-        until: Time,
-        needed: usize,
-    ) -> VoteStatus {
+        node: usize,
+        asked_on: ConnectionId,
+        has_owner: bool,
+    ) {
+        let mut table = self.table.lock();
+        let vote = table.owners.get_mut(owner);
+        let vote = vote.map(|record| &mut record.votes[node]);
+        if let Some(vote) = vote.filter(|vote| vote.asked_on == Some(asked_on)) {
+            vote.settles_at = AT_ONCE.filter(|_| has_owner);
+            (vote.asked_on, vote.has_confirmed_end) = (None, false);
+        }
+    }
+
+    /// Takes in what each node answered to the renewal of an owner's lease.
+    pub(super) fn renewed(&self, owner: &str, round: Round<'_>, now: Time) -> VoteStatus {
         let mut table = self.table.lock();
         let gone = |confirmation: &Confirmation| match confirmation {
-            Confirmation::Gone(gone) => Some(*gone),
+            Confirmation::Gone(gone, _) => Some(*gone),
             _ => None,
         };
         let why = || {
-            let mut all = confirmations.iter().filter_map(gone);
+            let mut all = round.confirmations.iter().filter_map(gone);
             let taken = all.find(|gone| *gone == Gone::Taken);
             taken.unwrap_or(Gone::Removed)
         };
         let Some(record) = table.owners.get_mut(owner) else {
             return VoteStatus::Lost(why());
         };
+        let lasts = record
+            .deadline(round.needed)
+            .is_some_and(|until| until > now);
         let mut confirmed = 0;
         record.version += 1;
-        for (vote, confirmation) in record.votes.iter_mut().zip(confirmations) {
+        for (vote, confirmation) in record.votes.iter_mut().zip(round.confirmations) {
             match confirmation {
-                Confirmation::Confirmed if vote.until.is_some() => {
-                    vote.until = vote.until.max(Some(until));
-                    confirmed += 1;
+                Confirmation::Confirmed => {
+                    confirmed += usize::from(vote.until.is_some());
+                    vote.confirm(round.sent, round.until);
                 }
-                Confirmation::Gone(_) => vote.until = None,
-                Confirmation::Confirmed | Confirmation::None => {}
+                Confirmation::Gone(_, process) => vote.end(round.sent, *process, round.joins),
+                Confirmation::None => {}
             }
         }
-        let deadlines: SmallVec<[_; 8]> = record.votes.iter().map(|vote| vote.until).collect();
-        match deadline(&deadlines, needed) {
+        if confirmed >= round.needed && lasts {
+            for (vote, confirmation) in record.votes.iter_mut().zip(round.confirmations) {
+                if *confirmation == Confirmation::Confirmed {
+                    vote.promote(round.sent);
+                }
+            }
+        }
+        match record.deadline(round.needed) {
             Some(until) => VoteStatus::Lasts {
                 until,
                 version: record.version,
-                is_confirmed: confirmed >= needed,
+                is_confirmed: confirmed >= round.needed,
             },
             None => VoteStatus::Lost(why()),
         }
+    }
+
+    /// Begins joins for an owner, with a lease that lasts until `until`. `may_join` returns the process of a node's server that can be asked. Each of the
+    /// returned nodes may have the owner from now on, until [`Self::joined`] is called for it.
+    pub(super) fn begin_joins(
+        &self,
+        owner: &str,
+        (lease, needed): (Duration, usize),
+        may_join: impl Fn(usize) -> Option<u32>,
+        now: Time,
+    ) -> Option<Joins> {
+        let mut table = self.table.lock();
+        let record = table.owners.get_mut(owner)?;
+        let lasts = record.deadline(needed).is_some_and(|until| until > now);
+        let ends = record
+            .ends
+            .clone()
+            .filter(|_| lasts && record.left_until.is_none())?;
+        let mut nodes = SmallVec::new();
+        for (number, vote) in record.votes.iter_mut().enumerate() {
+            let Some(process) = may_join(number).filter(|_| vote.is_missing()) else {
+                continue;
+            };
+            // A process that has ended executes no earlier request.
+            let has_answered = vote.has_answered() || vote.process != process;
+            if has_answered && vote.candidate.is_none() && vote.joining.is_none() {
+                vote.joining = Some(Joining {
+                    settled_at: vote.settles_at,
+                    is_void: false,
+                });
+                vote.process = process;
+                vote.settles_at = vote.settles_at.max(Some(now + lease));
+                (vote.asked_on, vote.reserved) = (None, None);
+                nodes.push(number);
+            }
+        }
+        Some(Joins { nodes, ends }).filter(|joins| !joins.nodes.is_empty())
+    }
+
+    /// Notes how a join ended. `asked_on` is its connection, if that is still open.
+    pub(super) fn joined(
+        &self,
+        owner: &str,
+        node: usize,
+        (how, asked_on): (Joined, Option<ConnectionId>),
+        now: Time,
+    ) {
+        let mut table = self.table.lock();
+        let Some(record) = table.owners.get_mut(owner) else {
+            return;
+        };
+        let vote = &mut record.votes[node];
+        let Some(joining) = vote.joining.take() else {
+            return;
+        };
+        match how {
+            Joined::Until(until) => {
+                let candidate = Candidacy { since: now, until };
+                vote.candidate = Some(candidate).filter(|_| !joining.is_void);
+            }
+            Joined::Refused => vote.settles_at = joining.settled_at,
+            Joined::Failed => {}
+            Joined::Unknown => vote.asked_on = asked_on,
+        }
+        if matches!(how, Joined::Until(_) | Joined::Failed) {
+            // A release may have come before the join.
+            (vote.settles_at, vote.has_confirmed_end) = (AT_ONCE, false);
+        }
+    }
+
+    /// Returns whether an owner has no vote of a node that may give it one.
+    pub(super) fn has_misses(&self, owner: &str, may_join: impl Fn(usize) -> bool) -> bool {
+        let table = self.table.lock();
+        let record = table.owners.get(owner);
+        record.is_some_and(|record| {
+            let mut votes = record.votes.iter().enumerate();
+            votes.any(|(number, vote)| {
+                // The answer may still come.
+                let may_answer = vote.has_answered() || vote.asked_on.is_some();
+                vote.is_missing() && may_answer && may_join(number)
+            })
+        })
+    }
+
+    /// Returns the nodes without a vote for an owner, if there are more of them than the caller was told before.
+    pub(super) fn new_misses(&self, owner: &str, now: Time) -> SmallVec<[usize; 5]> {
+        let mut table = self.table.lock();
+        let Some(record) = table.owners.get_mut(owner) else {
+            return SmallVec::new();
+        };
+        let (mut missing, mut has_new) = (SmallVec::new(), false);
+        for (number, vote) in record.votes.iter_mut().enumerate() {
+            let counts = vote.until.is_some_and(|until| until > now);
+            has_new |= !counts && !vote.is_told;
+            vote.is_told = !counts;
+            if !counts {
+                missing.push(number);
+            }
+        }
+        if has_new { missing } else { SmallVec::new() }
+    }
+}
+
+impl Record {
+    /// Returns until when the lease lasts. Returns `None` if it has too few votes.
+    fn deadline(&self, needed: usize) -> Option<Time> {
+        let votes: SmallVec<[_; 8]> = self.votes.iter().map(|vote| vote.until).collect();
+        deadline(&votes, needed)
     }
 }
 
@@ -298,18 +556,31 @@ mod tests {
         until.iter().map(vote).collect()
     }
 
+    /// Takes in a renewal, sent at the time before which the votes that it confirms then last for 100 ms.
+    fn renewed(
+        table: &Votes,
+        confirmations: &[Confirmation],
+        until: u64,
+        needed: usize,
+    ) -> VoteStatus {
+        let sent = at(until - 100);
+        let round = Round {
+            confirmations,
+            sent,
+            until: at(until),
+            needed,
+            joins: true,
+        };
+        table.renewed("o", round, sent)
+    }
+
     #[test]
-    fn a_vote_that_is_gone_ends_the_lease_earlier_and_never_comes_back() {
+    fn a_vote_that_is_gone_ends_the_lease_earlier() {
         use Confirmation::{Confirmed, Gone as NotHeld, None as Silent};
         let (table, owner): (Votes, Arc<str>) = (Votes::new(Duration::ZERO), "o".into());
-        table.insert(
-            &owner,
-            1,
-            Duration::ZERO,
-            votes(&[Some(100), Some(100), Some(100), None, None]),
-            at(0),
-        );
-        let gone = NotHeld(Gone::Removed);
+        let granted = votes(&[Some(100), Some(100), Some(100), None, None]);
+        table.insert(&owner, (1, Duration::ZERO), granted, None, at(0));
+        let gone = NotHeld(Gone::Removed, 0);
         let lasts = |version, until, is_confirmed| VoteStatus::Lasts {
             until: at(until),
             version,
@@ -317,35 +588,244 @@ mod tests {
         };
         // A node without a vote that confirms gets none. The slowest of the three decides.
         let two = [Confirmed, Confirmed, Silent, Confirmed, Silent];
-        assert_eq!(table.renewed("o", &two, at(200), 3), lasts(1, 100, false));
+        assert_eq!(renewed(&table, &two, 200, 3), lasts(1, 100, false));
         let three = [Confirmed, Confirmed, Confirmed, Silent, Silent];
-        assert_eq!(table.renewed("o", &three, at(300), 3), lasts(2, 300, true));
+        assert_eq!(renewed(&table, &three, 300, 3), lasts(2, 300, true));
         // A shorter renewal shortens nothing.
-        assert_eq!(table.renewed("o", &three, at(250), 3), lasts(3, 300, true));
+        assert_eq!(renewed(&table, &three, 250, 3), lasts(3, 300, true));
         let one_gone = [gone, Confirmed, Confirmed, Silent, Silent];
         let lost = VoteStatus::Lost(Gone::Removed);
-        assert_eq!(table.renewed("o", &one_gone, at(400), 3), lost);
-        assert_eq!(table.renewed("o", &three, at(500), 3), lost);
+        assert_eq!(renewed(&table, &one_gone, 400, 3), lost);
+        assert_eq!(renewed(&table, &three, 500, 3), lost);
     }
 
     #[test]
     fn with_all_nodes_a_lease_survives_the_loss_of_a_minority() {
         use Confirmation::{Confirmed, Gone as NotHeld, None as Silent};
         let (table, owner): (Votes, Arc<str>) = (Votes::new(Duration::ZERO), "o".into());
-        table.insert(&owner, 1, Duration::ZERO, votes(&[Some(100); 5]), at(0));
-        let taken = NotHeld(Gone::Taken);
+        let granted = votes(&[Some(100); 5]);
+        table.insert(&owner, (1, Duration::ZERO), granted, None, at(0));
+        let taken = NotHeld(Gone::Taken, 0);
         let answers = [taken, taken, Confirmed, Confirmed, Confirmed];
         let lasts = VoteStatus::Lasts {
             until: at(200),
             version: 1,
             is_confirmed: true,
         };
-        assert_eq!(table.renewed("o", &answers, at(200), 3), lasts);
+        assert_eq!(renewed(&table, &answers, 200, 3), lasts);
         let answers = [Silent, Silent, Confirmed, Confirmed, taken];
         assert_eq!(
-            table.renewed("o", &answers, at(300), 3),
+            renewed(&table, &answers, 300, 3),
             VoteStatus::Lost(Gone::Taken)
         );
+    }
+
+    const LEASE: Duration = Duration::from_millis(100);
+    const ID: Option<ConnectionId> = Some(ConnectionId(7));
+
+    /// Makes a table in which two of three nodes vote for an owner until 100 ms.
+    fn two_of_three() -> Votes {
+        let table = Votes::new(Duration::ZERO);
+        let granted = votes(&[Some(100), Some(100), None]);
+        let ends = Some(Ends::from_slice(&[7]));
+        table.insert(&"o".into(), (1, LEASE), granted, ends, at(0));
+        table
+    }
+
+    /// Begins joins at `now`. Returns the nodes to ask.
+    fn begin(table: &Votes, now: u64) -> Vec<usize> {
+        let joins = table.begin_joins("o", (LEASE, 2), |_| Some(0), at(now));
+        joins.map_or_else(Vec::new, |joins| {
+            assert_eq!(joins.ends.as_slice(), [7]);
+            joins.nodes.to_vec()
+        })
+    }
+
+    fn lasts(status: VoteStatus) -> Option<(Time, bool)> {
+        match status {
+            VoteStatus::Lasts {
+                until,
+                is_confirmed,
+                ..
+            } => Some((until, is_confirmed)),
+            VoteStatus::Lost(_) => None,
+        }
+    }
+
+    #[test]
+    fn a_node_that_joins_votes_after_the_next_renewal_of_a_majority() {
+        use Confirmation::{Confirmed, None as Silent};
+        let table = two_of_three();
+        assert_eq!(begin(&table, 50), [2]);
+        assert_eq!(begin(&table, 50), [0; 0], "it is asked already");
+        table.joined("o", 2, (Joined::Until(at(150)), ID), at(60));
+        // A renewal that was sent before the answer came, although the node has executed it after the join.
+        renewed(&table, &[Confirmed; 3], 155, 2);
+        let misses = |table: &Votes| table.has_misses("o", |_| true);
+        assert!(misses(&table));
+        // One voter and the candidate are no majority of voters.
+        let status = renewed(&table, &[Confirmed, Silent, Confirmed], 170, 2);
+        assert_eq!(lasts(status), Some((at(155), false)));
+        assert!(misses(&table) && begin(&table, 70).is_empty());
+        let status = renewed(&table, &[Confirmed; 3], 180, 2);
+        assert_eq!(lasts(status), Some((at(180), true)));
+        assert!(!misses(&table));
+        // Now another node may fail.
+        let status = renewed(&table, &[Confirmed, Silent, Confirmed], 190, 2);
+        assert_eq!(lasts(status), Some((at(190), true)));
+    }
+
+    #[test]
+    fn a_lease_whose_deadline_has_passed_gains_no_votes() {
+        use Confirmation::Confirmed;
+        let table = two_of_three();
+        begin(&table, 50);
+        table.joined("o", 2, (Joined::Until(at(150)), ID), at(60));
+        renewed(&table, &[Confirmed; 3], 200, 2);
+        assert!(table.has_misses("o", |_| true));
+        let table = two_of_three();
+        assert!(begin(&table, 100).is_empty());
+    }
+
+    #[test]
+    fn a_node_from_which_the_lock_was_taken_never_joins_again() {
+        use Confirmation::{Confirmed, Gone as NotHeld, None as Silent};
+        // What the node says, the time at which the renewal was sent, and whether it may join then.
+        for (process, sent, joins_again) in [(0, 50, false), (1, 50, true), (0, 100, true)] {
+            let table = two_of_three();
+            begin(&table, 10);
+            table.joined("o", 2, (Joined::Refused, ID), at(10));
+            let vote = table.table.lock().owners["o"].votes[2];
+            assert_eq!(vote.settles_at, AT_ONCE, "as before");
+            let mut votes = votes(&[Some(190), Some(190), Some(100)]);
+            votes[2].settles_at = None;
+            let ends = Some(Ends::from_slice(&[7]));
+            table.insert(&"o".into(), (1, LEASE), votes, ends, at(0));
+            let gone = NotHeld(Gone::Removed, process);
+            renewed(&table, &[Silent, Silent, gone], sent + 100, 2);
+            let case = (process, sent);
+            assert_eq!(begin(&table, sent) == [2], joins_again, "{case:?}");
+        }
+        // The same for a candidate.
+        let table = two_of_three();
+        begin(&table, 10);
+        table.joined("o", 2, (Joined::Until(at(110)), ID), at(20));
+        let gone = NotHeld(Gone::Taken, 0);
+        renewed(&table, &[Confirmed, Confirmed, gone], 130, 2);
+        assert!(begin(&table, 40).is_empty() && !table.has_misses("o", |_| true));
+    }
+
+    #[test]
+    fn an_answer_of_another_connection_voids_a_join_under_way() {
+        use Confirmation::{Confirmed, Gone as NotHeld};
+        for joins in [true, false] {
+            let table = two_of_three();
+            begin(&table, 10);
+            let confirmations = [Confirmed, Confirmed, NotHeld(Gone::Removed, 0)];
+            let round = Round {
+                confirmations: &confirmations,
+                sent: at(10),
+                until: at(110),
+                needed: 2,
+                joins,
+            };
+            table.renewed("o", round, at(10));
+            table.joined("o", 2, (Joined::Until(at(110)), ID), at(20));
+            renewed(&table, &[Confirmed; 3], 130, 2);
+            assert_eq!(table.has_misses("o", |_| true), !joins);
+        }
+    }
+
+    #[test]
+    fn a_node_may_have_the_owner_from_the_beginning_of_a_join_on() {
+        let table = two_of_three();
+        table.confirmed("o", 2, true, at(0));
+        let settles = |table: &Votes| table.table.lock().owners["o"].votes[2].settles_at;
+        for (how, then) in [
+            (Joined::Refused, None),
+            (Joined::Until(at(110)), AT_ONCE),
+            (Joined::Unknown, Some(at(110))),
+        ] {
+            let table = two_of_three();
+            table.confirmed("o", 2, true, at(0));
+            begin(&table, 10);
+            assert_eq!(settles(&table), Some(at(110)));
+            table.joined("o", 2, (how, ID), at(20));
+            assert_eq!(settles(&table), then, "{how:?}");
+        }
+        // The release comes between the join and its answer.
+        begin(&table, 10);
+        assert_eq!(asked(&table, 15), [true; 3]);
+        for node in 0..3 {
+            table.confirmed("o", node, false, at(16));
+        }
+        table.joined("o", 2, (Joined::Until(at(110)), ID), at(20));
+        assert_eq!(asked(&table, 25), [false, false, true]);
+        assert!(begin(&table, 30).is_empty(), "the owner has ended");
+    }
+
+    #[test]
+    fn a_late_vote_says_what_the_node_has() {
+        let id = ConnectionId(7);
+        for (has_owner, then) in [(true, AT_ONCE), (false, None)] {
+            let table = Votes::new(Duration::ZERO);
+            let mut granted = traces([AT_ONCE, AT_ONCE, Some(at(100))]);
+            granted[2].asked_on = Some(id);
+            table.insert(&"o".into(), (1, LEASE), granted, None, at(0));
+            for _ in 0..2 {
+                table.late_vote("o", 2, id, has_owner);
+                assert_eq!(table.table.lock().owners["o"].votes[2].settles_at, then);
+            }
+        }
+    }
+
+    #[test]
+    fn a_node_joins_only_if_no_earlier_request_is_on_its_way() {
+        // A request for the lock has no answer, and then a join.
+        for is_join in [false, true] {
+            let table = two_of_three();
+            if is_join {
+                begin(&table, 10);
+                table.joined("o", 2, (Joined::Unknown, ID), at(20));
+            } else {
+                let mut granted = votes(&[Some(100), Some(100), None]);
+                granted[2].settles_at = Some(at(110));
+                granted[2].asked_on = ID;
+                let ends = Some(Ends::from_slice(&[7]));
+                table.forget("o");
+                table.insert(&"o".into(), (1, LEASE), granted, ends, at(0));
+            }
+            assert!(table.has_misses("o", |_| true), "the answer may come");
+            assert!(begin(&table, 30).is_empty());
+            table.late_vote("o", 2, ConnectionId(8), true);
+            assert!(begin(&table, 30).is_empty(), "another connection");
+            table.late_vote("o", 2, ConnectionId(7), true);
+            assert_eq!(begin(&table, 30), [2]);
+            // After a restart nothing is on its way.
+            table.joined("o", 2, (Joined::Unknown, ID), at(40));
+            let joins = table.begin_joins("o", (LEASE, 2), |_| Some(1), at(50));
+            assert_eq!(joins.expect("it has restarted").nodes.to_vec(), [2]);
+        }
+    }
+
+    #[test]
+    fn each_further_node_without_a_vote_is_told_once() {
+        use Confirmation::{Confirmed, Gone as NotHeld};
+        let table = two_of_three();
+        let misses = |now| table.new_misses("o", at(now)).to_vec();
+        assert_eq!(misses(10), [2]);
+        assert_eq!(misses(10), [0; 0]);
+        begin(&table, 10);
+        table.joined("o", 2, (Joined::Until(at(110)), ID), at(20));
+        renewed(&table, &[Confirmed; 3], 150, 2);
+        assert_eq!(misses(50), [0; 0]);
+        let gone = NotHeld(Gone::Removed, 0);
+        renewed(&table, &[gone, Confirmed, Confirmed], 160, 2);
+        assert_eq!(misses(60), [0]);
+        // A vote that has run out is missing too.
+        renewed(&table, &[gone, Confirmed, Confirmed], 200, 2);
+        assert_eq!(misses(160), [0; 0]);
+        assert_eq!(misses(201), [0, 1, 2]);
     }
 
     /// Returns what three nodes without votes have.
@@ -365,7 +845,7 @@ mod tests {
         let (table, lease) = (Votes::new(Duration::ZERO), Duration::from_secs(60));
         // The third node was down when the lock was asked for.
         let asked_for = traces([AT_ONCE, AT_ONCE, None]);
-        table.insert(&"o".into(), 1, lease, asked_for, at(0));
+        table.insert(&"o".into(), (1, lease), asked_for, None, at(0));
         assert_eq!(table.left_until("o", at(0)), None, "it has not ended");
         assert_eq!(asked(&table, 10), [true, true, false]);
         table.confirmed("o", 0, false, at(20));
@@ -382,7 +862,7 @@ mod tests {
         asked(&table, 0);
         table.forget("o");
         assert_eq!(table.left_until("o", at(0)), None);
-        table.insert(&"o".into(), 1, lease, traces([AT_ONCE; 3]), at(0));
+        table.insert(&"o".into(), (1, lease), traces([AT_ONCE; 3]), None, at(0));
         asked(&table, 0);
         assert_eq!(table.left_until("o", at(200_000)), None);
         assert!(table.table.lock().owners.is_empty(), "it is not forgotten");
@@ -392,7 +872,7 @@ mod tests {
     fn a_request_without_an_answer_may_come_after_a_confirmation_on_another_connection() {
         let (table, lease) = (Votes::new(Duration::ZERO), Duration::from_secs(10));
         let silent = traces([Some(at(10_000)), Some(at(10_000)), None]);
-        table.insert(&"o".into(), 1, lease, silent, at(0));
+        table.insert(&"o".into(), (1, lease), silent, None, at(0));
         asked(&table, 0);
         for node in [0, 1] {
             table.confirmed("o", node, node == 0, at(9_999));
@@ -409,7 +889,8 @@ mod tests {
     fn what_earlier_requests_have_left_is_asked_too() {
         let table = Votes::new(Duration::ZERO);
         for left_behind in [[AT_ONCE, None, None], [None, AT_ONCE, None]] {
-            table.insert(&"o".into(), 1, Duration::ZERO, traces(left_behind), at(0));
+            let ask = (1, Duration::ZERO);
+            table.insert(&"o".into(), ask, traces(left_behind), None, at(0));
         }
         assert_eq!(asked(&table, 0), [true, true, false]);
         // Nothing is known of another owner, so each node may have it.
@@ -422,13 +903,8 @@ mod tests {
         let table = Votes::new(Duration::ZERO);
         for number in 0..5 * FIRST_SWEEP as u64 {
             let owner: Arc<str> = number.to_string().into();
-            table.insert(
-                &owner,
-                1,
-                Duration::ZERO,
-                votes(&[Some(number)]),
-                at(number),
-            );
+            let granted = votes(&[Some(number)]);
+            table.insert(&owner, (1, Duration::ZERO), granted, None, at(number));
         }
         let left = table.table.lock().owners.len();
         assert!(left <= 2 * FIRST_SWEEP, "{left}");

@@ -309,6 +309,7 @@ fn lock_request(which: u8, numbers: [u8; 6], prefix: &str) -> Vec<u8> {
         owner: owner.to_string(),
         units,
         lease: lease(numbers) * 2,
+        may_join: false,
     };
     let release = PlainRelease {
         kind: LockKind::Mutex,
@@ -428,6 +429,14 @@ fn node_request(which: u8, numbers: [u8; 6], prefix: &str) -> Vec<u8> {
             };
             quorum::keep(lock, &keep, &settings)
         }
+        7 if numbers[3] % 2 == 0 => quorum::join(
+            kind,
+            target.keys().iter(),
+            (&owner, ask.units),
+            lease(numbers),
+            &vec![8; target.keys().len()],
+            &settings,
+        ),
         _ if numbers[4] % 2 == 0 => quorum::force_release(&key, &other),
         _ => {
             let adopt = Adopt {

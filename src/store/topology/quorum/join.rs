@@ -1,0 +1,139 @@
+//! Nodes that join: a node without a vote for an owner gets the lock, and later votes. So a vote that was missed at the grant,
+//! or lost when a node restarted, comes back.
+//!
+//! | step | the renewal thread |
+//! | --- | --- |
+//! | 1 | For each lease that it renews: notes which nodes have no vote and may join ([`super::votes`]). From now on such a node may have the owner. |
+//! | 2 | Writes the joins behind the renewals, in the same write. The node gives the lock to the owner if it is free there, and raises the record to the owner's last fence. If it is not free, it writes nothing. |
+//! | 3 | A node that has given the lock is a candidate. Its vote counts for nothing yet: until now another owner may have held the lock there, and with it a majority. |
+//! | 4 | The next renewal that a majority of the voters *and* the candidate confirm makes it a vote. So while the node has had the lock, a majority had it too. |
+//!
+//! Only a lease that has had a majority of votes since its grant may do that, and only on the connection of the renewal
+//! thread: there the node executes the joins after the renewal, and before the next one. A node never joins
+//!
+//! * within its restart delay: it may have forgotten another owner;
+//! * while a request for the lock, or a join, has no answer: the node could execute that again much later, after the key
+//!   has vanished and another owner has had the lock. After a restart of the node no such request is left;
+//! * after it has said before the end of its own vote that it does not have the owner: an operator may have taken the
+//!   lock. A node that was restarted has only forgotten it.
+//!
+//! A node to which a join was written gives back no fences, because the end of the join's raise may be the record.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use crate::core::lease::valid_until;
+use crate::error::{Failure, Outcome};
+use crate::message::Renewal;
+use crate::script::Command;
+use crate::script::quorum as node_request;
+use crate::store::topology::quorum::round::QuorumCall;
+use crate::store::topology::quorum::votes::{Joined, LateAbout};
+use crate::sys::Time;
+
+/// The joins of a round to one node.
+#[derive(Clone, Default)]
+pub(super) struct JoinsOfNode<'b> {
+    commands: Vec<Command>,
+    joins: Vec<Join<'b>>,
+    answered: usize,
+}
+
+/// The join of an owner.
+#[derive(Clone, Copy)]
+struct Join<'b> {
+    owner: &'b str,
+    lease: Duration,
+    how: Joined,
+}
+
+impl QuorumCall<'_> {
+    /// Does step 1 for the leases of a batch. Returns for each node the commands of step 2.
+    pub(super) fn begin_joins<'b>(&self, batch: &'b [Renewal<'_>]) -> Vec<JoinsOfNode<'b>> {
+        let (state, now) = (self.state, Time::now());
+        let mut to_nodes = vec![JoinsOfNode::default(); self.connections.len()];
+        if !self.is_of_renewals {
+            return to_nodes;
+        }
+        let connections = &self.connections;
+        let may_join = |number: usize| {
+            let may_join = state.may_join(number, now);
+            may_join.then(|| connections[number].process())
+        };
+        for keys in batch.chunk_by(|one, other| one.owner == other.owner) {
+            let Renewal { owner, lease, .. } = &keys[0];
+            if !keys[0].may_join {
+                continue;
+            }
+            let joins = (state.votes).begin_joins(owner, (*lease, state.needed), may_join, now);
+            let Some(joins) = joins else { continue };
+            let command = node_request::join(
+                keys[0].kind,
+                keys.iter().map(|renewal| renewal.key),
+                (owner, keys[0].units),
+                *lease,
+                &joins.ends,
+                &state.script_settings,
+            );
+            for number in joins.nodes {
+                to_nodes[number].commands.push(command.clone());
+                to_nodes[number].joins.push(Join {
+                    owner,
+                    lease: *lease,
+                    how: Joined::Unknown,
+                });
+            }
+        }
+        to_nodes
+    }
+
+    /// Notes how the joins ended.
+    pub(super) fn end_joins(&mut self, to_nodes: Vec<JoinsOfNode<'_>>) {
+        let now = Time::now();
+        for (connection, to_node) in self.connections.iter_mut().zip(to_nodes) {
+            let number = connection.number();
+            for Join { owner, how, .. } in &to_node.joins {
+                let open = connection.is_open().then(|| connection.id());
+                let ended = (*how, open);
+                self.state.votes.joined(owner, number, ended, now);
+            }
+            let late = to_node.joins[to_node.answered..].iter();
+            connection.expect_late(late.map(|join| LateAbout::Vote {
+                owner: join.owner.into(),
+                queues: true,
+            }));
+        }
+    }
+}
+
+impl JoinsOfNode<'_> {
+    /// Returns the commands of the joins behind a renewal.
+    pub(super) fn behind(&self, renewal: Command) -> Vec<Command> {
+        let joins = self.commands.iter().cloned();
+        std::iter::once(renewal).chain(joins).collect()
+    }
+
+    /// Takes in the next answer of the node to the write at `sent`.
+    pub(super) fn hear(&mut self, answer: &Result<Value, Failure>, sent: Time) {
+        let rest = &mut self.joins[self.answered..];
+        match answer {
+            Ok(value) => {
+                let Some(join) = rest.first_mut() else { return };
+                self.answered += 1;
+                join.how = match node_request::joined(value) {
+                    Some(true) => Joined::Until(valid_until(sent, join.lease)),
+                    Some(false) => Joined::Refused,
+                    None => Joined::Failed,
+                };
+            }
+            Err(failure) if failure.outcome == Outcome::NotExecuted => {
+                for join in rest {
+                    join.how = Joined::Refused;
+                }
+                self.answered = self.joins.len();
+            }
+            Err(_) => {}
+        }
+    }
+}

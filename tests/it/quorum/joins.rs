@@ -1,0 +1,239 @@
+//! Nodes without a vote that join a lease later.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use leasehold::{Builder, Event, LockGuard, LockManager};
+
+use super::{holders, locked_on_all};
+use crate::support::{
+    Fault, Kind, Nodes, Proxy, Raw, Server, build, fence_of, ms, patient, secs, wait_until,
+};
+
+const LEASE: Duration = secs(4);
+const HOUR: i64 = 60 * 60;
+
+/// Renewals come three times in a lease, and four times as often while votes are missing.
+fn renewing(nodes: &Nodes) -> Builder {
+    nodes.builder().lease(LEASE)
+}
+
+/// Returns a manager that has a connection to each node.
+#[track_caller]
+fn connected(nodes: &Nodes, builder: Builder) -> LockManager {
+    let locks = build(builder);
+    locked_on_all(nodes, &locks.mutex("first"))
+        .release()
+        .expect("it is held");
+    locks
+}
+
+/// Blocks until a manager has renewed a lease this many times more.
+#[track_caller]
+fn wait_for_renewals(locks: &LockManager, count: u64) {
+    let until = locks.stats().renewed + count;
+    wait_until("it is renewed", || locks.stats().renewed >= until);
+}
+
+/// Blocks until these nodes have all of these locks.
+#[track_caller]
+fn wait_until_held(guards: &[LockGuard], nodes: &[Raw]) {
+    wait_until("the nodes have the locks", || {
+        let has = |node: &Raw, guard: &LockGuard| {
+            let value: Option<String> = node.ask(&["GET", guard.name()]);
+            value.as_deref() == Some(guard.owner())
+        };
+        let mut guards = guards.iter();
+        guards.all(|guard| nodes.iter().all(|node| has(node, guard)))
+    });
+}
+
+/// Blocks until all nodes have had the time to vote for these locks: one renewal for the join, one that makes it a vote, and
+/// two in which the renewal thread may have had no connection yet.
+#[track_caller]
+fn wait_until_voted(guards: &[LockGuard], nodes: &Nodes, locks: &LockManager) {
+    wait_until_held(guards, &nodes.raws());
+    wait_for_renewals(locks, 4 * guards.len() as u64);
+}
+
+/// Checks that the locks outlive this fault for longer than two leases.
+#[track_caller]
+fn assert_outlive(guards: &[LockGuard], node: &Server) {
+    node.pause();
+    let begun = Instant::now();
+    wait_until("two leases have passed", || {
+        for guard in guards {
+            guard.check().expect("two nodes have it");
+        }
+        begun.elapsed() > LEASE * 2
+    });
+    node.resume();
+}
+
+#[test]
+fn a_node_that_paused_during_the_grant_joins_and_another_may_fail() {
+    let nodes = Nodes::start(3);
+    let locks = connected(&nodes, renewing(&nodes));
+    nodes.servers()[2].pause();
+    let lock = |number: u32| locks.lock(format!("n{number}")).expect("two nodes answer");
+    let guards: Vec<_> = (0..20).map(lock).collect();
+    nodes.servers()[2].resume();
+    // The manager knows that the node is up.
+    drop(locked_on_all(&nodes, &locks.mutex("beside")));
+    wait_until_voted(&guards, &nodes, &locks);
+    assert_outlive(&guards, &nodes.servers()[0]);
+    assert_eq!(locks.stats().lost(), 0);
+    drop(guards);
+    wait_until("all is released", || {
+        nodes
+            .raws()
+            .iter()
+            .all(|node| node.ask::<Vec<String>>(&["KEYS", "n*"]).is_empty())
+    });
+}
+
+#[test]
+fn a_node_at_a_long_round_trip_gets_a_vote_of_each_lock() {
+    let nodes = Nodes::start(3);
+    let proxy = Proxy::to(&nodes.servers()[2]);
+    let mut urls = nodes.urls();
+    urls[2] = proxy.url();
+    let locks = build(patient(&urls.join(" ")).lease(LEASE));
+    locked_on_all(&nodes, &locks.mutex("first"))
+        .release()
+        .expect("it is held");
+    proxy.strike_all(Fault::Late(80));
+    let lock = |number: u32| locks.lock(format!("n{number}")).expect("two nodes answer");
+    let guards: Vec<_> = (0..20).map(lock).collect();
+    wait_until_voted(&guards, &nodes, &locks);
+    assert_outlive(&guards, &nodes.servers()[0]);
+    assert_eq!(locks.stats().lost(), 0);
+}
+
+/// All nodes are restarted without data, one after another. Each is waited for until it has all locks.
+#[test]
+fn leases_outlive_a_rolling_restart() {
+    let delay = secs(3);
+    let nodes = Nodes::start(3);
+    let locks = renewing(&nodes)
+        .lease(delay)
+        .restart_delay(delay)
+        .build_unchecked();
+    let locks = locks.expect("nothing is sent yet");
+    wait_until("the nodes vote", || {
+        locks
+            .lock("first")
+            .is_ok_and(|guard| holders(&nodes, "first") == vec![Some(guard.owner().to_owned()); 3])
+    });
+    let lock = |number: u32| locks.lock(format!("n{number}")).expect("the nodes vote");
+    let guards: Vec<_> = (0..50).map(lock).collect();
+    for (number, node) in nodes.servers().iter().enumerate() {
+        node.restart();
+        wait_until_held(&guards, &nodes.raws()[number..=number]);
+        // A node that has joined votes after one more renewal.
+        wait_for_renewals(&locks, 2 * guards.len() as u64);
+    }
+    for guard in guards {
+        guard.release().expect("it is held");
+    }
+    assert_eq!(locks.stats().lost(), 0);
+}
+
+#[test]
+fn every_kind_of_lock_is_joined_with_its_fence() {
+    let nodes = Nodes::start_each(3, Server::with_clock);
+    // The record is raised however far the node's clock is behind.
+    nodes.servers()[2].set_clock_ahead(-HOUR);
+    let locks = connected(&nodes, renewing(&nodes));
+    for kind in [
+        Kind::Mutex,
+        Kind::Reentrant,
+        Kind::Reader,
+        Kind::Writer,
+        Kind::Multi,
+    ] {
+        let name = kind.name();
+        nodes.servers()[2].pause();
+        let held = kind.of(&locks, name).hold();
+        nodes.servers()[2].resume();
+        let late = &nodes.raws()[2];
+        // The node grants the late request too, but with a fence of its own time.
+        let record = |node: &Raw| node.ask::<Option<u64>>(&["GET", &fence_of(name)]);
+        wait_until("the node has joined", || {
+            late.exists(name) && record(late) >= record(&nodes.raws()[0])
+        });
+        held.release();
+        wait_until("it is free everywhere", || {
+            nodes.raws().iter().all(|node| !node.exists(name))
+        });
+    }
+}
+
+#[test]
+fn a_node_from_which_the_lock_was_taken_does_not_join() {
+    let nodes = Nodes::start(3);
+    let locks = connected(&nodes, renewing(&nodes));
+    let guard = locked_on_all(&nodes, &locks.mutex("n"));
+    let _: u32 = nodes.raws()[0].ask(&["DEL", "n"]);
+    wait_for_renewals(&locks, 4);
+    guard.check().expect("two nodes have it");
+    assert_eq!(holders(&nodes, "n")[0], None, "it has joined");
+}
+
+/// Of two nodes that miss the lock, one holds it for another client and one is asked to join again and again.
+#[test]
+fn a_forced_release_ends_a_lease_that_nodes_are_about_to_join() {
+    let nodes = Nodes::start(5);
+    let locks = connected(&nodes, renewing(&nodes));
+    let (operator, other) = (nodes.manager(), nodes.manager());
+    for round in 0..10 {
+        let name = format!("n{round}");
+        nodes.servers()[3..].iter().for_each(Server::pause);
+        let guard = locks.lock(&name).expect("three nodes answer");
+        nodes.servers()[3..].iter().for_each(Server::resume);
+        let owner = guard.owner().to_owned();
+        assert!(operator.force_release(&name, &owner).expect("they answer"));
+        wait_until("the holder learns of it", || guard.check().is_err());
+        let next = other.try_lock_for(&name, secs(60)).expect("they answer");
+        assert!(next.expect("it is free").fence() > guard.fence());
+    }
+}
+
+#[test]
+fn the_listener_learns_which_nodes_have_no_vote() {
+    let nodes = Nodes::start(3);
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let (listener, address) = (Arc::clone(&told), nodes.urls()[1].clone());
+    let locks = connected(
+        &nodes,
+        renewing(&nodes)
+            .lease(ms(600))
+            .listener(move |event: &Event<'_>| {
+                if let Event::LacksVotes { nodes, .. } = event {
+                    let mut told = listener.lock().unwrap_or_else(PoisonError::into_inner);
+                    told.push(
+                        nodes
+                            .iter()
+                            .map(|node| (**node).to_owned())
+                            .collect::<Vec<_>>(),
+                    );
+                }
+            }),
+    );
+    let guard = locked_on_all(&nodes, &locks.mutex("n"));
+    let _: u32 = nodes.raws()[1].ask(&["DEL", "n"]);
+    wait_until("it is told", || {
+        !told
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_empty()
+    });
+    wait_for_renewals(&locks, 4);
+    guard.release().expect("two nodes have it");
+    let told = told.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(
+        matches!(&told[0][..], [node] if address.contains(node.as_str())),
+        "{told:?}"
+    );
+}
