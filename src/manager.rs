@@ -348,7 +348,7 @@ impl LockManager {
     /// be granted: then its call returns a guard.
     ///
     /// Blocks for at most `wait`, until no call asks Redis any more and Redis has replied to every queued release. On a
-    /// quorum every node must have confirmed it that may have the lock.
+    /// quorum, each node that may have the lock must have confirmed its release.
     ///
     /// | it returns | if |
     /// | --- | --- |

@@ -242,8 +242,8 @@ impl LockManager {
     /// * The clock of a node must be right before Redis starts there, because Redis counts its uptime by that clock.
     /// * A node is a master, and never becomes a replica.
     /// * To restart all nodes, restart one after another. After each of them wait until [`inspect`](LockManager::inspect)
-    ///   shows all nodes at each lock, and then for a lease: so long a node takes from its join to its vote. No lease is
-    ///   lost then. If a majority of the nodes restarts without data, one soon after another, held leases are lost, and
+    ///   shows all nodes at each lock, and then for one lease: a node that has joined votes after the next renewal. No
+    ///   lease is lost then. If a majority of the nodes restarts without data, one soon after another, held leases are lost, and
     ///   their holders learn of it.
     /// * To replace a node by another, stop the old one, and wait for the longest lease before the new one joins. If only
     ///   the address leads to another server, by DNS or a proxy, that server must have started anew.

@@ -66,8 +66,9 @@
 //! | 3 | [`Cancel`](crate::Cancel) | the threads that a cancel unparks |
 //!
 //! A thread holds at most one mutex of row 3. A store has further mutexes. A thread takes them only in a call to the
-//! store, and then it holds none of these. The threads of a store take no others, with one exception: at a failover, the
-//! thread that finds the master takes that of [`renewal::RenewalThread`] while it holds its own.
+//! store, and then it holds none of these. The threads of a store take no others. There are two exceptions. At a failover, the
+//! thread that finds the master takes that of [`renewal::RenewalThread`] while it holds its own. And a thread that closes
+//! the manager asks the votes of a quorum while it holds that mutex.
 
 mod acquire;
 mod admin;

@@ -183,6 +183,11 @@ fn quorums(texts: &mut Texts) {
     let long = locks.mutex("n").lease(secs(11)).lock();
     texts.add("a longer lease than the restart_delay", long);
     texts.add("a semaphore on a quorum", locks.semaphore("n", 1).acquire());
+    // The first call ends with the first node, while the other is connected to.
+    wait_until("both nodes are down", || {
+        let tried = format!("{:?}", locks.lock("n"));
+        !tried.contains("is being connected to")
+    });
     texts.add("nobody listens at two nodes", locks.lock("n"));
     let servers = Nodes::start(2);
     let _first = build(servers.builder().restart_delay(secs(60)));

@@ -119,6 +119,9 @@ impl RecordedEvent {
                 remaining,
                 ..
             } => about_lock("at risk", name, owner, 0, *remaining),
+            Event::LacksVotes { name, owner, .. } => {
+                about_lock("lacks votes", name, owner, 0, ms(0))
+            }
             Event::Lost { lost, owner, .. } => Self {
                 cause: Some(lost.cause),
                 ..about_lock("lost", &lost.name, owner, lost.fence, ms(0))
@@ -168,7 +171,8 @@ impl EventLog {
     /// Returns the kinds of the events of one lock so far. Leaves out renewals, which depend on the speed of the
     /// machine.
     fn kinds_of(&self, name: &str) -> Vec<&'static str> {
-        let is_of_renewal = |event: &RecordedEvent| ["renewed", "at risk"].contains(&event.what);
+        let is_of_renewal =
+            |event: &RecordedEvent| ["renewed", "at risk", "lacks votes"].contains(&event.what);
         self.all()
             .iter()
             .filter(|event| event.name == name && !is_of_renewal(event))

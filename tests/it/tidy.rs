@@ -592,8 +592,8 @@ fn missing_methods(tree: &Tree, page: &str) -> Vec<String> {
 /// The most lines outside of test code, of `src/` (`""`) and of folders in it. A change that needs more must say why a
 /// user wants it.
 const MOST_LINES: [(&str, usize); 4] = [
-    ("", 36_950),
-    ("store", 13_680),
+    ("", 37_000),
+    ("store", 13_730),
     ("engine", 7_520),
     ("lock", 1_700),
 ];
@@ -605,7 +605,7 @@ const TEST_CODE: [&str; 5] = [
     "test_machine",
     "testing",
 ];
-const MOST_LINES_OF_LUA: usize = 2_360;
+const MOST_LINES_OF_LUA: usize = 2_420;
 
 #[test]
 fn lines_of_code_stay_within_their_limits() {

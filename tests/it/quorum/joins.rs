@@ -92,16 +92,20 @@ fn a_node_that_paused_during_the_grant_joins_and_another_may_fail() {
     });
 }
 
-#[test]
-fn a_node_at_a_long_round_trip_gets_a_vote_of_each_lock() {
-    let nodes = Nodes::start(3);
+/// Returns a manager, and the proxy before its third node.
+#[track_caller]
+fn with_link_to_third(nodes: &Nodes) -> (LockManager, Proxy) {
     let proxy = Proxy::to(&nodes.servers()[2]);
     let mut urls = nodes.urls();
     urls[2] = proxy.url();
-    let locks = build(patient(&urls.join(" ")).lease(LEASE));
-    locked_on_all(&nodes, &locks.mutex("first"))
-        .release()
-        .expect("it is held");
+    let locks = connected(nodes, patient(&urls.join(" ")).lease(LEASE));
+    (locks, proxy)
+}
+
+#[test]
+fn a_node_at_a_long_round_trip_gets_a_vote_of_each_lock() {
+    let nodes = Nodes::start(3);
+    let (locks, proxy) = with_link_to_third(&nodes);
     proxy.strike_all(Fault::Late(80));
     let lock = |number: u32| locks.lock(format!("n{number}")).expect("two nodes answer");
     let guards: Vec<_> = (0..20).map(lock).collect();

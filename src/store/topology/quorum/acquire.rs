@@ -308,10 +308,12 @@ impl<'a> Ballot<'a> {
             votes[number].reserved = self.reserved(fences);
         }
         for (number, connection) in call.connections.iter_mut().enumerate() {
+            if self.is_unanswered[number] || self.is_cut[number] {
+                votes[number].process = connection.process();
+            }
             // Otherwise another request of unknown outcome is on its way.
             if self.is_unanswered[number] && !self.is_cut[number] {
                 votes[number].asked_on = Some(connection.id());
-                votes[number].process = connection.process();
                 let vote = LateAbout::Vote {
                     owner: Arc::clone(&self.ask.owner),
                     queues: self.ask.channel.is_some(),

@@ -114,8 +114,15 @@ impl NodeConnection {
     }
 
     fn close(&mut self) {
-        if self.pipeline.take().is_some() {
-            self.closings += 1;
+        let Some(mut pipeline) = self.pipeline.take() else {
+            return;
+        };
+        self.closings += 1;
+        for missing in pipeline.unanswered() {
+            if let LateAbout::Vote { owner, .. } = &missing.about {
+                let votes = &self.state.votes;
+                votes.no_late_vote(owner, self.number, self.id);
+            }
         }
     }
 
@@ -150,7 +157,7 @@ impl NodeConnection {
             let has_many = pipeline.unanswered().len() >= MOST_MISSING;
             let is_idle = pipeline.is_idle();
             if is_idle || is_long_ago || has_many || pipeline.is_overdue(node_timeout) {
-                self.drop_late_answers();
+                self.drop_late_answers(node_timeout);
             }
         }
         if let Some(pipeline) = &mut self.pipeline {
@@ -171,17 +178,18 @@ impl NodeConnection {
     pub(super) fn read_late(&mut self) {
         let is_late = |pipeline: &Pipeline<_>| !pipeline.is_idle();
         if self.pipeline.as_ref().is_some_and(is_late) {
-            self.drop_late_answers();
+            // An answer that is overdue may still come.
+            self.drop_late_answers(Duration::MAX);
         }
     }
 
     /// Reads and drops the late answers that have come. Closes the connection if it has failed, or an answer is overdue.
-    fn drop_late_answers(&mut self) {
+    fn drop_late_answers(&mut self, overdue_after: Duration) {
         let mut dropped = Vec::new();
         let Some(pipeline) = &mut self.pipeline else {
             return;
         };
-        let looked = pipeline.look(self.state.node_timeout, |value, answered| {
+        let looked = pipeline.look(overdue_after, |value, answered| {
             dropped.push((value, answered));
         });
         for (value, answered) in dropped {

@@ -38,6 +38,8 @@ pub(super) struct JoinsOfNode<'b> {
     commands: Vec<Command>,
     joins: Vec<Join<'b>>,
     answered: usize,
+    /// Whether the write failed, or the node was skipped.
+    is_unasked: bool,
 }
 
 /// The join of an owner.
@@ -50,15 +52,19 @@ struct Join<'b> {
 
 impl QuorumCall<'_> {
     /// Does step 1 for the leases of a batch. Returns for each node the commands of step 2.
-    pub(super) fn begin_joins<'b>(&self, batch: &'b [Renewal<'_>]) -> Vec<JoinsOfNode<'b>> {
+    pub(super) fn begin_joins<'b>(&mut self, batch: &'b [Renewal<'_>]) -> Vec<JoinsOfNode<'b>> {
         let (state, now) = (self.state, Time::now());
         let mut to_nodes = vec![JoinsOfNode::default(); self.connections.len()];
         if !self.is_of_renewals {
             return to_nodes;
         }
+        for connection in &mut *self.connections {
+            // The round gives the reason why a node is not asked.
+            connection.look().ok();
+        }
         let connections = &self.connections;
         let may_join = |number: usize| {
-            let may_join = state.may_join(number, now);
+            let may_join = connections[number].is_open() && state.may_join(number, now);
             may_join.then(|| connections[number].process())
         };
         for keys in batch.chunk_by(|one, other| one.owner == other.owner) {
@@ -93,10 +99,16 @@ impl QuorumCall<'_> {
         let now = Time::now();
         for (connection, to_node) in self.connections.iter_mut().zip(to_nodes) {
             let number = connection.number();
+            let is_open = connection.is_open();
+            let asked_on = is_open.then(|| connection.id());
             for Join { owner, how, .. } in &to_node.joins {
-                let open = connection.is_open().then(|| connection.id());
-                let ended = (*how, open);
-                self.state.votes.joined(owner, number, ended, now);
+                let how = match how {
+                    // The end of the connection may have cut the write behind this join.
+                    Joined::Refused if to_node.is_unasked && !is_open => Joined::Unknown,
+                    how => *how,
+                };
+                let ended = (how, connection.process());
+                (self.state.votes).joined(owner, number, ended, asked_on, now);
             }
             let late = to_node.joins[to_node.answered..].iter();
             connection.expect_late(late.map(|join| LateAbout::Vote {
@@ -131,6 +143,7 @@ impl JoinsOfNode<'_> {
                 for join in rest {
                     join.how = Joined::Refused;
                 }
+                self.is_unasked = true;
                 self.answered = self.joins.len();
             }
             Err(_) => {}

@@ -24,7 +24,7 @@
 //! compare their values by a *note* at each node, the key `<prefix>leasehold:restart_delay`. Example: A has 60 s, and B
 //! starts with 4 s.
 //!
-//! 1. A connects to a node, and sets the note to `60000` for ten times 60 s, in the same write as its first request.
+//! 1. A connects to a node, and sets the note to `60000` for ten times 60 s, before its first request.
 //! 2. B connects, and finds the note of A. B does not ask the node, and does not touch the note. B cannot be built. If B
 //!    was built without a check, it asks no node for a lock before a majority has answered and no node had such a note.
 //! 3. After five times 60 s, A connects again before its next request to the node. That renews the note, or finds that

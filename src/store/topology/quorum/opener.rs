@@ -84,6 +84,10 @@ impl QuorumState {
             opener.begun = (!opener.wishes.is_empty()).then_some(now);
             opener.begun.is_some()
         });
+        // Its probe may have been due while this connect was under way.
+        if !goes_on && !node.is_up() {
+            self.plan_probe(number, HURRIED);
+        }
         if was_down {
             logging::info!("{} is asked again", node.route.server.address);
             for other in &self.nodes {

@@ -16,7 +16,7 @@
 //!
 //! | the round | with a majority it waits for connects | with a certain result it waits for answers |
 //! | --- | --- | --- |
-//! | asks for a lock | that began less than `node_timeout / 4` ago | for as long again as that took: 1 ms to 2 ms |
+//! | asks for a lock | that began less than `node_timeout / 4` ago | for as long again as that took: at least `node_timeout / 200`, at most `node_timeout / 4` |
 //! | renews | not at all | for the whole `node_timeout`: each node moves its own vote |
 //! | repeats a release of which the result is certain | not at all | for `node_timeout / 4` |
 //! | any other, of the renewal thread | not at all | for `node_timeout / 4`, if it wants more answers |
@@ -39,16 +39,15 @@ use crate::sys::Time;
 
 /// For how long a round waits for one answer alone.
 const TOGETHER: Duration = Duration::from_millis(1);
-/// The times for which a round that asks for a lock waits for further votes after a grant.
-const SHORTEST_GRACE: Duration = Duration::from_millis(1);
-const LONGEST_GRACE: Duration = Duration::from_millis(2);
+/// A round that asks for a lock waits for further votes after a grant for at least `node_timeout` divided by this.
+const SHORTEST_GRACE: u32 = 200;
 /// A thread that wakes later than this had no CPU time.
 const OVERSLEPT: Duration = Duration::from_millis(10);
 
 /// A call under way.
 pub(super) struct QuorumCall<'a> {
     pub(super) state: &'a QuorumState,
-    /// A connection to each node, or to one of them.
+    /// A connection to each node.
     pub(super) connections: &'a mut [NodeConnection],
     /// When it ends.
     pub(super) until: Time,
@@ -125,7 +124,11 @@ impl<'a> QuorumCall<'a> {
         let begun = Time::now();
         let (node_timeout, grace) = (self.state.node_timeout, self.state.grace());
         let (enough, longest, grace) = match recipients {
-            Recipients::Granters => (Enough::No, node_timeout, (SHORTEST_GRACE, LONGEST_GRACE)),
+            Recipients::Granters => (
+                Enough::No,
+                node_timeout,
+                (node_timeout / SHORTEST_GRACE, grace),
+            ),
             Recipients::Voters => (Enough::No, node_timeout, (node_timeout, node_timeout)),
             Recipients::All => (Enough::No, node_timeout, (grace, grace)),
             Recipients::Rest => (Enough::Certain, grace, (grace, grace)),

@@ -233,8 +233,12 @@ impl NodeVote {
         }
     }
 
-    /// Ends the vote: the node has answered to a renewal that it does not have the owner.
+    /// Ends the vote: the node has answered to a renewal that it does not have the owner. If it has joined since the renewal
+    /// of another connection was sent, the answer may be older than that, and says nothing.
     fn end(&mut self, sent: Time, process: u32, joins: bool) {
+        if !joins && self.candidate.is_some_and(|it| it.since > sent) {
+            return;
+        }
         let until = self
             .until
             .or(self.candidate.map(|candidate| candidate.until));
@@ -287,9 +291,10 @@ impl Votes {
         if let Some(before) = table.owners.get(owner) {
             record.longest = record.longest.max(before.longest);
             for (vote, before) in record.votes.iter_mut().zip(&before.votes) {
-                if before.settles_at.is_some() {
-                    // There is more than one request then.
+                if before.settles_at > AT_ONCE {
+                    // There is more than one request without an answer then.
                     vote.asked_on = None;
+                    vote.process = vote.process.max(before.process);
                 }
                 vote.settles_at = vote.settles_at.max(before.settles_at);
             }
@@ -384,6 +389,16 @@ impl Votes {
         }
     }
 
+    /// Notes that a node will not answer the request of an owner for the lock, because the connection `asked_on` was closed.
+    pub(super) fn no_late_vote(&self, owner: &str, node: usize, asked_on: ConnectionId) {
+        let mut table = self.table.lock();
+        let vote = table.owners.get_mut(owner);
+        let vote = vote.map(|record| &mut record.votes[node]);
+        if let Some(vote) = vote.filter(|vote| vote.asked_on == Some(asked_on)) {
+            vote.asked_on = None;
+        }
+    }
+
     /// Takes in what each node answered to the renewal of an owner's lease.
     pub(super) fn renewed(&self, owner: &str, round: Round<'_>, now: Time) -> VoteStatus {
         let mut table = self.table.lock();
@@ -431,7 +446,7 @@ impl Votes {
         }
     }
 
-    /// Begins joins for an owner, with a lease that lasts until `until`. `may_join` returns the process of a node's server that can be asked. Each of the
+    /// Begins joins for an owner. `may_join` returns the process of a node's server if the node can be asked. Each of the
     /// returned nodes may have the owner from now on, until [`Self::joined`] is called for it.
     pub(super) fn begin_joins(
         &self,
@@ -453,13 +468,13 @@ impl Votes {
                 continue;
             };
             // A process that has ended executes no earlier request.
-            let has_answered = vote.has_answered() || vote.process != process;
-            if has_answered && vote.candidate.is_none() && vote.joining.is_none() {
+            let has_restarted = vote.process > 0 && process > vote.process;
+            let may_ask = vote.has_answered() || has_restarted;
+            if may_ask && vote.candidate.is_none() && vote.joining.is_none() {
                 vote.joining = Some(Joining {
-                    settled_at: vote.settles_at,
+                    settled_at: vote.settles_at.min(AT_ONCE),
                     is_void: false,
                 });
-                vote.process = process;
                 vote.settles_at = vote.settles_at.max(Some(now + lease));
                 (vote.asked_on, vote.reserved) = (None, None);
                 nodes.push(number);
@@ -468,12 +483,13 @@ impl Votes {
         Some(Joins { nodes, ends }).filter(|joins| !joins.nodes.is_empty())
     }
 
-    /// Notes how a join ended. `asked_on` is its connection, if that is still open.
+    /// Notes how a join at this process of the node's server ended. `asked_on` is its connection, if that is still open.
     pub(super) fn joined(
         &self,
         owner: &str,
         node: usize,
-        (how, asked_on): (Joined, Option<ConnectionId>),
+        (how, process): (Joined, u32),
+        asked_on: Option<ConnectionId>,
         now: Time,
     ) {
         let mut table = self.table.lock();
@@ -484,6 +500,9 @@ impl Votes {
         let Some(joining) = vote.joining.take() else {
             return;
         };
+        if how != Joined::Refused {
+            vote.process = process;
+        }
         match how {
             Joined::Until(until) => {
                 let candidate = Candidacy { since: now, until };
@@ -634,7 +653,7 @@ mod tests {
 
     /// Begins joins at `now`. Returns the nodes to ask.
     fn begin(table: &Votes, now: u64) -> Vec<usize> {
-        let joins = table.begin_joins("o", (LEASE, 2), |_| Some(0), at(now));
+        let joins = table.begin_joins("o", (LEASE, 2), |_| Some(1), at(now));
         joins.map_or_else(Vec::new, |joins| {
             assert_eq!(joins.ends.as_slice(), [7]);
             joins.nodes.to_vec()
@@ -658,7 +677,7 @@ mod tests {
         let table = two_of_three();
         assert_eq!(begin(&table, 50), [2]);
         assert_eq!(begin(&table, 50), [0; 0], "it is asked already");
-        table.joined("o", 2, (Joined::Until(at(150)), ID), at(60));
+        table.joined("o", 2, (Joined::Until(at(150)), 1), ID, at(60));
         // A renewal that was sent before the answer came, although the node has executed it after the join.
         renewed(&table, &[Confirmed; 3], 155, 2);
         let misses = |table: &Votes| table.has_misses("o", |_| true);
@@ -680,7 +699,7 @@ mod tests {
         use Confirmation::Confirmed;
         let table = two_of_three();
         begin(&table, 50);
-        table.joined("o", 2, (Joined::Until(at(150)), ID), at(60));
+        table.joined("o", 2, (Joined::Until(at(150)), 1), ID, at(60));
         renewed(&table, &[Confirmed; 3], 200, 2);
         assert!(table.has_misses("o", |_| true));
         let table = two_of_three();
@@ -690,17 +709,12 @@ mod tests {
     #[test]
     fn a_node_from_which_the_lock_was_taken_never_joins_again() {
         use Confirmation::{Confirmed, Gone as NotHeld, None as Silent};
-        // What the node says, the time at which the renewal was sent, and whether it may join then.
+        // The process that says it, the time at which the renewal was sent, and whether the node may join then.
         for (process, sent, joins_again) in [(0, 50, false), (1, 50, true), (0, 100, true)] {
-            let table = two_of_three();
-            begin(&table, 10);
-            table.joined("o", 2, (Joined::Refused, ID), at(10));
-            let vote = table.table.lock().owners["o"].votes[2];
-            assert_eq!(vote.settles_at, AT_ONCE, "as before");
-            let mut votes = votes(&[Some(190), Some(190), Some(100)]);
-            votes[2].settles_at = None;
+            let table = Votes::new(Duration::ZERO);
+            let granted = votes(&[Some(190), Some(190), Some(100)]);
             let ends = Some(Ends::from_slice(&[7]));
-            table.insert(&"o".into(), (1, LEASE), votes, ends, at(0));
+            table.insert(&"o".into(), (1, LEASE), granted, ends, at(0));
             let gone = NotHeld(Gone::Removed, process);
             renewed(&table, &[Silent, Silent, gone], sent + 100, 2);
             let case = (process, sent);
@@ -709,8 +723,8 @@ mod tests {
         // The same for a candidate.
         let table = two_of_three();
         begin(&table, 10);
-        table.joined("o", 2, (Joined::Until(at(110)), ID), at(20));
-        let gone = NotHeld(Gone::Taken, 0);
+        table.joined("o", 2, (Joined::Until(at(110)), 1), ID, at(20));
+        let gone = NotHeld(Gone::Taken, 1);
         renewed(&table, &[Confirmed, Confirmed, gone], 130, 2);
         assert!(begin(&table, 40).is_empty() && !table.has_misses("o", |_| true));
     }
@@ -730,7 +744,7 @@ mod tests {
                 joins,
             };
             table.renewed("o", round, at(10));
-            table.joined("o", 2, (Joined::Until(at(110)), ID), at(20));
+            table.joined("o", 2, (Joined::Until(at(110)), 1), ID, at(20));
             renewed(&table, &[Confirmed; 3], 130, 2);
             assert_eq!(table.has_misses("o", |_| true), !joins);
         }
@@ -750,7 +764,7 @@ mod tests {
             table.confirmed("o", 2, true, at(0));
             begin(&table, 10);
             assert_eq!(settles(&table), Some(at(110)));
-            table.joined("o", 2, (how, ID), at(20));
+            table.joined("o", 2, (how, 1), ID, at(20));
             assert_eq!(settles(&table), then, "{how:?}");
         }
         // The release comes between the join and its answer.
@@ -759,7 +773,7 @@ mod tests {
         for node in 0..3 {
             table.confirmed("o", node, false, at(16));
         }
-        table.joined("o", 2, (Joined::Until(at(110)), ID), at(20));
+        table.joined("o", 2, (Joined::Until(at(110)), 1), ID, at(20));
         assert_eq!(asked(&table, 25), [false, false, true]);
         assert!(begin(&table, 30).is_empty(), "the owner has ended");
     }
@@ -786,7 +800,7 @@ mod tests {
             let table = two_of_three();
             if is_join {
                 begin(&table, 10);
-                table.joined("o", 2, (Joined::Unknown, ID), at(20));
+                table.joined("o", 2, (Joined::Unknown, 1), ID, at(20));
             } else {
                 let mut granted = votes(&[Some(100), Some(100), None]);
                 granted[2].settles_at = Some(at(110));
@@ -802,10 +816,31 @@ mod tests {
             table.late_vote("o", 2, ConnectionId(7), true);
             assert_eq!(begin(&table, 30), [2]);
             // After a restart nothing is on its way.
-            table.joined("o", 2, (Joined::Unknown, ID), at(40));
-            let joins = table.begin_joins("o", (LEASE, 2), |_| Some(1), at(50));
+            table.joined("o", 2, (Joined::Unknown, 1), ID, at(40));
+            let joins = table.begin_joins("o", (LEASE, 2), |_| Some(2), at(50));
             assert_eq!(joins.expect("it has restarted").nodes.to_vec(), [2]);
+            table.joined("o", 2, (Joined::Refused, 2), ID, at(60));
+            assert_eq!(begin(&table, 70), [2], "it has refused");
         }
+    }
+
+    #[test]
+    fn a_waiter_that_is_granted_the_lock_hears_a_late_vote_too() {
+        let table = Votes::new(Duration::ZERO);
+        let ask = (1, LEASE);
+        table.insert(&"o".into(), ask, traces([AT_ONCE; 3]), None, at(0));
+        let mut granted = votes(&[Some(100), Some(100), None]);
+        (granted[2].settles_at, granted[2].asked_on) = (Some(at(110)), ID);
+        let ends = Some(Ends::from_slice(&[7]));
+        table.insert(&"o".into(), ask, granted, ends, at(10));
+        assert!(begin(&table, 20).is_empty());
+        table.late_vote("o", 2, ConnectionId(7), true);
+        assert_eq!(begin(&table, 20), [2]);
+        // If the connection is closed, no answer comes.
+        table.joined("o", 2, (Joined::Unknown, 1), ID, at(30));
+        assert!(table.has_misses("o", |_| true));
+        table.no_late_vote("o", 2, ConnectionId(7));
+        assert!(!table.has_misses("o", |_| true) && begin(&table, 40).is_empty());
     }
 
     #[test]
@@ -816,7 +851,7 @@ mod tests {
         assert_eq!(misses(10), [2]);
         assert_eq!(misses(10), [0; 0]);
         begin(&table, 10);
-        table.joined("o", 2, (Joined::Until(at(110)), ID), at(20));
+        table.joined("o", 2, (Joined::Until(at(110)), 1), ID, at(20));
         renewed(&table, &[Confirmed; 3], 150, 2);
         assert_eq!(misses(50), [0; 0]);
         let gone = NotHeld(Gone::Removed, 0);
