@@ -684,7 +684,7 @@ fn nodes_are_probed_often_while_a_majority_is_missing_and_wanted() {
     }
     let locks = patient(&urls.join(" ")).build_unchecked();
     let locks = locks.expect("nothing is sent yet");
-    // With growing pauses of up to 5 s, so many probes would take far longer than the test waits.
+    // With growing pauses of up to 5 s, 150 probes would take over ten minutes.
     wait_until("they are probed all the time", || {
         let failed = locks.try_lock("n").expect_err("one node is no majority");
         assert!(is_unreachable(&failed), "{failed:?}");

@@ -161,7 +161,7 @@ fn every_kind_of_lock_is_joined_with_its_fence() {
         let held = kind.of(&locks, name).hold();
         nodes.servers()[2].resume();
         let late = &nodes.raws()[2];
-        // The node grants the late request too, but with a fence of its own time.
+        // The node also grants the late request, and takes the fence from its own clock.
         let record = |node: &Raw| node.ask::<Option<u64>>(&["GET", &fence_of(name)]);
         wait_until("the node has joined", || {
             late.exists(name) && record(late) >= record(&nodes.raws()[0])

@@ -14,7 +14,7 @@
 //! * within its restart delay: it may have forgotten another owner;
 //! * while a request for the lock, or a join, has no answer: the node could execute that again much later, after the key
 //!   has vanished and another owner has had the lock. After a restart of the node no such request is left;
-//! * after it has said before the end of its own vote that it does not have the owner: an operator may have taken the
+//! * if it says that it does not have the owner, while its own vote still lasts: an operator may have taken the
 //!   lock. A node that was restarted has only forgotten it.
 //!
 //! A node to which a join was written gives back no fences, because the end of the join's raise may be the record.

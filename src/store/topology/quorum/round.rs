@@ -8,8 +8,8 @@
 //! 3. The answers are read as they come. After each of them the caller says whether it has enough. Nodes that are alike
 //!    answer at almost the same time, and to wake a thread takes longer than to read an answer. So the thread first
 //!    waits, for at most a millisecond, for the answer that is probably the last that it needs.
-//! 4. If the result is certain, the round waits for the other nodes, as this table says. A *late* node has let a round wait
-//!    in vain for at least a quarter of `node_timeout`: for a second no round waits for it alone, unless it answers in time
+//! 4. If the result is certain, the round waits for the other nodes, as this table says. A *late* node did not answer a round
+//!    that waited for at least a quarter of `node_timeout`: for a second no round waits for it alone, unless it answers in time
 //!    before. So a node that hangs costs that time once, until it is down.
 //! 5. A node that does not answer for `node_timeout` is down, unless it shows that it is well ([`super::node`]). If this
 //!    thread woke too late, the machine is busy, and the nodes get half of that time more.
@@ -258,7 +258,7 @@ impl Gathering<'_> {
         }
     }
 
-    /// Stops waiting for the answers that have not come. A wait of `late_after` in vain makes a node late.
+    /// Stops waiting for the answers that have not come. A node that has not answered for `late_after` is late.
     fn end(&mut self, late_after: Duration) {
         let waited = self.begun.elapsed();
         for (number, connection) in self.connections.iter_mut().enumerate() {

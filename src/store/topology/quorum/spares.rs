@@ -1,4 +1,4 @@
-//! What the openers of the nodes share with the callers: the spare connections, the wishes for more, and the planned
+//! The openers of the nodes and the callers share this: the spare connections, the wishes for more, and the planned
 //! probes. See [`super::opener`].
 
 use std::collections::VecDeque;
@@ -29,7 +29,7 @@ pub(super) struct OpenersState {
 pub(super) struct Opener {
     /// When the connect began that is under way.
     pub(super) begun: Option<Time>,
-    /// What the last connect took.
+    /// The time that the last connect took.
     pub(super) took: Duration,
     /// The owners of closed connections that want one, each once.
     pub(super) wishes: VecDeque<u64>,

@@ -48,14 +48,14 @@ pub(super) struct NodeVote {
     /// A join that has no answer yet.
     joining: Option<Joining>,
     is_barred: bool,
-    /// Whether the caller knows that the node has no vote ([`Votes::new_misses`]).
+    /// Whether [`Votes::new_misses`] has returned the node.
     is_told: bool,
     /// The fences of the node's reply to the request for the lock. `None` if the node may give none back.
     pub(super) reserved: Option<Reserved>,
     /// From when on the node's confirmation of the owner's end is final: at once, or when no request of unknown outcome can
     /// reach the node any more. `None` if the node has nothing of the owner.
     pub(super) settles_at: Option<Time>,
-    /// The connection of the only request of unknown outcome. What follows it there is executed after it.
+    /// The connection of the only request of unknown outcome. The node executes a later request there after it.
     pub(super) asked_on: Option<ConnectionId>,
     /// Whether the node has confirmed the owner's end, final or not.
     has_confirmed_end: bool,
@@ -73,7 +73,7 @@ struct Candidacy {
 /// A join that has no answer yet.
 #[derive(Clone, Copy, Debug)]
 struct Joining {
-    /// What the node had before.
+    /// The `settles_at` before the join.
     settled_at: Option<Time>,
     /// Whether the node has said meanwhile, on another connection, that it does not have the owner.
     is_void: bool,
@@ -532,7 +532,7 @@ impl Votes {
         })
     }
 
-    /// Returns the nodes without a vote for an owner, if there are more of them than the caller was told before.
+    /// Returns the nodes without a vote for an owner, if there are more of them than at the last call.
     pub(super) fn new_misses(&self, owner: &str, now: Time) -> SmallVec<[usize; 5]> {
         let mut table = self.table.lock();
         let Some(record) = table.owners.get_mut(owner) else {
