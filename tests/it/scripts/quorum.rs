@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::slice;
-use std::time::Instant;
 
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -14,10 +13,10 @@ use super::fences::{
     raised, records, skew, used,
 };
 use super::{
-    CLAIM, Check, LEASE, LIFE, Redis, STALL, channel, code, connect, connect_to_listen, hint, once,
+    CLAIM, Check, LEASE, LIFE, Listener, Redis, STALL, channel, code, connect, hint, once,
     once_heard, owner, run,
 };
-use crate::support::{PATIENCE, Server, companions_of};
+use crate::support::{Server, companions_of};
 
 const QUORUM_ACQUIRE: &str = script!(
     "record.lua",
@@ -625,95 +624,61 @@ fn a_raise_for_an_owner_that_is_gone_changes_nothing() {
 #[test]
 fn a_release_wakes_the_first_live_waiter_and_does_not_give_it_the_lock() {
     let server = Server::start();
-    let mut redis = Redis(connect(&server));
-    let mut hearing = connect_to_listen(&server);
-    let mut hearing = hearing.as_pubsub();
-    hearing.subscribe(&["second", "third"]).expect("subscribed");
-    let mut heard = || {
-        let message = hearing.get_message().expect("a waiter is woken");
-        let owner: String = message.get_payload().expect("text");
-        (message.get_channel_name().to_owned(), owner)
-    };
-    let clock = redis.now_us();
+    let (holder, first, second, third) = (0, 1, 2, 3);
     // The process of the first waiter is gone: its channel has no subscriber.
-    for (who, channel) in ["-", "first", "second", "third"].into_iter().enumerate() {
-        let reply = send_acquire(&mut redis, "a", who, LEASE, clock, channel);
-        let is_granted = granted(&reply.expect("Redis replies")).is_some();
-        assert_eq!(is_granted, who == 0);
+    let subscribed = [&*channel(second), &*channel(third), Listener::END];
+    let mut listener = Listener::to(&server, &subscribed);
+    let mut redis = Redis(connect(&server));
+    acquire_free(&mut redis, holder);
+    for who in [first, second, third] {
+        assert_eq!(wait_for(&mut redis, who), Some(owner(holder)));
     }
     let life = LIFE.to_string();
     let end = |redis: &mut Redis, who, withdraws| {
         let args = [&*owner(who), "", "", "", &life, "1", withdraws];
         redis.eval(QUORUM_RELEASE, &["a"], &args)
     };
-    assert_eq!(end(&mut redis, 0, "0"), Value::Int(3));
-    assert_eq!(heard(), ("second".to_owned(), owner(2)));
+    assert_eq!(end(&mut redis, holder, "0"), Value::Int(3));
+    redis.lengthen_turn("a");
+    assert_eq!(listener.messages(&mut redis), [hint(second)]);
     assert!(!redis.exists("a"), "it was given to a waiter");
-    assert_eq!(redis.queue("a"), [owner(2), owner(3)]);
+    assert_eq!(redis.queue("a"), [second, third].map(owner));
     // A copy of the release wakes no waiter. The waiter that was woken gives up.
-    assert_eq!(end(&mut redis, 0, "0"), Value::Int(0));
-    assert_eq!(end(&mut redis, 2, "1"), Value::Int(0));
-    assert_eq!(heard(), ("third".to_owned(), owner(3)));
+    assert_eq!(end(&mut redis, holder, "0"), Value::Int(0));
+    assert_eq!(end(&mut redis, second, "1"), Value::Int(0));
+    redis.lengthen_turn("a");
+    assert_eq!(listener.messages(&mut redis), [hint(third)]);
     assert!(!redis.exists("a"), "it was given to a waiter");
-    assert_eq!(redis.queue("a"), [owner(3)]);
+    assert_eq!(redis.queue("a"), [owner(third)]);
     // Until its turn is over, only the waiter that was woken last gets the free lock. Then anybody gets it.
-    let turn_of = |reply: &Value| match reply {
-        Value::Array(parts) => match parts.as_slice() {
-            [Value::Int(0), Value::Int(1..=100), Value::BulkString(who)] => Some(who.clone()),
-            _ => None,
-        },
-        _ => None,
-    };
-    let begun = Instant::now();
-    let mut reply = acquire(&mut redis, 1, false);
-    while let Some(who) = turn_of(&reply) {
-        assert_eq!(who, owner(3).into_bytes());
-        assert!(begun.elapsed() < PATIENCE, "the turn does not end");
-        reply = acquire(&mut redis, 1, false);
-    }
+    assert_eq!(held(&acquire(&mut redis, first, false)).1, owner(third));
+    redis.end_turn("a");
+    let reply = acquire(&mut redis, first, false);
     assert!(matches!(granted(&reply), Some((_, true))));
-    assert_eq!(redis.ask::<String>(&["GET", "a"]), owner(1) + "!");
+    assert_eq!(redis.ask::<String>(&["GET", "a"]), owner(first) + "!");
 }
 
 #[test]
 fn a_waiter_has_its_turn_once_for_each_release() {
-    let server = Server::start();
-    let mut redis = Redis(connect(&server));
-    let mut hearing = connect_to_listen(&server);
-    let mut hearing = hearing.as_pubsub();
-    hearing.subscribe("channel").expect("subscribed");
-    let life = LIFE.to_string();
-    let begun = Instant::now();
-    let end = |redis: &mut Redis, who| {
-        let args = [&*owner(who), "", "", "", &life, "1", "0"];
-        redis.eval(QUORUM_RELEASE, &["a"], &args)
-    };
-    let mut refused = 0;
-    // If the machine stalls, the turn is over before the other owner asks.
-    while refused < 2 {
-        assert!(begun.elapsed() < PATIENCE, "there is no turn");
-        acquire_free(&mut redis, 0);
-        let clock = redis.now_us();
-        let reply = send_acquire(&mut redis, "a", 1, LEASE, clock, "channel");
-        assert!(granted(&reply.expect("Redis replies")).is_none());
-        assert_eq!(end(&mut redis, 0), Value::Int(3));
-        let other = acquire(&mut redis, 2, false);
-        if granted(&other).is_some() {
-            assert_eq!(end(&mut redis, 2), Value::Int(3));
-        } else {
-            refused += 1;
+    let (holder, waiter, other, same_process) = (0, 1, 2, 3);
+    once_heard(|redis, _| {
+        for next in [waiter, same_process] {
+            acquire_free(redis, holder);
+            assert_eq!(wait_for(redis, waiter), Some(owner(holder)));
+            assert_eq!(release(redis, holder, None), Value::Int(3));
+            redis.lengthen_turn("a");
+            assert_eq!(held(&acquire(redis, other, false)).1, owner(waiter));
+            // After the waiter, or another owner of its process, no turn is left over for the next release.
+            let clock = redis.now_us();
+            let reply = send_acquire(redis, "a", next, LEASE, clock, &channel(waiter));
+            let reply = reply.expect("Redis replies");
+            let is_contended = next != waiter;
+            assert!(matches!(granted(&reply), Some((_, contended)) if contended == is_contended));
+            assert_eq!(redis.turn("a"), None);
+            release(redis, next, None);
+            withdraw(redis, waiter);
         }
-        // The waiter gets it, whatever the time, and so does another owner of its process. After that no turn is left over
-        // for the next release.
-        let clock = redis.now_us();
-        let next = 3 - 2 * (refused % 2);
-        let reply = send_acquire(&mut redis, "a", next, LEASE, clock, "channel");
-        let is_contended = next != 1;
-        let reply = reply.expect("Redis replies");
-        assert!(matches!(granted(&reply), Some((_, contended)) if contended == is_contended));
-        end(&mut redis, next);
-        withdraw(&mut redis, 1);
-    }
+    });
 }
 
 /// Acquires the mutex `a` as a waiter with a channel. Returns the owner that has the mutex or its turn.

@@ -1,7 +1,6 @@
 //! A reader-writer lock on one node of a quorum.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use redis::{RedisResult, Value};
 
@@ -10,7 +9,7 @@ use super::fences::{
 };
 use super::quorum_owners::force_release;
 use super::{CLAIM, LEASE, LIFE, Listener, Redis, channel, connect, hint, once, once_heard, owner};
-use crate::support::{PATIENCE, Server, companions_of};
+use crate::support::{Server, companions_of};
 
 mod faults;
 mod model;
@@ -292,21 +291,13 @@ fn a_turn_names_its_waiter_and_its_kind() {
     let ([reader, ..], [holder, writer, caller]) = (READERS, WRITERS);
     for (waiter, is_reader) in [(reader, true), (writer, false)] {
         once_heard(|redis, _| {
-            let begun = Instant::now();
-            let reply = loop {
-                acquire_free(redis, holder);
-                for who in [waiter, caller] {
-                    assert_eq!(held(&acquire(redis, who, true)).1, owner(holder));
-                }
-                release(redis, holder);
-                let reply = acquire(redis, caller, true);
-                if granted(&reply).is_none() {
-                    break reply;
-                }
-                // The machine was so slow that the turn was over.
-                assert!(begun.elapsed() < PATIENCE, "there is no turn");
-                let () = redis.ask(&["FLUSHALL"]);
-            };
+            acquire_free(redis, holder);
+            for who in [waiter, caller] {
+                assert_eq!(held(&acquire(redis, who, true)).1, owner(holder));
+            }
+            release(redis, holder);
+            redis.lengthen_turn(NAME);
+            let reply = acquire(redis, caller, true);
             assert_eq!(held(&reply).1, owner(waiter));
             assert_eq!(is_of_a_reader(&reply), is_reader);
         });
@@ -410,19 +401,11 @@ fn a_writer_has_the_turn_of_its_processs_former_writer() {
             let reply = send_acquire(redis, who, LEASE, clock, &process);
             granted(&reply.expect("Redis replies")).is_some()
         };
-        let begun = Instant::now();
-        loop {
-            acquire_free(redis, holder);
-            assert!(!ask(redis, former));
-            release(redis, holder);
-            let is_refused = !ask(redis, reader);
-            if is_refused {
-                break;
-            }
-            // The machine was so slow that the turn was over.
-            assert!(begun.elapsed() < PATIENCE, "there is no turn");
-            let () = redis.ask(&["FLUSHALL"]);
-        }
+        acquire_free(redis, holder);
+        assert!(!ask(redis, former));
+        release(redis, holder);
+        redis.lengthen_turn(NAME);
+        assert!(!ask(redis, reader));
         assert!(ask(redis, next), "it is its turn, or nobody's");
     });
 }

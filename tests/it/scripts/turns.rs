@@ -130,8 +130,21 @@ impl Redis {
 
     /// Lets the time of a turn pass.
     pub(super) fn end_turn(&mut self, lock: &str) {
-        let [_, _, waiters] = companions_of(lock);
         let (_, length, who) = self.stored_turn(lock).expect("it is the turn of a waiter");
-        let () = self.ask(&["HSET", &waiters, "=turn", &format!("1 {length} {who}")]);
+        self.write_turn(lock, 1, length, &who);
+    }
+
+    /// Has a turn last for an hour, also if its time has passed unnoticed because the machine stalled.
+    pub(super) fn lengthen_turn(&mut self, lock: &str) {
+        let (_, _, who) = self.stored_turn(lock).expect("it is the turn of a waiter");
+        let hour = 3_600_000;
+        let ends = self.now() + hour;
+        self.write_turn(lock, ends, hour, &who);
+    }
+
+    fn write_turn(&mut self, lock: &str, ends: u64, length: u64, who: &str) {
+        let [_, _, waiters] = companions_of(lock);
+        let turn = format!("{ends} {length} {who}");
+        let () = self.ask(&["HSET", &waiters, "=turn", &turn]);
     }
 }
