@@ -12,8 +12,8 @@
 //!
 //! A withdrawal goes to a node on the connection of the request, so the node executes it after the request. Nobody
 //! waits for its answer. It is noted when it comes, and until then the node may have the owner ([`super::votes`]). If the
-//! connection of a request without an answer was closed, the node may still execute that request, also after an answer
-//! to a repeat. Then the withdrawal is not final.
+//! connection of a request without an answer was closed, the node may execute that request at any time: after the
+//! withdrawal, which is not final then, or when another owner has had the lock. So a repeat gives no vote there.
 
 use std::time::Duration;
 
@@ -45,7 +45,8 @@ pub(super) struct Ballot<'a> {
     pub(super) failures: Vec<Option<Failure>>,
     /// Whether the node may have the owner, although its last request has no answer.
     pub(super) is_unanswered: Vec<bool>,
-    /// Whether the connection of such a request was closed. Then the node may execute it after any later request.
+    /// Whether the connection of such a request was closed. Then the node may execute it after any later request, and has
+    /// no vote.
     pub(super) is_cut: Vec<bool>,
 }
 
@@ -196,6 +197,9 @@ impl<'a> Ballot<'a> {
             let was_closed = connection.closings() > closings[number];
             self.is_cut[number] |= was_unanswered[number] && was_closed;
             self.is_cut[number] |= self.is_unanswered[number] && !connection.is_open();
+            if self.is_cut[number] {
+                (self.votes[number], self.is_unanswered[number]) = (None, true);
+            }
             if let Some(former) =
                 former.filter(|_| is_of_former[number] && self.is_unanswered[number])
             {
@@ -227,8 +231,7 @@ impl<'a> Ballot<'a> {
 
     /// Returns whether no node has granted the lock, or may still do so.
     fn may_have_nothing(&self) -> bool {
-        let mut may_be_executed = self.is_unanswered.iter().chain(&self.is_cut);
-        self.granted_votes().next().is_none() && !may_be_executed.any(|may| *may)
+        self.granted_votes().next().is_none() && !self.is_unanswered.contains(&true)
     }
 
     /// Does step 3 after a grant. Returns the choice, and how many fences the lease has.
@@ -308,7 +311,7 @@ impl<'a> Ballot<'a> {
             votes[number].reserved = self.reserved(fences);
         }
         for (number, connection) in call.connections.iter_mut().enumerate() {
-            if self.is_unanswered[number] || self.is_cut[number] {
+            if self.is_unanswered[number] {
                 votes[number].process = connection.process();
             }
             // Otherwise another request of unknown outcome is on its way.
@@ -371,7 +374,6 @@ impl<'a> Ballot<'a> {
     pub(super) fn left_behind(&self) -> NodeVotes {
         let lease_from_now = Time::now() + self.ask.lease;
         let settles_at = |number: usize| match &self.votes[number] {
-            _ if self.is_cut[number] => Some(lease_from_now),
             Some(Vote::Granted { .. }) => AT_ONCE,
             Some(Vote::Held(_)) => AT_ONCE.filter(|_| self.ask.channel.is_some()),
             None => self.is_unanswered[number].then_some(lease_from_now),
