@@ -196,6 +196,7 @@ pub(super) static QUORUM_JOIN: Script = script!(
     "value.lua",
     "queue*.lua",
     "share.lua",
+    "quorum_turn.lua",
     "quorum_fence.lua",
     "quorum_join.lua"
 );

@@ -1,5 +1,5 @@
--- Has one more node of a quorum hold a lock for its owner. record.lua, value.lua, queue*.lua, share.lua and
--- quorum_fence.lua come before.
+-- Has one more node of a quorum hold a lock for its owner. record.lua, value.lua, queue*.lua, share.lua,
+-- quorum_turn.lua and quorum_fence.lua come before.
 --
 -- KEYS  for each name: lock, fence, queue, waiters
 -- ARGV  1 owner  2 lease ms  3 its units if several owners share the lock, else 0  4 fence memory ms
@@ -8,8 +8,8 @@
 -- Idempotent because the owner is unique to the attempt: a repeat finds it as the holder. It never shortens a lease.
 --
 -- Each record becomes at least the owner's last fence, however far that is from the node's time. Otherwise the next
--- owner, which may count this node, could get a smaller one. A turn of a waiter does not matter: the owner has the lock
--- at a majority, so no waiter can get it.
+-- owner, which may count this node, could get a smaller one. If it is the turn of a waiter, the turn ends, and is not
+-- noted as lapsed: the owner has the lock at a majority, so no waiter can get it.
 local owner, lease, units = ARGV[1], ARGV[2], ARGV[3]
 
 -- Raises a record. Returns an error as a table.
@@ -35,6 +35,7 @@ local function join_shared()
   local failed = raise(KEYS[2], ARGV[5])
   if failed then return failed end
   leave(owner)
+  end_turn()
   hold(owner, units, lease, ALL)
   close()
   return 1
@@ -56,6 +57,7 @@ local function join_whole()
   for i = 1, #KEYS, 4 do
     queue, waiters = KEYS[i + 2], KEYS[i + 3]
     leave(owner)
+    end_turn()
     if not values[i] then
       redis.call('SET', KEYS[i], queued[i] and owner .. MARK or owner, 'PX', lease)
     elseif redis.call('PTTL', KEYS[i]) < tonumber(lease) then

@@ -20,6 +20,7 @@ const QUORUM_JOIN: &str = script!(
     "queue_waiter.lua",
     "queue_next.lua",
     "share.lua",
+    "quorum_turn.lua",
     "quorum_fence.lua",
     "quorum_join.lua"
 );
@@ -391,6 +392,27 @@ fn an_owner_leaves_the_queue_when_the_node_joins_and_others_stay() {
         );
         assert_eq!(redis.queue(NAME), [owner(WAITER)]);
     });
+}
+
+#[test]
+fn a_node_that_joins_in_the_turn_of_a_waiter_ends_it_without_a_lapse() {
+    let from_a_reader = "1/1000000";
+    for (units, waiter) in [(0, "1/1"), (1, from_a_reader)] {
+        once(|redis| {
+            queue(redis, WAITER, waiter);
+            let [_, _, waiters] = companions_of(NAME);
+            let turn = format!("{} 100 {}", redis.now() + 100, owner(WAITER));
+            let () = redis.ask(&["HSET", &waiters, "=turn", &turn]);
+            let before: String = redis.ask(&["HGET", &waiters, &owner(WAITER)]);
+            assert_eq!(join(redis, &[NAME], units, &[7]), Ok(Value::Int(1)));
+            assert_eq!(redis.turn(NAME), None);
+            // The length of its next turn would stand there.
+            assert_eq!(
+                redis.ask::<String>(&["HGET", &waiters, &owner(WAITER)]),
+                before
+            );
+        });
+    }
 }
 
 #[test]
