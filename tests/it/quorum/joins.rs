@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use leasehold::{Builder, Event, LockGuard, LockManager};
 
-use super::{holders, locked_on_all};
+use super::{holders, locked_on_all, wait_until_waiting};
 use crate::support::{
-    Fault, Kind, Nodes, Proxy, Raw, Server, build, fence_of, ms, patient, secs, wait_until,
+    Fault, Kind, Nodes, Proxy, Raw, Server, build, fence_of, locking, ms, patient, secs, wait_until,
 };
 
 const LEASE: Duration = secs(4);
@@ -41,7 +41,8 @@ fn wait_until_held(guards: &[LockGuard], nodes: &[Raw]) {
     wait_until("the nodes have the locks", || {
         let has = |node: &Raw, guard: &LockGuard| {
             let value: Option<String> = node.ask(&["GET", guard.name()]);
-            value.as_deref() == Some(guard.owner())
+            // A lock with waiters is marked.
+            value.is_some_and(|value| value.trim_end_matches('!') == guard.owner())
         };
         let mut guards = guards.iter();
         guards.all(|guard| nodes.iter().all(|node| has(node, guard)))
@@ -109,6 +110,35 @@ fn a_node_at_a_long_round_trip_gets_a_vote_of_each_lock() {
     proxy.strike_all(Fault::Late(80));
     let lock = |number: u32| locks.lock(format!("n{number}")).expect("two nodes answer");
     let guards: Vec<_> = (0..20).map(lock).collect();
+    wait_until_voted(&guards, &nodes, &locks);
+    assert_outlive(&guards, &nodes.servers()[0]);
+    assert_eq!(locks.stats().lost(), 0);
+}
+
+/// A waiter asks more than once, so several answers of the slow node are late.
+#[test]
+fn a_node_at_a_long_round_trip_gets_a_vote_of_a_lock_that_was_waited_for() {
+    let nodes = Nodes::start(3);
+    let (locks, proxy) = with_link_to_third(&nodes);
+    let holder = connected(&nodes, nodes.builder());
+    let names: Vec<_> = (0..5).map(|number| format!("n{number}")).collect();
+    let held: Vec<_> = names
+        .iter()
+        .map(|name| locked_on_all(&nodes, &holder.mutex(name)))
+        .collect();
+    proxy.strike_all(Fault::Late(80));
+    let waiting: Vec<_> = names
+        .iter()
+        .map(|name| locking(&locks.mutex(name)))
+        .collect();
+    for name in &names {
+        wait_until_waiting(&nodes, name);
+    }
+    drop(held);
+    let guards: Vec<_> = waiting
+        .into_iter()
+        .map(|waiter| waiter.end().expect("two nodes answer"))
+        .collect();
     wait_until_voted(&guards, &nodes, &locks);
     assert_outlive(&guards, &nodes.servers()[0]);
     assert_eq!(locks.stats().lost(), 0);
