@@ -194,6 +194,11 @@ impl GuardInner {
         receiver
     }
 
+    /// Returns the nodes of a quorum without a vote for the lease.
+    pub(crate) fn missing_nodes(&self) -> Vec<Arc<str>> {
+        self.leases.client.misses(&self.process_lease, false)
+    }
+
     /// Renews the lease for at least this time, if less is left.
     pub(crate) fn extend(&self, at_least: Duration) -> Result<()> {
         let (left, _) = self.status().map_err(Error::Lost)?;

@@ -8,6 +8,7 @@ use crossbeam_channel::Receiver;
 use crate::engine::guard_inner::GuardInner;
 use crate::error::{Error, Lost, Result};
 use crate::event::ReleaseRequest;
+use crate::sys::Arc;
 
 /// The state of a lease, as [`Lease::state`] returns it.
 ///
@@ -191,6 +192,24 @@ impl Lease {
     #[must_use]
     pub fn on_lost(&self) -> Receiver<Lost> {
         self.guard_inner.on_lost()
+    }
+
+    /// Returns the addresses of the nodes of a [quorum](crate::LockManager::quorum) that do not vote for this lock now: they
+    /// were down or late when it was granted, or have lost it since. If only a majority votes, the next node that fails may
+    /// end the lease. Nodes that are well vote again after two renewals. Empty on any other topology. Does not block.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(guard: &leasehold::LockGuard) {
+    /// if !guard.missing_nodes().is_empty() {
+    ///     println!("{} is at risk if another node fails", guard.name());
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn missing_nodes(&self) -> Vec<Arc<str>> {
+        self.guard_inner.missing_nodes()
     }
 
     /// Returns a channel on which [`request_release`](crate::LockManager::request_release) is heard: somebody asks for the

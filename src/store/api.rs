@@ -101,9 +101,9 @@ pub(crate) trait Store: Send + Sync {
         false
     }
 
-    /// Returns the nodes of a quorum without a vote for an owner, if one of them had a vote at the last call, or this is the
-    /// first.
-    fn new_misses(&self, _owner: &str) -> Vec<Arc<str>> {
+    /// Returns the nodes of a quorum without a vote for an owner. With `only_if_new` only if one of them had a vote at the
+    /// last call, or this is the first.
+    fn misses(&self, _owner: &str, _only_if_new: bool) -> Vec<Arc<str>> {
         Vec::new()
     }
 

@@ -224,7 +224,7 @@ impl RenewalThread {
             }
             LeaseStatus::Live(left) => process_lease.terms.renew.then(|| {
                 client.count_renewal(process_lease, left);
-                let missing = client.store.new_misses(&client.owner_of(process_lease));
+                let missing = client.misses(process_lease, true);
                 if !missing.is_empty() {
                     client.tell_of_misses(process_lease, &missing);
                 }

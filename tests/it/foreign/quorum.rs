@@ -123,7 +123,7 @@ pub(super) fn ours_keeps_its_lock_and_excludes_theirs<F: Foreign>(nodes: &Nodes)
     let redis = nodes.raw();
     let name = name("ours");
     let mut foreign = F::new(&redis, &name);
-    let guard = locked_on_all(nodes, &nodes.manager().mutex(&name).lease(secs(9)));
+    let guard = locked_on_all(&nodes.manager().mutex(&name).lease(secs(9)));
     assert!(!foreign.try_acquire(Some(secs(1))));
     kill_two(nodes);
     // One of their clients loses two connections. The other cannot open them.

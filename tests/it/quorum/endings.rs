@@ -107,7 +107,7 @@ fn a_request_on_a_closed_connection_is_withdrawn_for_as_long_as_it_may_come() {
 fn a_late_refusal_does_not_confirm_a_release() {
     let nodes = Nodes::start(3);
     let locks = build(nodes.builder().node_timeout(secs(2)).lease(LONG));
-    let guard = locked_on_all(&nodes, &locks.mutex("n").renew(false));
+    let guard = locked_on_all(&locks.mutex("n").renew(false));
     let hung = &nodes.servers()[2];
     let raw = hung.raw();
     let () = raw.ask(&["ACL", "SETUSER", "default", "-@scripting"]);
@@ -131,7 +131,7 @@ fn close_waits_until_each_node_has_released_the_locks() {
     let nodes = Nodes::start(3);
     let locks = build(nodes.builder().node_timeout(secs(2)).lease(LONG));
     let names: Vec<_> = (0..20).map(|number| format!("n{number}")).collect();
-    let lock = |name: &String| locked_on_all(&nodes, &locks.mutex(name));
+    let lock = |name: &String| locked_on_all(&locks.mutex(name));
     let guards: Vec<_> = names.iter().map(lock).collect();
     let hung = &nodes.servers()[2];
     hung.pause();

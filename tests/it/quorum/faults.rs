@@ -76,7 +76,7 @@ fn locks_go_on(nodes: &Nodes, failing: &[usize], way: Way) {
         }
     };
     // While the lock is held, and waited for.
-    let guard = locked_on_all(nodes, &one.mutex("n"));
+    let guard = locked_on_all(&one.mutex("n"));
     let waiter = locking(&other.mutex("n"));
     wait_until_waiting(nodes, "n");
     each(Way::fail);
@@ -127,7 +127,7 @@ fn locks_go_on_without_any_one_or_two(way: Way) {
 fn a_wait_whose_last_request_is_cut_short_ends_as_held() {
     let nodes = Nodes::start(3);
     let holder = build(nodes.builder().lease(LONG));
-    let _guard = locked_on_all(&nodes, &holder.mutex("n"));
+    let _guard = locked_on_all(&holder.mutex("n"));
     let limits = nodes.builder().io_timeout(secs(1)).node_timeout(secs(8));
     let patient = build(limits);
     let waiter = task(move || {
@@ -146,7 +146,7 @@ fn a_wait_whose_last_request_is_cut_short_ends_as_held() {
 fn a_wait_that_a_majority_refuses_at_its_end_is_an_error() {
     let nodes = Nodes::start(5);
     let holder = build(nodes.builder().lease(LONG));
-    let _guard = locked_on_all(&nodes, &holder.mutex("n"));
+    let _guard = locked_on_all(&holder.mutex("n"));
     let patient = build(nodes.builder().node_timeout(secs(8)));
     let waiter = task(move || {
         patient
@@ -183,7 +183,7 @@ fn a_call_connects_for_no_longer_than_it_lasts() {
 fn a_try_beside_a_waiter_with_two_votes_learns_that_it_is_held() {
     let nodes = Nodes::start(5);
     let holder = build(nodes.builder().lease(LONG));
-    let guard = locked_on_all(&nodes, &holder.mutex("n"));
+    let guard = locked_on_all(&holder.mutex("n"));
     for raw in &nodes.raws()[3..] {
         let () = raw.ask(&["DEL", "n"]);
     }
@@ -212,7 +212,7 @@ fn an_owner_that_keeps_the_lock_for_min_hold_leaves_the_other_queues() {
 fn an_owner_leaves_the_other_queues(min_hold: Duration) {
     let nodes = Nodes::start(3);
     let (one, other) = (nodes.manager(), build(nodes.builder().min_hold(min_hold)));
-    let guard = locked_on_all(&nodes, &one.mutex("n"));
+    let guard = locked_on_all(&one.mutex("n"));
     let waiter = locking(&other.mutex("n"));
     let raws = nodes.raws();
     wait_until("it waits at all nodes", || {
@@ -343,7 +343,7 @@ fn no_update_is_lost_while_two_nodes_fail(way: Way) {
     let (one, other) = (locks(), locks());
     let wait_until_all_vote = || {
         for locks in [&one, &other] {
-            drop(locked_on_all(&nodes, &locks.mutex("m")));
+            drop(locked_on_all(&locks.mutex("m")));
         }
     };
     // A node that has just started does not vote yet either.
@@ -357,7 +357,7 @@ fn no_update_is_lost_while_two_nodes_fail(way: Way) {
         }
         adders.wait_for_turns(30);
         // The clocks jump ahead again, and the nodes drop their keys. All five must have this lock, so that three keep it.
-        let kept = (way == Way::ClockBehind).then(|| locked_on_all(&nodes, &one.mutex("n")));
+        let kept = (way == Way::ClockBehind).then(|| locked_on_all(&one.mutex("n")));
         for node in pair {
             way.heal(node);
         }
@@ -454,7 +454,7 @@ fn a_lock_that_expired_early_at_three_nodes_is_fenced_and_lost() {
     let nodes = way.start();
     let (one, other) = (nodes.manager(), nodes.manager());
     // A renewal comes a few seconds after the clocks jump.
-    let guard = locked_on_all(&nodes, &one.mutex("n").lease(secs(9)));
+    let guard = locked_on_all(&one.mutex("n").lease(secs(9)));
     let losses = guard.on_lost();
     // Each node may have the file. The clock of this one does not jump.
     let file = File::new(&nodes.servers()[0].raw(), "file");
@@ -535,7 +535,7 @@ fn releases_that_a_node_has_missed_reach_it_later_and_of_too_many_some_are_dropp
     let nodes = Nodes::start(3);
     let locks = hasty(&nodes);
     let warnings = logged("wait for Redis to confirm their end");
-    drop(locked_on_all(&nodes, &locks.mutex("n")));
+    drop(locked_on_all(&locks.mutex("n")));
     let names: Vec<_> = (0..NAMES).map(|number| format!("n{number}")).collect();
     let guards: Vec<_> = names.iter().map(|name| locks.lock(name)).collect();
     let read = locks.rwlock("read").read().expect("it is free");
@@ -639,7 +639,7 @@ fn a_short_lease_outlives_a_node_that_hangs(hangs_at_connect: bool) {
         hung.pause();
         mutex.lock().expect("two nodes are well")
     } else {
-        let guard = locked_on_all(&nodes, &mutex);
+        let guard = locked_on_all(&mutex);
         wait_until("it is renewed", || locks.stats().renewed > 0);
         hung.pause();
         guard
@@ -698,7 +698,7 @@ fn a_lease_outlives_an_outage_of_all_nodes_that_is_shorter() {
     const LEASE: Duration = secs(14);
     let nodes = Nodes::start(3);
     let locks = build(nodes.builder().node_timeout(secs(1)));
-    let guard = locked_on_all(&nodes, &locks.mutex("n").lease(LEASE));
+    let guard = locked_on_all(&locks.mutex("n").lease(LEASE));
     let before = locks.stats().renewed;
     nodes.pause();
     // Nobody else wants a majority meanwhile.
@@ -752,7 +752,7 @@ fn free_names_are_granted_after_a_node_has_missed_many_releases() {
     let nodes = Nodes::start(3);
     let locks = build(nodes.builder().node_timeout(secs(1)).lease(LONG));
     let names: Vec<_> = (0..20).map(|number| format!("n{number}")).collect();
-    let lock = |name: &String| locked_on_all(&nodes, &locks.mutex(name));
+    let lock = |name: &String| locked_on_all(&locks.mutex(name));
     let guards: Vec<_> = names.iter().map(lock).collect();
     let hung = &nodes.servers()[2];
     hung.pause();

@@ -20,9 +20,9 @@ fn renewing(nodes: &Nodes) -> Builder {
 
 /// Returns a manager that has a connection to each node.
 #[track_caller]
-fn connected(nodes: &Nodes, builder: Builder) -> LockManager {
+fn connected(builder: Builder) -> LockManager {
     let locks = build(builder);
-    locked_on_all(nodes, &locks.mutex("first"))
+    locked_on_all(&locks.mutex("first"))
         .release()
         .expect("it is held");
     locks
@@ -35,26 +35,26 @@ fn wait_for_renewals(locks: &LockManager, count: u64) {
     wait_until("it is renewed", || locks.stats().renewed >= until);
 }
 
-/// Blocks until these nodes have all of these locks.
+/// Blocks until a node has all of these locks.
 #[track_caller]
-fn wait_until_held(guards: &[LockGuard], nodes: &[Raw]) {
-    wait_until("the nodes have the locks", || {
-        let has = |node: &Raw, guard: &LockGuard| {
-            let value: Option<String> = node.ask(&["GET", guard.name()]);
-            // A lock with waiters is marked.
-            value.is_some_and(|value| value.trim_end_matches('!') == guard.owner())
-        };
+fn wait_until_held(guards: &[LockGuard], node: &Raw) {
+    wait_until("the node has the locks", || {
         let mut guards = guards.iter();
-        guards.all(|guard| nodes.iter().all(|node| has(node, guard)))
+        guards.all(|guard| {
+            node.ask::<Option<String>>(&["GET", guard.name()])
+                .as_deref()
+                == Some(guard.owner())
+        })
     });
 }
 
-/// Blocks until all nodes have had the time to vote for these locks: one renewal for the join, one that makes it a vote, and
-/// two in which the renewal thread may have had no connection yet.
+/// Blocks until all nodes vote for these locks.
 #[track_caller]
-fn wait_until_voted(guards: &[LockGuard], nodes: &Nodes, locks: &LockManager) {
-    wait_until_held(guards, &nodes.raws());
-    wait_for_renewals(locks, 4 * guards.len() as u64);
+fn wait_until_voted(guards: &[LockGuard]) {
+    wait_until("all nodes vote", || {
+        let mut guards = guards.iter();
+        guards.all(|guard| guard.missing_nodes().is_empty())
+    });
 }
 
 /// Checks that the locks outlive this fault for longer than two leases.
@@ -74,14 +74,14 @@ fn assert_outlive(guards: &[LockGuard], node: &Server) {
 #[test]
 fn a_node_that_paused_during_the_grant_joins_and_another_may_fail() {
     let nodes = Nodes::start(3);
-    let locks = connected(&nodes, renewing(&nodes));
+    let locks = connected(renewing(&nodes));
     nodes.servers()[2].pause();
     let lock = |number: u32| locks.lock(format!("n{number}")).expect("two nodes answer");
     let guards: Vec<_> = (0..20).map(lock).collect();
     nodes.servers()[2].resume();
     // The manager knows that the node is up.
-    drop(locked_on_all(&nodes, &locks.mutex("beside")));
-    wait_until_voted(&guards, &nodes, &locks);
+    drop(locked_on_all(&locks.mutex("beside")));
+    wait_until_voted(&guards);
     assert_outlive(&guards, &nodes.servers()[0]);
     assert_eq!(locks.stats().lost(), 0);
     drop(guards);
@@ -99,7 +99,7 @@ fn with_link_to_third(nodes: &Nodes) -> (LockManager, Proxy) {
     let proxy = Proxy::to(&nodes.servers()[2]);
     let mut urls = nodes.urls();
     urls[2] = proxy.url();
-    let locks = connected(nodes, patient(&urls.join(" ")).lease(LEASE));
+    let locks = connected(patient(&urls.join(" ")).lease(LEASE));
     (locks, proxy)
 }
 
@@ -110,7 +110,7 @@ fn a_node_at_a_long_round_trip_gets_a_vote_of_each_lock() {
     proxy.strike_all(Fault::Late(80));
     let lock = |number: u32| locks.lock(format!("n{number}")).expect("two nodes answer");
     let guards: Vec<_> = (0..20).map(lock).collect();
-    wait_until_voted(&guards, &nodes, &locks);
+    wait_until_voted(&guards);
     assert_outlive(&guards, &nodes.servers()[0]);
     assert_eq!(locks.stats().lost(), 0);
 }
@@ -120,11 +120,11 @@ fn a_node_at_a_long_round_trip_gets_a_vote_of_each_lock() {
 fn a_node_at_a_long_round_trip_gets_a_vote_of_a_lock_that_was_waited_for() {
     let nodes = Nodes::start(3);
     let (locks, proxy) = with_link_to_third(&nodes);
-    let holder = connected(&nodes, nodes.builder());
+    let holder = connected(nodes.builder());
     let names: Vec<_> = (0..5).map(|number| format!("n{number}")).collect();
     let held: Vec<_> = names
         .iter()
-        .map(|name| locked_on_all(&nodes, &holder.mutex(name)))
+        .map(|name| locked_on_all(&holder.mutex(name)))
         .collect();
     proxy.strike_all(Fault::Late(80));
     let waiting: Vec<_> = names
@@ -139,7 +139,7 @@ fn a_node_at_a_long_round_trip_gets_a_vote_of_a_lock_that_was_waited_for() {
         .into_iter()
         .map(|waiter| waiter.end().expect("two nodes answer"))
         .collect();
-    wait_until_voted(&guards, &nodes, &locks);
+    wait_until_voted(&guards);
     assert_outlive(&guards, &nodes.servers()[0]);
     assert_eq!(locks.stats().lost(), 0);
 }
@@ -155,17 +155,15 @@ fn leases_outlive_a_rolling_restart() {
         .build_unchecked();
     let locks = locks.expect("nothing is sent yet");
     wait_until("the nodes vote", || {
-        locks
-            .lock("first")
-            .is_ok_and(|guard| holders(&nodes, "first") == vec![Some(guard.owner().to_owned()); 3])
+        let locked = locks.lock("first");
+        locked.is_ok_and(|guard| guard.missing_nodes().is_empty())
     });
     let lock = |number: u32| locks.lock(format!("n{number}")).expect("the nodes vote");
     let guards: Vec<_> = (0..50).map(lock).collect();
     for (number, node) in nodes.servers().iter().enumerate() {
         node.restart();
-        wait_until_held(&guards, &nodes.raws()[number..=number]);
-        // A node that has joined votes after one more renewal.
-        wait_for_renewals(&locks, 2 * guards.len() as u64);
+        wait_until_held(&guards, &nodes.raws()[number]);
+        wait_until_voted(&guards);
     }
     for guard in guards {
         guard.release().expect("it is held");
@@ -178,7 +176,7 @@ fn every_kind_of_lock_is_joined_with_its_fence() {
     let nodes = Nodes::start_each(3, Server::with_clock);
     // The record is raised however far the node's clock is behind.
     nodes.servers()[2].set_clock_ahead(-HOUR);
-    let locks = connected(&nodes, renewing(&nodes));
+    let locks = connected(renewing(&nodes));
     for kind in [
         Kind::Mutex,
         Kind::Reentrant,
@@ -206,19 +204,21 @@ fn every_kind_of_lock_is_joined_with_its_fence() {
 #[test]
 fn a_node_from_which_the_lock_was_taken_does_not_join() {
     let nodes = Nodes::start(3);
-    let locks = connected(&nodes, renewing(&nodes));
-    let guard = locked_on_all(&nodes, &locks.mutex("n"));
+    let locks = connected(renewing(&nodes));
+    let guard = locked_on_all(&locks.mutex("n"));
     let _: u32 = nodes.raws()[0].ask(&["DEL", "n"]);
     wait_for_renewals(&locks, 4);
     guard.check().expect("two nodes have it");
     assert_eq!(holders(&nodes, "n")[0], None, "it has joined");
+    let missing = guard.missing_nodes();
+    assert!(matches!(&missing[..], [node] if nodes.urls()[0].contains(&**node)));
 }
 
 /// Of two nodes that miss the lock, one holds it for another client and one is asked to join again and again.
 #[test]
 fn a_forced_release_ends_a_lease_that_nodes_are_about_to_join() {
     let nodes = Nodes::start(5);
-    let locks = connected(&nodes, renewing(&nodes));
+    let locks = connected(renewing(&nodes));
     let (operator, other) = (nodes.manager(), nodes.manager());
     for round in 0..10 {
         let name = format!("n{round}");
@@ -238,23 +238,15 @@ fn the_listener_learns_which_nodes_have_no_vote() {
     let nodes = Nodes::start(3);
     let told = Arc::new(Mutex::new(Vec::new()));
     let (listener, address) = (Arc::clone(&told), nodes.urls()[1].clone());
-    let locks = connected(
-        &nodes,
-        renewing(&nodes)
-            .lease(ms(600))
-            .listener(move |event: &Event<'_>| {
-                if let Event::LacksVotes { nodes, .. } = event {
-                    let mut told = listener.lock().unwrap_or_else(PoisonError::into_inner);
-                    told.push(
-                        nodes
-                            .iter()
-                            .map(|node| (**node).to_owned())
-                            .collect::<Vec<_>>(),
-                    );
-                }
-            }),
-    );
-    let guard = locked_on_all(&nodes, &locks.mutex("n"));
+    let builder = renewing(&nodes).lease(ms(600));
+    let locks = connected(builder.listener(move |event: &Event<'_>| {
+        if let Event::LacksVotes { nodes, .. } = event {
+            let mut told = listener.lock().unwrap_or_else(PoisonError::into_inner);
+            let nodes = nodes.iter().map(|node| (**node).to_owned());
+            told.push(nodes.collect::<Vec<_>>());
+        }
+    }));
+    let guard = locked_on_all(&locks.mutex("n"));
     let _: u32 = nodes.raws()[1].ask(&["DEL", "n"]);
     wait_until("it is told", || {
         !told

@@ -110,7 +110,7 @@ fn majorities_whose_answers_are_lost_exclude_each_other() {
 #[track_caller]
 fn locks_go_on(nodes: &Nodes, one: &Proxied, failing: &[usize], fault: Fault) {
     let other = nodes.manager();
-    let guard = locked_on_all(nodes, &one.locks.mutex("n"));
+    let guard = locked_on_all(&one.locks.mutex("n"));
     let waiter = locking(&other.mutex("n"));
     wait_until_waiting(nodes, "n");
     one.cut(failing, fault);
@@ -182,7 +182,7 @@ fn a_vote_that_comes_after_the_grant_does_not_count() {
 fn a_release_that_one_node_missed_is_repeated_there() {
     let nodes = Nodes::start(5);
     let one = Proxied::new(&nodes);
-    let guard = locked_on_all(&nodes, &one.locks.mutex("n"));
+    let guard = locked_on_all(&one.locks.mutex("n"));
     one.proxies[4].strike(Role::Pool, Fault::LoseRequests);
     guard.release().expect("a majority had it");
     one.proxies[4].wait_until_struck(Role::Pool);
@@ -205,7 +205,7 @@ fn connections_that_are_closed_with_unread_answers_cost_no_vote() {
     // On a busy machine a node may be late, and then its vote does not count.
     wait_until("a lock on new connections has all votes", || {
         // The release waits for three answers.
-        drop(locked_on_all(&nodes, &mutex));
+        drop(locked_on_all(&mutex));
         one.heal(&[0, 1, 2, 3, 4]);
         wait_until("the connections are closed", || {
             nodes.raws().iter().all(|node| {
@@ -233,7 +233,7 @@ fn a_release_is_repeated_for_as_long_as_an_extension_without_an_answer_may_last(
     const LEASE: Duration = secs(2);
     let nodes = Nodes::start(5);
     let one = Proxied::with(&nodes, |builder| builder.lease(LEASE).node_timeout(ms(500)));
-    let guard = locked_on_all(&nodes, &one.locks.mutex("n").renew(false));
+    let guard = locked_on_all(&one.locks.mutex("n").renew(false));
     one.cut(&[0, 1, 2, 3, 4], Fault::LoseAnswers);
     assert!(guard.extend(LONG).is_err(), "no node answers");
     let is_extended = |node: &Raw| node.ttl("n").is_some_and(|ttl| ttl > secs(60));
@@ -265,7 +265,7 @@ fn an_adoption_that_fails_leaves_the_lock_taken() {
     let one = Proxied::new(&nodes);
     // On a busy machine the test may take longer than the default lease.
     let mutex = nodes.manager().mutex("n").lease(secs(600));
-    let claim = locked_on_all(&nodes, &mutex).detach();
+    let claim = locked_on_all(&mutex).detach();
     one.cut(&[0, 1, 2], Fault::LoseAnswers);
     let (locks, claimed) = (one.locks.clone(), claim.clone());
     let adopting = task(move || locks.adopt(&claimed));
@@ -306,7 +306,7 @@ fn releases_in_the_background_that_one_node_missed_are_repeated_there() {
     let nodes = Nodes::start(5);
     let one = Proxied::with(&nodes, |builder| builder.background_release(true));
     let names: Vec<_> = (0..20).map(|number| format!("n{number}")).collect();
-    let lock = |name| locked_on_all(&nodes, &one.locks.mutex(name));
+    let lock = |name| locked_on_all(&one.locks.mutex(name));
     let guards: Vec<_> = names.iter().map(lock).collect();
     // The fault strikes only after connections were in use. Each of them has sent all that came before.
     one.cut(&[4], Fault::LoseRequests);
@@ -334,7 +334,7 @@ fn a_former_owner_that_one_node_kept_is_released_there() {
     let nodes = Nodes::start(5);
     let one = Proxied::new(&nodes);
     let mutex = one.locks.mutex("n");
-    let guard = locked_on_all(&nodes, &mutex);
+    let guard = locked_on_all(&mutex);
     // So the next thread asks the nodes for a new lease.
     guard.extend(LONG + secs(60)).expect("a majority has it");
     let waiter = locking_asleep(&mutex);
@@ -358,7 +358,7 @@ fn a_former_owner_that_one_node_kept_is_released_there() {
 fn a_renewal_waits_for_the_nodes_that_have_a_vote() {
     let nodes = Nodes::start(5);
     let one = Proxied::new(&nodes);
-    let guard = locked_on_all(&nodes, &one.locks.mutex("n"));
+    let guard = locked_on_all(&one.locks.mutex("n"));
     for node in &nodes.servers()[..2] {
         let _: u32 = node.raw().ask(&["DEL", "n"]);
     }

@@ -107,7 +107,7 @@ fn nobody_is_granted_a_lock_that_restarted_nodes_have_forgotten() {
     let one = settled(&nodes, delay);
     // Its own leases are short.
     let other = build(delayed(&nodes, delay).lease(ms(300)));
-    let guard = locked_on_all(&nodes, &one.mutex("n").renew(false));
+    let guard = locked_on_all(&one.mutex("n").renew(false));
     for node in &nodes.servers()[..2] {
         node.restart();
     }
@@ -122,7 +122,7 @@ fn restarted_nodes_cost_a_holder_their_votes_until_they_join() {
     let delay = secs(6);
     let nodes = Nodes::start(5);
     let (one, other) = (settled(&nodes, delay), settled(&nodes, delay));
-    let guard = locked_on_all(&nodes, &one.mutex("n"));
+    let guard = locked_on_all(&one.mutex("n"));
     let restart = |some: &[usize]| {
         for number in some {
             nodes.servers()[*number].restart();
@@ -312,7 +312,7 @@ fn a_delay_of_zero_is_noted_too() {
 fn a_full_node_without_a_note_renews() {
     let nodes = Nodes::start(3);
     let locks = build(nodes.builder());
-    let guard = locked_on_all(&nodes, &locks.mutex("n").lease(secs(60)).renew(false));
+    let guard = locked_on_all(&locks.mutex("n").lease(secs(60)).renew(false));
     for node in nodes.raws() {
         let () = node.ask(&["DEL", NOTE]);
         let () = node.ask(&["CONFIG", "SET", "maxmemory", "1"]);

@@ -206,10 +206,15 @@ impl Store for Quorum {
         self.state.votes.has_misses(owner, may_join)
     }
 
-    fn new_misses(&self, owner: &str) -> Vec<Arc<str>> {
-        let nodes = self.state.votes.new_misses(owner, Time::now()).into_iter();
+    fn misses(&self, owner: &str, only_if_new: bool) -> Vec<Arc<str>> {
+        let (votes, now) = (&self.state.votes, Time::now());
+        let nodes = if only_if_new {
+            votes.new_misses(owner, now)
+        } else {
+            votes.misses(owner, now)
+        };
         let address = |number: usize| Arc::clone(&self.state.nodes[number].route.server.address);
-        nodes.map(address).collect()
+        nodes.into_iter().map(address).collect()
     }
 
     fn last_data_loss_sign(&self) -> Time {

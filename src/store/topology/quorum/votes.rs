@@ -532,19 +532,23 @@ impl Votes {
         })
     }
 
-    /// Returns the nodes without a vote for an owner, if there are more of them than at the last call.
+    /// Returns the nodes without a vote for an owner.
+    pub(super) fn misses(&self, owner: &str, now: Time) -> SmallVec<[usize; 5]> {
+        let table = self.table.lock();
+        let votes = table.owners.get(owner).map_or(&[][..], |it| &it.votes);
+        let numbers = (0..votes.len()).filter(|number| votes[*number].until <= Some(now));
+        numbers.collect()
+    }
+
+    /// Returns the same, if there are more of them than at the last call.
     pub(super) fn new_misses(&self, owner: &str, now: Time) -> SmallVec<[usize; 5]> {
-        let mut table = self.table.lock();
-        let Some(record) = table.owners.get_mut(owner) else {
-            return SmallVec::new();
-        };
-        let (mut missing, mut has_new) = (SmallVec::new(), false);
-        for (number, vote) in record.votes.iter_mut().enumerate() {
-            let counts = vote.until.is_some_and(|until| until > now);
-            has_new |= !counts && !vote.is_told;
-            vote.is_told = !counts;
-            if !counts {
-                missing.push(number);
+        let missing = self.misses(owner, now);
+        let mut has_new = false;
+        if let Some(record) = self.table.lock().owners.get_mut(owner) {
+            for (number, vote) in record.votes.iter_mut().enumerate() {
+                let is_missing = missing.contains(&number);
+                has_new |= is_missing && !vote.is_told;
+                vote.is_told = is_missing;
             }
         }
         if has_new { missing } else { SmallVec::new() }
