@@ -112,6 +112,11 @@ impl<T: Default> Pipeline<T> {
         }
     }
 
+    /// Returns the socket of an idle connection.
+    pub(crate) fn into_socket(self) -> Socket {
+        self.socket
+    }
+
     /// Returns whether no answer is missing.
     pub(crate) fn is_idle(&self) -> bool {
         self.unanswered.is_empty()

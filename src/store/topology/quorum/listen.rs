@@ -13,16 +13,15 @@
 //!
 //! | step | the thread |
 //! | --- | --- |
-//! | 1 | Subscribe at each node that is up. With a majority of them the listener is subscribed; with fewer it fails. |
+//! | 1 | Subscribe at each node that is up, on a connection of its opener ([`super::opener`]). Wait for the connects under way: with a majority for at most `node_timeout`, otherwise for `connect_timeout`. With a majority the listener is subscribed; with fewer it fails. |
 //! | 2 | Wait until a node sends something, for at most a second. Pass messages on, as above. |
 //! | 3 | A node that has sent nothing for three seconds gets a PING. Without an answer within `io_timeout` its connection is closed. |
-//! | 4 | Every second, subscribe at nodes that are up and have no connection. |
+//! | 4 | Every second, subscribe at nodes that are up and have no connection; sooner while one is being connected to. |
 
 use std::time::Duration;
 
 use crate::error::Failure;
 use crate::script::Command;
-use crate::store::server::login::connect;
 use crate::store::server::pubsub::{PushMessage, subscribe};
 use crate::store::topology::quorum::state::QuorumState;
 use crate::store::transport::socket::Socket;
@@ -37,6 +36,10 @@ const GATHERED_FOR: Duration = Duration::from_millis(2);
 const SAME_RELEASE: Duration = Duration::from_millis(50);
 /// How long one wait is, and how often step 4 is done.
 const SILENCE: Duration = Duration::from_secs(1);
+/// How often the thread looks for a connection that is being made.
+const LOOKS_EVERY: Duration = Duration::from_millis(50);
+/// The number by which the openers know the listener. No other owner of a connection has it.
+const LISTENER: u64 = 0;
 /// The time limit of a read on a socket that has something to read.
 const READ_WITHIN: Duration = Duration::from_millis(1);
 /// After this silence a node gets a PING.
@@ -72,7 +75,23 @@ pub(super) fn listen(
     let mut failures: Vec<Option<Failure>> = vec![None; state.nodes.len()];
     let mut listeners: Vec<Option<NodeListener>> = Vec::new();
     listeners.resize_with(state.nodes.len(), || None);
-    subscribe_missing(state, channels, &mut listeners, &mut failures, hear);
+    let begun = Time::now();
+    loop {
+        let seen = state.openers.changes();
+        let is_opening = subscribe_missing(state, channels, &mut listeners, &mut failures, hear);
+        let limit = if check_majority(state, &listeners, &failures).is_ok() {
+            state.node_timeout
+        } else {
+            state.nodes[0].route.connect_timeout
+        };
+        if !is_opening || begun.elapsed() >= limit {
+            break;
+        }
+        if !hear(PubSubEvent::Silence) {
+            return Ok(());
+        }
+        state.openers.await_change(seen, Time::now() + LOOKS_EVERY);
+    }
     let mut reached = vec![None; state.nodes.len() + 1];
     report(state, &listeners, &failures, &mut reached, hear);
     check_majority(state, &listeners, &failures)?;
@@ -111,8 +130,9 @@ pub(super) fn listen(
         if now >= subscribe_at {
             is_wanted &= hear(PubSubEvent::Silence);
             ping_silent(state, &mut listeners, &mut failures);
-            subscribe_missing(state, channels, &mut listeners, &mut failures, hear);
-            subscribe_at = Time::now() + SILENCE;
+            let is_opening =
+                subscribe_missing(state, channels, &mut listeners, &mut failures, hear);
+            subscribe_at = Time::now() + if is_opening { LOOKS_EVERY } else { SILENCE };
         }
         if !is_wanted {
             return Ok(());
@@ -223,22 +243,28 @@ impl Hint {
     }
 }
 
-/// Does step 1, and step 4: subscribes at each node that is up and has no connection.
+/// Does step 1, and step 4: subscribes at each node that is up and has no connection. Returns whether the opener of one
+/// connects.
 fn subscribe_missing(
     state: &QuorumState,
     channels: &[&str],
     listeners: &mut [Option<NodeListener>],
     failures: &mut [Option<Failure>],
     hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
-) {
+) -> bool {
+    let mut is_opening = false;
     for (number, listener) in listeners.iter_mut().enumerate() {
         if listener.is_some() {
             continue;
         }
-        let node = &state.nodes[number];
-        let subscribed = node.check_up().and_then(|()| {
-            let mut socket = connect(&node.route, &mut Deadline::after(state.node_timeout))?;
-            let muted = subscribe(&mut socket, &node.route, state.node_timeout, channels)?;
+        let route = &state.nodes[number].route;
+        let subscribed = state.nodes[number].check_up().and_then(|()| {
+            let Some(spare) = state.spare(number, LISTENER) else {
+                is_opening = true;
+                return Err(state.nodes[number].being_opened());
+            };
+            let mut socket = spare.pipeline.into_socket();
+            let muted = subscribe(&mut socket, route, state.node_timeout, channels)?;
             Ok((socket, muted))
         });
         match subscribed {
@@ -255,6 +281,7 @@ fn subscribe_missing(
             Err(failure) => failures[number] = Some(failure),
         }
     }
+    is_opening
 }
 
 /// Does step 3.

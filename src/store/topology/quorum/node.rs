@@ -41,6 +41,7 @@ use crate::config::FENCE_LEAD;
 use crate::core::lease::drift;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::store::NodeReport;
+use crate::store::server::errors::unavailable;
 use crate::store::server::route::Route;
 use crate::sys::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Time};
 
@@ -126,6 +127,12 @@ impl QuorumNode {
                 ..failure
             })
         })
+    }
+
+    /// Returns the reason why a node is not asked to which its opener still connects.
+    pub(super) fn being_opened(&self) -> Failure {
+        let address = &self.route.server.address;
+        unavailable(format!("{address}: it is being connected to"))
     }
 
     /// Returns the reason why the node must not vote yet.

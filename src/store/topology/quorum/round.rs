@@ -30,7 +30,6 @@ use redis::Value;
 
 use crate::error::{Failure, Outcome};
 use crate::script::Command;
-use crate::store::server::errors::unavailable;
 use crate::store::topology::quorum::connection::NodeConnection;
 use crate::store::topology::quorum::state::QuorumState;
 use crate::store::topology::quorum::votes::LateAbout;
@@ -222,9 +221,7 @@ impl<'a> QuorumCall<'a> {
                     continue;
                 }
                 opening += 1;
-                let address = &node.route.server.address;
-                failures[number] =
-                    Some(unavailable(format!("{address}: it is being connected to")));
+                failures[number] = Some(node.being_opened());
                 let expected = state.openers.expected(number, grace);
                 if let Some(expected) = expected.filter(|_| !node.is_late()) {
                     until = until.max(latest.min(expected));
