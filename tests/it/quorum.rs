@@ -9,6 +9,7 @@
 //! | `joins` | nodes that missed a grant, or have forgotten it, and get the lock later |
 //! | `endings` | owners that a majority has ended, and that a node may still have |
 //! | `clients` | clients that die or pause |
+//! | `storm` | all kinds for minutes, while nodes are stopped and restarted |
 //! | `turns` | waiters that get their turn beside processes that ask all the time |
 
 mod clients;
@@ -18,6 +19,7 @@ mod fences;
 mod joins;
 mod partitions;
 mod restarts;
+mod storm;
 mod turns;
 
 use leasehold::{Error, LockGuard, LockManager, Mutex};
