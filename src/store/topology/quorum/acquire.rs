@@ -27,7 +27,8 @@ use crate::store::topology::quorum::connection::NodeConnection;
 use crate::store::topology::quorum::release::{OwnerRelease, ToNode};
 use crate::store::topology::quorum::round::{Enough, QuorumCall, Recipients};
 use crate::store::topology::quorum::state::QuorumState;
-use crate::store::topology::quorum::votes::{AT_ONCE, Ends, LateAbout, NodeVote, NodeVotes};
+use crate::store::topology::quorum::vote::{AT_ONCE, NodeVote};
+use crate::store::topology::quorum::votes::{Ends, LateAbout, NodeVotes};
 use crate::sys::{Arc, Time, thread, wall_us};
 
 /// How often an owner that keeps its votes after a split asks the other nodes again.

@@ -29,7 +29,8 @@ use crate::message::Renewal;
 use crate::script::Command;
 use crate::script::quorum as node_request;
 use crate::store::topology::quorum::round::QuorumCall;
-use crate::store::topology::quorum::votes::{Joined, LateAbout};
+use crate::store::topology::quorum::vote::Joined;
+use crate::store::topology::quorum::votes::LateAbout;
 use crate::sys::Time;
 
 /// The joins of a round to one node.

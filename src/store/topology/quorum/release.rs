@@ -24,7 +24,8 @@ use crate::script::quorum::{self as node_request, LockId, NodeGiveBack};
 use crate::store::topology::quorum::connection::NodeConnection;
 use crate::store::topology::quorum::round::{Enough, QuorumCall, Recipients};
 use crate::store::topology::quorum::state::QuorumState;
-use crate::store::topology::quorum::votes::{AT_ONCE, ConnectionId, LateAbout, NodeVote};
+use crate::store::topology::quorum::vote::{AT_ONCE, ConnectionId, NodeVote};
+use crate::store::topology::quorum::votes::LateAbout;
 use crate::sys::{Arc, Time};
 
 /// The end of one owner of a lock.

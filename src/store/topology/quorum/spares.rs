@@ -4,7 +4,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::store::topology::quorum::votes::{ConnectionId, LateAbout};
+use crate::store::topology::quorum::vote::ConnectionId;
+use crate::store::topology::quorum::votes::LateAbout;
 use crate::store::transport::exchange::Pipeline;
 use crate::sys::{AtomicU64, Condvar, Mutex, Ordering, Time};
 

@@ -1,25 +1,8 @@
 //! The votes of the nodes for the owners of this process, from the grant to the release. Also the nodes that may have an
 //! owner at all, from the first request for the lock until each node has confirmed the owner's end.
 //!
-//! | a node | event | next |
-//! | --- | --- | --- |
-//! | has no vote | it granted the lock before the guard began | votes: for the lease, counted from before the request was sent |
-//! | has no vote | it joins ([`super::join`]) | is a candidate: it counts for nothing |
-//! | is a candidate | a later renewal is confirmed by it, and by a majority that voted before | votes: for the renewed lease, counted from before that renewal was sent |
-//! | votes | it confirms a renewal | votes: for the renewed lease, never shorter than before |
-//! | votes, or is a candidate | it answers that the owner does not hold the lock | has no vote |
-//! | votes, or is a candidate | the same, from the process of its server that voted, before the vote's own deadline | is barred: it never joins again. The lock was taken from the owner |
-//!
-//! A lease lasts as long as a majority of its votes ([`crate::core::quorum::deadline`]). A node that grants the lock only
-//! after the guard began has no vote, because another owner may have had a majority meanwhile.
-//!
-//! | a node | event | next |
-//! | --- | --- | --- |
-//! | has nothing of the owner | a request for the lock is written to it, and it grants the lock, or may have the owner in its queue | may have the owner |
-//! | has nothing of the owner | such a request has no answer | may have the owner, until the lease of that request is over |
-//! | may have the owner | it confirms the owner's end | has nothing |
-//! | may have the owner, until a lease is over | the same, on the connection of that request | has nothing |
-//! | may have the owner, until a lease is over | the same, on another connection | the same, because the request may come later; then has nothing |
+//! What one node has is in [`super::vote`]. A lease lasts as long as a majority of its votes
+//! ([`crate::core::quorum::deadline`]).
 //!
 //! Only nodes that may have the owner are asked to end it. The engine's release task repeats that
 //! ([`crate::core::release_task`]) for as long as [`Votes::left_until`] names a time.
@@ -29,68 +12,14 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::core::lease::drift;
-use crate::core::quorum::{Reserved, deadline};
+use crate::core::quorum::deadline;
 use crate::message::Gone;
+use crate::store::topology::quorum::vote::{AT_ONCE, ConnectionId, Joined, NodeVote};
 use crate::sys::hash::HashMap;
 use crate::sys::{Arc, Mutex, Time};
 
 /// For how long a node may have an owner in its queue: a waiter that does not ask again for 3 s loses its place.
 const LEFT_IN_QUEUE: Duration = Duration::from_secs(3);
-
-/// The vote of one node for an owner, and whether the node may have the owner.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct NodeVote {
-    /// Until when the vote counts; `None` if there is none.
-    pub(super) until: Option<Time>,
-    /// Which process of the node's server has voted.
-    pub(super) process: u32,
-    candidate: Option<Candidacy>,
-    /// A join that has no answer yet.
-    joining: Option<Joining>,
-    is_barred: bool,
-    /// Whether [`Votes::new_misses`] has returned the node.
-    is_told: bool,
-    /// The fences of the node's reply to the request for the lock. `None` if the node may give none back.
-    pub(super) reserved: Option<Reserved>,
-    /// From when on the node's confirmation of the owner's end is final: at once, or when no request of unknown outcome can
-    /// reach the node any more. `None` if the node has nothing of the owner.
-    pub(super) settles_at: Option<Time>,
-    /// The connection of the only request of unknown outcome. The node executes a later request there after it.
-    pub(super) asked_on: Option<ConnectionId>,
-    /// Whether the node has confirmed the owner's end, final or not.
-    has_confirmed_end: bool,
-}
-
-/// A node that has joined.
-#[derive(Clone, Copy, Debug)]
-struct Candidacy {
-    /// When its answer came. Only a renewal that is sent after that can make it a vote.
-    since: Time,
-    /// Until when the node holds the lock for the owner.
-    until: Time,
-}
-
-/// A join that has no answer yet.
-#[derive(Clone, Copy, Debug)]
-struct Joining {
-    /// The `settles_at` before the join.
-    settled_at: Option<Time>,
-    /// Whether the node has said meanwhile, on another connection, that it does not have the owner.
-    is_void: bool,
-}
-
-/// How a join ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Joined {
-    /// The node holds the lock for the owner, at least until then.
-    Until(Time),
-    /// The node refused, or was not asked.
-    Refused,
-    /// The answer is an error.
-    Failed,
-    /// There is no answer.
-    Unknown,
-}
 
 /// The nodes to ask to join, and the last fence of the owner for each name.
 pub(super) struct Joins {
@@ -101,14 +30,7 @@ pub(super) struct Joins {
 /// The last fence of an owner for each of its names; 0 if the lock has no fence.
 pub(super) type Ends = SmallVec<[u64; 1]>;
 
-/// At once.
-pub(super) const AT_ONCE: Option<Time> = Some(Time::from_nanos(0));
-
 pub(super) type NodeVotes = SmallVec<[NodeVote; 5]>;
-
-/// Names one open connection among all of a quorum.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct ConnectionId(pub(super) u64);
 
 /// The subject of an answer for which nobody waits.
 #[derive(Default)]
@@ -197,61 +119,6 @@ struct Record {
 /// The smallest number of owners at which votes that have ended are looked for.
 const FIRST_SWEEP: usize = 1024;
 
-impl NodeVote {
-    /// Returns what a node without a vote has.
-    pub(super) fn new(settles_at: Option<Time>) -> Self {
-        Self {
-            settles_at,
-            ..Self::default()
-        }
-    }
-
-    /// Returns whether there is no vote, and the node may join.
-    fn is_missing(&self) -> bool {
-        self.until.is_none() && !self.is_barred
-    }
-
-    /// Returns whether no request of unknown outcome is on its way.
-    fn has_answered(&self) -> bool {
-        [None, AT_ONCE].contains(&self.settles_at)
-    }
-
-    /// Takes in that a renewal is confirmed.
-    fn confirm(&mut self, sent: Time, until: Time) {
-        if self.until.is_some() {
-            self.until = self.until.max(Some(until));
-        }
-        if let Some(candidate) = self.candidate.as_mut().filter(|it| it.since <= sent) {
-            candidate.until = candidate.until.max(until);
-        }
-    }
-
-    /// Makes a candidate a vote, after a renewal that it and a majority have confirmed.
-    fn promote(&mut self, sent: Time) {
-        if let Some(candidate) = self.candidate.filter(|candidate| candidate.since <= sent) {
-            (self.until, self.candidate) = (Some(candidate.until), None);
-        }
-    }
-
-    /// Ends the vote: the node has answered to a renewal that it does not have the owner. If it has joined since the renewal
-    /// of another connection was sent, the answer may be older than that, and says nothing.
-    fn end(&mut self, sent: Time, process: u32, joins: bool) {
-        if !joins && self.candidate.is_some_and(|it| it.since > sent) {
-            return;
-        }
-        let until = self
-            .until
-            .or(self.candidate.map(|candidate| candidate.until));
-        // By the time at which the renewal was sent, because the node may have answered then.
-        let was_taken = self.process == process && until.is_some_and(|until| until > sent);
-        self.is_barred |= was_taken;
-        (self.until, self.candidate) = (None, None);
-        if let Some(joining) = self.joining.as_mut().filter(|_| !joins) {
-            joining.is_void = true;
-        }
-    }
-}
-
 impl Votes {
     /// Makes an empty table. A node may have an owner without a record for at most `unknown_lease`.
     pub(super) fn new(unknown_lease: Duration) -> Self {
@@ -291,12 +158,7 @@ impl Votes {
         if let Some(before) = table.owners.get(owner) {
             record.longest = record.longest.max(before.longest);
             for (vote, before) in record.votes.iter_mut().zip(&before.votes) {
-                if before.settles_at > AT_ONCE {
-                    // There is more than one request without an answer then.
-                    vote.asked_on = None;
-                    vote.process = vote.process.max(before.process);
-                }
-                vote.settles_at = vote.settles_at.max(before.settles_at);
+                vote.add_earlier(before);
             }
         }
         table.owners.insert(Arc::clone(owner), record);
@@ -326,19 +188,14 @@ impl Votes {
     /// Notes that a node has confirmed the end of an owner. `is_ordered`: it has executed that after every request for the
     /// lock.
     pub(super) fn confirmed(&self, owner: &str, node: usize, is_ordered: bool, now: Time) {
-        if let Some(record) = self.table.lock().owners.get_mut(owner) {
-            let vote = &mut record.votes[node];
-            vote.settles_at = vote.settles_at.filter(|at| *at > now && !is_ordered);
-            vote.has_confirmed_end = true;
-        }
+        self.with(owner, node, |vote| vote.confirm_end(is_ordered, now));
     }
 
     /// Returns whether a node that may have an owner has not confirmed its end at all.
     pub(super) fn is_unconfirmed(&self, owner: &str) -> bool {
         let table = self.table.lock();
-        let is_missing = |vote: &NodeVote| vote.settles_at.is_some() && !vote.has_confirmed_end;
         let record = table.owners.get(owner);
-        record.is_some_and(|record| record.votes.iter().any(is_missing))
+        record.is_some_and(|record| record.votes.iter().any(NodeVote::is_unconfirmed))
     }
 
     /// Returns until when some node may have an owner that ends. Forgets the owner if no node may.
@@ -351,6 +208,13 @@ impl Votes {
             return None;
         }
         Some(until)
+    }
+
+    /// Changes what a node has of an owner, if the owner has a record.
+    fn with(&self, owner: &str, node: usize, change: impl FnOnce(&mut NodeVote)) {
+        if let Some(record) = self.table.lock().owners.get_mut(owner) {
+            change(&mut record.votes[node]);
+        }
     }
 
     /// Forgets an owner.
@@ -380,23 +244,12 @@ impl Votes {
         asked_on: ConnectionId,
         has_owner: bool,
     ) {
-        let mut table = self.table.lock();
-        let vote = table.owners.get_mut(owner);
-        let vote = vote.map(|record| &mut record.votes[node]);
-        if let Some(vote) = vote.filter(|vote| vote.asked_on == Some(asked_on)) {
-            vote.settles_at = AT_ONCE.filter(|_| has_owner);
-            (vote.asked_on, vote.has_confirmed_end) = (None, false);
-        }
+        self.with(owner, node, |vote| vote.late_answer(asked_on, has_owner));
     }
 
     /// Notes that a node will not answer the request of an owner for the lock, because the connection `asked_on` was closed.
     pub(super) fn no_late_vote(&self, owner: &str, node: usize, asked_on: ConnectionId) {
-        let mut table = self.table.lock();
-        let vote = table.owners.get_mut(owner);
-        let vote = vote.map(|record| &mut record.votes[node]);
-        if let Some(vote) = vote.filter(|vote| vote.asked_on == Some(asked_on)) {
-            vote.asked_on = None;
-        }
+        self.with(owner, node, |vote| vote.no_late_answer(asked_on));
     }
 
     /// Takes in what each node answered to the renewal of an owner's lease.
@@ -464,19 +317,7 @@ impl Votes {
             .filter(|_| lasts && record.left_until.is_none())?;
         let mut nodes = SmallVec::new();
         for (number, vote) in record.votes.iter_mut().enumerate() {
-            let Some(process) = may_join(number).filter(|_| vote.is_missing()) else {
-                continue;
-            };
-            // A process that has ended executes no earlier request.
-            let has_restarted = vote.process > 0 && process > vote.process;
-            let may_ask = vote.has_answered() || has_restarted;
-            if may_ask && vote.candidate.is_none() && vote.joining.is_none() {
-                vote.joining = Some(Joining {
-                    settled_at: vote.settles_at.min(AT_ONCE),
-                    is_void: false,
-                });
-                vote.settles_at = vote.settles_at.max(Some(now + lease));
-                (vote.asked_on, vote.reserved) = (None, None);
+            if may_join(number).is_some_and(|process| vote.begin_join(process, now + lease)) {
                 nodes.push(number);
             }
         }
@@ -488,34 +329,11 @@ impl Votes {
         &self,
         owner: &str,
         node: usize,
-        (how, process): (Joined, u32),
+        how: (Joined, u32),
         asked_on: Option<ConnectionId>,
         now: Time,
     ) {
-        let mut table = self.table.lock();
-        let Some(record) = table.owners.get_mut(owner) else {
-            return;
-        };
-        let vote = &mut record.votes[node];
-        let Some(joining) = vote.joining.take() else {
-            return;
-        };
-        if how != Joined::Refused {
-            vote.process = process;
-        }
-        match how {
-            Joined::Until(until) => {
-                let candidate = Candidacy { since: now, until };
-                vote.candidate = Some(candidate).filter(|_| !joining.is_void);
-            }
-            Joined::Refused => vote.settles_at = joining.settled_at,
-            Joined::Failed => {}
-            Joined::Unknown => vote.asked_on = asked_on,
-        }
-        if matches!(how, Joined::Until(_) | Joined::Failed) {
-            // A release may have come before the join.
-            (vote.settles_at, vote.has_confirmed_end) = (AT_ONCE, false);
-        }
+        self.with(owner, node, |vote| vote.end_join(how, asked_on, now));
     }
 
     /// Returns whether an owner has no vote of a node that may give it one.
@@ -524,11 +342,7 @@ impl Votes {
         let record = table.owners.get(owner);
         record.is_some_and(|record| {
             let mut votes = record.votes.iter().enumerate();
-            votes.any(|(number, vote)| {
-                // The answer may still come.
-                let may_answer = vote.has_answered() || vote.asked_on.is_some();
-                vote.is_missing() && may_answer && may_join(number)
-            })
+            votes.any(|(number, vote)| vote.may_gain() && may_join(number))
         })
     }
 
@@ -536,22 +350,23 @@ impl Votes {
     pub(super) fn misses(&self, owner: &str, now: Time) -> SmallVec<[usize; 5]> {
         let table = self.table.lock();
         let votes = table.owners.get(owner).map_or(&[][..], |it| &it.votes);
-        let numbers = (0..votes.len()).filter(|number| votes[*number].until <= Some(now));
+        let numbers = (0..votes.len()).filter(|number| !votes[*number].counts(now));
         numbers.collect()
     }
 
     /// Returns the same, if there are more of them than at the last call.
     pub(super) fn new_misses(&self, owner: &str, now: Time) -> SmallVec<[usize; 5]> {
-        let missing = self.misses(owner, now);
         let mut has_new = false;
         if let Some(record) = self.table.lock().owners.get_mut(owner) {
-            for (number, vote) in record.votes.iter_mut().enumerate() {
-                let is_missing = missing.contains(&number);
-                has_new |= is_missing && !vote.is_told;
-                vote.is_told = is_missing;
+            for vote in &mut record.votes {
+                has_new |= vote.is_newly_missing(now);
             }
         }
-        if has_new { missing } else { SmallVec::new() }
+        if has_new {
+            self.misses(owner, now)
+        } else {
+            SmallVec::new()
+        }
     }
 }
 
@@ -572,9 +387,10 @@ mod tests {
     }
 
     fn votes(until: &[Option<u64>]) -> NodeVotes {
-        let vote = |until: &Option<u64>| NodeVote {
-            until: until.map(at),
-            ..NodeVote::new(AT_ONCE)
+        let vote = |until: &Option<u64>| {
+            let mut vote = NodeVote::new(AT_ONCE);
+            vote.until = until.map(at);
+            vote
         };
         until.iter().map(vote).collect()
     }
