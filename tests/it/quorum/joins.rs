@@ -7,7 +7,7 @@ use leasehold::{Builder, Event, LockGuard, LockManager};
 
 use super::{holders, locked_on_all, wait_until_waiting};
 use crate::support::{
-    Fault, Kind, Nodes, Proxy, Raw, Server, build, fence_of, locking, ms, patient, secs, wait_until,
+    Fault, Kind, Nodes, Proxy, Raw, Server, build, fence_of, locking, patient, secs, wait_until,
 };
 
 const LEASE: Duration = secs(4);
@@ -147,7 +147,7 @@ fn a_node_at_a_long_round_trip_gets_a_vote_of_a_lock_that_was_waited_for() {
 /// All nodes are restarted without data, one after another. Each is waited for until it has all locks.
 #[test]
 fn leases_outlive_a_rolling_restart() {
-    let delay = secs(3);
+    let delay = secs(6);
     let nodes = Nodes::start(3);
     let locks = renewing(&nodes)
         .lease(delay)
@@ -238,8 +238,7 @@ fn the_listener_learns_which_nodes_have_no_vote() {
     let nodes = Nodes::start(3);
     let told = Arc::new(Mutex::new(Vec::new()));
     let (listener, address) = (Arc::clone(&told), nodes.urls()[1].clone());
-    let builder = renewing(&nodes).lease(ms(600));
-    let locks = connected(builder.listener(move |event: &Event<'_>| {
+    let locks = connected(renewing(&nodes).listener(move |event: &Event<'_>| {
         if let Event::LacksVotes { nodes, .. } = event {
             let mut told = listener.lock().unwrap_or_else(PoisonError::into_inner);
             let nodes = nodes.iter().map(|node| (**node).to_owned());
@@ -254,7 +253,7 @@ fn the_listener_learns_which_nodes_have_no_vote() {
             .unwrap_or_else(PoisonError::into_inner)
             .is_empty()
     });
-    wait_for_renewals(&locks, 4);
+    wait_for_renewals(&locks, 2);
     guard.release().expect("two nodes have it");
     let told = told.lock().unwrap_or_else(PoisonError::into_inner).clone();
     assert_eq!(told.len(), 1, "{told:?}");
