@@ -12,8 +12,8 @@
 //!
 //! A withdrawal goes to a node on the connection of the request, so the node executes it after the request. Nobody
 //! waits for its answer. It is noted when it comes, and until then the node may have the owner ([`super::votes`]). If the
-//! connection of a request without an answer was closed, the node may execute that request at any time: after the
-//! withdrawal, which is not final then, or when another owner has had the lock. So a repeat gives no vote there.
+//! connection of a request without an answer was closed, the node may execute that request later: after the withdrawal,
+//! which is not final then, or when another owner has had the lock. So a repeat gives no vote there.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ pub(super) struct Ballot<'a> {
     /// The votes, and the reasons why there is none.
     pub(super) votes: Vec<Option<Vote>>,
     pub(super) failures: Vec<Option<Failure>>,
-    /// Whether the node may have the owner, although its last request has no answer.
+    /// Whether a request of unknown outcome may have put the owner there.
     pub(super) is_unanswered: Vec<bool>,
     /// Whether the connection of such a request was closed. Then the node may execute it after any later request, and has
     /// no vote.
@@ -131,7 +131,7 @@ impl<'a> Ballot<'a> {
         }
     }
 
-    /// Does steps 1 and 2: asks each node that has not granted the lock.
+    /// Does steps 1 and 2: asks each node that has not granted the lock, and may vote.
     fn ask(
         &mut self,
         call: &mut QuorumCall<'_>,
@@ -150,8 +150,15 @@ impl<'a> Ballot<'a> {
             .collect();
         let was_unanswered = self.is_unanswered.clone();
         let mut may_have_owner = was_unanswered.clone();
+        for (number, connection) in call.connections.iter_mut().enumerate() {
+            let closings = connection.closings();
+            if was_unanswered[number] {
+                connection.look().ok();
+                self.is_cut[number] |= connection.closings() > closings;
+            }
+        }
         for (number, vote) in self.votes.iter_mut().enumerate() {
-            if matches!(vote, Some(Vote::Granted { .. })) {
+            if matches!(vote, Some(Vote::Granted { .. })) || self.is_cut[number] {
                 continue;
             }
             to_nodes[number].commands.push(request.clone());

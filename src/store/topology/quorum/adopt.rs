@@ -64,6 +64,9 @@ impl QuorumCall<'_> {
             }
             Enough::certain_if(adopted >= state.needed || gone > spare)
         });
+        for (number, connection) in self.connections.iter().enumerate() {
+            ballot.is_cut[number] = ballot.is_unanswered[number] && !connection.is_open();
+        }
         if gone > spare {
             ballot.withdraw(self, true);
             return Ok(Reply::NotOwner(why));
