@@ -122,6 +122,42 @@ fn locks_go_on_without_any_one_or_two(way: Way) {
     locks_go_on(&nodes, &[2, 4], way);
 }
 
+/// The wakeup thread asks each node for a further connection.
+#[test]
+fn leases_outlive_nodes_that_admit_no_further_client() {
+    let nodes = Nodes::start(3);
+    let lease = secs(4);
+    let locks = build(nodes.builder().lease(lease));
+    let guard = locked_on_all(&locks.mutex("n"));
+    wait_until("the renewal thread has connections too", || {
+        locks.stats().renewed > 1 && guard.missing_nodes().is_empty()
+    });
+    // Connections that are open stay open.
+    let connect = |url: String| redis::Client::open(url)?.get_connection();
+    let mut open: Vec<_> = nodes
+        .urls()
+        .into_iter()
+        .map(|url| connect(url).expect("it listens"))
+        .collect();
+    for node in &mut open {
+        let mut limit = redis::cmd("CONFIG");
+        let limit = limit.arg("SET").arg("maxclients").arg(1);
+        let () = limit.query(node).expect("it is allowed");
+    }
+    let _requested = guard.on_requested();
+    wait_until("no node has let it in", || {
+        open.iter_mut().all(|node| {
+            let stats: String = redis::cmd("INFO").arg("stats").query(node).expect("text");
+            !stats.contains("rejected_connections:0")
+        })
+    });
+    let (begun, renewed) = (Instant::now(), locks.stats().renewed);
+    wait_until("two leases have passed", || begun.elapsed() > lease * 2);
+    guard.check().expect("it is renewed");
+    assert!(locks.stats().renewed > renewed);
+    assert!(guard.missing_nodes().is_empty());
+}
+
 /// The nodes hang when a waiter asks again, and its time is over before theirs.
 #[test]
 fn a_wait_whose_last_request_is_cut_short_ends_as_held() {

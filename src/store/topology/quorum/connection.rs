@@ -136,7 +136,9 @@ impl NodeConnection {
     pub(super) fn look(&mut self) -> Result<(), Failure> {
         loop {
             // The end of the connection may have shown that the node is down.
-            self.node().check_up()?;
+            if !self.is_open() || !self.node().may_answer() {
+                self.node().check_up()?;
+            }
             if self.pipeline.is_none() {
                 let Some(spare) = self.state.spare(self.number, self.owner) else {
                     return Ok(());
@@ -334,7 +336,10 @@ pub(super) fn open(state: &QuorumState, number: usize) -> Result<Spare, Failure>
     let sent = Time::now();
     let asked = socket.requests(&commands, deadline);
     let mut answers = asked.map_err(|fault| not_executed(route.broken(fault)))?;
-    let noted = answers.pop().unwrap_or(Value::Nil);
+    // A server that has too many clients closes the connection after one error.
+    let has_all = answers.len() == commands.len();
+    let noted = if has_all { answers.pop() } else { None };
+    let noted = noted.unwrap_or(Value::Nil);
     let mut report = String::new();
     for answer in answers {
         if let Value::BulkString(bytes) = route.accepted(answer).map_err(not_executed)? {

@@ -2,7 +2,8 @@
 //!
 //! | state | event | next state |
 //! | --- | --- | --- |
-//! | up | a connection fails, or nothing was heard since a request that is older than `node_timeout` | down |
+//! | up | nothing was heard since a request that is older than `node_timeout` | down |
+//! | up | a connect fails | down, but open connections are used: the server may have too many clients |
 //! | down | a probe fails | down; the pause before the next probe doubles, up to 5 s, if a majority is up |
 //! | down | a probe is answered | up |
 //!
@@ -59,6 +60,8 @@ pub(super) struct QuorumNode {
     pub(super) number: usize,
     pub(super) route: Route,
     is_up: AtomicBool,
+    /// Whether its open connections are not used either while it is down.
+    is_silent: AtomicBool,
     /// Until when no caller waits for this node alone, in nanoseconds of the clock, because it was late.
     late_until: AtomicU64,
     /// When the last answer was read, in nanoseconds of the clock.
@@ -91,6 +94,7 @@ impl QuorumNode {
             number,
             route,
             is_up: AtomicBool::new(true),
+            is_silent: AtomicBool::new(false),
             late_until: AtomicU64::new(0),
             heard_at: AtomicU64::new(0),
             answered_sent_at: AtomicU64::new(0),
@@ -114,7 +118,12 @@ impl QuorumNode {
         self.is_up.load(Ordering::Acquire)
     }
 
-    /// Returns the reason why the node is not asked at all.
+    /// Returns whether connections that are open can be used.
+    pub(super) fn may_answer(&self) -> bool {
+        self.is_up() || !self.is_silent.load(Ordering::Acquire)
+    }
+
+    /// Returns the reason why the node is down.
     pub(super) fn check_up(&self) -> Result<(), Failure> {
         if self.is_up() {
             return Ok(());
@@ -129,7 +138,7 @@ impl QuorumNode {
         })
     }
 
-    /// Returns the reason why a node is not asked to which its opener still connects.
+    /// Returns the reason why the node is not asked while its opener connects.
     pub(super) fn being_opened(&self) -> Failure {
         let address = &self.route.server.address;
         unavailable(format!("{address}: it is being connected to"))
@@ -205,9 +214,13 @@ impl QuorumNode {
         self.late_until.store(until.as_nanos(), Ordering::Relaxed);
     }
 
-    /// Notes that the node is down. Returns the pause before the next probe, unless one is planned already.
-    pub(super) fn note_down(&self, failure: &Failure) -> Option<Duration> {
+    /// Notes that the node is down; with `is_silent` also on its open connections. Returns the pause before the next probe,
+    /// unless one is planned already.
+    pub(super) fn note_down(&self, failure: &Failure, is_silent: bool) -> Option<Duration> {
         let mut state = self.state.lock();
+        if self.is_up() || is_silent {
+            self.is_silent.store(is_silent, Ordering::Release);
+        }
         if !self.is_up() {
             return None;
         }

@@ -5,7 +5,7 @@
 //! | --- | --- | --- |
 //! | up | a connection is closed, and its owner looks for a spare one | gives it a spare. If there is none, it connects: for each owner once |
 //! | up | it has connected | keeps the connection as a spare |
-//! | up | it cannot connect within `connect_timeout` | the node is down, and nobody waits for it any more |
+//! | up | it cannot connect within `connect_timeout` | the node is down, and nobody waits for a connection to it any more. Those that are open are used |
 //! | down | the pause is over ([`super::node`]) | probes the node: it connects |
 //! | down | the probe succeeds | the node is up. The other nodes that are down are probed at once |
 //! | down | the probe fails | pauses again, for longer |
@@ -102,7 +102,7 @@ impl QuorumState {
     fn connect_failed(&self, number: usize, failure: Failure) {
         let node = &self.nodes[number];
         let hurries = !self.has_majority_up() && self.openers.is_wanted();
-        let pause = match node.note_down(&failure) {
+        let pause = match node.note_down(&failure, !failure.is_transient()) {
             Some(pause) => {
                 self.warn_of(number, &failure);
                 pause
@@ -116,9 +116,9 @@ impl QuorumState {
         self.plan_probe(number, if hurries { pause.min(HURRIED) } else { pause });
     }
 
-    /// Notes that a node is down, and plans a probe.
+    /// Notes that a node does not answer, and plans a probe.
     pub(super) fn node_is_down(&self, number: usize, failure: &Failure) {
-        if let Some(pause) = self.nodes[number].note_down(failure) {
+        if let Some(pause) = self.nodes[number].note_down(failure, true) {
             self.warn_of(number, failure);
             self.plan_probe(number, pause);
         }
