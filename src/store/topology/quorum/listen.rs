@@ -13,10 +13,10 @@
 //!
 //! | step | the thread |
 //! | --- | --- |
-//! | 1 | Subscribe at each node that is up, on a connection of its opener ([`super::opener`]). Wait for the connects under way: with a majority for at most `node_timeout`, otherwise for `connect_timeout`. With a majority the listener is subscribed; with fewer it fails. |
-//! | 2 | Wait until a node sends something, for at most a second. Pass messages on, as above. |
+//! | 1 | Subscribes at each node that is up, on a connection of its opener ([`super::opener`]). Waits for the connects under way: with a majority for at most `node_timeout`, otherwise for `connect_timeout`. With a majority the listener is subscribed; with fewer it fails. |
+//! | 2 | Waits until a node sends something, for at most a second. Passes messages on, as above. |
 //! | 3 | A node that has sent nothing for three seconds gets a PING. Without an answer within `io_timeout` its connection is closed. |
-//! | 4 | Every second, subscribe at nodes that are up and have no connection; sooner while one is being connected to. |
+//! | 4 | A connection was closed: takes another one of the opener. If that fails, tries again after a second. Fewer than a majority of connections, with those under way, end the listener. |
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ use crate::sys::net::readable;
 const GATHERED_FOR: Duration = Duration::from_millis(2);
 /// How long further messages of the same release may take.
 const SAME_RELEASE: Duration = Duration::from_millis(50);
-/// How long one wait is, and how often step 4 is done.
+/// How long one wait is, and the pause after a failure.
 const SILENCE: Duration = Duration::from_secs(1);
 /// How often the thread looks for a connection that is being made.
 const LOOKS_EVERY: Duration = Duration::from_millis(50);
@@ -50,6 +50,18 @@ struct NodeListener {
     socket: Socket,
     heard: Time,
     pinged: Option<Time>,
+}
+
+/// The subscription at one node.
+#[derive(Default)]
+struct Slot {
+    listener: Option<NodeListener>,
+    /// Why there was none, or is none.
+    failure: Option<Failure>,
+    /// Whether the node's opener makes a connection.
+    is_opening: bool,
+    /// When a connection is looked for. `None`: at once.
+    tries_at: Option<Time>,
 }
 
 /// The messages about one owner, by channel and payload.
@@ -72,18 +84,18 @@ pub(super) fn listen(
     channels: &[&str],
     hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
 ) -> Result<(), Failure> {
-    let mut failures: Vec<Option<Failure>> = vec![None; state.nodes.len()];
-    let mut listeners: Vec<Option<NodeListener>> = Vec::new();
-    listeners.resize_with(state.nodes.len(), || None);
+    let mut slots = Vec::new();
+    slots.resize_with(state.nodes.len(), Slot::default);
     let begun = Time::now();
     loop {
         let seen = state.openers.changes();
-        let is_opening = subscribe_missing(state, channels, &mut listeners, &mut failures, hear);
-        let limit = if check_majority(state, &listeners, &failures).is_ok() {
+        subscribe_missing(state, channels, &mut slots, hear);
+        let limit = if listening(&slots) >= state.needed {
             state.node_timeout
         } else {
             state.nodes[0].route.connect_timeout
         };
+        let is_opening = slots.iter().any(|slot| slot.is_opening);
         if !is_opening || begun.elapsed() >= limit {
             break;
         }
@@ -93,22 +105,23 @@ pub(super) fn listen(
         state.openers.await_change(seen, Time::now() + LOOKS_EVERY);
     }
     let mut reached = vec![None; state.nodes.len() + 1];
-    report(state, &listeners, &failures, &mut reached, hear);
-    check_majority(state, &listeners, &failures)?;
+    report(state, &slots, &mut reached, hear);
+    if listening(&slots) < state.needed {
+        return Err(no_majority(state, &slots));
+    }
     if !hear(PubSubEvent::Subscribed) {
         return Ok(());
     }
     let (mut hints, mut lapses) = (Hints::new(), Lapses::new());
-    let mut subscribe_at = Time::now() + SILENCE;
+    let mut silent_at = Time::now() + SILENCE;
     loop {
         // 2. Pass messages on. The first may have come with the answer to a subscription.
-        for (number, slot) in listeners.iter_mut().enumerate() {
+        for (number, slot) in slots.iter_mut().enumerate() {
             let noted = |listener: &mut NodeListener| {
                 note_messages(state, listener, number, &mut hints, &mut lapses)
             };
-            if let Some(Err(failure)) = slot.as_mut().map(noted) {
-                *slot = None;
-                failures[number] = Some(failure);
+            if let Some(Err(failure)) = slot.listener.as_mut().map(noted) {
+                slot.close(failure);
             }
         }
         let now = Time::now();
@@ -127,42 +140,72 @@ pub(super) fn listen(
             lasts
         });
         // 3 and 4.
-        if now >= subscribe_at {
+        if now >= silent_at {
             is_wanted &= hear(PubSubEvent::Silence);
-            ping_silent(state, &mut listeners, &mut failures);
-            let is_opening =
-                subscribe_missing(state, channels, &mut listeners, &mut failures, hear);
-            subscribe_at = Time::now() + if is_opening { LOOKS_EVERY } else { SILENCE };
+            ping_silent(state, &mut slots);
+            silent_at = now + SILENCE;
         }
         if !is_wanted {
             return Ok(());
         }
-        report(state, &listeners, &failures, &mut reached, hear);
-        check_majority(state, &listeners, &failures)?;
+        subscribe_missing(state, channels, &mut slots, hear);
+        report(state, &slots, &mut reached, hear);
+        if listening(&slots) + opening(&slots) < state.needed {
+            return Err(no_majority(state, &slots));
+        }
         // Wait, and read what has come.
         let due = hints.values().filter_map(Hint::due);
-        let until = due.chain(lapses.values().copied()).min();
-        let until = until.map_or(subscribe_at, |due| due.min(subscribe_at));
-        let connected = listeners.iter().flatten();
+        let due = due.chain(lapses.values().copied());
+        let due = due.chain(slots.iter().filter_map(Slot::next_try)).min();
+        let until = due.map_or(silent_at, |due| due.min(silent_at));
+        let connected = slots.iter().filter_map(|slot| slot.listener.as_ref());
         let ready = readable(
             connected.map(|listener| listener.socket.bytes()),
             None,
             until,
         );
-        let slots = listeners.iter_mut().enumerate();
-        let connected = slots.filter(|(_, slot)| slot.is_some());
+        let connected = slots.iter_mut().enumerate();
+        let connected = connected.filter(|(_, slot)| slot.listener.is_some());
         for ((number, slot), _) in connected.zip(ready).filter(|(_, is_ready)| *is_ready) {
-            let Some(listener) = slot else { continue };
+            let Some(listener) = &mut slot.listener else {
+                continue;
+            };
             match listener.socket.read(Deadline::after(READ_WITHIN)) {
                 Ok(()) => (listener.heard, listener.pinged) = (Time::now(), None),
                 Err(fault) if fault.is_timeout() => {}
-                Err(fault) => {
-                    failures[number] = Some(state.nodes[number].route.broken(fault));
-                    *slot = None;
-                }
+                Err(fault) => slot.close(state.nodes[number].route.broken(fault)),
             }
         }
     }
+}
+
+impl Slot {
+    /// Closes the connection. The next one is tried at once.
+    fn close(&mut self, failure: Failure) {
+        *self = Self {
+            failure: Some(failure),
+            ..Self::default()
+        };
+    }
+
+    /// Returns when to look for a connection. Returns `None` if there is one.
+    fn next_try(&self) -> Option<Time> {
+        let now = Time::now();
+        let next = if self.is_opening {
+            now + LOOKS_EVERY
+        } else {
+            self.tries_at.unwrap_or(now)
+        };
+        self.listener.is_none().then_some(next)
+    }
+}
+
+fn listening(slots: &[Slot]) -> usize {
+    slots.iter().filter(|slot| slot.listener.is_some()).count()
+}
+
+fn opening(slots: &[Slot]) -> usize {
+    slots.iter().filter(|slot| slot.is_opening).count()
 }
 
 /// Notes the messages of a node that were read.
@@ -243,55 +286,67 @@ impl Hint {
     }
 }
 
-/// Does step 1, and step 4: subscribes at each node that is up and has no connection. Returns whether the opener of one
-/// connects.
+/// Does step 1, and step 4: subscribes at each node that is up and has no connection.
 fn subscribe_missing(
     state: &QuorumState,
     channels: &[&str],
-    listeners: &mut [Option<NodeListener>],
-    failures: &mut [Option<Failure>],
+    slots: &mut [Slot],
     hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
-) -> bool {
-    let mut is_opening = false;
-    for (number, listener) in listeners.iter_mut().enumerate() {
-        if listener.is_some() {
+) {
+    for (number, slot) in slots.iter_mut().enumerate() {
+        let now = Time::now();
+        if slot.listener.is_some() || slot.tries_at > Some(now) {
             continue;
         }
-        let route = &state.nodes[number].route;
-        let subscribed = state.nodes[number].check_up().and_then(|()| {
-            let Some(spare) = state.spare(number, LISTENER) else {
-                is_opening = true;
-                return Err(state.nodes[number].being_opened());
+        slot.is_opening = false;
+        let node = &state.nodes[number];
+        let subscribed = node.check_up().and_then(|()| {
+            let Some(mut socket) = spare_socket(state, number) else {
+                return Ok(None);
             };
-            let mut socket = spare.pipeline.into_socket();
-            let muted = subscribe(&mut socket, route, state.node_timeout, channels)?;
-            Ok((socket, muted))
+            let muted = subscribe(&mut socket, &node.route, state.node_timeout, channels)?;
+            Ok(Some((socket, muted)))
         });
         match subscribed {
-            Ok((socket, muted)) => {
+            Ok(Some((socket, muted))) => {
                 if let Some(failure) = muted {
                     hear(PubSubEvent::Muted(&failure));
                 }
-                *listener = Some(NodeListener {
+                let (heard, pinged) = (Time::now(), None);
+                slot.listener = Some(NodeListener {
                     socket,
-                    heard: Time::now(),
-                    pinged: None,
+                    heard,
+                    pinged,
                 });
+                slot.failure = None;
             }
-            Err(failure) => failures[number] = Some(failure),
+            Ok(None) => {
+                slot.is_opening = true;
+                slot.failure.get_or_insert_with(|| node.being_opened());
+            }
+            Err(failure) => {
+                (slot.failure, slot.tries_at) = (Some(failure), Some(now + SILENCE));
+            }
         }
     }
-    is_opening
+}
+
+/// Returns the socket of a spare connection that is still open.
+fn spare_socket(state: &QuorumState, number: usize) -> Option<Socket> {
+    loop {
+        let mut spare = state.spare(number, LISTENER)?;
+        if spare.pipeline.look(Duration::MAX, |_, _| {}).is_ok() {
+            return Some(spare.pipeline.into_socket());
+        }
+    }
 }
 
 /// Does step 3.
-fn ping_silent(
-    state: &QuorumState,
-    listeners: &mut [Option<NodeListener>],
-    failures: &mut [Option<Failure>],
-) {
-    for (number, slot) in listeners.iter_mut().enumerate() {
-        let Some(listener) = slot else { continue };
+fn ping_silent(state: &QuorumState, slots: &mut [Slot]) {
+    for (number, slot) in slots.iter_mut().enumerate() {
+        let Some(listener) = &mut slot.listener else {
+            continue;
+        };
         let route = &state.nodes[number].route;
         let now = Time::now();
         let result = match listener.pinged {
@@ -307,51 +362,42 @@ fn ping_silent(
             _ => Ok(()),
         };
         if let Err(failure) = result {
-            *slot = None;
-            failures[number] = Some(failure);
+            slot.close(failure);
         }
     }
 }
 
-/// Reports each node that is listened to and was not, and the reverse. The same for a majority of them. `reached` has
-/// what was reported last.
+/// Reports each node that is listened to and was not, and the reverse. The same for a majority of them. While a connect is
+/// under way, it waits for the end of that. `reached` has what was reported last.
 fn report(
     state: &QuorumState,
-    listeners: &[Option<NodeListener>],
-    failures: &[Option<Failure>],
+    slots: &[Slot],
     reached: &mut [Option<bool>],
     hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
 ) {
-    let has_majority = listeners.iter().flatten().count() >= state.needed;
-    let are_reached = listeners.iter().map(Option::is_some).chain([has_majority]);
-    for (place, is_reached) in are_reached.enumerate() {
-        if reached[place].replace(is_reached) == Some(is_reached) {
+    let listening = listening(slots);
+    let has_majority = listening >= state.needed;
+    let may_get_majority = !has_majority && listening + opening(slots) >= state.needed;
+    let nodes = slots
+        .iter()
+        .map(|slot| (slot.listener.is_some(), slot.is_opening));
+    let all = nodes.chain([(has_majority, may_get_majority)]);
+    for (place, (is_reached, may_change)) in all.enumerate() {
+        if may_change || reached[place].replace(is_reached) == Some(is_reached) {
             continue;
         }
         let report = match state.nodes.get(place) {
-            Some(node) => node.report(failures[place].clone().filter(|_| !is_reached)),
-            None => state.report(check_majority(state, listeners, failures).err()),
+            Some(node) => node.report(slots[place].failure.clone()),
+            None => state.report((!is_reached).then(|| no_majority(state, slots))),
         };
         hear(PubSubEvent::Node(report));
     }
 }
 
-/// Returns a failure if fewer than a majority of the nodes are listened to.
-fn check_majority(
-    state: &QuorumState,
-    listeners: &[Option<NodeListener>],
-    failures: &[Option<Failure>],
-) -> Result<(), Failure> {
-    let listening = listeners.iter().flatten().count();
-    if listening >= state.needed {
-        return Ok(());
-    }
-    let failures = listeners
-        .iter()
-        .zip(failures)
-        .map(|(listener, failure)| failure.clone().filter(|_| listener.is_none()))
-        .collect();
-    Err(state.no_quorum(listening, failures))
+/// Returns the failure if fewer than a majority of the nodes are listened to.
+fn no_majority(state: &QuorumState, slots: &[Slot]) -> Failure {
+    let failures = slots.iter().map(|slot| slot.failure.clone()).collect();
+    state.no_quorum(listening(slots), failures)
 }
 
 #[cfg(test)]
