@@ -121,10 +121,9 @@ impl Client {
         process_lease.owner.to_arc(&self.tail)
     }
 
-    /// Returns the nodes of a quorum without a vote for a process lease. `only_if_new` as in [`Store::misses`].
-    pub(super) fn misses(&self, process_lease: &ProcessLease, only_if_new: bool) -> Vec<Arc<str>> {
-        let owner = self.owner_of(process_lease);
-        self.store.misses(&owner, only_if_new)
+    /// Returns the nodes of a quorum without a vote for a process lease.
+    pub(super) fn missing_nodes(&self, process_lease: &ProcessLease) -> Vec<Arc<str>> {
+        self.store.missing_nodes(&self.owner_of(process_lease))
     }
 
     /// Returns a renewal for `lease` for each key of a process lease.

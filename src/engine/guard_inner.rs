@@ -196,7 +196,7 @@ impl GuardInner {
 
     /// Returns the nodes of a quorum without a vote for the lease.
     pub(crate) fn missing_nodes(&self) -> Vec<Arc<str>> {
-        self.leases.client.misses(&self.process_lease, false)
+        self.leases.client.missing_nodes(&self.process_lease)
     }
 
     /// Renews the lease for at least this time, if less is left.

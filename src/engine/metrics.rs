@@ -236,11 +236,15 @@ impl Client {
         });
     }
 
-    /// Tells the listener which nodes of a quorum have no vote for a lease.
-    pub(super) fn tell_of_misses(&self, process_lease: &ProcessLease, nodes: &[Arc<str>]) {
+    /// Tells the listener which nodes of a quorum have no vote for a lease, if there is a further one.
+    pub(super) fn tell_of_new_misses(&self, process_lease: &ProcessLease) {
+        if !self.store.has_new_misses(&self.owner_of(process_lease)) {
+            return;
+        }
+        let missing = self.missing_nodes(process_lease);
         self.events.tell(|| {
             let (name, owner) = self.name_and_owner(process_lease);
-            let nodes = nodes.iter().map(|node| String::from(&**node).into());
+            let nodes = missing.iter().map(|node| String::from(&**node).into());
             let nodes = nodes.collect();
             Event::LacksVotes { name, owner, nodes }
         });

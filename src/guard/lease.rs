@@ -196,7 +196,10 @@ impl Lease {
 
     /// Returns the addresses of the nodes of a [quorum](crate::LockManager::quorum) that do not vote for this lock now: they
     /// were down or late when it was granted, or have lost it since. If only a majority votes, the next node that fails may
-    /// end the lease. Nodes that are well vote again after two renewals. Empty on any other topology. Does not block.
+    /// end the lease. The renewals ask these nodes again: see the table of [`quorum`](crate::LockManager::quorum). A node
+    /// that hangs votes until the lease that it has confirmed last is over.
+    ///
+    /// All nodes if the lock is lost. None on any other topology. Does not block.
     ///
     /// # Example
     ///

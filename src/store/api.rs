@@ -101,9 +101,13 @@ pub(crate) trait Store: Send + Sync {
         false
     }
 
-    /// Returns the nodes of a quorum without a vote for an owner. With `only_if_new` only if one of them had a vote at the
-    /// last call, or this is the first.
-    fn misses(&self, _owner: &str, _only_if_new: bool) -> Vec<Arc<str>> {
+    /// Returns whether a node of a quorum has no vote for an owner that had one at the last call, or this is the first.
+    fn has_new_misses(&self, _owner: &str) -> bool {
+        false
+    }
+
+    /// Returns the nodes of a quorum without a vote for an owner.
+    fn missing_nodes(&self, _owner: &str) -> Vec<Arc<str>> {
         Vec::new()
     }
 

@@ -224,10 +224,7 @@ impl RenewalThread {
             }
             LeaseStatus::Live(left) => process_lease.terms.renew.then(|| {
                 client.count_renewal(process_lease, left);
-                let missing = client.misses(process_lease, true);
-                if !missing.is_empty() {
-                    client.tell_of_misses(process_lease, &missing);
-                }
+                client.tell_of_new_misses(process_lease);
                 true
             }),
             LeaseStatus::Ended => None,

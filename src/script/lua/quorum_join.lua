@@ -9,7 +9,7 @@
 --
 -- Each record becomes at least the owner's last fence, however far that is from the node's time. Otherwise the next
 -- owner, which may count this node, could get a smaller one. If it is the turn of a waiter, the turn ends, and is not
--- noted as lapsed: the owner has the lock at a majority, so no waiter can get it.
+-- noted as lapsed: no waiter that this owner excludes can get the lock.
 local owner, lease, units = ARGV[1], ARGV[2], ARGV[3]
 
 -- Raises a record. Returns an error as a table.

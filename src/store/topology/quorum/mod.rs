@@ -207,15 +207,16 @@ impl Store for Quorum {
         self.state.votes.has_misses(owner, may_join)
     }
 
-    fn misses(&self, owner: &str, only_if_new: bool) -> Vec<Arc<str>> {
-        let (votes, now) = (&self.state.votes, Time::now());
-        let nodes = if only_if_new {
-            votes.new_misses(owner, now)
-        } else {
-            votes.misses(owner, now)
-        };
-        let address = |number: usize| Arc::clone(&self.state.nodes[number].route.server.address);
-        nodes.into_iter().map(address).collect()
+    fn has_new_misses(&self, owner: &str) -> bool {
+        self.state.votes.has_new_misses(owner, Time::now())
+    }
+
+    fn missing_nodes(&self, owner: &str) -> Vec<Arc<str>> {
+        let now = Time::now();
+        let nodes = self.state.nodes.iter().enumerate();
+        let missing = nodes.filter(|(number, _)| !self.state.votes.counts(owner, *number, now));
+        let addresses = missing.map(|(_, node)| Arc::clone(&node.route.server.address));
+        addresses.collect()
     }
 
     fn last_data_loss_sign(&self) -> Time {

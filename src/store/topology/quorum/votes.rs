@@ -346,27 +346,22 @@ impl Votes {
         })
     }
 
-    /// Returns the nodes without a vote for an owner.
-    pub(super) fn misses(&self, owner: &str, now: Time) -> SmallVec<[usize; 5]> {
+    /// Returns whether a node votes for an owner.
+    pub(super) fn counts(&self, owner: &str, node: usize, now: Time) -> bool {
         let table = self.table.lock();
-        let votes = table.owners.get(owner).map_or(&[][..], |it| &it.votes);
-        let numbers = (0..votes.len()).filter(|number| !votes[*number].counts(now));
-        numbers.collect()
+        let record = table.owners.get(owner);
+        record.is_some_and(|record| record.votes[node].counts(now))
     }
 
-    /// Returns the same, if there are more of them than at the last call.
-    pub(super) fn new_misses(&self, owner: &str, now: Time) -> SmallVec<[usize; 5]> {
+    /// Returns whether a node has no vote for an owner that had one at the last call, or this is the first.
+    pub(super) fn has_new_misses(&self, owner: &str, now: Time) -> bool {
         let mut has_new = false;
         if let Some(record) = self.table.lock().owners.get_mut(owner) {
             for vote in &mut record.votes {
                 has_new |= vote.is_newly_missing(now);
             }
         }
-        if has_new {
-            self.misses(owner, now)
-        } else {
-            SmallVec::new()
-        }
+        has_new
     }
 }
 
@@ -667,7 +662,11 @@ mod tests {
     fn each_further_node_without_a_vote_is_told_once() {
         use Confirmation::{Confirmed, Gone as NotHeld};
         let table = two_of_three();
-        let misses = |now| table.new_misses("o", at(now)).to_vec();
+        let misses = |now| -> Vec<_> {
+            let has_new = table.has_new_misses("o", at(now));
+            let missing = |node: &usize| has_new && !table.counts("o", *node, at(now));
+            (0..3).filter(missing).collect()
+        };
         assert_eq!(misses(10), [2]);
         assert_eq!(misses(10), [0; 0]);
         begin(&table, 10);
