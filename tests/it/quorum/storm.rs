@@ -1,7 +1,8 @@
-//! A storm: five nodes are stopped and restarted without data, again and again, under locks of all kinds whose names
-//! several processes want. At no moment do two processes hold what excludes each other, fences rise, and nothing is left.
+//! A storm. Nodes are stopped, restarted without data, and cut off again and again. Meanwhile three managers want the same
+//! names: mutexes, two names at once, readers and writers. At no moment do two guards that exclude each other hold a lock,
+//! fences rise, and nothing is left.
 //!
-//! It takes as many minutes as the variable `LEASEHOLD_STORM` says, so it is ignored without it.
+//! It takes as many minutes as the variable `LEASEHOLD_STORM` says, or one.
 
 use std::env;
 use std::fmt::Debug;
@@ -12,30 +13,26 @@ use std::time::{Duration, Instant};
 
 use leasehold::{Error, Guard, Lock, LockManager};
 
-use crate::support::{Nodes, PATIENCE, Raw, Server, is_unreachable, ms, patient, secs, wait_until};
+use crate::support::{
+    Fault, Nodes, PATIENCE, Proxy, Random, Raw, Server, is_unreachable, ms, patient, secs,
+    wait_until,
+};
 
 const NODES: usize = 5;
 const PROCESSES: usize = 3;
 /// Also the restart delay.
 const LEASE: Duration = secs(3);
-/// Numbers that depend on a seed only (Knuth's MMIX generator).
-struct Random(u64);
+/// The faults of the link to the first node.
+const LINK_FAULTS: [Fault; 6] = [
+    Fault::Late(20),
+    Fault::Close,
+    Fault::Reset,
+    Fault::HalfOpen,
+    Fault::LoseRequests,
+    Fault::LoseAnswers,
+];
 
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
-    }
-
-    fn ms_below(&mut self, limit: u64) -> Duration {
-        ms(self.below(limit))
-    }
-}
-
-/// Who holds a lock, as far as the holders know.
+/// The guards of a lock that may be held.
 #[derive(Default)]
 struct Ledger {
     held: Mutex<Vec<Entry>>,
@@ -59,14 +56,19 @@ impl<G: Guard + Send + Sync> Held for G {
 }
 
 impl Ledger {
-    /// Notes a new guard. Without a fence it is a reader's. Returns what is wrong if one that excludes it is held, or has a smaller fence than an earlier one.
-    fn enter<G: Held + 'static>(&self, guard: &Arc<G>, fence: Option<u64>) -> Result<(), String> {
+    /// Notes a new guard. Without a fence it is a reader's. Returns whether it was still held, and so was checked.
+    ///
+    /// # Errors
+    ///
+    /// A guard that excludes it is held too, or its fence is not larger than each one before.
+    fn enter<G: Held + 'static>(&self, guard: &Arc<G>, fence: Option<u64>) -> Result<bool, String> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let is_reader = fence.is_none();
         let is_rival = |entry: &&Entry| !(entry.is_reader && is_reader) && entry.guard.is_held();
         let rivals: Vec<_> = held.iter().filter(is_rival).map(|it| &it.guard).collect();
         // It is still held, so it was held when the others were looked at.
-        if guard.is_held() {
+        let is_held = guard.is_held();
+        if is_held {
             if !rivals.is_empty() {
                 return Err(format!("{guard:?} is held beside {rivals:?}"));
             }
@@ -78,7 +80,7 @@ impl Ledger {
         }
         let guard = Arc::<G>::clone(guard);
         held.push(Entry { guard, is_reader });
-        Ok(())
+        Ok(is_held)
     }
 
     fn leave<G: Held + 'static>(&self, guard: &Arc<G>) {
@@ -87,10 +89,12 @@ impl Ledger {
     }
 }
 
-/// What has happened.
+/// The number of each event.
 #[derive(Debug, Default)]
 struct Counts {
     grants: AtomicU64,
+    /// Grants whose guard was held when it was compared with the others.
+    checked: AtomicU64,
     in_vain: AtomicU64,
     /// Requests for which too few nodes voted.
     failures: AtomicU64,
@@ -101,7 +105,7 @@ struct Counts {
 struct Storm {
     is_over: AtomicBool,
     counts: Counts,
-    /// What was wrong first.
+    /// The first violation.
     wrong: Mutex<Option<String>>,
 }
 
@@ -130,9 +134,10 @@ impl Storm {
                 Err(error) => return self.is_wrong(format!("{error:?}")),
             };
             counts.grants.fetch_add(1, SeqCst);
-            if let Err(wrong) = ledger.enter(&guard, fence.map(|fence| fence(&guard))) {
-                return self.is_wrong(wrong);
-            }
+            match ledger.enter(&guard, fence.map(|fence| fence(&guard))) {
+                Ok(is_held) => counts.checked.fetch_add(u64::from(is_held), SeqCst),
+                Err(wrong) => return self.is_wrong(wrong),
+            };
             // Some guards are held for so long that they are renewed, and nodes join their leases.
             let longest = if random.below(10) == 0 { 6_000 } else { 30 };
             let until = Instant::now() + random.ms_below(longest);
@@ -157,20 +162,35 @@ impl Storm {
         first.get_or_insert(wrong);
     }
 
-    /// Stops nodes, and restarts them without data. Returns how often.
-    fn strike(&self, nodes: &[Server], until: Instant, random: &mut Random) -> (u32, u32) {
-        let (mut stops, mut restarts) = (0, 0);
+    /// Stops nodes, restarts them without data, and has the link to the first one fail. Returns how often.
+    fn strike(
+        &self,
+        nodes: &[Server],
+        link: &Proxy,
+        until: Instant,
+        random: &mut Random,
+    ) -> [u32; 3] {
+        let _ended = EndsAtDrop(&self.is_over);
+        let (mut stops, mut restarts, mut link_faults) = (0, 0, 0);
         while Instant::now() < until && !self.is_over.load(SeqCst) {
             thread::sleep(random.ms_below(3_000));
             let first = random.below(nodes.len() as u64);
             let second = (first + 1 + random.below(nodes.len() as u64 - 1)) % nodes.len() as u64;
             let node = |number: u64| &nodes[usize::try_from(number).expect("small")];
-            let (restarted, stopped) = match random.below(4) {
+            let (restarted, stopped) = match random.below(6) {
                 0 => (Some(first), vec![]),
                 // The one is stopped before the other votes again.
                 1 => (Some(first), vec![second]),
                 2 => (None, vec![first]),
-                _ => (None, vec![first, second]),
+                3 => (None, vec![first, second]),
+                _ => {
+                    let fault = random.below(LINK_FAULTS.len() as u64);
+                    link.strike_all(LINK_FAULTS[usize::try_from(fault).expect("small")]);
+                    thread::sleep(random.ms_below(2_000));
+                    link.heal_anew();
+                    link_faults += 1;
+                    continue;
+                }
             };
             if let Some(number) = restarted {
                 node(number).restart();
@@ -185,8 +205,16 @@ impl Storm {
                 node(*number).resume();
             }
         }
-        self.is_over.store(true, SeqCst);
-        (stops, restarts)
+        [stops, restarts, link_faults]
+    }
+}
+
+/// Ends the storm, also after a panic.
+struct EndsAtDrop<'a>(&'a AtomicBool);
+
+impl Drop for EndsAtDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
     }
 }
 
@@ -207,8 +235,11 @@ fn no_two_hold_a_lock_in_a_storm() {
     let seed = u64::from(std::process::id());
     println!("seed {seed}");
     let nodes = Nodes::start(NODES);
+    let link = Proxy::to(&nodes.servers()[0]);
+    let mut urls = nodes.urls();
+    urls[0] = link.url();
     let manager = |_| {
-        let builder = patient(&nodes.url()).node_timeout(ms(500));
+        let builder = patient(&urls.join(" ")).node_timeout(ms(500));
         let builder = builder.lease(LEASE).restart_delay(LEASE);
         builder.build_unchecked().expect("nothing is sent yet")
     };
@@ -219,12 +250,15 @@ fn no_two_hold_a_lock_in_a_storm() {
     let [mutex, both, rwlock] = &ledgers;
     let storm = Storm::default();
     let until = Instant::now() + secs(60) * minutes;
-    let (stops, restarts) = thread::scope(|scope| {
+    let [stops, restarts, link_faults] = thread::scope(|scope| {
         for (number, locks) in managers.iter().enumerate() {
             let storm = &storm;
             let random = move |worker| Random(seed + 100 * number as u64 + worker);
             let (one, other) = (locks.mutex("mutex"), locks.mutex("both"));
-            scope.spawn(move || storm.work(&one, Some(|it| it.fence()), mutex, random(1)));
+            // Two threads of one process hand it over in memory.
+            for lock in [one.clone(), one] {
+                scope.spawn(move || storm.work(&lock, Some(|it| it.fence()), mutex, random(1)));
+            }
             scope.spawn(move || storm.work(&other, Some(|it| it.fence()), both, random(2)));
             let multi = locks.multi(["both", "both:2"]);
             scope.spawn(move || {
@@ -235,21 +269,22 @@ fn no_two_hold_a_lock_in_a_storm() {
             scope.spawn(move || storm.work(&reader, None, rwlock, random(4)));
             scope.spawn(move || storm.work(&writer, Some(|it| it.fence()), rwlock, random(5)));
         }
-        storm.strike(nodes.servers(), until, &mut Random(seed))
+        storm.strike(nodes.servers(), &link, until, &mut Random(seed))
     });
     let wrong = storm.wrong.lock().unwrap_or_else(PoisonError::into_inner);
     assert_eq!(*wrong, None);
     for locks in &managers {
         assert!(locks.close(PATIENCE), "all nodes are well");
     }
-    wait_until("nothing is left", || {
-        let raws = nodes.raws();
-        raws.iter().all(|node| left_at(node, &names).is_empty())
-    });
+    let renewed: u64 = managers.iter().map(|locks| locks.stats().renewed).sum();
     println!(
-        "{minutes} minutes, {stops} stops, {restarts} restarts without data, {:?}",
+        "{minutes} minutes, {stops} stops, {restarts} restarts without data, {link_faults} faults of a link, {renewed} \
+         renewals, {:?}",
         storm.counts
     );
-    let grants = storm.counts.grants.load(SeqCst);
-    assert!(grants > 100, "the storm let nobody in");
+    for node in nodes.raws() {
+        assert_eq!(left_at(&node, &names), [""; 0]);
+    }
+    let checked = storm.counts.checked.load(SeqCst);
+    assert!(checked > 100 && renewed > 0, "the storm let nobody in");
 }

@@ -11,6 +11,7 @@ mod log;
 mod network;
 mod nodes;
 mod proxy;
+mod random;
 mod raw;
 mod sentinels;
 mod server;
@@ -38,6 +39,7 @@ pub(crate) use log::{Logged, logged};
 pub(crate) use network::{Namespace, Network};
 pub(crate) use nodes::{Nodes, Topology, on, shared, start_servers, unused_urls};
 pub(crate) use proxy::{Fault, Proxy, Role};
+pub(crate) use random::Random;
 pub(crate) use raw::{Raw, companions_of, fence_of};
 pub(crate) use sentinels::{
     MASTER, Passwords, Sentinels, SetOptions, SplitSentinels, with_password,
@@ -46,7 +48,9 @@ pub(crate) use server::{
     SCRIPTS_NEED_NO_REPLICAS, Server, cannot_show, is_before_redis_7, lacks_in_memory, unused_url,
 };
 pub(crate) use subject::{Guard, Holder, Kind, Subject, WithLock};
-pub(crate) use threads::{Task, asleep, locking, locking_asleep, own_threads, task, task_asleep};
+pub(crate) use threads::{
+    Task, asleep, locking, locking_asleep, own_threads, signal, task, task_asleep,
+};
 
 /// The time limit of anything that must happen. It is far longer than needed, so that a busy machine fails no test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
