@@ -80,6 +80,8 @@ fn a_lock_is_held_on_every_node_and_released_from_all() {
     let nodes = Nodes::start(5);
     let locks = nodes.manager();
     let guard = locked_on_all(&locks.mutex("n"));
+    let all = vec![Some(guard.owner().to_owned()); 5];
+    assert_eq!(holders(&nodes, "n"), all);
     let other = nodes.manager();
     assert!(other.try_lock("n").expect("the nodes answer").is_none());
     let fence = guard.fence();

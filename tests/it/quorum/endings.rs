@@ -73,7 +73,8 @@ fn a_request_on_a_closed_connection_is_withdrawn_for_as_long_as_it_may_come() {
     let raws = nodes.raws();
     let hostile = Hostile::before(&nodes.servers()[2]);
     let urls = [raws[0].url(), raws[1].url(), &hostile.url()].join(" ");
-    let settings = patient(&urls).node_timeout(secs(2)).lease(LONG);
+    // The third node must be connected to again within a quarter of this.
+    let settings = patient(&urls).node_timeout(secs(10)).lease(LONG);
     let locks = build(settings);
     wait_until("each node answers", || {
         drop(locks.try_lock("other"));

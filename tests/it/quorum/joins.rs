@@ -10,7 +10,7 @@ use crate::support::{
     Fault, Kind, Nodes, Proxy, Raw, Server, build, fence_of, locking, patient, secs, wait_until,
 };
 
-const LEASE: Duration = secs(4);
+const LEASE: Duration = secs(6);
 const HOUR: i64 = 60 * 60;
 
 /// Renewals come three times in a lease, and four times as often while votes are missing.

@@ -16,7 +16,7 @@ const ROUNDS: u32 = 20;
 /// Without turns, others overtake in each round.
 const MOST: u32 = 10;
 /// The length of a turn. On a busy machine a waiter may miss its turn. So a grant after that time does not count, nor one
-/// while a node passes the waiter over.
+/// while a majority passes the waiter over.
 const TURN: Duration = ms(100);
 
 /// Returns the guard of a try. A try also fails if two processes split the votes.
@@ -139,10 +139,11 @@ fn waiters_at(node: &Raw) -> Vec<Waiter> {
         .collect()
 }
 
-/// Returns whether a node passes a waiter over.
+/// Returns whether a majority of the nodes passes a waiter over.
 fn is_passed_over(nodes: &Nodes) -> bool {
-    let at = |node: &Raw| waiters_at(node).iter().any(|it| it.is_passed_over);
-    nodes.raws().iter().any(at)
+    let at = |node: &&Raw| waiters_at(node).iter().any(|it| it.is_passed_over);
+    let raws = nodes.raws();
+    raws.iter().filter(at).count() > raws.len() / 2
 }
 
 /// Blocks until a majority of the nodes has this number of waiters, which a message can wake, and `is_ready` holds for
@@ -207,24 +208,38 @@ fn a_waiter_that_hangs_has_one_turn_while_it_hangs() {
 #[test]
 fn a_waiter_that_stalls_keeps_its_place() {
     for kind in [Kind::Mutex, Kind::Writer, Kind::Multi] {
-        let nodes = Nodes::start(3);
-        let guard = kind.of(&nodes.manager(), "n").lock().expect("it is free");
-        let mut stalled = hung_waiter(&nodes, kind);
-        let second = kind.of(&nodes.manager(), "n").locking();
-        wait_until_ready(&nodes, 2, |_| true);
-        guard.release().expect("it was held until now");
-        second.locked();
-        let third = kind.of(&nodes.manager(), "n").locking();
-        wait_until_ready(&nodes, 2, |first| first.is_passed_over);
-        stalled.resume();
-        wait_until_ready(&nodes, 2, |first| !first.is_passed_over);
-        second.release();
+        // On a busy machine it may let its next turn lapse too.
+        let keeps = (0..ROUNDS).any(|_| keeps_its_place(kind));
+        assert!(keeps, "{kind:?}");
+    }
+}
+
+/// Returns whether a waiter that stalls gets the lock before one that came later.
+fn keeps_its_place(kind: Kind) -> bool {
+    let nodes = Nodes::start(3);
+    let guard = kind.of(&nodes.manager(), "n").lock().expect("it is free");
+    let mut stalled = hung_waiter(&nodes, kind);
+    let second = kind.of(&nodes.manager(), "n").locking();
+    wait_until_ready(&nodes, 2, |_| true);
+    guard.release().expect("it was held until now");
+    second.locked();
+    let third = kind.of(&nodes.manager(), "n").locking();
+    wait_until_ready(&nodes, 2, |first| first.is_passed_over);
+    stalled.resume();
+    wait_until_ready(&nodes, 2, |first| !first.is_passed_over);
+    second.release();
+    wait_until("one of them has it", || {
+        stalled.has_answered() || !third.waits()
+    });
+    let is_first = third.waits();
+    if is_first {
         stalled.locked();
         assert!(third.waits(), "it has the lock too");
         assert_eq!(stalled.ask("release n"), "released");
-        third.locked();
-        third.release();
     }
+    third.locked();
+    third.release();
+    is_first
 }
 
 /// The first waiter hangs, and a process releases the lock and asks again at once. Without the turn of the next waiter, that
@@ -313,7 +328,7 @@ fn a_release_within_min_hold_gives_the_first_waiter_the_turn_after_it() {
         let lock = kind.of(&nodes.manager(), "n").min_hold(KEPT);
         let guard = lock.lock().expect("it is free");
         let waiter = kind.of(&nodes.manager(), "n").locking();
-        wait_until_waiting(&nodes, "n");
+        wait_until_ready(&nodes, 1, |_| true);
         guard.release().expect("it was held until now");
         let [_, _, waiters] = companions_of("n");
         let begins_later = |node: &Raw| {

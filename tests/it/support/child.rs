@@ -9,10 +9,10 @@ use std::fmt::Display;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{self, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Instant;
 
+use crossbeam_channel::{Receiver, unbounded};
 use leasehold::{Claim, LockManager};
 use rustix::process::{Pid, Signal};
 
@@ -93,7 +93,7 @@ impl Child {
             .expect("this binary runs");
         let stdin = process.stdin.take().expect("it is piped");
         let stdout = process.stdout.take().expect("it is piped");
-        let (sender, answers) = channel();
+        let (sender, answers) = unbounded();
         // A thread reads, because a read of a pipe has no time limit. The thread ends with the child.
         thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
@@ -127,6 +127,11 @@ impl Child {
             Ok(answer) => answer,
             Err(error) => panic!("the child says nothing: {error}"),
         }
+    }
+
+    /// Returns whether an answer is there that was not heard yet.
+    pub(crate) fn has_answered(&self) -> bool {
+        !self.answers.is_empty()
     }
 
     /// Sends a command and waits for its answer.
@@ -207,8 +212,12 @@ impl Child {
         });
     }
 
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(&self.process)
+    }
+
     fn signal(&self, signal: Signal) {
-        threads::signal(Pid::from_child(&self.process), signal);
+        threads::signal(self.pid(), signal);
     }
 
     fn end(&mut self) {

@@ -44,7 +44,7 @@ pub(crate) enum Role {
     /// The first request renews a lease.
     Renewal,
     /// Any other connection. Callers' threads use it, and so does the renewal thread if its first request is no
-    /// renewal.
+    /// renewal. On a quorum there is no other role: each connection first asks about the server.
     Pool,
 }
 
