@@ -48,9 +48,7 @@ pub(crate) use server::{
     SCRIPTS_NEED_NO_REPLICAS, Server, cannot_show, is_before_redis_7, lacks_in_memory, unused_url,
 };
 pub(crate) use subject::{Guard, Holder, Kind, Subject, WithLock};
-pub(crate) use threads::{
-    Task, asleep, locking, locking_asleep, own_threads, signal, task, task_asleep,
-};
+pub(crate) use threads::{Task, asleep, locking, locking_asleep, own_threads, task, task_asleep};
 
 /// The time limit of anything that must happen. It is far longer than needed, so that a busy machine fails no test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

@@ -139,6 +139,7 @@ impl<'a> Ballot<'a> {
         former: Option<&OwnerRelease<'_>>,
     ) {
         let (state, lock, nodes) = (self.state, self.lock, self.votes.len());
+        let sent = Time::now();
         let mut to_nodes = match former {
             Some(former) => state.releases(std::slice::from_ref(former)),
             None => vec![ToNode::default(); nodes],
@@ -180,7 +181,7 @@ impl<'a> Ballot<'a> {
                     is_of_former[number] = false;
                     let has_ended = node_request::released(&value).is_some();
                     if let Some(former) = former.filter(|_| has_ended) {
-                        state.confirmed(former, number, false);
+                        state.confirmed(former, number, false, sent);
                     }
                 }
                 Ok(value) => {

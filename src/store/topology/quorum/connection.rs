@@ -263,7 +263,8 @@ impl NodeConnection {
         let votes = &self.state.votes;
         match answered.about {
             LateAbout::End { owner, is_ordered } if node_request::released(&value).is_some() => {
-                votes.confirmed(&owner, self.number, is_ordered, now);
+                let times = (answered.sent, now);
+                votes.confirmed(&owner, self.number, is_ordered, times);
             }
             LateAbout::Vote { owner, queues } => {
                 let has_owner = queues || node_request::may_have_granted(&value);

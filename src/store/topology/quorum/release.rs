@@ -191,7 +191,7 @@ impl QuorumCall<'_> {
 
     /// Ends several owners by one round: the steps at the top. Returns the reply for each.
     fn end(&mut self, releases: &[OwnerRelease<'_>]) -> Result<Vec<Option<Reply>>, Failure> {
-        let (state, nodes) = (self.state, self.connections.len());
+        let (state, nodes, sent) = (self.state, self.connections.len(), Time::now());
         let to_nodes = state.releases(releases);
         let mut failures = vec![None; nodes];
         let nothing = Tally {
@@ -246,7 +246,7 @@ impl QuorumCall<'_> {
         let is_ordered = |connection: &NodeConnection, asked_on| asked_on == Some(connection.id());
         for (place, number, asked_on) in confirmed {
             let is_ordered = is_ordered(&self.connections[number], asked_on);
-            state.confirmed(&releases[place], number, is_ordered);
+            state.confirmed(&releases[place], number, is_ordered, sent);
         }
         for (connection, places) in self.connections.iter_mut().zip(places) {
             if is_asked[connection.number()] {
@@ -313,10 +313,16 @@ impl QuorumState {
     }
 
     /// Notes that a node has confirmed the end of an owner. `is_ordered` as in [`Votes::confirmed`].
-    pub(super) fn confirmed(&self, release: &OwnerRelease<'_>, number: usize, is_ordered: bool) {
-        let now = Time::now();
+    pub(super) fn confirmed(
+        &self,
+        release: &OwnerRelease<'_>,
+        number: usize,
+        is_ordered: bool,
+        sent: Time,
+    ) {
+        let times = (sent, Time::now());
         self.votes
-            .confirmed(&release.owner, number, is_ordered, now);
+            .confirmed(&release.owner, number, is_ordered, times);
     }
 
     /// Returns the command that ends an owner at a node with this vote. `has_votes`: some node has a vote.

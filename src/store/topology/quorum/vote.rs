@@ -18,6 +18,7 @@
 //! | has nothing of the owner | a request for the lock is written to it, and it grants the lock, or may have the owner in its queue | may have the owner |
 //! | has nothing of the owner | such a request has no answer | may have the owner, until the lease of that request is over |
 //! | may have the owner | it confirms the owner's end | has nothing |
+//! | may have the owner | the same, and a join was answered since the end was sent | the same, because the node may have executed the join later |
 //! | may have the owner, until a lease is over | the same, on the connection of that request | has nothing |
 //! | may have the owner, until a lease is over | the same, on another connection | the same, because the request may come later; then has nothing |
 
@@ -41,6 +42,8 @@ pub(super) struct NodeVote {
     candidate: Option<Candidacy>,
     /// A join that has no answer yet.
     joining: Option<Joining>,
+    /// When the node last gave the lock by a join.
+    join_ended: Option<Time>,
     is_barred: bool,
     /// Whether [`Self::is_newly_missing`] has said so.
     is_told: bool,
@@ -150,9 +153,12 @@ impl NodeVote {
         self.settles_at = self.settles_at.max(before.settles_at);
     }
 
-    /// Notes that the node has confirmed the owner's end. `is_ordered`: it has executed that after every request for the
-    /// lock.
-    pub(super) fn confirm_end(&mut self, is_ordered: bool, now: Time) {
+    /// Notes that the node has confirmed the owner's end, which was sent at `sent`. `is_ordered`: it has executed that after
+    /// every request for the lock. If a join has ended since, it may have been executed later, so this says nothing.
+    pub(super) fn confirm_end(&mut self, is_ordered: bool, sent: Time, now: Time) {
+        if self.join_ended >= Some(sent) {
+            return;
+        }
         self.settles_at = self.settles_at.filter(|at| *at > now && !is_ordered);
         self.has_confirmed_end = true;
     }
@@ -217,6 +223,7 @@ impl NodeVote {
         if matches!(how, Joined::Until(_) | Joined::Failed) {
             // A release may have come before the join.
             (self.settles_at, self.has_confirmed_end) = (AT_ONCE, false);
+            self.join_ended = Some(now);
         }
     }
 

@@ -185,10 +185,16 @@ impl Votes {
         record.votes.clone()
     }
 
-    /// Notes that a node has confirmed the end of an owner. `is_ordered`: it has executed that after every request for the
-    /// lock.
-    pub(super) fn confirmed(&self, owner: &str, node: usize, is_ordered: bool, now: Time) {
-        self.with(owner, node, |vote| vote.confirm_end(is_ordered, now));
+    /// Notes that a node has confirmed the end of an owner, which was sent at `sent`. `is_ordered`: it has executed that
+    /// after every request for the lock.
+    pub(super) fn confirmed(
+        &self,
+        owner: &str,
+        node: usize,
+        is_ordered: bool,
+        (sent, now): (Time, Time),
+    ) {
+        self.with(owner, node, |vote| vote.confirm_end(is_ordered, sent, now));
     }
 
     /// Returns whether a node that may have an owner has not confirmed its end at all.
@@ -568,7 +574,7 @@ mod tests {
     #[test]
     fn a_node_may_have_the_owner_from_the_beginning_of_a_join_on() {
         let table = two_of_three();
-        table.confirmed("o", 2, true, at(0));
+        table.confirmed("o", 2, true, (at(0), at(0)));
         let settles = |table: &Votes| table.table.lock().owners["o"].votes[2].settles_at;
         for (how, then) in [
             (Joined::Refused, None),
@@ -576,7 +582,7 @@ mod tests {
             (Joined::Unknown, Some(at(110))),
         ] {
             let table = two_of_three();
-            table.confirmed("o", 2, true, at(0));
+            table.confirmed("o", 2, true, (at(0), at(0)));
             begin(&table, 10);
             assert_eq!(settles(&table), Some(at(110)));
             table.joined("o", 2, (how, 1), ID, at(20));
@@ -586,11 +592,16 @@ mod tests {
         begin(&table, 10);
         assert_eq!(asked(&table, 15), [true; 3]);
         for node in 0..3 {
-            table.confirmed("o", node, false, at(16));
+            table.confirmed("o", node, false, (at(16), at(16)));
         }
         table.joined("o", 2, (Joined::Until(at(110)), 1), ID, at(20));
         assert_eq!(asked(&table, 25), [false, false, true]);
         assert!(begin(&table, 30).is_empty(), "the owner has ended");
+        // The confirmation of an end that was sent before comes later. The node may have executed the join after it.
+        table.confirmed("o", 2, false, (at(16), at(31)));
+        assert_eq!(asked(&table, 32), [false, false, true]);
+        table.confirmed("o", 2, false, (at(33), at(34)));
+        assert_eq!(asked(&table, 35), [false; 3]);
     }
 
     #[test]
@@ -702,14 +713,14 @@ mod tests {
         table.insert(&"o".into(), (1, lease), asked_for, None, at(0));
         assert_eq!(table.left_until("o", at(0)), None, "it has not ended");
         assert_eq!(asked(&table, 10), [true, true, false]);
-        table.confirmed("o", 0, false, at(20));
+        table.confirmed("o", 0, false, (at(20), at(20)));
         let until = table.left_until("o", at(20)).expect("the second node");
         assert!(table.is_unconfirmed("o"), "the second node");
         assert!(until >= at(10) + lease);
         // A repeat asks the second node only, and extends nothing.
         assert_eq!(asked(&table, 1000), [false, true, false]);
         assert_eq!(table.left_until("o", at(1000)), Some(until));
-        table.confirmed("o", 1, false, at(1000));
+        table.confirmed("o", 1, false, (at(1000), at(1000)));
         assert_eq!(table.left_until("o", at(1000)), None);
         assert!(table.table.lock().owners.is_empty(), "it is not forgotten");
         // A node that never confirms has dropped the key by then, or the engine gives up.
@@ -729,13 +740,13 @@ mod tests {
         table.insert(&"o".into(), (1, lease), silent, None, at(0));
         asked(&table, 0);
         for node in [0, 1] {
-            table.confirmed("o", node, node == 0, at(9_999));
+            table.confirmed("o", node, node == 0, (at(9_999), at(9_999)));
         }
         assert_eq!(asked(&table, 9_999), [false, true, false]);
         let until = table.left_until("o", at(9_999)).expect("it may come");
         assert!(until >= at(20_000), "it takes the lock for a lease");
         assert!(!table.is_unconfirmed("o"), "each node has confirmed it");
-        table.confirmed("o", 1, false, at(10_000));
+        table.confirmed("o", 1, false, (at(10_000), at(10_000)));
         assert_eq!(table.left_until("o", at(10_000)), None);
     }
 
