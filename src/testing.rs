@@ -4,6 +4,8 @@ mod clock;
 mod memory;
 mod network;
 mod served;
+#[doc(hidden)]
+pub mod simulation;
 
 use std::fmt;
 use std::io;

@@ -1,4 +1,9 @@
 //! Maps and hashes. Their order depends on a random seed of the process.
 
+#[cfg(feature = "testing")]
+pub(crate) use super::of_test::hash::{HashMap, HashSet, RandomState};
+#[cfg(not(feature = "testing"))]
 pub(crate) use std::collections::{HashMap, HashSet};
-pub(crate) use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
+#[cfg(not(feature = "testing"))]
+pub(crate) use std::hash::RandomState;
+pub(crate) use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher};

@@ -18,6 +18,8 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+#[cfg(feature = "testing")]
+use super::of_test;
 use super::random::Rng;
 use super::real;
 use super::sync::Arc;
@@ -25,7 +27,7 @@ use super::sync::Arc;
 use super::sync::Weak;
 use super::test_machine::TestMachine;
 #[cfg(feature = "testing")]
-use super::test_machine::{MovedByTest, TestNetwork};
+use super::test_machine::{MovedByTest, TestNetwork, TestScheduler};
 use super::time::Time;
 
 /// The machine of a manager, a thread or a call.
@@ -71,6 +73,12 @@ impl Machine {
     /// Returns what a test has made, or `None` if this is the real machine.
     fn of_test(&self) -> Option<&Arc<dyn TestMachine>> {
         self.of_test.as_ref()
+    }
+
+    /// Returns what decides which thread runs, if that is not the operating system.
+    #[cfg(feature = "testing")]
+    pub(super) fn scheduler(&self) -> Option<&dyn TestScheduler> {
+        self.of_test()?.scheduler()
     }
 }
 
@@ -161,17 +169,29 @@ impl Drop for Entered {
     }
 }
 
-/// The random numbers of the system.
+/// The random numbers of the system, or of a scheduler of a test.
 impl Rng for Machine {
     fn uuid(&self) -> Uuid {
+        #[cfg(feature = "testing")]
+        if let Some(scheduler) = self.scheduler() {
+            return of_test::uuid(scheduler);
+        }
         Uuid::new_v4()
     }
 
     fn bits(&self) -> u64 {
+        #[cfg(feature = "testing")]
+        if let Some(scheduler) = self.scheduler() {
+            return scheduler.random();
+        }
         real::bits()
     }
 
     fn jitter(&self) -> u64 {
+        #[cfg(feature = "testing")]
+        if let Some(scheduler) = self.scheduler() {
+            return scheduler.random();
+        }
         real::jitter()
     }
 }

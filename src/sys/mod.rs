@@ -3,7 +3,7 @@
 //! | module | its subject |
 //! | --- | --- |
 //! | [`time`] | the clock of a lease's holder, and the time of day |
-//! | [`sync`], [`queue`] | memory that threads share, and waits for other threads |
+//! | [`sync`], `locks`, [`queue`] | memory that threads share, and waits for other threads |
 //! | [`thread`] | starts, parks and sleeps |
 //! | [`random`] | random numbers |
 //! | [`hash`] | maps, whose order depends on a random seed |
@@ -15,6 +15,8 @@
 //! machine than the real one: see [`machine`].
 
 pub(crate) mod hash;
+#[cfg(not(feature = "testing"))]
+mod locks;
 pub(crate) mod machine;
 pub(crate) mod net;
 #[cfg(feature = "testing")]

@@ -55,7 +55,7 @@ impl ByteStream {
     /// until then.
     pub(crate) fn connect_unix(path: &Path, until: Time) -> io::Result<Self> {
         #[cfg(feature = "testing")]
-        if let Some(stream) = of_test::connect(path) {
+        if let Some(stream) = of_test::connect(path, until) {
             return stream.map(Self::OfTest);
         }
         let address = SockAddr::unix(path)?;

@@ -1,4 +1,9 @@
-//! Streams on the network of a machine of a test.
+//! What a machine of a test puts in place of the operating system: streams on its network, and below this module, waits
+//! that its scheduler ends.
+
+pub(super) mod hash;
+pub(super) mod locks;
+pub(super) mod thread;
 
 use std::fmt;
 use std::io;
@@ -6,10 +11,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::PollFlags;
+use uuid::Uuid;
 
 use super::machine::Machine;
 use super::sync::{Arc, AtomicU64, Ordering};
-use super::test_machine::{TestNetwork, TestStream};
+use super::test_machine::{TestNetwork, TestScheduler, TestStream};
 use super::time::Time;
 
 /// A stream, with the time limit of its reads.
@@ -21,9 +27,9 @@ pub(crate) struct LimitedStream {
 }
 
 /// Connects on the network of this thread's machine, if it has one.
-pub(super) fn connect(path: &Path) -> Option<io::Result<LimitedStream>> {
+pub(super) fn connect(path: &Path, until: Time) -> Option<io::Result<LimitedStream>> {
     let network = Machine::here().network()?;
-    let stream = network.connect(&path.to_string_lossy());
+    let stream = network.connect(&path.to_string_lossy(), until);
     Some(stream.map(|stream| LimitedStream {
         stream,
         network,
@@ -75,6 +81,13 @@ impl LimitedStream {
         let read = self.stream.read_now(to)?;
         read.ok_or_else(|| io::ErrorKind::WouldBlock.into())
     }
+}
+
+/// Returns a version 4 UUID of the scheduler's random numbers.
+pub(super) fn uuid(scheduler: &dyn TestScheduler) -> Uuid {
+    let (high, low) = (scheduler.random(), scheduler.random());
+    let bits = u128::from(high) << 64 | u128::from(low);
+    uuid::Builder::from_random_bytes(bits.to_be_bytes()).into_uuid()
 }
 
 /// Waits until one of these streams has something to read, or until then.

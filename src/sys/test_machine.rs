@@ -43,6 +43,38 @@ pub(crate) trait TestMachine: Send + Sync {
     fn network(&self) -> Option<Arc<dyn TestNetwork>> {
         None
     }
+
+    /// Returns what decides which thread of this machine runs, if that is not the operating system.
+    #[cfg(feature = "testing")]
+    fn scheduler(&self) -> Option<&dyn TestScheduler> {
+        None
+    }
+}
+
+/// A scheduler that runs one thread at a time. So what a thread does between two calls of these methods is atomic to the
+/// others.
+#[cfg(feature = "testing")]
+pub trait TestScheduler: Send + Sync {
+    /// Lets other threads run first, if the scheduler chooses so.
+    fn step(&self);
+
+    /// Blocks the calling thread until another one wakes this place, for at most `limit`. May return earlier.
+    fn wait(&self, place: usize, limit: Option<Duration>);
+
+    /// Wakes one of the threads that wait at a place, or all of them. Does not block.
+    fn wake(&self, place: usize, all: bool);
+
+    /// Notes that a thread will be started, and returns its number.
+    fn thread_planned(&self) -> u64;
+
+    /// Blocks the calling thread, which has this number, until it may run.
+    fn thread_begins(&self, number: u64);
+
+    /// Notes that the thread has ended, or will not be started.
+    fn thread_ends(&self, number: u64);
+
+    /// Returns 64 random bits.
+    fn random(&self) -> u64;
 }
 
 /// A part of the library that sleeps until a time of its machine, which a test moves.
@@ -71,7 +103,7 @@ pub(crate) trait MovedByTest: Send + Sync {
 #[cfg(feature = "testing")]
 pub(crate) trait TestNetwork: Send + Sync {
     /// Connects to a server that the test has made.
-    fn connect(&self, path: &str) -> io::Result<Box<dyn TestStream>>;
+    fn connect(&self, path: &str, until: Time) -> io::Result<Box<dyn TestStream>>;
 
     /// Blocks until `is_ready` returns true, or until then. Calls it whenever something has happened.
     fn wait(&self, is_ready: &mut dyn FnMut() -> bool, until: Time);
@@ -82,15 +114,25 @@ pub(crate) trait TestNetwork: Send + Sync {
 
 /// A stream of such a network.
 #[cfg(feature = "testing")]
-pub(crate) trait TestStream: fmt::Debug + Send + Sync {
+pub trait TestStream: fmt::Debug + Send + Sync {
     /// Returns whether there is something to read, or the stream has ended.
     fn has_input(&self) -> bool;
 
     /// Reads what has come. Returns `None` if nothing has.
+    ///
+    /// # Errors
+    ///
+    /// The stream is broken.
     fn read_now(&self, to: &mut [u8]) -> io::Result<Option<usize>>;
 
+    /// Writes some bytes. There is always room for one.
+    ///
+    /// # Errors
+    ///
+    /// The stream has ended, or is broken.
     fn write_now(&self, from: &[u8]) -> io::Result<usize>;
 
+    /// Ends the stream, in both directions.
     fn shut_down(&self);
 }
 

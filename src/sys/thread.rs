@@ -2,11 +2,13 @@
 
 use std::io;
 use std::thread::Builder;
-use std::time::Duration;
 
-pub(crate) use std::thread::{Thread, current, park};
+#[cfg(not(feature = "testing"))]
+pub(crate) use std::thread::{Thread, current, park, park_timeout as park_for, sleep};
 
 use super::machine::Machine;
+#[cfg(feature = "testing")]
+pub(crate) use super::of_test::thread::{Thread, current, park, park_for, sleep};
 
 /// Starts a thread with this name, or with none if it is empty.
 pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
@@ -26,19 +28,17 @@ impl Machine {
     /// Has a function run on this machine, on whatever thread it is called.
     pub(crate) fn running<F: FnOnce()>(&self, run: F) -> impl FnOnce() + use<F> {
         let machine = self.clone();
+        #[cfg(feature = "testing")]
+        let scheduled = super::of_test::thread::ScheduledThread::plan(self);
         move || {
             let _entered = machine.enter();
+            #[cfg(feature = "testing")]
+            if let Some(scheduled) = &scheduled {
+                scheduled.begin();
+            }
             run();
+            #[cfg(feature = "testing")]
+            drop(scheduled);
         }
     }
-}
-
-/// Blocks until the thread is unparked, for at most this time. May return earlier.
-pub(crate) fn park_for(limit: Duration) {
-    std::thread::park_timeout(limit);
-}
-
-/// Blocks for this time.
-pub(crate) fn sleep(time: Duration) {
-    std::thread::sleep(time);
 }

@@ -207,6 +207,19 @@ impl MemoryServer {
         }))
     }
 
+    /// Restarts the server with its data, without its connections and scripts.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for its Lua.
+    pub(crate) fn restart(&mut self, run_id: String, now: Duration) -> mlua::Result<()> {
+        let Self(state) = self;
+        (state.scripts, state.run_id) = (Scripts::new()?, run_id);
+        (state.now, state.started_at) = (now, now);
+        state.peers.clear();
+        Ok(())
+    }
+
     /// Accepts a connection, and returns its number.
     pub(crate) fn connect(&mut self) -> u64 {
         let Self(state) = self;

@@ -112,7 +112,7 @@ pub(super) fn listen(
     if !hear(PubSubEvent::Subscribed) {
         return Ok(());
     }
-    let (mut hints, mut lapses) = (Hints::new(), Lapses::new());
+    let (mut hints, mut lapses) = (Hints::default(), Lapses::default());
     let mut silent_at = Time::now() + SILENCE;
     loop {
         // 2. Pass messages on. The first may have come with the answer to a subscription.
