@@ -1,0 +1,321 @@
+//! What a schedule must keep, and what it counts.
+//!
+//! | rule | looked at |
+//! | --- | --- |
+//! | The guards of a name that are not lost have no more units than the name | whenever the baton may pass on |
+//! | A guard that is not lost has its key in Redis (one server) | whenever its thread acts |
+//! | A fence is larger than that of each exclusive guard whose grant was known before the call | at each grant |
+//! | A fenced register loses no update | at each write |
+//! | A lost guard stays lost, and its channel tells | when its thread sees the loss |
+//! | A key has a time to live | when a process closes, and at the end |
+//! | A process that has closed has left nothing | when it closes, if no fault is left |
+//!
+//! The first two rules hold only as long as no server has lost its data, or on a quorum.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use leasehold::{Lease, LeaseState, LockGuard, MultiGuard, Permit, ReadGuard, WriteGuard};
+
+use crate::faults::FaultKind;
+use crate::world::{World, locked};
+
+/// A guard that any thread may look at.
+pub(crate) enum Guard {
+    Lock(LockGuard),
+    Write(WriteGuard),
+    Read(ReadGuard),
+    Permit(Permit),
+    Multi(MultiGuard),
+}
+
+pub(crate) struct Checks {
+    pub(crate) world: Arc<World>,
+    pub(crate) is_quorum: bool,
+    state: Mutex<ChecksState>,
+}
+
+#[derive(Default)]
+struct ChecksState {
+    names: BTreeMap<&'static str, NameChecks>,
+    holds: Vec<Hold>,
+    next_hold: u64,
+    counts: Counts,
+}
+
+/// What is known of a name.
+#[derive(Default)]
+struct NameChecks {
+    /// The largest fence of an exclusive guard.
+    last_fence: u64,
+    last_process: Option<usize>,
+    fenced: Register,
+    /// A register that takes each write.
+    unfenced: u64,
+}
+
+/// A number that holders increase. Each reads it, works for a while, and writes one more.
+#[derive(Clone, Copy, Default)]
+struct Register {
+    value: u64,
+    fence: u64,
+}
+
+/// The hold of a thread.
+struct Hold {
+    number: u64,
+    names: Vec<&'static str>,
+    units: u32,
+    total: u32,
+    guard: Weak<Guard>,
+}
+
+/// What a holder has read.
+#[derive(Clone, Copy)]
+pub(crate) struct Read {
+    unfenced: u64,
+    /// `None` if the fence was too small.
+    fenced: Option<u64>,
+}
+
+/// What happened in a schedule.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    /// Guards of all kinds.
+    pub grants: u64,
+    /// Exclusive grants of a name to another process than before.
+    pub hand_overs: u64,
+    /// Answers that the lock was held.
+    pub refusals: u64,
+    /// Calls that returned an error, by its kind.
+    pub errors: BTreeMap<String, u64>,
+    /// Guards whose loss their holder saw.
+    pub losses: u64,
+    /// Writes that a fenced register rejected.
+    pub rejected_writes: u64,
+    /// Writes to an unfenced register that overwrote another holder's.
+    pub unfenced_corruptions: u64,
+    /// The longest part of a call that lay behind the last fault.
+    pub longest_wait: Duration,
+}
+
+impl Guard {
+    pub(crate) fn state(&self) -> LeaseState {
+        match self {
+            Self::Multi(guard) => guard.state(),
+            _ => self.leases()[0].state(),
+        }
+    }
+
+    pub(crate) fn leases(&self) -> Vec<&Lease> {
+        match self {
+            Self::Lock(guard) => vec![guard],
+            Self::Write(guard) => vec![guard],
+            Self::Read(guard) => vec![guard],
+            Self::Permit(guard) => vec![guard],
+            Self::Multi(guard) => guard.leases().iter().collect(),
+        }
+    }
+}
+
+impl Checks {
+    pub(crate) fn new(world: &Arc<World>, is_quorum: bool) -> Arc<Self> {
+        let checks = Arc::new(Self {
+            world: Arc::clone(world),
+            is_quorum,
+            state: Mutex::default(),
+        });
+        let weak = Arc::downgrade(&checks);
+        let look = move || weak.upgrade().map_or(Ok(()), |checks| checks.look());
+        world.check_by(Box::new(look));
+        checks
+    }
+
+    /// Returns whether the assumptions of exclusion have held.
+    fn is_within_assumptions(&self) -> bool {
+        let lost_data = || {
+            let state = self.world.state();
+            state.faults.contains_key(&FaultKind::RestartEmpty)
+        };
+        self.is_quorum || !lost_data()
+    }
+
+    /// Counts the units of the guards that are not lost.
+    fn look(&self) -> Result<(), String> {
+        let state = locked(&self.state);
+        if state.holds.len() < 2 || !self.is_within_assumptions() {
+            return Ok(());
+        }
+        let mut taken = BTreeMap::<&str, (u32, u32)>::new();
+        for hold in &state.holds {
+            let Some(guard) = hold.guard.upgrade() else {
+                continue;
+            };
+            if guard.state() == LeaseState::Lost {
+                continue;
+            }
+            for name in &hold.names {
+                let (units, total) = taken.entry(name).or_default();
+                *units += hold.units;
+                *total = hold.total.max(*total);
+            }
+        }
+        match taken.iter().find(|(_, (units, total))| units > total) {
+            None => Ok(()),
+            Some((name, (units, total))) => Err(format!(
+                "guards have {units} of the {total} units of {name}"
+            )),
+        }
+    }
+
+    /// Returns what a caller knows before its call: the largest fence.
+    pub(crate) fn last_fence(&self, name: &'static str) -> u64 {
+        let mut state = locked(&self.state);
+        state.names.entry(name).or_default().last_fence
+    }
+
+    /// Notes a hold, and returns its number.
+    pub(crate) fn hold(
+        &self,
+        names: &[&'static str],
+        (units, total): (u32, u32),
+        guard: &Arc<Guard>,
+    ) -> u64 {
+        let mut state = locked(&self.state);
+        let number = state.next_hold;
+        state.next_hold += 1;
+        state.holds.push(Hold {
+            number,
+            names: names.to_vec(),
+            units,
+            total,
+            guard: Arc::downgrade(guard),
+        });
+        number
+    }
+
+    pub(crate) fn end_hold(&self, number: u64) {
+        let mut state = locked(&self.state);
+        state.holds.retain(|hold| hold.number != number);
+    }
+
+    /// Notes an exclusive grant.
+    pub(crate) fn granted(
+        &self,
+        name: &'static str,
+        process: usize,
+        fence: u64,
+        known: u64,
+    ) -> Result<(), String> {
+        let may_fall = self.is_quorum && {
+            let state = self.world.state();
+            state.faults.contains_key(&FaultKind::RestartEmpty)
+        };
+        let mut state = locked(&self.state);
+        let checks = state.names.entry(name).or_default();
+        checks.last_fence = fence.max(checks.last_fence);
+        let before = checks.last_process.replace(process);
+        state.counts.hand_overs += u64::from(before.is_some_and(|before| before != process));
+        if fence <= known && !may_fall {
+            return Err(format!(
+                "the fence {fence} of {name} is not larger than {known}"
+            ));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn count(&self, add: impl FnOnce(&mut Counts)) {
+        add(&mut locked(&self.state).counts);
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        locked(&self.state).counts.clone()
+    }
+
+    /// Reads the registers of a name. The fenced one takes smaller fences no more.
+    pub(crate) fn read(&self, name: &'static str, fence: u64) -> Read {
+        let mut state = locked(&self.state);
+        let checks = state.names.entry(name).or_default();
+        let is_taken = fence >= checks.fenced.fence;
+        if is_taken {
+            checks.fenced.fence = fence;
+        }
+        Read {
+            unfenced: checks.unfenced,
+            fenced: is_taken.then_some(checks.fenced.value),
+        }
+    }
+
+    /// Writes one more than was read to the registers of a name.
+    pub(crate) fn write(&self, name: &'static str, fence: u64, read: Read) -> Result<(), String> {
+        let mut state = locked(&self.state);
+        let ChecksState { names, counts, .. } = &mut *state;
+        let checks = names.entry(name).or_default();
+        counts.unfenced_corruptions += u64::from(checks.unfenced != read.unfenced);
+        checks.unfenced = read.unfenced + 1;
+        let Some(value) = read.fenced.filter(|_| fence >= checks.fenced.fence) else {
+            counts.rejected_writes += 1;
+            return Ok(());
+        };
+        if checks.fenced.value != value {
+            return Err(format!("the fenced register of {name} has lost an update"));
+        }
+        checks.fenced = Register {
+            value: value + 1,
+            fence,
+        };
+        Ok(())
+    }
+
+    /// Checks that a lease that is not lost has its key, if it is that of a mutex on one server.
+    pub(crate) fn check_key(&self, lease: &Lease) -> Result<(), String> {
+        if self.is_quorum || !self.is_within_assumptions() {
+            return Ok(());
+        }
+        let (name, owner) = (lease.name(), lease.owner().to_owned());
+        let value = {
+            let mut state = self.world.state();
+            let now = state.now;
+            state.network.servers[0].execute(&["GET", name], now)
+        };
+        let has_owner = value
+            .first()
+            .is_some_and(|value| value.trim_end_matches('!') == owner);
+        // The clock is read last: if the lease is live now, it was live when the value was read.
+        if has_owner || lease.state() == LeaseState::Lost {
+            return Ok(());
+        }
+        Err(format!("{name} has {value:?}, and {owner} is not lost"))
+    }
+
+    /// Checks the keys of all servers: each has a time to live, and none is of a process that has closed.
+    pub(crate) fn check_keys(&self, closed: Option<&str>) -> Result<(), String> {
+        let mut state = self.world.state();
+        let now = state.now;
+        for server in &mut state.network.servers {
+            for key in server.execute(&["KEYS", "*"], now) {
+                let life = server.execute(&["PTTL", &key], now);
+                if life == [":-1"] {
+                    return Err(format!("{key} has no time to live"));
+                }
+                let Some(closed) = closed else {
+                    continue;
+                };
+                let kind = server.execute(&["TYPE", &key], now);
+                let content = match kind.first().map(String::as_str) {
+                    Some("+string") => server.execute(&["GET", &key], now),
+                    Some("+zset") => server.execute(&["ZRANGE", &key, "0", "-1"], now),
+                    Some("+hash") => server.execute(&["HGETALL", &key], now),
+                    _ => Vec::new(),
+                };
+                let tail = format!(":{closed}");
+                let is_its = |word: &String| word.trim_end_matches(['!', '~']).ends_with(&tail);
+                if let Some(word) = content.iter().find(|word| is_its(word)) {
+                    return Err(format!("{closed} has closed, and {key} has {word}"));
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,67 @@
+//! Clocks, which differ in what they show and in how fast they go.
+
+use std::time::Duration;
+
+/// A clock. Its user gives it the true time, since the begin of the schedule.
+#[derive(Clone, Debug)]
+pub struct Clock {
+    /// What it showed at the last change.
+    shown: Duration,
+    /// The true time of that change.
+    changed_at: Duration,
+    /// How much faster it is than the true time, in millionths.
+    drift: i64,
+}
+
+const MILLION: i128 = 1_000_000;
+
+impl Clock {
+    pub fn new(shown: Duration, drift: i64) -> Self {
+        Self {
+            shown,
+            changed_at: Duration::ZERO,
+            drift,
+        }
+    }
+
+    pub fn read(&self, true_time: Duration) -> Duration {
+        let passed = true_time - self.changed_at;
+        self.shown + scaled(passed, MILLION + i128::from(self.drift), MILLION)
+    }
+
+    /// Returns the true time in which the clock goes on by `shown`, rounded up.
+    pub fn true_length(&self, shown: Duration) -> Duration {
+        let length = scaled(shown, MILLION, MILLION + i128::from(self.drift));
+        length + Duration::from_nanos(1)
+    }
+
+    /// Sets the clock forward.
+    pub fn jump(&mut self, true_time: Duration, by: Duration) {
+        self.shown = self.read(true_time) + by;
+        self.changed_at = true_time;
+    }
+}
+
+fn scaled(length: Duration, times: i128, parts: i128) -> Duration {
+    let nanos = i128::try_from(length.as_nanos()).unwrap_or(i128::MAX / MILLION);
+    let scaled = u64::try_from(nanos.saturating_mul(times) / parts);
+    Duration::from_nanos(scaled.unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_on_a_clock_that_drifts_ends_when_the_clock_says_so() {
+        for drift in [-5_000, -1, 0, 1, 5_000] {
+            let mut clock = Clock::new(Duration::from_secs(7), drift);
+            clock.jump(Duration::from_secs(1), Duration::from_secs(2));
+            let (begun, wait) = (Duration::from_secs(3), Duration::from_millis(1_234));
+            let end = begun + clock.true_length(wait);
+            assert!(clock.read(end) >= clock.read(begun) + wait);
+            let before = end - Duration::from_micros(1);
+            assert!(clock.read(before) < clock.read(begun) + wait);
+        }
+    }
+}

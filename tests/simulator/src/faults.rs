@@ -1,0 +1,129 @@
+//! Faults: what they are, and which ones a schedule has.
+
+use std::fmt;
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::random::Random;
+use crate::world::{Event, WorldState};
+
+/// The length of most faults.
+const LENGTH: Range<Duration> = Duration::from_millis(1)..Duration::from_secs(8);
+/// When the connections of a crashed process end.
+const CRASH_SEEN_AFTER: Range<Duration> = Duration::from_millis(1)..Duration::from_secs(5);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FaultKind {
+    /// No thread of a process runs. Its clock goes on.
+    Pause,
+    /// No thread of a process ever runs again.
+    Crash,
+    /// One thread of a process does not run.
+    PauseThread,
+    /// The clock of a process jumps forward, as after a suspend.
+    ClockJump,
+    /// Nothing arrives between a process and a server.
+    Block,
+    /// The connections between a process and a server end.
+    Cut,
+    /// The connections between a process and a server are dead, and nobody knows.
+    Kill,
+    /// A server does nothing.
+    Stall,
+    /// A server restarts with its data.
+    Restart,
+    /// A server restarts without its data.
+    RestartEmpty,
+}
+
+pub const KINDS: [FaultKind; 10] = [
+    FaultKind::Pause,
+    FaultKind::Crash,
+    FaultKind::PauseThread,
+    FaultKind::ClockJump,
+    FaultKind::Block,
+    FaultKind::Cut,
+    FaultKind::Kill,
+    FaultKind::Stall,
+    FaultKind::Restart,
+    FaultKind::RestartEmpty,
+];
+
+#[derive(Clone, Debug)]
+pub(crate) struct Fault {
+    kind: FaultKind,
+    process: usize,
+    server: usize,
+    length: Duration,
+}
+
+impl Fault {
+    pub(crate) fn new(
+        kind: FaultKind,
+        processes: usize,
+        servers: usize,
+        random: &mut Random,
+    ) -> Self {
+        Self {
+            kind,
+            process: random.index(processes),
+            server: random.index(servers),
+            length: random.length(LENGTH),
+        }
+    }
+
+    pub(crate) fn length(&self) -> Duration {
+        self.length
+    }
+}
+
+impl WorldState {
+    pub(crate) fn begin_fault(&mut self, fault: &Fault) {
+        let Fault {
+            kind,
+            process,
+            server,
+            length,
+        } = *fault;
+        self.trace.note(self.now, format_args!("{fault:?}"));
+        *self.faults.entry(kind).or_default() += 1;
+        let until = self.now + length;
+        let state = &mut self.processes[process];
+        match kind {
+            FaultKind::Pause => state.paused_until = until.max(state.paused_until),
+            FaultKind::Crash => {
+                state.is_crashed = !state.is_finished();
+                let seen_after = self.random.length(CRASH_SEEN_AFTER);
+                self.plan(seen_after, Event::CrashSeen(process));
+                self.revive();
+            }
+            FaultKind::PauseThread => {
+                self.pause_thread(process, until);
+            }
+            FaultKind::ClockJump => state.clock.jump(self.now, length),
+            FaultKind::Block => self.block(process, server, until),
+            FaultKind::Cut => self.cut(process, server),
+            FaultKind::Kill => self.kill(process, server),
+            FaultKind::Stall => self.stall(server, until),
+            FaultKind::Restart => self.restart(server, until, true),
+            FaultKind::RestartEmpty => self.restart(server, until, false),
+        }
+    }
+}
+
+impl fmt::Display for FaultKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pause => "pauses",
+            Self::Crash => "crashes",
+            Self::PauseThread => "pauses of a thread",
+            Self::ClockJump => "jumps of a clock",
+            Self::Block => "blocked links",
+            Self::Cut => "cut links",
+            Self::Kill => "dead connections",
+            Self::Stall => "stalls of a server",
+            Self::Restart => "restarts with data",
+            Self::RestartEmpty => "restarts without data",
+        })
+    }
+}

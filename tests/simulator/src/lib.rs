@@ -1,0 +1,30 @@
+//! A deterministic simulator of leasehold: the shipped code on a machine that a seed decides.
+//!
+//! | module | its subject |
+//! | --- | --- |
+//! | [`schedule`] | a schedule: all that a seed decides |
+//! | `world` | the time, and the threads, which pass a baton |
+//! | `clock` | clocks that drift and jump |
+//! | `process` | the world as one process sees it |
+//! | `network` | streams of bytes, and servers |
+//! | [`faults`] | what goes wrong |
+//! | `workload` | what the programs do |
+//! | [`checks`] | what must hold |
+//! | `trace` | what happened |
+//!
+//! `cargo run --release -p leasehold-simulator -- --help` tells how to run it.
+
+#![allow(missing_docs, reason = "the package is for this repository alone")]
+
+pub mod checks;
+mod clock;
+pub mod faults;
+mod network;
+mod process;
+mod random;
+pub mod schedule;
+mod trace;
+mod workload;
+mod world;
+
+pub use schedule::{Plan, Report, Topology};

@@ -1,0 +1,524 @@
+//! The network: streams of bytes between processes and servers, and the servers.
+//!
+//! A connection has two flows. A flow delivers its pieces in their order, each after a delay. An end is a piece too.
+//!
+//! | event | in the model |
+//! | --- | --- |
+//! | a link is blocked | no piece arrives on it until the end of the block, and nobody connects |
+//! | a connection is cut | both sides notice at once, and all pieces are lost |
+//! | a connection is dead | all pieces are lost. The process notices after a while, as by keepalive |
+//! | a server stalls | it takes no piece until then. Processes connect to it all the same |
+//! | a server is down | it refuses to connect. Its connections end |
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::testing::simulation::{Server, TestStream};
+
+use crate::clock::Clock;
+use crate::random::Random;
+use crate::world::{Event, Place, World, WorldState};
+
+/// The delay of most pieces.
+const DELAY: std::ops::Range<Duration> = Duration::from_micros(30)..Duration::from_millis(3);
+/// The delay of a few of them.
+const LONG_DELAY: std::ops::Range<Duration> = Duration::from_millis(3)..Duration::from_millis(300);
+/// When a process notices that a connection is dead.
+const DEAD_AFTER: std::ops::Range<Duration> = Duration::from_secs(5)..Duration::from_secs(60);
+
+/// For how long the servers are up at the begin of a schedule.
+const UP_FOR: Duration = Duration::from_secs(3_600);
+
+/// Which connection, and whether to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Flow {
+    connection: u64,
+    is_up: bool,
+}
+
+pub(crate) struct Network {
+    pub(crate) servers: Vec<SimulatedServer>,
+    /// Until when the link between a process and a server is blocked.
+    blocked: BTreeMap<(usize, usize), Duration>,
+    connections: BTreeMap<u64, Connection>,
+    next_connection: u64,
+}
+
+pub(crate) struct SimulatedServer {
+    server: Server,
+    clock: Clock,
+    stalled_until: Duration,
+    down_until: Duration,
+    restarts: u64,
+}
+
+/// A connection, until its process has closed it.
+struct Connection {
+    process: usize,
+    server: usize,
+    /// The server's number of it. `None` after the server has ended it.
+    at_server: Option<u64>,
+    up: Pieces,
+    down: Pieces,
+    inbox: VecDeque<u8>,
+    end: Option<End>,
+    is_dead: bool,
+}
+
+/// How a connection has ended for the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Closed,
+    Reset,
+}
+
+/// The pieces that are on their way in one direction.
+#[derive(Default)]
+struct Pieces {
+    waiting: VecDeque<(Duration, Piece)>,
+    last: Duration,
+}
+
+enum Piece {
+    Bytes(Vec<u8>),
+    End,
+}
+
+/// The end of a stream that a process has.
+pub(crate) struct ProcessEnd {
+    world: Arc<World>,
+    process: usize,
+    number: u64,
+}
+
+impl Network {
+    pub(crate) fn new(clocks: Vec<Clock>) -> Self {
+        let server = |(number, clock)| SimulatedServer::new(number, clock);
+        Self {
+            servers: clocks.into_iter().enumerate().map(server).collect(),
+            blocked: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            next_connection: 0,
+        }
+    }
+
+    /// Returns until when nothing arrives on the way of a flow, if that is later than `now`.
+    fn obstacle(
+        &self,
+        process: usize,
+        server: usize,
+        is_up: bool,
+        now: Duration,
+    ) -> Option<Duration> {
+        let blocked = self.blocked.get(&(process, server)).copied();
+        let stalled = is_up.then(|| self.servers[server].stalled_until);
+        blocked
+            .into_iter()
+            .chain(stalled)
+            .max()
+            .filter(|until| *until > now)
+    }
+}
+
+impl SimulatedServer {
+    fn new(number: usize, clock: Clock) -> Self {
+        let began = clock.read(Duration::ZERO).saturating_sub(UP_FOR);
+        Self {
+            server: Server::start(format!("{number:040x}"), began),
+            clock,
+            stalled_until: Duration::ZERO,
+            down_until: Duration::ZERO,
+            restarts: 0,
+        }
+    }
+
+    /// Executes a command at once, as an operator on the machine of the server does. Returns the words of the answer.
+    pub(crate) fn execute(&mut self, command: &[&str], now: Duration) -> Vec<String> {
+        let answer = self.server.execute(command, self.clock.read(now));
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        let is_data = |line: &&str| !line.starts_with(['*', '$']);
+        answer.lines().filter(is_data).map(str::to_owned).collect()
+    }
+}
+
+impl WorldState {
+    fn delay(random: &mut Random) -> Duration {
+        if random.one_in(200) {
+            random.length(LONG_DELAY)
+        } else {
+            random.length(DELAY)
+        }
+    }
+
+    /// Sends a piece.
+    fn send(&mut self, flow: Flow, piece: Piece) {
+        let now = self.now;
+        let delay = Self::delay(&mut self.random);
+        let Some(connection) = self.network.connections.get_mut(&flow.connection) else {
+            return;
+        };
+        let pieces = connection.pieces(flow.is_up);
+        pieces.last = pieces.last.max(now + delay);
+        let at = pieces.last;
+        pieces.waiting.push_back((at, piece));
+        if pieces.waiting.len() == 1 {
+            self.plan(at - now, Event::Arrival(flow));
+        }
+    }
+
+    /// Sends bytes, perhaps in several pieces.
+    fn send_bytes(&mut self, flow: Flow, mut bytes: Vec<u8>) {
+        while bytes.len() > 1 && self.random.one_in(8) {
+            let rest = bytes.split_off(self.random.within(1..bytes.len() as u64) as usize);
+            self.send(flow, Piece::Bytes(bytes));
+            bytes = rest;
+        }
+        self.send(flow, Piece::Bytes(bytes));
+    }
+
+    /// Has the next piece of a flow arrive, unless something is in its way.
+    pub(crate) fn arrive(&mut self, flow: Flow) {
+        let now = self.now;
+        let Some(connection) = self.network.connections.get(&flow.connection) else {
+            return;
+        };
+        let (process, server) = (connection.process, connection.server);
+        if let Some(until) = self.network.obstacle(process, server, flow.is_up, now) {
+            self.plan(until - now, Event::Arrival(flow));
+            return;
+        }
+        let Some(connection) = self.network.connections.get_mut(&flow.connection) else {
+            return;
+        };
+        let is_dead = connection.is_dead;
+        let at_server = connection.at_server;
+        let pieces = connection.pieces(flow.is_up);
+        // The event may be that of a piece that was lost.
+        if pieces.waiting.front().is_none_or(|(at, _)| *at > now) {
+            return;
+        }
+        let Some((_, piece)) = pieces.waiting.pop_front() else {
+            return;
+        };
+        if let Some((next, _)) = pieces.waiting.front() {
+            let wait = next.saturating_sub(now);
+            self.plan(wait, Event::Arrival(flow));
+        }
+        if is_dead {
+            return;
+        }
+        match (flow.is_up, piece) {
+            (true, Piece::Bytes(bytes)) => {
+                let Some(at_server) = at_server else {
+                    return;
+                };
+                self.trace
+                    .note(now, format_args!("{} to {server}", bytes.len()));
+                let receiver = &mut self.network.servers[server];
+                let time = receiver.clock.read(now);
+                receiver.server.receive(at_server, &bytes, time);
+                self.send_output_of(server);
+            }
+            (true, Piece::End) => self.end_at_server(flow.connection),
+            (false, Piece::Bytes(bytes)) => {
+                self.trace
+                    .note(now, format_args!("{} from {server}", bytes.len()));
+                if let Some(connection) = self.network.connections.get_mut(&flow.connection) {
+                    connection.inbox.extend(bytes);
+                }
+                self.wake(Place::Input(process), true);
+            }
+            (false, Piece::End) => self.end_at_process(flow.connection, End::Closed),
+        }
+    }
+
+    /// Sends what a server has for its clients.
+    fn send_output_of(&mut self, server: usize) {
+        let its = self.network.connections.iter();
+        let its = its.filter(|(_, connection)| connection.server == server);
+        let its: Vec<_> = its
+            .filter_map(|(number, it)| Some((*number, it.at_server?)))
+            .collect();
+        for (connection, at_server) in its {
+            let flow = Flow {
+                connection,
+                is_up: false,
+            };
+            match self.network.servers[server].server.take_output(at_server) {
+                Some(output) if output.is_empty() => {}
+                Some(output) => self.send_bytes(flow, output),
+                None => {
+                    if let Some(connection) = self.network.connections.get_mut(&connection) {
+                        connection.at_server = None;
+                    }
+                    self.send(flow, Piece::End);
+                }
+            }
+        }
+    }
+
+    fn end_at_server(&mut self, number: u64) {
+        let Some(connection) = self.network.connections.get_mut(&number) else {
+            return;
+        };
+        if let Some(at_server) = connection.at_server.take() {
+            self.network.servers[connection.server]
+                .server
+                .disconnect(at_server);
+        }
+        if connection.is_closed_by_process() {
+            self.network.connections.remove(&number);
+        }
+    }
+
+    fn end_at_process(&mut self, number: u64, end: End) {
+        let Some(connection) = self.network.connections.get_mut(&number) else {
+            return;
+        };
+        let process = connection.process;
+        connection.end.get_or_insert(end);
+        self.trace
+            .note(self.now, format_args!("end of {number} at {process}"));
+        self.wake(Place::Input(process), true);
+    }
+
+    fn numbers(&self, is_meant: impl Fn(&Connection) -> bool) -> Vec<u64> {
+        let all = self.network.connections.iter();
+        let meant = all.filter(|(_, connection)| is_meant(connection));
+        meant.map(|(number, _)| *number).collect()
+    }
+
+    /// Cuts the connections between a process and a server. Both sides notice.
+    pub(crate) fn cut(&mut self, process: usize, server: usize) {
+        for number in self.numbers(|it| it.process == process && it.server == server) {
+            self.end_at_server(number);
+            let end = if self.random.one_in(2) {
+                End::Reset
+            } else {
+                End::Closed
+            };
+            if let Some(connection) = self.network.connections.get_mut(&number) {
+                connection.up.waiting.clear();
+                connection.down.waiting.clear();
+            }
+            self.end_at_process(number, end);
+        }
+    }
+
+    /// Has the connections between a process and a server die. Nobody notices before a while has passed.
+    pub(crate) fn kill(&mut self, process: usize, server: usize) {
+        for number in self.numbers(|it| it.process == process && it.server == server) {
+            if let Some(connection) = self.network.connections.get_mut(&number) {
+                connection.is_dead = true;
+            }
+            let noticed_after = self.random.length(DEAD_AFTER);
+            let flow = Flow {
+                connection: number,
+                is_up: false,
+            };
+            self.plan(noticed_after, Event::DeathSeen(flow));
+        }
+    }
+
+    /// Ends a dead connection on both sides.
+    pub(crate) fn end_dead(&mut self, flow: Flow) {
+        self.end_at_server(flow.connection);
+        self.end_at_process(flow.connection, End::Reset);
+    }
+
+    pub(crate) fn block(&mut self, process: usize, server: usize, until: Duration) {
+        let blocked = self.network.blocked.entry((process, server)).or_default();
+        *blocked = until.max(*blocked);
+    }
+
+    pub(crate) fn stall(&mut self, server: usize, until: Duration) {
+        let stalled = &mut self.network.servers[server].stalled_until;
+        *stalled = until.max(*stalled);
+    }
+
+    /// Stops a server, which is up again at `until`, with its data or without.
+    pub(crate) fn restart(&mut self, server: usize, until: Duration, has_data: bool) {
+        for number in self.numbers(|it| it.server == server) {
+            if let Some(connection) = self.network.connections.get_mut(&number) {
+                connection.at_server = None;
+                connection.up.waiting.clear();
+            }
+            let flow = Flow {
+                connection: number,
+                is_up: false,
+            };
+            self.send(flow, Piece::End);
+        }
+        let restarted = &mut self.network.servers[server];
+        restarted.restarts += 1;
+        let run_id = format!("{server:020x}{:020x}", restarted.restarts);
+        let up_at = restarted.clock.read(until);
+        if has_data {
+            restarted.server.restart(run_id, up_at);
+        } else {
+            restarted.server = Server::start(run_id, up_at);
+        }
+        restarted.down_until = until.max(restarted.down_until);
+    }
+
+    /// Ends the connections of a process that has crashed.
+    pub(crate) fn end_connections_of(&mut self, process: usize) {
+        for number in self.numbers(|it| it.process == process) {
+            self.end_at_server(number);
+            self.end_at_process(number, End::Reset);
+        }
+    }
+
+    /// Notes that a process closes a stream, or has dropped it.
+    fn close(&mut self, number: u64, is_dropped: bool) {
+        let Some(connection) = self.network.connections.get_mut(&number) else {
+            return;
+        };
+        let is_open = connection.end.is_none();
+        connection.end.get_or_insert(End::Closed);
+        if is_dropped && connection.at_server.is_none() {
+            self.network.connections.remove(&number);
+        } else if is_open {
+            let flow = Flow {
+                connection: number,
+                is_up: true,
+            };
+            self.send(flow, Piece::End);
+        }
+    }
+}
+
+impl Connection {
+    fn pieces(&mut self, is_up: bool) -> &mut Pieces {
+        if is_up { &mut self.up } else { &mut self.down }
+    }
+
+    fn is_closed_by_process(&self) -> bool {
+        self.end.is_some() && self.inbox.is_empty()
+    }
+}
+
+impl ProcessEnd {
+    /// Connects a process to a server.
+    pub(crate) fn connect(
+        world: &Arc<World>,
+        process: usize,
+        server: usize,
+        limit: Duration,
+    ) -> io::Result<Self> {
+        world.step();
+        let (delay, obstacle, is_revived) = {
+            let mut state = world.state();
+            let delay = WorldState::delay(&mut state.random) * 2;
+            let obstacle = state.network.obstacle(process, server, false, state.now);
+            (
+                delay,
+                obstacle.is_some(),
+                state.processes[process].is_revived,
+            )
+        };
+        if obstacle || delay > limit {
+            world.wait(Place::Nowhere, Some(limit));
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        world.wait(Place::Nowhere, Some(delay));
+        let mut state = world.state();
+        let state = &mut *state;
+        let now = state.now;
+        let accepting = &mut state.network.servers[server];
+        if is_revived || accepting.down_until > now {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        let number = state.network.next_connection;
+        state.network.next_connection += 1;
+        let connection = Connection {
+            process,
+            server,
+            at_server: Some(accepting.server.connect()),
+            up: Pieces::default(),
+            down: Pieces::default(),
+            inbox: VecDeque::new(),
+            end: None,
+            is_dead: false,
+        };
+        state.network.connections.insert(number, connection);
+        state
+            .trace
+            .note(now, format_args!("{process} connects to {server}"));
+        Ok(Self {
+            world: Arc::clone(world),
+            process,
+            number,
+        })
+    }
+}
+
+impl TestStream for ProcessEnd {
+    fn has_input(&self) -> bool {
+        let state = self.world.state();
+        let connection = state.network.connections.get(&self.number);
+        connection.is_none_or(|it| it.end.is_some() || !it.inbox.is_empty())
+    }
+
+    fn read_now(&self, to: &mut [u8]) -> io::Result<Option<usize>> {
+        self.world.step();
+        let mut state = self.world.state();
+        let Some(connection) = state.network.connections.get_mut(&self.number) else {
+            return Ok(Some(0));
+        };
+        let length = connection.inbox.len().min(to.len());
+        if length > 0 {
+            for (to, byte) in to.iter_mut().zip(connection.inbox.drain(..length)) {
+                *to = byte;
+            }
+            return Ok(Some(length));
+        }
+        match connection.end {
+            None => Ok(None),
+            Some(End::Closed) => Ok(Some(0)),
+            Some(End::Reset) => Err(io::ErrorKind::ConnectionReset.into()),
+        }
+    }
+
+    fn write_now(&self, from: &[u8]) -> io::Result<usize> {
+        self.world.step();
+        let mut state = self.world.state();
+        let connection = state.network.connections.get(&self.number);
+        if connection.is_none_or(|it| it.end.is_some()) {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let is_part = from.len() > 1 && state.random.one_in(16);
+        let length = if is_part {
+            state.random.within(1..from.len() as u64) as usize
+        } else {
+            from.len()
+        };
+        let flow = Flow {
+            connection: self.number,
+            is_up: true,
+        };
+        state.send_bytes(flow, from[..length].to_vec());
+        Ok(length)
+    }
+
+    fn shut_down(&self) {
+        let mut state = self.world.state();
+        state.close(self.number, false);
+        state.wake(Place::Input(self.process), true);
+    }
+}
+
+impl Drop for ProcessEnd {
+    fn drop(&mut self) {
+        self.world.state().close(self.number, true);
+    }
+}
+
+impl fmt::Debug for ProcessEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ProcessEnd").field(&self.number).finish()
+    }
+}

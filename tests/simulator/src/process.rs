@@ -1,0 +1,69 @@
+//! The world as one process sees it.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::testing::simulation::{TestScheduler, TestStream, World as Seen};
+
+use crate::network::ProcessEnd;
+use crate::world::{Place, World};
+
+pub(crate) struct ProcessWorld {
+    pub(crate) world: Arc<World>,
+    pub(crate) process: usize,
+}
+
+impl Seen for ProcessWorld {
+    fn now(&self) -> Duration {
+        self.world.step();
+        let state = self.world.state();
+        state.processes[self.process].clock.read(state.now)
+    }
+
+    fn since_1970(&self) -> Duration {
+        let state = self.world.state();
+        state.processes[self.process].began_at + state.now
+    }
+
+    fn connect(&self, path: &str, limit: Duration) -> io::Result<Box<dyn TestStream>> {
+        let server = path.trim_start_matches('/').parse::<usize>();
+        let server = server.map_err(|_| io::ErrorKind::NotFound)?;
+        let end = ProcessEnd::connect(&self.world, self.process, server, limit)?;
+        Ok(Box::new(end))
+    }
+
+    fn wait_for_input(&self, limit: Duration) {
+        self.world.wait(Place::Input(self.process), Some(limit));
+    }
+}
+
+impl TestScheduler for ProcessWorld {
+    fn step(&self) {
+        self.world.step();
+    }
+
+    fn wait(&self, place: usize, limit: Option<Duration>) {
+        self.world.wait(Place::Address(place), limit);
+    }
+
+    fn wake(&self, place: usize, all: bool) {
+        self.world.wake(place, all);
+    }
+
+    fn thread_planned(&self) -> u64 {
+        self.world.thread_planned(self.process)
+    }
+
+    fn thread_begins(&self, number: u64) {
+        self.world.thread_begins(number);
+    }
+
+    fn thread_ends(&self, number: u64) {
+        self.world.thread_ends(number);
+    }
+
+    fn random(&self) -> u64 {
+        self.world.state().random.bits()
+    }
+}

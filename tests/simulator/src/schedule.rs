@@ -1,0 +1,218 @@
+//! A schedule: all that a seed decides.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::testing::simulation::Process;
+use leasehold::{Builder, LockManager};
+
+use crate::checks::{Checks, Counts};
+use crate::clock::Clock;
+use crate::faults::{Fault, FaultKind, KINDS};
+use crate::network::Network;
+use crate::process::ProcessWorld;
+use crate::random::Random;
+use crate::trace::Trace;
+use crate::workload::{self, Settings};
+use crate::world::{Event, ProcessState, World};
+
+const PROCESSES: usize = 3;
+/// The time of day at the begin of each schedule.
+const BEGAN_AT: Duration = Duration::from_secs(1_795_514_000);
+/// The largest drift of a clock, in millionths: two clocks differ by less than 1 %.
+const DRIFT: u64 = 4_500;
+/// The largest difference of two clocks' time of day.
+const OFFSET: Duration = Duration::from_millis(400);
+/// On a quorum: how long a node that has restarted does not vote.
+const RESTART_DELAY: Duration = Duration::from_secs(12);
+/// The time after the end of a schedule at which no key of a lock is left.
+const KEYS_END_WITHIN: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topology {
+    Single,
+    Quorum,
+}
+
+/// What a schedule runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub topology: Topology,
+    /// Whether to keep a line for each event.
+    pub keeps_trace: bool,
+}
+
+/// What came of a schedule.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// What went wrong, if anything did.
+    pub failure: Option<String>,
+    pub counts: Counts,
+    pub faults: BTreeMap<FaultKind, u32>,
+    /// A hash of all events, their times and their order.
+    pub hash: u64,
+    /// A line for each event, if they were kept.
+    pub trace: Vec<String>,
+    /// The time that passed in the schedule.
+    pub took: Duration,
+    pub steps: u64,
+}
+
+impl Plan {
+    /// Runs the schedule.
+    pub fn run(self) -> Report {
+        let mut random = Random::new(self.seed, 0);
+        let servers = match self.topology {
+            Topology::Single => 1,
+            Topology::Quorum => 3,
+        };
+        let server_clocks = (0..servers).map(|_| clock(&mut random, BEGAN_AT)).collect();
+        let processes = (0..PROCESSES).map(|number| {
+            let shown = Duration::from_secs(1_000 * (number as u64 + 1));
+            let began_at = BEGAN_AT + random.length(Duration::from_micros(1)..OFFSET);
+            ProcessState::new(clock(&mut random, shown), began_at)
+        });
+        let processes = processes.collect();
+        let lease = *random.pick(&[300, 1_000, 2_000, 10_000]);
+        let lease = Duration::from_millis(lease);
+        let spread = lease * 6;
+        let (faults, healed_at) = self.faults(servers, spread, &mut random);
+        let settings = Settings {
+            workers: 2,
+            operations: 9,
+            waiting: if random.one_in(3) { 4 } else { 2 },
+            only_mutexes: random.one_in(3),
+            hold: lease.min(Duration::from_secs(2)) / 2,
+            healed_at,
+            build: match self.topology {
+                Topology::Single => single,
+                Topology::Quorum => quorum,
+            },
+            lease,
+            io_timeout: Duration::from_millis(*random.pick(&[200, 1_000])),
+            linger: self.topology == Topology::Single && random.one_in(4),
+            background_release: random.one_in(4),
+        };
+        let world = Arc::new(World::new(
+            Random::new(self.seed, 1),
+            Trace::new(self.keeps_trace),
+            processes,
+            Network::new(server_clocks),
+        ));
+        for (at, fault) in faults {
+            world.state().plan(at, Event::Fault(fault));
+        }
+        let checks = Checks::new(&world, self.topology == Topology::Quorum);
+        for process in 0..PROCESSES {
+            let seen = ProcessWorld {
+                world: Arc::clone(&world),
+                process,
+            };
+            let seed = Random::new(self.seed, 2).bits();
+            workload::start(
+                Process::new(Arc::new(seen)),
+                process,
+                seed,
+                &settings,
+                &checks,
+            );
+        }
+        let mut course = world.run();
+        if course.failure.is_none() {
+            course.failure = left_keys(&world).or(checks.check_keys(None).err());
+        }
+        Report {
+            failure: course.failure,
+            counts: checks.counts(),
+            faults: course.faults,
+            hash: course.hash,
+            trace: course.lines,
+            took: course.took,
+            steps: course.steps,
+        }
+    }
+
+    /// Returns the faults with their times, and when the last one has ended.
+    fn faults(
+        self,
+        servers: usize,
+        spread: Duration,
+        random: &mut Random,
+    ) -> (Vec<(Duration, Fault)>, Duration) {
+        let count = random.within(2..6);
+        let (mut faults, mut healed_at) = (Vec::new(), Duration::ZERO);
+        let mut has_crashed = false;
+        for _ in 0..count {
+            let mut kind = *random.pick(&KINDS);
+            // The data of one server are seldom lost: little can be checked afterwards.
+            if kind == FaultKind::RestartEmpty && servers == 1 && !random.one_in(4)
+                || kind == FaultKind::Crash && has_crashed
+            {
+                kind = FaultKind::Pause;
+            }
+            has_crashed |= kind == FaultKind::Crash;
+            let at = spread.mul_f64(random.within(0..1_000) as f64 / 1_000.0);
+            let fault = Fault::new(kind, PROCESSES, servers, random);
+            healed_at = healed_at.max(at + fault.length());
+            faults.push((at, fault));
+        }
+        if servers > 1 {
+            healed_at += RESTART_DELAY + Duration::from_secs(1);
+        }
+        (faults, healed_at)
+    }
+}
+
+/// Returns a clock that differs from the true time.
+fn clock(random: &mut Random, shown: Duration) -> Clock {
+    let drift = random.within(0..2 * DRIFT).cast_signed() - DRIFT.cast_signed();
+    Clock::new(
+        shown + random.length(Duration::from_micros(1)..OFFSET),
+        drift,
+    )
+}
+
+fn single(_: &Settings) -> Builder {
+    LockManager::single("unix:///0")
+}
+
+fn quorum(_: &Settings) -> Builder {
+    let nodes = ["unix:///0", "unix:///1", "unix:///2"];
+    LockManager::quorum(nodes).restart_delay(RESTART_DELAY)
+}
+
+/// Returns a key of a lock that is still there long after the end.
+fn left_keys(world: &World) -> Option<String> {
+    let mut state = world.state();
+    let later = state.now + KEYS_END_WITHIN;
+    let servers = state.network.servers.iter_mut();
+    let keys = servers.flat_map(|server| server.execute(&["KEYS", "*"], later));
+    let is_kept = |key: &String| key.ends_with(":lh:fence") || key == "leasehold:restart_delay";
+    let mut left = keys.filter(|key| !is_kept(key));
+    left.next().map(|key| format!("{key} is left in Redis"))
+}
+
+impl FromStr for Topology {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word {
+            "single" => Ok(Self::Single),
+            "quorum" => Ok(Self::Quorum),
+            _ => Err(format!("{word} is no topology: single, quorum")),
+        }
+    }
+}
+
+impl fmt::Display for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Single => "single",
+            Self::Quorum => "quorum",
+        })
+    }
+}

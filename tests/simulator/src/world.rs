@@ -1,0 +1,543 @@
+//! The world of a schedule: its time, its threads, its processes, its network and its servers.
+//!
+//! The threads are threads of the operating system, and pass a baton: only the thread that has it runs. A thread passes the
+//! baton on in these cases:
+//!
+//! | the thread | and then |
+//! | --- | --- |
+//! | waits | another thread runs. If none can run, the time jumps to the next event |
+//! | is at a step | goes on; or any thread that can run does; or this one stands still for a moment |
+//! | has ended | as if it waited without end |
+//!
+//! The seed decides each choice. A schedule fails if no thread can run and no event will come, and if threads run on and on
+//! while the time stands still.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::faults::{Fault, FaultKind};
+use crate::network::{Flow, Network};
+use crate::random::Random;
+use crate::trace::Trace;
+
+/// How many steps the threads may make while the time stands still.
+const MOST_STEPS_AT_ONCE: u32 = 50_000;
+/// The longest schedule.
+const LONGEST: Duration = Duration::from_secs(3_600);
+/// The longest real time for which no thread passes the baton on.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The time in which the threads of the library end after the programs.
+const THREADS_END_WITHIN: Duration = Duration::from_secs(120);
+/// For how long a thread may stand still at a step.
+const HICCUP: std::ops::Range<Duration> = Duration::from_micros(1)..Duration::from_millis(20);
+
+thread_local! {
+    /// The number of this thread.
+    static OWN_NUMBER: Cell<Option<usize>> = const { Cell::new(None) };
+    /// Whether this thread looks at the guards of all threads. Nothing else happens meanwhile.
+    static IS_CHECKING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Where threads wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// At a place of the library.
+    Address(usize),
+    /// For the streams of this process.
+    Input(usize),
+    /// Only for a time.
+    Nowhere,
+}
+
+type Check = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
+
+pub(crate) struct World {
+    state: Mutex<WorldState>,
+    /// Notified when the schedule is over.
+    over: Condvar,
+    /// Looks at the guards whenever the baton may pass on.
+    check: OnceLock<Check>,
+}
+
+/// The state of the world, which only the thread with the baton changes.
+pub(crate) struct WorldState {
+    /// The true time, since the begin of the schedule.
+    pub(crate) now: Duration,
+    pub(crate) random: Random,
+    pub(crate) trace: Trace,
+    pub(crate) processes: Vec<ProcessState>,
+    pub(crate) network: Network,
+    pub(crate) faults: BTreeMap<FaultKind, u32>,
+    threads: Vec<SimulatedThread>,
+    agenda: BTreeMap<(Duration, u64), Event>,
+    next_event: u64,
+    steps_at_once: u32,
+    steps: u64,
+    failure: Option<String>,
+    is_over: bool,
+}
+
+/// What will happen at some time.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// The next piece of a flow arrives.
+    Arrival(Flow),
+    Fault(Fault),
+    /// A process notices that a connection is dead.
+    DeathSeen(Flow),
+    /// The servers notice that the process has crashed.
+    CrashSeen(usize),
+    /// The threads of the library must have ended.
+    ThreadsEnded,
+}
+
+pub(crate) struct ProcessState {
+    pub(crate) clock: Clock,
+    /// The time of day, at the begin of the schedule.
+    pub(crate) began_at: Duration,
+    pub(crate) paused_until: Duration,
+    /// Whether its threads never run again, until the schedule is over and they must end.
+    pub(crate) is_crashed: bool,
+    /// Whether it crashed earlier, and its threads run only to end.
+    pub(crate) is_revived: bool,
+    is_finished: bool,
+}
+
+struct SimulatedThread {
+    process: usize,
+    status: Status,
+    paused_until: Duration,
+    turn: Arc<Turn>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Status {
+    Ready,
+    Waiting { place: Place, until: Duration },
+    Ended,
+}
+
+/// Whether a thread has the baton.
+#[derive(Default)]
+struct Turn {
+    has_come: Mutex<bool>,
+    changed: Condvar,
+}
+
+/// How a schedule went.
+#[derive(Debug)]
+pub(crate) struct Course {
+    pub(crate) failure: Option<String>,
+    pub(crate) hash: u64,
+    pub(crate) lines: Vec<String>,
+    pub(crate) faults: BTreeMap<FaultKind, u32>,
+    pub(crate) took: Duration,
+    pub(crate) steps: u64,
+}
+
+impl Turn {
+    fn give(&self) {
+        *locked(&self.has_come) = true;
+        self.changed.notify_one();
+    }
+
+    fn take(&self) {
+        let mut has_come = locked(&self.has_come);
+        while !*has_come {
+            has_come = (self.changed.wait(has_come)).unwrap_or_else(PoisonError::into_inner);
+        }
+        *has_come = false;
+    }
+}
+
+/// Locks a mutex that no thread keeps while it passes the baton on.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl World {
+    pub(crate) fn new(
+        random: Random,
+        trace: Trace,
+        processes: Vec<ProcessState>,
+        network: Network,
+    ) -> Self {
+        Self {
+            state: Mutex::new(WorldState {
+                now: Duration::ZERO,
+                random,
+                trace,
+                processes,
+                network,
+                faults: BTreeMap::new(),
+                threads: Vec::new(),
+                agenda: BTreeMap::new(),
+                next_event: 0,
+                steps_at_once: 0,
+                steps: 0,
+                failure: None,
+                is_over: false,
+            }),
+            over: Condvar::new(),
+            check: OnceLock::new(),
+        }
+    }
+
+    /// Has the world call this whenever the baton may pass on.
+    pub(crate) fn check_by(&self, check: Check) {
+        self.check.set(check).ok();
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, WorldState> {
+        locked(&self.state)
+    }
+
+    /// Runs the planned threads, and returns when all of them have ended, or the schedule has failed.
+    pub(crate) fn run(&self) -> Course {
+        let mut state = self.state();
+        match state.choose() {
+            Ok(first) => state.threads[first].turn.give(),
+            Err(what) => state.failure = Some(what),
+        }
+        let mut steps = 0;
+        while !state.is_over && state.failure.is_none() {
+            let (woken, waited) =
+                (self.over.wait_timeout(state, PATIENCE)).unwrap_or_else(PoisonError::into_inner);
+            state = woken;
+            if waited.timed_out() && state.steps == steps {
+                state.failure = Some("a thread waits outside of the scheduler".into());
+            }
+            steps = state.steps;
+        }
+        let trace = std::mem::replace(&mut state.trace, Trace::new(false));
+        Course {
+            failure: state.failure.clone(),
+            hash: trace.hash(),
+            lines: trace.lines().to_vec(),
+            faults: std::mem::take(&mut state.faults),
+            took: state.now,
+            steps: state.steps,
+        }
+    }
+
+    /// Ends the schedule with a failure, and never returns.
+    pub(crate) fn fail(&self, what: String) -> ! {
+        self.fail_with(self.state(), what)
+    }
+
+    fn fail_with(&self, mut state: MutexGuard<'_, WorldState>, what: String) -> ! {
+        let now = state.now;
+        state.trace.note(now, format_args!("failure: {what}"));
+        state.failure.get_or_insert(what);
+        drop(state);
+        self.over.notify_all();
+        loop {
+            std::thread::park();
+        }
+    }
+
+    pub(crate) fn note(&self, event: fmt::Arguments<'_>) {
+        let mut state = self.state();
+        let now = state.now;
+        state.trace.note(now, event);
+    }
+
+    /// Looks at the guards of all threads.
+    fn look(&self) {
+        if let Some(check) = self.check.get() {
+            IS_CHECKING.set(true);
+            let result = check();
+            IS_CHECKING.set(false);
+            if let Err(what) = result {
+                self.fail(what);
+            }
+        }
+    }
+
+    /// Has the calling thread wait, for at most `limit` of its process's clock.
+    pub(crate) fn wait(&self, place: Place, limit: Option<Duration>) {
+        assert!(!IS_CHECKING.get(), "a check must not wait");
+        let own = own_number();
+        self.look();
+        let mut state = self.state();
+        let clock = &state.processes[state.threads[own].process].clock;
+        let length = limit.map_or(Duration::MAX, |limit| clock.true_length(limit));
+        let until = state.now.saturating_add(length);
+        state.threads[own].status = Status::Waiting { place, until };
+        self.pass_on(state, own);
+    }
+
+    /// Passes the baton on, perhaps.
+    pub(crate) fn step(&self) {
+        if IS_CHECKING.get() || OWN_NUMBER.get().is_none() {
+            return;
+        }
+        let own = own_number();
+        self.look();
+        let mut state = self.state();
+        state.steps += 1;
+        state.steps_at_once += 1;
+        match state.random.within(0..256) {
+            0 => {
+                let length = state.random.length(HICCUP);
+                let until = state.now + length;
+                let place = Place::Nowhere;
+                state.threads[own].status = Status::Waiting { place, until };
+            }
+            1..48 => {}
+            _ if state.steps_at_once < MOST_STEPS_AT_ONCE && state.may_run(own) => return,
+            _ => {}
+        }
+        self.pass_on(state, own);
+    }
+
+    fn pass_on(&self, mut state: MutexGuard<'_, WorldState>, own: usize) {
+        let next = match state.choose() {
+            Ok(next) if next == own => return,
+            Ok(next) => next,
+            Err(what) => self.fail_with(state, what),
+        };
+        let turns = [next, own].map(|thread| Arc::clone(&state.threads[thread].turn));
+        drop(state);
+        turns[0].give();
+        turns[1].take();
+    }
+
+    pub(crate) fn thread_planned(&self, process: usize) -> u64 {
+        let mut state = self.state();
+        state.threads.push(SimulatedThread {
+            process,
+            status: Status::Ready,
+            paused_until: Duration::ZERO,
+            turn: Arc::default(),
+        });
+        let number = state.threads.len() - 1;
+        let now = state.now;
+        state
+            .trace
+            .note(now, format_args!("thread {number} of {process}"));
+        number as u64
+    }
+
+    pub(crate) fn thread_begins(&self, number: u64) {
+        let number = number as usize;
+        OWN_NUMBER.set(Some(number));
+        let turn = Arc::clone(&self.state().threads[number].turn);
+        turn.take();
+    }
+
+    pub(crate) fn thread_ends(&self, number: u64) {
+        let number = number as usize;
+        let mut state = self.state();
+        let now = state.now;
+        state.trace.note(now, format_args!("thread {number} ends"));
+        state.threads[number].status = Status::Ended;
+        if OWN_NUMBER.get() != Some(number) {
+            // The system has refused it.
+            return;
+        }
+        OWN_NUMBER.set(None);
+        let is_alive = |thread: &SimulatedThread| thread.status != Status::Ended;
+        if !state.threads.iter().any(is_alive) {
+            state.is_over = true;
+            drop(state);
+            self.over.notify_all();
+            return;
+        }
+        match state.choose() {
+            Ok(next) => state.threads[next].turn.give(),
+            Err(what) => {
+                state.trace.note(now, format_args!("failure: {what}"));
+                state.failure.get_or_insert(what);
+                drop(state);
+                self.over.notify_all();
+            }
+        }
+    }
+
+    /// Notes that the program of a process has ended. After the last one, the threads of crashed processes end too.
+    pub(crate) fn process_finished(&self, process: usize) {
+        let mut state = self.state();
+        state.processes[process].is_finished = true;
+        state.revive();
+    }
+
+    pub(crate) fn wake(&self, place: usize, all: bool) {
+        self.state().wake(Place::Address(place), all);
+    }
+}
+
+fn own_number() -> usize {
+    (OWN_NUMBER.get()).expect("only threads of processes wait")
+}
+
+impl ProcessState {
+    pub(crate) fn new(clock: Clock, began_at: Duration) -> Self {
+        Self {
+            clock,
+            began_at,
+            paused_until: Duration::ZERO,
+            is_crashed: false,
+            is_revived: false,
+            is_finished: false,
+        }
+    }
+
+    /// Returns whether its program has ended.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.is_finished
+    }
+
+    /// Returns from when on its threads may run.
+    fn runs_from(&self) -> Duration {
+        if self.is_crashed {
+            Duration::MAX
+        } else {
+            self.paused_until
+        }
+    }
+}
+
+impl WorldState {
+    /// Plans an event after this time.
+    pub(crate) fn plan(&mut self, after: Duration, event: Event) {
+        self.agenda
+            .insert((self.now + after, self.next_event), event);
+        self.next_event += 1;
+    }
+
+    /// Has the threads of crashed processes end, if all other programs have ended.
+    pub(crate) fn revive(&mut self) {
+        if (self.processes.iter()).any(|it| !it.is_finished && !it.is_crashed) {
+            return;
+        }
+        for process in 0..self.processes.len() {
+            let state = &mut self.processes[process];
+            if state.is_crashed {
+                (state.is_crashed, state.is_revived) = (false, true);
+                self.end_connections_of(process);
+            }
+        }
+        if self.processes.iter().all(|it| it.is_finished) {
+            self.plan(THREADS_END_WITHIN, Event::ThreadsEnded);
+        }
+    }
+
+    pub(crate) fn wake(&mut self, place: Place, all: bool) {
+        let waits = |thread: &SimulatedThread| matches!(thread.status, Status::Waiting { place: at, .. } if at == place);
+        let count = self.threads.iter().filter(|thread| waits(thread)).count();
+        if count == 0 {
+            return;
+        }
+        let one = if all || count == 1 {
+            None
+        } else {
+            Some(self.random.index(count))
+        };
+        let waiting = self.threads.iter_mut().filter(|thread| waits(thread));
+        for (number, thread) in waiting.enumerate() {
+            if one.is_none_or(|one| one == number) {
+                thread.status = Status::Ready;
+            }
+        }
+    }
+
+    /// Has a thread of a process stand still. Returns false if the process has none.
+    pub(crate) fn pause_thread(&mut self, process: usize, until: Duration) -> bool {
+        let is_its =
+            |thread: &SimulatedThread| thread.process == process && thread.status != Status::Ended;
+        let count = self.threads.iter().filter(|thread| is_its(thread)).count();
+        if count == 0 {
+            return false;
+        }
+        let number = self.random.index(count);
+        let mut its = self.threads.iter_mut().filter(|thread| is_its(thread));
+        if let Some(thread) = its.nth(number) {
+            thread.paused_until = until;
+        }
+        true
+    }
+
+    /// Returns from when on a thread can run, or `Duration::MAX`.
+    fn runs_from(&self, thread: &SimulatedThread) -> Duration {
+        let ready_at = match thread.status {
+            Status::Ready => self.now,
+            Status::Waiting { until, .. } => until,
+            Status::Ended => return Duration::MAX,
+        };
+        let process = self.processes[thread.process].runs_from();
+        ready_at.max(thread.paused_until).max(process)
+    }
+
+    fn may_run(&self, thread: usize) -> bool {
+        self.runs_from(&self.threads[thread]) <= self.now
+    }
+
+    /// Chooses the thread that runs next. If none can run, the time jumps to the next event.
+    fn choose(&mut self) -> Result<usize, String> {
+        loop {
+            self.happen()?;
+            let can_run = |number: &usize| self.may_run(*number);
+            let count = (0..self.threads.len()).filter(can_run).count();
+            if count > 0 {
+                self.steps += 1;
+                self.steps_at_once += 1;
+                if self.steps_at_once > MOST_STEPS_AT_ONCE {
+                    return Err("threads run on and on while the time stands still".into());
+                }
+                let one = if count == 1 {
+                    0
+                } else {
+                    self.random.index(count)
+                };
+                let can_run = |number: &usize| self.may_run(*number);
+                let next = (0..self.threads.len()).filter(can_run).nth(one);
+                let next = next.expect("it was counted");
+                self.threads[next].status = Status::Ready;
+                self.trace.note(self.now, format_args!("{next}"));
+                return Ok(next);
+            }
+            let of_threads = self.threads.iter().map(|thread| self.runs_from(thread));
+            let of_events = self.agenda.keys().next().map(|(at, _)| *at);
+            let next = of_threads.chain(of_events).min().unwrap_or(Duration::MAX);
+            if next > LONGEST {
+                let waiting = self.waiting();
+                return Err(format!(
+                    "no thread can run, and no event will come: {waiting}"
+                ));
+            }
+            (self.now, self.steps_at_once) = (next, 0);
+        }
+    }
+
+    fn waiting(&self) -> String {
+        let alive = self.threads.iter().enumerate();
+        let alive = alive.filter(|(_, thread)| thread.status != Status::Ended);
+        let words = alive.map(|(number, thread)| format!("{number} of {}", thread.process));
+        words.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Does what is due.
+    fn happen(&mut self) -> Result<(), String> {
+        while let Some(entry) = self.agenda.first_entry() {
+            if entry.key().0 > self.now {
+                return Ok(());
+            }
+            match entry.remove() {
+                Event::Arrival(flow) => self.arrive(flow),
+                Event::Fault(fault) => self.begin_fault(&fault),
+                Event::DeathSeen(flow) => self.end_dead(flow),
+                Event::CrashSeen(process) => self.end_connections_of(process),
+                Event::ThreadsEnded => {
+                    let waiting = self.waiting();
+                    return Err(format!("threads of the library do not end: {waiting}"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
