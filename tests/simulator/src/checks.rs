@@ -8,9 +8,10 @@
 //! | A fenced register loses no update | at each write |
 //! | A lost guard stays lost, and its channel tells | when its thread sees the loss |
 //! | A key has a time to live | when a process closes, and at the end |
-//! | A process that has closed has left nothing | when it closes, if no fault is left |
+//! | A process that has closed has left nothing | when all its threads have ended |
 //!
-//! The first two rules hold only as long as no server has lost its data, or on a quorum.
+//! The first two rules hold only as long as no server has lost its data, or on a quorum. The last one is left out if faults may
+//! have delayed a request by a whole lease.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -41,6 +42,8 @@ struct ChecksState {
     names: BTreeMap<&'static str, NameChecks>,
     holds: Vec<Hold>,
     next_hold: u64,
+    /// The tails of the owners of processes that have closed.
+    closed: Vec<String>,
     counts: Counts,
 }
 
@@ -289,19 +292,32 @@ impl Checks {
         Err(format!("{name} has {value:?}, and {owner} is not lost"))
     }
 
-    /// Checks the keys of all servers: each has a time to live, and none is of a process that has closed.
-    pub(crate) fn check_keys(&self, closed: Option<&str>) -> Result<(), String> {
+    /// Notes that a process with this label has closed.
+    pub(crate) fn closed(&self, label: &str) {
+        locked(&self.state).closed.push(format!(":{label}"));
+    }
+
+    /// Checks that each key of each server has a time to live.
+    pub(crate) fn check_keys(&self) -> Result<(), String> {
         let mut state = self.world.state();
         let now = state.now;
         for server in &mut state.network.servers {
             for key in server.execute(&["KEYS", "*"], now) {
-                let life = server.execute(&["PTTL", &key], now);
-                if life == [":-1"] {
+                if server.execute(&["PTTL", &key], now) == [":-1"] {
                     return Err(format!("{key} has no time to live"));
                 }
-                let Some(closed) = closed else {
-                    continue;
-                };
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that no server has an owner of a process that has closed.
+    pub(crate) fn check_owners(&self) -> Result<(), String> {
+        let closed = locked(&self.state).closed.clone();
+        let mut state = self.world.state();
+        let now = state.now;
+        for server in &mut state.network.servers {
+            for key in server.execute(&["KEYS", "*"], now) {
                 let kind = server.execute(&["TYPE", &key], now);
                 let content = match kind.first().map(String::as_str) {
                     Some("+string") => server.execute(&["GET", &key], now),
@@ -309,10 +325,11 @@ impl Checks {
                     Some("+hash") => server.execute(&["HGETALL", &key], now),
                     _ => Vec::new(),
                 };
-                let tail = format!(":{closed}");
-                let is_its = |word: &String| word.trim_end_matches(['!', '~']).ends_with(&tail);
-                if let Some(word) = content.iter().find(|word| is_its(word)) {
-                    return Err(format!("{closed} has closed, and {key} has {word}"));
+                for word in content {
+                    let owner = word.trim_end_matches(['!', '~']);
+                    if closed.iter().any(|tail| owner.ends_with(tail)) {
+                        return Err(format!("{key} has {word}, whose process has closed"));
+                    }
                 }
             }
         }

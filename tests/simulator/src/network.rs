@@ -215,8 +215,14 @@ impl WorldState {
                 let Some(at_server) = at_server else {
                     return;
                 };
-                self.trace
-                    .note(now, format_args!("{} to {server}", bytes.len()));
+                self.trace.note(
+                    now,
+                    format_args!(
+                        "{process} to {server}, connection {}: {}",
+                        flow.connection,
+                        readable(&bytes)
+                    ),
+                );
                 let receiver = &mut self.network.servers[server];
                 let time = receiver.clock.read(now);
                 receiver.server.receive(at_server, &bytes, time);
@@ -224,8 +230,14 @@ impl WorldState {
             }
             (true, Piece::End) => self.end_at_server(flow.connection),
             (false, Piece::Bytes(bytes)) => {
-                self.trace
-                    .note(now, format_args!("{} from {server}", bytes.len()));
+                self.trace.note(
+                    now,
+                    format_args!(
+                        "{server} to {process}, connection {}: {}",
+                        flow.connection,
+                        readable(&bytes)
+                    ),
+                );
                 if let Some(connection) = self.network.connections.get_mut(&flow.connection) {
                     connection.inbox.extend(bytes);
                 }
@@ -389,6 +401,16 @@ impl WorldState {
             self.send(flow, Piece::End);
         }
     }
+}
+
+/// Returns bytes as one line, without scripts and lengths.
+fn readable(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let is_data = |line: &&str| !line.starts_with(['*', '$']) && line.len() < 80;
+    text.split("\r\n")
+        .filter(is_data)
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 impl Connection {

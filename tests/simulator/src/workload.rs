@@ -10,6 +10,7 @@ use leasehold::{LeaseState, LockManager, Receiver, ReentrantGuard, Result, TryRe
 
 use crate::checks::{Checks, Guard};
 use crate::random::Random;
+use crate::schedule::Topology;
 use crate::world::World;
 
 /// The names of exclusive locks. Each may be a mutex, a reentrant mutex, or one of the names of a multi-lock.
@@ -33,12 +34,14 @@ pub(crate) struct Settings {
     pub(crate) operations: usize,
     /// Of eight calls, how many wait for the lock.
     pub(crate) waiting: u64,
-    /// The names and kinds are those of mutexes alone.
-    pub(crate) only_mutexes: bool,
+    /// The kinds of locks. One that is there twice is twice as likely.
+    pub(crate) kinds: &'static [Asked],
     pub(crate) hold: Duration,
+    /// When the last fault begins. Operations go on until then.
+    pub(crate) last_fault_at: Duration,
     /// When the last fault has ended.
     pub(crate) healed_at: Duration,
-    pub(crate) build: fn(&Settings) -> leasehold::Builder,
+    pub(crate) topology: Topology,
     pub(crate) lease: Duration,
     pub(crate) io_timeout: Duration,
     pub(crate) linger: bool,
@@ -62,7 +65,7 @@ struct Worker {
 
 /// Which lock a call asks for.
 #[derive(Clone, Copy, Debug)]
-enum Asked {
+pub(crate) enum Asked {
     Mutex,
     Reentrant,
     Multi,
@@ -118,7 +121,7 @@ impl Program {
 
     fn run(self: &Arc<Self>) {
         let label = format!("p{}", self.number);
-        let builder = (self.settings.build)(&self.settings)
+        let builder = (self.settings.topology.builder())
             .label(&label)
             .lease(self.settings.lease)
             .io_timeout(self.settings.io_timeout)
@@ -155,8 +158,13 @@ impl Program {
         if !self.is_revived() {
             self.world()
                 .note(format_args!("{label} has closed: {has_closed}"));
-            self.must(self.checks.check_keys(has_closed.then_some(&label)));
-            if !has_closed && begun > self.settings.healed_at {
+            self.must(self.checks.check_keys());
+            if has_closed {
+                self.checks.closed(&label);
+            }
+            // Otherwise the renewal thread has given a release up.
+            let has_waited = self.world().state().now - begun > CLOSE_WITHIN / 2;
+            if !has_closed && has_waited && begun > self.settings.healed_at {
                 self.world().fail(format!("{label} does not close"));
             }
         }
@@ -171,7 +179,11 @@ impl Worker {
     }
 
     fn run(&mut self) {
-        for _ in 0..self.program.settings.operations {
+        let mut operations = 0;
+        let settings = &self.program.settings;
+        let (least, last_fault_at) = (settings.operations, settings.last_fault_at);
+        while operations < least || self.world().state().now < last_fault_at {
+            operations += 1;
             if self.program.is_revived() {
                 return;
             }
@@ -183,21 +195,16 @@ impl Worker {
 
     /// Acquires a lock, works, and releases it.
     fn operate(&mut self) {
-        let asked = if self.program.settings.only_mutexes {
-            Asked::Mutex
-        } else {
-            use Asked::{Multi, Mutex, Permit, Reader, Reentrant, Writer};
-            *self.random.pick(&[
-                Mutex, Mutex, Mutex, Reentrant, Multi, Writer, Reader, Permit,
-            ])
-        };
+        let asked = *self.random.pick(self.program.settings.kinds);
         let first = self.random.index(EXCLUSIVE.len());
-        let names = match asked {
+        let mut names = match asked {
             Asked::Mutex | Asked::Reentrant => vec![EXCLUSIVE[first]],
             Asked::Multi => vec![EXCLUSIVE[first], EXCLUSIVE[(first + 1) % EXCLUSIVE.len()]],
             Asked::Writer | Asked::Reader => vec![RWLOCK],
             Asked::Permit => vec![SEMAPHORE],
         };
+        // The leases of a multi-lock have this order.
+        names.sort_unstable();
         let waits = self.random.within(0..8) < self.program.settings.waiting;
         let wait = match (waits, self.random.one_in(2)) {
             (false, _) => Some(Duration::ZERO),
