@@ -47,6 +47,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    stay_on_one_processor();
     for topology in asked.topologies {
         let has_failed = match asked.trace {
             Some(seed) => trace(seed, topology),
@@ -80,6 +81,14 @@ fn asked(mut words: impl Iterator<Item = String>) -> Result<Asked, String> {
         }
     }
     Ok(asked)
+}
+
+/// Has all threads run on the processor of this one, because only one of them runs at a time. That doubles the speed.
+fn stay_on_one_processor() {
+    let mut one = rustix::thread::CpuSet::new();
+    one.set(rustix::thread::sched_getcpu());
+    // A refusal costs only time.
+    rustix::thread::sched_setaffinity(None, &one).ok();
 }
 
 /// Prints each event of a schedule. Returns whether it has failed.

@@ -127,7 +127,7 @@ impl SimulatedServer {
     fn new(number: usize, clock: Clock) -> Self {
         let began = clock.read(Duration::ZERO).saturating_sub(UP_FOR);
         Self {
-            server: Server::start(format!("{number:040x}"), began),
+            server: Server::start(run_id(number, 0), began),
             clock,
             stalled_until: Duration::ZERO,
             down_until: Duration::ZERO,
@@ -366,7 +366,7 @@ impl WorldState {
         }
         let restarted = &mut self.network.servers[server];
         restarted.restarts += 1;
-        let run_id = format!("{server:020x}{:020x}", restarted.restarts);
+        let run_id = run_id(server, restarted.restarts);
         let up_at = restarted.clock.read(until);
         if has_data {
             restarted.server.restart(run_id, up_at);
@@ -401,6 +401,10 @@ impl WorldState {
             self.send(flow, Piece::End);
         }
     }
+}
+
+fn run_id(server: usize, restarts: u64) -> String {
+    format!("{server:020x}{restarts:020x}")
 }
 
 /// Returns bytes as one line, without scripts and lengths.

@@ -151,7 +151,7 @@ impl Program {
             started.expect("the system starts a thread");
         }
         while self.running.load(Ordering::SeqCst) > 0 {
-            sleep(Duration::from_millis(20));
+            sleep(Duration::from_millis(100));
         }
         let begun = self.world().state().now;
         let has_closed = manager.close(CLOSE_WITHIN);
@@ -187,14 +187,13 @@ impl Worker {
             if self.program.is_revived() {
                 return;
             }
-            self.operate();
-            let pause = self.random.within(0..10_000);
-            sleep(Duration::from_micros(pause));
+            let most = if self.operate() { 10 } else { 500 };
+            sleep(Duration::from_micros(self.random.within(0..most * 1_000)));
         }
     }
 
-    /// Acquires a lock, works, and releases it.
-    fn operate(&mut self) {
+    /// Acquires a lock, works, and releases it. Returns false after an error.
+    fn operate(&mut self) -> bool {
         let asked = *self.random.pick(self.program.settings.kinds);
         let first = self.random.index(EXCLUSIVE.len());
         let mut names = match asked {
@@ -226,15 +225,18 @@ impl Worker {
         if let Asked::Reentrant = asked {
             let mutex = self.manager.reentrant_mutex(names[0]);
             let got = acquire(wait, || mutex.lock(), |wait| mutex.try_lock_for(wait));
+            let is_answered = got.is_ok();
             if let Some(guard) = self.result(begun, got) {
                 self.hold_reentrant(names[0], guard, known[0]);
             }
-            return;
+            return is_answered;
         }
         let got = self.acquire(asked, &names, wait);
+        let is_answered = got.is_ok();
         if let Some(guard) = self.result(begun, got) {
             self.hold(asked, &names, guard, &known);
         }
+        is_answered
     }
 
     fn acquire(
