@@ -11,6 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::PollFlags;
+use smallvec::SmallVec;
 use uuid::Uuid;
 
 use super::machine::Machine;
@@ -56,7 +57,7 @@ impl LimitedStream {
                 Duration::ZERO
             };
             let until = Time::now() + limit;
-            self.network.wait(&mut || self.stream.has_input(), until);
+            self.network.wait(&[&*self.stream], until);
             ready.set(PollFlags::IN, self.stream.has_input());
         }
         ready
@@ -93,8 +94,8 @@ pub(super) fn uuid(scheduler: &dyn TestScheduler) -> Uuid {
 /// Waits until one of these streams has something to read, or until then.
 pub(super) fn wait(streams: &[&LimitedStream], until: Time) {
     if let Some(first) = streams.first() {
-        let has_input = |stream: &&LimitedStream| stream.has_input();
-        (first.network).wait(&mut || streams.iter().any(has_input), until);
+        let waiting: SmallVec<[_; 8]> = streams.iter().map(|stream| &*stream.stream).collect();
+        first.network.wait(&waiting, until);
     }
 }
 

@@ -105,8 +105,8 @@ pub(crate) trait TestNetwork: Send + Sync {
     /// Connects to a server that the test has made.
     fn connect(&self, path: &str, until: Time) -> io::Result<Box<dyn TestStream>>;
 
-    /// Blocks until `is_ready` returns true, or until then. Calls it whenever something has happened.
-    fn wait(&self, is_ready: &mut dyn FnMut() -> bool, until: Time);
+    /// Blocks until one of these streams has input, or until then.
+    fn wait(&self, streams: &[&dyn TestStream], until: Time);
 
     /// Notes that something has happened for which a thread may wait.
     fn notify(&self);
@@ -115,6 +115,9 @@ pub(crate) trait TestNetwork: Send + Sync {
 /// A stream of such a network.
 #[cfg(feature = "testing")]
 pub trait TestStream: fmt::Debug + Send + Sync {
+    /// Returns its number on the network.
+    fn number(&self) -> u64;
+
     /// Returns whether there is something to read, or the stream has ended.
     fn has_input(&self) -> bool;
 

@@ -104,7 +104,8 @@ impl TestNetwork for MemoryNetwork {
         Ok(Box::new(MemoryNode::connect(node)?))
     }
 
-    fn wait(&self, is_ready: &mut dyn FnMut() -> bool, until: Time) {
+    fn wait(&self, streams: &[&dyn TestStream], until: Time) {
+        let is_ready = || streams.iter().any(|stream| stream.has_input());
         let mut count = self.happenings.count.lock();
         loop {
             let seen = *count;
@@ -209,6 +210,10 @@ impl MemoryNodeState {
 }
 
 impl TestStream for ClientEnd {
+    fn number(&self) -> u64 {
+        self.id
+    }
+
     fn has_input(&self) -> bool {
         let inbox = self.inbox.0.lock();
         inbox.is_over || !inbox.bytes.is_empty()

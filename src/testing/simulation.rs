@@ -26,9 +26,8 @@ pub trait World: TestScheduler {
     /// The server refuses, or the time is over.
     fn connect(&self, path: &str, limit: Duration) -> io::Result<Box<dyn TestStream>>;
 
-    /// Blocks the calling thread until something happens at one of the streams of this process, for at most `limit`. May
-    /// return earlier.
-    fn wait_for_input(&self, limit: Duration);
+    /// Blocks the calling thread until something happens at one of these streams, for at most `limit`. May return earlier.
+    fn wait_for_input(&self, streams: &[&dyn TestStream], limit: Duration);
 }
 
 /// A process of the simulator.
@@ -157,13 +156,13 @@ impl TestNetwork for SimulatedNetwork {
         self.0.connect(path, until.since(self.now()))
     }
 
-    fn wait(&self, is_ready: &mut dyn FnMut() -> bool, until: Time) {
+    fn wait(&self, streams: &[&dyn TestStream], until: Time) {
         loop {
             let left = until.since(self.now());
-            if is_ready() || left.is_zero() {
+            if streams.iter().any(|stream| stream.has_input()) || left.is_zero() {
                 return;
             }
-            self.0.wait_for_input(left);
+            self.0.wait_for_input(streams, left);
         }
     }
 

@@ -29,6 +29,8 @@ const LONG_DELAY: std::ops::Range<Duration> = Duration::from_millis(3)..Duration
 /// When a process notices that a connection is dead.
 const DEAD_AFTER: std::ops::Range<Duration> = Duration::from_secs(5)..Duration::from_secs(60);
 
+/// How many bytes of a piece the trace shows.
+const LONGEST_LINE: usize = 600;
 /// For how long the servers are up at the begin of a schedule.
 const UP_FOR: Duration = Duration::from_secs(3_600);
 
@@ -90,7 +92,6 @@ enum Piece {
 /// The end of a stream that a process has.
 pub(crate) struct ProcessEnd {
     world: Arc<World>,
-    process: usize,
     number: u64,
 }
 
@@ -241,7 +242,7 @@ impl WorldState {
                 if let Some(connection) = self.network.connections.get_mut(&flow.connection) {
                     connection.inbox.extend(bytes);
                 }
-                self.wake(Place::Input(process), true);
+                self.wake_reader(flow.connection);
             }
             (false, Piece::End) => self.end_at_process(flow.connection, End::Closed),
         }
@@ -294,7 +295,7 @@ impl WorldState {
         connection.end.get_or_insert(end);
         self.trace
             .note(self.now, format_args!("end of {number} at {process}"));
-        self.wake(Place::Input(process), true);
+        self.wake_reader(number);
     }
 
     fn numbers(&self, is_meant: impl Fn(&Connection) -> bool) -> Vec<u64> {
@@ -407,9 +408,9 @@ fn run_id(server: usize, restarts: u64) -> String {
     format!("{server:020x}{restarts:020x}")
 }
 
-/// Returns bytes as one line, without scripts and lengths.
+/// Returns the first bytes as one line, without scripts and lengths.
 fn readable(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(LONGEST_LINE)]);
     let is_data = |line: &&str| !line.starts_with(['*', '$']) && line.len() < 80;
     text.split("\r\n")
         .filter(is_data)
@@ -476,13 +477,16 @@ impl ProcessEnd {
             .note(now, format_args!("{process} connects to {server}"));
         Ok(Self {
             world: Arc::clone(world),
-            process,
             number,
         })
     }
 }
 
 impl TestStream for ProcessEnd {
+    fn number(&self) -> u64 {
+        self.number
+    }
+
     fn has_input(&self) -> bool {
         let state = self.world.state();
         let connection = state.network.connections.get(&self.number);
@@ -533,7 +537,7 @@ impl TestStream for ProcessEnd {
     fn shut_down(&self) {
         let mut state = self.world.state();
         state.close(self.number, false);
-        state.wake(Place::Input(self.process), true);
+        state.wake_reader(self.number);
     }
 }
 

@@ -33,8 +33,9 @@ impl Seen for ProcessWorld {
         Ok(Box::new(end))
     }
 
-    fn wait_for_input(&self, limit: Duration) {
-        self.world.wait(Place::Input(self.process), Some(limit));
+    fn wait_for_input(&self, streams: &[&dyn TestStream], limit: Duration) {
+        let numbers = streams.iter().map(|stream| stream.number()).collect();
+        self.world.wait(Place::Streams(numbers), Some(limit));
     }
 }
 

@@ -43,12 +43,12 @@ thread_local! {
 }
 
 /// Where threads wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// At a place of the library.
     Address(usize),
-    /// For the streams of this process.
-    Input(usize),
+    /// For one of these streams.
+    Streams(Vec<u64>),
     /// Only for a time.
     Nowhere,
 }
@@ -114,7 +114,7 @@ struct SimulatedThread {
     turn: Arc<Turn>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Status {
     Ready,
     Waiting { place: Place, until: Duration },
@@ -277,20 +277,21 @@ impl World {
             return;
         }
         let own = own_number();
-        self.look();
         let mut state = self.state();
         state.steps += 1;
         state.steps_at_once += 1;
-        match state.random.within(0..256) {
-            0 => {
-                let length = state.random.length(HICCUP);
-                let until = state.now + length;
-                let place = Place::Nowhere;
-                state.threads[own].status = Status::Waiting { place, until };
-            }
-            1..48 => {}
-            _ if state.steps_at_once < MOST_STEPS_AT_ONCE && state.may_run(own) => return,
-            _ => {}
+        let choice = state.random.within(0..256);
+        let must_stop = state.steps_at_once > MOST_STEPS_AT_ONCE || !state.may_run(own);
+        if choice >= 48 && !must_stop {
+            return;
+        }
+        drop(state);
+        self.look();
+        let mut state = self.state();
+        if choice == 0 {
+            let length = state.random.length(HICCUP);
+            let (place, until) = (Place::Nowhere, state.now + length);
+            state.threads[own].status = Status::Waiting { place, until };
         }
         self.pass_on(state, own);
     }
@@ -328,6 +329,9 @@ impl World {
         OWN_NUMBER.set(Some(number));
         let turn = Arc::clone(&self.state().threads[number].turn);
         turn.take();
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or_default();
+        self.note(format_args!("thread {number} begins: {name}"));
     }
 
     pub(crate) fn thread_ends(&self, number: u64) {
@@ -367,7 +371,7 @@ impl World {
     }
 
     pub(crate) fn wake(&self, place: usize, all: bool) {
-        self.state().wake(Place::Address(place), all);
+        self.state().wake(place, all);
     }
 }
 
@@ -427,21 +431,33 @@ impl WorldState {
         }
     }
 
-    pub(crate) fn wake(&mut self, place: Place, all: bool) {
-        let waits = |thread: &SimulatedThread| matches!(thread.status, Status::Waiting { place: at, .. } if at == place);
-        let count = self.threads.iter().filter(|thread| waits(thread)).count();
-        if count == 0 {
-            return;
-        }
-        let one = if all || count == 1 {
-            None
-        } else {
-            Some(self.random.index(count))
+    /// Wakes a thread that waits at a place of the library, or all of them.
+    fn wake(&mut self, place: usize, all: bool) {
+        let waits = |thread: &SimulatedThread| match &thread.status {
+            Status::Waiting { place: at, .. } => *at == Place::Address(place),
+            Status::Ready | Status::Ended => false,
         };
+        let count = self.threads.iter().filter(|thread| waits(thread)).count();
+        let one = (!all && count > 1).then(|| self.random.index(count));
         let waiting = self.threads.iter_mut().filter(|thread| waits(thread));
         for (number, thread) in waiting.enumerate() {
             if one.is_none_or(|one| one == number) {
                 thread.status = Status::Ready;
+            }
+        }
+    }
+
+    /// Wakes the threads that wait for a stream.
+    pub(crate) fn wake_reader(&mut self, stream: u64) {
+        for thread in &mut self.threads {
+            if let Status::Waiting {
+                place: Place::Streams(streams),
+                ..
+            } = &thread.status
+            {
+                if streams.contains(&stream) {
+                    thread.status = Status::Ready;
+                }
             }
         }
     }
