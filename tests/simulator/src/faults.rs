@@ -49,12 +49,40 @@ pub const KINDS: [FaultKind; 10] = [
     FaultKind::RestartEmpty,
 ];
 
+/// A fault beyond the assumptions, which the checks must find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// The plain release of a mutex deletes the key of any owner.
+    ReleaseIgnoresOwner,
+    /// The clocks of leases are slow by a fifth.
+    SlowClocks,
+    /// A renewal lets the key live for a millisecond.
+    RenewalsShorten,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Fault {
     kind: FaultKind,
     process: usize,
     server: usize,
     length: Duration,
+}
+
+impl Bug {
+    /// Returns a part of a script, and a wrong one of the same length.
+    pub(crate) fn of_script(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::ReleaseIgnoresOwner => Some((
+                "if value == ARGV[1] then return redis.call('DEL'",
+                "if value ~= ''      then return redis.call('DEL'",
+            )),
+            Self::RenewalsShorten => Some((
+                "redis.pcall('PEXPIRE', key, lease)",
+                "redis.pcall('PEXPIRE', key, 1    )",
+            )),
+            Self::SlowClocks => None,
+        }
+    }
 }
 
 impl Fault {
@@ -70,6 +98,10 @@ impl Fault {
             server: random.index(servers),
             length: random.length(LENGTH),
         }
+    }
+
+    pub(crate) fn kind(&self) -> FaultKind {
+        self.kind
     }
 
     pub(crate) fn length(&self) -> Duration {

@@ -96,6 +96,7 @@ fn trace(seed: u64, topology: Topology) -> bool {
     let plan = Plan {
         seed,
         topology,
+        bug: None,
         keeps_trace: true,
     };
     let report = plan.run();
@@ -120,6 +121,7 @@ fn run(seeds: Range<u64>, topology: Topology) -> bool {
         let plan = Plan {
             seed,
             topology,
+            bug: None,
             keeps_trace: false,
         };
         let report = plan.run();

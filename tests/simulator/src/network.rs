@@ -19,6 +19,7 @@ use std::time::Duration;
 use leasehold::testing::simulation::{Server, TestStream};
 
 use crate::clock::Clock;
+use crate::faults::Bug;
 use crate::random::Random;
 use crate::world::{Event, Place, World, WorldState};
 
@@ -47,6 +48,7 @@ pub(crate) struct Network {
     blocked: BTreeMap<(usize, usize), Duration>,
     connections: BTreeMap<u64, Connection>,
     next_connection: u64,
+    bug: Option<Bug>,
 }
 
 pub(crate) struct SimulatedServer {
@@ -96,13 +98,14 @@ pub(crate) struct ProcessEnd {
 }
 
 impl Network {
-    pub(crate) fn new(clocks: Vec<Clock>) -> Self {
+    pub(crate) fn new(clocks: Vec<Clock>, bug: Option<Bug>) -> Self {
         let server = |(number, clock)| SimulatedServer::new(number, clock);
         Self {
             servers: clocks.into_iter().enumerate().map(server).collect(),
             blocked: BTreeMap::new(),
             connections: BTreeMap::new(),
             next_connection: 0,
+            bug,
         }
     }
 
@@ -166,7 +169,7 @@ impl WorldState {
         let at = pieces.last;
         pieces.waiting.push_back((at, piece));
         if pieces.waiting.len() == 1 {
-            self.plan(at - now, Event::Arrival(flow));
+            self.plan(at.saturating_sub(now), Event::Arrival(flow));
         }
     }
 
@@ -188,7 +191,7 @@ impl WorldState {
         };
         let (process, server) = (connection.process, connection.server);
         if let Some(until) = self.network.obstacle(process, server, flow.is_up, now) {
-            self.plan(until - now, Event::Arrival(flow));
+            self.plan(until.saturating_sub(now), Event::Arrival(flow));
             return;
         }
         let Some(connection) = self.network.connections.get_mut(&flow.connection) else {
@@ -404,6 +407,16 @@ impl WorldState {
     }
 }
 
+/// Replaces a text by another one of its length.
+fn replace(bytes: &mut [u8], from: &str, to: &str) {
+    let at = bytes
+        .windows(from.len())
+        .position(|window| window == from.as_bytes());
+    if let Some(at) = at {
+        bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
+    }
+}
+
 fn run_id(server: usize, restarts: u64) -> String {
     format!("{server:020x}{restarts:020x}")
 }
@@ -530,7 +543,11 @@ impl TestStream for ProcessEnd {
             connection: self.number,
             is_up: true,
         };
-        state.send_bytes(flow, from[..length].to_vec());
+        let mut bytes = from[..length].to_vec();
+        if let Some((right, wrong)) = state.network.bug.and_then(Bug::of_script) {
+            replace(&mut bytes, right, wrong);
+        }
+        state.send_bytes(flow, bytes);
         Ok(length)
     }
 

@@ -47,7 +47,7 @@ impl Random {
     /// Returns a length of a range, where each order of magnitude is as likely as the others.
     pub fn length(&mut self, range: Range<Duration>) -> Duration {
         let (least, most) = (range.start.as_secs_f64().ln(), range.end.as_secs_f64().ln());
-        let part = self.within(0..1 << 20) as f64 / f64::from(1 << 20);
+        let part = f64::from(self.within(0..1 << 20) as u32) / f64::from(1 << 20);
         Duration::from_secs_f64((least + (most - least) * part).exp())
     }
 }

@@ -11,7 +11,7 @@ use leasehold::{Builder, LockManager};
 
 use crate::checks::{Checks, Counts};
 use crate::clock::Clock;
-use crate::faults::{Fault, FaultKind, KINDS};
+use crate::faults::{Bug, Fault, FaultKind, KINDS};
 use crate::network::Network;
 use crate::process::ProcessWorld;
 use crate::random::Random;
@@ -23,7 +23,7 @@ const PROCESSES: usize = 3;
 /// The time of day at the begin of each schedule.
 const BEGAN_AT: Duration = Duration::from_secs(1_795_514_000);
 /// The largest drift of a clock, in millionths: two clocks differ by less than 1 %.
-const DRIFT: u64 = 4_500;
+const DRIFT: u32 = 4_500;
 /// The largest difference of two clocks' time of day.
 const OFFSET: Duration = Duration::from_millis(400);
 /// On a quorum: how long a node that has restarted does not vote.
@@ -55,6 +55,8 @@ pub enum Topology {
 pub struct Plan {
     pub seed: u64,
     pub topology: Topology,
+    /// What the checks must find.
+    pub bug: Option<Bug>,
     /// Whether to keep a line for each event.
     pub keeps_trace: bool,
 }
@@ -77,6 +79,7 @@ pub struct Report {
 
 impl Plan {
     /// Runs the schedule.
+    #[must_use]
     pub fn run(self) -> Report {
         let mut random = Random::new(self.seed, 0);
         let servers = self.topology.servers();
@@ -84,13 +87,17 @@ impl Plan {
         let processes = (0..PROCESSES).map(|number| {
             let shown = Duration::from_secs(1_000 * (number as u64 + 1));
             let began_at = BEGAN_AT + random.length(Duration::from_micros(1)..OFFSET);
-            ProcessState::new(clock(&mut random, shown), began_at)
+            let mut clock = clock(&mut random, shown);
+            if self.bug == Some(Bug::SlowClocks) {
+                clock.slow_down();
+            }
+            ProcessState::new(clock, began_at)
         });
         let processes = processes.collect();
         let lease = *random.pick(&[300, 1_000, 2_000, 10_000]);
         let lease = Duration::from_millis(lease);
         let spread = lease.min(LONGEST_SPREAD / 3) * 3;
-        let (faults, healed_at) = self.faults(servers, spread, &mut random);
+        let (faults, healed_at) = Self::faults(servers, spread, &mut random);
         let delay = faults
             .iter()
             .map(|(_, fault)| fault.length())
@@ -118,7 +125,7 @@ impl Plan {
             Random::new(self.seed, 1),
             Trace::new(self.keeps_trace),
             processes,
-            Network::new(server_clocks),
+            Network::new(server_clocks, self.bug),
         ));
         world.note(format_args!("{settings:?}"));
         for (at, fault) in faults {
@@ -130,11 +137,10 @@ impl Plan {
                 world: Arc::clone(&world),
                 process,
             };
-            let seed = Random::new(self.seed, 2).bits();
             workload::start(
-                Process::new(Arc::new(seen)),
+                &Process::new(Arc::new(seen)),
                 process,
-                seed,
+                self.seed,
                 &settings,
                 &checks,
             );
@@ -165,7 +171,6 @@ impl Plan {
 
     /// Returns the faults with their times, and when the last one has ended.
     fn faults(
-        self,
         servers: usize,
         spread: Duration,
         random: &mut Random,
@@ -182,12 +187,13 @@ impl Plan {
                 kind = FaultKind::Pause;
             }
             has_crashed |= kind == FaultKind::Crash;
-            let at = spread.mul_f64(random.within(0..1_000) as f64 / 1_000.0);
+            let at = spread * random.within(0..1_000) as u32 / 1_000;
             let fault = Fault::new(kind, PROCESSES, servers, random);
             healed_at = healed_at.max(at + fault.length());
             faults.push((at, fault));
         }
-        if servers > 1 {
+        let is_restart = |kind| matches!(kind, FaultKind::Restart | FaultKind::RestartEmpty);
+        if servers > 1 && faults.iter().any(|(_, fault)| is_restart(fault.kind())) {
             healed_at += RESTART_DELAY + Duration::from_secs(1);
         }
         (faults, healed_at)
@@ -196,7 +202,7 @@ impl Plan {
 
 /// Returns a clock that differs from the true time.
 fn clock(random: &mut Random, shown: Duration) -> Clock {
-    let drift = random.within(0..2 * DRIFT).cast_signed() - DRIFT.cast_signed();
+    let drift = i64::from(random.within(0..2 * u64::from(DRIFT)) as u32) - i64::from(DRIFT);
     Clock::new(
         shown + random.length(Duration::from_micros(1)..OFFSET),
         drift,

@@ -76,7 +76,7 @@ pub(crate) enum Asked {
 
 /// Plans the first thread of a process.
 pub(crate) fn start(
-    process: Process,
+    process: &Process,
     number: usize,
     seed: u64,
     settings: &Settings,
@@ -163,7 +163,7 @@ impl Program {
                 self.checks.closed(&label);
             }
             // Otherwise the renewal thread has given a release up.
-            let has_waited = self.world().state().now - begun > CLOSE_WITHIN / 2;
+            let has_waited = self.world().state().now > begun + CLOSE_WITHIN / 2;
             if !has_closed && has_waited && begun > self.settings.healed_at {
                 self.world().fail(format!("{label} does not close"));
             }
@@ -273,7 +273,7 @@ impl Worker {
     /// Counts the result of a call.
     fn result<G>(&self, begun: Duration, got: Result<Option<G>>) -> Option<G> {
         let now = self.world().state().now;
-        let waited = now - begun.max(self.program.settings.healed_at).min(now);
+        let waited = now.saturating_sub(begun.max(self.program.settings.healed_at));
         let (checks, is_revived) = (&self.program.checks, self.program.is_revived());
         let words = match &got {
             Ok(Some(_)) => "gets it".into(),
@@ -294,10 +294,8 @@ impl Worker {
                     Ok(Some(_)) => counts.grants += 1,
                     Ok(None) => counts.refusals += 1,
                     Err(error) => {
-                        *counts
-                            .errors
-                            .entry(format!("{:?}", error.kind()))
-                            .or_default() += 1
+                        let kind = format!("{:?}", error.kind());
+                        *counts.errors.entry(kind).or_default() += 1;
                     }
                 }
             });

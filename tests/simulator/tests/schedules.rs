@@ -1,0 +1,110 @@
+//! Schedules replay, the library passes some, and the checks find what is wrong on purpose.
+
+use leasehold_simulator::faults::Bug;
+use leasehold_simulator::{Plan, Report, Topology};
+
+const TOPOLOGIES: [Topology; 2] = [Topology::Single, Topology::Quorum];
+
+fn plan(topology: Topology, seed: u64) -> Plan {
+    Plan {
+        seed,
+        topology,
+        bug: None,
+        keeps_trace: false,
+    }
+}
+
+#[test]
+fn a_seed_replays_each_event() {
+    for topology in TOPOLOGIES {
+        for seed in 0..4 {
+            let run = |seed, keeps_trace| {
+                let report = Plan {
+                    keeps_trace,
+                    ..plan(topology, seed)
+                }
+                .run();
+                (report.hash, report.steps)
+            };
+            let first = run(seed, false);
+            assert_ne!(run(seed + 1, false), first, "the seed decides nothing");
+            assert_eq!(run(seed, true), first, "{topology} {seed}");
+        }
+    }
+}
+
+#[test]
+fn the_library_passes_schedules_of_all_topologies() {
+    for (topology, seeds) in [(Topology::Single, 0..40), (Topology::Quorum, 0..8)] {
+        let (mut grants, mut hand_overs, mut faults) = (0, 0, 0);
+        for seed in seeds {
+            let Report {
+                failure,
+                counts,
+                faults: of_it,
+                ..
+            } = plan(topology, seed).run();
+            assert_eq!(failure, None, "{topology} {seed}");
+            grants += counts.grants;
+            hand_overs += counts.hand_overs;
+            faults += of_it.values().sum::<u32>();
+        }
+        assert!(
+            grants > 100 && hand_overs > 50 && faults > 10,
+            "{topology}: little was run"
+        );
+    }
+}
+
+/// Returns the first failure of schedules with a bug.
+#[track_caller]
+fn found(topology: Topology, bug: Bug, most: u64) -> String {
+    let run = |seed| {
+        Plan {
+            bug: Some(bug),
+            ..plan(topology, seed)
+        }
+        .run()
+    };
+    let failure = (0..most).find_map(|seed| run(seed).failure);
+    failure.unwrap_or_else(|| panic!("{bug:?} is not found within {most} schedules"))
+}
+
+#[test]
+fn a_release_that_ignores_the_owner_is_found() {
+    let failure = found(Topology::Single, Bug::ReleaseIgnoresOwner, 200);
+    assert!(
+        failure.contains("is not lost") || failure.contains("units"),
+        "{failure}"
+    );
+}
+
+#[test]
+fn a_renewal_that_shortens_the_life_of_the_key_is_found() {
+    let failure = found(Topology::Single, Bug::RenewalsShorten, 50);
+    assert!(
+        failure.contains("is not lost") || failure.contains("units"),
+        "{failure}"
+    );
+}
+
+#[test]
+fn clocks_that_are_slower_than_assumed_are_found() {
+    let failure = found(Topology::Single, Bug::SlowClocks, 200);
+    assert!(
+        failure.contains("is not lost") || failure.contains("units"),
+        "{failure}"
+    );
+}
+
+/// The fence record protects a register even then.
+#[test]
+fn an_unfenced_register_is_corrupted_and_a_fenced_one_is_not() {
+    let corruptions = (0..40).map(|seed| {
+        plan(Topology::Single, seed)
+            .run()
+            .counts
+            .unfenced_corruptions
+    });
+    assert!(corruptions.sum::<u64>() > 0, "the faults do not bite");
+}
