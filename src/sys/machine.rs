@@ -18,8 +18,6 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-#[cfg(feature = "testing")]
-use super::of_test;
 use super::random::Rng;
 use super::real;
 use super::sync::Arc;
@@ -27,7 +25,7 @@ use super::sync::Arc;
 use super::sync::Weak;
 use super::test_machine::TestMachine;
 #[cfg(feature = "testing")]
-use super::test_machine::{MovedByTest, TestNetwork, TestScheduler};
+use super::test_machine::{self, MovedByTest, TestNetwork, TestScheduler};
 use super::time::Time;
 
 /// The machine of a manager, a thread or a call.
@@ -174,7 +172,7 @@ impl Rng for Machine {
     fn uuid(&self) -> Uuid {
         #[cfg(feature = "testing")]
         if let Some(scheduler) = self.scheduler() {
-            return of_test::uuid(scheduler);
+            return test_machine::uuid(scheduler);
         }
         Uuid::new_v4()
     }

@@ -30,12 +30,16 @@ pub(crate) mod test_machine;
 pub(crate) mod thread;
 pub(crate) mod time;
 
+#[cfg(not(feature = "testing"))]
+pub(crate) use locks::{Condvar, Mutex, MutexGuard};
 pub(crate) use machine::{Machine, wall_us};
+#[cfg(feature = "testing")]
+pub(crate) use of_test::locks::{
+    ScheduledCondvar as Condvar, ScheduledMutex as Mutex, ScheduledMutexGuard as MutexGuard,
+};
 pub(crate) use process::ForkGuard;
 pub(crate) use random::Rng;
-pub(crate) use sync::{
-    Arc, AtomicBool, AtomicU8, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, Weak,
-};
+pub(crate) use sync::{Arc, AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, Weak};
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use test_machine::TestMachine;
 pub(crate) use time::{LONGEST_SLEEP, Time};

@@ -1,9 +1,9 @@
 //! What a machine of a test puts in place of the operating system: streams on its network, and below this module, waits
 //! that its scheduler ends.
 
-pub(super) mod hash;
-pub(super) mod locks;
-pub(super) mod thread;
+pub(crate) mod hash;
+pub(crate) mod locks;
+pub(crate) mod thread;
 
 use std::fmt;
 use std::io;
@@ -12,11 +12,10 @@ use std::time::Duration;
 
 use rustix::event::PollFlags;
 use smallvec::SmallVec;
-use uuid::Uuid;
 
 use super::machine::Machine;
 use super::sync::{Arc, AtomicU64, Ordering};
-use super::test_machine::{TestNetwork, TestScheduler, TestStream};
+use super::test_machine::{TestNetwork, TestStream};
 use super::time::Time;
 
 /// A stream, with the time limit of its reads.
@@ -82,13 +81,6 @@ impl LimitedStream {
         let read = self.stream.read_now(to)?;
         read.ok_or_else(|| io::ErrorKind::WouldBlock.into())
     }
-}
-
-/// Returns a version 4 UUID of the scheduler's random numbers.
-pub(super) fn uuid(scheduler: &dyn TestScheduler) -> Uuid {
-    let (high, low) = (scheduler.random(), scheduler.random());
-    let bits = u128::from(high) << 64 | u128::from(low);
-    uuid::Builder::from_random_bytes(bits.to_be_bytes()).into_uuid()
 }
 
 /// Waits until one of these streams has something to read, or until then.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::sync::{Condvar, Mutex};
+use super::{Condvar, Mutex};
 
 /// A queue that one thread reads, and any thread writes.
 pub(crate) struct BlockingQueue<T> {

@@ -1,9 +1,4 @@
-//! Memory that threads share.
+//! Memory that threads share. `locks` has the mutexes.
 
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 pub(crate) use std::sync::{Arc, Weak};
-
-#[cfg(not(feature = "testing"))]
-pub(crate) use super::locks::{Condvar, Mutex, MutexGuard};
-#[cfg(feature = "testing")]
-pub(crate) use super::of_test::locks::{Condvar, Mutex, MutexGuard};

@@ -77,6 +77,14 @@ pub trait TestScheduler: Send + Sync {
     fn random(&self) -> u64;
 }
 
+/// Returns a version 4 UUID of the scheduler's random numbers.
+#[cfg(feature = "testing")]
+pub(super) fn uuid(scheduler: &dyn TestScheduler) -> uuid::Uuid {
+    let (high, low) = (scheduler.random(), scheduler.random());
+    let bits = u128::from(high) << 64 | u128::from(low);
+    uuid::Builder::from_random_bytes(bits.to_be_bytes()).into_uuid()
+}
+
 /// A part of the library that sleeps until a time of its machine, which a test moves.
 #[cfg(feature = "testing")]
 pub(crate) trait MovedByTest: Send + Sync {

@@ -35,7 +35,7 @@ pub trait World: TestScheduler {
 pub struct Process(Machine);
 
 /// A server in memory, without a clock.
-pub struct Server(MemoryServer);
+pub struct ServerInMemory(MemoryServer);
 
 /// The machine of a process.
 struct SimulatedMachine(Arc<SimulatedNetwork>);
@@ -69,7 +69,7 @@ pub fn sleep(time: Duration) {
     thread::sleep(time);
 }
 
-impl Server {
+impl ServerInMemory {
     /// Starts a server without data. `run_id` names this process of the server, and `now` is its time since 1970.
     ///
     /// # Panics
@@ -170,8 +170,8 @@ impl TestNetwork for SimulatedNetwork {
     fn notify(&self) {}
 }
 
-impl fmt::Debug for Server {
+impl fmt::Debug for ServerInMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Server")
+        f.write_str("ServerInMemory")
     }
 }

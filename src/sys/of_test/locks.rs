@@ -19,30 +19,30 @@ use crate::sys::machine::Machine;
 
 /// A mutex without poisoning: see `sys::locks`.
 #[derive(Default)]
-pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
+pub(crate) struct ScheduledMutex<T>(std::sync::Mutex<T>);
 
 /// A mutex that a thread has locked. Its drop unlocks it.
-pub(crate) struct MutexGuard<'a, T> {
-    mutex: &'a Mutex<T>,
+pub(crate) struct ScheduledMutexGuard<'a, T> {
+    mutex: &'a ScheduledMutex<T>,
     /// `None` after the end of the guard has begun.
     locked: Option<std::sync::MutexGuard<'a, T>>,
 }
 
-/// A condition variable for [`Mutex`].
+/// A condition variable for [`ScheduledMutex`].
 #[derive(Debug, Default)]
-pub(crate) struct Condvar(std::sync::Condvar);
+pub(crate) struct ScheduledCondvar(std::sync::Condvar);
 
 /// Returns the place at which a thread waits for this.
 pub(super) fn place<T>(of: &T) -> usize {
     ptr::from_ref(of).addr()
 }
 
-impl<T> Mutex<T> {
+impl<T> ScheduledMutex<T> {
     pub(crate) const fn new(value: T) -> Self {
         Self(std::sync::Mutex::new(value))
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+    pub(crate) fn lock(&self) -> ScheduledMutexGuard<'_, T> {
         let machine = Machine::here();
         if let Some(scheduler) = machine.scheduler() {
             scheduler.step();
@@ -50,7 +50,7 @@ impl<T> Mutex<T> {
         self.lock_on(&machine)
     }
 
-    fn lock_on(&self, machine: &Machine) -> MutexGuard<'_, T> {
+    fn lock_on(&self, machine: &Machine) -> ScheduledMutexGuard<'_, T> {
         let locked = loop {
             let Some(scheduler) = machine.scheduler() else {
                 break self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -61,14 +61,14 @@ impl<T> Mutex<T> {
                 Err(TryLockError::WouldBlock) => scheduler.wait(place(self), None),
             }
         };
-        MutexGuard {
+        ScheduledMutexGuard {
             mutex: self,
             locked: Some(locked),
         }
     }
 }
 
-impl<T> Deref for MutexGuard<'_, T> {
+impl<T> Deref for ScheduledMutexGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -76,13 +76,13 @@ impl<T> Deref for MutexGuard<'_, T> {
     }
 }
 
-impl<T> DerefMut for MutexGuard<'_, T> {
+impl<T> DerefMut for ScheduledMutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         self.locked.as_mut().expect("it is locked until its end")
     }
 }
 
-impl<T> Drop for MutexGuard<'_, T> {
+impl<T> Drop for ScheduledMutexGuard<'_, T> {
     fn drop(&mut self) {
         self.locked = None;
         if let Some(scheduler) = Machine::here().scheduler() {
@@ -91,30 +91,33 @@ impl<T> Drop for MutexGuard<'_, T> {
     }
 }
 
-impl Condvar {
+impl ScheduledCondvar {
     pub(crate) const fn new() -> Self {
         Self(std::sync::Condvar::new())
     }
 
     /// Blocks until it is notified. May return earlier.
-    pub(crate) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    pub(crate) fn wait<'a, T>(
+        &self,
+        guard: ScheduledMutexGuard<'a, T>,
+    ) -> ScheduledMutexGuard<'a, T> {
         self.wait_within(guard, None)
     }
 
     /// Blocks until it is notified, or until `limit` has passed. May return earlier.
     pub(crate) fn wait_for<'a, T>(
         &self,
-        guard: MutexGuard<'a, T>,
+        guard: ScheduledMutexGuard<'a, T>,
         limit: Duration,
-    ) -> MutexGuard<'a, T> {
+    ) -> ScheduledMutexGuard<'a, T> {
         self.wait_within(guard, Some(limit))
     }
 
     fn wait_within<'a, T>(
         &self,
-        mut guard: MutexGuard<'a, T>,
+        mut guard: ScheduledMutexGuard<'a, T>,
         limit: Option<Duration>,
-    ) -> MutexGuard<'a, T> {
+    ) -> ScheduledMutexGuard<'a, T> {
         let (machine, mutex) = (Machine::here(), guard.mutex);
         if let Some(scheduler) = machine.scheduler() {
             drop(guard);
@@ -148,7 +151,7 @@ impl Condvar {
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for Mutex<T> {
+impl<T: fmt::Debug> fmt::Debug for ScheduledMutex<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }

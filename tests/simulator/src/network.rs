@@ -16,7 +16,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::testing::simulation::{Server, TestStream};
+use leasehold::testing::simulation::{ServerInMemory, TestStream};
 
 use crate::clock::Clock;
 use crate::faults::Bug;
@@ -52,7 +52,7 @@ pub(crate) struct Network {
 }
 
 pub(crate) struct SimulatedServer {
-    server: Server,
+    server: ServerInMemory,
     clock: Clock,
     stalled_until: Duration,
     down_until: Duration,
@@ -131,7 +131,7 @@ impl SimulatedServer {
     fn new(number: usize, clock: Clock) -> Self {
         let began = clock.read(Duration::ZERO).saturating_sub(UP_FOR);
         Self {
-            server: Server::start(run_id(number, 0), began),
+            server: ServerInMemory::start(run_id(number, 0), began),
             clock,
             stalled_until: Duration::ZERO,
             down_until: Duration::ZERO,
@@ -375,7 +375,7 @@ impl WorldState {
         if has_data {
             restarted.server.restart(run_id, up_at);
         } else {
-            restarted.server = Server::start(run_id, up_at);
+            restarted.server = ServerInMemory::start(run_id, up_at);
         }
         restarted.down_until = until.max(restarted.down_until);
     }
