@@ -96,8 +96,7 @@ impl Plan {
         let processes = processes.collect();
         let lease = *random.pick(&[300, 1_000, 2_000, 10_000]);
         let lease = Duration::from_millis(lease);
-        let spread = lease.min(LONGEST_SPREAD / 3) * 3;
-        let (faults, healed_at) = Self::faults(servers, spread, &mut random);
+        let (faults, healed_at) = Self::faults(servers, lease, &mut random);
         let delay = faults
             .iter()
             .map(|(_, fault)| fault.length())
@@ -169,12 +168,14 @@ impl Plan {
         }
     }
 
-    /// Returns the faults with their times, and when the last one has ended.
+    /// Returns the faults with their times, and when the last one has ended. A crash has ended when the leases of the process
+    /// are over.
     fn faults(
         servers: usize,
-        spread: Duration,
+        lease: Duration,
         random: &mut Random,
     ) -> (Vec<(Duration, Fault)>, Duration) {
+        let spread = lease.min(LONGEST_SPREAD / 3) * 3;
         let count = random.within(2..6);
         let (mut faults, mut healed_at) = (Vec::new(), Duration::ZERO);
         let mut has_crashed = false;
@@ -189,7 +190,11 @@ impl Plan {
             has_crashed |= kind == FaultKind::Crash;
             let at = spread * random.within(0..1_000) as u32 / 1_000;
             let fault = Fault::new(kind, PROCESSES, servers, random);
-            healed_at = healed_at.max(at + fault.length());
+            let length = match kind {
+                FaultKind::Crash => lease,
+                _ => fault.length(),
+            };
+            healed_at = healed_at.max(at + length);
             faults.push((at, fault));
         }
         let is_restart = |kind| matches!(kind, FaultKind::Restart | FaultKind::RestartEmpty);

@@ -9,8 +9,8 @@
 //! | is at a step | goes on; or any thread that can run does; or this one stands still for a moment |
 //! | has ended | as if it waited without end |
 //!
-//! The seed decides each choice. A schedule fails if no thread can run and no event will come, and if threads run on and on
-//! while the time stands still.
+//! The seed decides each choice. A schedule fails if no thread can run and no event will come, and if a thread runs on and on
+//! without a wait.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -24,8 +24,12 @@ use crate::network::{Flow, Network};
 use crate::random::Random;
 use crate::trace::Trace;
 
-/// How many steps the threads may make while the time stands still.
-const MOST_STEPS_AT_ONCE: u32 = 50_000;
+/// How many steps a thread may make without a wait.
+const MOST_BUSY_STEPS: u32 = 10_000;
+/// A wait that is shorter is no wait.
+const SHORTEST_WAIT: Duration = Duration::from_micros(1);
+/// How many steps a schedule may have.
+const MOST_STEPS: u64 = 5_000_000;
 /// The longest schedule.
 const LONGEST: Duration = Duration::from_secs(3_600);
 /// The longest real time for which no thread passes the baton on.
@@ -75,7 +79,6 @@ pub(crate) struct WorldState {
     threads: Vec<SimulatedThread>,
     agenda: BTreeMap<(Duration, u64), Event>,
     next_event: u64,
-    steps_at_once: u32,
     steps: u64,
     failure: Option<String>,
     is_over: bool,
@@ -111,6 +114,8 @@ struct SimulatedThread {
     process: usize,
     status: Status,
     paused_until: Duration,
+    /// How many steps it has made since its last wait.
+    busy_steps: u32,
     turn: Arc<Turn>,
 }
 
@@ -177,7 +182,6 @@ impl World {
                 threads: Vec::new(),
                 agenda: BTreeMap::new(),
                 next_event: 0,
-                steps_at_once: 0,
                 steps: 0,
                 failure: None,
                 is_over: false,
@@ -264,6 +268,11 @@ impl World {
         let own = own_number();
         self.look();
         let mut state = self.state();
+        if limit.is_some_and(|limit| limit < SHORTEST_WAIT) {
+            state.threads[own].busy_steps += 1;
+        } else {
+            state.threads[own].busy_steps = 0;
+        }
         let clock = &state.processes[state.threads[own].process].clock;
         let length = limit.map_or(Duration::MAX, |limit| clock.true_length(limit));
         let until = state.now.saturating_add(length);
@@ -279,10 +288,10 @@ impl World {
         let own = own_number();
         let mut state = self.state();
         state.steps += 1;
-        state.steps_at_once += 1;
+        state.threads[own].busy_steps += 1;
         let choice = state.random.within(0..256);
-        let must_stop = state.steps_at_once > MOST_STEPS_AT_ONCE || !state.may_run(own);
-        if choice >= 48 && !must_stop {
+        let is_busy = state.threads[own].busy_steps > MOST_BUSY_STEPS;
+        if choice >= 48 && state.may_run(own) && !is_busy {
             return;
         }
         drop(state);
@@ -297,6 +306,9 @@ impl World {
     }
 
     fn pass_on(&self, mut state: MutexGuard<'_, WorldState>, own: usize) {
+        if state.threads[own].busy_steps > MOST_BUSY_STEPS {
+            self.fail_with(state, format!("thread {own} runs on and on"));
+        }
         let next = match state.choose() {
             Ok(next) if next == own => return,
             Ok(next) => next,
@@ -314,6 +326,7 @@ impl World {
             process,
             status: Status::Ready,
             paused_until: Duration::ZERO,
+            busy_steps: 0,
             turn: Arc::default(),
         });
         let number = state.threads.len() - 1;
@@ -501,9 +514,8 @@ impl WorldState {
             let count = (0..self.threads.len()).filter(can_run).count();
             if count > 0 {
                 self.steps += 1;
-                self.steps_at_once += 1;
-                if self.steps_at_once > MOST_STEPS_AT_ONCE {
-                    return Err("threads run on and on while the time stands still".into());
+                if self.steps > MOST_STEPS {
+                    return Err("the schedule has no end".into());
                 }
                 let one = if count == 1 {
                     0
@@ -526,7 +538,7 @@ impl WorldState {
                     "no thread can run, and no event will come: {waiting}"
                 ));
             }
-            (self.now, self.steps_at_once) = (next, 0);
+            self.now = next;
         }
     }
 
@@ -555,5 +567,82 @@ impl WorldState {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold::testing::simulation::Process;
+
+    use super::*;
+    use crate::process::ProcessWorld;
+
+    /// Returns how a schedule goes whose only process runs these threads.
+    fn course(threads: Vec<fn(&World)>) -> Course {
+        let process = ProcessState::new(Clock::new(Duration::ZERO, 0), Duration::ZERO);
+        let network = Network::new(Vec::new(), None);
+        let (random, trace) = (Random::new(1, 1), Trace::new(false));
+        let world = Arc::new(World::new(random, trace, vec![process], network));
+        let seen = ProcessWorld {
+            world: Arc::clone(&world),
+            process: 0,
+        };
+        let process = Process::new(Arc::new(seen));
+        for run in threads {
+            let world = Arc::clone(&world);
+            let started = process.spawn("", move || run(&world));
+            started.expect("the system starts a thread");
+        }
+        world.run()
+    }
+
+    fn sleep(world: &World, seconds: u64) {
+        world.wait(Place::Nowhere, Some(Duration::from_secs(seconds)));
+    }
+
+    #[test]
+    fn the_time_jumps_to_the_next_wake_up() {
+        let course = course(vec![|world| sleep(world, 600), |world| sleep(world, 7)]);
+        assert_eq!(course.failure, None);
+        assert!((600..601).contains(&course.took.as_secs()));
+    }
+
+    #[test]
+    fn threads_that_wait_without_end_are_a_failure() {
+        let course = course(vec![|world| sleep(world, 1), |world| {
+            world.wait(Place::Address(1), None)
+        }]);
+        let failure = course.failure.expect("a failure");
+        assert!(failure.contains("no thread can run"), "{failure}");
+    }
+
+    #[test]
+    fn a_thread_that_runs_on_and_on_is_a_failure() {
+        let spins: [fn(&World); 2] = [
+            |world| loop {
+                world.step();
+            },
+            |world| loop {
+                world.wait(Place::Nowhere, Some(Duration::ZERO));
+            },
+        ];
+        for spin in spins {
+            let course = course(vec![spin, |world| sleep(world, 1)]);
+            let failure = course.failure.expect("a failure");
+            assert!(failure.contains("runs on and on"), "{failure}");
+        }
+    }
+
+    #[test]
+    fn a_thread_that_is_woken_runs_at_once() {
+        let course = course(vec![
+            |world| world.wait(Place::Address(1), Some(Duration::from_secs(60))),
+            |world| {
+                sleep(world, 1);
+                world.wake(1, false);
+            },
+        ]);
+        assert_eq!(course.failure, None);
+        assert!(course.took < Duration::from_secs(2));
     }
 }
