@@ -1,4 +1,4 @@
-//! What `tests/simulator` needs of the library: processes on machines that it has made, and servers in memory.
+//! The door for `tests/simulator`: processes on machines that it has made, and servers in memory.
 
 use std::fmt;
 use std::io;

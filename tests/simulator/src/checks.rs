@@ -1,4 +1,4 @@
-//! What a schedule must keep, and what it counts.
+//! The rules that a schedule must keep, and its counts.
 //!
 //! | rule | looked at |
 //! | --- | --- |
@@ -47,7 +47,7 @@ struct ChecksState {
     counts: Counts,
 }
 
-/// What is known of a name.
+/// The state of a name.
 #[derive(Default)]
 struct NameChecks {
     /// The largest fence of an exclusive guard.
@@ -74,7 +74,7 @@ struct Hold {
     guard: Weak<Guard>,
 }
 
-/// What a holder has read.
+/// The values that a holder has read.
 #[derive(Clone, Copy)]
 pub(crate) struct Read {
     unfenced: u64,
@@ -82,7 +82,7 @@ pub(crate) struct Read {
     fenced: Option<u64>,
 }
 
-/// What happened in a schedule.
+/// The counts of a schedule.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     /// Guards of all kinds.
@@ -271,7 +271,7 @@ impl Checks {
         Ok(())
     }
 
-    /// Checks that a lease that is not lost has its key, if it is that of a mutex on one server.
+    /// Checks the key of a mutex on one server: it has the owner of this lease, or the lease is lost.
     pub(crate) fn check_key(&self, lease: &Lease) -> Result<(), String> {
         if self.is_quorum || !self.is_within_assumptions() {
             return Ok(());

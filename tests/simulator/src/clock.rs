@@ -5,7 +5,7 @@ use std::time::Duration;
 /// A clock. Its user gives it the true time, since the begin of the schedule.
 #[derive(Clone, Debug)]
 pub struct Clock {
-    /// What it showed at the last change.
+    /// The time that it showed at the last change.
     shown: Duration,
     /// The true time of that change.
     changed_at: Duration,

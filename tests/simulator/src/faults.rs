@@ -1,4 +1,4 @@
-//! Faults: what they are, and which ones a schedule has.
+//! Faults: their kinds, and their begin.
 
 use std::fmt;
 use std::ops::Range;

@@ -7,10 +7,10 @@
 //! | `clock` | clocks that drift and jump |
 //! | `process` | the world as one process sees it |
 //! | `network` | streams of bytes, and servers |
-//! | [`faults`] | what goes wrong |
-//! | `workload` | what the programs do |
-//! | [`checks`] | what must hold |
-//! | `trace` | what happened |
+//! | [`faults`] | faults, and bugs that are made on purpose |
+//! | `workload` | the programs of the processes |
+//! | [`checks`] | the rules that a schedule must keep |
+//! | `trace` | the events of a schedule |
 //!
 //! `cargo run --release -p leasehold-simulator -- --help` tells how to run it.
 

@@ -1,4 +1,4 @@
-//! Runs schedules, and prints what happened in them.
+//! Runs schedules, and prints their counts.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -27,7 +27,7 @@ struct Asked {
     trace: Option<u64>,
 }
 
-/// What happened in several schedules.
+/// The sums of several schedules.
 #[derive(Default)]
 struct Sums {
     schedules: u32,

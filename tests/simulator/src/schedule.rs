@@ -50,21 +50,21 @@ pub enum Topology {
     Quorum,
 }
 
-/// What a schedule runs.
+/// The plan of a schedule.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub seed: u64,
     pub topology: Topology,
-    /// What the checks must find.
+    /// The bug that the checks must find.
     pub bug: Option<Bug>,
     /// Whether to keep a line for each event.
     pub keeps_trace: bool,
 }
 
-/// What came of a schedule.
+/// The result of a schedule.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// What went wrong, if anything did.
+    /// The first broken rule, or `None`.
     pub failure: Option<String>,
     pub counts: Counts,
     pub faults: BTreeMap<FaultKind, u32>,

@@ -1,4 +1,4 @@
-//! What happened in a schedule, in its order.
+//! The events of a schedule, in their order.
 
 use std::fmt::{self, Write};
 use std::time::Duration;

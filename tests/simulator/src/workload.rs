@@ -20,14 +20,14 @@ const SEMAPHORE: &str = "s";
 const PERMITS: u32 = 2;
 /// The units of a reader-writer lock: a reader has one, and a writer all.
 const UNITS: u32 = 1_000;
-/// A process that closes waits for so long.
+/// The time for which a process waits when it closes.
 const CLOSE_WITHIN: Duration = Duration::from_secs(20);
-/// For how long a loss may stay untold: a pause may delay the thread that tells.
+/// The longest time for which a loss may stay untold: a pause may delay the thread that tells.
 const TOLD_WITHIN: Duration = Duration::from_secs(10);
 /// For how long a call may wait after the last fault.
 const WAIT_WITHIN: Duration = Duration::from_secs(120);
 
-/// What the processes of a schedule have in common.
+/// The settings of all processes of a schedule.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) workers: usize,

@@ -84,7 +84,7 @@ pub(crate) struct WorldState {
     is_over: bool,
 }
 
-/// What will happen at some time.
+/// An event that is planned.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// The next piece of a flow arrives.
