@@ -10,8 +10,9 @@
 //! | A key has a time to live | when a process closes, and at the end |
 //! | A process that has closed has left no lock | when all its threads have ended |
 //!
-//! The first two rules hold only as long as no server has lost its data, or on a quorum. The last one is left out if faults may
-//! have delayed a request by a whole lease.
+//! The first two rules hold only as long as no server has lost its data, or on a quorum. The third one has two exceptions. A
+//! process may not know that the server has lost its data, and pass on a lease of before in memory. And the nodes of a quorum
+//! have different clocks. The last rule is left out if faults may have delayed a request by a whole lease.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -211,9 +212,10 @@ impl Checks {
         fence: u64,
         known: u64,
     ) -> Result<(), String> {
-        let may_fall = self.is_quorum && {
+        let may_fall = {
             let state = self.world.state();
-            state.faults.contains_key(&FaultKind::RestartEmpty)
+            let has_lost_data = state.faults.contains_key(&FaultKind::RestartEmpty);
+            self.is_quorum && has_lost_data || state.network.is_of_before_a_loss(fence)
         };
         let mut state = locked(&self.state);
         let checks = state.names.entry(name).or_default();

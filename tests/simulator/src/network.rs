@@ -57,6 +57,8 @@ pub(crate) struct SimulatedServer {
     stalled_until: Duration,
     down_until: Duration,
     restarts: u64,
+    /// The time of its clock at which it last lost its data.
+    lost_data_at: Duration,
 }
 
 /// A connection, until its process has closed it.
@@ -109,6 +111,12 @@ impl Network {
         }
     }
 
+    /// Returns whether a fence may be older than the last loss of data. Then its lease is too.
+    pub(crate) fn is_of_before_a_loss(&self, fence: u64) -> bool {
+        let granted_at = Duration::from_micros(fence);
+        (self.servers.iter()).any(|server| granted_at <= server.lost_data_at)
+    }
+
     /// Returns until when nothing arrives on the way of a flow, if that is later than `now`.
     fn obstacle(
         &self,
@@ -136,6 +144,7 @@ impl SimulatedServer {
             stalled_until: Duration::ZERO,
             down_until: Duration::ZERO,
             restarts: 0,
+            lost_data_at: Duration::ZERO,
         }
     }
 
@@ -376,6 +385,7 @@ impl WorldState {
             restarted.server.restart(run_id, up_at);
         } else {
             restarted.server = ServerInMemory::start(run_id, up_at);
+            restarted.lost_data_at = up_at;
         }
         restarted.down_until = until.max(restarted.down_until);
     }

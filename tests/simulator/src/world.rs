@@ -610,7 +610,7 @@ mod tests {
     #[test]
     fn threads_that_wait_without_end_are_a_failure() {
         let course = course(vec![|world| sleep(world, 1), |world| {
-            world.wait(Place::Address(1), None)
+            world.wait(Place::Address(1), None);
         }]);
         let failure = course.failure.expect("a failure");
         assert!(failure.contains("no thread can run"), "{failure}");
@@ -636,7 +636,9 @@ mod tests {
     #[test]
     fn a_thread_that_is_woken_runs_at_once() {
         let course = course(vec![
-            |world| world.wait(Place::Address(1), Some(Duration::from_secs(60))),
+            |world| {
+                world.wait(Place::Address(1), Some(Duration::from_secs(60)));
+            },
             |world| {
                 sleep(world, 1);
                 world.wake(1, false);
