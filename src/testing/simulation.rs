@@ -12,7 +12,10 @@ use crate::testing::memory::{MemoryServer, request};
 pub use crate::sys::test_machine::{TestScheduler, TestStream};
 
 /// The world that a process of the simulator sees.
-pub trait World: TestScheduler {
+pub trait World: Send + Sync {
+    /// Returns what decides which thread runs.
+    fn scheduler(&self) -> &dyn TestScheduler;
+
     /// Returns the time of the clock of leases.
     fn now(&self) -> Duration;
 
@@ -141,7 +144,7 @@ impl TestMachine for SimulatedMachine {
     }
 
     fn scheduler(&self) -> Option<&dyn TestScheduler> {
-        Some(&*self.0.0)
+        Some(self.0.0.scheduler())
     }
 }
 

@@ -592,7 +592,7 @@ fn missing_methods(tree: &Tree, page: &str) -> Vec<String> {
 /// The most lines outside of test code, of `src/` (`""`) and of folders in it. A change that needs more must say why a
 /// user wants it.
 const MOST_LINES: [(&str, usize); 4] = [
-    ("", 37_290),
+    ("", 37_300),
     ("store", 13_950),
     ("engine", 7_520),
     ("lock", 1_700),

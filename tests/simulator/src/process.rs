@@ -15,6 +15,10 @@ pub(crate) struct ProcessWorld {
 }
 
 impl Seen for ProcessWorld {
+    fn scheduler(&self) -> &dyn TestScheduler {
+        self
+    }
+
     fn now(&self) -> Duration {
         self.world.step();
         let state = self.world.state();
