@@ -1,5 +1,5 @@
-//! What a machine of a test puts in place of the operating system: streams on its network, and below this module, waits
-//! that its scheduler ends.
+//! A machine of a test in place of the operating system: streams on its network, and below this module, waits that its
+//! scheduler ends.
 
 pub(crate) mod hash;
 pub(crate) mod locks;

@@ -229,7 +229,7 @@ fn left_at(node: &Raw, names: &[&str]) -> Vec<String> {
 }
 
 #[test]
-#[ignore = "takes minutes: as many as LEASEHOLD_STORM says"]
+#[ignore = "it takes as many minutes as LEASEHOLD_STORM says: .ci/long runs it for ten"]
 fn no_two_hold_a_lock_in_a_storm() {
     let minutes = env::var("LEASEHOLD_STORM").map_or(1, |text| text.parse().expect("minutes"));
     let seed = u64::from(std::process::id());

@@ -11,7 +11,7 @@
 //! | `renew` | a round that renews leases |
 //! | `join` | nodes that give a lock to its owner after the grant |
 //! | `operators` | requests of operators, to all nodes |
-//! | `votes`, `vote` | the votes for the owners of this process, and the nodes that may have each owner; what one node has of an owner |
+//! | `votes`, `vote` | the votes for the owners of this process, and the nodes that may have each owner; the vote of one node |
 //! | `state` | the data that all connections of a quorum share |
 //! | `round` | a call under way, and its rounds: a request to several nodes, and their answers as they come |
 //! | `connection` | one connection to one node |

@@ -45,7 +45,7 @@ pub(super) struct NodeVote {
     /// When the node last gave the lock by a join.
     join_ended: Option<Time>,
     is_barred: bool,
-    /// Whether [`Self::is_newly_missing`] has said so.
+    /// Whether [`Self::is_newly_missing`] has reported the missing vote.
     is_told: bool,
     /// The fences of the node's reply to the request for the lock. `None` if the node may give none back.
     pub(super) reserved: Option<Reserved>,

@@ -1,7 +1,7 @@
 //! The votes of the nodes for the owners of this process, from the grant to the release. Also the nodes that may have an
 //! owner at all, from the first request for the lock until each node has confirmed the owner's end.
 //!
-//! What one node has is in [`super::vote`]. A lease lasts as long as a majority of its votes
+//! The vote of one node is in [`super::vote`]. A lease lasts as long as a majority of its votes
 //! ([`crate::core::quorum::deadline`]).
 //!
 //! Only nodes that may have the owner are asked to end it. The engine's release task repeats that

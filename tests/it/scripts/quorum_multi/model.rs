@@ -85,7 +85,7 @@ impl Name {
         self.holder.is_none() && (is_holder || has_waited) && self.wake(time, messages)
     }
 
-    /// Begins the turn of the first live waiter. Adds the messages that wake that waiter, and those that are passed over.
+    /// Begins the turn of the first live waiter. Adds the messages to that waiter, and to the waiters that are passed over.
     /// Returns whether there is one.
     fn wake(&mut self, time: &RangeInclusive<u64>, messages: &mut Messages) -> bool {
         self.turns.end_lapsed(&self.queue, time);
