@@ -160,6 +160,8 @@ fn leases_outlive_a_rolling_restart() {
     });
     let lock = |number: u32| locks.lock(format!("n{number}")).expect("the nodes vote");
     let guards: Vec<_> = (0..50).map(lock).collect();
+    // A node that answers late may lack a lock. The restart of another one would end this lock.
+    wait_until_voted(&guards);
     for (number, node) in nodes.servers().iter().enumerate() {
         node.restart();
         wait_until_held(&guards, &nodes.raws()[number]);

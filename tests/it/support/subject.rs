@@ -1,9 +1,9 @@
 //! Locks of every kind behind one interface, so that one test covers all kinds.
 
 use std::slice;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
+use crossbeam_channel::{Receiver, Sender, unbounded};
 use leasehold::{
     Lease, Lock, LockGuard, LockManager, Lost, MultiGuard, Permit, Ran, ReadGuard, ReentrantGuard,
     Result, Semaphore, WriteGuard,
@@ -462,7 +462,7 @@ impl Guard {
         }
     }
 
-    pub(crate) fn on_lost(&self) -> leasehold::Receiver<Lost> {
+    pub(crate) fn on_lost(&self) -> Receiver<Lost> {
         match self {
             Self::Multi(guard) => guard.on_lost(),
             _ => self.lease().on_lost(),
@@ -491,9 +491,9 @@ pub(crate) struct Holder {
 impl Holder {
     #[track_caller]
     fn start(spawn: impl FnOnce(Box<dyn FnOnce() + Send>), subject: Subject) -> Self {
-        let (tell_locked, locked) = channel();
-        let (release, told_to_release) = channel();
-        let (tell_released, released) = channel();
+        let (tell_locked, locked) = unbounded();
+        let (release, told_to_release) = unbounded();
+        let (tell_released, released) = unbounded();
         spawn(Box::new(move || {
             let guard = match subject.lock() {
                 Ok(guard) => guard,
@@ -529,7 +529,7 @@ impl Holder {
     /// Returns whether the call still waits.
     #[track_caller]
     pub(crate) fn waits(&self) -> bool {
-        self.locked.try_recv().is_err()
+        self.locked.is_empty()
     }
 
     #[track_caller]
