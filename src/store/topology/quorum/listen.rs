@@ -16,7 +16,7 @@
 //! | 1 | Subscribes at each node that is up, on a connection of its opener ([`super::opener`]). Waits for the connects under way: with a majority for at most `node_timeout`, otherwise for `connect_timeout`. With a majority the listener is subscribed; with fewer it fails. |
 //! | 2 | Waits until a node sends something, for at most a second. Passes messages on, as above. |
 //! | 3 | A node that has sent nothing for three seconds gets a PING. Without an answer within `io_timeout` its connection is closed. |
-//! | 4 | A connection was closed: takes another one of the opener. If that fails, tries again after a second. Fewer than a majority of connections, with those under way, end the listener. |
+//! | 4 | A connection was closed: takes another one of the opener. If that fails, tries again after a second. Fewer than a majority of connections, with those under way, end the listener. If it had fewer, and has a majority again, it is subscribed anew. |
 
 use std::time::Duration;
 
@@ -113,6 +113,7 @@ pub(super) fn listen(
         return Ok(());
     }
     let (mut hints, mut lapses) = (Hints::default(), Lapses::default());
+    let mut had_majority = true;
     let mut silent_at = Time::now() + SILENCE;
     loop {
         // 2. Pass messages on. The first may have come with the answer to a subscription.
@@ -153,6 +154,13 @@ pub(super) fn listen(
         if listening(&slots) + opening(&slots) < state.needed {
             return Err(no_majority(state, &slots));
         }
+        let has_majority = listening(&slots) >= state.needed;
+        // Messages may have been missed.
+        let is_back = has_majority && !had_majority;
+        if is_back && !hear(PubSubEvent::Subscribed) {
+            return Ok(());
+        }
+        had_majority = has_majority;
         // Wait, and read what has come.
         let due = hints.values().filter_map(Hint::due);
         let due = due.chain(lapses.values().copied());
@@ -242,10 +250,9 @@ fn note_messages(
 fn turn_before(payload: &[u8]) -> Option<(&[u8], Duration)> {
     let space = payload.iter().position(|byte| *byte == b' ')?;
     let length = std::str::from_utf8(&payload[space + 1..]).ok()?;
-    Some((
-        &payload[..space],
-        Duration::from_millis(length.parse().ok()?),
-    ))
+    // No turn is longer than a minute. So a foreign message is soon forgotten.
+    let ms: u16 = length.parse().ok()?;
+    Some((&payload[..space], Duration::from_millis(ms.into())))
 }
 
 impl Hint {
@@ -453,6 +460,7 @@ mod tests {
             ("lh1:u:l", None),
             ("lh1:u:l ", None),
             ("lh1:u:l -1", None),
+            ("lh1:u:l 99999999999", None),
             ("lh1:u:l 1 1", None),
         ] {
             let expected =
