@@ -236,11 +236,8 @@ impl Client {
         });
     }
 
-    /// Tells the listener which nodes of a quorum have no vote for a lease, if there is a further one.
-    pub(super) fn tell_of_new_misses(&self, process_lease: &ProcessLease) {
-        if !self.store.has_new_misses(&self.owner_of(process_lease)) {
-            return;
-        }
+    /// Tells the listener which nodes of a quorum have no vote for a lease.
+    pub(super) fn tell_of_misses(&self, process_lease: &ProcessLease) {
         let missing = self.missing_nodes(process_lease);
         self.events.tell(|| {
             let (name, owner) = self.name_and_owner(process_lease);

@@ -110,6 +110,10 @@ pub(crate) enum Renewed {
         version: u32,
         /// Whether a majority of the nodes has confirmed this renewal. If not, it must be repeated.
         is_confirmed: bool,
+        /// Whether the lease lacks votes that an early renewal may bring.
+        lacks_votes: bool,
+        /// Whether a node has no vote that had one at the last confirmed renewal, or this is the first.
+        has_new_misses: bool,
     },
     Gone(Gone),
     /// The server rejected it.
@@ -199,6 +203,28 @@ impl Renewed {
             Self::Voted { is_confirmed, .. } => *is_confirmed,
             Self::Gone(_) | Self::Refused | Self::Unanswered => false,
         }
+    }
+
+    /// Returns whether the lease lacks votes of a quorum that an early renewal may bring.
+    pub(crate) fn lacks_votes(&self) -> bool {
+        matches!(
+            self,
+            Self::Voted {
+                lacks_votes: true,
+                ..
+            }
+        )
+    }
+
+    /// Returns whether a further node of a quorum has no vote.
+    pub(crate) fn has_new_misses(&self) -> bool {
+        matches!(
+            self,
+            Self::Voted {
+                has_new_misses: true,
+                ..
+            }
+        )
     }
 }
 

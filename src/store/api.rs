@@ -88,8 +88,8 @@ pub(crate) trait Store: Send + Sync {
         None
     }
 
-    /// Returns whether a node of a quorum that may have this owner has not confirmed its end at all.
-    fn is_unconfirmed(&self, _owner: &str) -> bool {
+    /// Returns whether an owner has ended, and a node of a quorum that may have it has not confirmed that at all.
+    fn has_unconfirmed(&self) -> bool {
         false
     }
 
@@ -98,11 +98,6 @@ pub(crate) trait Store: Send + Sync {
 
     /// Returns whether the lease of an owner lacks votes of a quorum that a renewal may bring.
     fn lacks_votes(&self, _owner: &str) -> bool {
-        false
-    }
-
-    /// Returns whether a node of a quorum has no vote for an owner that had one at the last call, or this is the first.
-    fn has_new_misses(&self, _owner: &str) -> bool {
         false
     }
 

@@ -229,7 +229,7 @@ impl RenewalThread {
         }
         self.changed.notify_all();
         while state.unexecuted > 0
-            || state.has_unconfirmed(client)
+            || client.store.has_unconfirmed()
             || client.busy_threads.load(Ordering::SeqCst) > 0
         {
             let left = until.since(client.now());
@@ -393,13 +393,6 @@ impl RenewalThread {
 }
 
 impl RenewalState {
-    /// Returns whether a quorum has ended an owner, and a node has not confirmed that at all.
-    fn has_unconfirmed(&self, client: &Client) -> bool {
-        let tasks = self.release_tasks.iter().map(|(_, job)| &job.release_task);
-        let mut left = tasks.filter(|task| task.is_left_at_nodes());
-        left.any(|task| client.store.is_unconfirmed(task.owner()))
-    }
-
     /// Returns a timer key of this time that no other job has.
     fn new_timer_key(&mut self, due: Time) -> TimerKey {
         let number = self.next_job;

@@ -161,7 +161,8 @@ impl RenewalThread {
                     let is_confirmed = self.confirmed(client, process_lease, sent, own)?;
                     let lease = process_lease.confirmed_length();
                     let due = if is_confirmed {
-                        next_renewal(client, process_lease, (sent, lease), jitter)
+                        let lacks_votes = own.iter().any(Renewed::lacks_votes);
+                        next_renewal((sent, lease), lacks_votes, jitter)
                     } else {
                         retry_at(process_lease, now)
                     };
@@ -224,7 +225,9 @@ impl RenewalThread {
             }
             LeaseStatus::Live(left) => process_lease.terms.renew.then(|| {
                 client.count_renewal(process_lease, left);
-                client.tell_of_new_misses(process_lease);
+                if replies.iter().any(Renewed::has_new_misses) {
+                    client.tell_of_misses(process_lease);
+                }
                 true
             }),
             LeaseStatus::Ended => None,

@@ -29,7 +29,7 @@ const RAISED_AFTER: Duration = Duration::from_millis(10);
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 /// How long a round of the thread takes until the thread counts as stuck.
 const STUCK_AFTER: Duration = Duration::from_millis(20);
-/// How many times as often a lease is renewed that lacks votes.
+/// How many times as often a lease is renewed that lacks votes, if an early renewal may bring one.
 const SOONER_WITHOUT_VOTES: u32 = 4;
 /// The value of `renewal_due_ns` for a lease that is in flight.
 const IN_FLIGHT: u64 = 0;
@@ -148,7 +148,9 @@ impl RenewalThread {
             client.now() + RAISED_AFTER
         } else {
             let confirmed = (sent, process_lease.terms.lease());
-            next_renewal(client, process_lease, confirmed, client.machine().jitter())
+            let lacks_votes = client.store.is_quorum()
+                && client.store.lacks_votes(&client.owner_of(process_lease));
+            next_renewal(confirmed, lacks_votes, client.machine().jitter())
         };
         let mut state = self.state.lock();
         self.ensure_running(&mut state, client)?;
@@ -425,18 +427,15 @@ impl RenewalState {
     }
 }
 
-/// Returns when a lease is renewed next that was confirmed for `lease` by a request sent at `sent`. As long as it lacks votes that a
-/// renewal may bring, that is after a quarter of the usual time.
+/// Returns when a lease is renewed next that was confirmed for `lease` by a request sent at `sent`. If it lacks votes of a
+/// quorum that an early renewal may bring, that is after a quarter of the usual time.
 pub(super) fn next_renewal(
-    client: &Client,
-    process_lease: &ProcessLease,
     (sent, lease): (Time, Duration),
+    lacks_votes: bool,
     jitter: u64,
 ) -> Time {
-    if client.store.is_quorum() && client.store.lacks_votes(&client.owner_of(process_lease)) {
-        return renewal_due(sent, lease / SOONER_WITHOUT_VOTES, jitter);
-    }
-    renewal_due(sent, lease, jitter)
+    let parts = if lacks_votes { SOONER_WITHOUT_VOTES } else { 1 };
+    renewal_due(sent, lease / parts, jitter)
 }
 
 /// Returns when a lease is renewed again whose renewal has failed at `now`.

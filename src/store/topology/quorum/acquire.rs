@@ -328,7 +328,7 @@ impl<'a> Ballot<'a> {
                 votes[number].asked_on = Some(connection.id());
                 let vote = LateAbout::Vote {
                     owner: Arc::clone(&self.ask.owner),
-                    queues: self.ask.channel.is_some(),
+                    may_have_owner: self.ask.channel.is_some(),
                 };
                 connection.expect_late(std::iter::once(vote));
             }

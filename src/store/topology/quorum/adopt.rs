@@ -5,6 +5,10 @@
 //! | a majority adopted it | the fences are settled, and the votes kept, as after an acquire. At the other nodes both owners are withdrawn |
 //! | the detached owner has no majority any more | the new owner is withdrawn; the claim is lost |
 //! | fewer answers | the nodes that adopted it take the detached owner back, so that the claim can be adopted later. A node that cannot be asked to may keep the new owner. No release is sent to it, because it must not free the lock. The caller asks under the same owner again, which that node grants. |
+//!
+//! The process that detached the lock may have asked a slow node to join ([`super::join`]). If that node executes the join
+//! after the adoption, it has the detached owner until the lease of the join is over, and gives the new owner no vote
+//! before.
 
 use crate::error::{Failure, Outcome};
 use crate::message::{Adopt, Ask, Gone, LockKind, Reply};

@@ -163,9 +163,10 @@ impl NodeConnection {
                 self.drop_late_answers(node_timeout);
             }
         }
+        // A new connection notes the restart delay again. A node that is down may accept none.
+        let must_note_again = self.node().is_up() && self.state.must_note_again(self.number);
         if let Some(pipeline) = &mut self.pipeline {
-            // A new connection notes the restart delay again.
-            if pipeline.unanswered().is_empty() && self.state.must_note_again(self.number) {
+            if pipeline.unanswered().is_empty() && must_note_again {
                 self.pipeline = None;
             } else if pipeline.unanswered().len() >= MOST_MISSING {
                 let address = &self.node().route.server.address;
@@ -266,9 +267,12 @@ impl NodeConnection {
                 let times = (answered.sent, now);
                 votes.confirmed(&owner, self.number, is_ordered, times);
             }
-            LateAbout::Vote { owner, queues } => {
-                let has_owner = queues || node_request::may_have_granted(&value);
-                votes.late_vote(&owner, self.number, self.id, has_owner);
+            LateAbout::Vote {
+                owner,
+                may_have_owner,
+            } => {
+                let has_owner = may_have_owner || node_request::may_have_granted(&value);
+                votes.late_vote(&owner, self.number, self.id, has_owner, now);
             }
             LateAbout::Nothing | LateAbout::End { .. } => {}
         }

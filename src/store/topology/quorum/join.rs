@@ -22,15 +22,17 @@
 use std::time::Duration;
 
 use redis::Value;
+use smallvec::SmallVec;
 
 use crate::core::lease::valid_until;
 use crate::error::{Failure, Outcome};
 use crate::message::Renewal;
 use crate::script::Command;
 use crate::script::quorum as node_request;
+use crate::store::topology::quorum::connection::NodeConnection;
 use crate::store::topology::quorum::round::QuorumCall;
 use crate::store::topology::quorum::vote::Joined;
-use crate::store::topology::quorum::votes::LateAbout;
+use crate::store::topology::quorum::votes::{LateAbout, MayJoin};
 use crate::sys::Time;
 
 /// The joins of a round to one node.
@@ -52,28 +54,33 @@ struct Join<'b> {
 }
 
 impl QuorumCall<'_> {
-    /// Does step 1 for the leases of a batch. Returns for each node the commands of step 2.
-    pub(super) fn begin_joins<'b>(&mut self, batch: &'b [Renewal<'_>]) -> Vec<JoinsOfNode<'b>> {
-        let (state, now) = (self.state, Time::now());
-        let mut to_nodes = vec![JoinsOfNode::default(); self.connections.len()];
+    /// Returns which nodes can be asked to join. Only the renewal thread asks.
+    pub(super) fn may_join(&mut self) -> Option<SmallVec<[Option<u32>; 5]>> {
         if !self.is_of_renewals {
-            return to_nodes;
+            return None;
         }
-        for connection in &mut *self.connections {
+        let (state, now) = (self.state, Time::now());
+        let may_join = |connection: &mut NodeConnection| {
             // The round gives the reason why a node is not asked.
             connection.look().ok();
-        }
-        let connections = &self.connections;
-        let may_join = |number: usize| {
-            let may_join = connections[number].is_open() && state.may_join(number, now);
-            may_join.then(|| connections[number].process())
+            let may_join = connection.is_open() && state.may_join(connection.number(), now);
+            may_join.then(|| connection.process())
         };
+        Some(self.connections.iter_mut().map(may_join).collect())
+    }
+
+    /// Does step 1 for the leases of a batch. Returns for each node the commands of step 2.
+    pub(super) fn begin_joins<'b>(
+        &self,
+        batch: &'b [Renewal<'_>],
+        may_join: Option<&MayJoin>,
+    ) -> Vec<JoinsOfNode<'b>> {
+        let (state, now) = (self.state, Time::now());
+        let mut to_nodes = vec![JoinsOfNode::default(); self.connections.len()];
         for keys in batch.chunk_by(|one, other| one.owner == other.owner) {
             let Renewal { owner, lease, .. } = &keys[0];
-            if !keys[0].may_join {
-                continue;
-            }
-            let joins = (state.votes).begin_joins(owner, (*lease, state.needed), may_join, now);
+            let may_join = may_join.filter(|_| keys[0].may_join);
+            let joins = (state.votes).begin_renewal(owner, (*lease, state.needed), may_join, now);
             let Some(joins) = joins else { continue };
             let command = node_request::join(
                 keys[0].kind,
@@ -114,17 +121,20 @@ impl QuorumCall<'_> {
             let late = to_node.joins[to_node.answered..].iter();
             connection.expect_late(late.map(|join| LateAbout::Vote {
                 owner: join.owner.into(),
-                queues: true,
+                may_have_owner: true,
             }));
         }
     }
 }
 
 impl JoinsOfNode<'_> {
-    /// Returns the commands of the joins behind a renewal.
-    pub(super) fn behind(&self, renewal: Command) -> Vec<Command> {
+    /// Returns a renewal and the joins behind it. Returns nothing if there are no joins.
+    pub(super) fn behind(&self, renewal: &Command) -> Vec<Command> {
+        if self.commands.is_empty() {
+            return Vec::new();
+        }
         let joins = self.commands.iter().cloned();
-        std::iter::once(renewal).chain(joins).collect()
+        std::iter::once(renewal.clone()).chain(joins).collect()
     }
 
     /// Takes in the next answer of the node to the write at `sent`.

@@ -193,8 +193,8 @@ impl Store for Quorum {
         self.state.votes.left_until(owner, Time::now())
     }
 
-    fn is_unconfirmed(&self, owner: &str) -> bool {
-        self.state.votes.is_unconfirmed(owner)
+    fn has_unconfirmed(&self) -> bool {
+        self.state.votes.has_unconfirmed(Time::now())
     }
 
     fn forget(&self, owner: &str) {
@@ -205,10 +205,6 @@ impl Store for Quorum {
         let now = Time::now();
         let may_join = |number| self.state.may_join(number, now);
         self.state.votes.has_misses(owner, may_join)
-    }
-
-    fn has_new_misses(&self, owner: &str) -> bool {
-        self.state.votes.has_new_misses(owner, Time::now())
     }
 
     fn missing_nodes(&self, owner: &str) -> Vec<Arc<str>> {

@@ -2,12 +2,12 @@
 //!
 //! | state | event | next state |
 //! | --- | --- | --- |
-//! | up | nothing was heard since a request that is older than `node_timeout` | down |
-//! | up | a connect fails | down, but open connections are used: the server may have too many clients |
+//! | up | a request has no answer for `node_timeout`, and the node does not show that it is well | down |
+//! | up | a connect fails | down, but open connections are used if the failure is transient: the server may have too many clients |
 //! | down | a probe fails | down; the pause before the next probe doubles, up to 5 s, if a majority is up |
 //! | down | a probe is answered | up |
 //!
-//! A caller does not wait for a node that is down. It skips the node, and the node's opener probes it
+//! A caller skips a node that is down, except for open connections as the table says. The node's opener probes the node
 //! ([`super::opener`]).
 //!
 //! One timeout alone is no proof, because this process or the node may have had no CPU time. A node that hangs has

@@ -5,7 +5,7 @@
 //! | --- | --- | --- |
 //! | up | a connection is closed, and its owner looks for a spare one | gives it a spare. If there is none, it connects: for each owner once |
 //! | up | it has connected | keeps the connection as a spare |
-//! | up | it cannot connect within `connect_timeout` | the node is down, and nobody waits for a connection to it any more. Those that are open are used |
+//! | up | it cannot connect within `connect_timeout` | the node is down, and nobody waits for a connection to it any more. If the failure is transient, those that are open are used |
 //! | down | the pause is over ([`super::node`]) | probes the node: it connects |
 //! | down | the probe succeeds | the node is up. The other nodes that are down are probed at once |
 //! | down | the probe fails | pauses again, for longer |

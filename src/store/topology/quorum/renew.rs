@@ -11,7 +11,7 @@ use crate::error::{Failure, Outcome};
 use crate::message::{Renewal, Renewed, Reply, Request};
 use crate::script;
 use crate::store::topology::quorum::round::{Enough, QuorumCall, Recipients};
-use crate::store::topology::quorum::votes::{Confirmation, Round, VoteStatus};
+use crate::store::topology::quorum::votes::{Confirmation, MayJoin, Round, VoteStatus};
 use crate::sys::Time;
 
 impl QuorumCall<'_> {
@@ -20,21 +20,25 @@ impl QuorumCall<'_> {
     pub(super) fn renew(&mut self, batch: &[Renewal<'_>]) -> Result<Vec<Renewed>, Failure> {
         let (sent, state) = (Time::now(), self.state);
         let request = Request::Renew(batch);
-        let command = script::encode(&request, &state.script_settings);
-        for renewal in batch {
-            state.votes.ask_for(&renewal.owner, renewal.lease);
-        }
-        let mut joins = self.begin_joins(batch);
-        let to_nodes: Vec<Vec<_>> = joins
-            .iter()
-            .map(|joins| joins.behind(command.clone()))
-            .collect();
+        let renewal = [script::encode(&request, &state.script_settings)];
+        let may_join = self.may_join();
+        let may_join = may_join.as_deref();
+        let mut joins = self.begin_joins(batch, may_join);
+        let with_joins = joins.iter().map(|joins| joins.behind(&renewal[0]));
+        let with_joins: Vec<Vec<_>> = with_joins.collect();
         let mut failures = vec![None; self.connections.len()];
         let mut answers: Vec<Option<Vec<Renewed>>> = vec![None; self.connections.len()];
         // How many nodes have answered, and how many of them have confirmed all leases.
         let (mut answered, mut confirmed) = (0, 0);
         let mut has_answered = vec![false; self.connections.len()];
-        let commands = |number: usize| Some(&*to_nodes[number]);
+        let commands = |number: usize| {
+            let with_joins = &with_joins[number];
+            Some(if with_joins.is_empty() {
+                &renewal[..]
+            } else {
+                with_joins
+            })
+        };
         self.round(Recipients::Voters, commands, &mut |number, answer| {
             if has_answered[number] || answer.is_err() {
                 joins[number].hear(&answer, sent);
@@ -53,7 +57,7 @@ impl QuorumCall<'_> {
             }
             Enough::certain_if(confirmed >= state.needed)
         });
-        let voted = self.votes_of(batch, sent, &answers);
+        let voted = self.votes_of(batch, sent, may_join, &answers);
         // After the votes: the node has executed a join after the renewal.
         self.end_joins(joins);
         // With few answers the votes count too: a lease may have lost one.
@@ -75,12 +79,13 @@ impl QuorumCall<'_> {
         &self,
         batch: &[Renewal<'_>],
         sent: Time,
+        may_join: Option<&MayJoin>,
         answers: &[Option<Vec<Renewed>>],
     ) -> Vec<Renewed> {
         let mut results = Vec::with_capacity(batch.len());
         for one_owner in batch.chunk_by(|one, other| one.owner == other.owner) {
             let first = results.len();
-            let result = self.votes_of_owner(one_owner, sent, |node, key| {
+            let result = self.votes_of_owner(one_owner, sent, may_join, |node, key| {
                 answers[node].as_ref().map(|results| results[first + key])
             });
             results.resize(first + one_owner.len(), result);
@@ -93,6 +98,7 @@ impl QuorumCall<'_> {
         &self,
         keys: &[Renewal<'_>],
         sent: Time,
+        may_join: Option<&MayJoin>,
         answer: impl Fn(usize, usize) -> Option<Renewed>,
     ) -> Renewed {
         let (state, now) = (self.state, Time::now());
@@ -105,7 +111,7 @@ impl QuorumCall<'_> {
                     Some(Renewed::Gone(gone)) => {
                         return Confirmation::Gone(gone, self.connections[node].process());
                     }
-                    _ => all = Confirmation::None,
+                    _ => all = Confirmation::Silent,
                 }
             }
             all
@@ -116,7 +122,7 @@ impl QuorumCall<'_> {
             sent,
             until: valid_until(sent, keys[0].lease),
             needed: state.needed,
-            joins: self.is_of_renewals,
+            may_join,
         };
         let status = state.votes.renewed(&keys[0].owner, round, now);
         match status {
@@ -124,11 +130,15 @@ impl QuorumCall<'_> {
                 until,
                 version,
                 is_confirmed,
+                lacks_votes,
+                has_new_misses,
             } => Renewed::Voted {
                 contended: is_contended,
                 until,
                 version,
                 is_confirmed,
+                lacks_votes,
+                has_new_misses,
             },
             VoteStatus::Lost(gone) => Renewed::Gone(gone),
         }

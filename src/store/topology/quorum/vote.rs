@@ -18,7 +18,7 @@
 //! | has nothing of the owner | a request for the lock is written to it, and it grants the lock, or may have the owner in its queue | may have the owner |
 //! | has nothing of the owner | such a request has no answer | may have the owner, until the lease of that request is over |
 //! | may have the owner | it confirms the owner's end | has nothing |
-//! | may have the owner | the same, and a join was answered since the end was sent | the same, because the node may have executed the join later |
+//! | may have the owner | the same, and the answer to a join, or a late answer, was read since the end was sent | the same, because the node may have executed that request later |
 //! | may have the owner, until a lease is over | the same, on the connection of that request | has nothing |
 //! | may have the owner, until a lease is over | the same, on another connection | the same, because the request may come later; then has nothing |
 
@@ -27,6 +27,10 @@ use crate::sys::Time;
 
 /// At once.
 pub(super) const AT_ONCE: Option<Time> = Some(Time::from_nanos(0));
+
+/// After this number of failed joins in a row, a lease is not renewed earlier for this node: it may refuse for long, as with a
+/// full memory.
+const MOST_FAILED_JOINS: u8 = 4;
 
 /// Names one open connection among all of a quorum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,10 +46,12 @@ pub(super) struct NodeVote {
     candidate: Option<Candidacy>,
     /// A join that has no answer yet.
     joining: Option<Joining>,
-    /// When the node last gave the lock by a join.
-    join_ended: Option<Time>,
+    /// When an answer was last read after which the node may have the owner: to a join, or a late one.
+    answered_at: Option<Time>,
+    /// How many joins in a row have failed.
+    failed_joins: u8,
     is_barred: bool,
-    /// Whether [`Self::is_newly_missing`] has reported the missing vote.
+    /// Whether [`Self::note_missing`] has reported the missing vote.
     is_told: bool,
     /// The fences of the node's reply to the request for the lock. `None` if the node may give none back.
     pub(super) reserved: Option<Reserved>,
@@ -81,7 +87,7 @@ struct Joining {
 pub(super) enum Joined {
     /// The node holds the lock for the owner, at least until then.
     Until(Time),
-    /// The node refused, or was not asked.
+    /// The node refused, or was not asked. If the connection has ended, it may have been asked: then the outcome is `Unknown`.
     Refused,
     /// The answer is an error.
     Failed,
@@ -99,7 +105,7 @@ impl NodeVote {
     }
 
     /// Returns whether there is no vote, and the node may join.
-    fn is_missing(&self) -> bool {
+    pub(super) fn is_missing(&self) -> bool {
         self.until.is_none() && !self.is_barred
     }
 
@@ -154,9 +160,9 @@ impl NodeVote {
     }
 
     /// Notes that the node has confirmed the owner's end, which was sent at `sent`. `is_ordered`: it has executed that after
-    /// every request for the lock. If a join has ended since, it may have been executed later, so this says nothing.
+    /// every request for the lock. If the answer to one was read since, the node may have executed it later, so this says nothing.
     pub(super) fn confirm_end(&mut self, is_ordered: bool, sent: Time, now: Time) {
-        if self.join_ended >= Some(sent) {
+        if self.answered_at >= Some(sent) {
             return;
         }
         self.settles_at = self.settles_at.filter(|at| *at > now && !is_ordered);
@@ -169,10 +175,13 @@ impl NodeVote {
     }
 
     /// Notes the late answer to the request on this connection.
-    pub(super) fn late_answer(&mut self, asked_on: ConnectionId, has_owner: bool) {
+    pub(super) fn late_answer(&mut self, asked_on: ConnectionId, has_owner: bool, now: Time) {
         if self.asked_on == Some(asked_on) {
             self.settles_at = AT_ONCE.filter(|_| has_owner);
             (self.asked_on, self.has_confirmed_end) = (None, false);
+            if has_owner {
+                self.answered_at = Some(now);
+            }
         }
     }
 
@@ -194,6 +203,9 @@ impl NodeVote {
             });
             self.settles_at = self.settles_at.max(Some(until));
             (self.asked_on, self.reserved) = (None, None);
+            if has_restarted {
+                self.failed_joins = 0;
+            }
         }
         begins
     }
@@ -211,6 +223,12 @@ impl NodeVote {
         if how != Joined::Refused {
             self.process = process;
         }
+        self.failed_joins = match how {
+            Joined::Until(_) => 0,
+            Joined::Refused | Joined::Failed | Joined::Unknown => {
+                self.failed_joins.saturating_add(1)
+            }
+        };
         match how {
             Joined::Until(until) => {
                 let candidate = Candidacy { since: now, until };
@@ -223,19 +241,20 @@ impl NodeVote {
         if matches!(how, Joined::Until(_) | Joined::Failed) {
             // A release may have come before the join.
             (self.settles_at, self.has_confirmed_end) = (AT_ONCE, false);
-            self.join_ended = Some(now);
+            self.answered_at = Some(now);
         }
     }
 
-    /// Returns whether the node has no vote, and a renewal may bring one.
+    /// Returns whether the node has no vote, and a renewal may soon bring one.
     pub(super) fn may_gain(&self) -> bool {
         // The answer may still come.
-        let may_answer = self.has_answered() || self.asked_on.is_some();
-        self.is_missing() && may_answer
+        let may_answer = self.asked_on.is_some() || self.joining.is_some();
+        let may_join = self.has_answered() || may_answer;
+        self.is_missing() && may_join && self.failed_joins < MOST_FAILED_JOINS
     }
 
-    /// Returns whether the vote is missing and was not at the last call, or this is the first.
-    pub(super) fn is_newly_missing(&mut self, now: Time) -> bool {
+    /// Notes whether the vote is missing. Returns whether it is, and was not at the last call, or this is the first.
+    pub(super) fn note_missing(&mut self, now: Time) -> bool {
         let is_missing = !self.counts(now);
         let was_told = std::mem::replace(&mut self.is_told, is_missing);
         is_missing && !was_told

@@ -27,6 +27,9 @@ pub(super) struct Joins {
     pub(super) ends: Ends,
 }
 
+/// The process of each node's server that can be asked to join, or `None`.
+pub(super) type MayJoin = [Option<u32>];
+
 /// The last fence of an owner for each of its names; 0 if the lock has no fence.
 pub(super) type Ends = SmallVec<[u64; 1]>;
 
@@ -46,8 +49,8 @@ pub(super) enum LateAbout {
     /// The request of this owner for the lock.
     Vote {
         owner: Arc<str>,
-        /// Whether a node that does not grant it puts the owner into its queue.
-        queues: bool,
+        /// Whether the node may have the owner although it does not grant the lock: in its queue, or by a join.
+        may_have_owner: bool,
     },
 }
 
@@ -58,7 +61,7 @@ pub(super) enum Confirmation {
     /// The owner does not hold the lock there, by this process of the node's server.
     Gone(Gone, u32),
     /// It did not answer, or rejected the request.
-    None,
+    Silent,
 }
 
 /// A renewal of a lease by all nodes.
@@ -70,8 +73,9 @@ pub(super) struct Round<'a> {
     pub(super) until: Time,
     /// How many nodes are a majority.
     pub(super) needed: usize,
-    /// Whether the same call asks nodes to join. On each of its connections the renewal comes before the joins.
-    pub(super) joins: bool,
+    /// The nodes that can be asked to join, if the same call asks them. On each of its connections the renewal comes before
+    /// the joins.
+    pub(super) may_join: Option<&'a MayJoin>,
 }
 
 /// The state of a lease after a renewal.
@@ -83,6 +87,10 @@ pub(super) enum VoteStatus {
         /// Rises with each renewal of this owner.
         version: u32,
         is_confirmed: bool,
+        /// Whether it lacks votes that the next renewal of the same caller may bring.
+        lacks_votes: bool,
+        /// Whether a node has no vote that had one at the last confirmed renewal of the same caller, or this is the first.
+        has_new_misses: bool,
     },
     Lost(Gone),
 }
@@ -197,11 +205,13 @@ impl Votes {
         self.with(owner, node, |vote| vote.confirm_end(is_ordered, sent, now));
     }
 
-    /// Returns whether a node that may have an owner has not confirmed its end at all.
-    pub(super) fn is_unconfirmed(&self, owner: &str) -> bool {
+    /// Returns whether an owner has ended, and a node that may have it has not confirmed that at all.
+    pub(super) fn has_unconfirmed(&self, now: Time) -> bool {
         let table = self.table.lock();
-        let record = table.owners.get(owner);
-        record.is_some_and(|record| record.votes.iter().any(NodeVote::is_unconfirmed))
+        table.owners.values().any(|record| {
+            let is_left = record.left_until.is_some_and(|until| until > now);
+            is_left && record.votes.iter().any(NodeVote::is_unconfirmed)
+        })
     }
 
     /// Returns until when some node may have an owner that ends. Forgets the owner if no node may.
@@ -234,13 +244,6 @@ impl Votes {
         table.owners.get(owner).map(|record| record.units)
     }
 
-    /// Notes that the nodes are asked for a longer lease. A node may grant it although its answer is lost.
-    pub(super) fn ask_for(&self, owner: &str, lease: Duration) {
-        if let Some(record) = self.table.lock().owners.get_mut(owner) {
-            record.longest = record.longest.max(lease);
-        }
-    }
-
     /// Notes the late answer of a node to the request of an owner for the lock, on the connection `asked_on`. It may have the
     /// owner if `has_owner`.
     pub(super) fn late_vote(
@@ -249,8 +252,11 @@ impl Votes {
         node: usize,
         asked_on: ConnectionId,
         has_owner: bool,
+        now: Time,
     ) {
-        self.with(owner, node, |vote| vote.late_answer(asked_on, has_owner));
+        self.with(owner, node, |vote| {
+            vote.late_answer(asked_on, has_owner, now);
+        });
     }
 
     /// Notes that a node will not answer the request of an owner for the lock, because the connection `asked_on` was closed.
@@ -284,8 +290,10 @@ impl Votes {
                     confirmed += usize::from(vote.until.is_some());
                     vote.confirm(round.sent, round.until);
                 }
-                Confirmation::Gone(_, process) => vote.end(round.sent, *process, round.joins),
-                Confirmation::None => {}
+                Confirmation::Gone(_, process) => {
+                    vote.end(round.sent, *process, round.may_join.is_some());
+                }
+                Confirmation::Silent => {}
             }
         }
         if confirmed >= round.needed && lasts {
@@ -295,35 +303,43 @@ impl Votes {
                 }
             }
         }
-        match record.deadline(round.needed) {
-            Some(until) => VoteStatus::Lasts {
-                until,
-                version: record.version,
-                is_confirmed: confirmed >= round.needed,
-            },
-            None => VoteStatus::Lost(why()),
+        let Some(until) = record.deadline(round.needed) else {
+            return VoteStatus::Lost(why());
+        };
+        let is_confirmed = confirmed >= round.needed;
+        let may_join = round.may_join.unwrap_or_default();
+        VoteStatus::Lasts {
+            until,
+            version: record.version,
+            is_confirmed,
+            lacks_votes: record
+                .may_gain(|number| may_join.get(number).is_some_and(Option::is_some)),
+            has_new_misses: is_confirmed && round.may_join.is_some() && record.note_misses(now),
         }
     }
 
-    /// Begins joins for an owner. `may_join` returns the process of a node's server if the node can be asked. Each of the
-    /// returned nodes may have the owner from now on, until [`Self::joined`] is called for it.
-    pub(super) fn begin_joins(
+    /// Notes that the nodes are asked to renew the lease of an owner for `lease`: a node may do so although its answer is lost.
+    /// Begins joins at the nodes of `may_join` that have no vote. Each of the returned nodes may have the owner from now on,
+    /// until [`Self::joined`] is called for it.
+    pub(super) fn begin_renewal(
         &self,
         owner: &str,
         (lease, needed): (Duration, usize),
-        may_join: impl Fn(usize) -> Option<u32>,
+        may_join: Option<&MayJoin>,
         now: Time,
     ) -> Option<Joins> {
         let mut table = self.table.lock();
         let record = table.owners.get_mut(owner)?;
-        let lasts = record.deadline(needed).is_some_and(|until| until > now);
-        let ends = record
-            .ends
-            .clone()
-            .filter(|_| lasts && record.left_until.is_none())?;
+        record.longest = record.longest.max(lease);
+        let may_join = may_join?;
+        if record.left_until.is_some() || !record.votes.iter().any(NodeVote::is_missing) {
+            return None;
+        }
+        let ends = record.ends.clone()?;
+        record.deadline(needed).filter(|until| *until > now)?;
         let mut nodes = SmallVec::new();
-        for (number, vote) in record.votes.iter_mut().enumerate() {
-            if may_join(number).is_some_and(|process| vote.begin_join(process, now + lease)) {
+        for (number, (vote, process)) in record.votes.iter_mut().zip(may_join).enumerate() {
+            if process.is_some_and(|process| vote.begin_join(process, now + lease)) {
                 nodes.push(number);
             }
         }
@@ -342,14 +358,11 @@ impl Votes {
         self.with(owner, node, |vote| vote.end_join(how, asked_on, now));
     }
 
-    /// Returns whether an owner has no vote of a node that may give it one.
+    /// Returns whether an owner lacks votes of nodes that may soon join.
     pub(super) fn has_misses(&self, owner: &str, may_join: impl Fn(usize) -> bool) -> bool {
         let table = self.table.lock();
         let record = table.owners.get(owner);
-        record.is_some_and(|record| {
-            let mut votes = record.votes.iter().enumerate();
-            votes.any(|(number, vote)| vote.may_gain() && may_join(number))
-        })
+        record.is_some_and(|record| record.may_gain(may_join))
     }
 
     /// Returns whether a node votes for an owner.
@@ -358,17 +371,6 @@ impl Votes {
         let record = table.owners.get(owner);
         record.is_some_and(|record| record.votes[node].counts(now))
     }
-
-    /// Returns whether a node has no vote for an owner that had one at the last call, or this is the first.
-    pub(super) fn has_new_misses(&self, owner: &str, now: Time) -> bool {
-        let mut has_new = false;
-        if let Some(record) = self.table.lock().owners.get_mut(owner) {
-            for vote in &mut record.votes {
-                has_new |= vote.is_newly_missing(now);
-            }
-        }
-        has_new
-    }
 }
 
 impl Record {
@@ -376,6 +378,21 @@ impl Record {
     fn deadline(&self, needed: usize) -> Option<Time> {
         let votes: SmallVec<[_; 8]> = self.votes.iter().map(|vote| vote.until).collect();
         deadline(&votes, needed)
+    }
+
+    /// Returns whether a vote is missing that a node may soon give by a join.
+    fn may_gain(&self, may_join: impl Fn(usize) -> bool) -> bool {
+        let mut votes = self.votes.iter().enumerate();
+        votes.any(|(number, vote)| vote.may_gain() && may_join(number))
+    }
+
+    /// Notes which votes are missing. Returns whether one of them was not at the last call, or this is the first.
+    fn note_misses(&mut self, now: Time) -> bool {
+        let mut has_new = false;
+        for vote in &mut self.votes {
+            has_new |= vote.note_missing(now);
+        }
+        has_new
     }
 }
 
@@ -409,14 +426,14 @@ mod tests {
             sent,
             until: at(until),
             needed,
-            joins: true,
+            may_join: Some(&[]),
         };
         table.renewed("o", round, sent)
     }
 
     #[test]
     fn a_vote_that_is_gone_ends_the_lease_earlier() {
-        use Confirmation::{Confirmed, Gone as NotHeld, None as Silent};
+        use Confirmation::{Confirmed, Gone as NotHeld, Silent};
         let (table, owner): (Votes, Arc<str>) = (Votes::new(Duration::ZERO), "o".into());
         let granted = votes(&[Some(100), Some(100), Some(100), None, None]);
         table.insert(&owner, (1, Duration::ZERO), granted, None, at(0));
@@ -425,6 +442,8 @@ mod tests {
             until: at(until),
             version,
             is_confirmed,
+            lacks_votes: false,
+            has_new_misses: version == 2,
         };
         // A node without a vote that confirms gets none. The slowest of the three decides.
         let two = [Confirmed, Confirmed, Silent, Confirmed, Silent];
@@ -441,18 +460,16 @@ mod tests {
 
     #[test]
     fn with_all_nodes_a_lease_survives_the_loss_of_a_minority() {
-        use Confirmation::{Confirmed, Gone as NotHeld, None as Silent};
+        use Confirmation::{Confirmed, Gone as NotHeld, Silent};
         let (table, owner): (Votes, Arc<str>) = (Votes::new(Duration::ZERO), "o".into());
         let granted = votes(&[Some(100); 5]);
         table.insert(&owner, (1, Duration::ZERO), granted, None, at(0));
         let taken = NotHeld(Gone::Taken, 0);
         let answers = [taken, taken, Confirmed, Confirmed, Confirmed];
-        let lasts = VoteStatus::Lasts {
-            until: at(200),
-            version: 1,
-            is_confirmed: true,
-        };
-        assert_eq!(renewed(&table, &answers, 200, 3), lasts);
+        assert_eq!(
+            lasts(renewed(&table, &answers, 200, 3)),
+            Some((at(200), true))
+        );
         let answers = [Silent, Silent, Confirmed, Confirmed, taken];
         assert_eq!(
             renewed(&table, &answers, 300, 3),
@@ -474,7 +491,7 @@ mod tests {
 
     /// Begins joins at `now`. Returns the nodes to ask.
     fn begin(table: &Votes, now: u64) -> Vec<usize> {
-        let joins = table.begin_joins("o", (LEASE, 2), |_| Some(1), at(now));
+        let joins = table.begin_renewal("o", (LEASE, 2), Some(&[Some(1); 3]), at(now));
         joins.map_or_else(Vec::new, |joins| {
             assert_eq!(joins.ends.as_slice(), [7]);
             joins.nodes.to_vec()
@@ -494,7 +511,7 @@ mod tests {
 
     #[test]
     fn a_node_that_joins_votes_after_the_next_renewal_of_a_majority() {
-        use Confirmation::{Confirmed, None as Silent};
+        use Confirmation::{Confirmed, Silent};
         let table = two_of_three();
         assert_eq!(begin(&table, 50), [2]);
         assert_eq!(begin(&table, 50), [0; 0], "it is asked already");
@@ -529,7 +546,7 @@ mod tests {
 
     #[test]
     fn a_node_from_which_the_lock_was_taken_never_joins_again() {
-        use Confirmation::{Confirmed, Gone as NotHeld, None as Silent};
+        use Confirmation::{Confirmed, Gone as NotHeld, Silent};
         // The process that says it, the time at which the renewal was sent, and whether the node may join then.
         for (process, sent, joins_again) in [(0, 50, false), (1, 50, true), (0, 100, true)] {
             let table = Votes::new(Duration::ZERO);
@@ -562,7 +579,7 @@ mod tests {
                 sent: at(10),
                 until: at(110),
                 needed: 2,
-                joins,
+                may_join: joins.then_some(&[][..]),
             };
             table.renewed("o", round, at(10));
             table.joined("o", 2, (Joined::Until(at(110)), 1), ID, at(20));
@@ -613,10 +630,25 @@ mod tests {
             granted[2].asked_on = Some(id);
             table.insert(&"o".into(), (1, LEASE), granted, None, at(0));
             for _ in 0..2 {
-                table.late_vote("o", 2, id, has_owner);
+                table.late_vote("o", 2, id, has_owner, at(21));
                 assert_eq!(table.table.lock().owners["o"].votes[2].settles_at, then);
             }
         }
+    }
+
+    /// The release came on another connection, and the node executed it before the request for the lock.
+    #[test]
+    fn a_late_grant_is_released_again_if_a_confirmation_may_be_older() {
+        let table = Votes::new(Duration::ZERO);
+        let mut granted = traces([AT_ONCE, AT_ONCE, Some(at(100))]);
+        granted[2].asked_on = ID;
+        table.insert(&"o".into(), (1, LEASE), granted, None, at(0));
+        asked(&table, 10);
+        table.late_vote("o", 2, ConnectionId(7), true, at(21));
+        table.confirmed("o", 2, false, (at(10), at(22)));
+        assert_eq!(asked(&table, 23), [true; 3]);
+        table.confirmed("o", 2, false, (at(23), at(24)));
+        assert_eq!(asked(&table, 25), [true, true, false]);
     }
 
     #[test]
@@ -637,13 +669,13 @@ mod tests {
             }
             assert!(table.has_misses("o", |_| true), "the answer may come");
             assert!(begin(&table, 30).is_empty());
-            table.late_vote("o", 2, ConnectionId(8), true);
+            table.late_vote("o", 2, ConnectionId(8), true, at(21));
             assert!(begin(&table, 30).is_empty(), "another connection");
-            table.late_vote("o", 2, ConnectionId(7), true);
+            table.late_vote("o", 2, ConnectionId(7), true, at(21));
             assert_eq!(begin(&table, 30), [2]);
             // After a restart nothing is on its way.
             table.joined("o", 2, (Joined::Unknown, 1), ID, at(40));
-            let joins = table.begin_joins("o", (LEASE, 2), |_| Some(2), at(50));
+            let joins = table.begin_renewal("o", (LEASE, 2), Some(&[Some(2); 3]), at(50));
             assert_eq!(joins.expect("it has restarted").nodes.to_vec(), [2]);
             table.joined("o", 2, (Joined::Refused, 2), ID, at(60));
             assert_eq!(begin(&table, 70), [2], "it has refused");
@@ -660,7 +692,7 @@ mod tests {
         let ends = Some(Ends::from_slice(&[7]));
         table.insert(&"o".into(), ask, granted, ends, at(10));
         assert!(begin(&table, 20).is_empty());
-        table.late_vote("o", 2, ConnectionId(7), true);
+        table.late_vote("o", 2, ConnectionId(7), true, at(21));
         assert_eq!(begin(&table, 20), [2]);
         // If the connection is closed, no answer comes.
         table.joined("o", 2, (Joined::Unknown, 1), ID, at(30));
@@ -671,26 +703,48 @@ mod tests {
 
     #[test]
     fn each_further_node_without_a_vote_is_told_once() {
-        use Confirmation::{Confirmed, Gone as NotHeld};
+        use Confirmation::{Confirmed, Gone as NotHeld, Silent};
         let table = two_of_three();
-        let misses = |now| -> Vec<_> {
-            let has_new = table.has_new_misses("o", at(now));
-            let missing = |node: &usize| has_new && !table.counts("o", *node, at(now));
-            (0..3).filter(missing).collect()
+        let tells = |answers: [Confirmation; 3], until| {
+            let status = renewed(&table, &answers, until, 2);
+            matches!(
+                status,
+                VoteStatus::Lasts {
+                    has_new_misses: true,
+                    ..
+                }
+            )
         };
-        assert_eq!(misses(10), [2]);
-        assert_eq!(misses(10), [0; 0]);
+        assert!(tells([Confirmed, Confirmed, Silent], 110));
+        assert!(!tells([Confirmed, Confirmed, Silent], 110));
         begin(&table, 10);
         table.joined("o", 2, (Joined::Until(at(110)), 1), ID, at(20));
-        renewed(&table, &[Confirmed; 3], 150, 2);
-        assert_eq!(misses(50), [0; 0]);
-        let gone = NotHeld(Gone::Removed, 0);
-        renewed(&table, &[gone, Confirmed, Confirmed], 160, 2);
-        assert_eq!(misses(60), [0]);
+        assert!(!tells([Confirmed; 3], 150));
+        // The node has restarted.
+        let gone = NotHeld(Gone::Removed, 1);
+        assert!(tells([gone, Confirmed, Confirmed], 160));
+        assert!(!tells([gone, Confirmed, Confirmed], 200));
+        // What is not confirmed is renewed again.
+        begin(&table, 110);
+        table.joined("o", 0, (Joined::Until(at(210)), 1), ID, at(110));
+        assert!(!tells([Confirmed; 3], 220));
+        assert!(!tells([Confirmed, Silent, Silent], 301));
         // A vote that has run out is missing too.
-        renewed(&table, &[gone, Confirmed, Confirmed], 200, 2);
-        assert_eq!(misses(160), [0; 0]);
-        assert_eq!(misses(201), [0, 1, 2]);
+        assert!(tells([Confirmed, Confirmed, Silent], 330));
+    }
+
+    #[test]
+    fn a_node_that_refuses_four_joins_is_not_asked_early_any_more() {
+        let table = two_of_three();
+        for failed in [Joined::Refused, Joined::Failed].repeat(2) {
+            assert!(table.has_misses("o", |_| true));
+            assert_eq!(begin(&table, 10), [2]);
+            table.joined("o", 2, (failed, 1), ID, at(10));
+        }
+        assert!(!table.has_misses("o", |_| true));
+        assert_eq!(begin(&table, 20), [2], "a renewal asks it all the same");
+        table.joined("o", 2, (Joined::Until(at(120)), 1), ID, at(20));
+        assert!(table.has_misses("o", |_| true), "it is a candidate");
     }
 
     /// Returns what three nodes without votes have.
@@ -715,7 +769,7 @@ mod tests {
         assert_eq!(asked(&table, 10), [true, true, false]);
         table.confirmed("o", 0, false, (at(20), at(20)));
         let until = table.left_until("o", at(20)).expect("the second node");
-        assert!(table.is_unconfirmed("o"), "the second node");
+        assert!(table.has_unconfirmed(at(20)), "the second node");
         assert!(until >= at(10) + lease);
         // A repeat asks the second node only, and extends nothing.
         assert_eq!(asked(&table, 1000), [false, true, false]);
@@ -745,7 +799,10 @@ mod tests {
         assert_eq!(asked(&table, 9_999), [false, true, false]);
         let until = table.left_until("o", at(9_999)).expect("it may come");
         assert!(until >= at(20_000), "it takes the lock for a lease");
-        assert!(!table.is_unconfirmed("o"), "each node has confirmed it");
+        assert!(
+            !table.has_unconfirmed(at(9_999)),
+            "each node has confirmed it"
+        );
         table.confirmed("o", 1, false, (at(10_000), at(10_000)));
         assert_eq!(table.left_until("o", at(10_000)), None);
     }
