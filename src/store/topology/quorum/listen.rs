@@ -113,7 +113,7 @@ pub(super) fn listen(
         return Ok(());
     }
     let (mut hints, mut lapses) = (Hints::default(), Lapses::default());
-    let mut had_majority = true;
+    let mut was_subscribed = true;
     let mut silent_at = Time::now() + SILENCE;
     loop {
         // 2. Pass messages on. The first may have come with the answer to a subscription.
@@ -156,11 +156,11 @@ pub(super) fn listen(
         }
         let has_majority = listening(&slots) >= state.needed;
         // Messages may have been missed.
-        let is_back = has_majority && !had_majority;
+        let is_back = has_majority && !was_subscribed;
         if is_back && !hear(PubSubEvent::Subscribed) {
             return Ok(());
         }
-        had_majority = has_majority;
+        was_subscribed = has_majority;
         // Wait, and read what has come.
         let due = hints.values().filter_map(Hint::due);
         let due = due.chain(lapses.values().copied());
