@@ -84,12 +84,13 @@ impl ServerInMemory {
     }
 
     /// Restarts the server with its data. Its connections end.
-    ///
-    /// # Panics
-    ///
-    /// Panics if there is no memory.
     pub fn restart(&mut self, run_id: String, now: Duration) {
-        self.0.restart(run_id, now).expect("memory for a server");
+        self.0.restart(run_id, now);
+    }
+
+    /// Restarts the server as a new one: without data, and its connections have the numbers of before.
+    pub fn restart_empty(&mut self, run_id: String, now: Duration) {
+        self.0.restart_empty(run_id, now);
     }
 
     /// Accepts a connection, and returns its number.
@@ -100,6 +101,12 @@ impl ServerInMemory {
     /// Takes bytes from a client at this time since 1970, and executes each request that is whole.
     pub fn receive(&mut self, connection: u64, bytes: &[u8], now: Duration) {
         self.0.receive(connection, bytes, now);
+    }
+
+    /// Returns the connections for which the server has something, or which it has closed.
+    #[must_use]
+    pub fn with_output(&self) -> Vec<u64> {
+        self.0.with_output()
     }
 
     /// Returns what the server has for a client. Returns `None` at the end of a connection that the server has closed.

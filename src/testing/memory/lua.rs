@@ -16,8 +16,22 @@ pub(super) struct Scripts {
     lua: Lua,
     /// Calls a script: see the end of `PRELUDE`.
     run: Function,
+    /// The scripts that a client may name, by their digests.
     loaded: BTreeMap<String, Function>,
+    /// All that were ever compiled, by the lengths of their texts. Most texts come more than once: with each connection, and
+    /// after a restart.
+    compiled: BTreeMap<usize, Vec<CompiledScript>>,
 }
+
+struct CompiledScript {
+    text: Vec<u8>,
+    digest: String,
+    script: Function,
+}
+
+/// By how many percent the memory grows from one collection to the next. The functions of the scripts are most of it, so a
+/// collection finds little.
+const COLLECTS_AFTER: i32 = 1_000;
 
 /// Defines what scripts see. Returns the function that calls a script.
 const PRELUDE: &str = r#"
@@ -65,27 +79,31 @@ impl Scripts {
             StdLib::STRING | StdLib::TABLE | StdLib::MATH,
             LuaOptions::default(),
         )?;
+        lua.gc_inc(COLLECTS_AFTER, 0, 0);
         let run = lua.load(PRELUDE).eval()?;
         Ok(Self {
             lua,
             run,
             loaded: BTreeMap::new(),
+            compiled: BTreeMap::new(),
         })
     }
 
     /// Loads a script, and returns its digest.
     pub(super) fn load(&mut self, text: &[u8]) -> Result<String, CommandError> {
-        let digest = digest(text);
-        if !self.loaded.contains_key(&digest) {
-            let script = self.lua.load(text).set_name("@user_script").into_function();
-            let script = script.map_err(|error| {
-                CommandError(format!(
-                    "ERR Error compiling script (new function): {error}"
-                ))
-            })?;
-            self.loaded.insert(digest.clone(), script);
+        let of_its_length = self.compiled.entry(text.len()).or_default();
+        let at = match of_its_length.iter().position(|it| it.text == text) {
+            Some(at) => at,
+            None => {
+                of_its_length.push(compile(&self.lua, text)?);
+                of_its_length.len() - 1
+            }
+        };
+        let CompiledScript { digest, script, .. } = &of_its_length[at];
+        if !self.loaded.contains_key(digest) {
+            self.loaded.insert(digest.clone(), script.clone());
         }
-        Ok(digest)
+        Ok(digest.clone())
     }
 
     pub(super) fn is_loaded(&self, digest: &str) -> bool {
@@ -152,9 +170,18 @@ pub(super) struct LoadedScript {
     script: Function,
 }
 
-/// Returns the name of a script.
-fn digest(text: &[u8]) -> String {
-    sha1_smol::Sha1::from(text).digest().to_string()
+fn compile(lua: &Lua, text: &[u8]) -> Result<CompiledScript, CommandError> {
+    let script = lua.load(text).set_name("@user_script").into_function();
+    let script = script.map_err(|error| {
+        CommandError(format!(
+            "ERR Error compiling script (new function): {error}"
+        ))
+    })?;
+    Ok(CompiledScript {
+        text: text.to_vec(),
+        digest: sha1_smol::Sha1::from(text).digest().to_string(),
+        script,
+    })
 }
 
 /// Returns the words of a command that a script calls.

@@ -208,16 +208,20 @@ impl MemoryServer {
     }
 
     /// Restarts the server with its data, without its connections and scripts.
-    ///
-    /// # Errors
-    ///
-    /// There is no memory for its Lua.
-    pub(crate) fn restart(&mut self, run_id: String, now: Duration) -> mlua::Result<()> {
+    pub(crate) fn restart(&mut self, run_id: String, now: Duration) {
         let Self(state) = self;
-        (state.scripts, state.run_id) = (Scripts::new()?, run_id);
+        state.scripts.forget_all();
+        state.run_id = run_id;
         (state.now, state.started_at) = (now, now);
         state.peers.clear();
-        Ok(())
+    }
+
+    /// Restarts the server as a new one.
+    pub(crate) fn restart_empty(&mut self, run_id: String, now: Duration) {
+        self.restart(run_id, now);
+        let Self(state) = self;
+        (state.databases, state.users) = (BTreeMap::new(), Users::new());
+        state.next_connection = 0;
     }
 
     /// Accepts a connection, and returns its number.
@@ -236,17 +240,24 @@ impl MemoryServer {
     pub(crate) fn receive(&mut self, connection: u64, bytes: &[u8], now: Duration) {
         let Self(state) = self;
         state.now = now;
-        if let Some(peer) = state.peers.get_mut(&connection) {
-            peer.unread.extend(bytes);
-        }
+        let Some(peer) = state.peers.get_mut(&connection) else {
+            return;
+        };
+        let mut unread = std::mem::take(&mut peer.unread);
+        unread.extend(bytes);
+        let mut executed = 0;
         while let Some(peer) = state.peers.get_mut(&connection) {
             if peer.is_closed {
-                return;
+                break;
             }
-            match resp::take_request(&mut peer.unread) {
-                Ok(None) => return,
-                Ok(Some(words)) if words.is_empty() => {}
-                Ok(Some(words)) => execute(state, connection, &Arguments(&words)),
+            match resp::first_request(&unread[executed..]) {
+                Ok(None) => break,
+                Ok(Some((words, read))) => {
+                    executed += read;
+                    if !words.is_empty() {
+                        execute(state, connection, &Arguments(&words));
+                    }
+                }
                 Err(what) => {
                     let error = Resp::Error(format!("ERR Protocol error: {what}"));
                     error.write(&mut peer.out);
@@ -254,6 +265,17 @@ impl MemoryServer {
                 }
             }
         }
+        if let Some(peer) = state.peers.get_mut(&connection) {
+            unread.drain(..executed);
+            peer.unread = unread;
+        }
+    }
+
+    /// Returns the connections for which the server has something, or which it has closed.
+    pub(crate) fn with_output(&self) -> Vec<u64> {
+        let peers = self.0.peers.iter();
+        let with_output = peers.filter(|(_, peer)| !peer.out.is_empty() || peer.is_closed);
+        with_output.map(|(connection, _)| *connection).collect()
     }
 
     /// Returns what the server has for a client. Returns `None` at the end of a connection that the server has closed.

@@ -77,20 +77,15 @@ pub(crate) fn request(words: &[impl AsRef<str>]) -> Vec<u8> {
     bytes
 }
 
-/// Takes the first request out of `bytes`. Returns `None` if it is not whole yet.
+/// Returns the first request of `bytes`, and how many bytes it has. Returns `None` if it is not whole yet.
 ///
 /// # Errors
 ///
 /// The bytes are no request. Requests of one line, as a person types them, count as such.
-pub(super) fn take_request(bytes: &mut Vec<u8>) -> Result<Option<Vec<Vec<u8>>>, &'static str> {
+pub(super) fn first_request(bytes: &[u8]) -> Result<Option<(Vec<Vec<u8>>, usize)>, &'static str> {
     let mut reader = RequestReader { bytes, read: 0 };
-    let request = reader.request();
-    let read = reader.read;
-    match request {
-        Ok(request) => {
-            bytes.drain(..read);
-            Ok(Some(request))
-        }
+    match reader.request() {
+        Ok(request) => Ok(Some((request, reader.read))),
         Err(Unread::NotYet) => Ok(None),
         Err(Unread::Malformed(what)) => Err(what),
     }
@@ -151,7 +146,10 @@ mod tests {
         let mut taken = Vec::new();
         for byte in whole {
             bytes.push(*byte);
-            taken.extend(take_request(&mut bytes).expect("it is well formed"));
+            if let Some((request, read)) = first_request(&bytes).expect("it is well formed") {
+                taken.push(request);
+                bytes.drain(..read);
+            }
         }
         assert_eq!(
             taken,
@@ -162,7 +160,7 @@ mod tests {
         );
         assert!(bytes.is_empty());
         for malformed in ["PING\r\n", "*x\r\n", "*1\r\n:1\r\n", "*1\r\n$1\r\nabc"] {
-            assert!(take_request(&mut malformed.into()).is_err(), "{malformed}");
+            assert!(first_request(malformed.as_bytes()).is_err(), "{malformed}");
         }
     }
 

@@ -12,8 +12,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::io;
-use std::sync::Arc;
+use std::io::{self, Read};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::testing::simulation::{ServerInMemory, TestStream};
@@ -21,7 +21,7 @@ use leasehold::testing::simulation::{ServerInMemory, TestStream};
 use crate::clock::Clock;
 use crate::faults::Bug;
 use crate::random::Random;
-use crate::world::{Event, Place, World, WorldState};
+use crate::world::{Event, Place, World, WorldState, locked};
 
 /// The delay of most pieces.
 const DELAY: std::ops::Range<Duration> = Duration::from_micros(30)..Duration::from_millis(3);
@@ -30,10 +30,12 @@ const LONG_DELAY: std::ops::Range<Duration> = Duration::from_millis(3)..Duration
 /// When a process notices that a connection is dead.
 const DEAD_AFTER: std::ops::Range<Duration> = Duration::from_secs(5)..Duration::from_secs(60);
 
-/// How many bytes of a piece the trace shows.
-const LONGEST_LINE: usize = 600;
 /// For how long the servers are up at the begin of a schedule.
 const UP_FOR: Duration = Duration::from_secs(3_600);
+
+/// Servers of schedules that are over. A new one would compile all scripts again. The next schedule restarts them without
+/// their data.
+static IDLE_SERVERS: Mutex<Vec<ServerInMemory>> = Mutex::new(Vec::new());
 
 /// Which connection, and whether to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -111,6 +113,12 @@ impl Network {
         }
     }
 
+    /// Keeps the servers for the next schedule. Nothing happens on the network any more.
+    pub(crate) fn end(&mut self) {
+        let servers = self.servers.drain(..).map(|server| server.server);
+        locked(&IDLE_SERVERS).extend(servers);
+    }
+
     /// Returns whether a fence may be older than the last loss of data. Then its lease is too.
     pub(crate) fn is_of_before_a_loss(&self, fence: u64) -> bool {
         let granted_at = Duration::from_micros(fence);
@@ -138,8 +146,16 @@ impl Network {
 impl SimulatedServer {
     fn new(number: usize, clock: Clock) -> Self {
         let began = clock.read(Duration::ZERO).saturating_sub(UP_FOR);
+        let idle = locked(&IDLE_SERVERS).pop();
+        let server = match idle {
+            None => ServerInMemory::start(run_id(number, 0), began),
+            Some(mut server) => {
+                server.restart_empty(run_id(number, 0), began);
+                server
+            }
+        };
         Self {
-            server: ServerInMemory::start(run_id(number, 0), began),
+            server,
             clock,
             stalled_until: Duration::ZERO,
             down_until: Duration::ZERO,
@@ -228,14 +244,9 @@ impl WorldState {
                 let Some(at_server) = at_server else {
                     return;
                 };
-                self.trace.note(
-                    now,
-                    format_args!(
-                        "{process} to {server}, connection {}: {}",
-                        flow.connection,
-                        readable(&bytes)
-                    ),
-                );
+                let number = flow.connection;
+                let way = format_args!("{process} to {server}, connection {number}");
+                self.trace.note_bytes(now, way, &bytes);
                 let receiver = &mut self.network.servers[server];
                 let time = receiver.clock.read(now);
                 receiver.server.receive(at_server, &bytes, time);
@@ -243,14 +254,9 @@ impl WorldState {
             }
             (true, Piece::End) => self.end_at_server(flow.connection),
             (false, Piece::Bytes(bytes)) => {
-                self.trace.note(
-                    now,
-                    format_args!(
-                        "{server} to {process}, connection {}: {}",
-                        flow.connection,
-                        readable(&bytes)
-                    ),
-                );
+                let number = flow.connection;
+                let way = format_args!("{server} to {process}, connection {number}");
+                self.trace.note_bytes(now, way, &bytes);
                 if let Some(connection) = self.network.connections.get_mut(&flow.connection) {
                     connection.inbox.extend(bytes);
                 }
@@ -262,10 +268,12 @@ impl WorldState {
 
     /// Sends what a server has for its clients.
     fn send_output_of(&mut self, server: usize) {
+        let with_output = self.network.servers[server].server.with_output();
         let its = self.network.connections.iter();
         let its = its.filter(|(_, connection)| connection.server == server);
         let its: Vec<_> = its
             .filter_map(|(number, it)| Some((*number, it.at_server?)))
+            .filter(|(_, at_server)| with_output.contains(at_server))
             .collect();
         for (connection, at_server) in its {
             let flow = Flow {
@@ -273,7 +281,6 @@ impl WorldState {
                 is_up: false,
             };
             match self.network.servers[server].server.take_output(at_server) {
-                Some(output) if output.is_empty() => {}
                 Some(output) => self.send_bytes(flow, output),
                 None => {
                     if let Some(connection) = self.network.connections.get_mut(&connection) {
@@ -384,7 +391,7 @@ impl WorldState {
         if has_data {
             restarted.server.restart(run_id, up_at);
         } else {
-            restarted.server = ServerInMemory::start(run_id, up_at);
+            restarted.server.restart_empty(run_id, up_at);
             restarted.lost_data_at = up_at;
         }
         restarted.down_until = until.max(restarted.down_until);
@@ -429,16 +436,6 @@ fn replace(bytes: &mut [u8], from: &str, to: &str) {
 
 fn run_id(server: usize, restarts: u64) -> String {
     format!("{server:020x}{restarts:020x}")
-}
-
-/// Returns the first bytes as one line, without scripts and lengths.
-fn readable(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(LONGEST_LINE)]);
-    let is_data = |line: &&str| !line.starts_with(['*', '$']) && line.len() < 80;
-    text.split("\r\n")
-        .filter(is_data)
-        .collect::<Vec<_>>()
-        .join(" ")
 }
 
 impl Connection {
@@ -524,9 +521,7 @@ impl TestStream for ProcessEnd {
         };
         let length = connection.inbox.len().min(to.len());
         if length > 0 {
-            for (to, byte) in to.iter_mut().zip(connection.inbox.drain(..length)) {
-                *to = byte;
-            }
+            connection.inbox.read_exact(&mut to[..length])?;
             return Ok(Some(length));
         }
         match connection.end {

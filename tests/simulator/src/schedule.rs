@@ -156,6 +156,8 @@ impl Plan {
             };
             let kept = checks.check_keys().and_then(|()| owners());
             course.failure = kept.err().or_else(|| left_keys(&world));
+            // After a failure, threads are still there.
+            world.state().network.end();
         }
         Report {
             failure: course.failure,

@@ -77,6 +77,10 @@ pub(crate) struct WorldState {
     pub(crate) network: Network,
     pub(crate) faults: BTreeMap<FaultKind, u32>,
     threads: Vec<SimulatedThread>,
+    /// The numbers of the threads that have not ended.
+    alive: Vec<usize>,
+    /// The numbers of the threads that can run, while one is chosen.
+    can_run: Vec<usize>,
     agenda: BTreeMap<(Duration, u64), Event>,
     next_event: u64,
     steps: u64,
@@ -180,6 +184,8 @@ impl World {
                 network,
                 faults: BTreeMap::new(),
                 threads: Vec::new(),
+                alive: Vec::new(),
+                can_run: Vec::new(),
                 agenda: BTreeMap::new(),
                 next_event: 0,
                 steps: 0,
@@ -330,6 +336,7 @@ impl World {
             turn: Arc::default(),
         });
         let number = state.threads.len() - 1;
+        state.alive.push(number);
         let now = state.now;
         state
             .trace
@@ -353,13 +360,13 @@ impl World {
         let now = state.now;
         state.trace.note(now, format_args!("thread {number} ends"));
         state.threads[number].status = Status::Ended;
+        state.alive.retain(|alive| *alive != number);
         if OWN_NUMBER.get() != Some(number) {
             // The system has refused it.
             return;
         }
         OWN_NUMBER.set(None);
-        let is_alive = |thread: &SimulatedThread| thread.status != Status::Ended;
-        if !state.threads.iter().any(is_alive) {
+        if state.alive.is_empty() {
             state.is_over = true;
             drop(state);
             self.over.notify_all();
@@ -446,23 +453,30 @@ impl WorldState {
 
     /// Wakes a thread that waits at a place of the library, or all of them.
     fn wake(&mut self, place: usize, all: bool) {
+        let place = Place::Address(place);
         let waits = |thread: &SimulatedThread| match &thread.status {
-            Status::Waiting { place: at, .. } => *at == Place::Address(place),
+            Status::Waiting { place: at, .. } => *at == place,
             Status::Ready | Status::Ended => false,
         };
-        let count = self.threads.iter().filter(|thread| waits(thread)).count();
+        let waiting = self.alive.iter();
+        let count = waiting.filter(|it| waits(&self.threads[**it])).count();
         let one = (!all && count > 1).then(|| self.random.index(count));
-        let waiting = self.threads.iter_mut().filter(|thread| waits(thread));
-        for (number, thread) in waiting.enumerate() {
-            if one.is_none_or(|one| one == number) {
-                thread.status = Status::Ready;
+        let mut found = 0;
+        for number in &self.alive {
+            let thread = &mut self.threads[*number];
+            if found < count && waits(thread) {
+                if one.is_none_or(|one| one == found) {
+                    thread.status = Status::Ready;
+                }
+                found += 1;
             }
         }
     }
 
     /// Wakes the threads that wait for a stream.
     pub(crate) fn wake_reader(&mut self, stream: u64) {
-        for thread in &mut self.threads {
+        for number in &self.alive {
+            let thread = &mut self.threads[*number];
             if let Status::Waiting {
                 place: Place::Streams(streams),
                 ..
@@ -477,17 +491,14 @@ impl WorldState {
 
     /// Has a thread of a process stand still. Returns false if the process has none.
     pub(crate) fn pause_thread(&mut self, process: usize, until: Duration) -> bool {
-        let is_its =
-            |thread: &SimulatedThread| thread.process == process && thread.status != Status::Ended;
-        let count = self.threads.iter().filter(|thread| is_its(thread)).count();
-        if count == 0 {
+        let its = self.alive.iter();
+        let its = its.filter(|number| self.threads[**number].process == process);
+        let its: Vec<_> = its.copied().collect();
+        if its.is_empty() {
             return false;
         }
-        let number = self.random.index(count);
-        let mut its = self.threads.iter_mut().filter(|thread| is_its(thread));
-        if let Some(thread) = its.nth(number) {
-            thread.paused_until = until;
-        }
+        let number = self.random.index(its.len());
+        self.threads[its[number]].paused_until = until;
         true
     }
 
@@ -510,28 +521,30 @@ impl WorldState {
     fn choose(&mut self) -> Result<usize, String> {
         loop {
             self.happen()?;
-            let can_run = |number: &usize| self.may_run(*number);
-            let count = (0..self.threads.len()).filter(can_run).count();
-            if count > 0 {
+            let mut next_at = Duration::MAX;
+            self.can_run.clear();
+            for number in &self.alive {
+                let at = self.runs_from(&self.threads[*number]);
+                next_at = next_at.min(at);
+                if at <= self.now {
+                    self.can_run.push(*number);
+                }
+            }
+            if !self.can_run.is_empty() {
                 self.steps += 1;
                 if self.steps > MOST_STEPS {
                     return Err("the schedule has no end".into());
                 }
-                let one = if count == 1 {
-                    0
-                } else {
-                    self.random.index(count)
+                let next = match self.can_run[..] {
+                    [only] => only,
+                    _ => *self.random.pick(&self.can_run),
                 };
-                let can_run = |number: &usize| self.may_run(*number);
-                let next = (0..self.threads.len()).filter(can_run).nth(one);
-                let next = next.expect("it was counted");
                 self.threads[next].status = Status::Ready;
-                self.trace.note(self.now, format_args!("{next}"));
+                self.trace.note_thread(self.now, next);
                 return Ok(next);
             }
-            let of_threads = self.threads.iter().map(|thread| self.runs_from(thread));
-            let of_events = self.agenda.keys().next().map(|(at, _)| *at);
-            let next = of_threads.chain(of_events).min().unwrap_or(Duration::MAX);
+            let event_at = self.agenda.keys().next().map(|(at, _)| *at);
+            let next = event_at.map_or(next_at, |at| at.min(next_at));
             if next > LONGEST {
                 let waiting = self.waiting();
                 return Err(format!(
@@ -543,9 +556,8 @@ impl WorldState {
     }
 
     fn waiting(&self) -> String {
-        let alive = self.threads.iter().enumerate();
-        let alive = alive.filter(|(_, thread)| thread.status != Status::Ended);
-        let words = alive.map(|(number, thread)| format!("{number} of {}", thread.process));
+        let process = |number: &usize| self.threads[*number].process;
+        let words = (self.alive.iter()).map(|number| format!("{number} of {}", process(number)));
         words.collect::<Vec<_>>().join(", ")
     }
 
