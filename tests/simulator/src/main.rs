@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use leasehold_simulator::checks::Counts;
@@ -12,11 +12,12 @@ use leasehold_simulator::{Plan, Report, Topology};
 const HELP: &str = "\
 Runs the library on machines that seeds decide.
 
-leasehold-simulator [--seeds FROM..TO] [--topology single|quorum]
+leasehold-simulator [--seeds FROM..TO] [--topology single|quorum] [--jobs N]
 leasehold-simulator --trace SEED [--topology single|quorum]
 
 --seeds     the seeds of the schedules; 0..200 if it is left out
 --topology  one server, or a quorum of three; both if it is left out
+--jobs      how many processes share the seeds, each with its own sums; 1 if it is left out
 --trace     prints each event of one schedule
 
 The exit code is 1 if a schedule has failed. The same seed of the same commit fails again.";
@@ -24,6 +25,7 @@ The exit code is 1 if a schedule has failed. The same seed of the same commit fa
 struct Asked {
     seeds: Range<u64>,
     topologies: Vec<Topology>,
+    jobs: u64,
     trace: Option<u64>,
 }
 
@@ -34,6 +36,8 @@ struct Sums {
     with_pauses: u32,
     corrupted_with_pauses: u32,
     counts: Counts,
+    /// The first seed with each exception.
+    first_with: BTreeMap<&'static str, u64>,
     faults: BTreeMap<FaultKind, u32>,
     simulated: Duration,
     steps: u64,
@@ -47,6 +51,9 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    if asked.jobs > 1 {
+        return share(&asked);
+    }
     stay_on_one_processor();
     for topology in asked.topologies {
         let has_failed = match asked.trace {
@@ -64,6 +71,7 @@ fn asked(mut words: impl Iterator<Item = String>) -> Result<Asked, String> {
     let mut asked = Asked {
         seeds: 0..200,
         topologies: vec![Topology::Single, Topology::Quorum],
+        jobs: 1,
         trace: None,
     };
     while let Some(word) = words.next() {
@@ -76,6 +84,7 @@ fn asked(mut words: impl Iterator<Item = String>) -> Result<Asked, String> {
                 asked.seeds = number(from)?..number(to)?;
             }
             "--topology" => asked.topologies = vec![value()?.parse()?],
+            "--jobs" => asked.jobs = number(&value()?)?,
             "--trace" => asked.trace = Some(number(&value()?)?),
             _ => return Err(format!("{word} is unknown")),
         }
@@ -83,10 +92,39 @@ fn asked(mut words: impl Iterator<Item = String>) -> Result<Asked, String> {
     Ok(asked)
 }
 
+/// Runs the schedules in several processes. Each has its own part of the seeds. One that fails does not end the others.
+fn share(asked: &Asked) -> ExitCode {
+    let Range { start, end } = asked.seeds;
+    let bound = |job| start + end.saturating_sub(start) * job / asked.jobs;
+    let program = std::env::current_exe().expect("the program has a path");
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut has_failed = false;
+    for topology in &asked.topologies {
+        let start = |job| {
+            let seeds = format!("{}..{}", bound(job), bound(job + 1));
+            // The new process stays there.
+            stay_on(job as usize % processors);
+            Command::new(&program)
+                .args(["--seeds", &seeds, "--topology", &topology.to_string()])
+                .spawn()
+                .expect("the system starts a process")
+        };
+        let jobs: Vec<_> = (0..asked.jobs).map(start).collect();
+        for mut job in jobs {
+            has_failed |= !job.wait().is_ok_and(|status| status.success());
+        }
+    }
+    ExitCode::from(u8::from(has_failed))
+}
+
 /// Has all threads run on the processor of this one, because only one of them runs at a time. That doubles the speed.
 fn stay_on_one_processor() {
+    stay_on(rustix::thread::sched_getcpu());
+}
+
+fn stay_on(processor: usize) {
     let mut one = rustix::thread::CpuSet::new();
-    one.set(rustix::thread::sched_getcpu());
+    one.set(processor);
     // A refusal costs only time.
     rustix::thread::sched_setaffinity(None, &one).ok();
 }
@@ -129,14 +167,14 @@ fn run(seeds: Range<u64>, topology: Topology) -> bool {
             println!("{topology}: seed {seed} fails: {failure}");
             return true;
         }
-        sums.add(&report);
+        sums.add(seed, &report);
     }
     sums.print(topology, begun.elapsed());
     false
 }
 
 impl Sums {
-    fn add(&mut self, report: &Report) {
+    fn add(&mut self, seed: u64, report: &Report) {
         self.schedules += 1;
         self.simulated += report.took;
         self.steps += report.steps;
@@ -150,6 +188,10 @@ impl Sums {
         sums.longest_wait = sums.longest_wait.max(counts.longest_wait);
         for (kind, count) in &counts.errors {
             *sums.errors.entry(kind.clone()).or_default() += count;
+        }
+        for (exception, count) in &counts.exceptions {
+            *sums.exceptions.entry(exception).or_default() += count;
+            self.first_with.entry(exception).or_insert(seed);
         }
         for (kind, count) in &report.faults {
             *self.faults.entry(*kind).or_default() += count;
@@ -169,6 +211,7 @@ impl Sums {
             losses,
             rejected_writes,
             unfenced_corruptions,
+            exceptions,
             longest_wait,
         } = &self.counts;
         let schedules = self.schedules.max(1);
@@ -194,6 +237,10 @@ impl Sums {
             "  schedules with a pause {}, and with such a corruption {}",
             self.with_pauses, self.corrupted_with_pauses
         );
+        for (exception, count) in exceptions {
+            let seed = self.first_with[exception];
+            println!("  exceptions: {exception} {count}, first with the seed {seed}");
+        }
         println!("  longest wait after the last fault {longest_wait:.3?}");
         println!(
             "  {:.2} ms and {} steps a schedule, of {:.1?} each",

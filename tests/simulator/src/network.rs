@@ -21,6 +21,7 @@ use leasehold::testing::simulation::{ServerInMemory, TestStream};
 use crate::clock::Clock;
 use crate::faults::Bug;
 use crate::random::Random;
+use crate::schedule::RESTART_DELAY;
 use crate::world::{Event, Place, World, WorldState, locked};
 
 /// The delay of most pieces.
@@ -59,8 +60,8 @@ pub(crate) struct SimulatedServer {
     stalled_until: Duration,
     down_until: Duration,
     restarts: u64,
-    /// The time of its clock at which it last lost its data.
-    lost_data_at: Duration,
+    /// When it was last up again without its data.
+    lost_data_at: Option<Duration>,
 }
 
 /// A connection, until its process has closed it.
@@ -119,10 +120,14 @@ impl Network {
         locked(&IDLE_SERVERS).extend(servers);
     }
 
-    /// Returns whether a fence may be older than the last loss of data. Then its lease is too.
-    pub(crate) fn is_of_before_a_loss(&self, fence: u64) -> bool {
+    /// Returns whether a fence may be older than a loss of data, and its lease may go on at `at`.
+    pub(crate) fn is_of_before_a_loss(&self, fence: u64, at: Duration, lease: Duration) -> bool {
         let granted_at = Duration::from_micros(fence);
-        (self.servers.iter()).any(|server| granted_at <= server.lost_data_at)
+        let mut lost =
+            (self.servers.iter()).filter_map(|server| Some((server, server.lost_data_at?)));
+        lost.any(|(server, lost_at)| {
+            granted_at <= server.clock.read(lost_at) && at <= lost_at + lease
+        })
     }
 
     /// Returns until when nothing arrives on the way of a flow, if that is later than `now`.
@@ -160,8 +165,14 @@ impl SimulatedServer {
             stalled_until: Duration::ZERO,
             down_until: Duration::ZERO,
             restarts: 0,
-            lost_data_at: Duration::ZERO,
+            lost_data_at: None,
         }
+    }
+
+    /// Returns whether it has lost its data so lately that no process counts its vote, if it is a node of a quorum.
+    pub(crate) fn may_not_vote(&self, now: Duration) -> bool {
+        let lost_at = self.lost_data_at;
+        lost_at.is_some_and(|lost_at| now < lost_at + RESTART_DELAY)
     }
 
     /// Executes a command at once, as an operator on the machine of the server does. Returns the words of the answer.
@@ -392,7 +403,7 @@ impl WorldState {
             restarted.server.restart(run_id, up_at);
         } else {
             restarted.server.restart_empty(run_id, up_at);
-            restarted.lost_data_at = up_at;
+            restarted.lost_data_at = Some(until);
         }
         restarted.down_until = until.max(restarted.down_until);
     }

@@ -27,7 +27,7 @@ const DRIFT: u32 = 4_500;
 /// The largest difference of two clocks' time of day.
 const OFFSET: Duration = Duration::from_millis(400);
 /// On a quorum: how long a node that has restarted does not vote.
-const RESTART_DELAY: Duration = Duration::from_secs(12);
+pub(crate) const RESTART_DELAY: Duration = Duration::from_secs(12);
 /// The longest time from the begin of a schedule to its last fault.
 const LONGEST_SPREAD: Duration = Duration::from_secs(6);
 /// The time after the end of a schedule at which no key of a lock is left.
@@ -130,7 +130,7 @@ impl Plan {
         for (at, fault) in faults {
             world.state().plan(at, Event::Fault(fault));
         }
-        let checks = Checks::new(&world, self.topology == Topology::Quorum);
+        let checks = Checks::new(&world, self.topology == Topology::Quorum, lease);
         for process in 0..PROCESSES {
             let seen = ProcessWorld {
                 world: Arc::clone(&world),

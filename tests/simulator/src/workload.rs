@@ -160,7 +160,8 @@ impl Program {
                 .note(format_args!("{label} has closed: {has_closed}"));
             self.must(self.checks.check_keys());
             if has_closed {
-                self.checks.closed(&label);
+                let repeats = manager.stats().endings_repeated > 0;
+                self.must(self.checks.closed(&label, repeats));
             }
             // Otherwise the renewal thread has given a release up.
             let has_waited = self.world().state().now > begun + CLOSE_WITHIN / 2;
@@ -227,14 +228,14 @@ impl Worker {
             let got = acquire(wait, || mutex.lock(), |wait| mutex.try_lock_for(wait));
             let is_answered = got.is_ok();
             if let Some(guard) = self.result(begun, got) {
-                self.hold_reentrant(names[0], guard, known[0]);
+                self.hold_reentrant(names[0], guard, (known[0], begun));
             }
             return is_answered;
         }
         let got = self.acquire(asked, &names, wait);
         let is_answered = got.is_ok();
         if let Some(guard) = self.result(begun, got) {
-            self.hold(asked, &names, guard, &known);
+            self.hold(asked, &names, guard, &known, begun);
         }
         is_answered
     }
@@ -303,7 +304,14 @@ impl Worker {
         got.ok().flatten()
     }
 
-    fn hold(&mut self, asked: Asked, names: &[&'static str], guard: Guard, known: &[u64]) {
+    fn hold(
+        &mut self,
+        asked: Asked,
+        names: &[&'static str],
+        guard: Guard,
+        known: &[u64],
+        begun: Duration,
+    ) {
         let checks = Arc::clone(&self.program.checks);
         let guard = Arc::new(guard);
         let (units, total) = match asked {
@@ -318,8 +326,8 @@ impl Worker {
         let fences: Vec<_> = guard.leases().iter().map(|lease| lease.fence()).collect();
         if is_exclusive {
             for ((name, fence), known) in names.iter().zip(&fences).zip(known) {
-                self.program
-                    .must(checks.granted(name, self.program.number, *fence, *known));
+                let granted = checks.granted(name, self.program.number, *fence, (*known, begun));
+                self.program.must(granted);
             }
         }
         for _ in 0..self.random.within(1..4) {
@@ -363,7 +371,12 @@ impl Worker {
     }
 
     /// Does the same for a guard that other threads may not look at.
-    fn hold_reentrant(&mut self, name: &'static str, guard: ReentrantGuard, known: u64) {
+    fn hold_reentrant(
+        &mut self,
+        name: &'static str,
+        guard: ReentrantGuard,
+        known: (u64, Duration),
+    ) {
         let checks = Arc::clone(&self.program.checks);
         let (lost, fence) = (guard.on_lost(), guard.fence());
         self.program
