@@ -357,6 +357,12 @@ impl LockManager {
     /// | `false` | the renewal thread gave up a release, because Redis must have dropped the key in the meantime, and has had no reply since |
     /// | `false` | this is a forked child |
     ///
+    /// Redis may still execute an earlier request that had no reply. Example: this process asks for `orders:42`, has no reply
+    /// within the [`io_timeout`](crate::Builder::io_timeout), and gives up. Redis replies to its release, and `close` returns
+    /// `true`. Then the request for the lock arrives, which was delayed in the network. Now `orders:42` is held until the lease
+    /// of that request ends. If the process goes on, its renewal thread releases the lock sooner: it repeats the release until
+    /// a lease has passed since the request was sent.
+    ///
     /// # Example
     ///
     /// ```no_run

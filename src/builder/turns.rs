@@ -65,7 +65,8 @@ impl Builder {
     /// The next lock gets the lease only if its handle has the same `lease`, `renew`, [`fencing`](Builder::fencing),
     /// [`max_hold`](Builder::max_hold) and `linger`. Otherwise one request releases the lease, and asks the server for
     /// another. If this process wants the name as another kind of lock, it releases the lease first. A fence rises with each
-    /// guard as always.
+    /// guard as always. If the server loses its data, and this process does not know that yet, its next fence may be smaller
+    /// than that of another process: see [the exceptions](crate#what-it-promises).
     ///
     /// The setting applies to [`Mutex`](crate::Mutex), to the outermost guard of a
     /// [`ReentrantMutex`](crate::ReentrantMutex), and to a [`MultiLock`](crate::MultiLock) of one name. The other kinds
