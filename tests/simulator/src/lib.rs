@@ -11,6 +11,8 @@
 //! | `workload` | the programs of the processes |
 //! | [`checks`] | the rules that a schedule must keep |
 //! | `trace` | the events of a schedule |
+//! | [`record`] | the lines in `docs/evidence` |
+//! | [`evidence`] | EVIDENCE.md, which is made of these lines |
 //!
 //! `cargo run --release -p leasehold-simulator -- --help` tells how to run it.
 
@@ -18,10 +20,12 @@
 
 pub mod checks;
 mod clock;
+pub mod evidence;
 pub mod faults;
 mod network;
 mod process;
 mod random;
+pub mod record;
 pub mod schedule;
 mod trace;
 mod workload;

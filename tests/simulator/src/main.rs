@@ -1,24 +1,31 @@
 //! Runs schedules, and prints their counts.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use leasehold_simulator::checks::Counts;
 use leasehold_simulator::faults::FaultKind;
-use leasehold_simulator::{Plan, Report, Topology};
+use leasehold_simulator::record::{self, Recorder, Run, Violation};
+use leasehold_simulator::{Plan, Report, Topology, evidence};
 
 const HELP: &str = "\
 Runs the library on machines that seeds decide.
 
-leasehold-simulator [--seeds FROM..TO] [--topology single|quorum] [--jobs N]
+leasehold-simulator [--seeds FROM..TO] [--topology single|quorum] [--jobs N] [--record FILE]
 leasehold-simulator --trace SEED [--topology single|quorum]
+leasehold-simulator evidence
 
 --seeds     the seeds of the schedules; 0..200 if it is left out
 --topology  one server, or a quorum of three; both if it is left out
 --jobs      how many processes share the seeds, each with its own sums; 1 if it is left out
+--record    appends a line for each topology to FILE, such as docs/evidence/simulator.jsonl; a schedule that fails ends
+            the run only without this option
 --trace     prints each event of one schedule
+evidence    writes EVIDENCE.md, its pictures, and the sentence of README.md from the files in docs/evidence
 
 The exit code is 1 if a schedule has failed. The same seed of the same commit fails again.";
 
@@ -27,6 +34,7 @@ struct Asked {
     topologies: Vec<Topology>,
     jobs: u64,
     trace: Option<u64>,
+    recorder: Option<Recorder>,
 }
 
 /// The sums of several schedules.
@@ -41,30 +49,44 @@ struct Sums {
     faults: BTreeMap<FaultKind, u32>,
     simulated: Duration,
     steps: u64,
+    violations: Vec<Violation>,
 }
 
 fn main() -> ExitCode {
-    let asked = match asked(std::env::args().skip(1)) {
-        Ok(asked) => asked,
-        Err(what) => {
-            eprintln!("{what}\n\n{HELP}");
-            return ExitCode::from(2);
-        }
+    let words: Vec<_> = std::env::args().skip(1).collect();
+    let has_failed = if words == ["evidence"] {
+        evidence::write(&record::root()).map(|()| false)
+    } else {
+        asked(words.into_iter())
+            .map_err(|what| format!("{what}\n\n{HELP}"))
+            .and_then(run_all)
     };
+    match has_failed {
+        Ok(has_failed) => ExitCode::from(u8::from(has_failed)),
+        Err(what) => {
+            eprintln!("{what}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Runs all schedules that were asked for. Returns whether one has failed.
+fn run_all(asked: Asked) -> Result<bool, String> {
     if asked.jobs > 1 {
-        return share(&asked);
+        return Ok(share(&asked));
     }
     stay_on_one_processor();
+    let mut has_failed = false;
     for topology in asked.topologies {
-        let has_failed = match asked.trace {
+        has_failed |= match asked.trace {
             Some(seed) => trace(seed, topology),
-            None => run(asked.seeds.clone(), topology),
+            None => run(asked.seeds.clone(), topology, asked.recorder.as_ref())?,
         };
-        if has_failed {
-            return ExitCode::FAILURE;
+        if has_failed && asked.recorder.is_none() {
+            break;
         }
     }
-    ExitCode::SUCCESS
+    Ok(has_failed)
 }
 
 fn asked(mut words: impl Iterator<Item = String>) -> Result<Asked, String> {
@@ -73,6 +95,7 @@ fn asked(mut words: impl Iterator<Item = String>) -> Result<Asked, String> {
         topologies: vec![Topology::Single, Topology::Quorum],
         jobs: 1,
         trace: None,
+        recorder: None,
     };
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(format!("{word} needs a value"));
@@ -85,6 +108,7 @@ fn asked(mut words: impl Iterator<Item = String>) -> Result<Asked, String> {
             }
             "--topology" => asked.topologies = vec![value()?.parse()?],
             "--jobs" => asked.jobs = number(&value()?)?,
+            "--record" => asked.recorder = Some(Recorder::new(PathBuf::from(value()?))?),
             "--trace" => asked.trace = Some(number(&value()?)?),
             _ => return Err(format!("{word} is unknown")),
         }
@@ -92,8 +116,9 @@ fn asked(mut words: impl Iterator<Item = String>) -> Result<Asked, String> {
     Ok(asked)
 }
 
-/// Runs the schedules in several processes. Each has its own part of the seeds. One that fails does not end the others.
-fn share(asked: &Asked) -> ExitCode {
+/// Runs the schedules in several processes. Each has its own part of the seeds. One that fails does not end
+/// the others. Returns whether one has failed.
+fn share(asked: &Asked) -> bool {
     let Range { start, end } = asked.seeds;
     let bound = |job| start + end.saturating_sub(start) * job / asked.jobs;
     let program = std::env::current_exe().expect("the program has a path");
@@ -104,8 +129,13 @@ fn share(asked: &Asked) -> ExitCode {
             let seeds = format!("{}..{}", bound(job), bound(job + 1));
             // The new process stays there.
             stay_on(job as usize % processors);
+            let record = asked.recorder.iter();
             Command::new(&program)
                 .args(["--seeds", &seeds, "--topology", &topology.to_string()])
+                .args(
+                    record
+                        .flat_map(|recorder| [OsStr::new("--record"), recorder.path().as_os_str()]),
+                )
                 .spawn()
                 .expect("the system starts a process")
         };
@@ -114,7 +144,7 @@ fn share(asked: &Asked) -> ExitCode {
             has_failed |= !job.wait().is_ok_and(|status| status.success());
         }
     }
-    ExitCode::from(u8::from(has_failed))
+    has_failed
 }
 
 /// Has all threads run on the processor of this one, because only one of them runs at a time. That doubles the speed.
@@ -151,11 +181,12 @@ fn trace(seed: u64, topology: Topology) -> bool {
     report.failure.is_some()
 }
 
-/// Runs schedules, and prints their sums. Returns whether one has failed.
-fn run(seeds: Range<u64>, topology: Topology) -> bool {
+/// Runs schedules, and prints their sums. Returns whether one has failed. The first that fails ends the run, unless the run
+/// is recorded.
+fn run(seeds: Range<u64>, topology: Topology, recorder: Option<&Recorder>) -> Result<bool, String> {
     let begun = Instant::now();
     let mut sums = Sums::default();
-    for seed in seeds {
+    for seed in seeds.clone() {
         let plan = Plan {
             seed,
             topology,
@@ -165,16 +196,23 @@ fn run(seeds: Range<u64>, topology: Topology) -> bool {
         let report = plan.run();
         if let Some(failure) = &report.failure {
             println!("{topology}: seed {seed} fails: {failure}");
-            return true;
+            if recorder.is_none() {
+                return Ok(true);
+            }
         }
         sums.add(seed, &report);
     }
     sums.print(topology, begun.elapsed());
-    false
+    if let Some(recorder) = recorder {
+        recorder.append(&sums.run(seeds, topology, begun.elapsed()))?;
+    }
+    Ok(!sums.violations.is_empty())
 }
 
 impl Sums {
     fn add(&mut self, seed: u64, report: &Report) {
+        self.violations
+            .extend(report.failure.clone().map(|what| Violation { seed, what }));
         self.schedules += 1;
         self.simulated += report.took;
         self.steps += report.steps;
@@ -202,6 +240,39 @@ impl Sums {
         }
     }
 
+    /// Returns the line of the record.
+    fn run(&self, seeds: Range<u64>, topology: Topology, took: Duration) -> Run {
+        let counts = &self.counts;
+        let faults = self.faults.iter();
+        Run {
+            topology: topology.to_string(),
+            first_seed: seeds.start,
+            end_seed: seeds.end,
+            schedules: self.schedules.into(),
+            grants: counts.grants,
+            hand_overs: counts.hand_overs,
+            refusals: counts.refusals,
+            losses: counts.losses,
+            rejected_writes: counts.rejected_writes,
+            unfenced_corruptions: counts.unfenced_corruptions,
+            schedules_with_pauses: self.with_pauses.into(),
+            corrupted_with_pauses: self.corrupted_with_pauses.into(),
+            longest_wait_ms: counts.longest_wait.as_millis() as u64,
+            errors: counts.errors.clone(),
+            exceptions: (counts.exceptions.iter())
+                .map(|(name, count)| ((*name).to_owned(), *count))
+                .collect(),
+            faults: faults
+                .map(|(kind, count)| (kind.to_string(), u64::from(*count)))
+                .collect(),
+            steps: Some(self.steps),
+            simulated_s: Some(self.simulated.as_secs()),
+            took_s: took.as_secs(),
+            violations: self.violations.clone(),
+            ..Run::default()
+        }
+    }
+
     fn print(&self, topology: Topology, took: Duration) {
         let Counts {
             grants,
@@ -215,7 +286,11 @@ impl Sums {
             longest_wait,
         } = &self.counts;
         let schedules = self.schedules.max(1);
-        println!("{topology}: {} schedules, no violation", self.schedules);
+        println!(
+            "{topology}: {} schedules, violations {}",
+            self.schedules,
+            self.violations.len()
+        );
         println!(
             "  grants {grants}, hand-overs {hand_overs}, refusals {refusals}, losses {losses}"
         );
