@@ -79,3 +79,36 @@ pub(super) fn pause(
     let foreign = FOREIGN.max(FOREIGN_EACH * busy_threads);
     pause.min(jittered_by_half(rng, foreign))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::Machine;
+
+    #[test]
+    fn waiters_that_began_together_do_not_poll_in_step() {
+        let states = [
+            SubscriptionState::Ready("channel".into()),
+            SubscriptionState::NotYet,
+            SubscriptionState::NoSubscription,
+        ];
+        for state in &states {
+            for holder in ["lh1:owner", "of another client"] {
+                let poll = || {
+                    pause(
+                        state,
+                        Duration::from_secs(2),
+                        holder,
+                        1,
+                        &Machine::default(),
+                    )
+                };
+                let polls = |_| (0..20).map(|_| poll()).sum::<Duration>();
+                let mut ends: Vec<_> = (0..50).map(polls).collect();
+                ends.sort_unstable();
+                let apart = ends[49] - ends[0];
+                assert!(apart > poll() / 4, "{state:?} {holder}: {apart:?} apart");
+            }
+        }
+    }
+}

@@ -14,7 +14,8 @@
 //! 9. No module uses an item that a module above it defines. So a folder's own file uses its modules, and they do not
 //!    use it. An item that several of them need is in a module beside them.
 //! 10. ARCHITECTURE.md names only methods that exist.
-//! 11. `src/` and its folders have at most `MOST_LINES`. `cargo test --test it tidy::lines -- --nocapture` prints them.
+//! 11. A Lua script uses the keys of `KEYS` alone, and makes no name of a key. Otherwise it would fail in a cluster.
+//! 12. `src/` and its folders have at most `MOST_LINES`. `cargo test --test it tidy::lines -- --nocapture` prints them.
 
 mod syntax;
 
@@ -587,7 +588,93 @@ fn missing_methods(tree: &Tree, page: &str) -> Vec<String> {
     named.filter(|name| !members.contains(name)).collect()
 }
 
-// 11. The number of lines.
+// 11. Keys of Lua scripts.
+
+/// Commands whose first argument is no key.
+const WITHOUT_KEYS: [&str; 3] = ["TIME", "PUBLISH", "PUBSUB"];
+
+#[test]
+fn every_key_of_a_script_is_passed_in_keys() {
+    for good in [
+        "redis.call('GET', KEYS[i + 1])",
+        "redis.pcall('DEL', lock, queue)",
+        "redis.call('DEL', unpack(keys))",
+        "redis.call('PUBLISH', 'a:' .. b, c)",
+        "redis.call('SET', lock, owner .. MARK)",
+        "-- redis.call('GET', lock .. ':fence')",
+    ] {
+        assert_eq!(keys_that_are_made(good), [""; 0], "{good}");
+    }
+    for bad in [
+        "redis.call('GET', KEYS[1] .. ':fence')",
+        "redis.pcall('GET', 'leasehold:' .. lock)",
+        "redis.call('GET', ARGV[1])",
+        "redis.call('GET', name_of(lock))",
+        "local fence = lock .. ':fence' redis.call('GET', lock)",
+        "local fence = 'fence:' .. KEYS[2]",
+    ] {
+        assert_ne!(keys_that_are_made(bad), [""; 0], "{bad}");
+    }
+    for (path, text) in files("lua") {
+        assert_eq!(keys_that_are_made(&text), [""; 0], "{path}");
+    }
+}
+
+/// Returns the places at which a script uses a key that is not simply one of `KEYS`.
+fn keys_that_are_made(text: &str) -> Vec<String> {
+    let code = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("--"));
+    let code = code.collect::<Vec<_>>().join("\n");
+    let is_name = |text: &str| {
+        text.chars()
+            .all(|letter| letter.is_alphanumeric() || letter == '_')
+    };
+    let calls = ["redis.call('", "redis.pcall('"];
+    let calls = calls.into_iter().flat_map(|call| code.split(call).skip(1));
+    let keys = calls.filter_map(|call| {
+        let (command, rest) = call.split_once('\'')?;
+        let key = rest.strip_prefix(", ")?;
+        (!WITHOUT_KEYS.contains(&command)).then_some(key)
+    });
+    let (mut names, mut made) = (BTreeSet::from(["KEYS"]), Vec::new());
+    for key in keys {
+        let end = key.find([',', ')', '\n']).unwrap_or(key.len());
+        let key = key[..end].trim();
+        let list = key.strip_prefix("unpack(").unwrap_or(key);
+        if list.starts_with("KEYS[") && list.ends_with(']') {
+        } else if is_name(list) {
+            names.insert(list);
+        } else {
+            made.push(key.to_owned());
+        }
+    }
+    // A text that is made of a key may be the name of another one.
+    for part in code.split("..").collect::<Vec<_>>().windows(2) {
+        let before = part[0].trim_end();
+        let before = match before.strip_suffix(']') {
+            Some(indexed) => indexed.rsplit('[').nth(1).unwrap_or(indexed),
+            None => before,
+        };
+        let before = before
+            .rsplit(|letter: char| !letter.is_alphanumeric() && letter != '_')
+            .next();
+        let after = part[1].trim_start();
+        let after = after
+            .split(|letter: char| !letter.is_alphanumeric() && letter != '_')
+            .next();
+        made.extend(
+            [before, after]
+                .into_iter()
+                .flatten()
+                .filter(|name| names.contains(name))
+                .map(|name| format!("a text made of {name}")),
+        );
+    }
+    made
+}
+
+// 12. The number of lines.
 
 /// The most lines outside of test code, of `src/` (`""`) and of folders in it. A change that needs more must say why a
 /// user wants it.

@@ -5,6 +5,8 @@
     reason = "only the library is compiled with the oldest Rust"
 )]
 
+mod pains;
+
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::thread;

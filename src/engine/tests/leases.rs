@@ -280,3 +280,21 @@ fn after_an_answer_without_a_request_all_leases_are_confirmed_again() {
     }
     assert!(guards.iter().all(|guard| guard.remaining() > LONG / 2));
 }
+
+/// The clock does not move after the grant, so a renewal that is due later than the reply would never come.
+#[test]
+fn a_lease_is_renewed_at_once_if_its_grant_came_late() {
+    let clock = still();
+    let late = Arc::clone(&clock);
+    let mut granted = generous();
+    let pool = move |request: &Request<'_>| {
+        if matches!(request, Request::Lock { .. }) {
+            late.advance(LEASE / 2);
+        }
+        granted(request)
+    };
+    let engine =
+        Fake::new(pool, generous()).engine(LEASE, Arc::clone(&clock) as Arc<dyn TestMachine>);
+    let guard = lock(&engine);
+    wait_for(|| guard.remaining() > LEASE * 9 / 10);
+}

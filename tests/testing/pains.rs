@@ -1,0 +1,93 @@
+//! The mistakes of other lock libraries, in the time of the kit. docs/FAULTS.md has the list, with the reports.
+
+use std::thread;
+
+use leasehold::testing::Redis;
+use leasehold::{LeaseState, LockGuard, LockManager};
+
+use super::{HOUR, on_both, secs};
+
+#[test]
+fn renewal_ends_with_the_release() {
+    let ends: [fn(LockGuard); 3] = [
+        |guard| guard.release().expect("it is held"),
+        drop,
+        |guard| drop(guard.detach()),
+    ];
+    for end in ends {
+        let check = |redis: &Redis| {
+            let locks = redis.manager();
+            let guard = locks.lock("n").expect("it is free");
+            redis.pass(HOUR);
+            let renewed = locks.stats().renewed;
+            assert!(renewed > 100, "{renewed} renewals of the held lock");
+            end(guard);
+            let renewed = locks.stats().renewed;
+            redis.pass(HOUR);
+            assert_eq!(
+                locks.stats().renewed,
+                renewed,
+                "it is renewed after its end"
+            );
+            let next = redis.manager().try_lock("n").expect("it answers");
+            assert!(next.is_some(), "it is still held");
+        };
+        check(&Redis::new());
+        check(&Redis::quorum(3));
+    }
+}
+
+/// The renewal thread ends when it has had nothing to do for a while.
+#[test]
+fn a_lock_after_an_idle_hour_is_renewed() {
+    on_both(|redis| {
+        let locks = redis.manager();
+        for _ in 0..3 {
+            let guard = locks.lock("n").expect("it is free");
+            redis.pass(HOUR);
+            guard.release().expect("it was renewed");
+            redis.pass(HOUR);
+        }
+    });
+}
+
+#[test]
+fn errors_of_renewals_do_not_end_renewal() {
+    on_both(|redis| {
+        let locks = redis.manager();
+        let guard = locks.mutex("n").lease(secs(300)).lock();
+        let guard = guard.expect("it is free");
+        for _ in 0..3 {
+            let failed = locks.stats().renewals_failed;
+            redis.cut();
+            redis.pass(secs(150));
+            redis.restore();
+            redis.pass(HOUR);
+            let stats = locks.stats();
+            assert!(stats.renewals_failed > failed, "no renewal failed");
+            assert_eq!(guard.state(), LeaseState::Held);
+        }
+        guard.release().expect("it was renewed");
+    });
+}
+
+#[test]
+fn a_waiter_asks_about_once_a_second_and_does_not_spin() {
+    on_both(|redis| {
+        let guard = redis.manager().lock("n").expect("it is free");
+        let locks = redis.manager();
+        let waiter = locks.clone();
+        let waiting = thread::spawn(move || waiter.lock("n").map(drop));
+        while redis.locks()[0].waiters == 0 {
+            thread::yield_now();
+        }
+        let asked = |locks: &LockManager| locks.stats().requests;
+        let before = asked(&locks);
+        redis.pass(secs(100));
+        let requests = asked(&locks) - before;
+        // A poll every 0.7 to 1 s, to each node, and what the renewal thread asks.
+        assert!(requests < 600, "{requests} requests in 100 s");
+        drop(guard);
+        waiting.join().expect("no panic").expect("it is free");
+    });
+}
