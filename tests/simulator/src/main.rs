@@ -34,7 +34,8 @@ struct Asked {
     topologies: Vec<Topology>,
     jobs: u64,
     trace: Option<u64>,
-    recorder: Option<Recorder>,
+    /// The file that gets a line for each topology.
+    record: Option<PathBuf>,
 }
 
 /// The sums of several schedules.
@@ -76,13 +77,14 @@ fn run_all(asked: Asked) -> Result<bool, String> {
         return Ok(share(&asked));
     }
     stay_on_one_processor();
+    let recorder = asked.record.map(Recorder::new).transpose()?;
     let mut has_failed = false;
     for topology in asked.topologies {
         has_failed |= match asked.trace {
             Some(seed) => trace(seed, topology),
-            None => run(asked.seeds.clone(), topology, asked.recorder.as_ref())?,
+            None => run(asked.seeds.clone(), topology, recorder.as_ref())?,
         };
-        if has_failed && asked.recorder.is_none() {
+        if has_failed && recorder.is_none() {
             break;
         }
     }
@@ -95,7 +97,7 @@ fn asked(mut words: impl Iterator<Item = String>) -> Result<Asked, String> {
         topologies: vec![Topology::Single, Topology::Quorum],
         jobs: 1,
         trace: None,
-        recorder: None,
+        record: None,
     };
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(format!("{word} needs a value"));
@@ -108,7 +110,7 @@ fn asked(mut words: impl Iterator<Item = String>) -> Result<Asked, String> {
             }
             "--topology" => asked.topologies = vec![value()?.parse()?],
             "--jobs" => asked.jobs = number(&value()?)?,
-            "--record" => asked.recorder = Some(Recorder::new(PathBuf::from(value()?))?),
+            "--record" => asked.record = Some(PathBuf::from(value()?)),
             "--trace" => asked.trace = Some(number(&value()?)?),
             _ => return Err(format!("{word} is unknown")),
         }
@@ -129,7 +131,7 @@ fn share(asked: &Asked) -> bool {
             let seeds = format!("{}..{}", bound(job), bound(job + 1));
             // The new process stays there.
             stay_on(job as usize % processors);
-            let record = asked.recorder.iter();
+            let record = asked.record.iter();
             Command::new(&program)
                 .args(["--seeds", &seeds, "--topology", &topology.to_string()])
                 .args(

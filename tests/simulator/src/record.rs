@@ -66,12 +66,6 @@ pub struct Violation {
 }
 
 impl Recorder {
-    /// Returns the path of the file.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.file
-    }
-
     /// Returns a recorder.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use leasehold_simulator::evidence::files;
 use leasehold_simulator::record::root;
 
-/// A copy of README.md with some result files, in a folder of its own.
+/// A copy of README.md with some result files, in a folder below the target directory.
 struct Copy(PathBuf);
 
 impl Copy {
