@@ -42,6 +42,7 @@ mod process_ends;
 mod quantum;
 mod quorum;
 mod rate_limiter;
+mod real;
 mod record;
 mod reentrant;
 mod replicas;

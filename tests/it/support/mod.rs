@@ -5,6 +5,7 @@ mod child_guards;
 mod clock;
 mod cluster;
 mod doomed;
+mod evidence;
 mod file;
 mod hostile;
 mod log;
@@ -31,6 +32,9 @@ pub(crate) use child::{Child, add, add_under, added};
 pub(crate) use child_guards::count;
 pub(crate) use clock::Clock;
 pub(crate) use cluster::{Cluster, SLOTS, give_slots, is_ok, names_of_masters, slot_of};
+pub(crate) use evidence::{
+    append_evidence, commit, counts_in_json, server_in_evidence, text_in_json,
+};
 pub(crate) use file::{FencedWriters, File};
 pub(crate) use hostile::{
     Answer, Hostile, IO, Words, at_last, impatient, in_time, is_script, to_scripts,
@@ -48,7 +52,9 @@ pub(crate) use server::{
     SCRIPTS_NEED_NO_REPLICAS, Server, cannot_show, is_before_redis_7, lacks_in_memory, unused_url,
 };
 pub(crate) use subject::{Guard, Holder, Kind, Subject, WithLock};
-pub(crate) use threads::{Task, asleep, locking, locking_asleep, own_threads, task, task_asleep};
+pub(crate) use threads::{
+    Task, asleep, locking, locking_asleep, own_threads, signal, task, task_asleep,
+};
 
 /// The time limit of anything that must happen. It is far longer than needed, so that a busy machine fails no test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

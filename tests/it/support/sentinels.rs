@@ -222,9 +222,23 @@ impl Sentinels {
         let mut servers = self.servers();
         let killed = servers.find(|server| server.port() == port);
         killed.expect("it is of the set").start_again();
-        let master = self.master();
-        let port = master.port().to_string();
+        self.wait_until_well();
+    }
+
+    /// Blocks until both replicas follow the master, and the sentinels trust them.
+    #[track_caller]
+    pub(crate) fn wait_until_well(&self) {
         wait_for_servers("both replicas follow", || {
+            let master = self.master();
+            let port = master.port().to_string();
+            // In a failover the sentinels change the replicas themselves.
+            let is_settled = |sentinel: &Server| {
+                let settled = ("flags".to_owned(), "master".to_owned());
+                facts(&sentinel.raw()).contains(&settled)
+            };
+            if !self.sentinels().all(is_settled) {
+                return false;
+            }
             let replicas = self
                 .servers()
                 .filter(|server| server.port() != master.port());

@@ -55,6 +55,8 @@ pub(super) fn dir_of_servers() -> PathBuf {
 const PORTS: u32 = 20;
 /// The ports of servers: below the range of outgoing connections.
 const PORTS_GIVEN: Range<u16> = 10_000..32_000;
+/// The options of a server that keeps all acknowledged writes.
+const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 /// How much larger the port of a node's bus is.
 const BUS: u16 = 10_000;
 
@@ -125,8 +127,13 @@ impl Server {
     /// Starts a server that keeps all acknowledged writes when it is killed and started again.
     #[track_caller]
     pub(crate) fn keeping_data(options: &[&str]) -> Self {
-        let durable = ["--appendonly", "yes", "--appendfsync", "always"];
-        Self::begin(&[&durable, options].concat(), None, None)
+        Self::begin(&[&DURABLE, options].concat(), None, None)
+    }
+
+    /// Does the same with a clock that the test can set.
+    #[track_caller]
+    pub(crate) fn keeping_data_with_clock() -> Self {
+        Self::begin(&DURABLE, Some(Clock::new()), None)
     }
 
     /// Starts a server that also speaks TLS, on another port, with further options and with a certificate and its key
@@ -419,7 +426,7 @@ pub(crate) fn lacks_in_memory(what: &str) -> bool {
     is_in_memory
 }
 
-fn version_of_servers() -> &'static str {
+pub(super) fn version_of_servers() -> &'static str {
     static VERSION: LazyLock<String> = LazyLock::new(|| {
         let version = Command::new("redis-server").arg("--version").output();
         let version = version.unwrap_or_else(|error| {

@@ -1,0 +1,235 @@
+//! Seeded schedules on real servers: what the simulator does in memory, with processes, signals and sockets.
+//!
+//! | module | its subject |
+//! | --- | --- |
+//! | `plan` | what a seed decides: settings, and faults with their times |
+//! | `stage` | the servers, and the faults that hit them |
+//! | `schedule` | one schedule: the processes, the faults, and the end |
+//! | `program` | the program of a process |
+//! | `record` | the events of all processes, in a file |
+//! | `register` | numbers that holders increase |
+//! | `checks` | the rules, by the record |
+//!
+//! A schedule has three processes of two threads, at least two faults of servers or links, and at least one of a process.
+//! The seed decides what happens, and when. The system decides the rest, so a seed that fails may pass the next time.
+
+mod checks;
+mod plan;
+mod program;
+mod record;
+mod register;
+mod schedule;
+mod stage;
+
+use std::env;
+use std::fmt::{self, Display};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use crate::support::{
+    Server, Topology, append_evidence, commit, counts_in_json, server_in_evidence, text_in_json,
+};
+
+use plan::Plan;
+use schedule::Counts;
+use stage::Stage;
+
+/// The variable with the task of a process.
+const TASK: &str = "LEASEHOLD_IT_REAL";
+/// The start of each name.
+const PREFIX: &str = "real:";
+/// The variables with the number of schedules of a long run, and its first seed.
+const COUNT: &str = "LEASEHOLD_REAL";
+const FIRST_SEED: &str = "LEASEHOLD_REAL_FROM";
+
+const TOPOLOGIES: [(Topology, &str); 4] = [
+    (Topology::Single, "single"),
+    (Topology::Sentinel, "sentinel"),
+    (Topology::Cluster, "cluster"),
+    (Topology::Quorum, "quorum"),
+];
+/// How many schedules of a topology run at a time in a long run.
+const LANES: u64 = 3;
+/// How many schedules make a line of results.
+const PIECE: u64 = 25;
+
+/// What a process is to do.
+struct Task {
+    topology: Topology,
+    seed: u64,
+    number: u32,
+    /// The path of the record.
+    record: String,
+    /// The URL of the server of the registers.
+    register: String,
+    /// The URLs of the servers: see [`settings_of`](crate::support::settings_of).
+    url: String,
+}
+
+impl Display for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            seed,
+            number,
+            record,
+            register,
+            url,
+            ..
+        } = self;
+        let topology = name_of_topology(self.topology);
+        write!(f, "{topology} {seed} {number} {record} {register} {url}")
+    }
+}
+
+impl Task {
+    fn parse(text: &str) -> Self {
+        let words: Vec<_> = text.splitn(6, ' ').collect();
+        let [topology, seed, number, record, register, url] = words[..] else {
+            panic!("no task: {text}");
+        };
+        let found = TOPOLOGIES.iter().find(|(_, name)| *name == topology);
+        Self {
+            topology: found.expect("a topology").0,
+            seed: seed.parse().expect("a number"),
+            number: number.parse().expect("a number"),
+            record: record.to_owned(),
+            register: register.to_owned(),
+            url: url.to_owned(),
+        }
+    }
+}
+
+fn name_of_topology(topology: Topology) -> &'static str {
+    let found = TOPOLOGIES.iter().find(|(own, _)| *own == topology);
+    found.expect("each has a name").1
+}
+
+/// Runs schedules one after the other, on servers of their own.
+fn run(topology: Topology, seeds: impl IntoIterator<Item = u64>, register: &Server) -> Counts {
+    let mut counts = Counts::default();
+    let mut stage = None;
+    for seed in seeds {
+        let plan = Plan::new(topology, seed);
+        let url = register.url();
+        let run = || {
+            let stage = stage.get_or_insert_with(|| Stage::start(topology));
+            stage.wait_until_granting(&plan);
+            plan.run(stage, &url)
+        };
+        if let Ok(of_seed) = catch_unwind(AssertUnwindSafe(run)) {
+            counts.add(of_seed);
+        } else {
+            // The servers are in an unknown state.
+            stage = None;
+            let what = "the schedule has panicked".to_owned();
+            counts.violations.push((seed, what));
+        }
+    }
+    counts
+}
+
+impl Counts {
+    /// Returns the line of results for these seeds.
+    fn line(&self, topology: Topology, (first_seed, end_seed): (u64, u64), took_s: u64) -> String {
+        let violations = self.violations.iter().map(|(seed, what)| {
+            let what = text_in_json(what);
+            format!(r#"{{"seed": {seed}, "what": {what}}}"#)
+        });
+        let violations: Vec<_> = violations.collect();
+        let Self {
+            schedules,
+            grants,
+            hand_overs,
+            refusals,
+            losses,
+            rejected_writes,
+            unfenced_corruptions,
+            with_pauses,
+            corrupted_with_pauses,
+            longest_wait,
+            errors,
+            faults,
+            exceptions,
+            ..
+        } = self;
+        format!(
+            r#"{{"commit": "{commit}", "topology": "{topology}", "server": "{server}", "first_seed": {first_seed}, "end_seed": {end_seed}, "schedules": {schedules}, "grants": {grants}, "hand_overs": {hand_overs}, "refusals": {refusals}, "losses": {losses}, "rejected_writes": {rejected_writes}, "unfenced_corruptions": {unfenced_corruptions}, "schedules_with_pauses": {with_pauses}, "corrupted_with_pauses": {corrupted_with_pauses}, "longest_wait_ms": {longest_wait_ms}, "errors": {errors}, "faults": {faults}, "exceptions": {exceptions}, "took_s": {took_s}, "violations": [{violations}]}}"#,
+            commit = commit(),
+            topology = name_of_topology(topology),
+            server = server_in_evidence(),
+            longest_wait_ms = longest_wait.as_millis(),
+            errors = counts_in_json(errors),
+            faults = counts_in_json(faults),
+            exceptions = counts_in_json(exceptions),
+            violations = violations.join(", "),
+        )
+    }
+}
+
+#[test]
+fn real_schedules_keep_the_rules_on_all_topologies() {
+    const SCHEDULES: u64 = 5;
+    let register = Server::start();
+    let counts = thread::scope(|scope| {
+        // All of them mostly wait.
+        let running = TOPOLOGIES.map(|(topology, _)| {
+            let register = &register;
+            scope.spawn(move || run(topology, 0..SCHEDULES, register))
+        });
+        running.map(|it| it.join().expect("it runs"))
+    });
+    for ((topology, name), counts) in TOPOLOGIES.into_iter().zip(counts) {
+        println!("{}", counts.line(topology, (0, SCHEDULES), 0));
+        assert_eq!(counts.violations, [], "{name}");
+        let faults: u64 = counts.faults.values().sum();
+        assert!(
+            counts.grants > 50 && counts.hand_overs > 10 && faults >= 2 * SCHEDULES,
+            "{name}: little was run"
+        );
+    }
+}
+
+#[test]
+#[ignore = "it takes as long as LEASEHOLD_REAL=COUNT says: 3,000 schedules take most of an hour"]
+fn many_real_schedules_keep_the_rules() {
+    let number = |variable: &str, default| {
+        env::var(variable).map_or(default, |text| text.parse().expect("a number"))
+    };
+    let of_each: u64 = number(COUNT, 100) / TOPOLOGIES.len() as u64;
+    let first = number(FIRST_SEED, 0);
+    let end = first + of_each;
+    let register = Server::start();
+    let next = TOPOLOGIES.map(|_| AtomicU64::new(first));
+    let violations: u64 = thread::scope(|scope| {
+        let mut lanes = Vec::new();
+        for ((topology, _), next) in TOPOLOGIES.into_iter().zip(&next) {
+            for _ in 0..LANES {
+                let register = &register;
+                lanes.push(scope.spawn(move || run_pieces(topology, next, end, register)));
+            }
+        }
+        let violations = lanes.into_iter().map(|it| it.join().expect("it runs"));
+        violations.sum()
+    });
+    assert_eq!(violations, 0, "docs/evidence/real.jsonl has them");
+}
+
+/// Runs pieces of the seeds up to `end`, and appends a line of results for each. Returns the number of violations.
+fn run_pieces(topology: Topology, next: &AtomicU64, end: u64, register: &Server) -> u64 {
+    let mut violations = 0;
+    loop {
+        let first = next.fetch_add(PIECE, Ordering::SeqCst);
+        if first >= end {
+            return violations;
+        }
+        let last = end.min(first + PIECE);
+        let begun = Instant::now();
+        let counts = run(topology, first..last, register);
+        let line = counts.line(topology, (first, last), begun.elapsed().as_secs());
+        println!("{line}");
+        append_evidence("real.jsonl", &line);
+        violations += counts.violations.len() as u64;
+    }
+}

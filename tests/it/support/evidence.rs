@@ -1,0 +1,61 @@
+//! The lines of results in `docs/evidence/`. A run appends lines, and leaves the old ones alone.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+
+use super::server::version_of_servers;
+
+/// Appends a line to a file of results.
+pub(crate) fn append_evidence(file: &str, line: &str) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/evidence");
+    fs::create_dir_all(&folder).expect("a directory");
+    let opened = File::options()
+        .append(true)
+        .create(true)
+        .open(folder.join(file));
+    let mut file = opened.expect("the file of results");
+    // One write, because several runs may append.
+    let written = file.write_all(format!("{line}\n").as_bytes());
+    written.expect("it can be written");
+}
+
+/// Returns the first 12 digits of the commit that is checked out.
+pub(crate) fn commit() -> String {
+    let commit = Command::new("git")
+        .args(["rev-parse", "--short=12", "HEAD"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("git");
+    let commit = String::from_utf8(commit.stdout).expect("text");
+    commit.trim().to_owned()
+}
+
+/// Returns a JSON object of these counts. The names have no quotes or backslashes.
+pub(crate) fn counts_in_json<K: Display, V: Display>(counts: &BTreeMap<K, V>) -> String {
+    let pairs = counts
+        .iter()
+        .map(|(name, count)| format!(r#""{name}": {count}"#));
+    format!("{{{}}}", pairs.collect::<Vec<_>>().join(", "))
+}
+
+/// Returns a text in JSON.
+pub(crate) fn text_in_json(text: &str) -> String {
+    let escaped = text.chars().map(|letter| match letter {
+        '"' | '\\' => format!("\\{letter}"),
+        _ if letter.is_control() => " ".to_owned(),
+        _ => letter.to_string(),
+    });
+    format!("\"{}\"", escaped.collect::<String>())
+}
+
+/// Returns the kind and the version of the servers, such as `redis 7.0.15`.
+pub(crate) fn server_in_evidence() -> String {
+    let mut words = version_of_servers().split_whitespace();
+    let kind = words.next().unwrap_or("unknown").to_lowercase();
+    let number = words.find_map(|word| word.strip_prefix("v="));
+    format!("{kind} {}", number.unwrap_or("unknown"))
+}
