@@ -6,6 +6,7 @@
 
 mod bare;
 mod node_redlock;
+mod pauses;
 mod program;
 mod published;
 mod python_redis_lock;

@@ -7,6 +7,8 @@ use std::marker::PhantomData;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
+use rustix::process::Pid;
+
 use super::{Foreign, poll};
 use crate::support::Raw;
 
@@ -64,6 +66,10 @@ impl<C> Program<C> {
         };
         assert!(client.ask("hello"));
         client
+    }
+
+    pub(super) fn pid(&self) -> Pid {
+        Pid::from_child(&self.process)
     }
 
     /// Sends a command and returns the answer.

@@ -6,7 +6,7 @@ use super::program::{Client, Program, in_python};
 use super::{each, each_without_expiry};
 use crate::support::Raw;
 
-struct RedisPy;
+pub(super) struct RedisPy;
 
 impl Client for RedisPy {
     const BLOCKS: bool = true;
