@@ -13,6 +13,7 @@
 //! | `trace` | the events of a schedule |
 //! | [`record`] | the lines in `docs/evidence` |
 //! | [`evidence`] | EVIDENCE.md, which is made of these lines |
+//! | [`soak`] | a long run on real servers, without a virtual machine |
 //!
 //! `cargo run --release -p leasehold-simulator -- --help` tells how to run it.
 
@@ -27,6 +28,7 @@ mod process;
 mod random;
 pub mod record;
 pub mod schedule;
+pub mod soak;
 mod trace;
 mod workload;
 mod world;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use leasehold_simulator::checks::Counts;
 use leasehold_simulator::faults::FaultKind;
 use leasehold_simulator::record::{self, Recorder, Run, Violation};
-use leasehold_simulator::{Plan, Report, Topology, evidence};
+use leasehold_simulator::{Plan, Report, Topology, evidence, soak};
 
 const HELP: &str = "\
 Runs the library on machines that seeds decide.
@@ -18,6 +18,7 @@ Runs the library on machines that seeds decide.
 leasehold-simulator [--seeds FROM..TO] [--topology single|quorum] [--jobs N] [--record FILE]
 leasehold-simulator --trace SEED [--topology single|quorum]
 leasehold-simulator evidence
+leasehold-simulator soak --minutes M
 
 --seeds     the seeds of the schedules; 0..200 if it is left out
 --topology  one server, or a quorum of three; both if it is left out
@@ -26,6 +27,7 @@ leasehold-simulator evidence
             the run only without this option
 --trace     prints each event of one schedule
 evidence    writes EVIDENCE.md, its pictures, and the sentence of README.md from the files in docs/evidence
+soak        uses real servers with faults for M minutes; fails if memory, descriptors or threads grow
 
 The exit code is 1 if a schedule has failed. The same seed of the same commit fails again.";
 
@@ -55,6 +57,9 @@ struct Sums {
 
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args().skip(1).collect();
+    if words.first().is_some_and(|word| word == "soak") {
+        return soak::main(&words[1..]);
+    }
     let has_failed = if words == ["evidence"] {
         evidence::write(&record::root()).map(|()| false)
     } else {
@@ -134,10 +139,7 @@ fn share(asked: &Asked) -> bool {
             let record = asked.record.iter();
             Command::new(&program)
                 .args(["--seeds", &seeds, "--topology", &topology.to_string()])
-                .args(
-                    record
-                        .flat_map(|recorder| [OsStr::new("--record"), recorder.path().as_os_str()]),
-                )
+                .args(record.flat_map(|file| [OsStr::new("--record"), file.as_os_str()]))
                 .spawn()
                 .expect("the system starts a process")
         };
