@@ -94,7 +94,10 @@ impl GrantMessage {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::sys::Machine;
 
     fn nonce() -> Nonce {
         Nonce([0xa1, 7])
@@ -151,6 +154,18 @@ mod tests {
                 fence,
             };
             assert_eq!(grant.is_ahead_of(now), is_ahead, "{fence}");
+        }
+    }
+
+    #[test]
+    fn each_digit_of_a_nonce_is_random() {
+        let nonces: Vec<_> = (0..100)
+            .map(|_| Nonce::new(&Machine::default()).to_string())
+            .collect();
+        for digit in 0..NONCE_DIGITS {
+            let drawn = nonces.iter().map(|nonce| &nonce[digit..=digit]);
+            let drawn: BTreeSet<_> = drawn.collect();
+            assert!(drawn.len() > 2, "digit {digit} is one of {drawn:?}");
         }
     }
 
