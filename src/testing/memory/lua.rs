@@ -92,13 +92,11 @@ impl Scripts {
     /// Loads a script, and returns its digest.
     pub(super) fn load(&mut self, text: &[u8]) -> Result<String, CommandError> {
         let of_its_length = self.compiled.entry(text.len()).or_default();
-        let at = match of_its_length.iter().position(|it| it.text == text) {
-            Some(at) => at,
-            None => {
-                of_its_length.push(compile(&self.lua, text)?);
-                of_its_length.len() - 1
-            }
-        };
+        let known = of_its_length.iter().position(|it| it.text == text);
+        let at = known.unwrap_or(of_its_length.len());
+        if known.is_none() {
+            of_its_length.push(compile(&self.lua, text)?);
+        }
         let CompiledScript { digest, script, .. } = &of_its_length[at];
         if !self.loaded.contains_key(digest) {
             self.loaded.insert(digest.clone(), script.clone());

@@ -77,12 +77,15 @@ pub(crate) fn request(words: &[impl AsRef<str>]) -> Vec<u8> {
     bytes
 }
 
+/// The words of a request.
+type Words = Vec<Vec<u8>>;
+
 /// Returns the first request of `bytes`, and how many bytes it has. Returns `None` if it is not whole yet.
 ///
 /// # Errors
 ///
 /// The bytes are no request. Requests of one line, as a person types them, count as such.
-pub(super) fn first_request(bytes: &[u8]) -> Result<Option<(Vec<Vec<u8>>, usize)>, &'static str> {
+pub(super) fn first_request(bytes: &[u8]) -> Result<Option<(Words, usize)>, &'static str> {
     let mut reader = RequestReader { bytes, read: 0 };
     match reader.request() {
         Ok(request) => Ok(Some((request, reader.read))),
@@ -103,7 +106,7 @@ struct RequestReader<'a> {
 }
 
 impl RequestReader<'_> {
-    fn request(&mut self) -> Result<Vec<Vec<u8>>, Unread> {
+    fn request(&mut self) -> Result<Words, Unread> {
         let parts = self.length(b'*', "invalid multibulk length")?;
         (0..parts).map(|_| self.bulk()).collect()
     }

@@ -291,15 +291,15 @@ impl WorldState {
                 connection,
                 is_up: false,
             };
-            match self.network.servers[server].server.take_output(at_server) {
-                Some(output) => self.send_bytes(flow, output),
-                None => {
-                    if let Some(connection) = self.network.connections.get_mut(&connection) {
-                        connection.at_server = None;
-                    }
-                    self.send(flow, Piece::End);
-                }
+            let server = &mut self.network.servers[server].server;
+            if let Some(output) = server.take_output(at_server) {
+                self.send_bytes(flow, output);
+                continue;
             }
+            if let Some(connection) = self.network.connections.get_mut(&connection) {
+                connection.at_server = None;
+            }
+            self.send(flow, Piece::End);
         }
     }
 
