@@ -149,6 +149,7 @@ pub(super) fn listen(
         if !is_wanted {
             return Ok(());
         }
+        let seen = state.openers.changes();
         subscribe_missing(state, channels, &mut slots, hear);
         report(state, &slots, &mut reached, hear);
         if listening(&slots) + opening(&slots) < state.needed {
@@ -166,6 +167,10 @@ pub(super) fn listen(
         let due = due.chain(lapses.values().copied());
         let due = due.chain(slots.iter().filter_map(Slot::next_try)).min();
         let until = due.map_or(silent_at, |due| due.min(silent_at));
+        if listening(&slots) == 0 {
+            state.openers.await_change(seen, until);
+            continue;
+        }
         let connected = slots.iter().filter_map(|slot| slot.listener.as_ref());
         let ready = readable(
             connected.map(|listener| listener.socket.bytes()),
