@@ -296,16 +296,14 @@ impl Checks {
             return Ok(());
         }
         let (name, owner) = (lease.name(), lease.owner().to_owned());
-        let (values, needed) = {
+        let values: Vec<_> = {
             let mut state = self.world.state();
             let now = state.now;
-            let servers = &mut state.network.servers;
-            let needed = servers.len() / 2 + 1;
-            let voting = servers
-                .iter_mut()
-                .filter(|server| !server.may_not_vote(now));
-            let values = voting.map(|server| server.execute(&["GET", name], now));
-            (values.collect::<Vec<_>>(), needed)
+            let servers = state.network.servers.iter_mut();
+            let voting = servers.filter(|server| !server.may_not_vote(now));
+            voting
+                .map(|server| server.execute(&["GET", name], now))
+                .collect()
         };
         let has_owner = |value: &&Vec<String>| {
             let value = value.first();
@@ -314,27 +312,37 @@ impl Checks {
         let without = values.iter().filter(|value| !has_owner(value)).count();
         let servers = self.world.state().network.servers.len();
         // The clock is read last: if the lease is live now, it was live when the values were read.
-        if servers - without >= needed || lease.state() == LeaseState::Lost {
+        if servers - without >= self.needed() || lease.state() == LeaseState::Lost {
             return Ok(());
         }
         Err(format!("{name} has {values:?}, and {owner} is not lost"))
     }
 
-    /// Notes that a process with this label has closed, and checks that no server has a lock of it. If `repeats`, the process
-    /// has ended an owner more than once.
+    /// Notes that a process with this label has closed, and checks that it has left no lock. If `repeats`, the process has
+    /// ended an owner more than once.
     pub(crate) fn closed(&self, label: &str, repeats: bool) -> Result<(), String> {
         let tail = format!(":{label}");
-        let left = (self.owners().into_keys()).find(|(_, owner)| owner.ends_with(&tail));
+        let mut left = self.owners();
+        left.retain(|(_, owner), _| owner.ends_with(&tail));
+        let needed = self.needed();
         let mut state = locked(&self.state);
         state.closed.push(tail);
-        match left {
+        match left.into_iter().max_by_key(|(_, count)| *count) {
             None => Ok(()),
-            Some(_) if repeats => {
+            // A minority of a quorum gives nobody the lock.
+            Some((_, count)) if repeats || count < needed => {
                 state.counts.note(LOCK_AFTER_A_CLOSE);
                 Ok(())
             }
-            Some((key, owner)) => Err(format!("{key} has {owner}, whose process has just closed")),
+            Some(((key, owner), _)) => {
+                Err(format!("{key} has {owner}, whose process has just closed"))
+            }
         }
+    }
+
+    /// Returns how many servers are a majority.
+    fn needed(&self) -> usize {
+        self.world.state().network.servers.len() / 2 + 1
     }
 
     /// Checks that each key of each server has a time to live.
@@ -356,7 +364,7 @@ impl Checks {
     /// seen. On a quorum, a minority may keep a lock for its lease: see `votes` in the library.
     pub(crate) fn check_owners(&self) -> Result<(), String> {
         let closed = locked(&self.state).closed.clone();
-        let needed = self.world.state().network.servers.len() / 2 + 1;
+        let needed = self.needed();
         let is_left = |((_, owner), count): &((String, String), usize)| {
             *count >= needed && closed.iter().any(|tail| owner.ends_with(tail))
         };

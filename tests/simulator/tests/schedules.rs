@@ -1,5 +1,6 @@
 //! Schedules replay, the library passes some, and the checks find what is wrong on purpose.
 
+use leasehold_simulator::checks::LOCK_AFTER_A_CLOSE;
 use leasehold_simulator::faults::Bug;
 use leasehold_simulator::{Plan, Report, Topology};
 
@@ -107,4 +108,17 @@ fn an_unfenced_register_is_corrupted_and_a_fenced_one_is_not() {
             .unfenced_corruptions
     });
     assert!(corruptions.sum::<u64>() > 0, "the faults do not bite");
+}
+
+/// The exception of `LockManager::close`. The end of a schedule checks that no such lock outlives its lease.
+#[test]
+fn a_request_without_an_answer_may_take_a_lock_after_a_close() {
+    let is_left = |seed| {
+        let Report {
+            failure, counts, ..
+        } = plan(Topology::Single, seed).run();
+        assert_eq!(failure, None, "{seed}");
+        counts.exceptions.contains_key(LOCK_AFTER_A_CLOSE)
+    };
+    assert!((0..1_000).any(is_left), "no request came late");
 }
