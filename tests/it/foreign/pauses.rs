@@ -90,8 +90,8 @@ impl<C: Client> Locking for Program<C> {
 impl Locking for Child {
     fn acquire(&mut self) -> u64 {
         loop {
-            // An error if the program paused while the answer was on its way: the lease of the grant was over.
-            let answer = self.ask(format_args!("lock {NAME}"));
+            // "held", or an error if the program paused while the answer was on its way: the lease of the grant was over.
+            let answer = self.ask(format_args!("try {NAME} 10000"));
             if let Some(fence) = answer.strip_prefix("locked ") {
                 return fence.parse().expect("a fence");
             }

@@ -8,7 +8,7 @@
 //! | No guard is valid for a lease after its only server fell silent. | |
 //! | A fenced register loses no update. | |
 //! | A lost guard stays lost, and its channel tells. The process itself looks at that. | |
-//! | Each name is granted to each process after the faults, and each manager closes. The process looks at that too. | |
+//! | Each name is granted to each process after the faults. The process looks at that too. | |
 //! | A key has a time to live, and no lock is left in the end: see `schedule`. | |
 //!
 //! A loss of data is the time from the begin of a fault until the servers are well again and a lease has passed. A quorum loses
@@ -49,6 +49,10 @@ impl Findings {
             violations: record.wrong.clone(),
             ..Self::default()
         };
+        if record.unclosed > 0 {
+            let unclosed = "managers whose last releases got no answer";
+            findings.exceptions.insert(unclosed, record.unclosed);
+        }
         let mut names = BTreeMap::<&str, Vec<&Hold>>::new();
         for hold in &record.holds {
             names.entry(&hold.name).or_default().push(hold);

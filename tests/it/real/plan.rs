@@ -119,7 +119,7 @@ impl Plan {
             topology,
             seed,
             lease: pick(&mut random, &[ms(500), secs(1), secs(2)]),
-            io_timeout: pick(&mut random, &[ms(200), secs(1)]),
+            io_timeout: pick(&mut random, &[ms(500), secs(1)]),
             linger: random.below(4) == 0 && topology != Topology::Quorum,
             background_release: random.below(4) == 0,
             waiting: if random.below(3) == 0 { 4 } else { 2 },

@@ -8,6 +8,7 @@
 //! | `lost HOLD AT` | the guard read as lost |
 //! | `refused CALLED ENDED` | a call returned that the lock was held |
 //! | `failed KIND CALLED ENDED` | a call returned an error of this kind |
+//! | `unclosed` | a manager did not release all in time |
 //! | `wrong TEXT` | the process has seen a broken rule |
 
 use std::collections::BTreeMap;
@@ -115,6 +116,7 @@ impl Display for Hold {
 pub(super) struct Record {
     pub(super) holds: Vec<Hold>,
     pub(super) lost: u64,
+    pub(super) unclosed: u64,
     pub(super) refused: u64,
     /// The calls that failed, by the kind of their error.
     pub(super) failed: BTreeMap<String, u64>,
@@ -149,6 +151,7 @@ impl Record {
                     valid.entry(guard).or_default().push(number(at));
                 }
                 ["lost", _, _] => record.lost += 1,
+                ["unclosed"] => record.unclosed += 1,
                 ["refused", called, ended] => {
                     record.refused += 1;
                     record.calls.push((number(called), number(ended)));

@@ -89,7 +89,7 @@ impl Plan {
         if counts.violations.is_empty() {
             fs::remove_file(&run.record).ok();
         } else {
-            println!("its record is {}", run.record.display());
+            println!("{self:?}: its record is {}", run.record.display());
         }
         counts
     }
