@@ -29,6 +29,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use crate::record::Run;
+
 use results::Results;
 use runs::Runs;
 use table::number;
@@ -126,13 +128,9 @@ fn answers(simulated: &Runs, real: &Runs, mutants: &[results::Mutant]) -> String
         (
             "How much was run?",
             format!(
-                "{} schedules on simulated machines, with {} faults and {} grants; {} on real servers, with {} faults and {} grants.",
-                number(of_simulated.schedules),
-                number(runs::count(&of_simulated.faults)),
-                number(of_simulated.grants),
-                number(of_real.schedules),
-                number(runs::count(&of_real.faults)),
-                number(of_real.grants),
+                "{} on simulated machines, and {} on real servers.",
+                size(&of_simulated),
+                size(&of_real)
             ),
         ),
         ("Was a rule broken?", runs::verdict(simulated, real)),
@@ -155,19 +153,35 @@ fn answers(simulated: &Runs, real: &Runs, mutants: &[results::Mutant]) -> String
         (
             "How long did a call wait after the last fault had ended?",
             format!(
-                "At most {} in simulated time, and {} on real servers.",
-                table::seconds(of_simulated.longest_wait_ms),
-                if real.is_empty() {
-                    "not run yet".to_owned()
-                } else {
-                    table::seconds(of_real.longest_wait_ms)
-                },
+                "On simulated machines {}, and on real servers {}.",
+                longest_wait(&of_simulated),
+                longest_wait(&of_real)
             ),
         ),
         ("Would the checks find a bug?", bugs::verdict(mutants)),
     ];
     let rows = rows.map(|(question, answer)| vec![question.to_owned(), answer]);
     table::table(&["question", "answer"], &rows)
+}
+
+/// Returns how much was run.
+fn size(sum: &Run) -> String {
+    if sum.schedules == 0 {
+        return "nothing yet".to_owned();
+    }
+    format!(
+        "{} schedules with {} faults and {} grants",
+        number(sum.schedules),
+        number(runs::count(&sum.faults)),
+        number(sum.grants)
+    )
+}
+
+fn longest_wait(sum: &Run) -> String {
+    if sum.schedules == 0 {
+        return "nothing was run yet".to_owned();
+    }
+    format!("at most {}", table::seconds(sum.longest_wait_ms))
 }
 
 /// Returns the sentence of README.md, with its link.
