@@ -85,29 +85,42 @@ mod tests {
     use super::*;
     use crate::sys::Machine;
 
-    #[test]
-    fn waiters_that_began_together_do_not_poll_in_step() {
-        let states = [
+    const HOLDERS: [&str; 2] = ["lh1:owner", "of another client"];
+
+    fn states() -> [SubscriptionState; 3] {
+        [
             SubscriptionState::Ready("channel".into()),
             SubscriptionState::NotYet,
             SubscriptionState::NoSubscription,
-        ];
-        for state in &states {
-            for holder in ["lh1:owner", "of another client"] {
+        ]
+    }
+
+    #[test]
+    fn waiters_that_began_together_do_not_poll_in_step() {
+        for state in &states() {
+            for holder in HOLDERS {
                 let poll = || {
-                    pause(
-                        state,
-                        Duration::from_secs(2),
-                        holder,
-                        1,
-                        &Machine::default(),
-                    )
+                    let window = Duration::from_secs(2);
+                    pause(state, window, holder, 1, &Machine::default())
                 };
                 let polls = |_| (0..20).map(|_| poll()).sum::<Duration>();
                 let mut ends: Vec<_> = (0..50).map(polls).collect();
                 ends.sort_unstable();
                 let apart = ends[49].saturating_sub(ends[0]);
                 assert!(apart > poll() / 4, "{state:?} {holder}: {apart:?} apart");
+            }
+        }
+    }
+
+    #[test]
+    fn a_waiter_never_spins() {
+        for state in &states() {
+            for holder in HOLDERS {
+                for window in [250, 2_000].map(Duration::from_millis) {
+                    let pause = pause(state, window, holder, 1, &Machine::default());
+                    let least = Duration::from_millis(35);
+                    assert!(pause > least, "{state:?} {holder}: {pause:?}");
+                }
             }
         }
     }
