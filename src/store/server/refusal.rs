@@ -21,10 +21,12 @@ pub(crate) fn refusal(server: &Server, error: redis::ServerError) -> Failure {
     const NOT_ALLOWED: [&str; 2] = ["The user executing the script", "ACL failure in script:"];
     // While a slot is moving away, a script may use the keys that exist, but not those that it has just deleted.
     const NOT_LOCAL: &str = "attempted to access a non local key";
-    const PASSING: [&str; 9] = [
+    // A WAIT is `UNBLOCKED` if the master becomes a replica meanwhile.
+    const PASSING: [&str; 10] = [
         "LOADING",
         "BUSY",
         "READONLY",
+        "UNBLOCKED",
         "MISCONF",
         "OOM",
         "NOREPLICAS",
@@ -357,6 +359,7 @@ mod tests {
             ("LOADING", "Redis is loading", Unavailable),
             ("BUSY", "Redis is busy", Unavailable),
             ("READONLY", "You can't write", Unavailable),
+            ("UNBLOCKED", "instance state changed", Unavailable),
             ("MISCONF", "Errors writing", Unavailable),
             ("OOM", "command not allowed", Unavailable),
             ("NOREPLICAS", "Not enough good replicas", Unavailable),
