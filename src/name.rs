@@ -136,13 +136,7 @@ impl LockKey {
     ///
     /// [key distribution model]: https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#key-distribution-model
     pub(crate) fn slot(&self) -> u16 {
-        let hashed = hash_tag(&self.key).unwrap_or(&self.key);
-        let crc = hashed.bytes().fold(0_u16, |crc, byte| {
-            (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
-                (crc << 1) ^ if crc & 0x8000 == 0 { 0 } else { 0x1021 }
-            })
-        });
-        crc % SLOTS
+        slot_of(&self.key)
     }
 
     pub(crate) fn companion(&self, which: Companion) -> String {
@@ -299,6 +293,17 @@ fn invalid(name: &str, reason: &'static str) -> Error {
 
 /// Returns the part of a key that Redis Cluster hashes in place of the whole key. Returns `None` if it hashes the
 /// whole.
+/// Returns the hash slot of a key.
+pub(crate) fn slot_of(key: &str) -> u16 {
+    let hashed = hash_tag(key).unwrap_or(key);
+    let crc = hashed.bytes().fold(0_u16, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
+            (crc << 1) ^ if crc & 0x8000 == 0 { 0 } else { 0x1021 }
+        })
+    });
+    crc % SLOTS
+}
+
 fn hash_tag(key: &str) -> Option<&str> {
     let (_, after) = key.split_once('{')?;
     let (tag, _) = after.split_once('}')?;

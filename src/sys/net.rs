@@ -16,6 +16,8 @@ use socket2::{Domain, SockAddr, SockRef, TcpKeepalive, Type};
 
 #[cfg(feature = "testing")]
 use super::of_test;
+#[cfg(feature = "testing")]
+use super::sync::Arc;
 use super::time::Time;
 
 pub(crate) use rustix::event::PollFlags;
@@ -44,6 +46,10 @@ pub(crate) enum ByteStream {
 impl ByteStream {
     /// Connects by TCP.
     pub(crate) fn connect(address: &SocketAddr, limit: Duration) -> io::Result<Self> {
+        #[cfg(feature = "testing")]
+        if let Some(stream) = of_test::connect(&address.to_string(), Time::now() + limit) {
+            return stream.map(Self::OfTest);
+        }
         let stream = TcpStream::connect_timeout(address, limit.max(SHORTEST))?;
         // A request is small and waits for its answer, so holding packets back would gain nothing.
         stream.set_nodelay(true)?;
@@ -55,7 +61,7 @@ impl ByteStream {
     /// until then.
     pub(crate) fn connect_unix(path: &Path, until: Time) -> io::Result<Self> {
         #[cfg(feature = "testing")]
-        if let Some(stream) = of_test::connect(path, until) {
+        if let Some(stream) = of_test::connect(&path.to_string_lossy(), until) {
             return stream.map(Self::OfTest);
         }
         let address = SockAddr::unix(path)?;
@@ -194,26 +200,43 @@ fn is_timeout(error: &io::Error) -> bool {
 
 /// The end of a pair that wakes the thread that waits at the other end.
 #[derive(Debug)]
-pub(crate) struct WakingEnd(UnixStream);
+pub(crate) enum WakingEnd {
+    Os(UnixStream),
+    #[cfg(feature = "testing")]
+    OfTest(Arc<of_test::LimitedStream>),
+}
 
 /// The end of a pair at which a thread waits, beside connections.
 #[derive(Debug)]
-pub(crate) struct WokenEnd(UnixStream);
+pub(crate) enum WokenEnd {
+    Os(UnixStream),
+    #[cfg(feature = "testing")]
+    OfTest(Arc<of_test::LimitedStream>),
+}
 
 /// Returns the two ends of a new pair.
 pub(crate) fn waking_pair() -> io::Result<(WakingEnd, WokenEnd)> {
+    #[cfg(feature = "testing")]
+    if let Some(echo) = of_test::echo() {
+        let echo = Arc::new(echo);
+        return Ok((WakingEnd::OfTest(Arc::clone(&echo)), WokenEnd::OfTest(echo)));
+    }
     let (waking, woken) = UnixStream::pair()?;
     for end in [&waking, &woken] {
         end.set_nonblocking(true)?;
     }
-    Ok((WakingEnd(waking), WokenEnd(woken)))
+    Ok((WakingEnd::Os(waking), WokenEnd::Os(woken)))
 }
 
 impl WakingEnd {
     /// Wakes the thread at the other end.
     pub(crate) fn wake(&self) {
-        // If it is full, the thread will wake anyway. If the other end is gone, there is no thread.
-        send(&self.0, &[0], NO_SIGNAL).ok();
+        match self {
+            // If it is full, the thread will wake anyway. If the other end is gone, there is no thread.
+            Self::Os(waking) => drop(send(waking, &[0], NO_SIGNAL)),
+            #[cfg(feature = "testing")]
+            Self::OfTest(echo) => drop(echo.write_now(&[0])),
+        }
     }
 }
 
@@ -226,7 +249,7 @@ pub(crate) fn readable<'s>(
 ) -> SmallVec<[bool; 8]> {
     let streams: SmallVec<[_; 8]> = streams.into_iter().collect();
     #[cfg(feature = "testing")]
-    if let Some(ready) = readable_of_test(&streams, until) {
+    if let Some(ready) = readable_of_test(&streams, woken, until) {
         return ready;
     }
     let mut polled = SmallVec::<[_; 8]>::new();
@@ -237,13 +260,19 @@ pub(crate) fn readable<'s>(
             ByteStream::OfTest(_) => {}
         }
     }
-    polled.extend(woken.map(|woken| PollFd::new(&woken.0, PollFlags::IN)));
+    let woken = match woken {
+        Some(WokenEnd::Os(woken)) => Some(woken),
+        #[cfg(feature = "testing")]
+        Some(WokenEnd::OfTest(_)) => None,
+        None => None,
+    };
+    polled.extend(woken.map(|woken| PollFd::new(woken, PollFlags::IN)));
     let left = until.since(Time::now());
     // An error means that a signal came, or that the system has no memory: the caller looks again.
     poll(&mut polled, Timespec::try_from(left).ok().as_ref()).ok();
-    if let Some(WokenEnd(woken)) = woken {
+    if let Some(mut woken) = woken {
         let mut piece = [0; 64];
-        while (&*woken).read(&mut piece).is_ok_and(|read| read > 0) {}
+        while woken.read(&mut piece).is_ok_and(|read| read > 0) {}
     }
     let is_ready = |polled: &PollFd<'_>| !polled.revents().is_empty();
     polled.iter().take(streams.len()).map(is_ready).collect()
@@ -251,16 +280,29 @@ pub(crate) fn readable<'s>(
 
 /// Does the same if they are of the network of a test.
 #[cfg(feature = "testing")]
-fn readable_of_test(streams: &[&ByteStream], until: Time) -> Option<SmallVec<[bool; 8]>> {
+fn readable_of_test(
+    streams: &[&ByteStream],
+    woken: Option<&WokenEnd>,
+    until: Time,
+) -> Option<SmallVec<[bool; 8]>> {
     let of_test = streams.iter().filter_map(|stream| match stream {
         ByteStream::OfTest(stream) => Some(stream),
         ByteStream::Os(_) => None,
     });
     let of_test: SmallVec<[_; 8]> = of_test.collect();
-    if of_test.is_empty() {
+    let woken = match woken {
+        Some(WokenEnd::OfTest(echo)) => Some(&**echo),
+        Some(WokenEnd::Os(_)) | None => None,
+    };
+    let waited_for: SmallVec<[_; 8]> = of_test.iter().copied().chain(woken).collect();
+    if waited_for.is_empty() {
         return None;
     }
-    of_test::wait(&of_test, until);
+    of_test::wait(&waited_for, until);
+    if let Some(woken) = woken {
+        let mut piece = [0; 64];
+        while matches!(woken.read_now(&mut piece), Ok(Some(1..))) {}
+    }
     Some(of_test.iter().map(|stream| stream.has_input()).collect())
 }
 

@@ -7,7 +7,6 @@ pub(crate) mod thread;
 
 use std::fmt;
 use std::io;
-use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::PollFlags;
@@ -27,17 +26,27 @@ pub(crate) struct LimitedStream {
 }
 
 /// Connects on the network of this thread's machine, if it has one.
-pub(super) fn connect(path: &Path, until: Time) -> Option<io::Result<LimitedStream>> {
+pub(super) fn connect(address: &str, until: Time) -> Option<io::Result<LimitedStream>> {
     let network = Machine::here().network()?;
-    let stream = network.connect(&path.to_string_lossy(), until);
-    Some(stream.map(|stream| LimitedStream {
-        stream,
-        network,
-        limit: AtomicU64::new(0),
-    }))
+    let stream = network.connect(address, until);
+    Some(stream.map(|stream| LimitedStream::new(stream, network)))
+}
+
+/// Returns a stream that gives back what is written to it, if the network of this thread's machine has such streams.
+pub(super) fn echo() -> Option<LimitedStream> {
+    let network = Machine::here().network()?;
+    Some(LimitedStream::new(network.echo()?, network))
 }
 
 impl LimitedStream {
+    fn new(stream: Box<dyn TestStream>, network: Arc<dyn TestNetwork>) -> Self {
+        Self {
+            stream,
+            network,
+            limit: AtomicU64::new(0),
+        }
+    }
+
     pub(super) fn has_input(&self) -> bool {
         self.stream.has_input()
     }

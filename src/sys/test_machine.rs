@@ -110,8 +110,13 @@ pub(crate) trait MovedByTest: Send + Sync {
 /// The network of a machine of a test.
 #[cfg(feature = "testing")]
 pub(crate) trait TestNetwork: Send + Sync {
-    /// Connects to a server that the test has made.
-    fn connect(&self, path: &str, until: Time) -> io::Result<Box<dyn TestStream>>;
+    /// Connects to a server that the test has made, by the path of a Unix socket, or by an IP address with a port.
+    fn connect(&self, address: &str, until: Time) -> io::Result<Box<dyn TestStream>>;
+
+    /// Returns a stream that gives back what is written to it. Returns `None` if the operating system has to make one.
+    fn echo(&self) -> Option<Box<dyn TestStream>> {
+        None
+    }
 
     /// Blocks until one of these streams has input, or until then.
     fn wait(&self, streams: &[&dyn TestStream], until: Time);

@@ -97,8 +97,8 @@ impl MemoryNetwork {
 }
 
 impl TestNetwork for MemoryNetwork {
-    fn connect(&self, path: &str, _until: Time) -> io::Result<Box<dyn TestStream>> {
-        let number = path.trim_start_matches('/').parse::<usize>();
+    fn connect(&self, address: &str, _until: Time) -> io::Result<Box<dyn TestStream>> {
+        let number = address.trim_start_matches('/').parse::<usize>();
         let node = number.ok().and_then(|number| self.nodes.get(number));
         let node = node.ok_or(io::ErrorKind::NotFound)?;
         Ok(Box::new(MemoryNode::connect(node)?))

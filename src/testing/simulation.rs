@@ -5,11 +5,16 @@ use std::io;
 use std::time::Duration;
 
 use crate::builder::Builder;
+use crate::name;
 use crate::sys::test_machine::TestNetwork;
 use crate::sys::{Arc, LONGEST_SLEEP, Machine, TestMachine, Time, thread};
 use crate::testing::memory::{MemoryServer, request};
 
 pub use crate::sys::test_machine::{TestScheduler, TestStream};
+pub use crate::testing::memory::{
+    Change, ChannelMessage, ClusterNode, ClusterTable, DataCopy, MovedKey, ServerState,
+    WatchedMaster,
+};
 
 /// The world that a process of the simulator sees.
 pub trait World: Send + Sync {
@@ -22,12 +27,15 @@ pub trait World: Send + Sync {
     /// Returns the time of day, since 1970.
     fn since_1970(&self) -> Duration;
 
-    /// Connects to a server, within this time.
+    /// Connects to a server, within this time. The address is the path of a Unix socket, or an IP address with a port.
     ///
     /// # Errors
     ///
     /// The server refuses, or the time is over.
-    fn connect(&self, path: &str, limit: Duration) -> io::Result<Box<dyn TestStream>>;
+    fn connect(&self, address: &str, limit: Duration) -> io::Result<Box<dyn TestStream>>;
+
+    /// Returns a stream that gives back what is written to it. By it a thread wakes another one that waits for streams.
+    fn echo(&self) -> Box<dyn TestStream>;
 
     /// Blocks the calling thread until something happens at one of these streams, for at most `limit`. May return earlier.
     fn wait_for_input(&self, streams: &[&dyn TestStream], limit: Duration);
@@ -72,6 +80,12 @@ pub fn sleep(time: Duration) {
     thread::sleep(time);
 }
 
+/// Returns the slot of a key in a cluster.
+#[must_use]
+pub fn slot_of(key: &str) -> u16 {
+    name::slot_of(key)
+}
+
 impl ServerInMemory {
     /// Starts a server without data. `run_id` names this process of the server, and `now` is its time since 1970.
     ///
@@ -91,6 +105,12 @@ impl ServerInMemory {
     /// Restarts the server as a new one: without data, and its connections have the numbers of before.
     pub fn restart_empty(&mut self, run_id: String, now: Duration) {
         self.0.restart_empty(run_id, now);
+    }
+
+    /// Returns the part of the server that has replicas, or is a node of a cluster. The simulator carries what servers send
+    /// to each other.
+    pub fn state(&mut self) -> &mut ServerState {
+        self.0.state()
     }
 
     /// Accepts a connection, and returns its number.
@@ -162,8 +182,12 @@ impl SimulatedNetwork {
 }
 
 impl TestNetwork for SimulatedNetwork {
-    fn connect(&self, path: &str, until: Time) -> io::Result<Box<dyn TestStream>> {
-        self.0.connect(path, until.since(self.now()))
+    fn connect(&self, address: &str, until: Time) -> io::Result<Box<dyn TestStream>> {
+        self.0.connect(address, until.since(self.now()))
+    }
+
+    fn echo(&self) -> Option<Box<dyn TestStream>> {
+        Some(self.0.echo())
     }
 
     fn wait(&self, streams: &[&dyn TestStream], until: Time) {

@@ -75,27 +75,6 @@ pub(super) fn time(
     Ok(Resp::Array(parts.map(Resp::bulk).into()))
 }
 
-/// `ROLE`: a master without replicas.
-pub(super) fn role(_: &mut ServerState, _: u64, _: &Arguments<'_>) -> Result<Resp, CommandError> {
-    let replicas = Resp::Array(Vec::new());
-    Ok(Resp::Array(vec![
-        Resp::bulk("master"),
-        Resp::Int(0),
-        replicas,
-    ]))
-}
-
-/// `WAIT replicas ms`: there are none.
-pub(super) fn wait(
-    _: &mut ServerState,
-    _: u64,
-    arguments: &Arguments<'_>,
-) -> Result<Resp, CommandError> {
-    arguments.int(1)?;
-    arguments.int(2)?;
-    Ok(Resp::Int(0))
-}
-
 /// `INFO [section ...]`, with the fields that clients of locks read.
 pub(super) fn info(
     server: &mut ServerState,
@@ -103,11 +82,16 @@ pub(super) fn info(
     arguments: &Arguments<'_>,
 ) -> Result<Resp, CommandError> {
     let uptime = server.now.saturating_sub(server.started_at).as_secs();
+    let mode = match (&server.cluster, &server.watched) {
+        (Some(_), _) => "cluster",
+        (None, Some(_)) => "sentinel",
+        (None, None) => "standalone",
+    };
     let sections = [
         (
             "Server",
             format!(
-                "redis_version:{VERSION}\r\nredis_mode:standalone\r\nrun_id:{}\r\nuptime_in_seconds:{uptime}\r\n",
+                "redis_version:{VERSION}\r\nredis_mode:{mode}\r\nrun_id:{}\r\nuptime_in_seconds:{uptime}\r\n",
                 server.run_id
             ),
         ),
@@ -115,10 +99,7 @@ pub(super) fn info(
             "Memory",
             "maxmemory:0\r\nmaxmemory_policy:noeviction\r\n".into(),
         ),
-        (
-            "Replication",
-            "role:master\r\nconnected_slaves:0\r\n".into(),
-        ),
+        ("Replication", server.replication.info()),
     ];
     let asked: Vec<_> = (1..arguments.len())
         .map(|number| arguments.option(number))
@@ -161,7 +142,9 @@ pub(super) fn flush_all(
     _: u64,
     _: &Arguments<'_>,
 ) -> Result<Resp, CommandError> {
-    server.databases.clear();
+    for keys in server.databases.values_mut() {
+        keys.clear();
+    }
     Ok(Resp::ok())
 }
 

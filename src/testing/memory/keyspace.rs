@@ -3,7 +3,7 @@
 //! A key expires in the millisecond after its last one. An expired key is deleted when a command comes upon it. Until then
 //! no command sees it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::arguments::{Arguments, CommandError, int};
 use super::glob;
@@ -17,6 +17,12 @@ pub(super) enum Stored {
     Hash(BTreeMap<Vec<u8>, Vec<u8>>),
     List(VecDeque<Vec<u8>>),
     SortedSet(SortedSet),
+}
+
+impl StoredKey {
+    pub(super) fn into_value(self) -> Stored {
+        self.value
+    }
 }
 
 impl Stored {
@@ -40,8 +46,9 @@ impl Stored {
     }
 }
 
+/// A key's value, and its expiry.
 #[derive(Clone, Debug)]
-struct StoredKey {
+pub(super) struct StoredKey {
     value: Stored,
     /// When it expires, in ms since 1970.
     expires_at: Option<i64>,
@@ -51,6 +58,8 @@ struct StoredKey {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Keyspace {
     keys: BTreeMap<Vec<u8>, StoredKey>,
+    /// The keys that were written since the last call of [`take_written`](Self::take_written).
+    written: BTreeSet<Vec<u8>>,
     /// The server's time, in ms since 1970.
     pub(super) now: i64,
     /// The last keys of the pages that scans have had, by the cursor of the next page.
@@ -101,6 +110,7 @@ impl Keyspace {
         of_type: impl FnOnce(&'k mut Stored) -> Option<T>,
     ) -> Result<T, CommandError> {
         self.drop_if_expired(key);
+        self.note_write(key);
         let stored = self.keys.entry(key.to_vec()).or_insert_with(|| StoredKey {
             value: new(),
             expires_at: None,
@@ -110,17 +120,58 @@ impl Keyspace {
 
     /// Sets what a key holds, and when it expires.
     pub(super) fn set(&mut self, key: &[u8], value: Stored, expires_at: Option<i64>) {
+        self.note_write(key);
         self.keys
             .insert(key.to_vec(), StoredKey { value, expires_at });
     }
 
     pub(super) fn remove(&mut self, key: &[u8]) -> bool {
         self.drop_if_expired(key);
-        self.keys.remove(key).is_some()
+        let was_there = self.keys.remove(key).is_some();
+        if was_there {
+            self.note_write(key);
+        }
+        was_there
     }
 
-    /// Deletes a collection that has no element left.
+    /// Notes that a command has written a key.
+    pub(super) fn note_write(&mut self, key: &[u8]) {
+        self.written.insert(key.to_vec());
+    }
+
+    /// Returns the keys that were written since the last call.
+    pub(super) fn take_written(&mut self) -> BTreeSet<Vec<u8>> {
+        std::mem::take(&mut self.written)
+    }
+
+    /// Returns a key's value with its expiry.
+    pub(super) fn stored(&self, key: &[u8]) -> Option<&StoredKey> {
+        self.keys.get(key)
+    }
+
+    /// Returns whether a key is there at this time, in ms since 1970.
+    pub(super) fn has(&self, key: &[u8], now: i64) -> bool {
+        let stored = self.keys.get(key);
+        stored.is_some_and(|stored| stored.expires_at.is_none_or(|at| at >= now))
+    }
+
+    /// Copies a key of another server. `None` deletes it.
+    pub(super) fn copy(&mut self, key: &[u8], stored: Option<StoredKey>) {
+        match stored {
+            Some(stored) => drop(self.keys.insert(key.to_vec(), stored)),
+            None => drop(self.keys.remove(key)),
+        }
+    }
+
+    /// Deletes all keys.
+    pub(super) fn clear(&mut self) {
+        let keys = std::mem::take(&mut self.keys);
+        self.written.extend(keys.into_keys());
+    }
+
+    /// Deletes a collection that has no element left, after some were removed.
     pub(super) fn remove_if_empty(&mut self, key: &[u8]) {
+        self.note_write(key);
         if self
             .keys
             .get(key)
@@ -233,6 +284,7 @@ fn expire(
         return Ok(Resp::Int(0));
     }
     stored.expires_at = Some(at);
+    keys.note_write(key);
     if at <= now {
         keys.keys.remove(key);
     }

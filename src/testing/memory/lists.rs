@@ -85,6 +85,7 @@ pub(super) fn set(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp
     let at = place(elements, arguments.int(2)?);
     let at = at.ok_or_else(|| CommandError::new("ERR index out of range"))?;
     elements[at] = arguments.get(3).to_vec();
+    keys.note_write(arguments.get(1));
     Ok(Resp::ok())
 }
 

@@ -10,7 +10,7 @@
 //! `compare` compares it with real servers. It does not show these:
 //!
 //! * limits of memory, and evictions;
-//! * replicas, Sentinel and Cluster;
+//! * what replicas, sentinels and clusters do by themselves: a simulator has to do it;
 //! * access lists of categories of commands, of subcommands, and of keys that may only be read or written;
 //! * how fast a server is.
 //!
@@ -26,6 +26,9 @@
 //! | `state` | the state of a server |
 //! | `users` | users, and what they may do |
 //! | `admin` | commands about the server and the connection |
+//! | `replication` `replicas` | masters and replicas: what they know, and what they do |
+//! | `sentinel` | what a sentinel answers |
+//! | `cluster` `nodes` | nodes of a cluster: what they know, and what they answer |
 //! | `glob` | patterns |
 
 #![allow(
@@ -35,6 +38,7 @@
 
 mod admin;
 mod arguments;
+mod cluster;
 #[cfg(test)]
 mod compare;
 mod glob;
@@ -42,9 +46,13 @@ mod hashes;
 mod keyspace;
 mod lists;
 mod lua;
+mod nodes;
 mod pubsub;
+mod replicas;
+mod replication;
 mod resp;
 mod scripts;
+mod sentinel;
 mod sorted_set;
 mod sorted_sets;
 mod state;
@@ -57,11 +65,15 @@ use std::time::Duration;
 use arguments::{Arguments, CommandError};
 use keyspace::Keyspace;
 use lua::Scripts;
+use replication::Replication;
 use resp::Resp;
-use state::{Peer, ServerState};
+use state::Peer;
 use users::Users;
 
+pub use cluster::{ChannelMessage, ClusterNode, ClusterTable, MovedKey};
+pub use replication::{Change, DataCopy, WatchedMaster};
 pub(crate) use resp::request;
+pub use state::ServerState;
 
 type OnKeys = fn(&mut Keyspace, &Arguments<'_>) -> Result<Resp, CommandError>;
 type OnServer = fn(&mut ServerState, u64, &Arguments<'_>) -> Result<Resp, CommandError>;
@@ -99,7 +111,14 @@ enum KeyPlaces {
 const COMMANDS: &[(&str, i32, KeyPlaces, Execution)] = &[
     ("acl", -2, KeyPlaces::Nowhere, NotOfScripts(admin::acl)),
     ("append", 3, KeyPlaces::First, Keys(strings::append)),
+    ("asking", 1, KeyPlaces::Nowhere, NotOfScripts(nodes::asking)),
     ("auth", -2, KeyPlaces::Nowhere, NotOfScripts(admin::auth)),
+    (
+        "cluster",
+        -2,
+        KeyPlaces::Nowhere,
+        NotOfScripts(nodes::cluster),
+    ),
     (
         "config",
         -2,
@@ -143,7 +162,7 @@ const COMMANDS: &[(&str, i32, KeyPlaces, Execution)] = &[
         Server(pubsub::publish),
     ),
     ("pubsub", -2, KeyPlaces::Nowhere, Server(pubsub::pubsub)),
-    ("role", 1, KeyPlaces::Nowhere, NotOfScripts(admin::role)),
+    ("role", 1, KeyPlaces::Nowhere, NotOfScripts(replicas::role)),
     ("rpush", -3, KeyPlaces::First, Keys(lists::push)),
     ("scan", -2, KeyPlaces::Nowhere, Keys(keyspace::scan)),
     (
@@ -153,6 +172,12 @@ const COMMANDS: &[(&str, i32, KeyPlaces, Execution)] = &[
         NotOfScripts(scripts::script),
     ),
     ("select", 2, KeyPlaces::Nowhere, Server(admin::select)),
+    (
+        "sentinel",
+        -2,
+        KeyPlaces::Nowhere,
+        NotOfScripts(sentinel::sentinel),
+    ),
     ("set", -3, KeyPlaces::First, Keys(strings::set)),
     ("strlen", 2, KeyPlaces::First, Keys(strings::str_len)),
     (
@@ -169,7 +194,7 @@ const COMMANDS: &[(&str, i32, KeyPlaces, Execution)] = &[
         KeyPlaces::AllAreChannels,
         Several(pubsub::unsubscribe),
     ),
-    ("wait", 3, KeyPlaces::Nowhere, NotOfScripts(admin::wait)),
+    ("wait", 3, KeyPlaces::Nowhere, Several(replicas::wait)),
     ("zadd", -4, KeyPlaces::First, Keys(sorted_sets::add)),
     ("zcard", 2, KeyPlaces::First, Keys(sorted_sets::card)),
     ("zpopmin", -2, KeyPlaces::First, Keys(sorted_sets::pop_min)),
@@ -203,7 +228,11 @@ impl MemoryServer {
             now,
             started_at: now,
             run_id,
+            replication: Replication::default(),
+            cluster: None,
+            watched: None,
             execute_for_script,
+            execute_unread,
         }))
     }
 
@@ -214,6 +243,7 @@ impl MemoryServer {
         state.run_id = run_id;
         (state.now, state.started_at) = (now, now);
         state.peers.clear();
+        state.replication.restart();
     }
 
     /// Restarts the server as a new one.
@@ -221,7 +251,13 @@ impl MemoryServer {
         self.restart(run_id, now);
         let Self(state) = self;
         (state.databases, state.users) = (BTreeMap::new(), Users::new());
+        (state.replication, state.cluster, state.watched) = (Replication::default(), None, None);
         state.next_connection = 0;
+    }
+
+    /// Returns the part of the server that has replicas, or is a node of a cluster.
+    pub(crate) fn state(&mut self) -> &mut ServerState {
+        &mut self.0
     }
 
     /// Accepts a connection, and returns its number.
@@ -240,35 +276,10 @@ impl MemoryServer {
     pub(crate) fn receive(&mut self, connection: u64, bytes: &[u8], now: Duration) {
         let Self(state) = self;
         state.now = now;
-        let Some(peer) = state.peers.get_mut(&connection) else {
-            return;
-        };
-        let mut unread = std::mem::take(&mut peer.unread);
-        unread.extend(bytes);
-        let mut executed = 0;
-        while let Some(peer) = state.peers.get_mut(&connection) {
-            if peer.is_closed {
-                break;
-            }
-            match resp::first_request(&unread[executed..]) {
-                Ok(None) => break,
-                Ok(Some((words, read))) => {
-                    executed += read;
-                    if !words.is_empty() {
-                        execute(state, connection, &Arguments(&words));
-                    }
-                }
-                Err(what) => {
-                    let error = Resp::Error(format!("ERR Protocol error: {what}"));
-                    error.write(&mut peer.out);
-                    peer.is_closed = true;
-                }
-            }
-        }
         if let Some(peer) = state.peers.get_mut(&connection) {
-            unread.drain(..executed);
-            peer.unread = unread;
+            peer.unread.extend(bytes);
         }
+        execute_unread(state, connection);
     }
 
     /// Returns the connections for which the server has something, or which it has closed.
@@ -292,6 +303,44 @@ impl MemoryServer {
     /// Notes that a client has closed its connection.
     pub(crate) fn disconnect(&mut self, connection: u64) {
         self.0.peers.remove(&connection);
+    }
+}
+
+/// Executes each request of a connection that is whole, until one blocks the client.
+fn execute_unread(state: &mut ServerState, connection: u64) {
+    let Some(peer) = state.peers.get_mut(&connection) else {
+        return;
+    };
+    let mut unread = std::mem::take(&mut peer.unread);
+    let mut executed = 0;
+    while let Some(peer) = state.peers.get_mut(&connection) {
+        if peer.is_closed || peer.is_blocked {
+            break;
+        }
+        match resp::first_request(&unread[executed..]) {
+            Ok(None) => break,
+            Ok(Some((words, read))) => {
+                executed += read;
+                if words.is_empty() {
+                    continue;
+                }
+                let was_asking = peer.is_asking;
+                execute(state, connection, &Arguments(&words));
+                if let Some(peer) = state.peers.get_mut(&connection).filter(|_| was_asking) {
+                    peer.is_asking = false;
+                }
+                replicas::note_writes(state, connection);
+            }
+            Err(what) => {
+                let error = Resp::Error(format!("ERR Protocol error: {what}"));
+                error.write(&mut peer.out);
+                peer.is_closed = true;
+            }
+        }
+    }
+    if let Some(peer) = state.peers.get_mut(&connection) {
+        unread.drain(..executed);
+        peer.unread = unread;
     }
 }
 
@@ -325,7 +374,7 @@ fn execute_for_script(state: &mut ServerState, connection: u64, arguments: &Argu
         Ok((_, NotOfScripts(_) | Several(_))) => {
             Resp::Error("ERR This Redis command is not allowed from script".into())
         }
-        Err(error) => Resp::Error(error.0),
+        Err(error) => Resp::Error(nodes::of_script(error.0)),
     }
 }
 
@@ -363,6 +412,8 @@ fn command(
     let peer = state.peers.get(&connection);
     let user = peer.and_then(|peer| peer.user.as_deref());
     state.users.check(user, arguments, keys, channels)?;
+    nodes::check(state, connection, keys)?;
+    replicas::check(state, name)?;
     Ok((name, execution))
 }
 
@@ -394,14 +445,14 @@ mod tests {
     use super::*;
 
     /// A server whose clock a test sets, and a connection to it.
-    struct TestClient {
-        server: MemoryServer,
-        connection: u64,
-        now: Duration,
+    pub(super) struct TestClient {
+        pub(super) server: MemoryServer,
+        pub(super) connection: u64,
+        pub(super) now: Duration,
     }
 
     impl TestClient {
-        fn new() -> Self {
+        pub(super) fn new() -> Self {
             let now = Duration::from_secs(1_000_000);
             let mut server = MemoryServer::start("id".into(), now).expect("memory");
             let connection = server.connect();
@@ -413,18 +464,18 @@ mod tests {
         }
 
         /// Returns the answer to a command, without the line breaks.
-        fn ask(&mut self, command: &str) -> String {
+        pub(super) fn ask(&mut self, command: &str) -> String {
             let connection = self.connection;
             self.ask_on(connection, command)
         }
 
-        fn ask_on(&mut self, connection: u64, command: &str) -> String {
+        pub(super) fn ask_on(&mut self, connection: u64, command: &str) -> String {
             let request = request(&command.split(' ').collect::<Vec<_>>());
             self.server.receive(connection, &request, self.now);
             self.output(connection)
         }
 
-        fn output(&mut self, connection: u64) -> String {
+        pub(super) fn output(&mut self, connection: u64) -> String {
             let output = self.server.take_output(connection).expect("it is open");
             String::from_utf8(output)
                 .expect("text")

@@ -1,6 +1,7 @@
 //! Channels, and the connections that listen to them.
 
 use super::arguments::{Arguments, CommandError};
+use super::cluster::ChannelMessage;
 use super::glob;
 use super::resp::Resp;
 use super::state::ServerState;
@@ -12,13 +13,24 @@ pub(super) fn publish(
     arguments: &Arguments<'_>,
 ) -> Result<Resp, CommandError> {
     let (channel, message) = (arguments.get(1), arguments.get(2));
+    if let Some(cluster) = &mut server.cluster {
+        cluster.published.push(ChannelMessage {
+            channel: channel.to_vec(),
+            payload: message.to_vec(),
+        });
+    }
+    Ok(Resp::count(deliver(server, channel, message)))
+}
+
+/// Gives a message to the listeners of a channel, and returns how many there are.
+pub(super) fn deliver(server: &mut ServerState, channel: &[u8], message: &[u8]) -> usize {
     let listeners = server.peers.values_mut();
     let listeners = listeners.filter(|connection| connection.channels.contains(channel));
     let received = listeners.map(|connection| {
         let parts = [b"message", channel, message].map(Resp::bulk);
         Resp::Array(parts.into()).write(&mut connection.out);
     });
-    Ok(Resp::count(received.count()))
+    received.count()
 }
 
 /// `SUBSCRIBE channel [channel ...]`.

@@ -4,12 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::arguments::Arguments;
+use super::cluster::ClusterMember;
 use super::keyspace::Keyspace;
 use super::lua::Scripts;
+use super::replication::{Replication, WatchedMaster};
 use super::resp::Resp;
 use super::users::Users;
 
-pub(super) struct ServerState {
+/// All that a server has.
+pub struct ServerState {
     pub(super) databases: BTreeMap<usize, Keyspace>,
     /// The clients, by the numbers of their connections.
     pub(super) peers: BTreeMap<u64, Peer>,
@@ -20,8 +23,15 @@ pub(super) struct ServerState {
     pub(super) now: Duration,
     pub(super) started_at: Duration,
     pub(super) run_id: String,
+    pub(super) replication: Replication,
+    /// The state of a node of a cluster.
+    pub(super) cluster: Option<ClusterMember>,
+    /// The master that this server watches, if it is a sentinel.
+    pub(super) watched: Option<WatchedMaster>,
     /// Executes a command that a script calls.
     pub(super) execute_for_script: fn(&mut Self, u64, &Arguments<'_>) -> Resp,
+    /// Executes each request of a connection that is whole.
+    pub(super) execute_unread: fn(&mut Self, u64),
 }
 
 /// A client, as the server sees it.
@@ -37,6 +47,12 @@ pub(super) struct Peer {
     pub(super) channels: BTreeSet<Vec<u8>>,
     /// Whether the server has closed it. The client still receives the bytes in `out`.
     pub(super) is_closed: bool,
+    /// Whether it is in a `WAIT`.
+    pub(super) is_blocked: bool,
+    /// Whether the last request was `ASKING`.
+    pub(super) is_asking: bool,
+    /// The number of the change that its last write has made.
+    pub(super) last_write: i64,
 }
 
 impl ServerState {

@@ -10,23 +10,30 @@
 //! | A key has a time to live | when a process closes, and at the end |
 //! | A process that has closed has left no lock | when it closes, and when all its threads have ended |
 //!
-//! The first two rules hold only as long as no server has lost its data, or on a quorum. The last rule is left out at the end
-//! if faults may have delayed a request by a whole lease. Two rules have an exception, which is counted:
+//! The first two rules hold only as long as no master has lost its data, or on a quorum. The last rule is left out at the end
+//! if faults may have delayed a request by a whole lease, and after a failover, which may lose a release. `failover` has the
+//! exceptions of the first three rules after a failover. Two more rules have an exception. All are counted:
 //!
 //! | exception | why |
 //! | --- | --- |
-//! | [`FENCE_OF_BEFORE_A_LOSS`] (one server) | The server has lost its data, and a process does not know that yet. It passes a lease of before on in memory, or locks again what lingers. Meanwhile the server grants larger fences. This ends with that lease. |
-//! | [`LOCK_AFTER_A_CLOSE`] | The process has sent a request again to end an owner, because an earlier request had no answer. Redis executes the earlier one after the close. |
+//! | [`FENCE_OF_BEFORE_A_LOSS`] (not on a quorum) | The server has lost its data, and a process does not know that yet. It passes a lease of before on in memory, or locks again what lingers. Meanwhile the server grants larger fences. This ends with that lease. |
+//! | [`LOCK_AFTER_A_CLOSE`] | The process has sent a request again to end an owner, because an earlier request had no answer. Redis executes the earlier one after the close. Or a failover has lost the release. |
+//! | [`OVERLAP_AFTER_A_FAILOVER`], [`FENCE_AFTER_A_FAILOVER`], [`KEY_AFTER_A_FAILOVER`] | See `failover`. |
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use leasehold::{Lease, LeaseState, LockGuard, MultiGuard, Permit, ReadGuard, WriteGuard};
 
-use crate::faults::FaultKind;
 use crate::world::{World, locked};
 
+/// See the table of exceptions.
+pub const FENCE_AFTER_A_FAILOVER: &str = "fence after a failover";
+/// See the table of exceptions.
+pub const OVERLAP_AFTER_A_FAILOVER: &str = "guards that overlapped after a failover";
+/// See the table of exceptions.
+pub const KEY_AFTER_A_FAILOVER: &str = "key that a failover took";
 /// See the table of exceptions.
 pub const FENCE_OF_BEFORE_A_LOSS: &str = "fence of before a loss of data";
 /// See the table of exceptions.
@@ -55,6 +62,8 @@ struct ChecksState {
     next_hold: u64,
     /// The tails of the owners of processes that have closed.
     closed: Vec<String>,
+    /// The owners of all leases that were seen.
+    owners: BTreeSet<String>,
     counts: Counts,
 }
 
@@ -82,7 +91,11 @@ struct Hold {
     names: Vec<&'static str>,
     units: u32,
     total: u32,
+    /// The fence, if the lock is exclusive.
+    fence: Option<u64>,
     guard: Weak<Guard>,
+    /// Whether it was counted that another guard has the same lock.
+    is_counted: bool,
 }
 
 /// The values that a holder has read.
@@ -110,10 +123,10 @@ pub struct Counts {
     pub rejected_writes: u64,
     /// Writes to an unfenced register that overwrote another holder's.
     pub unfenced_corruptions: u64,
-    /// What would break a rule, but for an exception that is documented.
-    pub exceptions: BTreeMap<&'static str, u64>,
     /// The longest part of a call that lay behind the last fault.
     pub longest_wait: Duration,
+    /// What the library does not promise, and has happened: see the table of exceptions.
+    pub exceptions: BTreeMap<&'static str, u64>,
 }
 
 impl Guard {
@@ -151,39 +164,53 @@ impl Checks {
 
     /// Returns whether the assumptions of exclusion have held.
     fn is_within_assumptions(&self) -> bool {
-        let lost_data = || {
-            let state = self.world.state();
-            state.faults.contains_key(&FaultKind::RestartEmpty)
-        };
-        self.is_quorum || !lost_data()
+        self.is_quorum || !self.world.state().network.has_lost_data
+    }
+
+    /// Returns whether a failover may have taken the lock of a guard.
+    fn may_be_taken(&self, fence: Option<u64>) -> bool {
+        let state = self.world.state();
+        state.network.may_be_taken(fence, self.lease, state.now)
     }
 
     /// Counts the units of the guards that are not lost.
     fn look(&self) -> Result<(), String> {
-        let state = locked(&self.state);
+        let mut state = locked(&self.state);
         if state.holds.len() < 2 || !self.is_within_assumptions() {
             return Ok(());
         }
-        let mut taken = BTreeMap::<&str, (u32, u32)>::new();
-        for hold in &state.holds {
+        let ChecksState { holds, counts, .. } = &mut *state;
+        let has_failed_over = self.world.state().network.has_failed_over();
+        // The units that guards have, of how many, and those that no failover may have taken.
+        let mut taken = BTreeMap::<&'static str, (u32, u32, u32)>::new();
+        for hold in holds.iter() {
             let Some(guard) = hold.guard.upgrade() else {
                 continue;
             };
             if guard.state() == LeaseState::Lost {
                 continue;
             }
+            let is_kept = !has_failed_over || !self.may_be_taken(hold.fence);
             for name in &hold.names {
-                let (units, total) = taken.entry(name).or_default();
+                let (units, total, kept) = taken.entry(*name).or_default();
                 *units += hold.units;
                 *total = hold.total.max(*total);
+                *kept += if is_kept { hold.units } else { 0 };
             }
         }
-        match taken.iter().find(|(_, (units, total))| units > total) {
-            None => Ok(()),
-            Some((name, (units, total))) => Err(format!(
-                "guards have {units} of the {total} units of {name}"
-            )),
+        for (name, (units, total, kept)) in taken {
+            if kept > total {
+                return Err(format!("guards have {kept} of the {total} units of {name}"));
+            }
+            let has_it = |hold: &&mut Hold| hold.names.contains(&name) && !hold.is_counted;
+            if units > total {
+                for hold in holds.iter_mut().filter(has_it) {
+                    hold.is_counted = true;
+                    counts.note(OVERLAP_AFTER_A_FAILOVER);
+                }
+            }
         }
+        Ok(())
     }
 
     /// Returns what a caller knows before its call: the largest fence.
@@ -202,12 +229,15 @@ impl Checks {
         let mut state = locked(&self.state);
         let number = state.next_hold;
         state.next_hold += 1;
+        let fences = guard.leases().into_iter().map(Lease::fence);
         state.holds.push(Hold {
             number,
             names: names.to_vec(),
             units,
             total,
+            fence: fences.min().filter(|_| units == total),
             guard: Arc::downgrade(guard),
+            is_counted: false,
         });
         number
     }
@@ -222,14 +252,23 @@ impl Checks {
         &self,
         name: &'static str,
         process: usize,
-        fence: u64,
+        lease: &Lease,
         (known, begun): (u64, Duration),
     ) -> Result<(), String> {
-        let may_fall = !self.is_quorum && {
-            let network = &self.world.state().network;
-            network.is_of_before_a_loss(fence, begun, self.lease)
-        };
+        let fence = lease.fence();
         let mut state = locked(&self.state);
+        let is_new = state.owners.insert(lease.owner().to_owned());
+        let exception = {
+            let world = self.world.state();
+            let network = &world.network;
+            if !self.is_quorum && network.is_of_before_a_loss(fence, begun, self.lease) {
+                Some(FENCE_OF_BEFORE_A_LOSS)
+            } else if network.may_fence_fall(fence, known, is_new, world.now) {
+                Some(FENCE_AFTER_A_FAILOVER)
+            } else {
+                None
+            }
+        };
         let checks = state.names.entry(name).or_default();
         checks.last_fence = fence.max(checks.last_fence);
         let before = checks.last_process.replace(process);
@@ -237,12 +276,12 @@ impl Checks {
         if fence > known {
             return Ok(());
         }
-        if !may_fall {
+        let Some(exception) = exception else {
             return Err(format!(
                 "the fence {fence} of {name} is not larger than {known}"
             ));
-        }
-        state.counts.note(FENCE_OF_BEFORE_A_LOSS);
+        };
+        state.counts.note(exception);
         Ok(())
     }
 
@@ -299,20 +338,34 @@ impl Checks {
         let values: Vec<_> = {
             let mut state = self.world.state();
             let now = state.now;
-            let servers = state.network.servers.iter_mut();
-            let voting = servers.filter(|server| !server.may_not_vote(now));
-            voting
-                .map(|server| server.execute(&["GET", name], now))
-                .collect()
+            let servers = if self.is_quorum {
+                let servers = state.network.servers.iter().enumerate();
+                let voting = servers.filter(|(_, server)| !server.may_not_vote(now));
+                voting.map(|(number, _)| number).collect()
+            } else {
+                state.network.masters_of(name)
+            };
+            // A node that has given the key away redirects.
+            let value = |server: usize| state.network.servers[server].value_of(name, now);
+            servers.into_iter().map(value).collect()
         };
-        let has_owner = |value: &&Vec<String>| {
-            let value = value.first();
+        let has_owner = |value: &&Option<String>| {
+            let value = value.as_ref();
             value.is_some_and(|value| value.trim_end_matches(['!', '~']) == owner)
         };
-        let without = values.iter().filter(|value| !has_owner(value)).count();
-        let servers = self.world.state().network.servers.len();
+        let with = values.iter().filter(has_owner).count();
+        let is_held = if self.is_quorum {
+            let servers = self.world.state().network.servers.len();
+            servers - (values.len() - with) >= self.needed()
+        } else {
+            with > 0
+        };
         // The clock is read last: if the lease is live now, it was live when the values were read.
-        if servers - without >= self.needed() || lease.state() == LeaseState::Lost {
+        if is_held || lease.state() == LeaseState::Lost {
+            return Ok(());
+        }
+        if self.may_be_taken(Some(lease.fence())) {
+            self.count(|counts| counts.note(KEY_AFTER_A_FAILOVER));
             return Ok(());
         }
         Err(format!("{name} has {values:?}, and {owner} is not lost"))
@@ -325,12 +378,13 @@ impl Checks {
         let mut left = self.owners();
         left.retain(|(_, owner), _| owner.ends_with(&tail));
         let needed = self.needed();
+        let has_failed_over = self.world.state().network.has_failed_over();
         let mut state = locked(&self.state);
         state.closed.push(tail);
         match left.into_iter().max_by_key(|(_, count)| *count) {
             None => Ok(()),
-            // A minority of a quorum gives nobody the lock.
-            Some((_, count)) if repeats || count < needed => {
+            // A minority of a quorum gives nobody the lock. A failover may lose the release.
+            Some((_, count)) if repeats || count < needed || has_failed_over => {
                 state.counts.note(LOCK_AFTER_A_CLOSE);
                 Ok(())
             }
@@ -340,9 +394,9 @@ impl Checks {
         }
     }
 
-    /// Returns how many servers are a majority.
+    /// Returns how many servers must have a lock.
     fn needed(&self) -> usize {
-        self.world.state().network.servers.len() / 2 + 1
+        self.world.state().network.deciding().1
     }
 
     /// Checks that each key of each server has a time to live.
@@ -379,7 +433,8 @@ impl Checks {
         let mut state = self.world.state();
         let now = state.now;
         let mut owners = BTreeMap::new();
-        for server in &mut state.network.servers {
+        for server in state.network.deciding().0 {
+            let server = &mut state.network.servers[server];
             let mut keys = server.execute(&["KEYS", "*"], now);
             keys.retain(|key| !key.contains(":lh:"));
             for key in keys {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
+use crate::cluster::key_to_move;
 use crate::random::Random;
 use crate::world::{Event, WorldState};
 
@@ -34,6 +35,12 @@ pub enum FaultKind {
     Restart,
     /// A server restarts without its data.
     RestartEmpty,
+    /// A replica lags.
+    Lag,
+    /// A replica becomes the master, perhaps without the last writes.
+    Failover,
+    /// A slot moves to another master.
+    MoveSlot,
 }
 
 pub const KINDS: [FaultKind; 10] = [
@@ -49,6 +56,46 @@ pub const KINDS: [FaultKind; 10] = [
     FaultKind::RestartEmpty,
 ];
 
+/// The kinds of faults of servers with replicas.
+pub const KINDS_OF_GROUPS: [FaultKind; 15] = [
+    FaultKind::Pause,
+    FaultKind::Crash,
+    FaultKind::PauseThread,
+    FaultKind::ClockJump,
+    FaultKind::Block,
+    FaultKind::Cut,
+    FaultKind::Kill,
+    FaultKind::Stall,
+    FaultKind::Restart,
+    FaultKind::RestartEmpty,
+    FaultKind::Lag,
+    FaultKind::Lag,
+    FaultKind::Failover,
+    FaultKind::Failover,
+    FaultKind::Failover,
+];
+
+/// The kinds of faults of a cluster.
+pub const KINDS_OF_CLUSTERS: [FaultKind; 17] = [
+    FaultKind::Pause,
+    FaultKind::Crash,
+    FaultKind::PauseThread,
+    FaultKind::ClockJump,
+    FaultKind::Block,
+    FaultKind::Cut,
+    FaultKind::Kill,
+    FaultKind::Stall,
+    FaultKind::Restart,
+    FaultKind::RestartEmpty,
+    FaultKind::Lag,
+    FaultKind::Failover,
+    FaultKind::Failover,
+    FaultKind::MoveSlot,
+    FaultKind::MoveSlot,
+    FaultKind::MoveSlot,
+    FaultKind::MoveSlot,
+];
+
 /// A fault beyond the assumptions, which the checks must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
@@ -58,6 +105,10 @@ pub enum Bug {
     SlowClocks,
     /// A renewal lets the key live for a millisecond.
     RenewalsShorten,
+    /// Fences are a counter, and do not follow the servers' time.
+    FencesCount,
+    /// No replica must confirm a grant, although the checks expect it.
+    SkipsReplicas,
 }
 
 #[derive(Clone, Debug)]
@@ -80,7 +131,11 @@ impl Bug {
                 "redis.pcall('PEXPIRE', key, lease)",
                 "redis.pcall('PEXPIRE', key, 1    )",
             )),
-            Self::SlowClocks => None,
+            Self::FencesCount => Some((
+                "time[1] .. string.sub('00000' .. time[2], -6)",
+                "'1'     .. string.sub('00000' .. '1'    , -6)",
+            )),
+            Self::SlowClocks | Self::SkipsReplicas => None,
         }
     }
 }
@@ -118,6 +173,18 @@ impl WorldState {
             length,
         } = *fault;
         self.trace.note(self.now, format_args!("{fault:?}"));
+        if kind == FaultKind::Failover {
+            let group = server % self.network.groups.len();
+            if !self.fail_over(group, length) {
+                return;
+            }
+        }
+        if kind == FaultKind::MoveSlot {
+            let key = key_to_move(&mut self.random);
+            if !self.move_slot(key, length) {
+                return;
+            }
+        }
         *self.faults.entry(kind).or_default() += 1;
         let until = self.now + length;
         let state = &mut self.processes[process];
@@ -139,6 +206,9 @@ impl WorldState {
             FaultKind::Stall => self.stall(server, until),
             FaultKind::Restart => self.restart(server, until, true),
             FaultKind::RestartEmpty => self.restart(server, until, false),
+            FaultKind::Lag => self.lag(server, until),
+            // They have begun.
+            FaultKind::Failover | FaultKind::MoveSlot => {}
         }
     }
 }
@@ -156,6 +226,9 @@ impl fmt::Display for FaultKind {
             Self::Stall => "stalls of a server",
             Self::Restart => "restarts with data",
             Self::RestartEmpty => "restarts without data",
+            Self::Lag => "replicas that lag",
+            Self::Failover => "failovers",
+            Self::MoveSlot => "moves of a slot",
         })
     }
 }

@@ -7,6 +7,10 @@
 //! | `clock` | clocks that drift and jump |
 //! | `process` | the world as one process sees it |
 //! | `network` | streams of bytes, and servers |
+//! | `echo` | streams by which threads wake each other |
+//! | `replication` | what goes between masters and replicas |
+//! | `cluster` | nodes of a cluster, and slots that move |
+//! | `failover` | masters that change, and what remains of a promise meanwhile |
 //! | [`faults`] | faults, and bugs that are made on purpose |
 //! | `workload` | the programs of the processes |
 //! | [`checks`] | the rules that a schedule must keep |
@@ -21,12 +25,16 @@
 
 pub mod checks;
 mod clock;
+mod cluster;
+mod echo;
 pub mod evidence;
+mod failover;
 pub mod faults;
 mod network;
 mod process;
 mod random;
 pub mod record;
+mod replication;
 pub mod schedule;
 pub mod soak;
 mod trace;

@@ -15,13 +15,13 @@ use leasehold_simulator::{Plan, Report, Topology, evidence, soak};
 const HELP: &str = "\
 Runs the library on machines that seeds decide.
 
-leasehold-simulator [--seeds FROM..TO] [--topology single|quorum] [--jobs N] [--record FILE]
-leasehold-simulator --trace SEED [--topology single|quorum]
+leasehold-simulator [--seeds FROM..TO] [--topology single|sentinel|cluster|quorum] [--jobs N] [--record FILE]
+leasehold-simulator --trace SEED [--topology single|sentinel|cluster|quorum]
 leasehold-simulator evidence
 leasehold-simulator soak --minutes M
 
 --seeds     the seeds of the schedules; 0..200 if it is left out
---topology  one server, or a quorum of three; both if it is left out
+--topology  one server, a Sentinel set, a cluster, or a quorum of three; all if it is left out
 --jobs      how many processes share the seeds, each with its own sums; 1 if it is left out
 --record    appends a line for each topology to FILE, such as docs/evidence/simulator.jsonl; a schedule that fails ends
             the run only without this option
@@ -99,7 +99,7 @@ fn run_all(asked: Asked) -> Result<bool, String> {
 fn asked(mut words: impl Iterator<Item = String>) -> Result<Asked, String> {
     let mut asked = Asked {
         seeds: 0..200,
-        topologies: vec![Topology::Single, Topology::Quorum],
+        topologies: Topology::ALL.to_vec(),
         jobs: 1,
         trace: None,
         record: None,

@@ -19,8 +19,11 @@ use std::time::Duration;
 use leasehold::testing::simulation::{ServerInMemory, TestStream};
 
 use crate::clock::Clock;
+use crate::cluster::Cluster;
+use crate::failover::Group;
 use crate::faults::Bug;
 use crate::random::Random;
+use crate::replication::{Links, PORT};
 use crate::schedule::RESTART_DELAY;
 use crate::world::{Event, Place, World, WorldState, locked};
 
@@ -52,13 +55,28 @@ pub(crate) struct Network {
     connections: BTreeMap<u64, Connection>,
     next_connection: u64,
     bug: Option<Bug>,
+    /// The masters with their replicas. Empty if the servers have none.
+    pub(crate) groups: Vec<Group>,
+    pub(crate) links: Links,
+    /// The slots, if the servers are a cluster.
+    pub(crate) cluster: Option<Cluster>,
+    /// Whether a lock that counts is on each replica, and the servers have one time.
+    pub(crate) is_kept_by_replicas: bool,
+    /// Whether a master has lost its data.
+    pub(crate) has_lost_data: bool,
 }
 
 pub(crate) struct SimulatedServer {
-    server: ServerInMemory,
-    clock: Clock,
-    stalled_until: Duration,
-    down_until: Duration,
+    pub(crate) server: ServerInMemory,
+    pub(crate) clock: Clock,
+    pub(crate) stalled_until: Duration,
+    pub(crate) down_until: Duration,
+    /// The master, if it is a replica.
+    pub(crate) follows: Option<usize>,
+    /// The epoch of the master that it names, if it is a sentinel. Otherwise 0.
+    pub(crate) knows_epoch: u64,
+    /// When it looks for each `WAIT` whose time is over.
+    pub(crate) looks_at: Option<Duration>,
     restarts: u64,
     /// When it was last up again without its data.
     lost_data_at: Option<Duration>,
@@ -103,7 +121,7 @@ pub(crate) struct ProcessEnd {
 }
 
 impl Network {
-    pub(crate) fn new(clocks: Vec<Clock>, bug: Option<Bug>) -> Self {
+    pub(crate) fn new(clocks: Vec<Clock>, links: Links, bug: Option<Bug>) -> Self {
         let server = |(number, clock)| SimulatedServer::new(number, clock);
         Self {
             servers: clocks.into_iter().enumerate().map(server).collect(),
@@ -111,6 +129,11 @@ impl Network {
             connections: BTreeMap::new(),
             next_connection: 0,
             bug,
+            groups: Vec::new(),
+            links,
+            cluster: None,
+            is_kept_by_replicas: false,
+            has_lost_data: false,
         }
     }
 
@@ -118,6 +141,34 @@ impl Network {
     pub(crate) fn end(&mut self) {
         let servers = self.servers.drain(..).map(|server| server.server);
         locked(&IDLE_SERVERS).extend(servers);
+    }
+
+    /// Returns a number that no other stream has.
+    pub(crate) fn next_stream(&mut self) -> u64 {
+        self.next_connection += 1;
+        self.next_connection - 1
+    }
+
+    /// Returns the server that has the key of a name, and the one to which the key moves. On a quorum there are several.
+    pub(crate) fn masters_of(&self, name: &str) -> Vec<usize> {
+        let masters = |group: usize| self.groups[group].master;
+        match &self.cluster {
+            Some(cluster) => {
+                let (group, other) = cluster.groups_of(name);
+                [group].into_iter().chain(other).map(masters).collect()
+            }
+            None => vec![self.groups.first().map_or(0, |group| group.master)],
+        }
+    }
+
+    /// Returns the servers whose keys count, and how many of them must have a lock.
+    pub(crate) fn deciding(&self) -> (Vec<usize>, usize) {
+        if self.groups.is_empty() {
+            let count = self.servers.len();
+            return ((0..count).collect(), count / 2 + 1);
+        }
+        let masters = self.groups.iter().map(|group| group.master);
+        (masters.collect(), 1)
     }
 
     /// Returns whether a fence may be older than a loss of data, and its lease may go on at `at`.
@@ -164,6 +215,9 @@ impl SimulatedServer {
             clock,
             stalled_until: Duration::ZERO,
             down_until: Duration::ZERO,
+            follows: None,
+            knows_epoch: 0,
+            looks_at: None,
             restarts: 0,
             lost_data_at: None,
         }
@@ -173,6 +227,28 @@ impl SimulatedServer {
     pub(crate) fn may_not_vote(&self, now: Duration) -> bool {
         let lost_at = self.lost_data_at;
         lost_at.is_some_and(|lost_at| now < lost_at + RESTART_DELAY)
+    }
+
+    /// Returns whether it is a master.
+    pub(crate) fn leads(&self) -> bool {
+        self.follows.is_none() && !self.is_sentinel()
+    }
+
+    fn is_sentinel(&self) -> bool {
+        self.knows_epoch > 0
+    }
+
+    pub(crate) fn stalls(&self, now: Duration) -> bool {
+        self.stalled_until > now
+    }
+
+    /// Returns the string that a key holds.
+    pub(crate) fn value_of(&mut self, key: &str, now: Duration) -> Option<String> {
+        let bytes = self
+            .server
+            .state()
+            .string(key.as_bytes(), self.clock.read(now))?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// Executes a command at once, as an operator on the machine of the server does. Returns the words of the answer.
@@ -261,7 +337,7 @@ impl WorldState {
                 let receiver = &mut self.network.servers[server];
                 let time = receiver.clock.read(now);
                 receiver.server.receive(at_server, &bytes, time);
-                self.send_output_of(server);
+                self.server_has_run(server);
             }
             (true, Piece::End) => self.end_at_server(flow.connection),
             (false, Piece::Bytes(bytes)) => {
@@ -278,7 +354,7 @@ impl WorldState {
     }
 
     /// Sends what a server has for its clients.
-    fn send_output_of(&mut self, server: usize) {
+    pub(crate) fn send_output_of(&mut self, server: usize) {
         let with_output = self.network.servers[server].server.with_output();
         let its = self.network.connections.iter();
         let its = its.filter(|(_, connection)| connection.server == server);
@@ -395,17 +471,29 @@ impl WorldState {
             };
             self.send(flow, Piece::End);
         }
+        self.end_links_of(server);
         let restarted = &mut self.network.servers[server];
         restarted.restarts += 1;
         let run_id = run_id(server, restarted.restarts);
         let up_at = restarted.clock.read(until);
-        if has_data {
+        // A sentinel has its state in its configuration file.
+        if has_data || restarted.is_sentinel() {
             restarted.server.restart(run_id, up_at);
         } else {
             restarted.server.restart_empty(run_id, up_at);
-            restarted.lost_data_at = Some(until);
+            match restarted.follows {
+                Some(master) => restarted.server.state().follow((host(master), PORT), up_at),
+                None => {
+                    restarted.lost_data_at = Some(until);
+                    let groups = &self.network.groups;
+                    let counts = groups.iter().any(|group| group.members.contains(&server));
+                    self.network.has_lost_data |= counts || groups.is_empty();
+                }
+            }
         }
+        let restarted = &mut self.network.servers[server];
         restarted.down_until = until.max(restarted.down_until);
+        self.restart_node(server, until);
     }
 
     /// Ends the connections of a process that has crashed.
@@ -443,6 +531,23 @@ fn replace(bytes: &mut [u8], from: &str, to: &str) {
     if let Some(at) = at {
         bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
     }
+}
+
+/// Returns the host of a server, whose port is always the same.
+pub(crate) fn host(server: usize) -> String {
+    format!("10.0.0.{}", server + 1)
+}
+
+/// Returns the server at an address: the path of a Unix socket, or a host with a port.
+pub(crate) fn server_at(address: &str) -> Option<usize> {
+    if let Some(path) = address.strip_prefix('/') {
+        return path.parse().ok();
+    }
+    let host = address.strip_suffix(&format!(":{PORT}"))?;
+    host.strip_prefix("10.0.0.")?
+        .parse::<usize>()
+        .ok()?
+        .checked_sub(1)
 }
 
 fn run_id(server: usize, restarts: u64) -> String {
@@ -486,16 +591,18 @@ impl ProcessEnd {
         let mut state = world.state();
         let state = &mut *state;
         let now = state.now;
-        let accepting = &mut state.network.servers[server];
+        let Some(accepting) = state.network.servers.get_mut(server) else {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        };
         if is_revived || accepting.down_until > now {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
-        let number = state.network.next_connection;
-        state.network.next_connection += 1;
+        let at_server = accepting.server.connect();
+        let number = state.network.next_stream();
         let connection = Connection {
             process,
             server,
-            at_server: Some(accepting.server.connect()),
+            at_server: Some(at_server),
             up: Pieces::default(),
             down: Pieces::default(),
             inbox: VecDeque::new(),

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use leasehold::testing::simulation::{TestScheduler, TestStream, World as Seen};
 
-use crate::network::ProcessEnd;
+use crate::echo::Echo;
+use crate::network::{ProcessEnd, server_at};
 use crate::world::{Place, World};
 
 pub(crate) struct ProcessWorld {
@@ -30,11 +31,14 @@ impl Seen for ProcessWorld {
         state.processes[self.process].began_at + state.now
     }
 
-    fn connect(&self, path: &str, limit: Duration) -> io::Result<Box<dyn TestStream>> {
-        let server = path.trim_start_matches('/').parse::<usize>();
-        let server = server.map_err(|_| io::ErrorKind::NotFound)?;
+    fn connect(&self, address: &str, limit: Duration) -> io::Result<Box<dyn TestStream>> {
+        let server = server_at(address).ok_or(io::ErrorKind::NotFound)?;
         let end = ProcessEnd::connect(&self.world, self.process, server, limit)?;
         Ok(Box::new(end))
+    }
+
+    fn echo(&self) -> Box<dyn TestStream> {
+        Box::new(Echo::new(&self.world))
     }
 
     fn wait_for_input(&self, streams: &[&dyn TestStream], limit: Duration) {
@@ -84,6 +88,7 @@ mod tests {
     use crate::clock::Clock;
     use crate::network::Network;
     use crate::random::Random;
+    use crate::replication::Links;
     use crate::trace::Trace;
     use crate::world::{ProcessState, locked};
 
@@ -94,11 +99,12 @@ mod tests {
     /// Runs a program in each process, with one server. Returns the fences that the programs note.
     fn fences_of(programs: &[Program]) -> Vec<u64> {
         let process = |_| ProcessState::new(Clock::new(Duration::from_secs(1), 0), SINCE_1970);
+        let links = Links::new(&mut Random::new(1, 1), false);
         let world = Arc::new(World::new(
             Random::new(1, 1),
             Trace::new(false),
             programs.iter().map(process).collect(),
-            Network::new(vec![Clock::new(SINCE_1970, 0)], None),
+            Network::new(vec![Clock::new(SINCE_1970, 0)], links, None),
         ));
         let fences = Arc::new(Mutex::new(Vec::new()));
         for (number, program) in programs.iter().copied().enumerate() {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +12,13 @@ use leasehold::{Builder, LockManager};
 
 use crate::checks::{Checks, Counts};
 use crate::clock::Clock;
-use crate::faults::{Bug, Fault, FaultKind, KINDS};
-use crate::network::Network;
+use crate::cluster::Cluster;
+use crate::failover::{Group, MASTER};
+use crate::faults::{Bug, Fault, FaultKind, KINDS, KINDS_OF_CLUSTERS, KINDS_OF_GROUPS};
+use crate::network::{Network, host};
 use crate::process::ProcessWorld;
 use crate::random::Random;
+use crate::replication::{Links, PORT};
 use crate::trace::Trace;
 use crate::workload::{self, Asked, Settings};
 use crate::world::{Event, ProcessState, World};
@@ -47,8 +51,18 @@ const ALL_KINDS: [Asked; 8] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
     Single,
+    Sentinel,
+    Cluster,
     Quorum,
 }
+
+/// The replicas of a Sentinel set, and its sentinels. In some schedules, the last replica follows nobody.
+const REPLICAS: usize = 2;
+const SENTINELS: usize = 3;
+/// The masters of a cluster. Each has one replica.
+const MASTERS: usize = 3;
+/// After the last fault, the time until each server has learned its role.
+const ROLES_WITHIN: Duration = Duration::from_secs(8);
 
 /// The plan of a schedule.
 #[derive(Clone, Copy, Debug)]
@@ -83,7 +97,13 @@ impl Plan {
     pub fn run(self) -> Report {
         let mut random = Random::new(self.seed, 0);
         let servers = self.topology.servers();
-        let server_clocks = (0..servers).map(|_| clock(&mut random, BEGAN_AT)).collect();
+        let mut server_clocks: Vec<_> =
+            (0..servers).map(|_| clock(&mut random, BEGAN_AT)).collect();
+        let replication = ReplicationPlan::new(self.topology, self.bug, &mut random);
+        if replication.has_one_time {
+            let one = server_clocks[0].clone();
+            server_clocks.fill(one);
+        }
         let processes = (0..PROCESSES).map(|number| {
             let shown = Duration::from_secs(1_000 * (number as u64 + 1));
             let began_at = BEGAN_AT + random.length(Duration::from_micros(1)..OFFSET);
@@ -96,7 +116,7 @@ impl Plan {
         let processes = processes.collect();
         let lease = *random.pick(&[300, 1_000, 2_000, 10_000]);
         let lease = Duration::from_millis(lease);
-        let (faults, healed_at) = Self::faults(servers, lease, &mut random);
+        let (faults, healed_at) = Self::faults(self.topology, lease, &mut random);
         let delay = faults
             .iter()
             .map(|(_, fault)| fault.length())
@@ -107,7 +127,7 @@ impl Plan {
             waiting: if random.one_in(3) { 4 } else { 2 },
             kinds: match self.topology {
                 _ if random.one_in(3) => &[Asked::Mutex],
-                Topology::Single => &ALL_KINDS,
+                Topology::Single | Topology::Sentinel | Topology::Cluster => &ALL_KINDS,
                 // A quorum has no semaphores.
                 Topology::Quorum => &ALL_KINDS[1..],
             },
@@ -117,15 +137,21 @@ impl Plan {
             topology: self.topology,
             lease,
             io_timeout: Duration::from_millis(*random.pick(&[200, 1_000])),
-            linger: self.topology == Topology::Single && random.one_in(4),
+            linger: self.topology != Topology::Quorum && random.one_in(4),
             background_release: random.one_in(4),
+            replicas: replication.confirming(self.bug),
         };
         let world = Arc::new(World::new(
             Random::new(self.seed, 1),
             Trace::new(self.keeps_trace),
             processes,
-            Network::new(server_clocks, self.bug),
+            Network::new(
+                server_clocks,
+                Links::new(&mut random, settings.replicas > 0),
+                self.bug,
+            ),
         ));
+        replication.begin(self.topology, &world);
         world.note(format_args!("{settings:?}"));
         for (at, fault) in faults {
             world.state().plan(at, Event::Fault(fault));
@@ -147,8 +173,9 @@ impl Plan {
         let mut course = world.run();
         if course.failure.is_none() {
             // A request that arrives after a whole lease may grant the lock to an owner that nobody releases any more.
+            let has_failed_over = world.state().network.has_failed_over();
             let owners = || {
-                if delay < lease {
+                if delay < lease && !has_failed_over {
                     checks.check_owners()
                 } else {
                     Ok(())
@@ -173,24 +200,35 @@ impl Plan {
     /// Returns the faults with their times, and when the last one has ended. A crash has ended when the leases of the process
     /// are over.
     fn faults(
-        servers: usize,
+        topology: Topology,
         lease: Duration,
         random: &mut Random,
     ) -> (Vec<(Duration, Fault)>, Duration) {
         let spread = lease.min(LONGEST_SPREAD / 3) * 3;
+        let servers = topology.servers();
+        let kinds: &[_] = match topology {
+            Topology::Single | Topology::Quorum => &KINDS,
+            Topology::Sentinel => &KINDS_OF_GROUPS,
+            Topology::Cluster => &KINDS_OF_CLUSTERS,
+        };
         let count = random.within(2..6);
         let (mut faults, mut healed_at) = (Vec::new(), Duration::ZERO);
         let mut has_crashed = false;
         for _ in 0..count {
-            let mut kind = *random.pick(&KINDS);
+            let mut kind = *random.pick(kinds);
             // The data of one server are seldom lost: little can be checked afterwards.
-            if kind == FaultKind::RestartEmpty && servers == 1 && !random.one_in(4)
+            if kind == FaultKind::RestartEmpty && topology != Topology::Quorum && !random.one_in(4)
                 || kind == FaultKind::Crash && has_crashed
             {
                 kind = FaultKind::Pause;
             }
             has_crashed |= kind == FaultKind::Crash;
             let at = spread * random.within(0..1_000) as u32 / 1_000;
+            let servers = match topology {
+                // Most faults are those of the master and its replicas.
+                Topology::Sentinel if !random.one_in(4) => 1 + REPLICAS,
+                _ => servers,
+            };
             let fault = Fault::new(kind, PROCESSES, servers, random);
             let length = match kind {
                 FaultKind::Crash => lease,
@@ -200,10 +238,78 @@ impl Plan {
             faults.push((at, fault));
         }
         let is_restart = |kind| matches!(kind, FaultKind::Restart | FaultKind::RestartEmpty);
-        if servers > 1 && faults.iter().any(|(_, fault)| is_restart(fault.kind())) {
-            healed_at += RESTART_DELAY + Duration::from_secs(1);
+        match topology {
+            Topology::Single => {}
+            Topology::Sentinel | Topology::Cluster => healed_at += ROLES_WITHIN,
+            Topology::Quorum if faults.iter().any(|(_, fault)| is_restart(fault.kind())) => {
+                healed_at += RESTART_DELAY + Duration::from_secs(1);
+            }
+            Topology::Quorum => {}
         }
         (faults, healed_at)
+    }
+}
+
+/// How the servers of a schedule replicate.
+struct ReplicationPlan {
+    replicas: usize,
+    /// How many replicas must confirm a grant.
+    confirming: usize,
+    /// Whether the clocks of the servers agree.
+    has_one_time: bool,
+}
+
+impl ReplicationPlan {
+    fn new(topology: Topology, bug: Option<Bug>, random: &mut Random) -> Self {
+        if !topology.has_replicas() {
+            return Self {
+                replicas: 0,
+                confirming: 0,
+                has_one_time: false,
+            };
+        }
+        let replicas = match topology {
+            Topology::Cluster => 1,
+            _ => 1 + random.index(REPLICAS),
+        };
+        let confirming = *random.pick(&[0, 0, 1, replicas]);
+        let is_sought = bug == Some(Bug::SkipsReplicas);
+        Self {
+            replicas,
+            confirming: if is_sought { replicas } else { confirming },
+            has_one_time: is_sought || random.one_in(2),
+        }
+    }
+
+    /// Returns how many replicas the library has to wait for.
+    fn confirming(&self, bug: Option<Bug>) -> u32 {
+        match bug {
+            Some(Bug::SkipsReplicas) => 0,
+            _ => u32::try_from(self.confirming).unwrap_or(u32::MAX),
+        }
+    }
+
+    fn begin(&self, topology: Topology, world: &World) {
+        if !topology.has_replicas() {
+            return;
+        }
+        let mut state = world.state();
+        let network = &mut state.network;
+        network.is_kept_by_replicas = self.has_one_time && self.confirming == self.replicas;
+        if topology == Topology::Sentinel {
+            let members = (0..=self.replicas).collect();
+            let sentinels = Topology::sentinels().collect();
+            network.groups.push(Group::new(members, sentinels));
+        } else {
+            let groups = (0..MASTERS).map(|master| vec![master, master + MASTERS]);
+            let groups = groups.map(|members| Group::new(members, Vec::new()));
+            network.groups.extend(groups);
+            network.cluster = Some(Cluster::new(MASTERS, topology.servers()));
+        }
+        for group in 0..state.network.groups.len() {
+            state.begin_group(group);
+        }
+        state.begin_cluster();
     }
 }
 
@@ -228,16 +334,38 @@ fn left_keys(world: &World) -> Option<String> {
 }
 
 impl Topology {
+    pub const ALL: [Self; 4] = [Self::Single, Self::Sentinel, Self::Cluster, Self::Quorum];
+
+    fn has_replicas(self) -> bool {
+        matches!(self, Self::Sentinel | Self::Cluster)
+    }
+
     fn servers(self) -> usize {
         match self {
             Self::Single => 1,
+            Self::Sentinel => 1 + REPLICAS + SENTINELS,
+            Self::Cluster => 2 * MASTERS,
             Self::Quorum => 3,
         }
+    }
+
+    /// Returns the sentinels of a Sentinel set.
+    fn sentinels() -> Range<usize> {
+        1 + REPLICAS..1 + REPLICAS + SENTINELS
     }
 
     pub(crate) fn builder(self) -> Builder {
         match self {
             Self::Single => LockManager::single("unix:///0"),
+            Self::Sentinel => {
+                let urls =
+                    Self::sentinels().map(|number| format!("redis://{}:{PORT}", host(number)));
+                LockManager::sentinel(urls, MASTER)
+            }
+            Self::Cluster => {
+                let urls = (0..MASTERS).map(|number| format!("redis://{}:{PORT}", host(number)));
+                LockManager::cluster(urls)
+            }
             Self::Quorum => {
                 let nodes = (0..self.servers()).map(|number| format!("unix:///{number}"));
                 LockManager::quorum(nodes).restart_delay(RESTART_DELAY)
@@ -252,8 +380,12 @@ impl FromStr for Topology {
     fn from_str(word: &str) -> Result<Self, String> {
         match word {
             "single" => Ok(Self::Single),
+            "sentinel" => Ok(Self::Sentinel),
+            "cluster" => Ok(Self::Cluster),
             "quorum" => Ok(Self::Quorum),
-            _ => Err(format!("{word} is no topology: single, quorum")),
+            _ => Err(format!(
+                "{word} is no topology: single, sentinel, cluster, quorum"
+            )),
         }
     }
 }
@@ -262,6 +394,8 @@ impl fmt::Display for Topology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Single => "single",
+            Self::Sentinel => "sentinel",
+            Self::Cluster => "cluster",
             Self::Quorum => "quorum",
         })
     }

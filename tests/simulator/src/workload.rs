@@ -46,6 +46,8 @@ pub(crate) struct Settings {
     pub(crate) io_timeout: Duration,
     pub(crate) linger: bool,
     pub(crate) background_release: bool,
+    /// How many replicas must confirm a grant.
+    pub(crate) replicas: u32,
 }
 
 struct Program {
@@ -127,6 +129,7 @@ impl Program {
             .io_timeout(self.settings.io_timeout)
             .connect_timeout(self.settings.io_timeout)
             .background_release(self.settings.background_release)
+            .replicas(self.settings.replicas)
             .linger(if self.settings.linger {
                 self.settings.lease / 4
             } else {
@@ -325,8 +328,8 @@ impl Worker {
         let lost = guard.leases()[0].on_lost();
         let fences: Vec<_> = guard.leases().iter().map(|lease| lease.fence()).collect();
         if is_exclusive {
-            for ((name, fence), known) in names.iter().zip(&fences).zip(known) {
-                let granted = checks.granted(name, self.program.number, *fence, (*known, begun));
+            for ((name, lease), known) in names.iter().zip(guard.leases()).zip(known) {
+                let granted = checks.granted(name, self.program.number, lease, (*known, begun));
                 self.program.must(granted);
             }
         }
@@ -380,7 +383,7 @@ impl Worker {
         let checks = Arc::clone(&self.program.checks);
         let (lost, fence) = (guard.on_lost(), guard.fence());
         self.program
-            .must(checks.granted(name, self.program.number, fence, known));
+            .must(checks.granted(name, self.program.number, &guard, known));
         let read = checks.read(name, fence);
         self.work();
         self.program.must(checks.write(name, fence, read));

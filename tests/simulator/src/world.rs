@@ -19,9 +19,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::clock::Clock;
+use crate::cluster::ClusterEvent;
+use crate::failover::FailoverEvent;
 use crate::faults::{Fault, FaultKind};
 use crate::network::{Flow, Network};
 use crate::random::Random;
+use crate::replication::LinkEvent;
 use crate::trace::Trace;
 
 /// How many steps a thread may make without a wait.
@@ -98,6 +101,9 @@ pub(crate) enum Event {
     DeathSeen(Flow),
     /// The servers notice that the process has crashed.
     CrashSeen(usize),
+    OfLink(LinkEvent),
+    OfFailover(FailoverEvent),
+    OfCluster(ClusterEvent),
     /// The threads of the library must have ended.
     ThreadsEnded,
 }
@@ -572,6 +578,9 @@ impl WorldState {
                 Event::Fault(fault) => self.begin_fault(&fault),
                 Event::DeathSeen(flow) => self.end_dead(flow),
                 Event::CrashSeen(process) => self.end_connections_of(process),
+                Event::OfLink(event) => self.link_event(event),
+                Event::OfFailover(event) => self.failover_event(event),
+                Event::OfCluster(event) => self.cluster_event(event),
                 Event::ThreadsEnded => {
                     let waiting = self.waiting();
                     return Err(format!("threads of the library do not end: {waiting}"));
@@ -588,11 +597,13 @@ mod tests {
 
     use super::*;
     use crate::process::ProcessWorld;
+    use crate::replication::Links;
 
     /// Returns how a schedule goes whose only process runs these threads.
     fn course(threads: Vec<fn(&World)>) -> Course {
         let process = ProcessState::new(Clock::new(Duration::ZERO, 0), Duration::ZERO);
-        let network = Network::new(Vec::new(), None);
+        let links = Links::new(&mut Random::new(1, 1), false);
+        let network = Network::new(Vec::new(), links, None);
         let (random, trace) = (Random::new(1, 1), Trace::new(false));
         let world = Arc::new(World::new(random, trace, vec![process], network));
         let seen = ProcessWorld {

@@ -4,8 +4,6 @@ use leasehold_simulator::checks::LOCK_AFTER_A_CLOSE;
 use leasehold_simulator::faults::Bug;
 use leasehold_simulator::{Plan, Report, Topology};
 
-const TOPOLOGIES: [Topology; 2] = [Topology::Single, Topology::Quorum];
-
 fn plan(topology: Topology, seed: u64) -> Plan {
     Plan {
         seed,
@@ -17,7 +15,7 @@ fn plan(topology: Topology, seed: u64) -> Plan {
 
 #[test]
 fn a_seed_replays_each_event() {
-    for topology in TOPOLOGIES {
+    for topology in Topology::ALL {
         for seed in 0..4 {
             let run = |seed, keeps_trace| {
                 let report = Plan {
@@ -36,7 +34,12 @@ fn a_seed_replays_each_event() {
 
 #[test]
 fn the_library_passes_schedules_of_all_topologies() {
-    for (topology, seeds) in [(Topology::Single, 0..40), (Topology::Quorum, 0..8)] {
+    for (topology, seeds) in [
+        (Topology::Single, 0..40),
+        (Topology::Sentinel, 0..30),
+        (Topology::Cluster, 0..30),
+        (Topology::Quorum, 0..8),
+    ] {
         let (mut grants, mut hand_overs, mut faults) = (0, 0, 0);
         for seed in seeds {
             let Report {
@@ -92,6 +95,23 @@ fn a_renewal_that_shortens_the_life_of_the_key_is_found() {
 #[test]
 fn clocks_that_are_slower_than_assumed_are_found() {
     let failure = found(Topology::Single, Bug::SlowClocks, 200);
+    assert!(
+        failure.contains("is not lost") || failure.contains("units"),
+        "{failure}"
+    );
+}
+
+/// A counter does not survive a failover to a replica that lacks the last fence.
+#[test]
+fn fences_that_do_not_follow_the_time_are_found_after_a_failover() {
+    let failure = found(Topology::Sentinel, Bug::FencesCount, 400);
+    assert!(failure.contains("is not larger than"), "{failure}");
+}
+
+/// The checks demand exclusion although a failover may lose the last writes, because all replicas must confirm a grant.
+#[test]
+fn a_grant_that_no_replica_has_confirmed_is_found_after_a_failover() {
+    let failure = found(Topology::Sentinel, Bug::SkipsReplicas, 200);
     assert!(
         failure.contains("is not lost") || failure.contains("units"),
         "{failure}"

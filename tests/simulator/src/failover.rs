@@ -1,0 +1,283 @@
+//! Masters that change, and what remains of a promise meanwhile.
+//!
+//! | time | what happens at a failover |
+//! | --- | --- |
+//! | 0 | a replica becomes the master, with what it has. The old master goes down in every second failover, otherwise it goes on |
+//! | up to 3 s | one sentinel after the other learns of it, and tells its clients. The first one tells the new epoch earlier |
+//! | up to 5 s | the other replica follows the new master |
+//! | the length of the fault | the old master becomes a replica. If it was down, it was up as a master for half of that time |
+//!
+//! So a failover has a time with two masters. The library promises this about it (`LockManager::sentinel`):
+//!
+//! | promise | exception |
+//! | --- | --- |
+//! | exclusion | a lock that the new master lacks, or that the old one has granted since. Its holder has lost it one lease after the end of the old master |
+//! | fences rise | the clocks of the masters differ, or a process hands on in memory a lease of before the end of the old master |
+//! | exclusion without exception | only if all replicas must confirm a grant, and the clocks of the servers agree |
+
+use std::ops::Range;
+use std::time::Duration;
+
+use leasehold::testing::simulation::WatchedMaster;
+
+use crate::cluster::Cluster;
+use crate::network::{Network, host};
+use crate::replication::PORT;
+use crate::world::{Event, WorldState};
+
+/// The name of the master behind the sentinels.
+pub(crate) const MASTER: &str = "mine";
+/// When a sentinel learns of a failover.
+const LEARNS_AFTER: Range<Duration> = Duration::from_millis(1)..Duration::from_secs(3);
+/// When another replica follows the new master.
+const FOLLOWS_AFTER: Range<Duration> = Duration::from_millis(1)..Duration::from_secs(5);
+/// When a server that was down learns its role.
+const TOLD_AFTER: Range<Duration> = Duration::from_millis(1)..Duration::from_secs(1);
+
+/// The servers of which one is the master of the others.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) members: Vec<usize>,
+    /// The member that became the master last.
+    pub(crate) master: usize,
+    pub(crate) sentinels: Vec<usize>,
+    epoch: u64,
+    failovers: Vec<Failover>,
+}
+
+#[derive(Debug)]
+struct Failover {
+    old: usize,
+    /// When the old master became a replica. `None` as long as it is a master.
+    ended_at: Option<Duration>,
+}
+
+/// An event of a failover.
+#[derive(Debug)]
+pub(crate) enum FailoverEvent {
+    /// A server learns that it must follow the master.
+    Follows { group: usize, server: usize },
+    /// A sentinel learns of the master of an epoch.
+    Learns {
+        sentinel: usize,
+        master: usize,
+        epoch: u64,
+    },
+}
+
+impl Group {
+    pub(crate) fn new(members: Vec<usize>, sentinels: Vec<usize>) -> Self {
+        Self {
+            master: members[0],
+            members,
+            sentinels,
+            epoch: 1,
+            failovers: Vec::new(),
+        }
+    }
+}
+
+impl Network {
+    pub(crate) fn has_failed_over(&self) -> bool {
+        let mut groups = self.groups.iter();
+        groups.any(|group| !group.failovers.is_empty())
+    }
+
+    /// Returns whether a failover may have taken a lock away from a guard that is not lost. A guard of a lock that is not
+    /// exclusive has no fence.
+    pub(crate) fn may_be_taken(&self, fence: Option<u64>, lease: Duration, now: Duration) -> bool {
+        !self.is_kept_by_replicas
+            && self.failovers().any(|failover| {
+                let is_recent = failover.ended_at.is_none_or(|at| now <= at + lease);
+                is_recent && fence.is_none_or(|fence| self.is_from_before(failover, fence, now))
+            })
+    }
+
+    /// Returns whether the fence of a guard may be smaller than an earlier one. `is_new` means that no earlier guard had its
+    /// lease.
+    pub(crate) fn may_fence_fall(
+        &self,
+        fence: u64,
+        known: u64,
+        is_new: bool,
+        now: Duration,
+    ) -> bool {
+        let clocks = self.servers.iter().map(|server| server.clock.read(now));
+        let least = clocks.clone().min().unwrap_or_default();
+        let difference = clocks.max().unwrap_or_default().saturating_sub(least);
+        let is_small = Duration::from_micros(known.saturating_sub(fence)) < difference;
+        self.failovers()
+            .any(|failover| self.is_from_before(failover, fence, now) && (is_small || !is_new))
+    }
+
+    fn failovers(&self) -> impl Iterator<Item = &Failover> {
+        self.groups.iter().flat_map(|group| &group.failovers)
+    }
+
+    /// Returns whether a fence may be of before the end of the old master.
+    fn is_from_before(&self, failover: &Failover, fence: u64, now: Duration) -> bool {
+        let end = failover.ended_at.unwrap_or(now);
+        let granted_at = Duration::from_micros(fence);
+        (self.servers.iter()).any(|server| granted_at <= server.clock.read(end))
+    }
+}
+
+impl WorldState {
+    fn plan_failover(&mut self, after: Duration, event: FailoverEvent) {
+        self.plan(after, Event::OfFailover(event));
+    }
+
+    /// Begins with a master and its replicas, of which the sentinels know.
+    pub(crate) fn begin_group(&mut self, group: usize) {
+        let Group {
+            members, sentinels, ..
+        } = &self.network.groups[group];
+        let (members, sentinels) = (members.clone(), sentinels.clone());
+        for replica in &members[1..] {
+            self.attach_at_once(*replica, members[0]);
+        }
+        for sentinel in sentinels {
+            self.watch(sentinel, members[0], members[0], 1);
+        }
+    }
+
+    fn watch(&mut self, sentinel: usize, master: usize, reported: usize, epoch: u64) {
+        let its = &mut self.network.servers[sentinel];
+        its.knows_epoch = epoch;
+        its.server.state().watch(WatchedMaster {
+            name: MASTER.to_owned(),
+            address: (host(master), PORT),
+            reported: (host(reported), PORT),
+            config_epoch: epoch,
+        });
+    }
+
+    /// Makes a replica the master. Returns false if no replica can be.
+    pub(crate) fn fail_over(&mut self, group: usize, length: Duration) -> bool {
+        let now = self.now;
+        let Group {
+            members, master, ..
+        } = &self.network.groups[group];
+        let (others, old) = (members.clone(), *master);
+        let can_lead = |server: &&usize| {
+            let is_up = self.network.servers[**server].down_until <= now;
+            is_up && self.network.links.has_loaded(**server, old)
+        };
+        let fit: Vec<_> = others.iter().filter(can_lead).copied().collect();
+        let moves = |cluster: &Cluster| cluster.is_moving(group);
+        if fit.is_empty() || self.network.cluster.as_ref().is_some_and(moves) {
+            return false;
+        }
+        let new = *self.random.pick(&fit);
+        self.end_link(new);
+        let its = &mut self.network.servers[new];
+        its.follows = None;
+        its.server.state().lead();
+        let group_state = &mut self.network.groups[group];
+        group_state.master = new;
+        group_state.epoch += 1;
+        group_state.failovers.push(Failover {
+            old,
+            ended_at: None,
+        });
+        let (epoch, sentinels) = (group_state.epoch, group_state.sentinels.clone());
+        self.trace
+            .note(now, format_args!("{new} replaces {old}, epoch {epoch}"));
+        self.cluster_fails_over(group, old, new);
+        if self.random.one_in(2) {
+            self.restart(old, now + length / 2, true);
+        }
+        self.plan_failover(length, FailoverEvent::Follows { group, server: old });
+        for server in others {
+            if self.network.servers[server].follows == Some(old) {
+                let after = self.random.length(FOLLOWS_AFTER);
+                self.plan_failover(after, FailoverEvent::Follows { group, server });
+            }
+        }
+        if !sentinels.is_empty() {
+            let leader = *self.random.pick(&sentinels);
+            self.watch(leader, new, old, epoch);
+        }
+        for sentinel in sentinels {
+            let after = self.random.length(LEARNS_AFTER);
+            let master = new;
+            self.plan_failover(
+                after,
+                FailoverEvent::Learns {
+                    sentinel,
+                    master,
+                    epoch,
+                },
+            );
+        }
+        true
+    }
+
+    pub(crate) fn failover_event(&mut self, event: FailoverEvent) {
+        match event {
+            FailoverEvent::Follows { group, server } => self.learns_role(group, server),
+            FailoverEvent::Learns {
+                sentinel,
+                master,
+                epoch,
+            } => self.sentinel_learns(sentinel, master, epoch),
+        }
+    }
+
+    /// Has a server follow the master, unless it has become the master.
+    fn learns_role(&mut self, group: usize, server: usize) {
+        let now = self.now;
+        let its = &self.network.servers[server];
+        if its.down_until > now {
+            let after = its.down_until.saturating_sub(now) + self.random.length(TOLD_AFTER);
+            return self.plan_failover(after, FailoverEvent::Follows { group, server });
+        }
+        self.becomes_aware(server);
+        let group = &mut self.network.groups[group];
+        let (master, has_sentinels) = (group.master, !group.sentinels.is_empty());
+        for failover in &mut group.failovers {
+            if failover.old == server && failover.ended_at.is_none() {
+                failover.ended_at = Some(now);
+            }
+        }
+        if master == server || self.network.servers[server].follows == Some(master) {
+            return;
+        }
+        self.trace
+            .note(now, format_args!("{server} follows {master}"));
+        self.follow(server, master);
+        if has_sentinels && self.random.one_in(2) {
+            self.network.servers[server].server.state().close_clients();
+        }
+        self.server_has_run(server);
+    }
+
+    /// Has a sentinel name the new master, and tell its clients.
+    fn sentinel_learns(&mut self, sentinel: usize, master: usize, epoch: u64) {
+        let now = self.now;
+        let its = &self.network.servers[sentinel];
+        if its.knows_epoch > epoch {
+            return;
+        }
+        if its.down_until > now {
+            let after = its.down_until.saturating_sub(now) + self.random.length(TOLD_AFTER);
+            return self.plan_failover(
+                after,
+                FailoverEvent::Learns {
+                    sentinel,
+                    master,
+                    epoch,
+                },
+            );
+        }
+        self.watch(sentinel, master, master, epoch);
+        let message = format!("{MASTER} {0} {PORT} {0} {PORT}", host(master));
+        let its = &mut self.network.servers[sentinel];
+        its.execute(&["PUBLISH", "+switch-master", &message], now);
+        self.trace.note(
+            now,
+            format_args!("sentinel {sentinel} names {master}, epoch {epoch}"),
+        );
+        self.send_output_of(sentinel);
+    }
+}
