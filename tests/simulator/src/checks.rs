@@ -3,7 +3,7 @@
 //! | rule | looked at |
 //! | --- | --- |
 //! | The guards of a name that are not lost have no more units than the name | whenever the baton may pass on |
-//! | A guard that is not lost has its key in Redis. On a quorum, a majority of the nodes has it, or may not vote | whenever its thread acts |
+//! | A mutex that is not lost has its key in Redis. On a quorum, a majority of the nodes has it, or may not vote. On one server, the guard counts on no longer life than the key has | whenever its thread acts, and sometimes when the baton may pass on |
 //! | A fence is larger than that of each exclusive guard whose grant was known before the call | at each grant |
 //! | A fenced register loses no update | at each write |
 //! | A lost guard stays lost, and its channel tells | when its thread sees the loss |
@@ -17,14 +17,18 @@
 //! | exception | why |
 //! | --- | --- |
 //! | [`FENCE_OF_BEFORE_A_LOSS`] (not on a quorum) | The server has lost its data, and a process does not know that yet. It passes a lease of before on in memory, or locks again what lingers. Meanwhile the server grants larger fences. This ends with that lease. |
-//! | [`LOCK_AFTER_A_CLOSE`] | The process has sent a request again to end an owner, because an earlier request had no answer. Redis executes the earlier one after the close. Or a failover has lost the release. |
+//! | [`LOCK_AFTER_A_CLOSE`] | The process has sent a request again to end an owner, because an earlier request had no answer. Redis executes the earlier one after the close. The same for a request that is late, and for a release that a failover loses. |
 //! | [`OVERLAP_AFTER_A_FAILOVER`], [`FENCE_AFTER_A_FAILOVER`], [`KEY_AFTER_A_FAILOVER`] | See `failover`. |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use leasehold::{Lease, LeaseState, LockGuard, MultiGuard, Permit, ReadGuard, WriteGuard};
+use leasehold::{
+    Lease, LeaseState, LockGuard, Lost, MultiGuard, Permit, ReadGuard, Receiver, WriteGuard,
+};
+
+use crate::faults::FaultKind;
 
 use crate::world::{World, locked};
 
@@ -38,6 +42,8 @@ pub const KEY_AFTER_A_FAILOVER: &str = "key that a failover took";
 pub const FENCE_OF_BEFORE_A_LOSS: &str = "fence of before a loss of data";
 /// See the table of exceptions.
 pub const LOCK_AFTER_A_CLOSE: &str = "lock after a close";
+/// Their keys are looked at once in this number of looks at the guards, because that takes long.
+const KEYS_EVERY: u64 = 16;
 
 /// A guard that any thread may look at.
 pub(crate) enum Guard {
@@ -60,6 +66,8 @@ struct ChecksState {
     names: BTreeMap<&'static str, NameChecks>,
     holds: Vec<Hold>,
     next_hold: u64,
+    /// How often the guards were looked at.
+    looks: u64,
     /// The tails of the owners of processes that have closed.
     closed: Vec<String>,
     /// The owners of all leases that were seen.
@@ -96,6 +104,8 @@ struct Hold {
     guard: Weak<Guard>,
     /// Whether it was counted that another guard has the same lock.
     is_counted: bool,
+    /// Whether it was seen lost.
+    was_lost: bool,
 }
 
 /// The values that a holder has read.
@@ -137,6 +147,14 @@ impl Guard {
         }
     }
 
+    /// Returns a channel on which the loss of any of its leases is told.
+    pub(crate) fn on_lost(&self) -> Receiver<Lost> {
+        match self {
+            Self::Multi(guard) => guard.on_lost(),
+            _ => self.leases()[0].on_lost(),
+        }
+    }
+
     pub(crate) fn leases(&self) -> Vec<&Lease> {
         match self {
             Self::Lock(guard) => vec![guard],
@@ -173,22 +191,36 @@ impl Checks {
         state.network.may_be_taken(fence, self.lease, state.now)
     }
 
-    /// Counts the units of the guards that are not lost.
+    /// Looks at the keys of the guards that are not lost, and counts their units.
     fn look(&self) -> Result<(), String> {
         let mut state = locked(&self.state);
-        if state.holds.len() < 2 || !self.is_within_assumptions() {
+        if state.holds.is_empty() || !self.is_within_assumptions() {
             return Ok(());
+        }
+        state.looks += 1;
+        if state.looks % KEYS_EVERY == 0 {
+            let guards = state.holds.iter().map(|hold| hold.guard.upgrade());
+            let guards: Vec<_> = guards.flatten().collect();
+            drop(state);
+            for guard in guards {
+                self.check_keys_of(&guard)?;
+            }
+            state = locked(&self.state);
         }
         let ChecksState { holds, counts, .. } = &mut *state;
         let has_failed_over = self.world.state().network.has_failed_over();
         // The units that guards have, of how many, and those that no failover may have taken.
         let mut taken = BTreeMap::<&'static str, (u32, u32, u32)>::new();
-        for hold in holds.iter() {
+        for hold in holds.iter_mut() {
             let Some(guard) = hold.guard.upgrade() else {
                 continue;
             };
             if guard.state() == LeaseState::Lost {
+                hold.was_lost = true;
                 continue;
+            }
+            if hold.was_lost {
+                return Err("a lost guard holds its lock again".into());
             }
             let is_kept = !has_failed_over || !self.may_be_taken(hold.fence);
             for name in &hold.names {
@@ -238,6 +270,7 @@ impl Checks {
             fence: fences.min().filter(|_| units == total),
             guard: Arc::downgrade(guard),
             is_counted: false,
+            was_lost: false,
         });
         number
     }
@@ -328,14 +361,27 @@ impl Checks {
         Ok(())
     }
 
-    /// Checks the key of a mutex: enough servers have the owner of this lease, or the lease is lost. On a quorum, a node that
+    /// Checks the keys of mutexes.
+    fn check_keys_of(&self, guard: &Guard) -> Result<(), String> {
+        let is_of_mutexes = matches!(guard, Guard::Lock(_) | Guard::Multi(_));
+        if !is_of_mutexes || guard.state() == LeaseState::Lost {
+            return Ok(());
+        }
+        let mut leases = guard.leases().into_iter();
+        leases.try_for_each(|lease| self.check_key(lease))
+    }
+
+    /// Checks the key of a mutex: enough servers have the owner of this lease, or the lease is lost. On one server, the
+    /// key lives as long as the guard counts on. On a quorum, a node that
     /// has lost its data does not vote until the lease is over.
     pub(crate) fn check_key(&self, lease: &Lease) -> Result<(), String> {
         if !self.is_within_assumptions() {
             return Ok(());
         }
         let (name, owner) = (lease.name(), lease.owner().to_owned());
-        let values: Vec<_> = {
+        // From here to the end of the block no other thread runs.
+        let counted_on = lease.remaining();
+        let (values, left): (Vec<_>, _) = {
             let mut state = self.world.state();
             let now = state.now;
             let servers = if self.is_quorum {
@@ -347,7 +393,10 @@ impl Checks {
             };
             // A node that has given the key away redirects.
             let value = |server: usize| state.network.servers[server].value_of(name, now);
-            servers.into_iter().map(value).collect()
+            let values = servers.into_iter().map(value).collect();
+            let is_alone = state.network.servers.len() == 1;
+            let left = is_alone.then(|| state.network.servers[0].execute(&["PTTL", name], now));
+            (values, left)
         };
         let has_owner = |value: &&Option<String>| {
             let value = value.as_ref();
@@ -360,6 +409,16 @@ impl Checks {
         } else {
             with > 0
         };
+        if let Some(left) = left.filter(|_| is_held) {
+            let left_ms = left.first().and_then(|left| left[1..].parse().ok());
+            let left = left_ms.map_or(Duration::ZERO, Duration::from_millis);
+            // The clock of the process may be faster by 1 %. The server rounds to milliseconds.
+            if counted_on > left + left / 100 + Duration::from_millis(2) {
+                return Err(format!(
+                    "{owner} counts on {counted_on:?}, and {name} lives for {left:?}"
+                ));
+            }
+        }
         // The clock is read last: if the lease is live now, it was live when the values were read.
         if is_held || lease.state() == LeaseState::Lost {
             return Ok(());
@@ -378,13 +437,17 @@ impl Checks {
         let mut left = self.owners();
         left.retain(|(_, owner), _| owner.ends_with(&tail));
         let needed = self.needed();
-        let has_failed_over = self.world.state().network.has_failed_over();
+        let is_excepted = {
+            let state = self.world.state();
+            // A failover may lose a release, and a late request may come after it.
+            state.network.has_failed_over() || state.faults.contains_key(&FaultKind::Late)
+        };
         let mut state = locked(&self.state);
         state.closed.push(tail);
         match left.into_iter().max_by_key(|(_, count)| *count) {
             None => Ok(()),
-            // A minority of a quorum gives nobody the lock. A failover may lose the release.
-            Some((_, count)) if repeats || count < needed || has_failed_over => {
+            // A minority of a quorum gives nobody the lock.
+            Some((_, count)) if repeats || count < needed || is_excepted => {
                 state.counts.note(LOCK_AFTER_A_CLOSE);
                 Ok(())
             }

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use crate::cluster::key_to_move;
 use crate::random::Random;
-use crate::world::{Event, WorldState};
+use crate::world::{Event, PlannedPause, WorldState};
 
 /// The length of most faults.
 const LENGTH: Range<Duration> = Duration::from_millis(1)..Duration::from_secs(8);
+/// After how many steps of its process a pause begins that begins at a step.
+const PAUSE_AFTER_STEPS: u64 = 200;
 /// When the connections of a crashed process end.
 const CRASH_SEEN_AFTER: Range<Duration> = Duration::from_millis(1)..Duration::from_secs(5);
 
@@ -41,9 +43,11 @@ pub enum FaultKind {
     Failover,
     /// A slot moves to another master.
     MoveSlot,
+    /// The requests on the open connections between a process and a server come late. Those on new ones do not.
+    Late,
 }
 
-pub const KINDS: [FaultKind; 10] = [
+pub const KINDS: [FaultKind; 11] = [
     FaultKind::Pause,
     FaultKind::Crash,
     FaultKind::PauseThread,
@@ -54,10 +58,11 @@ pub const KINDS: [FaultKind; 10] = [
     FaultKind::Stall,
     FaultKind::Restart,
     FaultKind::RestartEmpty,
+    FaultKind::Late,
 ];
 
 /// The kinds of faults of servers with replicas.
-pub const KINDS_OF_GROUPS: [FaultKind; 15] = [
+pub const KINDS_OF_GROUPS: [FaultKind; 16] = [
     FaultKind::Pause,
     FaultKind::Crash,
     FaultKind::PauseThread,
@@ -68,6 +73,7 @@ pub const KINDS_OF_GROUPS: [FaultKind; 15] = [
     FaultKind::Stall,
     FaultKind::Restart,
     FaultKind::RestartEmpty,
+    FaultKind::Late,
     FaultKind::Lag,
     FaultKind::Lag,
     FaultKind::Failover,
@@ -76,7 +82,7 @@ pub const KINDS_OF_GROUPS: [FaultKind; 15] = [
 ];
 
 /// The kinds of faults of a cluster.
-pub const KINDS_OF_CLUSTERS: [FaultKind; 17] = [
+pub const KINDS_OF_CLUSTERS: [FaultKind; 18] = [
     FaultKind::Pause,
     FaultKind::Crash,
     FaultKind::PauseThread,
@@ -87,6 +93,7 @@ pub const KINDS_OF_CLUSTERS: [FaultKind; 17] = [
     FaultKind::Stall,
     FaultKind::Restart,
     FaultKind::RestartEmpty,
+    FaultKind::Late,
     FaultKind::Lag,
     FaultKind::Failover,
     FaultKind::Failover,
@@ -189,6 +196,13 @@ impl WorldState {
         let until = self.now + length;
         let state = &mut self.processes[process];
         match kind {
+            FaultKind::Pause | FaultKind::PauseThread if self.random.one_in(2) => {
+                state.planned_pause = Some(PlannedPause {
+                    steps: self.random.within(0..PAUSE_AFTER_STEPS),
+                    until,
+                    is_of_process: kind == FaultKind::Pause,
+                });
+            }
             FaultKind::Pause => state.paused_until = until.max(state.paused_until),
             FaultKind::Crash => {
                 state.is_crashed = !state.is_finished();
@@ -209,6 +223,7 @@ impl WorldState {
             FaultKind::Lag => self.lag(server, until),
             // They have begun.
             FaultKind::Failover | FaultKind::MoveSlot => {}
+            FaultKind::Late => self.delay_requests(process, server, until),
         }
     }
 }
@@ -229,6 +244,7 @@ impl fmt::Display for FaultKind {
             Self::Lag => "replicas that lag",
             Self::Failover => "failovers",
             Self::MoveSlot => "moves of a slot",
+            Self::Late => "late requests",
         })
     }
 }

@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | a link is blocked | no piece arrives on it until the end of the block, and nobody connects |
 //! | a connection is cut | both sides notice at once, and all pieces are lost |
+//! | a connection is late | its requests arrive later than those on newer connections. It may have ended for the process |
 //! | a connection is dead | all pieces are lost. The process notices after a while, as by keepalive |
 //! | a server stalls | it takes no piece until then. Processes connect to it all the same |
 //! | a server is down | it refuses to connect. Its connections end |
@@ -33,6 +34,9 @@ const DELAY: std::ops::Range<Duration> = Duration::from_micros(30)..Duration::fr
 const LONG_DELAY: std::ops::Range<Duration> = Duration::from_millis(3)..Duration::from_millis(300);
 /// When a process notices that a connection is dead.
 const DEAD_AFTER: std::ops::Range<Duration> = Duration::from_secs(5)..Duration::from_secs(60);
+
+/// When a server notices that a connection with late requests has ended, after these.
+const SEEN_AFTER: Duration = Duration::from_millis(10);
 
 /// For how long the servers are up at the begin of a schedule.
 const UP_FOR: Duration = Duration::from_secs(3_600);
@@ -93,6 +97,8 @@ struct Connection {
     inbox: VecDeque<u8>,
     end: Option<End>,
     is_dead: bool,
+    /// Until when nothing arrives at the server.
+    late_until: Duration,
 }
 
 /// How a connection has ended for the process.
@@ -302,7 +308,9 @@ impl WorldState {
             return;
         };
         let (process, server) = (connection.process, connection.server);
-        if let Some(until) = self.network.obstacle(process, server, flow.is_up, now) {
+        let late_until = Some(connection.late_until).filter(|until| flow.is_up && *until > now);
+        let obstacle = self.network.obstacle(process, server, flow.is_up, now);
+        if let Some(until) = obstacle.max(late_until) {
             self.plan(until.saturating_sub(now), Event::Arrival(flow));
             return;
         }
@@ -439,6 +447,25 @@ impl WorldState {
                 is_up: false,
             };
             self.plan(noticed_after, Event::DeathSeen(flow));
+        }
+    }
+
+    /// Has the requests on the open connections between a process and a server come late. Some of the connections have ended
+    /// for the process by then.
+    pub(crate) fn delay_requests(&mut self, process: usize, server: usize, until: Duration) {
+        for number in self.numbers(|it| it.process == process && it.server == server) {
+            if let Some(connection) = self.network.connections.get_mut(&number) {
+                connection.late_until = until.max(connection.late_until);
+            }
+            if self.random.one_in(2) {
+                self.end_at_process(number, End::Reset);
+                let flow = Flow {
+                    connection: number,
+                    is_up: false,
+                };
+                let ends_after = until.saturating_sub(self.now) + SEEN_AFTER;
+                self.plan(ends_after, Event::DeathSeen(flow));
+            }
         }
     }
 
@@ -608,6 +635,7 @@ impl ProcessEnd {
             inbox: VecDeque::new(),
             end: None,
             is_dead: false,
+            late_until: Duration::ZERO,
         };
         state.network.connections.insert(number, connection);
         state

@@ -20,7 +20,7 @@ use crate::process::ProcessWorld;
 use crate::random::Random;
 use crate::replication::{Links, PORT};
 use crate::trace::Trace;
-use crate::workload::{self, Asked, Settings};
+use crate::workload::{self, Asked, LONGEST_EXTENSION, Settings};
 use crate::world::{Event, ProcessState, World};
 
 const PROCESSES: usize = 3;
@@ -136,6 +136,7 @@ impl Plan {
             healed_at,
             topology: self.topology,
             lease,
+            leases_differ: Random::new(self.seed, 2).one_in(3),
             io_timeout: Duration::from_millis(*random.pick(&[200, 1_000])),
             linger: self.topology != Topology::Quorum && random.one_in(4),
             background_release: random.one_in(4),
@@ -231,7 +232,7 @@ impl Plan {
             };
             let fault = Fault::new(kind, PROCESSES, servers, random);
             let length = match kind {
-                FaultKind::Crash => lease,
+                FaultKind::Crash => lease * LONGEST_EXTENSION,
                 _ => fault.length(),
             };
             healed_at = healed_at.max(at + length);

@@ -18,12 +18,15 @@ const EXCLUSIVE: [&str; 3] = ["a", "b", "c"];
 const RWLOCK: &str = "rw";
 const SEMAPHORE: &str = "s";
 const PERMITS: u32 = 2;
+/// The longest extension of a lease, in leases.
+pub(crate) const LONGEST_EXTENSION: u32 = 3;
 /// The units of a reader-writer lock: a reader has one, and a writer all.
 const UNITS: u32 = 1_000;
 /// The time for which a process waits when it closes.
 const CLOSE_WITHIN: Duration = Duration::from_secs(20);
-/// The longest time for which a loss may stay untold: a pause may delay the thread that tells.
-const TOLD_WITHIN: Duration = Duration::from_secs(10);
+/// The longest time for which a loss may stay untold after the last fault. After a jump of its clock a thread sleeps on for
+/// at most a second.
+const TOLD_WITHIN: Duration = Duration::from_millis(1_500);
 /// For how long a call may wait after the last fault.
 const WAIT_WITHIN: Duration = Duration::from_secs(120);
 
@@ -42,7 +45,10 @@ pub(crate) struct Settings {
     /// When the last fault has ended.
     pub(crate) healed_at: Duration,
     pub(crate) topology: Topology,
+    /// The longest lease.
     pub(crate) lease: Duration,
+    /// Whether each process has another lease.
+    pub(crate) leases_differ: bool,
     pub(crate) io_timeout: Duration,
     pub(crate) linger: bool,
     pub(crate) background_release: bool,
@@ -121,11 +127,24 @@ impl Program {
         self.world().state().processes[self.number].is_revived
     }
 
+    fn lease(&self) -> Duration {
+        let Settings {
+            lease,
+            leases_differ,
+            ..
+        } = self.settings;
+        if leases_differ {
+            lease / (self.number as u32 + 1)
+        } else {
+            lease
+        }
+    }
+
     fn run(self: &Arc<Self>) {
         let label = format!("p{}", self.number);
         let builder = (self.settings.topology.builder())
             .label(&label)
-            .lease(self.settings.lease)
+            .lease(self.lease())
             .io_timeout(self.settings.io_timeout)
             .connect_timeout(self.settings.io_timeout)
             .background_release(self.settings.background_release)
@@ -325,7 +344,7 @@ impl Worker {
         };
         let hold = checks.hold(names, (units, total), &guard);
         let is_exclusive = units == total;
-        let lost = guard.leases()[0].on_lost();
+        let lost = guard.on_lost();
         let fences: Vec<_> = guard.leases().iter().map(|lease| lease.fence()).collect();
         if is_exclusive {
             for ((name, lease), known) in names.iter().zip(guard.leases()).zip(known) {
@@ -349,7 +368,9 @@ impl Worker {
                 break;
             }
             if self.random.one_in(8) {
-                let extended = guard.leases()[0].extend(self.program.settings.lease);
+                let times = self.random.within(1..u64::from(LONGEST_EXTENSION) + 1) as u32;
+                let length = self.program.settings.lease * times;
+                let extended = guard.leases()[0].extend(length);
                 self.world()
                     .note(format_args!("extend: {:?}", extended.is_ok()));
             }

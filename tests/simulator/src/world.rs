@@ -113,11 +113,22 @@ pub(crate) struct ProcessState {
     /// The time of day, at the begin of the schedule.
     pub(crate) began_at: Duration,
     pub(crate) paused_until: Duration,
+    /// The pause that begins at a step of one of its threads.
+    pub(crate) planned_pause: Option<PlannedPause>,
     /// Whether its threads never run again, until the schedule is over and they must end.
     pub(crate) is_crashed: bool,
     /// Whether it crashed earlier, and its threads run only to end.
     pub(crate) is_revived: bool,
     is_finished: bool,
+}
+
+/// A pause that begins after this number of steps: so it begins where the library acts, and not where it sleeps.
+#[derive(Clone, Copy)]
+pub(crate) struct PlannedPause {
+    pub(crate) steps: u64,
+    pub(crate) until: Duration,
+    /// Whether all threads of the process stand still, or only the one that makes the step.
+    pub(crate) is_of_process: bool,
 }
 
 struct SimulatedThread {
@@ -301,6 +312,7 @@ impl World {
         let mut state = self.state();
         state.steps += 1;
         state.threads[own].busy_steps += 1;
+        state.begin_planned_pause(own);
         let choice = state.random.within(0..256);
         let is_busy = state.threads[own].busy_steps > MOST_BUSY_STEPS;
         if choice >= 48 && state.may_run(own) && !is_busy {
@@ -411,6 +423,7 @@ impl ProcessState {
             clock,
             began_at,
             paused_until: Duration::ZERO,
+            planned_pause: None,
             is_crashed: false,
             is_revived: false,
             is_finished: false,
@@ -506,6 +519,25 @@ impl WorldState {
         let number = self.random.index(its.len());
         self.threads[its[number]].paused_until = until;
         true
+    }
+
+    /// Begins the pause that was planned for a step of this thread's process, if it is due.
+    fn begin_planned_pause(&mut self, thread: usize) {
+        let process = &mut self.processes[self.threads[thread].process];
+        let Some(pause) = &mut process.planned_pause else {
+            return;
+        };
+        if pause.steps > 0 {
+            pause.steps -= 1;
+            return;
+        }
+        let until = pause.until;
+        if pause.is_of_process {
+            process.paused_until = until.max(process.paused_until);
+        } else {
+            self.threads[thread].paused_until = until;
+        }
+        process.planned_pause = None;
     }
 
     /// Returns from when on a thread can run, or `Duration::MAX`.
