@@ -361,7 +361,8 @@ impl LockManager {
     /// within the [`io_timeout`](crate::Builder::io_timeout), and gives up. Redis replies to its release, and `close` returns
     /// `true`. Then the request for the lock arrives, which was delayed in the network. Now `orders:42` is held until the lease
     /// of that request ends. If the process goes on, its renewal thread releases the lock sooner: it repeats the release until
-    /// a lease has passed since the request was sent.
+    /// a lease has passed since the request was sent. It releases nothing for an older request, such as one without a reply
+    /// for an `io_timeout` that is as long as the lease.
     ///
     /// # Example
     ///

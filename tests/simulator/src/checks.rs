@@ -12,12 +12,15 @@
 //!
 //! The first two rules hold only as long as no master has lost its data, or on a quorum. The last rule is left out at the end
 //! if faults may have delayed a request by a whole lease, and after a failover, which may lose a release. `failover` has the
-//! exceptions of the first three rules after a failover. Two more rules have an exception. All are counted:
+//! exceptions of the first three rules after a failover. Two more rules have exceptions. All are counted:
 //!
 //! | exception | why |
 //! | --- | --- |
 //! | [`FENCE_OF_BEFORE_A_LOSS`] (not on a quorum) | The server has lost its data, and a process does not know that yet. It passes a lease of before on in memory, or locks again what lingers. Meanwhile the server grants larger fences. This ends with that lease. |
-//! | [`LOCK_AFTER_A_CLOSE`] | The process has sent a request again to end an owner, because an earlier request had no answer. Redis executes the earlier one after the close. The same for a request that is late, and for a release that a failover loses. |
+//! | [`LOCK_AFTER_A_CLOSE`] | An earlier request for the lock had no answer. Redis executes it after the release, which the process repeats. |
+//! | [`LATE_LOCK_AFTER_A_CLOSE`] | The same, a lease after the request was sent. Then the process releases nothing any more. |
+//! | [`VOTE_AFTER_A_CLOSE`] (quorum) | The same, at a minority of the nodes. |
+//! | [`RELEASE_LOST_BY_A_FAILOVER`] | A replica that lacks the release becomes the master. |
 //! | [`OVERLAP_AFTER_A_FAILOVER`], [`FENCE_AFTER_A_FAILOVER`], [`KEY_AFTER_A_FAILOVER`] | See `failover`. |
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,8 +30,6 @@ use std::time::Duration;
 use leasehold::{
     Lease, LeaseState, LockGuard, Lost, MultiGuard, Permit, ReadGuard, Receiver, WriteGuard,
 };
-
-use crate::faults::FaultKind;
 
 use crate::world::{World, locked};
 
@@ -42,6 +43,13 @@ pub const KEY_AFTER_A_FAILOVER: &str = "key that a failover took";
 pub const FENCE_OF_BEFORE_A_LOSS: &str = "fence of before a loss of data";
 /// See the table of exceptions.
 pub const LOCK_AFTER_A_CLOSE: &str = "lock after a close";
+/// See the table of exceptions.
+pub const LATE_LOCK_AFTER_A_CLOSE: &str = "lock after a close by a late request";
+/// See the table of exceptions.
+pub const VOTE_AFTER_A_CLOSE: &str = "vote of a minority after a close";
+/// See the table of exceptions.
+pub const RELEASE_LOST_BY_A_FAILOVER: &str = "release that a failover lost";
+
 /// Their keys are looked at once in this number of looks at the guards, because that takes long.
 const KEYS_EVERY: u64 = 16;
 
@@ -431,30 +439,35 @@ impl Checks {
     }
 
     /// Notes that a process with this label has closed, and checks that it has left no lock. If `repeats`, the process has
-    /// ended an owner more than once.
+    /// ended an owner more than once. It repeats nothing for a request that is older than a lease.
     pub(crate) fn closed(&self, label: &str, repeats: bool) -> Result<(), String> {
         let tail = format!(":{label}");
         let mut left = self.owners();
         left.retain(|(_, owner), _| owner.ends_with(&tail));
         let needed = self.needed();
-        let is_excepted = {
-            let state = self.world.state();
-            // A failover may lose a release, and a late request may come after it.
-            state.network.has_failed_over() || state.faults.contains_key(&FaultKind::Late)
+        let (was_late, has_failed_over) = {
+            let network = &self.world.state().network;
+            (network.was_late(self.lease), network.has_failed_over())
         };
         let mut state = locked(&self.state);
         state.closed.push(tail);
-        match left.into_iter().max_by_key(|(_, count)| *count) {
-            None => Ok(()),
-            // A minority of a quorum gives nobody the lock.
-            Some((_, count)) if repeats || count < needed || is_excepted => {
-                state.counts.note(LOCK_AFTER_A_CLOSE);
-                Ok(())
-            }
-            Some(((key, owner), _)) => {
-                Err(format!("{key} has {owner}, whose process has just closed"))
-            }
-        }
+        let most = left.into_iter().max_by_key(|(_, count)| *count);
+        let Some(((key, owner), count)) = most else {
+            return Ok(());
+        };
+        let exception = if count < needed {
+            VOTE_AFTER_A_CLOSE
+        } else if repeats {
+            LOCK_AFTER_A_CLOSE
+        } else if was_late {
+            LATE_LOCK_AFTER_A_CLOSE
+        } else if has_failed_over {
+            RELEASE_LOST_BY_A_FAILOVER
+        } else {
+            return Err(format!("{key} has {owner}, whose process has just closed"));
+        };
+        state.counts.note(exception);
+        Ok(())
     }
 
     /// Returns how many servers must have a lock.

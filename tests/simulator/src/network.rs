@@ -58,6 +58,8 @@ pub(crate) struct Network {
     blocked: BTreeMap<(usize, usize), Duration>,
     connections: BTreeMap<u64, Connection>,
     next_connection: u64,
+    /// The longest time that a request was on its way.
+    longest_way: Duration,
     bug: Option<Bug>,
     /// The masters with their replicas. Empty if the servers have none.
     pub(crate) groups: Vec<Group>,
@@ -111,8 +113,15 @@ enum End {
 /// The pieces that are on their way in one direction.
 #[derive(Default)]
 struct Pieces {
-    waiting: VecDeque<(Duration, Piece)>,
+    waiting: VecDeque<WaitingPiece>,
     last: Duration,
+}
+
+struct WaitingPiece {
+    sent: Duration,
+    /// When it arrives, if nothing is in its way.
+    at: Duration,
+    piece: Piece,
 }
 
 enum Piece {
@@ -134,6 +143,7 @@ impl Network {
             blocked: BTreeMap::new(),
             connections: BTreeMap::new(),
             next_connection: 0,
+            longest_way: Duration::ZERO,
             bug,
             groups: Vec::new(),
             links,
@@ -141,6 +151,11 @@ impl Network {
             is_kept_by_replicas: false,
             has_lost_data: false,
         }
+    }
+
+    /// Returns whether a request has arrived about a lease after it was sent, or later. The clocks of processes drift.
+    pub(crate) fn was_late(&self, lease: Duration) -> bool {
+        self.longest_way >= lease * 9 / 10
     }
 
     /// Keeps the servers for the next schedule. Nothing happens on the network any more.
@@ -285,7 +300,11 @@ impl WorldState {
         let pieces = connection.pieces(flow.is_up);
         pieces.last = pieces.last.max(now + delay);
         let at = pieces.last;
-        pieces.waiting.push_back((at, piece));
+        pieces.waiting.push_back(WaitingPiece {
+            sent: now,
+            at,
+            piece,
+        });
         if pieces.waiting.len() == 1 {
             self.plan(at.saturating_sub(now), Event::Arrival(flow));
         }
@@ -321,18 +340,22 @@ impl WorldState {
         let at_server = connection.at_server;
         let pieces = connection.pieces(flow.is_up);
         // The event may be that of a piece that was lost.
-        if pieces.waiting.front().is_none_or(|(at, _)| *at > now) {
+        if pieces.waiting.front().is_none_or(|first| first.at > now) {
             return;
         }
-        let Some((_, piece)) = pieces.waiting.pop_front() else {
+        let Some(WaitingPiece { sent, piece, .. }) = pieces.waiting.pop_front() else {
             return;
         };
-        if let Some((next, _)) = pieces.waiting.front() {
-            let wait = next.saturating_sub(now);
+        if let Some(next) = pieces.waiting.front() {
+            let wait = next.at.saturating_sub(now);
             self.plan(wait, Event::Arrival(flow));
         }
         if is_dead {
             return;
+        }
+        if flow.is_up {
+            let longest = &mut self.network.longest_way;
+            *longest = now.saturating_sub(sent).max(*longest);
         }
         match (flow.is_up, piece) {
             (true, Piece::Bytes(bytes)) => {
