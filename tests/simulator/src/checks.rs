@@ -3,7 +3,7 @@
 //! | rule | looked at |
 //! | --- | --- |
 //! | The guards of a name that are not lost have no more units than the name | whenever the baton may pass on |
-//! | A mutex that is not lost has its key in Redis. On a quorum, a majority of the nodes has it, or may not vote. On one server, the guard counts on no longer life than the key has | whenever its thread acts, and sometimes when the baton may pass on |
+//! | A mutex that is not lost has its key in Redis, at a majority of the nodes of a quorum, and counts on no longer life than these keys have | whenever its thread acts, and sometimes when the baton may pass on |
 //! | A fence is larger than that of each exclusive guard whose grant was known before the call | at each grant |
 //! | A fenced register loses no update | at each write |
 //! | A lost guard stays lost, and its channel tells | when its thread sees the loss |
@@ -31,6 +31,7 @@ use leasehold::{
     Lease, LeaseState, LockGuard, Lost, MultiGuard, Permit, ReadGuard, Receiver, WriteGuard,
 };
 
+use crate::network::SimulatedServer;
 use crate::world::{World, locked};
 
 /// See the table of exceptions.
@@ -379,9 +380,9 @@ impl Checks {
         leases.try_for_each(|lease| self.check_key(lease))
     }
 
-    /// Checks the key of a mutex: enough servers have the owner of this lease, or the lease is lost. On one server, the
-    /// key lives as long as the guard counts on. On a quorum, a node that
-    /// has lost its data does not vote until the lease is over.
+    /// Checks the keys of a mutex, unless the lease is lost: they have the owner of the lease, and live as long as the lease
+    /// counts on. On a quorum, a majority of the nodes must have it. A node that has lost its data does not vote until the
+    /// lease is over. With replicas, only the owner is looked at.
     pub(crate) fn check_key(&self, lease: &Lease) -> Result<(), String> {
         if !self.is_within_assumptions() {
             return Ok(());
@@ -389,53 +390,48 @@ impl Checks {
         let (name, owner) = (lease.name(), lease.owner().to_owned());
         // From here to the end of the block no other thread runs.
         let counted_on = lease.remaining();
-        let (values, left): (Vec<_>, _) = {
+        let mut lives: Vec<_> = {
             let mut state = self.world.state();
             let now = state.now;
             let servers = if self.is_quorum {
-                let servers = state.network.servers.iter().enumerate();
-                let voting = servers.filter(|(_, server)| !server.may_not_vote(now));
-                voting.map(|(number, _)| number).collect()
+                state.network.deciding().0
             } else {
                 state.network.masters_of(name)
             };
-            // A node that has given the key away redirects.
-            let value = |server: usize| state.network.servers[server].value_of(name, now);
-            let values = servers.into_iter().map(value).collect();
-            let is_alone = state.network.servers.len() == 1;
-            let left = is_alone.then(|| state.network.servers[0].execute(&["PTTL", name], now));
-            (values, left)
+            let has_replicas = state.network.has_replicas();
+            let life_at = |server: &mut SimulatedServer| {
+                if self.is_quorum && server.may_not_vote(now) {
+                    return Duration::MAX;
+                }
+                let value = server.value_of(name, now);
+                let value = value.map(|value| value.trim_end_matches(['!', '~']).to_owned());
+                if value.as_ref() != Some(&owner) {
+                    return Duration::ZERO;
+                }
+                if has_replicas {
+                    return Duration::MAX;
+                }
+                let left = server.execute(&["PTTL", name], now);
+                let left_ms = left.first().and_then(|left| left[1..].parse().ok());
+                Duration::from_millis(left_ms.unwrap_or(0))
+            };
+            let life_at = |server: usize| life_at(&mut state.network.servers[server]);
+            servers.into_iter().map(life_at).collect()
         };
-        let has_owner = |value: &&Option<String>| {
-            let value = value.as_ref();
-            value.is_some_and(|value| value.trim_end_matches(['!', '~']) == owner)
-        };
-        let with = values.iter().filter(has_owner).count();
-        let is_held = if self.is_quorum {
-            let servers = self.world.state().network.servers.len();
-            servers - (values.len() - with) >= self.needed()
-        } else {
-            with > 0
-        };
-        if let Some(left) = left.filter(|_| is_held) {
-            let left_ms = left.first().and_then(|left| left[1..].parse().ok());
-            let left = left_ms.map_or(Duration::ZERO, Duration::from_millis);
-            // The clock of the process may be faster by 1 %. The server rounds to milliseconds.
-            if counted_on > left + left / 100 + Duration::from_millis(2) {
-                return Err(format!(
-                    "{owner} counts on {counted_on:?}, and {name} lives for {left:?}"
-                ));
-            }
-        }
-        // The clock is read last: if the lease is live now, it was live when the values were read.
-        if is_held || lease.state() == LeaseState::Lost {
+        lives.sort_unstable();
+        let life = lives[lives.len() - self.needed()];
+        // The clock of the process may be faster by 1 %. The server rounds to milliseconds.
+        let most = life.saturating_add(life / 100 + Duration::from_millis(2));
+        if counted_on <= most {
             return Ok(());
         }
         if self.may_be_taken(Some(lease.fence())) {
             self.count(|counts| counts.note(KEY_AFTER_A_FAILOVER));
             return Ok(());
         }
-        Err(format!("{name} has {values:?}, and {owner} is not lost"))
+        Err(format!(
+            "{owner} is not lost and counts on {counted_on:?}, and {name} lives for {life:?}"
+        ))
     }
 
     /// Notes that a process with this label has closed, and checks that it has left no lock. If `repeats`, the process has

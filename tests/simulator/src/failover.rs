@@ -78,6 +78,10 @@ impl Group {
 }
 
 impl Network {
+    pub(crate) fn has_replicas(&self) -> bool {
+        !self.groups.is_empty()
+    }
+
     pub(crate) fn has_failed_over(&self) -> bool {
         let mut groups = self.groups.iter();
         groups.any(|group| !group.failovers.is_empty())
