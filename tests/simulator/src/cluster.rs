@@ -24,6 +24,8 @@ use crate::replication::PORT;
 use crate::world::{Event, WorldState};
 
 const SLOTS: u16 = 16_384;
+/// The keys of the locks of a schedule.
+const KEYS: [&str; 5] = ["a", "b", "c", "rw", "s"];
 /// When a node learns of a change.
 const LEARNS_AFTER: Range<Duration> = Duration::from_millis(1)..Duration::from_secs(2);
 /// The time between two steps of a move.
@@ -404,5 +406,5 @@ impl WorldState {
 
 /// Returns a key whose slot moves.
 pub(crate) fn key_to_move(random: &mut Random) -> &'static str {
-    *random.pick(&["a", "b", "c", "rw", "s"])
+    KEYS[random.index(KEYS.len())]
 }

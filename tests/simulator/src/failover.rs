@@ -53,7 +53,7 @@ struct Failover {
 }
 
 /// An event of a failover.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum FailoverEvent {
     /// A server learns that it must follow the master.
     Follows { group: usize, server: usize },

@@ -531,14 +531,13 @@ impl WorldState {
             restarted.server.restart(run_id, up_at);
         } else {
             restarted.server.restart_empty(run_id, up_at);
-            match restarted.follows {
-                Some(master) => restarted.server.state().follow((host(master), PORT), up_at),
-                None => {
-                    restarted.lost_data_at = Some(until);
-                    let groups = &self.network.groups;
-                    let counts = groups.iter().any(|group| group.members.contains(&server));
-                    self.network.has_lost_data |= counts || groups.is_empty();
-                }
+            if let Some(master) = restarted.follows {
+                restarted.server.state().follow((host(master), PORT), up_at);
+            } else {
+                restarted.lost_data_at = Some(until);
+                let groups = &self.network.groups;
+                let counts = groups.iter().any(|group| group.members.contains(&server));
+                self.network.has_lost_data |= counts || groups.is_empty();
             }
         }
         let restarted = &mut self.network.servers[server];

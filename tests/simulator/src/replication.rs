@@ -63,7 +63,7 @@ enum Item {
 }
 
 /// An event of a link.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum LinkEvent {
     /// The replica tries to attach to the master that it follows.
     Attach { replica: usize },

@@ -239,13 +239,13 @@ impl Plan {
             faults.push((at, fault));
         }
         let is_restart = |kind| matches!(kind, FaultKind::Restart | FaultKind::RestartEmpty);
+        let has_restarts = faults.iter().any(|(_, fault)| is_restart(fault.kind()));
         match topology {
-            Topology::Single => {}
             Topology::Sentinel | Topology::Cluster => healed_at += ROLES_WITHIN,
-            Topology::Quorum if faults.iter().any(|(_, fault)| is_restart(fault.kind())) => {
+            Topology::Quorum if has_restarts => {
                 healed_at += RESTART_DELAY + Duration::from_secs(1);
             }
-            Topology::Quorum => {}
+            Topology::Single | Topology::Quorum => {}
         }
         (faults, healed_at)
     }
