@@ -21,6 +21,8 @@ pub(crate) fn refusal(server: &Server, error: redis::ServerError) -> Failure {
     const NOT_ALLOWED: [&str; 2] = ["The user executing the script", "ACL failure in script:"];
     // While a slot is moving away, a script may use the keys that exist, but not those that it has just deleted.
     const NOT_LOCAL: &str = "attempted to access a non local key";
+    // The master became a replica after the request, and before the WAIT for it.
+    const WAIT_AT_A_REPLICA: &str = "WAIT cannot be used with replica";
     // A WAIT is `UNBLOCKED` if the master becomes a replica meanwhile.
     const PASSING: [&str; 10] = [
         "LOADING",
@@ -60,7 +62,10 @@ pub(crate) fn refusal(server: &Server, error: redis::ServerError) -> Failure {
         FailureKind::NotACluster
     } else if says(&error, &["WRONGTYPE"]) {
         FailureKind::WrongType
-    } else if says(&error, &PASSING) || text.starts_with("max number of clients") {
+    } else if says(&error, &PASSING)
+        || text.starts_with("max number of clients")
+        || text.starts_with(WAIT_AT_A_REPLICA)
+    {
         FailureKind::Unavailable
     } else {
         FailureKind::Protocol
@@ -360,6 +365,11 @@ mod tests {
             ("BUSY", "Redis is busy", Unavailable),
             ("READONLY", "You can't write", Unavailable),
             ("UNBLOCKED", "instance state changed", Unavailable),
+            (
+                "ERR",
+                "WAIT cannot be used with replica instances.",
+                Unavailable,
+            ),
             ("MISCONF", "Errors writing", Unavailable),
             ("OOM", "command not allowed", Unavailable),
             ("NOREPLICAS", "Not enough good replicas", Unavailable),
