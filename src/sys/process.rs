@@ -6,6 +6,9 @@
 
 use forkguard::atfork::Guard;
 
+#[cfg(feature = "testing")]
+use super::test_machine::TestScheduler;
+
 /// The process in which a value was made.
 #[derive(Debug)]
 pub(crate) enum ForkGuard {
@@ -37,6 +40,13 @@ impl ForkGuard {
 
     /// Returns whether the calling process is a forked child of that process.
     pub(crate) fn is_in_child(&self) -> bool {
+        #[cfg(feature = "testing")]
+        if super::machine::Machine::here()
+            .scheduler()
+            .is_some_and(TestScheduler::is_in_child)
+        {
+            return true;
+        }
         match self {
             // Asks a copy, because a guard reports each fork only once.
             Self::Counted(guard) => guard.clone().detected_fork(),

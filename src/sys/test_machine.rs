@@ -75,6 +75,9 @@ pub trait TestScheduler: Send + Sync {
 
     /// Returns 64 random bits.
     fn random(&self) -> u64;
+
+    /// Returns whether the calling thread is that of a forked child.
+    fn is_in_child(&self) -> bool;
 }
 
 /// Returns a version 4 UUID of the scheduler's random numbers.

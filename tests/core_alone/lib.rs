@@ -1,4 +1,4 @@
-//! `core/` of the library and the modules below it. Here the unit tests of `core/` compile in a tenth of the time, and
+//! `core/` of the library and the modules below it. The unit tests of `core/` compile here in a part of the time, and
 //! cargo-mutants compiles them once for each mutant.
 
 #![allow(

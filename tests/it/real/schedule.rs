@@ -23,6 +23,7 @@ use crate::support::{PATIENCE, PATIENCE_WITH_SERVERS, Raw, ms, signal};
 #[derive(Default)]
 pub(super) struct Counts {
     pub(super) schedules: u64,
+    /// The grants of names: a multi-lock has three.
     pub(super) grants: u64,
     pub(super) hand_overs: u64,
     pub(super) refusals: u64,

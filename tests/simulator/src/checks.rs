@@ -5,22 +5,26 @@
 //! | The guards of a name that are not lost have no more units than the name | whenever the baton may pass on |
 //! | A mutex that is not lost has its key in Redis, at a majority of the nodes of a quorum, and counts on no longer life than these keys have | whenever its thread acts, and sometimes when the baton may pass on |
 //! | A fence is larger than that of each exclusive guard whose grant was known before the call | at each grant |
-//! | A fenced register loses no update | at each write |
+//! | A fenced register loses no update, and is linearizable | at each write, and at the end |
 //! | A lost guard stays lost, and its channel tells | when its thread sees the loss |
-//! | A key has a time to live | when a process closes, and at the end |
+//! | A guard whose key the server has evicted is lost after a lease, by its holder's clock | whenever the baton may pass on |
+//! | One manager at most adopts a claim, with a larger fence | at each adoption |
+//! | Processes that wait for a name get it in their order (one server): see `fairness` | at each grant |
+//! | A key has a time to live | after each operation, and at the end |
 //! | A process that has closed has left no lock | when it closes, and when all its threads have ended |
 //!
-//! The first two rules hold only as long as no master has lost its data, or on a quorum. The last rule is left out at the end
-//! if faults may have delayed a request by a whole lease, and after a failover, which may lose a release. `failover` has the
-//! exceptions of the first three rules after a failover. Two more rules have exceptions. All are counted:
+//! The first two rules hold as long as the assumptions do: see [`FaultKind::is_beyond_the_assumptions`]. The last rule is left
+//! out at the end if faults may have delayed a request by a whole lease, and after a failover, which may lose a release.
+//! `failover` has the exceptions of the first three rules after a failover. Two more rules have exceptions. All are counted:
 //!
 //! | exception | why |
 //! | --- | --- |
 //! | [`FENCE_OF_BEFORE_A_LOSS`] (not on a quorum) | The server has lost its data, and a process does not know that yet. It passes a lease of before on in memory, or locks again what lingers. Meanwhile the server grants larger fences. This ends with that lease. |
+//! | [`FENCE_BY_ANOTHER_CLOCK`] | A server loses its data after its clock was set back, or a node of a quorum evicts a fence and the clocks of the nodes differ. |
 //! | [`LOCK_AFTER_A_CLOSE`] | An earlier request for the lock had no answer. Redis executes it after the release, which the process repeats. |
 //! | [`LATE_LOCK_AFTER_A_CLOSE`] | The same, a lease after the request was sent. Then the process releases nothing any more. |
 //! | [`VOTE_AFTER_A_CLOSE`] (quorum) | The same, at a minority of the nodes. |
-//! | [`RELEASE_LOST_BY_A_FAILOVER`] | A replica that lacks the release becomes the master. |
+//! | [`RELEASE_LOST_BY_A_FAILOVER`], [`ADOPTION_LOST_BY_A_FAILOVER`] | A replica that lacks the release, or the adoption of a claim, becomes the master. |
 //! | [`OVERLAP_AFTER_A_FAILOVER`], [`FENCE_AFTER_A_FAILOVER`], [`KEY_AFTER_A_FAILOVER`] | See `failover`. |
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,10 +32,16 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use leasehold::{
-    Lease, LeaseState, LockGuard, Lost, MultiGuard, Permit, ReadGuard, Receiver, WriteGuard,
+    Claim, Lease, LeaseState, LockGuard, Lost, MultiGuard, Permit, ReadGuard, Receiver, WriteGuard,
 };
 
+use crate::fairness::Fairness;
+use crate::faults::{Bug, FaultKind};
+use crate::history::History;
+use crate::linearizability::{Action, Outcome};
 use crate::network::SimulatedServer;
+use crate::programs::{Operation, What};
+use crate::workload::LONGEST_EXTENSION;
 use crate::world::{World, locked};
 
 /// See the table of exceptions.
@@ -43,11 +53,15 @@ pub const KEY_AFTER_A_FAILOVER: &str = "key that a failover took";
 /// See the table of exceptions.
 pub const FENCE_OF_BEFORE_A_LOSS: &str = "fence of before a loss of data";
 /// See the table of exceptions.
+pub const FENCE_BY_ANOTHER_CLOCK: &str = "fence by another clock";
+/// See the table of exceptions.
 pub const LOCK_AFTER_A_CLOSE: &str = "lock after a close";
 /// See the table of exceptions.
 pub const LATE_LOCK_AFTER_A_CLOSE: &str = "lock after a close by a late request";
 /// See the table of exceptions.
 pub const VOTE_AFTER_A_CLOSE: &str = "vote of a minority after a close";
+/// See the table of exceptions.
+pub const ADOPTION_LOST_BY_A_FAILOVER: &str = "adoption that a failover lost";
 /// See the table of exceptions.
 pub const RELEASE_LOST_BY_A_FAILOVER: &str = "release that a failover lost";
 
@@ -66,7 +80,9 @@ pub(crate) enum Guard {
 pub(crate) struct Checks {
     pub(crate) world: Arc<World>,
     pub(crate) is_quorum: bool,
+    /// The lease of all guards.
     lease: Duration,
+    bug: Option<Bug>,
     state: Mutex<ChecksState>,
 }
 
@@ -81,6 +97,16 @@ struct ChecksState {
     closed: Vec<String>,
     /// The owners of all leases that were seen.
     owners: BTreeSet<String>,
+    history: History,
+    fairness: Fairness,
+    /// The claims that a thread has left for others.
+    claims: Vec<(&'static str, Claim)>,
+    /// The adopted claims, and the labels of the managers that adopted them.
+    adopted: BTreeMap<String, String>,
+    /// The owners of all claims. Redis keeps such a lock for its lease.
+    detached: BTreeSet<String>,
+    /// The names at which an adoption has failed. Redis may have executed it.
+    may_be_adopted: BTreeSet<&'static str>,
     counts: Counts,
 }
 
@@ -105,6 +131,8 @@ struct Register {
 /// The hold of a thread.
 struct Hold {
     number: u64,
+    began_at: Duration,
+    process: usize,
     names: Vec<&'static str>,
     units: u32,
     total: u32,
@@ -130,6 +158,8 @@ pub(crate) struct Read {
 pub struct Counts {
     /// Guards of all kinds.
     pub grants: u64,
+    /// The same by what asked for them.
+    pub kinds: BTreeMap<What, u64>,
     /// Exclusive grants of a name to another process than before.
     pub hand_overs: u64,
     /// Answers that the lock was held.
@@ -146,6 +176,20 @@ pub struct Counts {
     pub longest_wait: Duration,
     /// What the library does not promise, and has happened: see the table of exceptions.
     pub exceptions: BTreeMap<&'static str, u64>,
+    /// How often a process got a name for which another one waited, which had not asked much earlier.
+    pub fair_turns: u64,
+}
+
+impl Read {
+    /// Returns what the fenced register answered.
+    pub(crate) fn outcome(&self) -> Outcome {
+        self.fenced.map_or(Outcome::Rejected, Outcome::Accepted)
+    }
+
+    /// Returns the value to write.
+    pub(crate) fn next(&self) -> u64 {
+        self.fenced.unwrap_or(self.unfenced) + 1
+    }
 }
 
 impl Guard {
@@ -176,11 +220,17 @@ impl Guard {
 }
 
 impl Checks {
-    pub(crate) fn new(world: &Arc<World>, is_quorum: bool, lease: Duration) -> Arc<Self> {
+    pub(crate) fn new(
+        world: &Arc<World>,
+        is_quorum: bool,
+        lease: Duration,
+        bug: Option<Bug>,
+    ) -> Arc<Self> {
         let checks = Arc::new(Self {
             world: Arc::clone(world),
             is_quorum,
             lease,
+            bug,
             state: Mutex::default(),
         });
         let weak = Arc::downgrade(&checks);
@@ -191,7 +241,18 @@ impl Checks {
 
     /// Returns whether the assumptions of exclusion have held.
     fn is_within_assumptions(&self) -> bool {
-        self.is_quorum || !self.world.state().network.has_lost_data
+        let state = self.world.state();
+        let has_lost_data = !self.is_quorum && state.network.has_lost_data;
+        // A replica, or a node of a quorum, may restart without its data.
+        let mut others = (state.faults.keys()).filter(|fault| **fault != FaultKind::RestartEmpty);
+        !has_lost_data && !others.any(|fault| fault.is_beyond_the_assumptions(self.is_quorum))
+    }
+
+    /// Returns whether the next fence of a server that has lost data may come from another clock.
+    fn may_fall_by_clocks(&self, faults: &BTreeMap<FaultKind, u32>) -> bool {
+        let has = |kind| faults.contains_key(&kind);
+        let has_lost_data = has(FaultKind::RestartEmpty) || has(FaultKind::Evict);
+        self.is_quorum && has(FaultKind::Evict) || has_lost_data && has(FaultKind::ServerClockBack)
     }
 
     /// Returns whether a failover may have taken the lock of a guard.
@@ -200,9 +261,37 @@ impl Checks {
         state.network.may_be_taken(fence, self.lease, state.now)
     }
 
+    /// Checks that the guards whose key the only server has evicted are lost in time.
+    fn look_at_evictions(&self, holds: &[Hold]) -> Result<(), String> {
+        let (now, evictions) = {
+            let state = self.world.state();
+            (state.now, state.evictions.clone())
+        };
+        if self.is_quorum {
+            return Ok(());
+        }
+        for (at, key) in evictions {
+            let is_due = |hold: &&Hold| {
+                let clock = &self.world.state().processes[hold.process].clock;
+                let is_its = hold.names.iter().any(|name| *name == key);
+                is_its
+                    && hold.began_at < at
+                    && now > at + clock.true_length(self.lease * LONGEST_EXTENSION)
+            };
+            for hold in holds.iter().filter(is_due) {
+                let guard = hold.guard.upgrade();
+                if guard.is_some_and(|guard| guard.state() != LeaseState::Lost) {
+                    return Err(format!("a guard does not know that {key} was evicted"));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Looks at the keys of the guards that are not lost, and counts their units.
     fn look(&self) -> Result<(), String> {
         let mut state = locked(&self.state);
+        self.look_at_evictions(&state.holds)?;
         if state.holds.is_empty() || !self.is_within_assumptions() {
             return Ok(());
         }
@@ -265,14 +354,17 @@ impl Checks {
         &self,
         names: &[&'static str],
         (units, total): (u32, u32),
-        guard: &Arc<Guard>,
+        (process, guard): (usize, &Arc<Guard>),
     ) -> u64 {
+        let began_at = self.world.state().now;
         let mut state = locked(&self.state);
         let number = state.next_hold;
         state.next_hold += 1;
         let fences = guard.leases().into_iter().map(Lease::fence);
         state.holds.push(Hold {
             number,
+            began_at,
+            process,
             names: names.to_vec(),
             units,
             total,
@@ -305,6 +397,8 @@ impl Checks {
             let network = &world.network;
             if !self.is_quorum && network.is_of_before_a_loss(fence, begun, self.lease) {
                 Some(FENCE_OF_BEFORE_A_LOSS)
+            } else if self.may_fall_by_clocks(&world.faults) {
+                Some(FENCE_BY_ANOTHER_CLOCK)
             } else if network.may_fence_fall(fence, known, is_new, world.now) {
                 Some(FENCE_AFTER_A_FAILOVER)
             } else {
@@ -335,6 +429,22 @@ impl Checks {
         locked(&self.state).counts.clone()
     }
 
+    /// Notes that a thread calls the fenced register of a name, and returns the number of the call.
+    pub(crate) fn invoke(&self, thread: usize, name: &'static str, what: (Action, u64)) -> usize {
+        let now = self.world.state().now;
+        (locked(&self.state).history).invoke(now, thread, name, what)
+    }
+
+    /// Notes the result of such a call, or that the thread will never know it.
+    pub(crate) fn complete(&self, call: usize, outcome: Option<Outcome>) {
+        let now = self.world.state().now;
+        (locked(&self.state).history).complete(now, call, outcome);
+    }
+
+    pub(crate) fn history(&self) -> History {
+        locked(&self.state).history.clone()
+    }
+
     /// Reads the registers of a name. The fenced one takes smaller fences no more.
     pub(crate) fn read(&self, name: &'static str, fence: u64) -> Read {
         let mut state = locked(&self.state);
@@ -350,23 +460,74 @@ impl Checks {
     }
 
     /// Writes one more than was read to the registers of a name.
-    pub(crate) fn write(&self, name: &'static str, fence: u64, read: Read) -> Result<(), String> {
+    pub(crate) fn write(
+        &self,
+        name: &'static str,
+        fence: u64,
+        read: Read,
+    ) -> Result<Outcome, String> {
         let mut state = locked(&self.state);
         let ChecksState { names, counts, .. } = &mut *state;
         let checks = names.entry(name).or_default();
         counts.unfenced_corruptions += u64::from(checks.unfenced != read.unfenced);
         checks.unfenced = read.unfenced + 1;
-        let Some(value) = read.fenced.filter(|_| fence >= checks.fenced.fence) else {
+        let value = read.next();
+        if self.bug == Some(Bug::StaleWrites) {
+            checks.fenced.value = value;
+            return Ok(Outcome::Accepted(value));
+        }
+        if fence < checks.fenced.fence {
             counts.rejected_writes += 1;
-            return Ok(());
-        };
-        if checks.fenced.value != value {
+            return Ok(Outcome::Rejected);
+        }
+        if read.fenced != Some(checks.fenced.value) {
             return Err(format!("the fenced register of {name} has lost an update"));
         }
-        checks.fenced = Register {
-            value: value + 1,
-            fence,
+        checks.fenced = Register { value, fence };
+        Ok(Outcome::Accepted(value))
+    }
+
+    /// Notes that a call begins to ask for a lock, and returns its ticket.
+    pub(crate) fn asks(
+        &self,
+        operation: &Operation,
+        process: usize,
+        now: Duration,
+        healed_at: Duration,
+    ) -> u64 {
+        // A waiter whose connection is dead hears of no turn, and may be passed over.
+        let is_dead = |kind: &FaultKind| matches!(kind, FaultKind::Kill | FaultKind::Idle);
+        let is_observed = {
+            let state = self.world.state();
+            let is_connected = !state.faults.keys().any(is_dead);
+            now > healed_at && is_connected && state.network.servers.len() == 1
         };
+        (locked(&self.state).fairness).asks(operation, process, now, is_observed)
+    }
+
+    /// Notes that a process has ended its hold of these names.
+    pub(crate) fn ended(&self, process: usize, names: &[&'static str]) {
+        let now = self.world.state().now;
+        (locked(&self.state).fairness).ended(process, names, now);
+    }
+
+    /// Notes the answer to a call.
+    pub(crate) fn answered(
+        &self,
+        ticket: u64,
+        process: usize,
+        is_granted: bool,
+    ) -> Result<(), String> {
+        let (now, is_alive) = {
+            let state = self.world.state();
+            let is_alive = (state.processes.iter()).map(|it| !it.is_crashed && !it.is_revived);
+            (state.now, is_alive.collect::<Vec<_>>())
+        };
+        let mut state = locked(&self.state);
+        let ChecksState {
+            fairness, counts, ..
+        } = &mut *state;
+        counts.fair_turns += fairness.answered((ticket, process), now, is_granted, &is_alive)?;
         Ok(())
     }
 
@@ -378,6 +539,42 @@ impl Checks {
         }
         let mut leases = guard.leases().into_iter();
         leases.try_for_each(|lease| self.check_key(lease))
+    }
+
+    /// Leaves a claim for other threads, which may find it so many times.
+    pub(crate) fn leave(&self, name: &'static str, claim: &Claim, times: u64) {
+        let mut state = locked(&self.state);
+        state.detached.insert(claim.owner().to_owned());
+        for _ in 0..times {
+            state.claims.push((name, claim.clone()));
+        }
+    }
+
+    pub(crate) fn take_claim(&self) -> Option<(&'static str, Claim)> {
+        locked(&self.state).claims.pop()
+    }
+
+    /// Notes that an adoption of a lock of this name has failed.
+    pub(crate) fn has_not_adopted(&self, name: &'static str) {
+        locked(&self.state).may_be_adopted.insert(name);
+    }
+
+    /// Notes that a manager has adopted a claim.
+    pub(crate) fn adopted(&self, claim: &Claim, label: &str, fence: u64) -> Result<(), String> {
+        if fence <= claim.fence() {
+            return Err(format!("an adopter of {claim} has the fence {fence}"));
+        }
+        let has_failed_over = self.world.state().network.has_failed_over();
+        let mut state = locked(&self.state);
+        let first = state.adopted.insert(claim.to_string(), label.to_owned());
+        match first.filter(|first| first != label) {
+            Some(_) if has_failed_over => {
+                state.counts.note(ADOPTION_LOST_BY_A_FAILOVER);
+                Ok(())
+            }
+            Some(first) => Err(format!("{first} and {label} have adopted {claim}")),
+            None => Ok(()),
+        }
     }
 
     /// Checks the keys of a mutex, unless the lease is lost: they have the owner of the lease, and live as long as the lease
@@ -434,9 +631,14 @@ impl Checks {
         ))
     }
 
-    /// Notes that a process with this label has closed, and checks that it has left no lock. If `repeats`, the process has
+    /// Notes that a manager with this label has closed.
+    pub(crate) fn note_closed(&self, label: &str) {
+        locked(&self.state).closed.push(format!(":{label}"));
+    }
+
+    /// Checks that a manager with this label, which has closed and has no guards, has left no lock. If `repeats`, it has
     /// ended an owner more than once. It repeats nothing for a request that is older than a lease.
-    pub(crate) fn closed(&self, label: &str, repeats: bool) -> Result<(), String> {
+    pub(crate) fn check_closed(&self, label: &str, repeats: bool) -> Result<(), String> {
         let tail = format!(":{label}");
         let mut left = self.owners();
         left.retain(|(_, owner), _| owner.ends_with(&tail));
@@ -446,7 +648,6 @@ impl Checks {
             (network.was_late(self.lease), network.has_failed_over())
         };
         let mut state = locked(&self.state);
-        state.closed.push(tail);
         let most = left.into_iter().max_by_key(|(_, count)| *count);
         let Some(((key, owner), count)) = most else {
             return Ok(());
@@ -471,12 +672,16 @@ impl Checks {
         self.world.state().network.deciding().1
     }
 
-    /// Checks that each key of each server has a time to live.
+    /// Checks that each key of each server has a time to live. The records of waiters may lack one after an eviction.
     pub(crate) fn check_keys(&self) -> Result<(), String> {
         let mut state = self.world.state();
         let now = state.now;
+        let has_evicted = !state.evictions.is_empty();
         for server in &mut state.network.servers {
-            for key in server.execute(&["KEYS", "*"], now) {
+            let mut keys = server.execute(&["KEYS", "*"], now);
+            // The queue's script asks for the time of its other key alone, and sets both with the next waiter.
+            keys.retain(|key| !(has_evicted && key.ends_with(":lh:waiters")));
+            for key in keys {
                 if server.execute(&["PTTL", &key], now) == [":-1"] {
                     return Err(format!("{key} has no time to live"));
                 }
@@ -500,8 +705,9 @@ impl Checks {
         }
     }
 
-    /// Returns the keys of locks with their owners, and how many servers have them.
+    /// Returns the keys of locks with their owners, and how many servers have them. Leaves out claims, which Redis keeps.
     fn owners(&self) -> BTreeMap<(String, String), usize> {
+        let checks = locked(&self.state);
         let mut state = self.world.state();
         let now = state.now;
         let mut owners = BTreeMap::new();
@@ -522,6 +728,9 @@ impl Checks {
                 }
             }
         }
+        owners.retain(|(key, owner), _| {
+            !checks.detached.contains(owner) && !checks.may_be_adopted.contains(key.as_str())
+        });
         owners
     }
 }

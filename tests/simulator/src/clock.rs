@@ -45,6 +45,12 @@ impl Clock {
         self.shown = self.read(true_time) + by;
         self.changed_at = true_time;
     }
+
+    /// Sets the clock back.
+    pub(crate) fn set_back(&mut self, true_time: Duration, by: Duration) {
+        self.shown = self.read(true_time).saturating_sub(by);
+        self.changed_at = true_time;
+    }
 }
 
 fn scaled(length: Duration, times: i128, parts: i128) -> Duration {

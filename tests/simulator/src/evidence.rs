@@ -81,7 +81,14 @@ pub fn files(root: &Path) -> Result<BTreeMap<String, String>, String> {
         ("simulated", text(simulated.by_topology())),
         ("commits", text(simulated.by_commit())),
         ("real", text(real.by_topology())),
-        ("real_commits", text(real.by_commit())),
+        (
+            "real_commits",
+            text(if real.is_empty() {
+                String::new()
+            } else {
+                real.by_commit()
+            }),
+        ),
         ("faults", runs::faults(&simulated, &real)),
         ("errors", text(runs::errors(&simulated, &real))),
         ("exceptions", text(runs::exceptions(&simulated, &real))),

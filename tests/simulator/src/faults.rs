@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::cluster::key_to_move;
 use crate::random::Random;
+use crate::workload::LONGEST_EXTENSION;
 use crate::world::{Event, PlannedPause, WorldState};
 
 /// The length of most faults.
@@ -14,6 +15,12 @@ const LENGTH: Range<Duration> = Duration::from_millis(1)..Duration::from_secs(8)
 const PAUSE_AFTER_STEPS: u64 = 200;
 /// When the connections of a crashed process end.
 const CRASH_SEEN_AFTER: Range<Duration> = Duration::from_millis(1)..Duration::from_secs(5);
+/// The length of an idle time.
+const IDLE: Range<Duration> = Duration::from_secs(3_600)..Duration::from_secs(6 * 3_600);
+/// For how long a jump of a process's clock may delay the threads that look at it.
+const JUMP_SEEN_WITHIN: Duration = Duration::from_secs(2);
+/// The commands that a server may refuse. Without PEXPIRE no key could have a time to live.
+const RIGHTS: [&str; 6] = ["evalsha", "publish", "subscribe", "set", "del", "zadd"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FaultKind {
@@ -45,9 +52,21 @@ pub enum FaultKind {
     MoveSlot,
     /// The requests on the open connections between a process and a server come late. Those on new ones do not.
     Late,
+    /// A server evicts a key.
+    Evict,
+    /// A server loses its scripts.
+    FlushScripts,
+    /// A server refuses a command for a while.
+    Deny,
+    /// The clock of a server jumps forward, so keys end early.
+    ServerClock,
+    /// The clock of a server is set back, so keys end late.
+    ServerClockBack,
+    /// No program does anything for hours. Then all connections are dead, and nobody knows.
+    Idle,
 }
 
-pub const KINDS: [FaultKind; 11] = [
+pub const KINDS: [FaultKind; 17] = [
     FaultKind::Pause,
     FaultKind::Crash,
     FaultKind::PauseThread,
@@ -59,6 +78,12 @@ pub const KINDS: [FaultKind; 11] = [
     FaultKind::Restart,
     FaultKind::RestartEmpty,
     FaultKind::Late,
+    FaultKind::Evict,
+    FaultKind::FlushScripts,
+    FaultKind::Deny,
+    FaultKind::ServerClock,
+    FaultKind::ServerClockBack,
+    FaultKind::Idle,
 ];
 
 /// The kinds of faults of servers with replicas.
@@ -112,14 +137,15 @@ pub enum Bug {
     SlowClocks,
     /// A renewal lets the key live for a millisecond.
     RenewalsShorten,
-    /// Fences are a counter, and do not follow the servers' time.
-    FencesCount,
     /// No replica must confirm a grant, although the checks expect it.
     SkipsReplicas,
+    /// The fenced registers take each write.
+    StaleWrites,
 }
 
+/// A fault of a schedule.
 #[derive(Clone, Debug)]
-pub(crate) struct Fault {
+pub struct Fault {
     kind: FaultKind,
     process: usize,
     server: usize,
@@ -138,11 +164,18 @@ impl Bug {
                 "redis.pcall('PEXPIRE', key, lease)",
                 "redis.pcall('PEXPIRE', key, 1    )",
             )),
-            Self::FencesCount => Some((
-                "time[1] .. string.sub('00000' .. time[2], -6)",
-                "'1'     .. string.sub('00000' .. '1'    , -6)",
-            )),
-            Self::SlowClocks | Self::SkipsReplicas => None,
+            Self::SlowClocks | Self::SkipsReplicas | Self::StaleWrites => None,
+        }
+    }
+}
+
+impl FaultKind {
+    /// Returns whether two guards may hold a name after it.
+    pub(crate) fn is_beyond_the_assumptions(self, on_quorum: bool) -> bool {
+        match self {
+            Self::RestartEmpty => !on_quorum,
+            Self::Evict | Self::ServerClock | Self::ServerClockBack => true,
+            _ => false,
         }
     }
 }
@@ -158,7 +191,10 @@ impl Fault {
             kind,
             process: random.index(processes),
             server: random.index(servers),
-            length: random.length(LENGTH),
+            length: random.length(match kind {
+                FaultKind::Idle => IDLE,
+                _ => LENGTH,
+            }),
         }
     }
 
@@ -168,6 +204,23 @@ impl Fault {
 
     pub(crate) fn length(&self) -> Duration {
         self.length
+    }
+
+    /// Returns for how long the fault disturbs calls. A crash does so until the leases of the process are over.
+    pub(crate) fn disturbs_for(&self, lease: Duration) -> Duration {
+        match self.kind {
+            FaultKind::Crash | FaultKind::Evict => lease * LONGEST_EXTENSION,
+            FaultKind::ServerClockBack => lease * LONGEST_EXTENSION + self.length,
+            _ => self.length,
+        }
+    }
+
+    /// Returns by how long the fault may delay a request.
+    pub(crate) fn delays_by(&self) -> Duration {
+        match self.kind {
+            FaultKind::Idle | FaultKind::Evict | FaultKind::FlushScripts => Duration::ZERO,
+            _ => self.length,
+        }
     }
 }
 
@@ -194,6 +247,12 @@ impl WorldState {
         }
         *self.faults.entry(kind).or_default() += 1;
         let until = self.now + length;
+        if matches!(kind, FaultKind::Pause | FaultKind::PauseThread) {
+            self.paused_until = until.max(self.paused_until);
+        }
+        if kind == FaultKind::ClockJump {
+            self.paused_until = self.paused_until.max(self.now + JUMP_SEEN_WITHIN);
+        }
         let state = &mut self.processes[process];
         match kind {
             FaultKind::Pause | FaultKind::PauseThread if self.random.one_in(2) => {
@@ -224,6 +283,32 @@ impl WorldState {
             // They have begun.
             FaultKind::Failover | FaultKind::MoveSlot => {}
             FaultKind::Late => self.delay_requests(process, server, until),
+            FaultKind::Evict => self.evict(server),
+            FaultKind::FlushScripts => {
+                self.execute(server, &["SCRIPT", "FLUSH"]);
+            }
+            FaultKind::Deny => {
+                let right = *self.random.pick(&RIGHTS);
+                self.execute(server, &["ACL", "SETUSER", "default", &format!("-{right}")]);
+                self.plan(length, Event::Allow(server, right));
+            }
+            FaultKind::ServerClock => self.network.servers[server].jump(self.now, length),
+            FaultKind::ServerClockBack => self.network.servers[server].set_back(self.now, length),
+            FaultKind::Idle => self.plan(length, Event::IdleEnds),
+        }
+    }
+
+    /// Has a server allow a command again.
+    pub(crate) fn allow(&mut self, server: usize, right: &str) {
+        self.execute(server, &["ACL", "SETUSER", "default", &format!("+{right}")]);
+    }
+
+    /// Has all connections be dead after an idle time.
+    pub(crate) fn end_idle(&mut self) {
+        for process in 0..self.processes.len() {
+            for server in 0..self.network.servers.len() {
+                self.kill(process, server);
+            }
         }
     }
 }
@@ -245,6 +330,12 @@ impl fmt::Display for FaultKind {
             Self::Failover => "failovers",
             Self::MoveSlot => "moves of a slot",
             Self::Late => "late requests",
+            Self::Evict => "evicted keys",
+            Self::FlushScripts => "lost scripts",
+            Self::Deny => "refused rights",
+            Self::ServerClock => "jumps of a server's clock",
+            Self::ServerClockBack => "server clocks set back",
+            Self::Idle => "idle times",
         })
     }
 }

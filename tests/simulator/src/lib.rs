@@ -2,7 +2,9 @@
 //!
 //! | module | its subject |
 //! | --- | --- |
-//! | [`schedule`] | a schedule: all that a seed decides |
+//! | [`schedule`] | a schedule: what a seed decides |
+//! | [`scenario`], [`programs`] | the same as data, and its run |
+//! | [`shrink`](mod@shrink) | a schedule that fails is made smaller |
 //! | `world` | the time, and the threads, which pass a baton |
 //! | `clock` | clocks that drift and jump |
 //! | `process` | the world as one process sees it |
@@ -12,8 +14,9 @@
 //! | `cluster` | nodes of a cluster, and slots that move |
 //! | `failover` | masters that change, and what remains of a promise meanwhile |
 //! | [`faults`] | faults, and bugs that are made on purpose |
-//! | `workload` | the programs of the processes |
-//! | [`checks`] | the rules that a schedule must keep |
+//! | `workload` | the threads that run the programs |
+//! | [`checks`], `fairness` | the rules that a schedule must keep |
+//! | [`history`], [`linearizability`] | the calls at the fenced registers, and whether one order explains them |
 //! | `trace` | the events of a schedule |
 //! | [`record`] | the lines in `docs/evidence` |
 //! | [`evidence`] | EVIDENCE.md, which is made of these lines |
@@ -29,16 +32,24 @@ mod cluster;
 mod echo;
 pub mod evidence;
 mod failover;
+mod fairness;
 pub mod faults;
+pub mod history;
+pub mod linearizability;
 mod network;
 mod process;
+pub mod programs;
 mod random;
 pub mod record;
 mod replication;
+pub mod scenario;
 pub mod schedule;
+pub mod shrink;
 pub mod soak;
 mod trace;
 mod workload;
 mod world;
 
+pub use scenario::{Kept, Scenario};
 pub use schedule::{Plan, Report, Topology};
+pub use shrink::{Shrunk, shrink};

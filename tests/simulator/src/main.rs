@@ -9,14 +9,15 @@ use std::time::{Duration, Instant};
 
 use leasehold_simulator::checks::Counts;
 use leasehold_simulator::faults::FaultKind;
+use leasehold_simulator::history::History;
 use leasehold_simulator::record::{self, Recorder, Run, Violation};
-use leasehold_simulator::{Plan, Report, Topology, evidence, soak};
+use leasehold_simulator::{Plan, Report, Topology, evidence, shrink, soak};
 
 const HELP: &str = "\
 Runs the library on machines that seeds decide.
 
 leasehold-simulator [--seeds FROM..TO] [--topology single|sentinel|cluster|quorum] [--jobs N] [--record FILE]
-leasehold-simulator --trace SEED [--topology single|sentinel|cluster|quorum]
+leasehold-simulator --trace|--history|--shrink SEED [--topology single|sentinel|cluster|quorum]
 leasehold-simulator evidence
 leasehold-simulator soak --minutes M
 
@@ -26,6 +27,8 @@ leasehold-simulator soak --minutes M
 --record    appends a line for each topology to FILE, such as docs/evidence/simulator.jsonl; a schedule that fails ends
             the run only without this option
 --trace     prints each event of one schedule
+--history   prints the calls at its fenced registers in EDN, as Knossos and Porcupine read it
+--shrink    leaves out what a schedule that fails does not need, and prints the rest as a test
 evidence    writes EVIDENCE.md, its pictures, and the sentence of README.md from the files in docs/evidence
 soak        uses real servers with faults for M minutes; fails if memory, descriptors or threads grow
 
@@ -35,9 +38,17 @@ struct Asked {
     seeds: Range<u64>,
     topologies: Vec<Topology>,
     jobs: u64,
-    trace: Option<u64>,
     /// The file that gets a line for each topology.
     record: Option<PathBuf>,
+    /// What is printed of which schedule.
+    printed: Option<(Printed, u64)>,
+}
+
+#[derive(Clone, Copy)]
+enum Printed {
+    Trace,
+    History,
+    Shrunk,
 }
 
 /// The sums of several schedules.
@@ -85,8 +96,8 @@ fn run_all(asked: Asked) -> Result<bool, String> {
     let recorder = asked.record.map(Recorder::new).transpose()?;
     let mut has_failed = false;
     for topology in asked.topologies {
-        has_failed |= match asked.trace {
-            Some(seed) => trace(seed, topology),
+        has_failed |= match asked.printed {
+            Some((printed, seed)) => print(printed, seed, topology),
             None => run(asked.seeds.clone(), topology, recorder.as_ref())?,
         };
         if has_failed && recorder.is_none() {
@@ -101,7 +112,7 @@ fn asked(mut words: impl Iterator<Item = String>) -> Result<Asked, String> {
         seeds: 0..200,
         topologies: Topology::ALL.to_vec(),
         jobs: 1,
-        trace: None,
+        printed: None,
         record: None,
     };
     while let Some(word) = words.next() {
@@ -116,7 +127,9 @@ fn asked(mut words: impl Iterator<Item = String>) -> Result<Asked, String> {
             "--topology" => asked.topologies = vec![value()?.parse()?],
             "--jobs" => asked.jobs = number(&value()?)?,
             "--record" => asked.record = Some(PathBuf::from(value()?)),
-            "--trace" => asked.trace = Some(number(&value()?)?),
+            "--trace" => asked.printed = Some((Printed::Trace, number(&value()?)?)),
+            "--history" => asked.printed = Some((Printed::History, number(&value()?)?)),
+            "--shrink" => asked.printed = Some((Printed::Shrunk, number(&value()?)?)),
             _ => return Err(format!("{word} is unknown")),
         }
     }
@@ -163,26 +176,40 @@ fn stay_on(processor: usize) {
     rustix::thread::sched_setaffinity(None, &one).ok();
 }
 
-/// Prints each event of a schedule. Returns whether it has failed.
-fn trace(seed: u64, topology: Topology) -> bool {
+/// Prints something of a schedule. Returns whether the schedule has failed.
+fn print(printed: Printed, seed: u64, topology: Topology) -> bool {
     let plan = Plan {
         seed,
         topology,
         bug: None,
-        keeps_trace: true,
+        keeps_trace: matches!(printed, Printed::Trace),
     };
+    if let Printed::Shrunk = printed {
+        let shrunk = shrink(plan);
+        match &shrunk {
+            Some(shrunk) => println!("{shrunk}"),
+            None => println!("{topology}: seed {seed} does not fail"),
+        }
+        return shrunk.is_some();
+    }
     let report = plan.run();
-    for line in &report.trace {
+    let lines = match printed {
+        Printed::Trace => report.trace.clone(),
+        _ => report.history.edn(),
+    };
+    for line in lines {
         println!("{line}");
     }
-    println!(
-        "{topology} {seed}: {report:?}",
-        report = Report {
+    let has_failed = report.failure.is_some();
+    if let Printed::Trace = printed {
+        let rest = Report {
             trace: Vec::new(),
-            ..report.clone()
-        }
-    );
-    report.failure.is_some()
+            history: History::default(),
+            ..report
+        };
+        println!("{topology} {seed}: {rest:?}");
+    }
+    has_failed
 }
 
 /// Runs schedules, and prints their sums. Returns whether one has failed. The first that fails ends the run, unless the run
@@ -228,6 +255,10 @@ impl Sums {
         sums.rejected_writes += counts.rejected_writes;
         sums.unfenced_corruptions += counts.unfenced_corruptions;
         sums.longest_wait = sums.longest_wait.max(counts.longest_wait);
+        sums.fair_turns += counts.fair_turns;
+        for (kind, count) in &counts.kinds {
+            *sums.kinds.entry(*kind).or_default() += count;
+        }
         for (kind, count) in &counts.errors {
             *sums.errors.entry(kind.clone()).or_default() += count;
         }
@@ -288,6 +319,8 @@ impl Sums {
             unfenced_corruptions,
             exceptions,
             longest_wait,
+            kinds,
+            fair_turns,
         } = &self.counts;
         let schedules = self.schedules.max(1);
         println!(
@@ -316,11 +349,12 @@ impl Sums {
             "  schedules with a pause {}, and with such a corruption {}",
             self.with_pauses, self.corrupted_with_pauses
         );
+        println!("  grants by kind: {kinds:?}");
         for (exception, count) in exceptions {
             let seed = self.first_with[exception];
             println!("  exceptions: {exception} {count}, first with the seed {seed}");
         }
-        println!("  longest wait after the last fault {longest_wait:.3?}");
+        println!("  longest wait after the last fault {longest_wait:.3?}, fair turns {fair_turns}");
         println!(
             "  {:.2} ms and {} steps a schedule, of {:.1?} each",
             took.as_secs_f64() * 1_000.0 / f64::from(schedules),

@@ -279,6 +279,16 @@ impl SimulatedServer {
         let is_data = |line: &&str| !line.starts_with(['*', '$']);
         answer.lines().filter(is_data).map(str::to_owned).collect()
     }
+
+    /// Sets the clock forward.
+    pub(crate) fn jump(&mut self, now: Duration, by: Duration) {
+        self.clock.jump(now, by);
+    }
+
+    /// Sets the clock back.
+    pub(crate) fn set_back(&mut self, now: Duration, by: Duration) {
+        self.clock.set_back(now, by);
+    }
 }
 
 impl WorldState {
@@ -543,6 +553,28 @@ impl WorldState {
         let restarted = &mut self.network.servers[server];
         restarted.down_until = until.max(restarted.down_until);
         self.restart_node(server, until);
+    }
+
+    /// Executes a command on a server at once.
+    pub(crate) fn execute(&mut self, server: usize, command: &[&str]) -> Vec<String> {
+        let words = self.network.servers[server].execute(command, self.now);
+        self.trace
+            .note(self.now, format_args!("{command:?} at {server}: {words:?}"));
+        words
+    }
+
+    /// Has a server evict a key.
+    pub(crate) fn evict(&mut self, server: usize) {
+        let mut keys = self.execute(server, &["KEYS", "*"]);
+        if keys.is_empty() {
+            return;
+        }
+        keys.sort();
+        let key = keys.swap_remove(self.random.index(keys.len()));
+        self.execute(server, &["DEL", &key]);
+        let evicting = &mut self.network.servers[server];
+        evicting.lost_data_at = Some(self.now);
+        self.evictions.push((self.now, key));
     }
 
     /// Ends the connections of a process that has crashed.

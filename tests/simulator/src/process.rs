@@ -1,5 +1,6 @@
 //! The world as one process sees it.
 
+use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +10,27 @@ use leasehold::testing::simulation::{TestScheduler, TestStream, World as Seen};
 use crate::echo::Echo;
 use crate::network::{ProcessEnd, server_at};
 use crate::world::{Place, World};
+
+thread_local! {
+    /// Whether this thread is that of a forked child.
+    static IS_CHILD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Has the calling thread be that of a forked child, until this is dropped.
+pub(crate) struct Child(());
+
+impl Child {
+    pub(crate) fn begin() -> Self {
+        IS_CHILD.set(true);
+        Self(())
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        IS_CHILD.set(false);
+    }
+}
 
 pub(crate) struct ProcessWorld {
     pub(crate) world: Arc<World>,
@@ -75,6 +97,10 @@ impl TestScheduler for ProcessWorld {
     fn random(&self) -> u64 {
         self.world.state().random.bits()
     }
+
+    fn is_in_child(&self) -> bool {
+        IS_CHILD.get()
+    }
 }
 
 #[cfg(test)]
@@ -99,7 +125,7 @@ mod tests {
     /// Runs a program in each process, with one server. Returns the fences that the programs note.
     fn fences_of(programs: &[Program]) -> Vec<u64> {
         let process = |_| ProcessState::new(Clock::new(Duration::from_secs(1), 0), SINCE_1970);
-        let links = Links::new(&mut Random::new(1, 1), false);
+        let links = Links::new(Links::pick_delay(&mut Random::new(1, 1), false));
         let world = Arc::new(World::new(
             Random::new(1, 1),
             Trace::new(false),

@@ -80,16 +80,21 @@ pub(crate) enum LinkEvent {
 }
 
 impl Links {
-    pub(crate) fn new(random: &mut Random, is_waited_for: bool) -> Self {
+    /// Returns the delay of the links of a schedule.
+    pub(crate) fn pick_delay(random: &mut Random, is_waited_for: bool) -> Range<Duration> {
         let delays = if is_waited_for {
             &DELAYS[..2]
         } else {
             &DELAYS[..]
         };
+        random.pick(delays).clone()
+    }
+
+    pub(crate) fn new(delay: Range<Duration>) -> Self {
         Self {
             by_replica: BTreeMap::new(),
             next: 0,
-            delay: random.pick(delays).clone(),
+            delay,
             lag_until: BTreeMap::new(),
         }
     }

@@ -4,48 +4,52 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::testing::simulation::Process;
 use leasehold::{Builder, LockManager};
 
-use crate::checks::{Checks, Counts};
+use crate::checks::Counts;
 use crate::clock::Clock;
 use crate::cluster::Cluster;
 use crate::failover::{Group, MASTER};
 use crate::faults::{Bug, Fault, FaultKind, KINDS, KINDS_OF_CLUSTERS, KINDS_OF_GROUPS};
-use crate::network::{Network, host};
-use crate::process::ProcessWorld;
+use crate::history::History;
+use crate::network::host;
+use crate::programs::{Style, What};
 use crate::random::Random;
 use crate::replication::{Links, PORT};
-use crate::trace::Trace;
-use crate::workload::{self, Asked, LONGEST_EXTENSION, Settings};
-use crate::world::{Event, ProcessState, World};
+use crate::scenario::{FIRST_STREAM, Scenario};
+use crate::workload::Settings;
+use crate::world::World;
 
 const PROCESSES: usize = 3;
+/// The threads of each process.
+const THREADS: usize = 2;
 /// The time of day at the begin of each schedule.
 const BEGAN_AT: Duration = Duration::from_secs(1_795_514_000);
 /// The largest drift of a clock, in millionths: two clocks differ by less than 1 %.
-const DRIFT: u32 = 4_500;
+const DRIFT: u32 = 4_950;
 /// The largest difference of two clocks' time of day.
 const OFFSET: Duration = Duration::from_millis(400);
 /// On a quorum: how long a node that has restarted does not vote.
 pub(crate) const RESTART_DELAY: Duration = Duration::from_secs(12);
 /// The longest time from the begin of a schedule to its last fault.
 const LONGEST_SPREAD: Duration = Duration::from_secs(6);
-/// The time after the end of a schedule at which no key of a lock is left.
-const KEYS_END_WITHIN: Duration = Duration::from_secs(60);
-
-const ALL_KINDS: [Asked; 8] = [
-    Asked::Permit,
-    Asked::Mutex,
-    Asked::Mutex,
-    Asked::Mutex,
-    Asked::Reentrant,
-    Asked::Multi,
-    Asked::Writer,
-    Asked::Reader,
+/// The kinds of operations. One that is there twice is twice as likely.
+const ALL_KINDS: [What; 13] = [
+    What::Permit,
+    What::Mutex,
+    What::Mutex,
+    What::Mutex,
+    What::Mutex,
+    What::Closure,
+    What::Reentrant,
+    What::Multi,
+    What::Multi,
+    What::Writer,
+    What::Reader,
+    What::Adoption,
+    What::Close,
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +85,8 @@ pub struct Report {
     /// The first broken rule, or `None`.
     pub failure: Option<String>,
     pub counts: Counts,
+    /// The calls at the fenced registers.
+    pub history: History,
     pub faults: BTreeMap<FaultKind, u32>,
     /// A hash of all events, their times and their order.
     pub hash: u64,
@@ -95,6 +101,12 @@ impl Plan {
     /// Runs the schedule.
     #[must_use]
     pub fn run(self) -> Report {
+        self.scenario().run()
+    }
+
+    /// Returns what the seed decides.
+    #[must_use]
+    pub fn scenario(self) -> Scenario {
         let mut random = Random::new(self.seed, 0);
         let servers = self.topology.servers();
         let mut server_clocks: Vec<_> =
@@ -104,35 +116,36 @@ impl Plan {
             let one = server_clocks[0].clone();
             server_clocks.fill(one);
         }
-        let processes = (0..PROCESSES).map(|number| {
+        let process_clocks = (0..PROCESSES).map(|number| {
             let shown = Duration::from_secs(1_000 * (number as u64 + 1));
             let began_at = BEGAN_AT + random.length(Duration::from_micros(1)..OFFSET);
             let mut clock = clock(&mut random, shown);
             if self.bug == Some(Bug::SlowClocks) {
                 clock.slow_down();
             }
-            ProcessState::new(clock, began_at)
+            (clock, began_at)
         });
-        let processes = processes.collect();
+        let process_clocks = process_clocks.collect();
         let lease = *random.pick(&[300, 1_000, 2_000, 10_000]);
         let lease = Duration::from_millis(lease);
-        let (faults, healed_at) = Self::faults(self.topology, lease, &mut random);
-        let delay = faults
-            .iter()
-            .map(|(_, fault)| fault.length())
-            .sum::<Duration>();
-        let settings = Settings {
-            workers: 2,
-            operations: 9,
-            waiting: if random.one_in(3) { 4 } else { 2 },
+        let faults = Self::faults(self.topology, lease, &mut random);
+        let healed_at = healed_at(&faults, lease, self.topology);
+        let style = Style {
             kinds: match self.topology {
-                _ if random.one_in(3) => &[Asked::Mutex],
+                _ if random.one_in(3) => &[What::Mutex],
                 Topology::Single | Topology::Sentinel | Topology::Cluster => &ALL_KINDS,
                 // A quorum has no semaphores.
                 Topology::Quorum => &ALL_KINDS[1..],
             },
-            hold: lease.min(Duration::from_secs(2)) / 2,
+            waiting: if random.one_in(3) { 4 } else { 2 },
             last_fault_at: faults.iter().map(|(at, _)| *at).max().unwrap_or_default(),
+            healed_at,
+            idle: (faults.iter())
+                .find(|(_, fault)| fault.kind() == FaultKind::Idle)
+                .map(|(at, fault)| (*at, fault.length())),
+        };
+        let settings = Settings {
+            hold: lease.min(Duration::from_secs(2)) / 2,
             healed_at,
             topology: self.topology,
             lease,
@@ -142,69 +155,27 @@ impl Plan {
             background_release: random.one_in(4),
             replicas: replication.confirming(self.bug),
         };
-        let world = Arc::new(World::new(
-            Random::new(self.seed, 1),
-            Trace::new(self.keeps_trace),
-            processes,
-            Network::new(
-                server_clocks,
-                Links::new(&mut random, settings.replicas > 0),
-                self.bug,
-            ),
-        ));
-        replication.begin(self.topology, &world);
-        world.note(format_args!("{settings:?}"));
-        for (at, fault) in faults {
-            world.state().plan(at, Event::Fault(fault));
-        }
-        let checks = Checks::new(&world, self.topology == Topology::Quorum, lease);
-        for process in 0..PROCESSES {
-            let seen = ProcessWorld {
-                world: Arc::clone(&world),
-                process,
-            };
-            workload::start(
-                &Process::new(Arc::new(seen)),
-                process,
-                self.seed,
-                &settings,
-                &checks,
-            );
-        }
-        let mut course = world.run();
-        if course.failure.is_none() {
-            // A request that arrives after a whole lease may grant the lock to an owner that nobody releases any more.
-            let has_failed_over = world.state().network.has_failed_over();
-            let owners = || {
-                if delay < lease && !has_failed_over {
-                    checks.check_owners()
-                } else {
-                    Ok(())
-                }
-            };
-            let kept = checks.check_keys().and_then(|()| owners());
-            course.failure = kept.err().or_else(|| left_keys(&world));
-            // After a failure, threads are still there.
-            world.state().network.end();
-        }
-        Report {
-            failure: course.failure,
-            counts: checks.counts(),
-            faults: course.faults,
-            hash: course.hash,
-            trace: course.lines,
-            took: course.took,
-            steps: course.steps,
+        let link_delay = Links::pick_delay(&mut random, settings.replicas > 0);
+        let programs = (0..PROCESSES * THREADS).map(|thread| {
+            let mut random = Random::new(self.seed, thread as u64 + 10);
+            style.program(&mut random)
+        });
+        Scenario {
+            plan: self,
+            server_clocks,
+            replication,
+            link_delay,
+            process_clocks,
+            settings,
+            threads_each: THREADS,
+            faults,
+            programs: programs.collect(),
+            stream: FIRST_STREAM,
         }
     }
 
-    /// Returns the faults with their times, and when the last one has ended. A crash has ended when the leases of the process
-    /// are over.
-    fn faults(
-        topology: Topology,
-        lease: Duration,
-        random: &mut Random,
-    ) -> (Vec<(Duration, Fault)>, Duration) {
+    /// Returns the faults with their times.
+    fn faults(topology: Topology, lease: Duration, random: &mut Random) -> Vec<(Duration, Fault)> {
         let spread = lease.min(LONGEST_SPREAD / 3) * 3;
         let servers = topology.servers();
         let kinds: &[_] = match topology {
@@ -213,13 +184,14 @@ impl Plan {
             Topology::Cluster => &KINDS_OF_CLUSTERS,
         };
         let count = random.within(2..6);
-        let (mut faults, mut healed_at) = (Vec::new(), Duration::ZERO);
+        let mut faults = Vec::new();
         let mut has_crashed = false;
         for _ in 0..count {
             let mut kind = *random.pick(kinds);
-            // The data of one server are seldom lost: little can be checked afterwards.
-            if kind == FaultKind::RestartEmpty && topology != Topology::Quorum && !random.one_in(4)
+            // The assumptions are seldom broken: little can be checked afterwards.
+            if kind.is_beyond_the_assumptions(topology == Topology::Quorum) && !random.one_in(4)
                 || kind == FaultKind::Crash && has_crashed
+                || kind == FaultKind::Idle && !random.one_in(8)
             {
                 kind = FaultKind::Pause;
             }
@@ -230,29 +202,15 @@ impl Plan {
                 Topology::Sentinel if !random.one_in(4) => 1 + REPLICAS,
                 _ => servers,
             };
-            let fault = Fault::new(kind, PROCESSES, servers, random);
-            let length = match kind {
-                FaultKind::Crash => lease * LONGEST_EXTENSION,
-                _ => fault.length(),
-            };
-            healed_at = healed_at.max(at + length);
-            faults.push((at, fault));
+            faults.push((at, Fault::new(kind, PROCESSES, servers, random)));
         }
-        let is_restart = |kind| matches!(kind, FaultKind::Restart | FaultKind::RestartEmpty);
-        let has_restarts = faults.iter().any(|(_, fault)| is_restart(fault.kind()));
-        match topology {
-            Topology::Sentinel | Topology::Cluster => healed_at += ROLES_WITHIN,
-            Topology::Quorum if has_restarts => {
-                healed_at += RESTART_DELAY + Duration::from_secs(1);
-            }
-            Topology::Single | Topology::Quorum => {}
-        }
-        (faults, healed_at)
+        faults
     }
 }
 
 /// How the servers of a schedule replicate.
-struct ReplicationPlan {
+#[derive(Clone, Debug)]
+pub(crate) struct ReplicationPlan {
     replicas: usize,
     /// How many replicas must confirm a grant.
     confirming: usize,
@@ -290,7 +248,7 @@ impl ReplicationPlan {
         }
     }
 
-    fn begin(&self, topology: Topology, world: &World) {
+    pub(crate) fn begin(&self, topology: Topology, world: &World) {
         if !topology.has_replicas() {
             return;
         }
@@ -314,6 +272,26 @@ impl ReplicationPlan {
     }
 }
 
+/// Returns when the last fault has ended.
+pub(crate) fn healed_at(
+    faults: &[(Duration, Fault)],
+    lease: Duration,
+    topology: Topology,
+) -> Duration {
+    let ends = (faults.iter()).map(|(at, fault)| *at + fault.disturbs_for(lease));
+    let mut healed_at = ends.max().unwrap_or_default();
+    let is_restart = |kind| matches!(kind, FaultKind::Restart | FaultKind::RestartEmpty);
+    let mut kinds = faults.iter().map(|(_, fault)| fault.kind());
+    match topology {
+        Topology::Sentinel | Topology::Cluster => healed_at += ROLES_WITHIN,
+        Topology::Quorum if kinds.any(is_restart) => {
+            healed_at += RESTART_DELAY + Duration::from_secs(1);
+        }
+        Topology::Single | Topology::Quorum => {}
+    }
+    healed_at
+}
+
 /// Returns a clock that differs from the true time.
 fn clock(random: &mut Random, shown: Duration) -> Clock {
     let drift = i64::from(random.within(0..2 * u64::from(DRIFT)) as u32) - i64::from(DRIFT);
@@ -321,17 +299,6 @@ fn clock(random: &mut Random, shown: Duration) -> Clock {
         shown + random.length(Duration::from_micros(1)..OFFSET),
         drift,
     )
-}
-
-/// Returns a key of a lock that is still there long after the end.
-fn left_keys(world: &World) -> Option<String> {
-    let mut state = world.state();
-    let later = state.now + KEYS_END_WITHIN;
-    let servers = state.network.servers.iter_mut();
-    let keys = servers.flat_map(|server| server.execute(&["KEYS", "*"], later));
-    let is_kept = |key: &String| key.ends_with(":lh:fence") || key == "leasehold:restart_delay";
-    let mut left = keys.filter(|key| !is_kept(key));
-    left.next().map(|key| format!("{key} is left in Redis"))
 }
 
 impl Topology {

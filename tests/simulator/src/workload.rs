@@ -1,22 +1,23 @@
-//! The programs of a schedule: each process has a manager and several threads, which acquire locks, work, and release.
+//! The workers of a schedule: each process has a manager and several threads, which run their programs.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::testing::simulation::{Process, sleep};
-use leasehold::{LeaseState, LockManager, Receiver, ReentrantGuard, Result, TryRecvError};
+use leasehold::{
+    Cancel, Error, Lease, LeaseState, LockManager, Receiver, ReentrantGuard, Result, TryRecvError,
+};
 
-use crate::checks::{Checks, Guard};
+use crate::checks::{Checks, Guard, Read};
+use crate::linearizability::Action;
+use crate::process::Child;
+use crate::programs::{End, Operation, What};
 use crate::random::Random;
 use crate::schedule::Topology;
-use crate::world::World;
+use crate::world::{Place, World, locked};
 
-/// The names of exclusive locks. Each may be a mutex, a reentrant mutex, or one of the names of a multi-lock.
-const EXCLUSIVE: [&str; 3] = ["a", "b", "c"];
-const RWLOCK: &str = "rw";
-const SEMAPHORE: &str = "s";
 const PERMITS: u32 = 2;
 /// The longest extension of a lease, in leases.
 pub(crate) const LONGEST_EXTENSION: u32 = 3;
@@ -27,21 +28,21 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(20);
 /// The longest time for which a loss may stay untold after the last fault. After a jump of its clock a thread sleeps on for
 /// at most a second.
 const TOLD_WITHIN: Duration = Duration::from_millis(1_500);
+/// The same if no thread pauses.
+const TOLD_AT_ONCE_WITHIN: Duration = Duration::from_millis(500);
 /// For how long a call may wait after the last fault.
 const WAIT_WITHIN: Duration = Duration::from_secs(120);
+/// For how long a call may go on after its cancel and the last fault.
+const CANCELLED_WITHIN: Duration = Duration::from_secs(10);
+/// The limit of a closure that would wait without end.
+const LONGEST_LIMIT: Duration = Duration::from_secs(60);
+/// How long a request to a register, or its answer, is on its way.
+const TRAVEL: std::ops::Range<Duration> = Duration::from_micros(10)..Duration::from_millis(5);
 
 /// The settings of all processes of a schedule.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    pub(crate) workers: usize,
-    pub(crate) operations: usize,
-    /// Of eight calls, how many wait for the lock.
-    pub(crate) waiting: u64,
-    /// The kinds of locks. One that is there twice is twice as likely.
-    pub(crate) kinds: &'static [Asked],
     pub(crate) hold: Duration,
-    /// When the last fault begins. Operations go on until then.
-    pub(crate) last_fault_at: Duration,
     /// When the last fault has ended.
     pub(crate) healed_at: Duration,
     pub(crate) topology: Topology,
@@ -59,46 +60,70 @@ pub(crate) struct Settings {
 struct Program {
     process: Process,
     number: usize,
-    seed: u64,
     settings: Settings,
     checks: Arc<Checks>,
     running: AtomicUsize,
+    managers: AtomicUsize,
+    manager: Mutex<Option<LabelledManager>>,
+}
+
+/// A manager, and the label of its owners.
+#[derive(Clone)]
+struct LabelledManager {
+    manager: LockManager,
+    label: String,
 }
 
 struct Worker {
     program: Arc<Program>,
-    manager: LockManager,
+    /// Among all threads of all processes.
+    number: usize,
+    /// The moments of the operation that runs.
     random: Random,
 }
 
-/// Which lock a call asks for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Asked {
-    Mutex,
-    Reentrant,
-    Multi,
-    Writer,
-    Reader,
-    Permit,
+/// A call to the library.
+struct Call {
+    begun: Duration,
+    /// The number of the call in the queues of the checks.
+    ticket: u64,
+    /// For each name, the largest fence before the call.
+    known: Vec<u64>,
+    /// When the closure began to run.
+    answered_at: Option<Duration>,
+    cancel: Option<Cancel>,
+    /// When the token was cancelled, in nanoseconds, or 0.
+    cancelled_at: Arc<AtomicU64>,
 }
 
-/// Plans the first thread of a process.
+/// Has a handle of any kind use a token.
+macro_rules! cancellable {
+    ($handle:expr, $call:expr) => {
+        match (&$call.cancel, $handle) {
+            (Some(cancel), handle) => handle.cancel_with(cancel),
+            (None, handle) => handle,
+        }
+    };
+}
+
+/// Plans the first thread of a process. Each program is for a thread, which has the number beside it.
 pub(crate) fn start(
     process: &Process,
     number: usize,
-    seed: u64,
+    programs: Vec<(usize, Vec<Operation>)>,
     settings: &Settings,
     checks: &Arc<Checks>,
 ) {
     let program = Arc::new(Program {
         process: process.clone(),
         number,
-        seed,
         settings: settings.clone(),
         checks: Arc::clone(checks),
-        running: AtomicUsize::new(settings.workers),
+        running: AtomicUsize::new(programs.len()),
+        managers: AtomicUsize::new(0),
+        manager: Mutex::new(None),
     });
-    let run = move || program.guarded(|| program.run());
+    let run = move || program.guarded(|| program.run(programs));
     process
         .spawn("main", run)
         .expect("the system starts a thread");
@@ -140,8 +165,45 @@ impl Program {
         }
     }
 
-    fn run(self: &Arc<Self>) {
-        let label = format!("p{}", self.number);
+    fn now(&self) -> Duration {
+        self.world().state().now
+    }
+
+    fn run(self: &Arc<Self>, programs: Vec<(usize, Vec<Operation>)>) {
+        self.replace_manager();
+        for (number, operations) in programs {
+            let mut worker = Worker {
+                program: Arc::clone(self),
+                number,
+                random: Random::new(0, 0),
+            };
+            let run = move || {
+                let program = Arc::clone(&worker.program);
+                program.guarded(|| worker.run(&operations));
+                drop(worker);
+                program.running.fetch_sub(1, Ordering::SeqCst);
+                program.world().wake(program.place(), true);
+            };
+            let started = self.process.spawn(&format!("worker {number}"), run);
+            started.expect("the system starts a thread");
+        }
+        while self.running.load(Ordering::SeqCst) > 0 {
+            self.world().wait(Place::Address(self.place()), None);
+        }
+        let last = locked(&self.manager).take();
+        self.close(last.expect("it was made at first"), true);
+        self.world().process_finished(self.number);
+    }
+
+    /// Returns where the first thread waits for the others.
+    fn place(self: &Arc<Self>) -> usize {
+        Arc::as_ptr(self).addr()
+    }
+
+    /// Makes a manager, and returns the one before.
+    fn replace_manager(&self) -> Option<LabelledManager> {
+        let number = self.managers.fetch_add(1, Ordering::SeqCst);
+        let label = format!("p{}.{number}", self.number);
         let builder = (self.settings.topology.builder())
             .label(&label)
             .lease(self.lease())
@@ -156,43 +218,39 @@ impl Program {
             });
         let manager = self.process.builder(builder).build_unchecked();
         let manager = manager.expect("the settings are good");
-        for number in 0..self.settings.workers {
-            let stream = (self.number * 100 + number + 10) as u64;
-            let mut worker = Worker {
-                program: Arc::clone(self),
-                manager: manager.clone(),
-                random: Random::new(self.seed, stream),
-            };
-            let run = move || {
-                let program = Arc::clone(&worker.program);
-                program.guarded(|| worker.run());
-                drop(worker);
-                program.running.fetch_sub(1, Ordering::SeqCst);
-            };
-            let started = self.process.spawn(&format!("worker {number}"), run);
-            started.expect("the system starts a thread");
-        }
-        while self.running.load(Ordering::SeqCst) > 0 {
-            sleep(Duration::from_millis(100));
-        }
-        let begun = self.world().state().now;
+        locked(&self.manager).replace(LabelledManager { manager, label })
+    }
+
+    fn manager(&self) -> LabelledManager {
+        let manager = locked(&self.manager).clone();
+        manager.expect("it lives as long as the workers")
+    }
+
+    /// Closes a manager. Other threads may have guards of it, unless it `is_last`.
+    fn close(&self, LabelledManager { manager, label }: LabelledManager, is_last: bool) {
+        let begun = self.now();
         let has_closed = manager.close(CLOSE_WITHIN);
-        if !self.is_revived() {
-            self.world()
-                .note(format_args!("{label} has closed: {has_closed}"));
-            self.must(self.checks.check_keys());
-            if has_closed {
+        if self.is_revived() {
+            return;
+        }
+        self.world()
+            .note(format_args!("{label} has closed: {has_closed}"));
+        self.must(self.checks.check_keys());
+        if has_closed {
+            self.checks.note_closed(&label);
+            if is_last {
                 let repeats = manager.stats().endings_repeated > 0;
-                self.must(self.checks.closed(&label, repeats));
-            }
-            // Otherwise the renewal thread has given a release up.
-            let has_waited = self.world().state().now > begun + CLOSE_WITHIN / 2;
-            if !has_closed && has_waited && begun > self.settings.healed_at {
-                self.world().fail(format!("{label} does not close"));
+                self.must(self.checks.check_closed(&label, repeats));
             }
         }
-        drop(manager);
-        self.world().process_finished(self.number);
+        // Otherwise the renewal thread has given a release up.
+        let has_waited = self.now() > begun + CLOSE_WITHIN / 2;
+        if !has_closed && has_waited && begun > self.settings.healed_at {
+            self.world().fail(format!("{label} does not close"));
+        }
+        if !matches!(manager.try_lock("a"), Err(Error::Closed)) {
+            self.world().fail("a closed manager takes a call".into());
+        }
     }
 }
 
@@ -201,162 +259,188 @@ impl Worker {
         self.program.world()
     }
 
-    fn run(&mut self) {
-        let mut operations = 0;
-        let settings = &self.program.settings;
-        let (least, last_fault_at) = (settings.operations, settings.last_fault_at);
-        while operations < least || self.world().state().now < last_fault_at {
-            operations += 1;
+    fn run(&mut self, operations: &[Operation]) {
+        for operation in operations {
+            let left = operation.at.saturating_sub(self.program.now());
+            if !left.is_zero() {
+                // The library's sleep would wake each second of an idle time.
+                self.world().wait(Place::Nowhere, Some(left));
+            }
             if self.program.is_revived() {
                 return;
             }
-            let most = if self.operate() { 10 } else { 500 };
-            sleep(Duration::from_micros(self.random.within(0..most * 1_000)));
+            self.random = Random::new(operation.seed, 0);
+            let is_answered = self.operate(operation);
+            let (checks, number) = (&self.program.checks, self.program.number);
+            checks.ended(number, &operation.names);
+            self.program.must(checks.check_keys());
+            sleep(operation.pause * if is_answered { 1 } else { 50 });
         }
     }
 
-    /// Acquires a lock, works, and releases it. Returns false after an error.
-    fn operate(&mut self) -> bool {
-        let asked = *self.random.pick(self.program.settings.kinds);
-        let first = self.random.index(EXCLUSIVE.len());
-        let mut names = match asked {
-            Asked::Mutex | Asked::Reentrant => vec![EXCLUSIVE[first]],
-            Asked::Multi => vec![EXCLUSIVE[first], EXCLUSIVE[(first + 1) % EXCLUSIVE.len()]],
-            Asked::Writer | Asked::Reader => vec![RWLOCK],
-            Asked::Permit => vec![SEMAPHORE],
-        };
-        // The leases of a multi-lock have this order.
-        names.sort_unstable();
-        let waits = self.random.within(0..8) < self.program.settings.waiting;
-        let wait = match (waits, self.random.one_in(2)) {
-            (false, _) => Some(Duration::ZERO),
-            (true, false) => None,
-            (true, true) => Some(
-                self.random
-                    .length(Duration::from_millis(1)..Duration::from_secs(5)),
-            ),
-        };
-        let known = names
-            .iter()
-            .map(|name| self.program.checks.last_fence(name))
-            .collect::<Vec<_>>();
-        let begun = self.world().state().now;
-        self.world().note(format_args!(
-            "p{} asks for {asked:?} {names:?} within {wait:?}",
-            self.program.number
-        ));
-        if let Asked::Reentrant = asked {
-            let mutex = self.manager.reentrant_mutex(names[0]);
-            let got = acquire(wait, || mutex.lock(), |wait| mutex.try_lock_for(wait));
-            let is_answered = got.is_ok();
-            if let Some(guard) = self.result(begun, got) {
-                self.hold_reentrant(names[0], guard, (known[0], begun));
+    /// Does an operation. Returns false after an error.
+    fn operate(&mut self, operation: &Operation) -> bool {
+        self.world()
+            .note(format_args!("p{}: {operation:?}", self.program.number));
+        match operation.what {
+            What::Close => {
+                let before = self.program.replace_manager();
+                self.program
+                    .close(before.expect("it was made at first"), false);
+                true
             }
-            return is_answered;
+            What::Adoption => self.adopt(operation),
+            What::Closure => self.run_closure(operation),
+            What::Reentrant => self.lock_reentrant(operation),
+            _ => {
+                let call = self.begin(operation);
+                let got = self.acquire(operation, &call);
+                let is_answered = got.is_ok();
+                if let Some(guard) = self.result(operation, &call, got) {
+                    self.hold(operation, guard, &call);
+                }
+                is_answered
+            }
         }
-        let got = self.acquire(asked, &names, wait);
-        let is_answered = got.is_ok();
-        if let Some(guard) = self.result(begun, got) {
-            self.hold(asked, &names, guard, &known, begun);
-        }
-        is_answered
     }
 
-    fn acquire(
-        &self,
-        asked: Asked,
-        names: &[&str],
-        wait: Option<Duration>,
-    ) -> Result<Option<Guard>> {
-        let (manager, name) = (&self.manager, names[0]);
-        Ok(match asked {
-            Asked::Mutex | Asked::Reentrant => {
-                let it = manager.mutex(name);
-                acquire(wait, || it.lock(), |wait| it.try_lock_for(wait))?.map(Guard::Lock)
-            }
-            Asked::Multi => {
-                let it = manager.multi(names);
+    /// Notes that a call begins, and plans its cancel.
+    fn begin(&self, operation: &Operation) -> Call {
+        let (program, checks) = (&self.program, &self.program.checks);
+        let known = operation.names.iter();
+        let known = known.map(|name| checks.last_fence(name)).collect();
+        let begun = program.now();
+        let ticket = checks.asks(operation, program.number, begun, program.settings.healed_at);
+        let cancelled_at = Arc::new(AtomicU64::new(0));
+        let cancel = operation.cancelled_after.map(|after| {
+            let cancel = Cancel::new();
+            let (token, noted) = (cancel.clone(), Arc::clone(&cancelled_at));
+            let program = Arc::clone(program);
+            let run = move || {
+                sleep(after);
+                let now = program.now().as_nanos();
+                noted.store(u64::try_from(now).unwrap_or(u64::MAX), Ordering::SeqCst);
+                token.cancel();
+            };
+            let started = self.program.process.spawn("canceller", run);
+            started.expect("the system starts a thread");
+            cancel
+        });
+        Call {
+            begun,
+            ticket,
+            known,
+            answered_at: None,
+            cancel,
+            cancelled_at,
+        }
+    }
+
+    fn acquire(&self, operation: &Operation, call: &Call) -> Result<Option<Guard>> {
+        let manager = self.program.manager().manager;
+        let (names, wait) = (&operation.names, operation.wait);
+        Ok(match operation.what {
+            What::Multi => {
+                let it = cancellable!(manager.multi(names), call);
                 acquire(wait, || it.lock(), |wait| it.try_lock_for(wait))?.map(Guard::Multi)
             }
-            Asked::Writer => {
-                let it = manager.rwlock(name);
+            What::Writer => {
+                let it = cancellable!(manager.rwlock(names[0]), call);
                 acquire(wait, || it.write(), |wait| it.try_write_for(wait))?.map(Guard::Write)
             }
-            Asked::Reader => {
-                let it = manager.rwlock(name);
+            What::Reader => {
+                let it = cancellable!(manager.rwlock(names[0]), call);
                 acquire(wait, || it.read(), |wait| it.try_read_for(wait))?.map(Guard::Read)
             }
-            Asked::Permit => {
-                let it = manager.semaphore(name, PERMITS);
+            What::Permit => {
+                let it = cancellable!(manager.semaphore(names[0], PERMITS), call);
                 acquire(wait, || it.acquire(), |wait| it.try_acquire_for(wait))?.map(Guard::Permit)
+            }
+            _ => {
+                let it = cancellable!(manager.mutex(names[0]), call);
+                acquire(wait, || it.lock(), |wait| it.try_lock_for(wait))?.map(Guard::Lock)
             }
         })
     }
 
     /// Counts the result of a call.
-    fn result<G>(&self, begun: Duration, got: Result<Option<G>>) -> Option<G> {
-        let now = self.world().state().now;
-        let waited = now.saturating_sub(begun.max(self.program.settings.healed_at));
-        let (checks, is_revived) = (&self.program.checks, self.program.is_revived());
+    fn result<G>(&self, operation: &Operation, call: &Call, got: Result<Option<G>>) -> Option<G> {
+        let (program, checks) = (&self.program, &self.program.checks);
+        let now = call.answered_at.unwrap_or_else(|| program.now());
+        let healed_at = program.settings.healed_at;
         let words = match &got {
             Ok(Some(_)) => "gets it".into(),
             Ok(None) => "does not get it".into(),
             Err(error) => error.to_string(),
         };
         self.world()
-            .note(format_args!("p{}: {words}", self.program.number));
-        if !is_revived {
-            if waited > WAIT_WITHIN {
-                self.world().fail(format!(
-                    "a call has waited for {waited:?} after the last fault"
-                ));
-            }
-            checks.count(|counts| {
-                counts.longest_wait = waited.max(counts.longest_wait);
-                match &got {
-                    Ok(Some(_)) => counts.grants += 1,
-                    Ok(None) => counts.refusals += 1,
-                    Err(error) => {
-                        let kind = format!("{:?}", error.kind());
-                        *counts.errors.entry(kind).or_default() += 1;
-                    }
-                }
-            });
+            .note(format_args!("p{}: {words}", program.number));
+        let is_granted = matches!(got, Ok(Some(_)));
+        let kept = checks.answered(call.ticket, program.number, is_granted);
+        if program.is_revived() {
+            return got.ok().flatten();
         }
+        program.must(kept);
+        let waited = now.saturating_sub(call.begun.max(healed_at));
+        if waited > WAIT_WITHIN {
+            self.world().fail(format!(
+                "a call has waited for {waited:?} after the last fault"
+            ));
+        }
+        let cancelled_at = Duration::from_nanos(call.cancelled_at.load(Ordering::SeqCst));
+        let is_cancelled = !cancelled_at.is_zero();
+        if is_cancelled && now > cancelled_at.max(healed_at) + CANCELLED_WITHIN {
+            self.world().fail("a call goes on after its cancel".into());
+        }
+        if matches!(got, Err(Error::Cancelled)) && !is_cancelled {
+            self.world().fail("a call ends without its cancel".into());
+        }
+        checks.count(|counts| {
+            counts.longest_wait = waited.max(counts.longest_wait);
+            match &got {
+                Ok(Some(_)) => {
+                    counts.grants += 1;
+                    *counts.kinds.entry(operation.what).or_default() += 1;
+                }
+                Ok(None) => counts.refusals += 1,
+                Err(error) => {
+                    let kind = format!("{:?}", error.kind());
+                    *counts.errors.entry(kind).or_default() += 1;
+                }
+            }
+        });
         got.ok().flatten()
     }
 
-    fn hold(
-        &mut self,
-        asked: Asked,
-        names: &[&'static str],
-        guard: Guard,
-        known: &[u64],
-        begun: Duration,
-    ) {
+    fn granted(&self, name: &'static str, lease: &Lease, known: (u64, Duration)) {
+        let granted = (self.program.checks).granted(name, self.program.number, lease, known);
+        self.program.must(granted);
+    }
+
+    fn hold(&mut self, operation: &Operation, guard: Guard, call: &Call) {
         let checks = Arc::clone(&self.program.checks);
         let guard = Arc::new(guard);
-        let (units, total) = match asked {
-            Asked::Reader => (1, UNITS),
-            Asked::Writer => (UNITS, UNITS),
-            Asked::Permit => (1, PERMITS),
-            _ => (1, 1),
+        let names = &operation.names;
+        let (units, total) = match *guard {
+            Guard::Read(_) => (1, UNITS),
+            Guard::Write(_) => (UNITS, UNITS),
+            Guard::Permit(_) => (1, PERMITS),
+            Guard::Lock(_) | Guard::Multi(_) => (1, 1),
         };
-        let hold = checks.hold(names, (units, total), &guard);
+        let hold = checks.hold(names, (units, total), (self.program.number, &guard));
         let is_exclusive = units == total;
         let lost = guard.on_lost();
         let fences: Vec<_> = guard.leases().iter().map(|lease| lease.fence()).collect();
         if is_exclusive {
-            for ((name, lease), known) in names.iter().zip(guard.leases()).zip(known) {
-                let granted = checks.granted(name, self.program.number, lease, (*known, begun));
-                self.program.must(granted);
+            for ((name, lease), known) in names.iter().zip(guard.leases()).zip(&call.known) {
+                self.granted(name, lease, (*known, call.begun));
             }
         }
-        for _ in 0..self.random.within(1..4) {
-            let read = is_exclusive.then(|| checks.read(names[0], fences[0]));
+        for round in 0..operation.rounds {
+            let read = is_exclusive.then(|| self.read(names[0], fences[0]));
             self.work();
             if let Some(read) = read {
-                self.program.must(checks.write(names[0], fences[0], read));
+                self.write(names[0], fences[0], read);
             }
             if matches!(*guard, Guard::Lock(_) | Guard::Multi(_)) {
                 for lease in guard.leases() {
@@ -366,6 +450,9 @@ impl Worker {
             if guard.state() == LeaseState::Lost {
                 self.check_loss(&lost, || guard.state());
                 break;
+            }
+            if operation.forks && round == 0 {
+                self.fork(&guard);
             }
             if self.random.one_in(8) {
                 let times = self.random.within(1..u64::from(LONGEST_EXTENSION) + 1) as u32;
@@ -377,15 +464,35 @@ impl Worker {
         }
         checks.end_hold(hold);
         let guard = Arc::into_inner(guard).expect("no check runs now");
-        if self.random.one_in(2) {
-            return drop(guard);
-        }
-        let released = match guard {
-            Guard::Lock(guard) => guard.release(),
-            Guard::Write(guard) => guard.release(),
-            Guard::Read(guard) => guard.release(),
-            Guard::Permit(guard) => guard.release(),
-            Guard::Multi(guard) => guard.release(),
+        self.end(operation, guard, call);
+    }
+
+    /// Ends a guard, as the operation says.
+    fn end(&mut self, operation: &Operation, guard: Guard, call: &Call) {
+        let released = match (operation.end, guard) {
+            (End::Drop, guard) => return drop(guard),
+            (End::PassOn, Guard::Lock(guard)) => {
+                let claim = guard.detach();
+                let times = self.random.within(1..3);
+                return self.program.checks.leave(operation.names[0], &claim, times);
+            }
+            (End::PassOn, Guard::Write(guard)) => match guard.downgrade() {
+                Err(error) => Err(error),
+                Ok(reader) => {
+                    let reader = Guard::Read(reader);
+                    let last = Operation {
+                        rounds: 1,
+                        end: End::Release,
+                        ..operation.clone()
+                    };
+                    return self.hold(&last, reader, call);
+                }
+            },
+            (_, Guard::Lock(guard)) => guard.release(),
+            (_, Guard::Write(guard)) => guard.release(),
+            (_, Guard::Read(guard)) => guard.release(),
+            (_, Guard::Permit(guard)) => guard.release(),
+            (_, Guard::Multi(guard)) => guard.release(),
         };
         self.world().note(format_args!(
             "p{} releases: {:?}",
@@ -394,25 +501,142 @@ impl Worker {
         ));
     }
 
-    /// Does the same for a guard that other threads may not look at.
+    /// Makes a guard of a claim that another thread has left.
+    fn adopt(&mut self, operation: &Operation) -> bool {
+        let Some((name, claim)) = self.program.checks.take_claim() else {
+            return true;
+        };
+        let operation = Operation {
+            names: vec![name],
+            ..operation.clone()
+        };
+        let call = self.begin(&operation);
+        let LabelledManager { manager, label } = self.program.manager();
+        let got = manager.adopt(&claim).map(Some);
+        let is_answered = matches!(got, Ok(_) | Err(Error::Lost(_)));
+        if !is_answered {
+            self.program.checks.has_not_adopted(name);
+        }
+        if let Some(guard) = self.result(&operation, &call, got) {
+            let adopted = self.program.checks.adopted(&claim, &label, guard.fence());
+            self.program.must(adopted);
+            self.hold(&operation, Guard::Lock(guard), &call);
+        }
+        is_answered
+    }
+
+    /// Locks a mutex whose guard other threads may not look at.
+    fn lock_reentrant(&mut self, operation: &Operation) -> bool {
+        let call = self.begin(operation);
+        let manager = self.program.manager().manager;
+        let name = operation.names[0];
+        let mutex = cancellable!(manager.reentrant_mutex(name), call);
+        let wait = operation.wait;
+        let got = acquire(wait, || mutex.lock(), |wait| mutex.try_lock_for(wait));
+        let is_answered = got.is_ok();
+        if let Some(guard) = self.result(operation, &call, got) {
+            self.hold_reentrant(name, guard, (call.known[0], call.begun));
+        }
+        is_answered
+    }
+
     fn hold_reentrant(
         &mut self,
         name: &'static str,
         guard: ReentrantGuard,
         known: (u64, Duration),
     ) {
-        let checks = Arc::clone(&self.program.checks);
-        let (lost, fence) = (guard.on_lost(), guard.fence());
-        self.program
-            .must(checks.granted(name, self.program.number, &guard, known));
-        let read = checks.read(name, fence);
-        self.work();
-        self.program.must(checks.write(name, fence, read));
-        self.program.must(checks.check_key(&guard));
+        let lost = guard.on_lost();
+        self.granted(name, &guard, known);
+        self.use_lease(name, &guard);
         if guard.state() == LeaseState::Lost {
             self.check_loss(&lost, || guard.state());
         }
         drop(guard);
+    }
+
+    /// Runs a closure under a mutex.
+    fn run_closure(&mut self, operation: &Operation) -> bool {
+        let mut call = self.begin(operation);
+        let manager = self.program.manager().manager;
+        let name = operation.names[0];
+        let mutex = cancellable!(manager.mutex(name), call);
+        let ran = mutex.with(operation.wait.unwrap_or(LONGEST_LIMIT), |lease| {
+            call.answered_at = Some(self.program.now());
+            let (checks, number) = (&self.program.checks, self.program.number);
+            self.program
+                .must(checks.answered(call.ticket, number, true));
+            self.granted(name, lease, (call.known[0], call.begun));
+            self.use_lease(name, lease);
+        });
+        let has_run = call.answered_at.is_some();
+        let must_have_run = matches!(ran, Ok(()) | Err(Error::Lost(_)));
+        if has_run != must_have_run && !self.program.is_revived() {
+            self.world().fail(format!(
+                "a closure that has run: {has_run}, ended with {ran:?}"
+            ));
+        }
+        let got = match ran {
+            Err(Error::Lost(_)) => {
+                self.program.checks.count(|counts| counts.losses += 1);
+                Ok(Some(()))
+            }
+            Err(Error::Timeout { .. }) => Ok(None),
+            ran => ran.map(Some),
+        };
+        let is_answered = got.is_ok();
+        self.result(operation, &call, got);
+        is_answered
+    }
+
+    /// Works once with an exclusive lease.
+    fn use_lease(&mut self, name: &'static str, lease: &Lease) {
+        let fence = lease.fence();
+        let read = self.read(name, fence);
+        self.work();
+        self.write(name, fence, read);
+        self.program.must(self.program.checks.check_key(lease));
+    }
+
+    /// Reads the registers of a name.
+    fn read(&mut self, name: &'static str, fence: u64) -> Option<Read> {
+        let checks = Arc::clone(&self.program.checks);
+        let call = checks.invoke(self.number, name, (Action::Read, fence));
+        self.travel();
+        let read = checks.read(name, fence);
+        self.travel();
+        let is_answered = !self.random.one_in(16);
+        checks.complete(call, is_answered.then(|| read.outcome()));
+        is_answered.then_some(read)
+    }
+
+    /// Writes one more than was read to the registers of a name. A holder whose read was rejected tries all the same.
+    fn write(&mut self, name: &'static str, fence: u64, read: Option<Read>) {
+        let Some(read) = read else {
+            return;
+        };
+        let checks = Arc::clone(&self.program.checks);
+        let action = Action::Write(read.next());
+        let call = checks.invoke(self.number, name, (action, fence));
+        self.travel();
+        let arrives = !self.random.one_in(32);
+        let written = arrives.then(|| checks.write(name, fence, read));
+        self.travel();
+        let is_answered = arrives && !self.random.one_in(32);
+        let written = written.transpose();
+        let outcome = match &written {
+            Ok(outcome) => outcome.filter(|_| is_answered),
+            Err(_) => None,
+        };
+        checks.complete(call, outcome);
+        self.program.must(written.map(|_| ()));
+    }
+
+    /// Waits while a request or its answer is on its way.
+    fn travel(&mut self) {
+        if self.random.one_in(2) {
+            sleep(self.random.length(TRAVEL));
+        }
     }
 
     /// Works for a while, mostly for less than a lease.
@@ -422,29 +646,79 @@ impl Worker {
         sleep(time);
     }
 
+    /// Has a forked child of the process use a guard.
+    fn fork(&self, guard: &Arc<Guard>) {
+        let (program, guard) = (Arc::clone(&self.program), Arc::clone(guard));
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let place = Arc::as_ptr(&has_ended).addr();
+        let ended = Arc::clone(&has_ended);
+        let run = move || {
+            let manager = program.manager().manager;
+            let found = {
+                let _child = Child::begin();
+                check_in_child(&guard, &manager)
+            };
+            drop((guard, manager));
+            program.must(found);
+            ended.store(true, Ordering::SeqCst);
+            program.world().wake(place, true);
+        };
+        let started = self.program.process.spawn("child", run);
+        started.expect("the system starts a thread");
+        while !has_ended.load(Ordering::SeqCst) {
+            self.world().wait(Place::Address(place), None);
+        }
+    }
+
     /// Checks that the channel of a guard tells of its loss, and that the guard stays lost.
     fn check_loss(&self, lost: &Receiver<leasehold::Lost>, state: impl Fn() -> LeaseState) {
         self.world()
             .note(format_args!("p{} has lost it", self.program.number));
         self.program.checks.count(|counts| counts.losses += 1);
-        let begun = self.world().state().now;
+        let begun = self.program.now();
         loop {
             match lost.try_recv() {
                 Ok(_) => break,
                 Err(TryRecvError::Disconnected) => self.world().fail("a loss is not told".into()),
                 Err(TryRecvError::Empty) => {}
             }
-            let now = self.world().state().now;
-            if now > begun.max(self.program.settings.healed_at) + TOLD_WITHIN {
+            let (now, paused_until) = {
+                let state = self.world().state();
+                (state.now, state.paused_until)
+            };
+            let is_late = if begun > paused_until && now > paused_until {
+                now > begun + TOLD_AT_ONCE_WITHIN
+            } else {
+                now > begun.max(self.program.settings.healed_at) + TOLD_WITHIN
+            };
+            if is_late {
                 self.world().fail("a loss is told late".into());
             }
-            sleep(Duration::from_millis(50));
+            sleep(Duration::from_millis(10));
         }
         if state() != LeaseState::Lost {
             self.world()
                 .fail("a lost guard holds its lock again".into());
         }
     }
+}
+
+/// Checks in a forked child that a guard of the parent holds nothing, and that the manager takes no call.
+fn check_in_child(guard: &Guard, manager: &LockManager) -> std::result::Result<(), String> {
+    let is_inert = |lease: &&Lease| {
+        lease.state() == LeaseState::Lost
+            && lease.check().is_err()
+            && lease.remaining().is_zero()
+            && lease.extend(Duration::from_secs(1)).is_err()
+    };
+    if !guard.leases().iter().all(is_inert) {
+        return Err("a guard holds its lock in a forked child".into());
+    }
+    let takes_calls = !matches!(manager.try_lock("a"), Err(Error::Closed));
+    if takes_calls || manager.close(Duration::from_secs(1)) {
+        return Err("a manager takes a call in a forked child".into());
+    }
+    Ok(())
 }
 
 /// Acquires a lock, within a time or without a limit.

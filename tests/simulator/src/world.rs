@@ -34,7 +34,7 @@ const SHORTEST_WAIT: Duration = Duration::from_micros(1);
 /// How many steps a schedule may have.
 const MOST_STEPS: u64 = 5_000_000;
 /// The longest schedule.
-const LONGEST: Duration = Duration::from_secs(3_600);
+const LONGEST: Duration = Duration::from_secs(12 * 3_600);
 /// The longest real time for which no thread passes the baton on.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The time in which the threads of the library end after the programs.
@@ -79,6 +79,10 @@ pub(crate) struct WorldState {
     pub(crate) processes: Vec<ProcessState>,
     pub(crate) network: Network,
     pub(crate) faults: BTreeMap<FaultKind, u32>,
+    /// The keys that servers have evicted.
+    pub(crate) evictions: Vec<(Duration, String)>,
+    /// Until when a fault keeps threads from running.
+    pub(crate) paused_until: Duration,
     threads: Vec<SimulatedThread>,
     /// The numbers of the threads that have not ended.
     alive: Vec<usize>,
@@ -104,6 +108,10 @@ pub(crate) enum Event {
     OfLink(LinkEvent),
     OfFailover(FailoverEvent),
     OfCluster(ClusterEvent),
+    /// A server allows a command again.
+    Allow(usize, &'static str),
+    /// The programs begin again after an idle time.
+    IdleEnds,
     /// The threads of the library must have ended.
     ThreadsEnded,
 }
@@ -200,6 +208,8 @@ impl World {
                 processes,
                 network,
                 faults: BTreeMap::new(),
+                evictions: Vec::new(),
+                paused_until: Duration::ZERO,
                 threads: Vec::new(),
                 alive: Vec::new(),
                 can_run: Vec::new(),
@@ -613,6 +623,8 @@ impl WorldState {
                 Event::OfLink(event) => self.link_event(event),
                 Event::OfFailover(event) => self.failover_event(event),
                 Event::OfCluster(event) => self.cluster_event(event),
+                Event::Allow(server, right) => self.allow(server, right),
+                Event::IdleEnds => self.end_idle(),
                 Event::ThreadsEnded => {
                     let waiting = self.waiting();
                     return Err(format!("threads of the library do not end: {waiting}"));
@@ -634,7 +646,7 @@ mod tests {
     /// Returns how a schedule goes whose only process runs these threads.
     fn course(threads: Vec<fn(&World)>) -> Course {
         let process = ProcessState::new(Clock::new(Duration::ZERO, 0), Duration::ZERO);
-        let links = Links::new(&mut Random::new(1, 1), false);
+        let links = Links::new(Links::pick_delay(&mut Random::new(1, 1), false));
         let network = Network::new(Vec::new(), links, None);
         let (random, trace) = (Random::new(1, 1), Trace::new(false));
         let world = Arc::new(World::new(random, trace, vec![process], network));

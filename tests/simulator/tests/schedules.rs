@@ -1,8 +1,8 @@
 //! Schedules replay, the library passes some, and the checks find what is wrong on purpose.
 
-use leasehold_simulator::checks::LOCK_AFTER_A_CLOSE;
-use leasehold_simulator::faults::Bug;
-use leasehold_simulator::{Plan, Report, Topology};
+use leasehold_simulator::faults::{Bug, FaultKind};
+use leasehold_simulator::shrink::rule;
+use leasehold_simulator::{Kept, Plan, Report, Topology, shrink};
 
 fn plan(topology: Topology, seed: u64) -> Plan {
     Plan {
@@ -77,10 +77,9 @@ fn found(topology: Topology, bug: Bug, most: u64) -> String {
 #[test]
 fn a_release_that_ignores_the_owner_is_found() {
     let failure = found(Topology::Single, Bug::ReleaseIgnoresOwner, 200);
-    assert!(
-        failure.contains("is not lost") || failure.contains("units"),
-        "{failure}"
-    );
+    // A process whose lock was taken away may see another one come before it.
+    let rules = ["is not lost", "units", "has got it before"];
+    assert!(rules.iter().any(|rule| failure.contains(rule)), "{failure}");
 }
 
 #[test]
@@ -101,13 +100,6 @@ fn clocks_that_are_slower_than_assumed_are_found() {
     );
 }
 
-/// A counter does not survive a failover to a replica that lacks the last fence.
-#[test]
-fn fences_that_do_not_follow_the_time_are_found_after_a_failover() {
-    let failure = found(Topology::Sentinel, Bug::FencesCount, 400);
-    assert!(failure.contains("is not larger than"), "{failure}");
-}
-
 /// The checks demand exclusion although a failover may lose the last writes, because all replicas must confirm a grant.
 #[test]
 fn a_grant_that_no_replica_has_confirmed_is_found_after_a_failover() {
@@ -118,27 +110,68 @@ fn a_grant_that_no_replica_has_confirmed_is_found_after_a_failover() {
     );
 }
 
-/// The fence record protects a register even then.
+/// Only the checker of the whole history looks at these registers.
 #[test]
-fn an_unfenced_register_is_corrupted_and_a_fenced_one_is_not() {
-    let corruptions = (0..40).map(|seed| {
-        plan(Topology::Single, seed)
-            .run()
-            .counts
-            .unfenced_corruptions
-    });
-    assert!(corruptions.sum::<u64>() > 0, "the faults do not bite");
+fn a_stale_write_that_is_let_through_is_found() {
+    let failure = found(Topology::Single, Bug::StaleWrites, 200);
+    assert!(failure.contains("no order explains"), "{failure}");
 }
 
-/// The exception of `LockManager::close`. The end of a schedule checks that no such lock outlives its lease.
 #[test]
-fn a_request_without_an_answer_may_take_a_lock_after_a_close() {
-    let is_left = |seed| {
-        let Report {
-            failure, counts, ..
-        } = plan(Topology::Single, seed).run();
-        assert_eq!(failure, None, "{seed}");
-        counts.exceptions.contains_key(LOCK_AFTER_A_CLOSE)
+fn a_history_has_each_call_of_a_schedule() {
+    let history = plan(Topology::Single, 1).run().history;
+    let lines = history.edn();
+    let invoked = lines.iter().filter(|line| line.contains(":type :invoke"));
+    assert!(history.calls() > 20, "{}", history.calls());
+    assert_eq!(invoked.count(), history.calls());
+    let all = lines.concat();
+    for part in [":f :read", ":f :write", ":type :ok", ":key \"a\""] {
+        assert!(all.contains(part), "no call has {part}");
+    }
+}
+
+#[test]
+fn a_schedule_that_fails_is_made_smaller() {
+    let plan = |seed| Plan {
+        bug: Some(Bug::ReleaseIgnoresOwner),
+        ..plan(Topology::Single, seed)
     };
-    assert!((0..1_000).any(is_left), "no request came late");
+    let fails = |seed: &u64| plan(*seed).run().failure.is_some();
+    let seed = (0..200).find(fails).expect("the bug is found");
+    let whole = plan(seed).scenario();
+    let shrunk = shrink(plan(seed)).expect("it fails");
+    let Kept { operations, .. } = &shrunk.kept;
+    // A holder that has lost the lock, and another one.
+    assert!((2..10).contains(&operations.len()), "{shrunk}");
+    assert!(whole.all().operations.len() > 50, "{whole}");
+    let again = whole.keep(&shrunk.kept).run();
+    assert_eq!(again.failure.as_deref(), Some(shrunk.failure.as_str()));
+    let text = shrunk.to_string();
+    assert!(text.contains(&format!("seed: {seed},")), "{text}");
+    assert!(
+        text.contains(&format!("operations: vec!{operations:?}")),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_schedule_that_passes_is_not_made_smaller() {
+    assert!(shrink(plan(Topology::Single, 1)).is_none());
+    let failure = "the fence 7 of a is not larger than 9";
+    assert_eq!(rule(failure), "the fence not larger than");
+}
+
+/// The fence record protects a register even then.
+#[test]
+fn an_unfenced_register_is_corrupted_in_one_of_a_hundred_schedules_with_pauses() {
+    let reports = (0..100).map(|seed| plan(Topology::Single, seed).run());
+    let with_pauses = reports.filter(|report| report.faults.contains_key(&FaultKind::Pause));
+    let (mut corrupted, mut count) = (0, 0);
+    for report in with_pauses {
+        assert_eq!(report.failure, None);
+        corrupted += usize::from(report.counts.unfenced_corruptions > 0);
+        count += 1;
+    }
+    assert!(count > 20, "{count} schedules had a pause");
+    assert!(corrupted * 100 >= count, "{corrupted} of {count} schedules");
 }

@@ -508,7 +508,7 @@ pub(super) fn exceptions(simulated: &Runs, real: &Runs) -> String {
     }
     let seen = by_name("exception", simulated, real, |run| &run.exceptions);
     if seen.is_empty() {
-        "No run saw one of them.".to_owned()
+        "No run has counted one yet.".to_owned()
     } else {
         seen
     }

@@ -1,0 +1,125 @@
+//! Whether processes get a lock in the order in which they asked.
+//!
+//! | a call | counts |
+//! | --- | --- |
+//! | waits for one name that it wants alone, since after the last fault, on living connections | may be bypassed |
+//! | gets the name from another process, and asked at least [`SETTLED`] after it | has bypassed it |
+//! | gets the name from a thread of its own process | is in its process's turn: `quantum` limits that |
+//! | is behind another thread of its process | takes its process's place after that one has ended |
+//! | is of a multi-lock, or on a quorum | has no place in this order |
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::programs::{Operation, What};
+
+/// The time after which the first request of a waiter has surely arrived.
+const SETTLED: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+pub(crate) struct Fairness {
+    asking: Vec<Asking>,
+    next: u64,
+    last_processes: BTreeMap<&'static str, usize>,
+    /// Since when a process has had a place in the queue of a name: a thread takes over that of one that gives up.
+    queued_since: BTreeMap<(usize, &'static str), Duration>,
+    /// When a call of a process for a name last ended. Then the next one of its threads asks.
+    ended_at: BTreeMap<(usize, &'static str), Duration>,
+}
+
+/// A call that has no answer yet.
+struct Asking {
+    ticket: u64,
+    process: usize,
+    name: &'static str,
+    since: Duration,
+    /// Whether it wants this name alone.
+    is_alone: bool,
+    may_be_bypassed: bool,
+}
+
+impl Fairness {
+    /// Notes that a call begins. Returns its ticket.
+    pub(crate) fn asks(
+        &mut self,
+        operation: &Operation,
+        process: usize,
+        since: Duration,
+        is_observed: bool,
+    ) -> u64 {
+        let ticket = self.next;
+        self.next += 1;
+        let is_alone = matches!(
+            operation.what,
+            What::Mutex | What::Reentrant | What::Closure
+        );
+        let waits = operation.wait != Some(Duration::ZERO);
+        for name in &operation.names {
+            let is_its = |asking: &Asking| asking.process == process && asking.name == *name;
+            if !self.asking.iter().any(is_its) {
+                self.queued_since.insert((process, name), since);
+            }
+            self.asking.push(Asking {
+                ticket,
+                process,
+                name,
+                since,
+                is_alone,
+                may_be_bypassed: is_observed && is_alone && waits,
+            });
+        }
+        ticket
+    }
+
+    /// Notes that a process has ended its hold of these names.
+    pub(crate) fn ended(&mut self, process: usize, names: &[&'static str], now: Duration) {
+        for name in names {
+            self.ended_at.insert((process, name), now);
+        }
+    }
+
+    /// Notes the answer to a call. Returns how many waiters of other processes saw it come and go before them, if they were in
+    /// an order with it.
+    pub(crate) fn answered(
+        &mut self,
+        (ticket, process): (u64, usize),
+        now: Duration,
+        is_granted: bool,
+        is_alive: &[bool],
+    ) -> Result<u64, String> {
+        let (answered, left): (Vec<_>, Vec<_>) =
+            (self.asking.drain(..)).partition(|asking| asking.ticket == ticket);
+        self.asking = left;
+        for Asking { name, .. } in &answered {
+            self.ended_at.insert((process, name), now);
+        }
+        let mut in_order = 0;
+        for answered in answered.into_iter().filter(|_| is_granted) {
+            let name = answered.name;
+            let before = self.last_processes.insert(name, process);
+            let queued_since = self.queued_since.insert((process, name), now);
+            let asked_at = answered.since.min(queued_since.unwrap_or_default());
+            if before == Some(process) || !answered.is_alone {
+                continue;
+            }
+            let others = self.asking.iter().filter(|asking| {
+                asking.name == name
+                    && asking.may_be_bypassed
+                    && asking.process != process
+                    && is_alive[asking.process]
+            });
+            for asking in others {
+                let ended_at = self.ended_at.get(&(asking.process, name));
+                let since = asking.since.max(ended_at.copied().unwrap_or_default());
+                if since + SETTLED < asked_at {
+                    return Err(format!(
+                        "p{process} asked for {name} at {:?} and has got it before p{}, which has waited since {:?}",
+                        asked_at, asking.process, since
+                    ));
+                }
+                in_order += 1;
+            }
+        }
+        Ok(in_order)
+    }
+}
