@@ -679,8 +679,8 @@ fn keys_that_are_made(text: &str) -> Vec<String> {
 /// The most lines outside of test code, of `src/` (`""`) and of folders in it. A change that needs more must say why a
 /// user wants it.
 const MOST_LINES: [(&str, usize); 4] = [
-    ("", 37_300),
-    ("store", 13_950),
+    ("", 37_450),
+    ("store", 14_050),
     ("engine", 7_520),
     ("lock", 1_700),
 ];

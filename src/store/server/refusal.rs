@@ -294,6 +294,8 @@ mod tests {
         }
     }
 
+    const WAIT_IS_REFUSED: &str = "WAIT cannot be used with replica instances.";
+
     #[test]
     fn every_answer_of_the_table_has_its_kind() {
         use FailureKind::{
@@ -365,11 +367,7 @@ mod tests {
             ("BUSY", "Redis is busy", Unavailable),
             ("READONLY", "You can't write", Unavailable),
             ("UNBLOCKED", "instance state changed", Unavailable),
-            (
-                "ERR",
-                "WAIT cannot be used with replica instances.",
-                Unavailable,
-            ),
+            ("ERR", WAIT_IS_REFUSED, Unavailable),
             ("MISCONF", "Errors writing", Unavailable),
             ("OOM", "command not allowed", Unavailable),
             ("NOREPLICAS", "Not enough good replicas", Unavailable),

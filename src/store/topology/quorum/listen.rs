@@ -126,20 +126,7 @@ pub(super) fn listen(
             }
         }
         let now = Time::now();
-        let mut is_wanted = true;
-        for ((channel, payload), hint) in &mut hints {
-            if hint.take_due(now, state.needed) {
-                is_wanted &= hear(PubSubEvent::Message { channel, payload });
-            }
-        }
-        hints.retain(|_, hint| now < hint.first + SAME_RELEASE);
-        lapses.retain(|(channel, payload), ends| {
-            let lasts = now < *ends;
-            if !lasts {
-                is_wanted &= hear(PubSubEvent::Message { channel, payload });
-            }
-            lasts
-        });
+        let mut is_wanted = pass_on(state, &mut hints, &mut lapses, hear);
         // 3 and 4.
         if now >= silent_at {
             is_wanted &= hear(PubSubEvent::Silence);
@@ -190,6 +177,31 @@ pub(super) fn listen(
             }
         }
     }
+}
+
+/// Passes on the messages that are due. Returns whether more of them are wanted.
+fn pass_on(
+    state: &QuorumState,
+    hints: &mut Hints,
+    lapses: &mut Lapses,
+    hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
+) -> bool {
+    let now = Time::now();
+    let mut is_wanted = true;
+    for ((channel, payload), hint) in &mut *hints {
+        if hint.take_due(now, state.needed) {
+            is_wanted &= hear(PubSubEvent::Message { channel, payload });
+        }
+    }
+    hints.retain(|_, hint| now < hint.first + SAME_RELEASE);
+    lapses.retain(|(channel, payload), ends| {
+        let lasts = now < *ends;
+        if !lasts {
+            is_wanted &= hear(PubSubEvent::Message { channel, payload });
+        }
+        lasts
+    });
+    is_wanted
 }
 
 impl Slot {
