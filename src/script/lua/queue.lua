@@ -33,7 +33,7 @@ local function join(owner, pickup, units, channel, in_front)
   local time = server_time()
   local micros = string.sub('00000' .. time[2], -6)
   local record = string.format('%s%s %s %s %s', time[1], string.sub(micros, 1, 3), pickup, units, channel)
-  redis.call('HSET', waiters, owner, record)
+  local is_new_record = redis.call('HSET', waiters, owner, record) == 1
   local added
   if not in_front then
     -- LT keeps the earlier score. After the server's clock was set back, the next poll of a waiter lowers its score, so
@@ -49,10 +49,10 @@ local function join(owner, pickup, units, channel, in_front)
     redis.call('ZADD', queue, 'NX', 0, owner)
   end
   -- Both keys live for a while after the last waiter was seen. They get a TTL together, so a look at one of them shows
-  -- whether both live long enough. Most often they do. `waiters` may live longer. If `waiters` alone was deleted, by hand
-  -- or by an eviction, the new one has no TTL at first. It gets one when a join next renews that of `queue`. As long as
-  -- anybody waits, that happens within `life`.
-  if redis.call('PTTL', queue) < tonumber(life) then
+  -- whether both live long enough. Most often they do. `waiters` may live longer. It may be new although `queue` is not:
+  -- it was evicted, or all its fields were deleted while the user might not change `queue`.
+  local lives = tonumber(life)
+  if redis.call('PTTL', queue) < lives or is_new_record and redis.call('PTTL', waiters) < lives then
     redis.call('PEXPIRE', queue, 2 * life)
     redis.call('PEXPIRE', waiters, 2 * life)
   end

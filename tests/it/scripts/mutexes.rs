@@ -511,6 +511,24 @@ fn a_waiter_that_joins_keeps_the_queue_alive() {
     });
 }
 
+/// Only the records are gone, as after an eviction. Nobody may ever wait for the name again.
+#[test]
+fn records_of_waiters_that_are_new_have_a_time_to_live() {
+    let [_, queue, waiters] = companions_of("a");
+    once(|redis| {
+        acquire(redis, 0, true, "");
+        acquire(redis, 1, true, "");
+        let () = redis.ask(&["DEL", &waiters]);
+        let (me, life) = (owner(1), LIFE.to_string());
+        let args = [&*me, LEASE, "1", "600000", "poll", "", CLAIM, &life, "0"];
+        redis.eval(MUTEX_ACQUIRE, &["a"], &args);
+        for key in [&queue, &waiters] {
+            let left: i64 = redis.ask(&["PTTL", key]);
+            assert!(left > 0, "{key}: {left} ms");
+        }
+    });
+}
+
 /// The waiter that would ask when the gap ends gives up: once after a hand-over, once after a take-over.
 #[test]
 fn a_withdrawal_in_a_poller_gap_wakes_the_next_waiter() {
