@@ -19,7 +19,7 @@
 //!
 //! | exception | why |
 //! | --- | --- |
-//! | [`FENCE_OF_BEFORE_A_LOSS`] (not on a quorum) | The server has lost its data, and a process does not know that yet. It passes a lease of before on in memory, or locks again what lingers. Meanwhile the server grants larger fences. This ends with that lease. |
+//! | [`FENCE_OF_BEFORE_A_LOSS`] (not on a quorum) | The server has lost its data, and a process does not know that yet. It hands a lease that it got before the loss to its next thread, or uses a lingering lease again. Meanwhile the server grants larger fences. This ends with that lease. |
 //! | [`FENCE_BY_ANOTHER_CLOCK`] | A server loses its data after its clock was set back, or a node of a quorum evicts a fence and the clocks of the nodes differ. |
 //! | [`LOCK_AFTER_A_CLOSE`] | An earlier request for the lock had no answer. Redis executes it after the release, which the process repeats. |
 //! | [`LATE_LOCK_AFTER_A_CLOSE`] | The same, a lease after the request was sent. Then the process releases nothing any more. |
@@ -174,7 +174,7 @@ pub struct Counts {
     pub unfenced_corruptions: u64,
     /// The longest part of a call that lay behind the last fault.
     pub longest_wait: Duration,
-    /// What the library does not promise, and has happened: see the table of exceptions.
+    /// Events that the library does not rule out: see the table of exceptions.
     pub exceptions: BTreeMap<&'static str, u64>,
     /// How often a process got a name for which another one waited, which had not asked much earlier.
     pub fair_turns: u64,
@@ -292,6 +292,17 @@ impl Checks {
     fn look(&self) -> Result<(), String> {
         let mut state = locked(&self.state);
         self.look_at_evictions(&state.holds)?;
+        // A loss is final in any case.
+        for hold in &mut state.holds {
+            let Some(guard) = hold.guard.upgrade() else {
+                continue;
+            };
+            let is_lost = guard.state() == LeaseState::Lost;
+            if hold.was_lost && !is_lost {
+                return Err("a lost guard holds its lock again".into());
+            }
+            hold.was_lost = is_lost;
+        }
         if state.holds.is_empty() || !self.is_within_assumptions() {
             return Ok(());
         }
@@ -309,16 +320,12 @@ impl Checks {
         let has_failed_over = self.world.state().network.has_failed_over();
         // The units that guards have, of how many, and those that no failover may have taken.
         let mut taken = BTreeMap::<&'static str, (u32, u32, u32)>::new();
-        for hold in holds.iter_mut() {
+        for hold in holds.iter() {
             let Some(guard) = hold.guard.upgrade() else {
                 continue;
             };
             if guard.state() == LeaseState::Lost {
-                hold.was_lost = true;
                 continue;
-            }
-            if hold.was_lost {
-                return Err("a lost guard holds its lock again".into());
             }
             let is_kept = !has_failed_over || !self.may_be_taken(hold.fence);
             for name in &hold.names {
@@ -672,16 +679,12 @@ impl Checks {
         self.world.state().network.deciding().1
     }
 
-    /// Checks that each key of each server has a time to live. The records of waiters may lack one after an eviction.
+    /// Checks that each key of each server has a time to live.
     pub(crate) fn check_keys(&self) -> Result<(), String> {
         let mut state = self.world.state();
         let now = state.now;
-        let has_evicted = !state.evictions.is_empty();
         for server in &mut state.network.servers {
-            let mut keys = server.execute(&["KEYS", "*"], now);
-            // The queue's script asks for the time of its other key alone, and sets both with the next waiter.
-            keys.retain(|key| !(has_evicted && key.ends_with(":lh:waiters")));
-            for key in keys {
+            for key in server.execute(&["KEYS", "*"], now) {
                 if server.execute(&["PTTL", &key], now) == [":-1"] {
                     return Err(format!("{key} has no time to live"));
                 }

@@ -676,7 +676,8 @@ impl Worker {
             .note(format_args!("p{} has lost it", self.program.number));
         self.program.checks.count(|counts| counts.losses += 1);
         let begun = self.program.now();
-        loop {
+        // A thread of a process that has crashed runs again only to end.
+        while !self.program.is_revived() {
             match lost.try_recv() {
                 Ok(_) => break,
                 Err(TryRecvError::Disconnected) => self.world().fail("a loss is not told".into()),

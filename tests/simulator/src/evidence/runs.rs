@@ -403,7 +403,7 @@ pub(super) fn fenced_register(simulated: &Runs, real: &Runs) -> String {
 }
 
 fn has_lost_an_update(violation: &Violation) -> bool {
-    violation.what.contains("lost an update")
+    violation.what.contains("fenced register")
 }
 
 /// Returns the table of faults and topologies.
@@ -458,7 +458,7 @@ pub(super) fn faults(simulated: &Runs, real: &Runs) -> Part {
     rows.push(last);
     let mut heads = vec!["fault"];
     heads.extend(TOPOLOGIES);
-    heads.push("outcome");
+    heads.push("what the design says");
     let run: Vec<_> = TOPOLOGIES
         .into_iter()
         .filter(|topology| simulated.of(topology).is_some() || real.of(topology).is_some())
