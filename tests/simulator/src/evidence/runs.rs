@@ -12,7 +12,7 @@ use super::{NOT_RUN, Part};
 const TOPOLOGIES: [&str; 4] = ["single", "sentinel", "cluster", "quorum"];
 
 /// The outcome of each fault.
-const OUTCOMES: [(&str, &str); 28] = [
+const OUTCOMES: [(&str, &str); 30] = [
     (
         "pauses",
         "A guard whose lease ends in the pause reads `Lost` at the first look after it. A late write is rejected by its fence.",
@@ -89,6 +89,11 @@ const OUTCOMES: [(&str, &str); 28] = [
     (
         "moved slots",
         "Requests follow the slot, and no lock is lost.",
+    ),
+    ("moves of a slot", "As with moved slots."),
+    (
+        "late requests",
+        "Redis executes them after requests of newer connections. A release that may have come before its lock is repeated.",
     ),
     (
         "evicted keys",
