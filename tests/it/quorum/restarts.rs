@@ -124,6 +124,10 @@ fn restarted_nodes_cost_a_holder_their_votes_until_they_join() {
     let (one, other) = (settled(&nodes, delay), settled(&nodes, delay));
     let guard = locked_on_all(&one.mutex("n"));
     let restart = |some: &[usize]| {
+        // All are down at the same time, however long a busy machine takes for a start.
+        for number in some {
+            nodes.servers()[*number].kill_for_now();
+        }
         for number in some {
             nodes.servers()[*number].restart();
         }
