@@ -1,8 +1,8 @@
-//! Seeded schedules on real servers: what the simulator does in memory, with processes, signals and sockets.
+//! Seeded schedules on real servers. They are like those of the simulator, with real processes, signals and sockets.
 //!
 //! | module | its subject |
 //! | --- | --- |
-//! | `plan` | what a seed decides: settings, and faults with their times |
+//! | `plan` | the plan of a seed: settings, and faults with their times |
 //! | `stage` | the servers, and the faults that hit them |
 //! | `schedule` | one schedule: the processes, the faults, and the end |
 //! | `program` | the program of a process |
@@ -57,7 +57,7 @@ const NOT_RUN: &str = "schedules whose servers did not recover";
 /// How many schedules make a line of results.
 const PIECE: u64 = 25;
 
-/// What a process is to do.
+/// The task of a process.
 struct Task {
     topology: Topology,
     seed: u64,

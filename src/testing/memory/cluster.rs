@@ -1,4 +1,4 @@
-//! What a node of a cluster knows. `nodes` says what it answers.
+//! The knowledge of a cluster's node. `nodes` has its answers.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;

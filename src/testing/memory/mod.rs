@@ -26,9 +26,9 @@
 //! | `state` | the state of a server |
 //! | `users` | users, and what they may do |
 //! | `admin` | commands about the server and the connection |
-//! | `replication` `replicas` | masters and replicas: what they know, and what they do |
-//! | `sentinel` | what a sentinel answers |
-//! | `cluster` `nodes` | nodes of a cluster: what they know, and what they answer |
+//! | `replication` `replicas` | masters and replicas: their state, and their answers |
+//! | `sentinel` | the answers of a sentinel |
+//! | `cluster` `nodes` | nodes of a cluster: their state, and their answers |
 //! | `glob` | patterns |
 
 #![allow(

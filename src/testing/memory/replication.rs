@@ -1,4 +1,4 @@
-//! What a server knows of its replication. `replicas` says how it changes.
+//! The state of a server's replication. `replicas` changes it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

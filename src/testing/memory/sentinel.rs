@@ -1,4 +1,4 @@
-//! What a sentinel answers. It sends its messages by `PUBLISH`.
+//! The answers of a sentinel. It sends its messages by `PUBLISH`.
 
 use super::arguments::{Arguments, CommandError};
 use super::replication::WatchedMaster;

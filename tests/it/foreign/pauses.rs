@@ -7,7 +7,7 @@
 //! | setting | Jepsen on etcd | here, for every client |
 //! | --- | --- | --- |
 //! | lease | 2 s, renewed | 2 s; leasehold renews it, and the other clients do not renew |
-//! | work between read and write | 0 to 2 s | 0 to 1.5 s, so that a program that does not pause keeps a lease that nobody renews |
+//! | work between read and write | 0 to 2 s | 0 to 1.5 s: some clients renew no lease, and a program without a pause must keep its lock |
 //! | pauses | of the nodes of etcd, every 5 s | of three of the five programs, every 5 s, for 3 s |
 //!
 //! A pause stops the process that locks, and its update: the next step of the update comes after the pause. A pause is longer
@@ -300,7 +300,7 @@ impl Outcome {
 fn updates_are_lost_while_holders_pause_unless_they_are_fenced() {
     let length = secs(env::var(SECONDS).map_or(60, |text| text.parse().expect("seconds")));
     let ours = |raw: &Raw| Child::start(raw.url(), "lease_ms=2000");
-    // Each client has a server of its own, and mostly waits. So they run at the same time.
+    // Each client has a server of its own, and mostly waits. The clients run at the same time.
     let outcomes = thread::scope(|scope| {
         let running = [
             scope.spawn(|| outcome("leasehold fenced", true, length, ours)),

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use super::record::{Hold, Micros, Record};
 
-/// What the checks know about the faults.
+/// The knowledge of the checks about the faults.
 pub(super) struct Facts {
     pub(super) lease: Duration,
     pub(super) losses: Vec<Loss>,
@@ -35,7 +35,7 @@ pub(super) struct Loss {
     pub(super) until_fence: Option<u64>,
 }
 
-/// What the checks have found.
+/// The findings of the checks.
 #[derive(Default)]
 pub(super) struct Findings {
     pub(super) violations: Vec<String>,

@@ -1,4 +1,4 @@
-//! What a seed decides: the settings of the processes, and each fault with its target and its times.
+//! The plan of a seed: the settings of the processes, and each fault with its target and its times.
 
 use std::fmt;
 use std::time::Duration;

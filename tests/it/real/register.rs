@@ -36,7 +36,7 @@ pub(super) struct Read {
     fenced: String,
 }
 
-/// What has happened to the numbers of a name.
+/// The events at the numbers of a name.
 #[derive(Default)]
 pub(super) struct Outcome {
     /// Writes that the fenced register has rejected.

@@ -25,7 +25,7 @@ pub(super) enum Stage {
     Cluster(Cluster),
 }
 
-/// What a fault has done.
+/// The effect of a fault.
 pub(super) struct Struck {
     /// When it began, and when the servers were well again.
     pub(super) from: Micros,

@@ -200,7 +200,7 @@ impl Guard {
         }
     }
 
-    /// Returns a channel on which the loss of any of its leases is told.
+    /// Returns a channel on which the first loss of one of its leases is received.
     pub(crate) fn on_lost(&self) -> Receiver<Lost> {
         match self {
             Self::Multi(guard) => guard.on_lost(),
@@ -548,7 +548,7 @@ impl Checks {
         leases.try_for_each(|lease| self.check_key(lease))
     }
 
-    /// Leaves a claim for other threads, which may find it so many times.
+    /// Leaves a claim for other threads: at most `times` of them find it.
     pub(crate) fn leave(&self, name: &'static str, claim: &Claim, times: u64) {
         let mut state = locked(&self.state);
         state.detached.insert(claim.owner().to_owned());

@@ -724,7 +724,7 @@ mod tests {
         let gone = NotHeld(Gone::Removed, 1);
         assert!(tells([gone, Confirmed, Confirmed], 160));
         assert!(!tells([gone, Confirmed, Confirmed], 200));
-        // What is not confirmed is renewed again.
+        // An unconfirmed renewal is repeated.
         begin(&table, 110);
         table.joined("o", 0, (Joined::Until(at(210)), 1), ID, at(110));
         assert!(!tells([Confirmed; 3], 220));

@@ -71,7 +71,7 @@ pub(super) fn by_hand(mutants: &[Mutant]) -> Part {
         "patch",
         "found by",
         "after schedules",
-        "what was found",
+        "finding",
         "commit",
     ];
     let by_simulator = mutants.iter().filter_map(|mutant| {

@@ -463,7 +463,7 @@ pub(super) fn faults(simulated: &Runs, real: &Runs) -> Part {
     rows.push(last);
     let mut heads = vec!["fault"];
     heads.extend(TOPOLOGIES);
-    heads.push("what the design says");
+    heads.push("design");
     let run: Vec<_> = TOPOLOGIES
         .into_iter()
         .filter(|topology| simulated.of(topology).is_some() || real.of(topology).is_some())
@@ -592,7 +592,7 @@ pub(super) fn violations(simulated: &Runs, real: &Runs) -> String {
     let heads = [
         "commit",
         "topology",
-        "what was found",
+        "finding",
         "schedules",
         "first seed",
         "of them pass since",
