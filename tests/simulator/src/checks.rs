@@ -2,7 +2,7 @@
 //!
 //! | rule | looked at |
 //! | --- | --- |
-//! | The guards of a name that are not lost have no more units than the name | whenever the baton may pass on |
+//! | The guards of a name that are not lost have no more units than the name | whenever the baton may pass on; of a reentrant guard or a closure, which only its thread can look at, before and after its work |
 //! | A mutex that is not lost has its key in Redis, at a majority of the nodes of a quorum, and counts on no longer life than these keys have | whenever its thread acts, and sometimes when the baton may pass on |
 //! | A fence is larger than that of each exclusive guard whose grant was known before the call | at each grant |
 //! | A fenced register loses no update, and is linearizable | at each write, and at the end |
@@ -11,11 +11,13 @@
 //! | One manager at most adopts a claim, with a larger fence | at each adoption |
 //! | Processes that wait for a name get it in their order (one server): see `fairness` | at each grant |
 //! | A key has a time to live | after each operation, and at the end |
+//! | After the faults no call fails, unless its process has not noticed yet that a connection is dead: see `Worker::is_calm` | at each answer |
 //! | A process that has closed has left no lock | when it closes, and when all its threads have ended |
 //!
-//! The first two rules hold as long as the assumptions do: see [`FaultKind::is_beyond_the_assumptions`]. The last rule is left
-//! out at the end if faults may have delayed a request by a whole lease, and after a failover, which may lose a release.
-//! `failover` has the exceptions of the first three rules after a failover. Two more rules have exceptions. All are counted:
+//! The first two rules hold while exclusion is promised: from a fault beyond the assumptions until the longest lease is over, it
+//! is not (`beyond_ended_at`). The last rule is left out at the end if faults may have delayed a request by a whole lease, and
+//! after a failover, which may lose a release. `failover` has the exceptions of the first three rules after a failover. Two
+//! more rules have exceptions. All are counted:
 //!
 //! | exception | why |
 //! | --- | --- |
@@ -116,6 +118,8 @@ struct NameChecks {
     /// The largest fence of an exclusive guard.
     last_fence: u64,
     last_process: Option<usize>,
+    /// The exclusive guards that were not lost when their holders got them, while exclusion was promised.
+    exclusive_grants: u64,
     fenced: Register,
     /// A register that takes each write.
     unfenced: u64,
@@ -158,6 +162,8 @@ pub(crate) struct Read {
 pub struct Counts {
     /// Guards of all kinds.
     pub grants: u64,
+    /// Those of them that were granted while exclusion was not promised.
+    pub unpromised_grants: u64,
     /// The same by what asked for them.
     pub kinds: BTreeMap<What, u64>,
     /// Exclusive grants of a name to another process than before.
@@ -166,6 +172,8 @@ pub struct Counts {
     pub refusals: u64,
     /// Calls that returned an error, by its kind.
     pub errors: BTreeMap<String, u64>,
+    /// Calls after the last fault that had to succeed, because nothing disturbed them.
+    pub calm_calls: u64,
     /// Guards whose loss their holder saw.
     pub losses: u64,
     /// Writes that a fenced register rejected.
@@ -239,13 +247,13 @@ impl Checks {
         checks
     }
 
-    /// Returns whether the assumptions of exclusion have held.
+    /// Returns whether exclusion is promised: no guard is left that a fault beyond the assumptions may have met.
     fn is_within_assumptions(&self) -> bool {
         let state = self.world.state();
-        let has_lost_data = !self.is_quorum && state.network.has_lost_data;
-        // A replica, or a node of a quorum, may restart without its data.
-        let mut others = (state.faults.keys()).filter(|fault| **fault != FaultKind::RestartEmpty);
-        !has_lost_data && !others.any(|fault| fault.is_beyond_the_assumptions(self.is_quorum))
+        // The clocks of the processes drift by less than 1 %.
+        let longest_life = self.lease * LONGEST_EXTENSION * 101 / 100;
+        let ended_at = state.beyond_ended_at;
+        ended_at.is_none_or(|ended_at| state.now > ended_at + longest_life)
     }
 
     /// Returns whether the next fence of a server that has lost data may come from another clock.
@@ -259,6 +267,11 @@ impl Checks {
     fn may_be_taken(&self, fence: Option<u64>) -> bool {
         let state = self.world.state();
         state.network.may_be_taken(fence, self.lease, state.now)
+    }
+
+    /// Returns whether exclusion is promised to a guard.
+    pub(crate) fn is_promised(&self, fence: Option<u64>) -> bool {
+        self.is_within_assumptions() && !self.may_be_taken(fence)
     }
 
     /// Checks that the guards whose key the only server has evicted are lost in time.
@@ -397,6 +410,8 @@ impl Checks {
         (known, begun): (u64, Duration),
     ) -> Result<(), String> {
         let fence = lease.fence();
+        // From here on no other thread runs.
+        let is_held = lease.state() != LeaseState::Lost && self.is_promised(Some(fence));
         let mut state = locked(&self.state);
         let is_new = state.owners.insert(lease.owner().to_owned());
         let exception = {
@@ -414,6 +429,7 @@ impl Checks {
         };
         let checks = state.names.entry(name).or_default();
         checks.last_fence = fence.max(checks.last_fence);
+        checks.exclusive_grants += u64::from(is_held);
         let before = checks.last_process.replace(process);
         state.counts.hand_overs += u64::from(before.is_some_and(|before| before != process));
         if fence > known {
@@ -426,6 +442,40 @@ impl Checks {
         };
         state.counts.note(exception);
         Ok(())
+    }
+
+    /// Returns a count for [`check_alone`](Self::check_alone).
+    pub(crate) fn exclusive_grants(&self, name: &'static str) -> u64 {
+        let mut state = locked(&self.state);
+        state.names.entry(name).or_default().exclusive_grants
+    }
+
+    /// Checks that a lease which other threads may not look at is the only one of its name, unless it is lost. A lease that is
+    /// not lost now was not lost earlier. So nobody may have got the name since there were `grants`.
+    pub(crate) fn check_alone(
+        &self,
+        name: &'static str,
+        lease: &Lease,
+        grants: u64,
+    ) -> Result<(), String> {
+        World::while_all_stand_still(|| {
+            if lease.state() == LeaseState::Lost || !self.is_promised(Some(lease.fence())) {
+                return Ok(());
+            }
+            let state = locked(&self.state);
+            let mut others = state.holds.iter().filter(|hold| hold.names.contains(&name));
+            let is_held = |hold: &Hold| {
+                let guard = hold.guard.upgrade();
+                guard.is_some_and(|guard| guard.state() != LeaseState::Lost)
+                    && self.is_promised(hold.fence)
+            };
+            let granted = state.names[name].exclusive_grants;
+            if granted > grants || others.any(is_held) {
+                let owner = lease.owner();
+                return Err(format!("{owner} is not lost, and another guard has {name}"));
+            }
+            Ok(())
+        })
     }
 
     pub(crate) fn count(&self, add: impl FnOnce(&mut Counts)) {

@@ -292,10 +292,21 @@ impl WorldState {
                 self.execute(server, &["ACL", "SETUSER", "default", &format!("-{right}")]);
                 self.plan(length, Event::Allow(server, right));
             }
-            FaultKind::ServerClock => self.network.servers[server].jump(self.now, length),
-            FaultKind::ServerClockBack => self.network.servers[server].set_back(self.now, length),
+            FaultKind::ServerClock => {
+                self.network.servers[server].jump(self.now, length);
+                self.ends_beyond_the_assumptions(self.now);
+            }
+            FaultKind::ServerClockBack => {
+                self.network.servers[server].set_back(self.now, length);
+                self.ends_beyond_the_assumptions(until);
+            }
             FaultKind::Idle => self.plan(length, Event::IdleEnds),
         }
+    }
+
+    /// Notes when a fault beyond the assumptions ends.
+    pub(crate) fn ends_beyond_the_assumptions(&mut self, at: Duration) {
+        self.beyond_ended_at = self.beyond_ended_at.max(Some(at));
     }
 
     /// Has a server allow a command again.

@@ -249,8 +249,10 @@ impl Sums {
         self.steps += report.steps;
         let (sums, counts) = (&mut self.counts, &report.counts);
         sums.grants += counts.grants;
+        sums.unpromised_grants += counts.unpromised_grants;
         sums.hand_overs += counts.hand_overs;
         sums.refusals += counts.refusals;
+        sums.calm_calls += counts.calm_calls;
         sums.losses += counts.losses;
         sums.rejected_writes += counts.rejected_writes;
         sums.unfenced_corruptions += counts.unfenced_corruptions;
@@ -285,8 +287,10 @@ impl Sums {
             end_seed: seeds.end,
             schedules: self.schedules.into(),
             grants: counts.grants,
+            unpromised_grants: Some(counts.unpromised_grants),
             hand_overs: counts.hand_overs,
             refusals: counts.refusals,
+            calm_calls: Some(counts.calm_calls),
             losses: counts.losses,
             rejected_writes: counts.rejected_writes,
             unfenced_corruptions: counts.unfenced_corruptions,
@@ -311,9 +315,11 @@ impl Sums {
     fn print(&self, topology: Topology, took: Duration) {
         let Counts {
             grants,
+            unpromised_grants,
             hand_overs,
             refusals,
             errors,
+            calm_calls,
             losses,
             rejected_writes,
             unfenced_corruptions,
@@ -329,7 +335,7 @@ impl Sums {
             self.violations.len()
         );
         println!(
-            "  grants {grants}, hand-overs {hand_overs}, refusals {refusals}, losses {losses}"
+            "  grants {grants}, without a promise {unpromised_grants}, hand-overs {hand_overs}, refusals {refusals}, losses {losses}"
         );
         let errors: Vec<_> = errors
             .iter()
@@ -354,7 +360,9 @@ impl Sums {
             let seed = self.first_with[exception];
             println!("  exceptions: {exception} {count}, first with the seed {seed}");
         }
-        println!("  longest wait after the last fault {longest_wait:.3?}, fair turns {fair_turns}");
+        println!(
+            "  longest wait after the last fault {longest_wait:.3?}, undisturbed calls {calm_calls}, fair turns {fair_turns}"
+        );
         println!(
             "  {:.2} ms and {} steps a schedule, of {:.1?} each",
             took.as_secs_f64() * 1_000.0 / f64::from(schedules),

@@ -23,7 +23,6 @@ use crate::clock::Clock;
 use crate::cluster::Cluster;
 use crate::failover::Group;
 use crate::faults::Bug;
-use crate::random::Random;
 use crate::replication::{Links, PORT};
 use crate::schedule::RESTART_DELAY;
 use crate::world::{Event, Place, World, WorldState, locked};
@@ -68,8 +67,6 @@ pub(crate) struct Network {
     pub(crate) cluster: Option<Cluster>,
     /// Whether a lock that counts is on each replica, and the servers have one time.
     pub(crate) is_kept_by_replicas: bool,
-    /// Whether a master has lost its data.
-    pub(crate) has_lost_data: bool,
 }
 
 pub(crate) struct SimulatedServer {
@@ -149,7 +146,6 @@ impl Network {
             links,
             cluster: None,
             is_kept_by_replicas: false,
-            has_lost_data: false,
         }
     }
 
@@ -292,18 +288,18 @@ impl SimulatedServer {
 }
 
 impl WorldState {
-    fn delay(random: &mut Random) -> Duration {
-        if random.one_in(200) {
-            random.length(LONG_DELAY)
+    fn delay(&mut self) -> Duration {
+        if self.random.one_in(200) && self.now < self.healed_at {
+            self.random.length(LONG_DELAY)
         } else {
-            random.length(DELAY)
+            self.random.length(DELAY)
         }
     }
 
     /// Sends a piece.
     fn send(&mut self, flow: Flow, piece: Piece) {
         let now = self.now;
-        let delay = Self::delay(&mut self.random);
+        let delay = self.delay();
         let Some(connection) = self.network.connections.get_mut(&flow.connection) else {
             return;
         };
@@ -468,6 +464,12 @@ impl WorldState {
         }
     }
 
+    /// Returns whether a process has connections that are dead, and has not noticed it.
+    pub(crate) fn has_dead_connections(&self, process: usize) -> bool {
+        let mut connections = self.network.connections.values();
+        connections.any(|it| it.process == process && it.is_dead && it.end.is_none())
+    }
+
     /// Has the connections between a process and a server die. Nobody notices before a while has passed.
     pub(crate) fn kill(&mut self, process: usize, server: usize) {
         for number in self.numbers(|it| it.process == process && it.server == server) {
@@ -545,9 +547,14 @@ impl WorldState {
                 restarted.server.state().follow((host(master), PORT), up_at);
             } else {
                 restarted.lost_data_at = Some(until);
-                let groups = &self.network.groups;
-                let counts = groups.iter().any(|group| group.members.contains(&server));
-                self.network.has_lost_data |= counts || groups.is_empty();
+                // A node of a quorum may.
+                let is_beyond = match &self.network.groups[..] {
+                    [] => self.network.servers.len() == 1,
+                    groups => groups.iter().any(|group| group.members.contains(&server)),
+                };
+                if is_beyond {
+                    self.ends_beyond_the_assumptions(until);
+                }
             }
         }
         let restarted = &mut self.network.servers[server];
@@ -575,6 +582,7 @@ impl WorldState {
         let evicting = &mut self.network.servers[server];
         evicting.lost_data_at = Some(self.now);
         self.evictions.push((self.now, key));
+        self.ends_beyond_the_assumptions(self.now);
     }
 
     /// Ends the connections of a process that has crashed.
@@ -656,7 +664,7 @@ impl ProcessEnd {
         world.step();
         let (delay, obstacle, is_revived) = {
             let mut state = world.state();
-            let delay = WorldState::delay(&mut state.random) * 2;
+            let delay = state.delay() * 2;
             let obstacle = state.network.obstacle(process, server, false, state.now);
             (
                 delay,

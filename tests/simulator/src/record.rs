@@ -37,8 +37,14 @@ pub struct Run {
     pub end_seed: u64,
     pub schedules: u64,
     pub grants: u64,
+    /// Those of them that were granted while exclusion was not promised. `None` if they were not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unpromised_grants: Option<u64>,
     pub hand_overs: u64,
     pub refusals: u64,
+    /// Calls after the last fault that had to succeed. `None` if they were not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calm_calls: Option<u64>,
     pub losses: u64,
     pub rejected_writes: u64,
     pub unfenced_corruptions: u64,

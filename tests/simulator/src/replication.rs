@@ -206,7 +206,12 @@ impl WorldState {
 
     fn send_item(&mut self, replica: usize, item: Item) {
         let now = self.now;
-        let delay = self.random.length(self.network.links.delay.clone());
+        let delay = if now < self.healed_at {
+            self.network.links.delay.clone()
+        } else {
+            DELAYS[0].clone()
+        };
+        let delay = self.random.length(delay);
         let Some(link) = self.network.links.by_replica.get_mut(&replica) else {
             return;
         };

@@ -100,6 +100,7 @@ impl Scenario {
                 self.plan.bug,
             ),
         ));
+        world.state().healed_at = self.settings.healed_at;
         self.replication.begin(self.plan.topology, &world);
         world.note(format_args!("{:?}", self.settings));
         for (at, fault) in &self.faults {
@@ -113,10 +114,11 @@ impl Scenario {
         let mut course = world.run();
         if course.failure.is_none() {
             let delay = self.faults.iter().map(|(_, fault)| fault.delays_by());
+            let shortest_lease = self.settings.lease_of(self.process_clocks.len() - 1);
             // A request that arrives after a whole lease may grant the lock to an owner that nobody releases any more.
             let has_failed_over = world.state().network.has_failed_over();
             let owners = || {
-                if delay.sum::<Duration>() < lease && !has_failed_over {
+                if delay.sum::<Duration>() < shortest_lease && !has_failed_over {
                     checks.check_owners()
                 } else {
                     Ok(())

@@ -30,6 +30,8 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(20);
 const TOLD_WITHIN: Duration = Duration::from_millis(1_500);
 /// The same if no thread pauses.
 const TOLD_AT_ONCE_WITHIN: Duration = Duration::from_millis(500);
+/// After the last fault, how long the messages of before are on their way.
+const SETTLES_WITHIN: Duration = Duration::from_secs(2);
 /// For how long a call may wait after the last fault.
 const WAIT_WITHIN: Duration = Duration::from_secs(120);
 /// For how long a call may go on after its cancel and the last fault.
@@ -55,6 +57,17 @@ pub(crate) struct Settings {
     pub(crate) background_release: bool,
     /// How many replicas must confirm a grant.
     pub(crate) replicas: u32,
+}
+
+impl Settings {
+    /// Returns the lease of a process. The last process has the shortest one.
+    pub(crate) fn lease_of(&self, process: usize) -> Duration {
+        if self.leases_differ {
+            self.lease / (process as u32 + 1)
+        } else {
+            self.lease
+        }
+    }
 }
 
 struct Program {
@@ -94,6 +107,8 @@ struct Call {
     cancel: Option<Cancel>,
     /// When the token was cancelled, in nanoseconds, or 0.
     cancelled_at: Arc<AtomicU64>,
+    /// Whether it must not fail.
+    must_succeed: bool,
 }
 
 /// Has a handle of any kind use a token.
@@ -152,19 +167,6 @@ impl Program {
         self.world().state().processes[self.number].is_revived
     }
 
-    fn lease(&self) -> Duration {
-        let Settings {
-            lease,
-            leases_differ,
-            ..
-        } = self.settings;
-        if leases_differ {
-            lease / (self.number as u32 + 1)
-        } else {
-            lease
-        }
-    }
-
     fn now(&self) -> Duration {
         self.world().state().now
     }
@@ -206,7 +208,7 @@ impl Program {
         let label = format!("p{}.{number}", self.number);
         let builder = (self.settings.topology.builder())
             .label(&label)
-            .lease(self.lease())
+            .lease(self.settings.lease_of(self.number))
             .io_timeout(self.settings.io_timeout)
             .connect_timeout(self.settings.io_timeout)
             .background_release(self.settings.background_release)
@@ -333,7 +335,15 @@ impl Worker {
             answered_at: None,
             cancel,
             cancelled_at,
+            must_succeed: self.is_calm(),
         }
+    }
+
+    /// Returns whether nothing disturbs a call that begins now.
+    fn is_calm(&self) -> bool {
+        let state = self.world().state();
+        let number = self.program.number;
+        state.now > state.healed_at + SETTLES_WITHIN && !state.has_dead_connections(number)
     }
 
     fn acquire(&self, operation: &Operation, call: &Call) -> Result<Option<Guard>> {
@@ -395,11 +405,22 @@ impl Worker {
         if matches!(got, Err(Error::Cancelled)) && !is_cancelled {
             self.world().fail("a call ends without its cancel".into());
         }
+        // Another thread has cancelled the call, closed the manager, or adopted the claim.
+        let is_of_another =
+            |error: &&Error| matches!(error, Error::Cancelled | Error::Closed | Error::Lost(_));
+        let failed = got.as_ref().err().filter(|error| !is_of_another(error));
+        if let Some(error) = failed.filter(|_| call.must_succeed) {
+            let what = format!("a call fails after the last fault: {error:?}");
+            self.world().fail(what);
+        }
+        let is_promised = checks.is_promised(None);
         checks.count(|counts| {
             counts.longest_wait = waited.max(counts.longest_wait);
+            counts.calm_calls += u64::from(call.must_succeed);
             match &got {
                 Ok(Some(_)) => {
                     counts.grants += 1;
+                    counts.unpromised_grants += u64::from(!is_promised);
                     *counts.kinds.entry(operation.what).or_default() += 1;
                 }
                 Ok(None) => counts.refusals += 1,
@@ -591,11 +612,15 @@ impl Worker {
 
     /// Works once with an exclusive lease.
     fn use_lease(&mut self, name: &'static str, lease: &Lease) {
+        let checks = Arc::clone(&self.program.checks);
+        let grants = checks.exclusive_grants(name);
+        self.program.must(checks.check_alone(name, lease, grants));
         let fence = lease.fence();
         let read = self.read(name, fence);
         self.work();
         self.write(name, fence, read);
-        self.program.must(self.program.checks.check_key(lease));
+        self.program.must(checks.check_key(lease));
+        self.program.must(checks.check_alone(name, lease, grants));
     }
 
     /// Reads the registers of a name.

@@ -81,6 +81,10 @@ pub(crate) struct WorldState {
     pub(crate) faults: BTreeMap<FaultKind, u32>,
     /// The keys that servers have evicted.
     pub(crate) evictions: Vec<(Duration, String)>,
+    /// When the last fault has ended. From then on, no message takes long.
+    pub(crate) healed_at: Duration,
+    /// When the last fault beyond the assumptions has ended.
+    pub(crate) beyond_ended_at: Option<Duration>,
     /// Until when a fault keeps threads from running.
     pub(crate) paused_until: Duration,
     threads: Vec<SimulatedThread>,
@@ -209,6 +213,8 @@ impl World {
                 network,
                 faults: BTreeMap::new(),
                 evictions: Vec::new(),
+                healed_at: Duration::ZERO,
+                beyond_ended_at: None,
                 paused_until: Duration::ZERO,
                 threads: Vec::new(),
                 alive: Vec::new(),
@@ -286,13 +292,18 @@ impl World {
     /// Looks at the guards of all threads.
     fn look(&self) {
         if let Some(check) = self.check.get() {
-            IS_CHECKING.set(true);
-            let result = check();
-            IS_CHECKING.set(false);
-            if let Err(what) = result {
+            if let Err(what) = Self::while_all_stand_still(check) {
                 self.fail(what);
             }
         }
+    }
+
+    /// Calls a check that no other thread interrupts, although it calls the library.
+    pub(crate) fn while_all_stand_still<T>(check: impl FnOnce() -> T) -> T {
+        IS_CHECKING.set(true);
+        let result = check();
+        IS_CHECKING.set(false);
+        result
     }
 
     /// Has the calling thread wait, for at most `limit` of its process's clock.

@@ -245,6 +245,18 @@ impl Runs {
                 format!("**{}**", number(run.violations.len() as u64))
             }),
         ];
+        if all.unpromised_grants.is_some() {
+            rows.insert(
+                3,
+                row("of these, while exclusion was not promised", &|run| {
+                    run.unpromised_grants
+                        .map_or("not counted".to_owned(), number)
+                }),
+            );
+            rows.push(row("calls after the faults that had to succeed", &|run| {
+                run.calm_calls.map_or("not counted".to_owned(), number)
+            }));
+        }
         if all.steps.is_some() {
             rows.push(row("events in all", &|run| {
                 number(run.steps.unwrap_or_default())
@@ -355,6 +367,8 @@ fn sum<'a>(runs: impl Iterator<Item = &'a Run>) -> Run {
             }
         }
         for (sum, of_it) in [
+            (&mut sum.unpromised_grants, run.unpromised_grants),
+            (&mut sum.calm_calls, run.calm_calls),
             (&mut sum.steps, run.steps),
             (&mut sum.simulated_s, run.simulated_s),
         ] {
