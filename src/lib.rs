@@ -40,7 +40,9 @@
 //! * Each fault has its own variant of [`Error`]. A call never reports that a lock is held if its request failed.
 //!
 //! Thousands of threads may want one name. The threads of a process hand the lock to each other in memory, without a
-//! request. Between processes, Redis hands it to the process that has waited longest, and notifies only that process.
+//! request. Between processes, Redis hands it to the process that has waited longest, and notifies only that process. If a
+//! lease ends without a release, because its process has died or has detached it, a process that asks for the lock just then
+//! may come before those that wait.
 //!
 //! # Where to find it
 //!
@@ -78,7 +80,7 @@
 //!    * The server loses its data *and* its clock is set back. A failover is the same case, if the replica missed the
 //!      last fence and its clock is behind.
 //!    * Two masters exist at once, and their clocks differ.
-//!    * The server lost its data a moment ago, and a process does not know that yet. The process hands the lock from thread
+//!    * The server lost its data a moment ago, or its clock jumped ahead, and a process does not know that yet. The process hands the lock from thread
 //!      to thread in memory, or locks again a mutex that [lingers](Builder::linger). The fences of these guards may be
 //!      smaller than a fence that the server has granted since. The process notices within a few milliseconds that its
 //!      connections were closed, or within one [`quantum`](Builder::quantum) if none of its threads has ever waited for

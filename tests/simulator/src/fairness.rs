@@ -7,8 +7,9 @@
 //! | gets the name from a thread of its own process | is in its process's turn: `quantum` limits that |
 //! | is behind another thread of its process | takes its process's place after that one has ended |
 //! | is of a multi-lock, or on a quorum | has no place in this order |
+//! | is the first to get a name after the lease of a detached lock has ended, or after an adoption | may come before others: nobody handed the lock over |
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::programs::{Operation, What};
@@ -25,6 +26,8 @@ pub(crate) struct Fairness {
     queued_since: BTreeMap<(usize, &'static str), Duration>,
     /// When a call of a process for a name last ended. Then the next one of its threads asks.
     ended_at: BTreeMap<(usize, &'static str), Duration>,
+    /// The names whose lock was detached since somebody got it.
+    detached: BTreeSet<&'static str>,
 }
 
 /// A call that has no answer yet.
@@ -78,6 +81,11 @@ impl Fairness {
         }
     }
 
+    /// Notes that a lock was detached.
+    pub(crate) fn detached(&mut self, name: &'static str) {
+        self.detached.insert(name);
+    }
+
     /// Notes the answer to a call. Returns how many waiters of other processes saw it come and go before them, if they were in
     /// an order with it.
     pub(crate) fn answered(
@@ -99,7 +107,8 @@ impl Fairness {
             let before = self.last_processes.insert(name, process);
             let queued_since = self.queued_since.insert((process, name), now);
             let asked_at = answered.since.min(queued_since.unwrap_or_default());
-            if before == Some(process) || !answered.is_alone {
+            let was_detached = self.detached.remove(name);
+            if before == Some(process) || !answered.is_alone || was_detached {
                 continue;
             }
             let others = self.asking.iter().filter(|asking| {

@@ -83,6 +83,8 @@ pub(crate) struct SimulatedServer {
     restarts: u64,
     /// When it was last up again without its data.
     lost_data_at: Option<Duration>,
+    /// When it last evicted a key, or its clock jumped ahead and ended keys early.
+    lost_keys_at: Option<Duration>,
 }
 
 /// A connection, until its process has closed it.
@@ -188,13 +190,14 @@ impl Network {
         (masters.collect(), 1)
     }
 
-    /// Returns whether a fence may be older than a loss of data, and its lease may go on at `at`.
+    /// Returns whether a fence may be older than a loss of data or keys, and its lease may go on at `at`.
     pub(crate) fn is_of_before_a_loss(&self, fence: u64, at: Duration, lease: Duration) -> bool {
         let granted_at = Duration::from_micros(fence);
-        let mut lost =
-            (self.servers.iter()).filter_map(|server| Some((server, server.lost_data_at?)));
-        lost.any(|(server, lost_at)| {
-            granted_at <= server.clock.read(lost_at) && at <= lost_at + lease
+        self.servers.iter().any(|server| {
+            let lost_at = server.lost_data_at.max(server.lost_keys_at);
+            lost_at.is_some_and(|lost_at| {
+                granted_at <= server.clock.read(lost_at) && at <= lost_at + lease
+            })
         })
     }
 
@@ -237,6 +240,7 @@ impl SimulatedServer {
             looks_at: None,
             restarts: 0,
             lost_data_at: None,
+            lost_keys_at: None,
         }
     }
 
@@ -279,6 +283,7 @@ impl SimulatedServer {
     /// Sets the clock forward.
     pub(crate) fn jump(&mut self, now: Duration, by: Duration) {
         self.clock.jump(now, by);
+        self.lost_keys_at = Some(now);
     }
 
     /// Sets the clock back.
@@ -580,7 +585,7 @@ impl WorldState {
         let key = keys.swap_remove(self.random.index(keys.len()));
         self.execute(server, &["DEL", &key]);
         let evicting = &mut self.network.servers[server];
-        evicting.lost_data_at = Some(self.now);
+        evicting.lost_keys_at = Some(self.now);
         self.evictions.push((self.now, key));
         self.ends_beyond_the_assumptions(self.now);
     }
