@@ -278,7 +278,7 @@ fn outcome<P: Locking>(
 }
 
 impl Outcome {
-    fn line(&self) -> String {
+    fn line(&self, commit: &str) -> String {
         let Self {
             client,
             seconds,
@@ -288,8 +288,7 @@ impl Outcome {
             rejected,
         } = self;
         format!(
-            r#"{{"commit": "{}", "client": "{client}", "server": "{}", "seconds": {seconds}, "updates_acknowledged": {acknowledged}, "updates_lost": {lost}, "pauses": {pauses}, "updates_rejected": {rejected}}}"#,
-            commit(),
+            r#"{{"commit": "{commit}", "client": "{client}", "server": "{}", "seconds": {seconds}, "updates_acknowledged": {acknowledged}, "updates_lost": {lost}, "pauses": {pauses}, "updates_rejected": {rejected}}}"#,
             server_in_evidence()
         )
     }
@@ -298,6 +297,7 @@ impl Outcome {
 #[test]
 #[ignore = "it needs minutes, and the programs of all clients: LEASEHOLD_PAUSES says how many seconds"]
 fn updates_are_lost_while_holders_pause_unless_they_are_fenced() {
+    let commit = commit();
     let length = secs(env::var(SECONDS).map_or(60, |text| text.parse().expect("seconds")));
     let ours = |raw: &Raw| Child::start(raw.url(), "lease_ms=2000");
     // Each client has a server of its own, and mostly waits. The clients run at the same time.
@@ -321,8 +321,9 @@ fn updates_are_lost_while_holders_pause_unless_they_are_fenced() {
         running.map(|it| it.join().expect("it works"))
     });
     for outcome in &outcomes {
-        println!("{}", outcome.line());
-        append_evidence("pauses.jsonl", &outcome.line());
+        let line = outcome.line(&commit);
+        println!("{line}");
+        append_evidence("pauses.jsonl", &line);
     }
     let [fenced, unfenced @ ..] = &outcomes;
     assert_eq!(fenced.lost, 0, "the fence lets stale writes through");

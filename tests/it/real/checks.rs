@@ -11,8 +11,9 @@
 //! | Each name is granted to each process after the faults. The process looks at that too. | |
 //! | A key has a time to live, and no lock is left in the end: see `schedule`. | |
 //!
-//! A loss of data is the time from the begin of a fault until the servers are well again and a lease has passed. A quorum loses
-//! no data, because a node that has restarted does not vote until all leases have passed.
+//! A loss of data is the time from the begin of a fault until the servers are well again. A lock of before its end may be
+//! forgotten. The fence of an exclusive guard tells when its process got the lock; another guard counts as one of before for
+//! one more lease. A quorum loses no data, because a node that has restarted does not vote until all leases have passed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,9 +31,12 @@ pub(super) struct Facts {
 /// A time in which servers may have forgotten locks.
 pub(super) struct Loss {
     pub(super) from: Micros,
+    /// A lease after its end.
     pub(super) until: Micros,
-    /// A fence of before the end is not larger. `None` if the servers have kept the fences.
-    pub(super) until_fence: Option<u64>,
+    /// A lock of before the end has no larger fence.
+    pub(super) until_fence: u64,
+    /// Whether the servers may have forgotten fences.
+    pub(super) lost_fences: bool,
 }
 
 /// The findings of the checks.
@@ -145,15 +149,20 @@ fn exceeds(holds: &[&Hold]) -> bool {
 }
 
 impl Facts {
+    /// Returns whether the servers may have forgotten a guard that is valid at this time. A thread may get a lock in memory
+    /// long after its process got it from the servers: only the fence tells when that was.
     fn may_be_forgotten(&self, hold: &Hold, at: Micros) -> bool {
+        let is_of_before = |loss: &Loss| match hold.fence {
+            fence if hold.is_exclusive() && fence > 0 => fence <= loss.until_fence,
+            _ => hold.called <= loss.until,
+        };
         let mut losses = self.losses.iter();
-        losses.any(|loss| loss.from <= at && hold.called <= loss.until)
+        losses.any(|loss| loss.from <= at && is_of_before(loss))
     }
 
     fn has_fence_of_before(&self, hold: &Hold) -> bool {
         self.losses.iter().any(|loss| {
-            let until_fence = loss.until_fence.unwrap_or(0);
-            loss.from <= hold.granted && hold.fence <= until_fence
+            loss.lost_fences && loss.from <= hold.granted && hold.fence <= loss.until_fence
         })
     }
 }
@@ -194,16 +203,19 @@ mod tests {
         let found_without = found(both(), vec![], vec![]);
         assert_eq!(found_without.violations.len(), 1);
         assert_eq!(found_without.hand_overs, 1);
-        let loss = |from, until| {
+        let loss = |from, until_fence| {
             vec![Loss {
                 from,
-                until,
-                until_fence: None,
+                until: from + 5,
+                until_fence,
+                lost_fences: false,
             }]
         };
-        assert!(found(both(), loss(20, 25), vec![]).violations.is_empty());
-        assert_eq!(found(both(), loss(31, 35), vec![]).violations.len(), 1);
-        assert_eq!(found(both(), loss(2, 5), vec![]).violations.len(), 1);
+        assert!(found(both(), loss(20, 1), vec![]).violations.is_empty());
+        let after_the_overlap = found(both(), loss(31, 1), vec![]);
+        assert_eq!(after_the_overlap.violations.len(), 1);
+        // Both have their locks since the loss.
+        assert_eq!(found(both(), loss(20, 0), vec![]).violations.len(), 1);
         let one_after_the_other = vec![hold((10, 29), 1), hold((30, 40), 2)];
         assert!(
             found(one_after_the_other, vec![], vec![])
@@ -216,20 +228,18 @@ mod tests {
     fn fences_that_do_not_rise_are_found() {
         let falling = || vec![hold((10, 20), 5), hold((30, 40), 4)];
         assert_eq!(found(falling(), vec![], vec![]).violations.len(), 1);
-        let loss = |until_fence| {
+        let loss = |until_fence, lost_fences| {
             vec![Loss {
                 from: 15,
                 until: 25,
                 until_fence,
+                lost_fences,
             }]
         };
-        assert!(
-            found(falling(), loss(Some(4)), vec![])
-                .violations
-                .is_empty()
-        );
-        assert_eq!(found(falling(), loss(Some(3)), vec![]).violations.len(), 1);
-        assert_eq!(found(falling(), loss(None), vec![]).violations.len(), 1);
+        let found = |loss| found(falling(), loss, vec![]).violations.len();
+        assert_eq!(found(loss(4, true)), 0);
+        assert_eq!(found(loss(3, true)), 1);
+        assert_eq!(found(loss(4, false)), 1);
     }
 
     #[test]

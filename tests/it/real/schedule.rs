@@ -16,11 +16,11 @@ use super::program::REGISTERS;
 use super::record::{Micros, Record, now};
 use super::register::Register;
 use super::stage::{Stage, Struck};
-use super::{TASK, Task};
+use super::{NOT_RUN, TASK, Task, if_well};
 use crate::support::{PATIENCE, PATIENCE_WITH_SERVERS, Raw, ms, signal};
 
 /// The sums of several schedules, or the counts of one.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) schedules: u64,
     /// The grants of names: a multi-lock has three.
@@ -53,6 +53,8 @@ struct Troubles {
     struck: Vec<Struck>,
     /// The masters after the last fault.
     masters: Vec<u16>,
+    /// Whether the servers did not do what a fault needs, or did not recover from it.
+    are_ill: bool,
 }
 
 /// A schedule that runs.
@@ -114,10 +116,16 @@ impl Run<'_> {
             let wrong = running.into_iter().filter_map(|it| it.end().err());
             (troubles, healed_at, wrong.collect::<Vec<_>>())
         });
-        troubles.note_failover(self);
+        if !troubles.are_ill {
+            troubles.note_failover(self);
+        }
         let record = Record::read(&self.record);
-        let findings = Findings::of(&record, &self.facts(&troubles.struck));
-        let mut violations = [wrong, findings.violations].concat();
+        let findings = Findings::of(&record, &self.facts(&troubles.struck, &record));
+        let mut violations = findings.violations;
+        if !troubles.are_ill {
+            violations.extend(wrong);
+            violations.extend(self.left_keys());
+        }
         let mut register = Register::at(self.register);
         for name in REGISTERS {
             let outcome = register.take(&self.plan.name(name));
@@ -127,7 +135,6 @@ impl Run<'_> {
                 violations.push(format!("the fenced register of {name} has lost an update"));
             }
         }
-        violations.extend(self.left_keys());
         for strike in &self.plan.server_faults {
             *counts.faults.entry(strike.kind.to_string()).or_default() += 1;
         }
@@ -149,6 +156,9 @@ impl Run<'_> {
         counts.longest_wait = waits.max().unwrap_or_default();
         counts.errors = record.failed;
         counts.exceptions = findings.exceptions;
+        if troubles.are_ill {
+            counts.exceptions.insert(NOT_RUN, 1);
+        }
         let of_seed = violations.into_iter().map(|what| (self.plan.seed, what));
         counts.violations = of_seed.collect();
         counts
@@ -207,22 +217,36 @@ impl Run<'_> {
         for strike in &self.plan.server_faults {
             thread::sleep(strike.after);
             troubles.note_failover(self);
-            troubles.struck.push(self.stage.strike(self.plan, *strike));
+            let from = now();
+            let Some(struck) = if_well(|| self.stage.strike(self.plan, *strike)) else {
+                troubles.struck.push(Struck::lost_all(from));
+                troubles.are_ill = true;
+                return troubles;
+            };
+            troubles.struck.push(struck);
             troubles.masters = self.stage.masters(self.plan);
         }
         troubles
     }
 
-    fn facts(&self, struck: &[Struck]) -> Facts {
+    fn facts(&self, struck: &[Struck], record: &Record) -> Facts {
         let lease = u64::try_from(self.plan.lease.as_micros()).expect("it is short");
-        let losses = struck.iter().filter(|it| it.lost_locks).map(|it| Loss {
-            from: it.from,
-            until: it.until + lease,
-            until_fence: it.lost_fences.then(|| wall_clock_at(it.until)),
-        });
+        let loss = |it: &Struck| {
+            // The clock of a server may have been ahead.
+            let before = record.holds.iter().filter(|hold| hold.granted <= it.until);
+            let largest = before.map(|hold| hold.fence).max().unwrap_or(0);
+            Loss {
+                from: it.from,
+                until: it.until + lease,
+                until_fence: wall_clock_at(it.until).max(largest),
+                lost_fences: it.lost_fences,
+            }
+        };
         Facts {
             lease: self.plan.lease,
-            losses: losses.collect(),
+            losses: (struck.iter().filter(|it| it.lost_locks))
+                .map(loss)
+                .collect(),
             silences: struck.iter().filter_map(|it| it.silence).collect(),
         }
     }
@@ -261,13 +285,8 @@ impl Troubles {
     /// Notes a failover since the last fault, which a busy machine may cause.
     fn note_failover(&mut self, run: &Run<'_>) {
         if self.masters != run.stage.masters(run.plan) {
-            self.struck.push(Struck {
-                from: self.struck.last().map_or(0, |it| it.until),
-                until: now(),
-                lost_locks: true,
-                lost_fences: true,
-                silence: None,
-            });
+            let from = self.struck.last().map_or(0, |it| it.until);
+            self.struck.push(Struck::lost_all(from));
         }
     }
 }

@@ -37,6 +37,19 @@ pub(super) struct Struck {
     pub(super) silence: Option<(Micros, Micros)>,
 }
 
+impl Struck {
+    /// Returns the effect of something that began then and may have lost all data.
+    pub(super) fn lost_all(from: Micros) -> Self {
+        Self {
+            from,
+            until: now(),
+            lost_locks: true,
+            lost_fences: true,
+            silence: None,
+        }
+    }
+}
+
 impl Stage {
     pub(super) fn start(topology: Topology) -> Self {
         match topology {

@@ -23,15 +23,24 @@ pub(crate) fn append_evidence(file: &str, line: &str) {
     written.expect("it can be written");
 }
 
-/// Returns the first 12 digits of the commit that is checked out.
+/// Returns the first 12 digits of the commit that is checked out. A test with results calls this first.
+///
+/// Panics if the code differs from that commit, because nobody could run it again.
 pub(crate) fn commit() -> String {
-    let commit = Command::new("git")
-        .args(["rev-parse", "--short=12", "HEAD"])
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .output()
-        .expect("git");
-    let commit = String::from_utf8(commit.stdout).expect("text");
-    commit.trim().to_owned()
+    let git = |words: &[&str]| {
+        let git = Command::new("git")
+            .args(words)
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .output()
+            .expect("git");
+        String::from_utf8(git.stdout)
+            .expect("text")
+            .trim()
+            .to_owned()
+    };
+    let changed = git(&["status", "--porcelain", "--", "src", "tests", "Cargo.lock"]);
+    assert_eq!(changed, "", "commit these changes first");
+    git(&["rev-parse", "--short=12", "HEAD"])
 }
 
 /// Returns a JSON object of these counts. The names have no quotes or backslashes.

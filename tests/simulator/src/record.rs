@@ -78,17 +78,7 @@ impl Recorder {
     ///
     /// The code differs from its commit, or git cannot tell.
     pub fn new(file: PathBuf) -> Result<Self, String> {
-        let root = root();
-        let changed = git(
-            &root,
-            &[&["status", "--porcelain", "--"], &CODE[..]].concat(),
-        )?;
-        if !changed.is_empty() {
-            return Err(format!(
-                "nobody could replay this run: commit these changes first\n{changed}"
-            ));
-        }
-        let commit = git(&root, &["rev-parse", "--short=12", "HEAD"])?;
+        let commit = commit()?;
         Ok(Self { file, commit })
     }
 
@@ -110,6 +100,25 @@ impl Recorder {
         file.and_then(|mut file| file.write_all(line.as_bytes()))
             .map_err(|error| format!("{}: {error}", self.file.display()))
     }
+}
+
+/// Returns the first 12 digits of the commit that is checked out.
+///
+/// # Errors
+///
+/// The code differs from its commit, or git cannot tell.
+pub fn commit() -> Result<String, String> {
+    let root = root();
+    let changed = git(
+        &root,
+        &[&["status", "--porcelain", "--"], &CODE[..]].concat(),
+    )?;
+    if !changed.is_empty() {
+        return Err(format!(
+            "nobody could replay this run: commit these changes first\n{changed}"
+        ));
+    }
+    git(&root, &["rev-parse", "--short=12", "HEAD"])
 }
 
 /// Returns the top directory of the repository.

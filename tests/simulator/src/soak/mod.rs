@@ -15,7 +15,7 @@ mod trend;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -23,6 +23,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use leasehold::{LockManager, Result};
 
 use crate::random::Random;
+use crate::record;
 use servers::Deployment;
 use trend::{Sample, Trend};
 
@@ -53,7 +54,14 @@ pub fn main(words: &[String]) -> ExitCode {
         eprintln!("leasehold-simulator soak --minutes M");
         return ExitCode::from(2);
     };
-    let samples = Soak::default().run(Duration::from_secs(60 * minutes));
+    let commit = match record::commit() {
+        Ok(commit) => commit,
+        Err(what) => {
+            eprintln!("{what}");
+            return ExitCode::from(2);
+        }
+    };
+    let samples = Soak::default().run(&commit, Duration::from_secs(60 * minutes));
     let trends = Trend::of(&samples);
     for trend in &trends {
         println!("{trend}");
@@ -67,7 +75,7 @@ pub fn main(words: &[String]) -> ExitCode {
 }
 
 impl Soak {
-    fn run(&self, length: Duration) -> Vec<Sample> {
+    fn run(&self, commit: &str, length: Duration) -> Vec<Sample> {
         let mut deployments = Deployment::start_all();
         let managers: Vec<_> = deployments
             .iter()
@@ -94,7 +102,7 @@ impl Soak {
                 }
             });
             scope.spawn(|| self.trouble(&mut deployments, Random::new(1, 1_000)));
-            let samples = self.sample(length);
+            let samples = self.sample(commit, length);
             self.is_over.store(true, Relaxed);
             samples
         });
@@ -165,10 +173,10 @@ impl Soak {
     }
 
     /// Samples what the process uses.
-    fn sample(&self, length: Duration) -> Vec<Sample> {
+    fn sample(&self, commit: &str, length: Duration) -> Vec<Sample> {
         let mut file = results();
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let run = format!("{}-{}", commit(), now.expect("it is past 1970").as_secs());
+        let run = format!("{commit}-{}", now.expect("it is past 1970").as_secs());
         let (begun, mut samples) = (Instant::now(), Vec::new());
         while begun.elapsed() < length {
             thread::sleep(SAMPLE_EVERY);
@@ -281,16 +289,6 @@ fn results() -> File {
         .create(true)
         .open(folder.join("soak.jsonl"));
     opened.expect("the file of results")
-}
-
-/// Returns the first 12 digits of the commit that is checked out.
-fn commit() -> String {
-    let commit = Command::new("git")
-        .args(["rev-parse", "--short=12", "HEAD"])
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .output()
-        .expect("git");
-    String::from_utf8_lossy(&commit.stdout).trim().to_owned()
 }
 
 /// Returns a number of this process from `/proc`.
