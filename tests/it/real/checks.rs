@@ -162,7 +162,9 @@ impl Facts {
 
     fn has_fence_of_before(&self, hold: &Hold) -> bool {
         self.losses.iter().any(|loss| {
-            loss.lost_fences && loss.from <= hold.granted && hold.fence <= loss.until_fence
+            // If the fences are kept, only a process that does not know of the loss yet hands on an old lock.
+            let goes_on = loss.lost_fences || hold.granted <= loss.until;
+            goes_on && loss.from <= hold.granted && hold.fence <= loss.until_fence
         })
     }
 }
@@ -240,6 +242,12 @@ mod tests {
         assert_eq!(found(loss(4, true)), 0);
         assert_eq!(found(loss(3, true)), 1);
         assert_eq!(found(loss(4, false)), 1);
+        let late = |until| Loss {
+            until,
+            ..loss(4, false).remove(0)
+        };
+        assert_eq!(found(vec![late(30)]), 0);
+        assert_eq!(found(vec![late(29)]), 1);
     }
 
     #[test]
