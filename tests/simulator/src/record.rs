@@ -71,6 +71,20 @@ pub struct Violation {
     pub what: String,
 }
 
+/// A look at the process of a soak: what it uses.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Sample {
+    /// The commit of the run, and when it began.
+    pub run: String,
+    /// Since the begin of the run.
+    pub seconds: u64,
+    pub resident_kb: u64,
+    pub descriptors: u64,
+    pub threads: u64,
+    pub grants: u64,
+    pub faults: u64,
+}
+
 impl Recorder {
     /// Returns a recorder.
     ///
@@ -82,7 +96,7 @@ impl Recorder {
         Ok(Self { file, commit })
     }
 
-    /// Appends a line in one write, because other processes may append to the same file.
+    /// Appends the line of a run.
     ///
     /// # Errors
     ///
@@ -92,14 +106,16 @@ impl Recorder {
             commit: self.commit.clone(),
             ..run.clone()
         };
-        let line = serde_json::to_string(&run).map_err(|error| error.to_string())? + "\n";
-        let file = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(&self.file);
-        file.and_then(|mut file| file.write_all(line.as_bytes()))
-            .map_err(|error| format!("{}: {error}", self.file.display()))
+        append(&self.file, &run)
     }
+}
+
+/// Appends a line in one write, because other processes may append to the same file.
+pub(crate) fn append(path: &Path, line: &impl Serialize) -> Result<(), String> {
+    let line = serde_json::to_string(line).map_err(|error| error.to_string())? + "\n";
+    let file = OpenOptions::new().create(true).append(true).open(path);
+    file.and_then(|mut file| file.write_all(line.as_bytes()))
+        .map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// Returns the first 12 digits of the commit that is checked out.

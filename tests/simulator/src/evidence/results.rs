@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::record::Run;
+use crate::record::{Run, Sample};
 
 pub(super) struct Results {
     pub(super) simulated: Vec<Run>,
@@ -62,19 +62,6 @@ pub(super) struct Paused {
     pub(super) updates_lost: u64,
     pub(super) pauses: u64,
     pub(super) updates_rejected: u64,
-}
-
-/// A look at the process of a soak.
-#[derive(Deserialize)]
-pub(super) struct Sample {
-    pub(super) run: String,
-    /// Since the begin of the run.
-    pub(super) seconds: u64,
-    pub(super) resident_kb: u64,
-    pub(super) descriptors: u64,
-    pub(super) threads: u64,
-    pub(super) grants: u64,
-    pub(super) faults: u64,
 }
 
 impl Results {

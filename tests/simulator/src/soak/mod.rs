@@ -10,11 +10,9 @@
 //! | verdict | A line through the samples after the warm-up, by least squares: see [`Trend`]. |
 
 mod servers;
-mod trend;
+pub(crate) mod trend;
 
-use std::fs::{self, File};
-use std::io::Write;
-use std::path::Path;
+use std::fs;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
@@ -23,9 +21,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use leasehold::{LockManager, Result};
 
 use crate::random::Random;
-use crate::record;
+use crate::record::{self, Sample};
 use servers::Deployment;
-use trend::{Sample, Trend};
+use trend::Trend;
 
 const SAMPLE_EVERY: Duration = Duration::from_secs(5);
 const MANAGERS: u64 = 2;
@@ -62,7 +60,7 @@ pub fn main(words: &[String]) -> ExitCode {
         }
     };
     let samples = Soak::default().run(&commit, Duration::from_secs(60 * minutes));
-    let trends = Trend::of(&samples);
+    let trends = Trend::of(&samples.iter().collect::<Vec<_>>());
     for trend in &trends {
         println!("{trend}");
     }
@@ -174,30 +172,22 @@ impl Soak {
 
     /// Samples what the process uses.
     fn sample(&self, commit: &str, length: Duration) -> Vec<Sample> {
-        let mut file = results();
+        let file = record::root().join("docs/evidence/soak.jsonl");
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let run = format!("{commit}-{}", now.expect("it is past 1970").as_secs());
         let (begun, mut samples) = (Instant::now(), Vec::new());
         while begun.elapsed() < length {
             thread::sleep(SAMPLE_EVERY);
             let sample = Sample {
-                seconds: begun.elapsed().as_secs() as u32,
+                run: run.clone(),
+                seconds: begun.elapsed().as_secs(),
                 resident_kb: status("VmRSS:"),
-                descriptors: fs::read_dir("/proc/self/fd").map_or(0, |it| it.count() as u32),
+                descriptors: fs::read_dir("/proc/self/fd").map_or(0, |it| it.count() as u64),
                 threads: status("Threads:"),
+                grants: self.grants.load(Relaxed),
+                faults: self.faults.load(Relaxed),
             };
-            let (grants, faults) = (self.grants.load(Relaxed), self.faults.load(Relaxed));
-            let Sample {
-                seconds,
-                resident_kb,
-                descriptors,
-                threads,
-            } = sample;
-            let line = format!(
-                "{{\"run\": \"{run}\", \"seconds\": {seconds}, \"resident_kb\": {resident_kb}, \"descriptors\": {descriptors}, \
-                 \"threads\": {threads}, \"grants\": {grants}, \"faults\": {faults}}}\n"
-            );
-            file.write_all(line.as_bytes()).expect("it can be written");
+            record::append(&file, &sample).expect("it can be written");
             samples.push(sample);
         }
         println!(
@@ -280,19 +270,8 @@ fn manager(deployment: &Deployment) -> LockManager {
     built.expect("the settings are good")
 }
 
-/// Opens the file of results, in which old lines stay.
-fn results() -> File {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/evidence");
-    fs::create_dir_all(&folder).expect("a directory");
-    let opened = File::options()
-        .append(true)
-        .create(true)
-        .open(folder.join("soak.jsonl"));
-    opened.expect("the file of results")
-}
-
 /// Returns a number of this process from `/proc`.
-fn status(field: &str) -> u32 {
+fn status(field: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("the process's own status");
     let line = status.lines().find_map(|line| line.strip_prefix(field));
     let number = line.and_then(|line| line.split_whitespace().next());

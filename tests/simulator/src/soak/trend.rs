@@ -1,24 +1,22 @@
 //! The verdict of a soak: a line through the samples after the warm-up.
 
+#![allow(
+    clippy::cast_precision_loss,
+    reason = "the numbers are far below 2 to the power of 52"
+)]
+
 use std::fmt;
+
+use crate::record::Sample;
 
 /// The first samples, one in this many, do not count: pools, tables and the allocator fill meanwhile.
 const WARM_UP: usize = 4;
-
-/// What the process used at a time.
-#[derive(Clone, Copy)]
-pub(super) struct Sample {
-    pub(super) seconds: u32,
-    pub(super) resident_kb: u32,
-    pub(super) descriptors: u32,
-    pub(super) threads: u32,
-}
 
 /// How a number of the samples goes on.
 ///
 /// It grows if two things are true. In the time after the warm-up, the line rises by more than the tolerance. And the slope is
 /// more than three times its standard error, so it is no accident of a few samples.
-pub(super) struct Trend {
+pub(crate) struct Trend {
     what: &'static str,
     mean: f64,
     /// How much the line rises from its begin to its end.
@@ -30,12 +28,13 @@ pub(super) struct Trend {
 }
 
 impl Trend {
-    pub(super) fn of(samples: &[Sample]) -> [Self; 3] {
+    /// Returns the trends of the memory, the descriptors and the threads.
+    pub(crate) fn of(samples: &[&Sample]) -> [Self; 3] {
         let samples = &samples[samples.len() / WARM_UP..];
-        let trend = |what, value: fn(&Sample) -> u32, tolerance| {
+        let trend = |what, value: fn(&Sample) -> u64, tolerance| {
             let points = samples
                 .iter()
-                .map(|it| (f64::from(it.seconds), f64::from(value(it))));
+                .map(|it| (it.seconds as f64, value(it) as f64));
             Self::through(what, &points.collect::<Vec<_>>(), tolerance)
         };
         [
@@ -54,7 +53,7 @@ impl Trend {
             .iter()
             .map(|it| (it.0 - at) * (it.1 - value))
             .sum::<f64>()
-            / spread;
+            / spread.max(f64::MIN_POSITIVE);
         let line = |x: f64| value + slope * (x - at);
         let residuals: f64 = points.iter().map(|it| (it.1 - line(it.0)).powi(2)).sum();
         let slope_error = (residuals / (count - 2.0) / spread).sqrt();
@@ -70,6 +69,11 @@ impl Trend {
             error: slope_error * length,
             tolerance,
         }
+    }
+
+    /// Returns the slope of the line, for a minute.
+    pub(crate) fn a_minute(&self) -> f64 {
+        self.rise_an_hour / 60.0
     }
 
     pub(super) fn grows(&self) -> bool {
@@ -119,6 +123,8 @@ mod tests {
         assert!(!grows(
             &|number| 90.0 + noise(number) - f64::from(number) / 10.0
         ));
+        let line = Trend::through("it", &points(f64::from), 6.0);
+        assert!((line.a_minute() - 12.0).abs() < 1e-6, "{line}");
         // It rises by too little.
         assert!(!grows(&|number| 50.0 + f64::from(number) / 100.0));
     }
