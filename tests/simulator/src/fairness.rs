@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | waits for one name that it wants alone, since after the last fault, on living connections | may be bypassed |
 //! | gets the name from another process, and asked at least [`SETTLED`] after it | has bypassed it |
-//! | gets the name from a thread of its own process | is in its process's turn: `quantum` limits that |
+//! | gets the name from a thread of its own process | is in its process's turn, which ends within [`LONGEST_TURN`] if another process has waited since before it |
 //! | is behind another thread of its process | takes its process's place after that one has ended |
 //! | is of a multi-lock, or on a quorum | has no place in this order |
 //! | is the first to get a name after the lease of a detached lock has ended, or after an adoption | may come before others: nobody handed the lock over |
@@ -16,12 +16,17 @@ use crate::programs::{Operation, What};
 
 /// The time after which the first request of a waiter has surely arrived.
 const SETTLED: Duration = Duration::from_secs(1);
+/// Until when a thread may get a name from another one of its process, from the begin of the process's turn. It is longer than
+/// a quantum, because a thread may stand still for a moment.
+const LONGEST_TURN: Duration = Duration::from_millis(500);
 
 #[derive(Default)]
 pub(crate) struct Fairness {
     asking: Vec<Asking>,
     next: u64,
     last_processes: BTreeMap<&'static str, usize>,
+    /// When the turn of that process began.
+    turns_began: BTreeMap<&'static str, Duration>,
     /// Since when a process has had a place in the queue of a name: a thread takes over that of one that gives up.
     queued_since: BTreeMap<(usize, &'static str), Duration>,
     /// When a call of a process for a name last ended. Then the next one of its threads asks.
@@ -105,10 +110,15 @@ impl Fairness {
         for answered in answered.into_iter().filter(|_| is_granted) {
             let name = answered.name;
             let before = self.last_processes.insert(name, process);
+            let is_new_turn = before != Some(process);
+            if is_new_turn {
+                self.turns_began.insert(name, now);
+            }
+            let turn_began = self.turns_began[name];
             let queued_since = self.queued_since.insert((process, name), now);
             let asked_at = answered.since.min(queued_since.unwrap_or_default());
             let was_detached = self.detached.remove(name);
-            if before == Some(process) || !answered.is_alone || was_detached {
+            if !answered.is_alone || was_detached {
                 continue;
             }
             let others = self.asking.iter().filter(|asking| {
@@ -120,6 +130,15 @@ impl Fairness {
             for asking in others {
                 let ended_at = self.ended_at.get(&(asking.process, name));
                 let since = asking.since.max(ended_at.copied().unwrap_or_default());
+                if !is_new_turn {
+                    if since + SETTLED < turn_began && now > turn_began + LONGEST_TURN {
+                        return Err(format!(
+                            "p{process} has had {name} since {turn_began:?} and gets it again, and p{} has waited since {since:?}",
+                            asking.process
+                        ));
+                    }
+                    continue;
+                }
                 if since + SETTLED < asked_at {
                     return Err(format!(
                         "p{process} asked for {name} at {:?} and has got it before p{}, which has waited since {:?}",
