@@ -12,8 +12,8 @@
 //! | A key has a time to live, and no lock is left in the end: see `schedule`. | |
 //!
 //! A loss of data is the time from the begin of a fault until the servers are well again. A lock of before its end may be
-//! forgotten. The fence of an exclusive guard tells when its process got the lock; another guard counts as one of before for
-//! one more lease. A quorum loses no data, because a node that has restarted does not vote until all leases have passed.
+//! forgotten, and its guards may be valid for one more lease. The fence of an exclusive guard tells when its process got the
+//! lock. Another guard counts as one of before if its call began within that lease. A quorum loses no data, because a node that has restarted does not vote until all leases have passed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,10 +33,9 @@ pub(super) struct Loss {
     pub(super) from: Micros,
     /// A lease after its end.
     pub(super) until: Micros,
-    /// A lock of before the end has no larger fence.
-    pub(super) until_fence: u64,
-    /// Whether the servers may have forgotten fences.
-    pub(super) lost_fences: bool,
+    /// A lock of before the end has no fence that is larger than this time of day in µs, or than the fence of its name.
+    pub(super) wall_clock: u64,
+    pub(super) fences: BTreeMap<String, u64>,
 }
 
 /// The findings of the checks.
@@ -152,20 +151,28 @@ impl Facts {
     /// Returns whether the servers may have forgotten a guard that is valid at this time. A thread may get a lock in memory
     /// long after its process got it from the servers: only the fence tells when that was.
     fn may_be_forgotten(&self, hold: &Hold, at: Micros) -> bool {
-        let is_of_before = |loss: &Loss| match hold.fence {
-            fence if hold.is_exclusive() && fence > 0 => fence <= loss.until_fence,
-            _ => hold.called <= loss.until,
-        };
-        let mut losses = self.losses.iter();
-        losses.any(|loss| loss.from <= at && is_of_before(loss))
+        self.losses.iter().any(|loss| {
+            let is_of_before = if hold.is_exclusive() {
+                loss.has_fence_of_before(hold)
+            } else {
+                hold.called <= loss.until
+            };
+            (loss.from..=loss.until).contains(&at) && is_of_before
+        })
     }
 
+    /// Returns whether a process may have handed on a lock of before a loss, of which it did not know yet.
     fn has_fence_of_before(&self, hold: &Hold) -> bool {
         self.losses.iter().any(|loss| {
-            // If the fences are kept, only a process that does not know of the loss yet hands on an old lock.
-            let goes_on = loss.lost_fences || hold.granted <= loss.until;
-            goes_on && loss.from <= hold.granted && hold.fence <= loss.until_fence
+            (loss.from..=loss.until).contains(&hold.granted) && loss.has_fence_of_before(hold)
         })
+    }
+}
+
+impl Loss {
+    fn has_fence_of_before(&self, hold: &Hold) -> bool {
+        let of_name = self.fences.get(&hold.name).copied().unwrap_or(0);
+        hold.fence <= self.wall_clock.max(of_name)
     }
 }
 
@@ -205,19 +212,21 @@ mod tests {
         let found_without = found(both(), vec![], vec![]);
         assert_eq!(found_without.violations.len(), 1);
         assert_eq!(found_without.hand_overs, 1);
-        let loss = |from, until_fence| {
+        let loss = |from, until, wall_clock| {
             vec![Loss {
                 from,
-                until: from + 5,
-                until_fence,
-                lost_fences: false,
+                until,
+                wall_clock,
+                fences: BTreeMap::new(),
             }]
         };
-        assert!(found(both(), loss(20, 1), vec![]).violations.is_empty());
-        let after_the_overlap = found(both(), loss(31, 1), vec![]);
-        assert_eq!(after_the_overlap.violations.len(), 1);
+        let found_with = |loss| found(both(), loss, vec![]).violations.len();
+        assert_eq!(found_with(loss(20, 35, 1)), 0);
+        // It is over when they overlap.
+        assert_eq!(found_with(loss(20, 29, 1)), 1);
+        assert_eq!(found_with(loss(31, 35, 1)), 1);
         // Both have their locks since the loss.
-        assert_eq!(found(both(), loss(20, 0), vec![]).violations.len(), 1);
+        assert_eq!(found_with(loss(20, 35, 0)), 1);
         let one_after_the_other = vec![hold((10, 29), 1), hold((30, 40), 2)];
         assert!(
             found(one_after_the_other, vec![], vec![])
@@ -230,24 +239,19 @@ mod tests {
     fn fences_that_do_not_rise_are_found() {
         let falling = || vec![hold((10, 20), 5), hold((30, 40), 4)];
         assert_eq!(found(falling(), vec![], vec![]).violations.len(), 1);
-        let loss = |until_fence, lost_fences| {
+        let loss = |until, wall_clock, of_name| {
             vec![Loss {
                 from: 15,
-                until: 25,
-                until_fence,
-                lost_fences,
+                until,
+                wall_clock,
+                fences: BTreeMap::from([("a".to_owned(), of_name)]),
             }]
         };
-        let found = |loss| found(falling(), loss, vec![]).violations.len();
-        assert_eq!(found(loss(4, true)), 0);
-        assert_eq!(found(loss(3, true)), 1);
-        assert_eq!(found(loss(4, false)), 1);
-        let late = |until| Loss {
-            until,
-            ..loss(4, false).remove(0)
-        };
-        assert_eq!(found(vec![late(30)]), 0);
-        assert_eq!(found(vec![late(29)]), 1);
+        let found_with = |loss| found(falling(), loss, vec![]).violations.len();
+        assert_eq!(found_with(loss(30, 4, 0)), 0);
+        assert_eq!(found_with(loss(30, 0, 4)), 0);
+        assert_eq!(found_with(loss(30, 3, 3)), 1);
+        assert_eq!(found_with(loss(29, 4, 4)), 1);
     }
 
     #[test]

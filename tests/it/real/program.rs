@@ -12,7 +12,7 @@ use leasehold::{ErrorKind, LockManager};
 
 use super::Task;
 use super::plan::{Plan, THREADS, pick};
-use super::record::{Hold, Micros, Recorder, is_exclusive, now};
+use super::record::{Hold, Micros, NO_GRANT, Recorder, is_exclusive, now};
 use super::register::Register;
 use crate::support::{Guard, Kind, PATIENCE, PATIENCE_WITH_SERVERS, Random, ms, secs};
 
@@ -179,7 +179,7 @@ impl<'a> Worker<'a> {
         let begun = now();
         while self.acquire(kind, name, Some(secs(10))) != Some(true) {
             if now() - begun > micros(PATIENCE_WITH_SERVERS) {
-                return self.process.is_wrong("no grant comes after the faults");
+                return self.process.is_wrong(NO_GRANT);
             }
             thread::sleep(ms(20));
         }

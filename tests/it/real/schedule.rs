@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal};
 use super::checks::{Facts, Findings, Loss};
 use super::plan::{PROCESSES, Plan, ProcessFault};
 use super::program::REGISTERS;
-use super::record::{Micros, Record, now};
+use super::record::{Micros, NO_GRANT, Record, now};
 use super::register::Register;
 use super::stage::{Stage, Struck};
 use super::{NOT_RUN, TASK, Task, if_well};
@@ -51,10 +51,12 @@ struct Running {
 #[derive(Default)]
 struct Troubles {
     struck: Vec<Struck>,
+    /// How many of the planned faults came.
+    faults: usize,
     /// The masters after the last fault.
     masters: Vec<u16>,
-    /// Whether the servers did not do what a fault needs, or did not recover from it.
-    are_ill: bool,
+    /// The begin of the last fault, if the servers did not do what it needs, or did not recover from it.
+    ill_from: Option<Micros>,
 }
 
 /// A schedule that runs.
@@ -116,13 +118,18 @@ impl Run<'_> {
             let wrong = running.into_iter().filter_map(|it| it.end().err());
             (troubles, healed_at, wrong.collect::<Vec<_>>())
         });
-        if !troubles.are_ill {
-            troubles.note_failover(self);
+        let are_ill = troubles.ill_from.is_some();
+        match troubles.ill_from {
+            // The servers may do anything until the end.
+            Some(from) => troubles.struck.push(Struck::lost_all(from)),
+            None => troubles.note_failover(self),
         }
         let record = Record::read(&self.record);
         let findings = Findings::of(&record, &self.facts(&troubles.struck, &record));
         let mut violations = findings.violations;
-        if !troubles.are_ill {
+        if are_ill {
+            violations.retain(|what| !what.contains(NO_GRANT));
+        } else {
             violations.extend(wrong);
             violations.extend(self.left_keys());
         }
@@ -135,7 +142,8 @@ impl Run<'_> {
                 violations.push(format!("the fenced register of {name} has lost an update"));
             }
         }
-        for strike in &self.plan.server_faults {
+        // The servers may have been ill after some of them.
+        for strike in self.plan.server_faults.iter().take(troubles.faults) {
             *counts.faults.entry(strike.kind.to_string()).or_default() += 1;
         }
         let mut paused = false;
@@ -156,7 +164,7 @@ impl Run<'_> {
         counts.longest_wait = waits.max().unwrap_or_default();
         counts.errors = record.failed;
         counts.exceptions = findings.exceptions;
-        if troubles.are_ill {
+        if are_ill {
             counts.exceptions.insert(NOT_RUN, 1);
         }
         let of_seed = violations.into_iter().map(|what| (self.plan.seed, what));
@@ -219,11 +227,11 @@ impl Run<'_> {
             troubles.note_failover(self);
             let from = now();
             let Some(struck) = if_well(|| self.stage.strike(self.plan, *strike)) else {
-                troubles.struck.push(Struck::lost_all(from));
-                troubles.are_ill = true;
+                troubles.ill_from = Some(from);
                 return troubles;
             };
             troubles.struck.push(struck);
+            troubles.faults += 1;
             troubles.masters = self.stage.masters(self.plan);
         }
         troubles
@@ -233,13 +241,16 @@ impl Run<'_> {
         let lease = u64::try_from(self.plan.lease.as_micros()).expect("it is short");
         let loss = |it: &Struck| {
             // The clock of a server may have been ahead.
-            let before = record.holds.iter().filter(|hold| hold.granted <= it.until);
-            let largest = before.map(|hold| hold.fence).max().unwrap_or(0);
+            let mut fences = BTreeMap::<String, u64>::new();
+            for hold in record.holds.iter().filter(|hold| hold.granted <= it.until) {
+                let largest = fences.entry(hold.name.clone()).or_default();
+                *largest = hold.fence.max(*largest);
+            }
             Loss {
                 from: it.from,
                 until: it.until + lease,
-                until_fence: wall_clock_at(it.until).max(largest),
-                lost_fences: it.lost_fences,
+                wall_clock: wall_clock_at(it.until),
+                fences,
             }
         };
         Facts {

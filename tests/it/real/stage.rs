@@ -30,9 +30,8 @@ pub(super) struct Struck {
     /// When it began, and when the servers were well again.
     pub(super) from: Micros,
     pub(super) until: Micros,
-    /// Whether the servers may have forgotten a lock, and its fence.
+    /// Whether the servers may have forgotten a lock.
     pub(super) lost_locks: bool,
-    pub(super) lost_fences: bool,
     /// Between these times no server answered.
     pub(super) silence: Option<(Micros, Micros)>,
 }
@@ -44,7 +43,6 @@ impl Struck {
             from,
             until: now(),
             lost_locks: true,
-            lost_fences: true,
             silence: None,
         }
     }
@@ -170,13 +168,13 @@ impl Stage {
         let hands_over = matches!(strike.kind, ServerFault::Reshard)
             || strike.kind == ServerFault::FailOver && plan.topology == Topology::Cluster;
         let has_failed_over = !hands_over && self.masters(plan) != masters;
-        let lost_fences = has_failed_over || strike.kind.loses_data(plan.topology);
         Struck {
             from,
             until: now(),
-            // A key that a clock ahead has ended early keeps its fence.
-            lost_locks: lost_fences || strike.kind == ServerFault::Clock,
-            lost_fences,
+            // A clock ahead ends keys early.
+            lost_locks: has_failed_over
+                || strike.kind.loses_data(plan.topology)
+                || strike.kind == ServerFault::Clock,
             silence,
         }
     }

@@ -33,12 +33,21 @@ pub(crate) fn commit() -> String {
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .output()
             .expect("git");
+        assert!(git.status.success(), "{git:?}");
         String::from_utf8(git.stdout)
             .expect("text")
             .trim()
             .to_owned()
     };
-    let changed = git(&["status", "--porcelain", "--", "src", "tests", "Cargo.lock"]);
+    let changed = git(&[
+        "status",
+        "--porcelain",
+        "--",
+        "src",
+        "tests",
+        "Cargo.toml",
+        "Cargo.lock",
+    ]);
     assert_eq!(changed, "", "commit these changes first");
     git(&["rev-parse", "--short=12", "HEAD"])
 }

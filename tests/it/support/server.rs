@@ -11,12 +11,12 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 use rustix::process::{Pid, Signal};
 
-use super::{Clock, Namespace, Raw, log, threads, wait_until};
+use super::{Clock, Namespace, Raw, log, ms, secs, threads, wait_until};
 
 /// A shell script that starts a server, and kills it when the standard input of the script ends. So a test process that
 /// is killed leaves no server behind, not even a stopped one.
@@ -256,7 +256,7 @@ impl Server {
     /// Valkey 9.1 reads the clock once a millisecond. A key that it set just before would expire at once.
     #[track_caller]
     pub(crate) fn set_clock_ahead(&self, seconds: i64) {
-        const NEAR: u64 = 60;
+        const NEAR: Duration = ms(500);
         let clock = self
             .clock
             .as_ref()
@@ -264,10 +264,17 @@ impl Server {
         clock.set_ahead(seconds);
         let raw = self.raw();
         wait_until("the server reads its new clock", || {
-            let (reads, _): (u64, u64) = raw.ask(&["TIME"]);
+            let (whole, micros): (u64, u64) = raw.ask(&["TIME"]);
+            let reads = Duration::from_secs(whole) + Duration::from_micros(micros);
             let ours = SystemTime::now().duration_since(UNIX_EPOCH);
-            let ours = ours.expect("it is past 1970").as_secs();
-            reads.abs_diff(ours.saturating_add_signed(seconds)) < NEAR
+            let ours = ours.expect("it is past 1970");
+            let ahead = secs(seconds.unsigned_abs());
+            let wanted = if seconds < 0 {
+                ours.saturating_sub(ahead)
+            } else {
+                ours + ahead
+            };
+            reads.abs_diff(wanted) < NEAR
         });
     }
 
