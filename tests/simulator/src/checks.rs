@@ -11,7 +11,7 @@
 //! | One manager at most adopts a claim, with a larger fence | at each adoption |
 //! | Processes that wait for a name get it in their order (one server): see `fairness` | at each grant |
 //! | A key has a time to live | after each operation, and at the end |
-//! | After the faults no call fails, unless its process has not noticed yet that a connection is dead: see `Worker::is_calm` | at each answer |
+//! | A call that begins 2 s after the faults or later does not fail: see `Worker::is_calm` | at each answer |
 //! | A process that has closed has left no lock | when it closes, and when all its threads have ended |
 //!
 //! The first two rules hold while exclusion is promised: from a fault beyond the assumptions until the longest lease is over, it
@@ -21,7 +21,7 @@
 //!
 //! | exception | why |
 //! | --- | --- |
-//! | [`FENCE_OF_BEFORE_A_LOSS`] (not on a quorum) | The server has lost its data, or its clock jumped ahead and ended keys early, and a process does not know that yet. It hands a lease that it got before the loss to its next thread, or uses a lingering lease again. Meanwhile the server grants larger fences. This ends with that lease. |
+//! | [`FENCE_OF_BEFORE_A_LOSS`] (not on a quorum) | The server has lost its data, or a key, or its clock jumped ahead and ended keys early, and a process does not know that yet. It hands a lease that it got before the loss to its next thread, or uses a lingering lease again. Meanwhile the server grants larger fences. This ends with that lease. |
 //! | [`FENCE_BY_ANOTHER_CLOCK`] | A server loses its data after its clock was set back, or a node of a quorum evicts a fence and the clocks of the nodes differ. |
 //! | [`LOCK_AFTER_A_CLOSE`] | An earlier request for the lock had no answer. Redis executes it after the release, which the process repeats. |
 //! | [`LATE_LOCK_AFTER_A_CLOSE`] | The same, a lease after the request was sent. Then the process releases nothing any more. |
@@ -172,7 +172,7 @@ pub struct Counts {
     pub refusals: u64,
     /// Calls that returned an error, by its kind.
     pub errors: BTreeMap<String, u64>,
-    /// Calls after the last fault that had to succeed, because nothing disturbed them.
+    /// Calls after the last fault that must not fail, because nothing disturbed them.
     pub calm_calls: u64,
     /// Guards whose loss their holder saw.
     pub losses: u64,
@@ -696,14 +696,19 @@ impl Checks {
 
     /// Checks that a manager with this label, which has closed and has no guards, has left no lock. If `repeats`, it has
     /// ended an owner more than once. It repeats nothing for a request that is older than a lease.
-    pub(crate) fn check_closed(&self, label: &str, repeats: bool) -> Result<(), String> {
+    pub(crate) fn check_closed(
+        &self,
+        label: &str,
+        repeats: bool,
+        lease: Duration,
+    ) -> Result<(), String> {
         let tail = format!(":{label}");
         let mut left = self.owners();
         left.retain(|(_, owner), _| owner.ends_with(&tail));
         let needed = self.needed();
         let (was_late, has_failed_over) = {
             let network = &self.world.state().network;
-            (network.was_late(self.lease), network.has_failed_over())
+            (network.was_late(lease), network.has_failed_over())
         };
         let mut state = locked(&self.state);
         let most = left.into_iter().max_by_key(|(_, count)| *count);

@@ -7,7 +7,7 @@
 //! | gets the name from a thread of its own process | is in its process's turn, which ends within [`LONGEST_TURN`] if another process has waited since before it |
 //! | is behind another thread of its process | takes its process's place after that one has ended |
 //! | is of a multi-lock, or on a quorum | has no place in this order |
-//! | is the first to get a name after the lease of a detached lock has ended, or after an adoption | may come before others: nobody handed the lock over |
+//! | is the first to get a name since a thread detached it | may come before others: nobody handed the lock over |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -245,6 +245,9 @@ impl WorldState {
                 return;
             }
         }
+        if kind == FaultKind::Evict && !self.evict(server) {
+            return;
+        }
         *self.faults.entry(kind).or_default() += 1;
         let until = self.now + length;
         if matches!(kind, FaultKind::Pause | FaultKind::PauseThread) {
@@ -281,9 +284,8 @@ impl WorldState {
             FaultKind::RestartEmpty => self.restart(server, until, false),
             FaultKind::Lag => self.lag(server, until),
             // They have begun.
-            FaultKind::Failover | FaultKind::MoveSlot => {}
+            FaultKind::Failover | FaultKind::MoveSlot | FaultKind::Evict => {}
             FaultKind::Late => self.delay_requests(process, server, until),
-            FaultKind::Evict => self.evict(server),
             FaultKind::FlushScripts => {
                 self.execute(server, &["SCRIPT", "FLUSH"]);
             }

@@ -361,7 +361,7 @@ impl Sums {
             println!("  exceptions: {exception} {count}, first with the seed {seed}");
         }
         println!(
-            "  longest wait after the last fault {longest_wait:.3?}, undisturbed calls {calm_calls}, fair turns {fair_turns}"
+            "  longest wait after the last fault {longest_wait:.3?}, calls that must not fail {calm_calls}, fair turns {fair_turns}"
         );
         println!(
             "  {:.2} ms and {} steps a schedule, of {:.1?} each",

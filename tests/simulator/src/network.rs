@@ -575,11 +575,11 @@ impl WorldState {
         words
     }
 
-    /// Has a server evict a key.
-    pub(crate) fn evict(&mut self, server: usize) {
+    /// Has a server evict a key. Returns false if it has none.
+    pub(crate) fn evict(&mut self, server: usize) -> bool {
         let mut keys = self.execute(server, &["KEYS", "*"]);
         if keys.is_empty() {
-            return;
+            return false;
         }
         keys.sort();
         let key = keys.swap_remove(self.random.index(keys.len()));
@@ -588,6 +588,7 @@ impl WorldState {
         evicting.lost_keys_at = Some(self.now);
         self.evictions.push((self.now, key));
         self.ends_beyond_the_assumptions(self.now);
+        true
     }
 
     /// Ends the connections of a process that has crashed.

@@ -12,7 +12,7 @@ const SEMAPHORE: &str = "s";
 const LEAST_OPERATIONS: usize = 6;
 /// How many operations a thread has after the last fault has ended, and within which time they begin.
 const CALM_OPERATIONS: usize = 4;
-const CALM: Duration = Duration::from_secs(3);
+const CALM: Duration = Duration::from_secs(5);
 /// The time between two operations that are added until the last fault.
 const ADDED_EACH: Duration = Duration::from_millis(250);
 /// The longest wait of a call with a limit.

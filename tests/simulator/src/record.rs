@@ -15,7 +15,7 @@ use std::process::Command;
 use serde::{Deserialize, Serialize};
 
 /// The paths of the code that a run consists of.
-const CODE: [&str; 3] = ["src", "tests/simulator", "Cargo.lock"];
+const CODE: [&str; 4] = ["src", "tests/simulator", "Cargo.toml", "Cargo.lock"];
 
 /// A file that gets a line for each run of this process.
 pub struct Recorder {
@@ -42,7 +42,7 @@ pub struct Run {
     pub unpromised_grants: Option<u64>,
     pub hand_overs: u64,
     pub refusals: u64,
-    /// Calls after the last fault that had to succeed. `None` if they were not counted.
+    /// Calls after the last fault that must not fail. `None` if they were not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calm_calls: Option<u64>,
     pub losses: u64,

@@ -114,6 +114,8 @@ impl WorldState {
     /// Has a server follow a master, which it tries to attach to after a while.
     pub(crate) fn follow(&mut self, replica: usize, master: usize) {
         self.end_link(replica);
+        // Its own replicas lose it, because it loads other data.
+        self.end_links_of(replica);
         let server = &mut self.network.servers[replica];
         server.follows = Some(master);
         let time = server.clock.read(self.now);
@@ -160,7 +162,7 @@ impl WorldState {
         }
     }
 
-    /// Ends the links from and to a server that restarts. They begin anew.
+    /// Ends the links from and to a server. They begin anew.
     pub(crate) fn end_links_of(&mut self, server: usize) {
         let links = self.network.links.by_replica.iter();
         let links = links.filter(|(replica, link)| **replica == server || link.master == server);

@@ -107,8 +107,10 @@ struct Call {
     cancel: Option<Cancel>,
     /// When the token was cancelled, in nanoseconds, or 0.
     cancelled_at: Arc<AtomicU64>,
+    /// How many managers the process had before the call.
+    managers: usize,
     /// Whether it must not fail.
-    must_succeed: bool,
+    must_not_fail: bool,
 }
 
 /// Has a handle of any kind use a token.
@@ -242,7 +244,8 @@ impl Program {
             self.checks.note_closed(&label);
             if is_last {
                 let repeats = manager.stats().endings_repeated > 0;
-                self.must(self.checks.check_closed(&label, repeats));
+                let lease = self.settings.lease_of(self.number);
+                self.must(self.checks.check_closed(&label, repeats, lease));
             }
         }
         // Otherwise the renewal thread has given a release up.
@@ -335,7 +338,8 @@ impl Worker {
             answered_at: None,
             cancel,
             cancelled_at,
-            must_succeed: self.is_calm(),
+            managers: program.managers.load(Ordering::SeqCst),
+            must_not_fail: self.is_calm(),
         }
     }
 
@@ -405,18 +409,23 @@ impl Worker {
         if matches!(got, Err(Error::Cancelled)) && !is_cancelled {
             self.world().fail("a call ends without its cancel".into());
         }
-        // Another thread has cancelled the call, closed the manager, or adopted the claim.
-        let is_of_another =
-            |error: &&Error| matches!(error, Error::Cancelled | Error::Closed | Error::Lost(_));
+        // Another thread has cancelled the call, closed the manager, or adopted the claim, or others have some of the votes.
+        let is_of_another = |error: &&Error| match error {
+            Error::Cancelled => true,
+            Error::NoQuorum { failures, .. } => failures.is_empty() && operation.wait.is_some(),
+            Error::Closed => program.managers.load(Ordering::SeqCst) > call.managers,
+            Error::Lost(_) => operation.what == What::Adoption,
+            _ => false,
+        };
         let failed = got.as_ref().err().filter(|error| !is_of_another(error));
-        if let Some(error) = failed.filter(|_| call.must_succeed) {
+        if let Some(error) = failed.filter(|_| call.must_not_fail) {
             let what = format!("a call fails after the last fault: {error:?}");
             self.world().fail(what);
         }
         let is_promised = checks.is_promised(None);
         checks.count(|counts| {
             counts.longest_wait = waited.max(counts.longest_wait);
-            counts.calm_calls += u64::from(call.must_succeed);
+            counts.calm_calls += u64::from(call.must_not_fail);
             match &got {
                 Ok(Some(_)) => {
                     counts.grants += 1;
@@ -602,7 +611,7 @@ impl Worker {
                 self.program.checks.count(|counts| counts.losses += 1);
                 Ok(Some(()))
             }
-            Err(Error::Timeout { .. }) => Ok(None),
+            Err(Error::Timeout { .. }) if operation.wait.is_some() => Ok(None),
             ran => ran.map(Some),
         };
         let is_answered = got.is_ok();

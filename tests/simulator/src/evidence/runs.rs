@@ -253,7 +253,7 @@ impl Runs {
                         .map_or("not counted".to_owned(), number)
                 }),
             );
-            rows.push(row("calls after the faults that had to succeed", &|run| {
+            rows.push(row("calls after the faults that must not fail", &|run| {
                 run.calm_calls.map_or("not counted".to_owned(), number)
             }));
         }
@@ -399,12 +399,14 @@ pub(super) fn verdict(simulated: &Runs, real: &Runs) -> String {
 pub(super) fn broken(simulated: &Runs, real: &Runs) -> (usize, usize) {
     let (mut broken, mut passing) = (0, 0);
     for runs in [simulated, real] {
-        let found = runs.violations();
-        broken += found.len();
-        passing += found
-            .iter()
-            .filter(|found| runs.passes_since(found).is_some())
-            .count();
+        // One schedule may break several rules.
+        let mut schedules = BTreeMap::new();
+        for found in runs.violations() {
+            let schedule = (found.commit, found.topology, found.violation.seed);
+            schedules.insert(schedule, runs.passes_since(&found).is_some());
+        }
+        broken += schedules.len();
+        passing += schedules.values().filter(|passes| **passes).count();
     }
     (broken, passing)
 }

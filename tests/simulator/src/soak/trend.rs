@@ -77,9 +77,8 @@ impl Trend {
     }
 
     pub(super) fn grows(&self) -> bool {
-        // Too few samples have no line.
-        let is_flat = self.rise <= self.tolerance || self.rise <= 3.0 * self.error;
-        !is_flat
+        // The error of two samples is no number, so they do not grow.
+        self.rise > self.tolerance && self.rise > 3.0 * self.error
     }
 }
 
