@@ -222,6 +222,26 @@ impl Raw {
         });
     }
 
+    /// Blocks until `count` processes wait for the lock at `key` at one node. Returns their owners and their channels.
+    #[track_caller]
+    pub(crate) fn waiters(&self, key: &str, count: usize) -> Vec<(String, String)> {
+        let at = |node: &Self| {
+            let with_channel = |owner: String| {
+                let entry: Option<String> = node.ask(&["HGET", &waiters_of(key), &owner]);
+                Some((owner, channel_in(&entry?)))
+            };
+            let waiters = node.queue(key).into_iter().filter_map(with_channel);
+            waiters.collect::<Vec<_>>()
+        };
+        let mut found = None;
+        wait_until("a node has all waiters", || {
+            let mut nodes = self.nodes().into_iter().map(|node| at(&node));
+            found = nodes.find(|waiters| waiters.len() == count);
+            found.is_some()
+        });
+        found.expect("it was found")
+    }
+
     /// Blocks until the waiter `owner` has polled. It polls again most of a second later.
     #[track_caller]
     pub(crate) fn wait_until_polled(&self, key: &str, owner: &str) {
@@ -248,8 +268,7 @@ impl Raw {
     #[track_caller]
     pub(crate) fn channel(&self, key: &str, owner: &str) -> String {
         let entry: String = self.ask(&["HGET", &waiters_of(key), owner]);
-        let channel = entry.split(' ').nth(3);
-        channel.expect("it follows the units").into()
+        channel_in(&entry)
     }
 
     /// Returns the number of subscribers of a channel.
@@ -336,4 +355,10 @@ fn companion_of(key: &str, what: &str) -> String {
 /// Returns all companions of the lock at `key`.
 pub(crate) fn companions_of(key: &str) -> [String; 3] {
     [fence_of(key), queue_of(key), waiters_of(key)]
+}
+
+/// Returns the channel in the record of a waiter.
+fn channel_in(entry: &str) -> String {
+    let channel = entry.split(' ').nth(3);
+    channel.expect("it follows the units").into()
 }
