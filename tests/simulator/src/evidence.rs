@@ -71,12 +71,13 @@ pub fn write(root: &Path) -> Result<(), String> {
 /// A file that cannot be read, and the reason.
 pub fn files(root: &Path) -> Result<BTreeMap<String, String>, String> {
     let results = Results::read(&root.join("docs/evidence"))?;
+    let patches = fs::read_dir(root.join("tests/simulator/mutants")).map_or(0, Iterator::count);
     let simulated = Runs::of_seeds(results.simulated);
     let real = Runs::new(results.real);
     let parts = [
         (
             "answers",
-            text(answers(&simulated, &real, &results.mutants)),
+            text(answers(&simulated, &real, &results.mutants, patches)),
         ),
         ("simulated", text(simulated.by_topology())),
         ("commits", text(simulated.by_commit())),
@@ -94,7 +95,7 @@ pub fn files(root: &Path) -> Result<BTreeMap<String, String>, String> {
         ("exceptions", text(runs::exceptions(&simulated, &real))),
         ("violations", text(runs::violations(&simulated, &real))),
         ("register", runs::register(&simulated, &real)),
-        ("mutants", bugs::by_hand(&results.mutants)),
+        ("mutants", bugs::by_hand(&results.mutants, patches)),
         (
             "cargo_mutants",
             text(bugs::by_machine(results.cargo_mutants.as_ref())),
@@ -129,7 +130,7 @@ fn text(text: String) -> Part {
 }
 
 /// Returns the first table of the page.
-fn answers(simulated: &Runs, real: &Runs, mutants: &[results::Mutant]) -> String {
+fn answers(simulated: &Runs, real: &Runs, mutants: &[results::Mutant], patches: usize) -> String {
     let (of_simulated, of_real) = (simulated.sum(), real.sum());
     let rows = [
         (
@@ -165,7 +166,10 @@ fn answers(simulated: &Runs, real: &Runs, mutants: &[results::Mutant]) -> String
                 longest_wait(&of_real)
             ),
         ),
-        ("Would the checks find a bug?", bugs::verdict(mutants)),
+        (
+            "Would the checks find a bug?",
+            bugs::verdict(mutants, patches),
+        ),
     ];
     let rows = rows.map(|(question, answer)| vec![question.to_owned(), answer]);
     table::table(&["question", "answer"], &rows)
@@ -203,7 +207,10 @@ fn sentence(simulated: &Runs, real: &Runs, mutants: &[results::Mutant]) -> Strin
     let found = if mutants.is_empty() {
         String::new()
     } else {
-        format!("; {} seeded bugs were found", bugs::share_killed(mutants))
+        format!(
+            "; {} seeded bugs that were run were found",
+            bugs::share_killed(mutants)
+        )
     };
     format!(
         "{SENTENCE}[EVIDENCE.md] shows {} schedules on simulated machines and {} on real servers, with {} faults, {} grants and {} losses, {broken}{found}.",

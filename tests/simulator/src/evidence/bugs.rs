@@ -8,8 +8,8 @@ use super::{NOT_RUN, Part};
 /// The schedules within which a bug should be found.
 const SOON: u64 = 5_000;
 
-/// Returns the answer to "Would the checks find a bug?".
-pub(super) fn verdict(mutants: &[Mutant]) -> String {
+/// Returns the answer to "Would the checks find a bug?". There are so many patches.
+pub(super) fn verdict(mutants: &[Mutant], patches: usize) -> String {
     if mutants.is_empty() {
         return NOT_RUN.to_owned();
     }
@@ -17,8 +17,12 @@ pub(super) fn verdict(mutants: &[Mutant]) -> String {
         .iter()
         .filter(|mutant| is_found_soon(mutant))
         .count();
+    let rest = match patches.saturating_sub(mutants.len()) {
+        0 => String::new(),
+        rest => format!(" {} more were not run yet.", number(rest as u64)),
+    };
     format!(
-        "{} bugs that were made on purpose were found, {} of them by simulated schedules alone, within {}.",
+        "{} bugs that were made on purpose were found, {} of them by simulated schedules alone, within {}.{rest}",
         share_killed(mutants),
         number(soon as u64),
         number(SOON)
@@ -41,7 +45,7 @@ fn is_found_soon(mutant: &Mutant) -> bool {
     mutant.killed_by == "simulator" && mutant.schedules.is_some_and(|schedules| schedules <= SOON)
 }
 
-pub(super) fn by_hand(mutants: &[Mutant]) -> Part {
+pub(super) fn by_hand(mutants: &[Mutant], patches: usize) -> Part {
     if mutants.is_empty() {
         return super::text(NOT_RUN.to_owned());
     }
@@ -95,7 +99,7 @@ pub(super) fn by_hand(mutants: &[Mutant]) -> Part {
         ("mutants", bars.draw())
     });
     Part {
-        text: format!("{}\n\n{}", verdict(mutants), table(&heads, &rows)),
+        text: format!("{}\n\n{}", verdict(mutants, patches), table(&heads, &rows)),
         picture,
     }
 }
