@@ -133,7 +133,7 @@ fn a_history_has_each_call_of_a_schedule() {
 #[test]
 fn a_schedule_that_fails_is_made_smaller() {
     let plan = |seed| Plan {
-        bug: Some(Bug::ReleaseIgnoresOwner),
+        bug: Some(Bug::RenewalsShorten),
         ..plan(Topology::Single, seed)
     };
     let fails = |seed: &u64| plan(*seed).run().failure.is_some();
@@ -141,8 +141,8 @@ fn a_schedule_that_fails_is_made_smaller() {
     let whole = plan(seed).scenario();
     let shrunk = shrink(plan(seed)).expect("it fails");
     let Kept { operations, .. } = &shrunk.kept;
-    // A holder that has lost the lock, and another one.
-    assert!((2..10).contains(&operations.len()), "{shrunk}");
+    // A holder that has lost its lock is enough.
+    assert!((1..10).contains(&operations.len()), "{shrunk}");
     assert!(whole.all().operations.len() > 50, "{whole}");
     let again = whole.keep(&shrunk.kept).run();
     assert_eq!(again.failure.as_deref(), Some(shrunk.failure.as_str()));
