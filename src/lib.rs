@@ -40,9 +40,9 @@
 //! * Each fault has its own variant of [`Error`]. A call never reports that a lock is held if its request failed.
 //!
 //! Thousands of threads may want one name. The threads of a process hand the lock to each other in memory, without a
-//! request. Between processes, Redis hands it to the process that has waited longest, and notifies only that process. If a
-//! lease ends without a release, because its process has died or has detached it, a process that asks for the lock just then
-//! may come before those that wait.
+//! request. Between processes, Redis hands it to the process that has waited longest, and notifies only that process. A lease
+//! may also end without a release, because its process has died or has detached it. Then a process that asks just at that
+//! moment may get the lock before those that wait.
 //!
 //! # Where to find it
 //!

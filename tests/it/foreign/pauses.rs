@@ -300,7 +300,7 @@ fn updates_are_lost_while_holders_pause_unless_they_are_fenced() {
     let commit = commit();
     let length = secs(env::var(SECONDS).map_or(60, |text| text.parse().expect("seconds")));
     let ours = |raw: &Raw| Child::start(raw.url(), "lease_ms=2000");
-    // Each client has a server of its own, and mostly waits. The clients run at the same time.
+    // Each client uses its own server, and mostly waits. So the clients run at the same time.
     let outcomes = thread::scope(|scope| {
         let running = [
             scope.spawn(|| outcome("leasehold fenced", true, length, ours)),

@@ -21,7 +21,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::support::Kind;
 
-/// What a process notes that got no lock after the faults.
+/// A process notes this if it gets no lock after the faults.
 pub(super) const NO_GRANT: &str = "no grant comes after the faults";
 
 /// A time of the clock that all processes share, in µs.

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | waits for one name that it wants alone, since after the last fault, on living connections | may be bypassed |
 //! | gets the name from another process, and asked at least [`SETTLED`] after it | has bypassed it |
-//! | gets the name after a thread of its own process | is in its process's turn, which ends within [`LONGEST_TURN`] if another process has waited since before it |
+//! | gets the name, which its own process had last | is in its process's turn, which ends within [`LONGEST_TURN`] if another process has waited since before it |
 //! | is behind another thread of its process | takes its process's place after that one has ended |
 //! | is of a multi-lock, or on a quorum | has no place in this order |
 //! | is the first to get a name since a thread detached it | may come before others: nobody handed the lock over |

@@ -71,7 +71,7 @@ pub struct Violation {
     pub what: String,
 }
 
-/// A look at the process of a soak: what it uses.
+/// The resources of the process of a soak, at one time.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Sample {
     /// The commit of the run, and when it began.

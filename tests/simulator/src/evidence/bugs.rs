@@ -8,7 +8,7 @@ use super::{NOT_RUN, Part};
 /// The schedules within which a bug should be found.
 const SOON: u64 = 5_000;
 
-/// Returns the answer to "Would the checks find a bug?". There are so many patches.
+/// Returns the answer to "Would the checks find a bug?". `patches` is the number of patches in the tree.
 pub(super) fn verdict(mutants: &[Mutant], patches: usize) -> String {
     if mutants.is_empty() {
         return NOT_RUN.to_owned();
