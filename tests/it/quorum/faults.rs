@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use leasehold::{Error, LeaseState, LockGuard, LockManager, LostCause};
 use log::Level;
 
-use super::{holders, locked_on_all, wait_until_executed, wait_until_waiting};
+use super::{holders, locked_on_all, locked_on_all_but, wait_until_executed, wait_until_waiting};
 use crate::support::{
     Fault, File, Nodes, PATIENCE, Proxy, SLACK, Server, Task, add, added, build, is_unreachable,
     locking, logged, lost, ms, patient, secs, task, wait_in_vain, wait_until,
@@ -89,8 +89,12 @@ fn locks_go_on(nodes: &Nodes, failing: &[usize], way: Way) {
     assert!(guard.fence() > fence, "{} after {fence}", guard.fence());
     let fence = guard.fence();
     guard.release().expect("a majority had it");
-    // Before the acquire.
-    let guard = one.lock("n").expect("a majority is there");
+    // Before the acquire. A node whose clock was set back loses its vote when it comes back, so all others must have one.
+    let urls: Vec<_> = failing
+        .iter()
+        .map(|n| nodes.urls().swap_remove(*n))
+        .collect();
+    let guard = locked_on_all_but(&one.mutex("n"), &urls);
     assert!(guard.fence() > fence, "{} after {fence}", guard.fence());
     let fence = guard.fence();
     // While it is held, the nodes come back.
