@@ -10,8 +10,7 @@ use crate::support::{
     Fault, Kind, Nodes, Proxy, Raw, Server, build, fence_of, locking, patient, secs, wait_until,
 };
 
-/// A busy machine may leave a process without CPU time for some seconds.
-const LEASE: Duration = secs(12);
+const LEASE: Duration = secs(6);
 const HOUR: i64 = 60 * 60;
 
 /// Renewals come three times in a lease, and four times as often while votes are missing.
