@@ -552,11 +552,10 @@ impl Checks {
         now: Duration,
         healed_at: Duration,
     ) -> u64 {
-        // A waiter whose connection is dead hears of no turn, and may be passed over.
-        let is_dead = |kind: &FaultKind| matches!(kind, FaultKind::Kill | FaultKind::Idle);
         let is_observed = {
             let state = self.world.state();
-            let is_connected = !state.faults.keys().any(is_dead);
+            // A waiter whose connection is dead hears of no turn, and may be passed over.
+            let is_connected = !state.has_dead_connections(process);
             now > healed_at && is_connected && state.network.servers.len() == 1
         };
         (locked(&self.state).fairness).asks(operation, process, now, is_observed)
