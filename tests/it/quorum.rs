@@ -22,8 +22,6 @@ mod restarts;
 mod storm;
 mod turns;
 
-use std::sync::Arc;
-
 use leasehold::{Error, LockGuard, LockManager, Mutex};
 
 use crate::support::{
@@ -63,11 +61,6 @@ fn wait_until_executed(locks: &LockManager, node: &Raw, unused: &str) {
 /// Locks on every node. A busy machine may be late with the answer of a node, and then its vote does not count.
 #[track_caller]
 pub(crate) fn locked_on_all(mutex: &Mutex) -> LockGuard {
-    locked_on_all_but(mutex, &[])
-}
-
-/// Does not ask for the votes of the nodes with these URLs.
-pub(crate) fn locked_on_all_but(mutex: &Mutex, some: &[String]) -> LockGuard {
     let mut guard = None;
     wait_until("each node grants it", || {
         let locked = match mutex.lock() {
@@ -76,12 +69,16 @@ pub(crate) fn locked_on_all_but(mutex: &Mutex, some: &[String]) -> LockGuard {
             Err(error) if is_unreachable(&error) => return false,
             Err(error) => panic!("{error:?}"),
         };
-        let missing = locked.missing_nodes();
-        let may_miss = |node: &Arc<str>| some.contains(&format!("redis://{node}/"));
-        guard = Some(locked).filter(|_| missing.iter().all(may_miss));
+        guard = Some(locked).filter(|locked| locked.missing_nodes().is_empty());
         guard.is_some()
     });
     guard.expect("each node granted it")
+}
+
+/// Returns whether all nodes but those with these URLs vote for a guard.
+fn misses_none_but(guard: &LockGuard, urls: &[String]) -> bool {
+    let mut missing = guard.missing_nodes().into_iter();
+    missing.all(|node| urls.contains(&format!("redis://{node}/")))
 }
 
 #[test]

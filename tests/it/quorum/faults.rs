@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use leasehold::{Error, LeaseState, LockGuard, LockManager, LostCause};
 use log::Level;
 
-use super::{holders, locked_on_all, locked_on_all_but, wait_until_executed, wait_until_waiting};
+use super::{holders, locked_on_all, misses_none_but, wait_until_executed, wait_until_waiting};
 use crate::support::{
     Fault, File, Nodes, PATIENCE, Proxy, SLACK, Server, Task, add, added, build, is_unreachable,
     locking, logged, lost, ms, patient, secs, task, wait_in_vain, wait_until,
@@ -94,8 +94,15 @@ fn locks_go_on(nodes: &Nodes, failing: &[usize], way: Way) {
         .iter()
         .map(|n| nodes.urls().swap_remove(*n))
         .collect();
-    let guard = locked_on_all_but(&one.mutex("n"), &urls);
-    assert!(guard.fence() > fence, "{} after {fence}", guard.fence());
+    let (mut last, mut held) = (fence, None);
+    wait_until("the others vote", || {
+        let guard = one.lock("n").expect("a majority is there");
+        assert!(guard.fence() > last, "{} after {last}", guard.fence());
+        last = guard.fence();
+        held = Some(guard).filter(|guard| misses_none_but(guard, &urls));
+        held.is_some()
+    });
+    let guard = held.expect("the others vote");
     let fence = guard.fence();
     // While it is held, the nodes come back.
     each(Way::heal);

@@ -79,11 +79,12 @@ fn wait_until_asleep(directory: &Receiver<PathBuf>) {
 
 /// Sends SIGSTOP or another signal to a process.
 ///
-/// After SIGSTOP, returns when the process has stopped: on a busy machine it runs on for a while. Of a process that is no child
-/// of this one, it is the first thread that has stopped, and a server works on that.
+/// After SIGSTOP, blocks until all threads of a child of this process have stopped: on a busy machine they run on for a
+/// while. For another process, such as a server, blocks until its first thread has stopped: redis-server executes commands
+/// on that thread.
 ///
-/// It never reads the threads' files in `/proc`. When a process ends, the system forgets those that were read. On a busy
-/// machine that took seconds of CPU time, in which no other thread ran.
+/// This function does not read `/proc/PID/task`. At the end of a process the kernel forgets its files in `/proc` that were
+/// read. With many files that took seconds of CPU time on a busy machine, and no other thread ran meanwhile.
 #[track_caller]
 pub(crate) fn signal(pid: Pid, signal: Signal) {
     kill_process(pid, signal).expect("the process is ours");
