@@ -554,7 +554,7 @@ impl Checks {
     ) -> u64 {
         let is_observed = {
             let state = self.world.state();
-            // A waiter whose connection is dead hears of no turn, and may be passed over.
+            // A waiter whose connection is dead hears of no turn, and may be passed over. None dies after `healed_at`.
             let is_connected = !state.has_dead_connections(process);
             now > healed_at && is_connected && state.network.servers.len() == 1
         };

@@ -1,5 +1,5 @@
 //! A soak: one process uses the whole library for long on real servers with faults. Its memory, its descriptors and its threads
-//! must not grow.
+//! must not grow. glibc's allocator has one arena ([`use_one_arena`]).
 //!
 //! | part | what it does |
 //! | --- | --- |
@@ -53,7 +53,7 @@ pub fn main(words: &[String]) -> ExitCode {
         eprintln!("leasehold-simulator soak --minutes M");
         return ExitCode::from(2);
     };
-    if let Err(error) = use_one_heap() {
+    if let Err(error) = use_one_arena() {
         eprintln!("the program cannot be started again: {error}");
         return ExitCode::from(2);
     }
@@ -77,17 +77,17 @@ pub fn main(words: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Starts this program again with one heap, unless that is done.
+/// Starts this program again with one arena, unless it has one.
 ///
-/// glibc gives threads that allocate at the same time a heap each, up to eight for each CPU. The threads of the workers and of
-/// the churn fill them in turn: for an hour that looked like a leak of some megabytes.
-fn use_one_heap() -> io::Result<()> {
-    const HEAPS: &str = "MALLOC_ARENA_MAX";
-    if env::var_os(HEAPS).is_some() {
+/// glibc gives threads that allocate at the same time an arena each, up to eight for each CPU. The threads of the workers and
+/// of the churn fill them in turn: the memory rose for an hour although nothing leaked.
+fn use_one_arena() -> io::Result<()> {
+    const ARENAS: &str = "MALLOC_ARENA_MAX";
+    if env::var_os(ARENAS).is_some_and(|arenas| arenas == "1") {
         return Ok(());
     }
     let mut again = Command::new(env::current_exe()?);
-    Err(again.args(env::args_os().skip(1)).env(HEAPS, "1").exec())
+    Err(again.args(env::args_os().skip(1)).env(ARENAS, "1").exec())
 }
 
 impl Soak {
