@@ -147,7 +147,7 @@ pub(crate) fn unfit_names() -> Vec<String> {
 pub(crate) fn hasty(url: &str) -> Builder {
     LockManager::single(url)
         .lease(Duration::from_mins(10))
-        .io_timeout(ms(200))
+        .io_timeout(secs(1))
 }
 
 /// Returns settings for a busy machine, whose servers may take longer than the default allows. See [`settings_of`] for
