@@ -41,8 +41,8 @@
 //!
 //! Thousands of threads may want one name. The threads of a process hand the lock to each other in memory, without a
 //! request. Between processes, Redis hands it to the process that has waited longest, and notifies only that process. A lease
-//! may also end without a release, because its process has died or has detached it. Then a process that asks just at that
-//! moment may get the lock before those that wait.
+//! may also end without a release, because its process has died or has detached it. At that moment a process that did not
+//! wait may get the lock first.
 //!
 //! # Where to find it
 //!
