@@ -42,7 +42,7 @@ fn a_writer_gets_in_while_readers_overlap_without_a_gap() {
         let mut released = Instant::now();
         let mut reading = Some(readers[0].read().expect("nobody writes"));
         let waiting = writer.locking();
-        wait_until_waiting(&nodes, "n");
+        wait_until_ready(&nodes, 1, |_| true);
         while waiting.waits() {
             let next = guard_of(readers[asks_next].try_read());
             let is_turn = reading.is_some() || released.elapsed() < TURN;
@@ -69,7 +69,8 @@ fn a_waiter_is_not_overtaken(asking: Kind, waiting: Kind) {
         let mut held = Some(lock.lock().expect("it becomes free"));
         let mut released = Instant::now();
         let waiting = waiter.locking();
-        wait_until_waiting(&nodes, "n");
+        // Before that, no message can wake it, so it gets no turn.
+        wait_until_ready(&nodes, 1, |_| true);
         while waiting.waits() {
             if let Some(guard) = held.take() {
                 released = Instant::now();
@@ -342,6 +343,10 @@ fn gives_the_turn_after_min_hold(kind: Kind) -> bool {
     let guard = lock.lock().expect("it is free");
     let waiter = kind.of(&nodes.manager(), "n").locking();
     wait_until_ready(&nodes, 1, |_| true);
+    // A node that answered too late gets the lock later. Without it, the release would give the waiter that node's vote.
+    wait_until("all nodes have the lock", || {
+        nodes.raws().iter().all(|node| node.exists("n"))
+    });
     guard.release().expect("it was held until now");
     let [_, _, waiters] = companions_of("n");
     let begins_later = |node: &&Raw| {
