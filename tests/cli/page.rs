@@ -67,11 +67,8 @@ fn missing_lines(session: &'static str, programs: &Path) -> Vec<&'static str> {
     let server = Server::start();
     let (commands, mut expected): (Vec<_>, Vec<_>) =
         session.lines().partition(|line| line.starts_with("$ "));
-    let script: String = commands
-        .iter()
-        .map(|line| format!("{}\n", &line[2..]))
-        .collect();
-    let output = bash(&script, &server.url(), programs);
+    let commands: Vec<_> = commands.into_iter().map(|line| &line[2..]).collect();
+    let output = bash(&commands.join("\n"), &server.url(), programs);
     // Two processes write to the same pipe, in either order.
     for line in out(&output).lines() {
         let place = expected.iter().position(|shown| matches(shown, line));

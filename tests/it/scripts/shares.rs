@@ -382,13 +382,49 @@ fn each_owner_counts_the_units_in_use_against_its_own_number() {
     });
 }
 
+/// The key lives for as long as the longest lease.
+#[test]
+fn the_renewal_of_a_short_lease_cuts_no_longer_one() {
+    super::once(|redis| {
+        let life = LIFE.to_string();
+        for who in [0, 1] {
+            let args = [
+                &*owner(who),
+                LEASE,
+                "1",
+                "600000",
+                "permits",
+                "-",
+                CLAIM,
+                &life,
+                "0",
+                "1",
+                "2",
+                "",
+                "",
+                "",
+                "",
+            ];
+            redis.eval(SHARE_ACQUIRE, &[NAME], &args);
+        }
+        assert_eq!(renew_for(redis, 1, 1, "1000"), [1]);
+        let left: u64 = redis.ask(&["PTTL", NAME]);
+        assert!(left > 1_000, "{left} ms");
+        assert_eq!(renew(redis, 0, 1), [1]);
+    });
+}
+
 fn renew(redis: &mut Redis, who: usize, units: u64) -> Vec<i64> {
+    renew_for(redis, who, units, LEASE)
+}
+
+fn renew_for(redis: &mut Redis, who: usize, units: u64, lease: &str) -> Vec<i64> {
     let mut renew = redis::cmd("EVAL");
     renew
         .arg(script!("batch.lua", "renew.lua"))
         .arg(1)
         .arg(NAME);
-    renew.arg(owner(who)).arg(LEASE).arg(units);
+    renew.arg(owner(who)).arg(lease).arg(units);
     renew.query(&mut redis.0).expect("it never fails")
 }
 
