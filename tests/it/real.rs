@@ -229,7 +229,10 @@ fn many_real_schedules_keep_the_rules() {
     });
     assert_eq!(violations, 0, "docs/evidence/real.jsonl has them");
     let all = of_each * TOPOLOGIES.len() as u64;
-    assert!(not_run <= all / 10, "{not_run} of {all} {NOT_RUN}");
+    assert!(
+        not_run <= all / 10,
+        "{not_run} of {all} in all topologies: {NOT_RUN}"
+    );
 }
 
 /// Runs pieces of the seeds up to `end`, and appends a line of results for each. Returns the numbers of violations, and of

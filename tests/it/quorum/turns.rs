@@ -72,7 +72,6 @@ fn a_waiter_is_not_overtaken(asking: Kind, waiting: Kind) {
         let mut held = Some(lock.lock().expect("it becomes free"));
         let mut released = Instant::now();
         let waiting = waiter.locking();
-        // Before that, no message can wake it, so it gets no turn.
         wait_until_ready(&nodes, 1, |_| true);
         while waiting.waits() {
             if let Some(guard) = held.take() {
@@ -163,7 +162,7 @@ fn are_ready(nodes: &Nodes, count: usize, is_ready: impl Fn(&Waiter) -> bool) ->
     raws.iter().filter(is_node_ready).count() > raws.len() / 2
 }
 
-/// Blocks until [`are_ready`] holds.
+/// Blocks until [`are_ready`] holds. A waiter that no message can wake gets no turn.
 #[track_caller]
 fn wait_until_ready(nodes: &Nodes, count: usize, is_ready: impl Fn(&Waiter) -> bool) {
     wait_until("the waiters are ready", || {
@@ -171,9 +170,11 @@ fn wait_until_ready(nodes: &Nodes, count: usize, is_ready: impl Fn(&Waiter) -> b
     });
 }
 
-/// Blocks until [`are_ready`] holds. Returns whether that was in time. On a busy machine a waiter may hang for longer than its
-/// life, and is dropped then. And one that hangs while it asks as a new owner has two places.
-fn become_ready(nodes: &Nodes, count: usize, is_ready: impl Fn(&Waiter) -> bool) -> bool {
+/// Waits until [`are_ready`] holds, for at most [`WAITER_LIFE`]. Returns whether it holds.
+///
+/// On a busy machine it may never hold. A node drops a waiter that hangs for longer than its life. A waiter that hangs while it
+/// changes its owner has two places.
+fn are_ready_in_time(nodes: &Nodes, count: usize, is_ready: impl Fn(&Waiter) -> bool) -> bool {
     let begun = Instant::now();
     while !are_ready(nodes, count, &is_ready) {
         if begun.elapsed() > WAITER_LIFE {
@@ -242,8 +243,9 @@ fn keeps_its_place(kind: Kind) -> bool {
     let nodes = Nodes::start(3);
     let guard = kind.of(&nodes.manager(), "n").lock().expect("it is free");
     let mut stalled = hung_waiter(&nodes, kind);
+    let owner = only_waiter(&nodes);
     let second = kind.of(&nodes.manager(), "n").locking();
-    if !become_ready(&nodes, 2, |_| true) {
+    if !are_ready_in_time(&nodes, 2, |_| true) {
         return false;
     }
     guard.release().expect("it was held until now");
@@ -253,11 +255,13 @@ fn keeps_its_place(kind: Kind) -> bool {
         return false;
     }
     let third = kind.of(&nodes.manager(), "n").locking();
-    if !become_ready(&nodes, 2, |_| true) {
+    if !are_ready_in_time(&nodes, 2, |_| true) {
         return false;
     }
     stalled.resume();
-    if !become_ready(&nodes, 2, |first| !first.is_passed_over) {
+    if !are_ready_in_time(&nodes, 2, |first| {
+        first.owner == owner && !first.is_passed_over
+    }) {
         return false;
     }
     second.release();
@@ -326,19 +330,20 @@ fn the_second_waiter_asks_when_the_turn_of_the_first_ends() {
     let lock = Kind::Mutex.of(&nodes.manager(), "n");
     let waiter = Kind::Mutex.of(&nodes.manager(), "n");
     let mut child = Child::start(&nodes.url(), "");
-    let mut shortest = Duration::MAX;
+    let (mut shortest, mut ready) = (Duration::MAX, 0);
     for round in 0..ROUNDS {
         let guard = lock.lock().expect("it becomes free");
         child.wait_as(Kind::Mutex, "n");
         wait_until_ready(&nodes, 1, |_| true);
         child.pause();
         let second = waiter.locking_asleep();
-        let is_ready = become_ready(&nodes, 2, |first| first.silence > ms(50));
+        let is_ready = are_ready_in_time(&nodes, 2, |first| first.silence > ms(50));
         let released = Instant::now();
         guard.release().expect("it was held until now");
         second.locked();
         // The first time, the process may poll often, because its subscription is new.
         if is_ready && round > 0 {
+            ready += 1;
             shortest = shortest.min(released.elapsed());
         }
         second.release();
@@ -349,7 +354,7 @@ fn the_second_waiter_asks_when_the_turn_of_the_first_ends() {
             return;
         }
     }
-    panic!("it waited for at least {shortest:?}");
+    panic!("in {ready} rounds it waited for at least {shortest:?}");
 }
 
 /// The waiter asked before the release. Its turn begins when the lock is free.
@@ -370,10 +375,11 @@ fn gives_the_turn_after_min_hold(kind: Kind) -> bool {
     let guard = lock.lock().expect("it is free");
     let waiter = kind.of(&nodes.manager(), "n").locking();
     wait_until_ready(&nodes, 1, |_| true);
-    // A node that answered too late gets the lock later. Without it, the release would give the waiter that node's vote.
-    wait_until("all nodes have the lock", || {
-        nodes.raws().iter().all(|node| node.exists("n"))
-    });
+    // A release keeps the lock only at the nodes that vote for the guard. At another node the waiter could get the lock, and
+    // the deletion below would take it from the waiter.
+    if !guard.lease().missing_nodes().is_empty() {
+        return false;
+    }
     guard.release().expect("it was held until now");
     let [_, _, waiters] = companions_of("n");
     let begins_later = |node: &&Raw| {
