@@ -180,6 +180,7 @@ fn are_ready_in_time(nodes: &Nodes, count: usize, is_ready: impl Fn(&Waiter) -> 
         if begun.elapsed() > WAITER_LIFE {
             return false;
         }
+        // Between two looks at the condition.
         thread::sleep(ms(1));
     }
     true
