@@ -109,7 +109,12 @@ impl Fairness {
         let mut in_order = 0;
         for answered in answered.into_iter().filter(|_| is_granted) {
             let name = answered.name;
-            let before = self.last_processes.insert(name, process);
+            // The lease of a multi-lock serves one guard, so it is nobody's turn.
+            let before = if answered.is_alone {
+                self.last_processes.insert(name, process)
+            } else {
+                self.last_processes.remove(name)
+            };
             let is_new_turn = before != Some(process);
             if is_new_turn {
                 self.turns_began.insert(name, now);
@@ -149,5 +154,68 @@ impl Fairness {
             }
         }
         Ok(in_order)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::programs::End;
+
+    const ALIVE: [bool; 3] = [true; 3];
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn waits_for(what: What, names: &[&'static str]) -> Operation {
+        Operation {
+            at: Duration::ZERO,
+            what,
+            names: names.to_vec(),
+            wait: None,
+            cancelled_after: None,
+            rounds: 1,
+            forks: false,
+            end: End::Release,
+            pause: Duration::ZERO,
+            seed: 0,
+        }
+    }
+
+    /// A thread of p1 gets `a` after a multi-lock of p1, and p2 has waited since `since`.
+    fn after_a_multi_lock(since: Duration) -> Result<u64, String> {
+        let (multi, mutex) = (
+            waits_for(What::Multi, &["a", "c"]),
+            waits_for(What::Mutex, &["a"]),
+        );
+        let mut fairness = Fairness::default();
+        let first = fairness.asks(&multi, 1, at(0), true);
+        let second = fairness.asks(&mutex, 1, at(2), true);
+        fairness.asks(&mutex, 2, since, true);
+        assert_eq!(fairness.answered((first, 1), at(10), true, &ALIVE), Ok(0));
+        fairness.ended(1, &["a", "c"], at(11));
+        fairness.answered((second, 1), at(11), true, &ALIVE)
+    }
+
+    #[test]
+    fn a_mutex_after_a_multi_lock_of_its_process_has_the_place_of_its_own_request() {
+        assert_eq!(after_a_multi_lock(at(4)), Ok(1));
+        assert!(after_a_multi_lock(Duration::ZERO).is_err());
+    }
+
+    #[test]
+    fn a_turn_of_a_process_ends_while_another_waits() {
+        let mutex = waits_for(What::Mutex, &["a"]);
+        let turn_of = |length| {
+            let mut fairness = Fairness::default();
+            let first = fairness.asks(&mutex, 1, at(0), true);
+            let second = fairness.asks(&mutex, 1, at(0), true);
+            fairness.asks(&mutex, 2, at(1), true);
+            assert_eq!(fairness.answered((first, 1), at(10), true, &ALIVE), Ok(1));
+            fairness.answered((second, 1), at(10) + length, true, &ALIVE)
+        };
+        assert_eq!(turn_of(LONGEST_TURN), Ok(0));
+        assert!(turn_of(LONGEST_TURN + Duration::from_millis(1)).is_err());
     }
 }

@@ -26,9 +26,9 @@ const UNITS: u32 = 1_000;
 /// The time for which a process waits when it closes.
 const CLOSE_WITHIN: Duration = Duration::from_secs(20);
 /// The longest time for which a loss may stay untold after the last fault. After a jump of its clock a thread sleeps on for
-/// at most a second.
+/// at most a second, and so does one that has read the clock just before a pause.
 const TOLD_WITHIN: Duration = Duration::from_millis(1_500);
-/// The same if no thread pauses.
+/// The same if no thread has paused for that long.
 const TOLD_AT_ONCE_WITHIN: Duration = Duration::from_millis(500);
 /// After the last fault, how long the messages of before are on their way.
 const SETTLES_WITHIN: Duration = Duration::from_secs(2);
@@ -722,7 +722,7 @@ impl Worker {
                 (state.now, state.paused_until)
             };
             let is_late = if begun > paused_until && now > paused_until {
-                now > begun + TOLD_AT_ONCE_WITHIN
+                now > (begun + TOLD_AT_ONCE_WITHIN).max(paused_until + TOLD_WITHIN)
             } else {
                 now > begun.max(self.program.settings.healed_at) + TOLD_WITHIN
             };
