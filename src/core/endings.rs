@@ -429,19 +429,122 @@ mod tests {
             task.replied(at(1), reply, false, None);
             endings.note(number, task, at(1));
         }
-        let numbers = |ended: &[(usize, ReleaseTask)]| -> Vec<_> {
-            ended.iter().map(|(number, _)| *number).collect()
-        };
         endings.master_changed(at(2));
         let (hand_overs, _) = endings.take_due(at(2), 9);
-        assert_eq!(numbers(&hand_overs), [3, 1]);
+        assert_eq!(locks(&hand_overs), [3, 1]);
         assert_eq!(endings.due(), Some(at(802)));
         for (number, task) in hand_overs {
             endings.note(number, task, at(3));
         }
         let (all, _) = endings.take_due(at(802), 9);
-        assert_eq!(numbers(&all), [0, 2, 3, 1]);
+        assert_eq!(locks(&all), [0, 2, 3, 1]);
         assert_eq!(endings.due(), Some(at(3_802)));
+    }
+
+    /// Returns the task of an owner whose hand-over or release is confirmed.
+    fn of_owner(owner: &str, reply: &Reply) -> ReleaseTask {
+        let mut task = ReleaseTask::of_lease(ended_owner(owner), false, None, at(0), LEASE);
+        task.replied(at(1), reply, false, None);
+        task
+    }
+
+    fn locks<L: Copy>(ended: &[(L, ReleaseTask)]) -> Vec<L> {
+        ended.iter().map(|(lock, _)| *lock).collect()
+    }
+
+    /// Two hand-overs and two releases, and the round of hand-overs with one of them left.
+    fn within_a_round() -> Endings<&'static str> {
+        let mut endings = Endings::default();
+        for (owner, reply) in [
+            ("h1", Reply::HandedOver(Some("b1".into()))),
+            ("h2", Reply::HandedOver(Some("b2".into()))),
+            ("r1", Reply::Released),
+            ("r2", Reply::Released),
+        ] {
+            endings.note(owner, of_owner(owner, &reply), at(1));
+        }
+        endings.master_changed(at(2));
+        assert_eq!(locks(&endings.take_due(at(2), 1).0), ["h2"]);
+        endings
+    }
+
+    #[test]
+    fn an_end_that_a_message_asks_for_leaves_the_others_in_their_rounds() {
+        let mut later = within_a_round();
+        assert!(later.take("r1", at(2)).is_some());
+        assert_eq!(locks(&later.take_due(at(2), 9).0), ["h1"]);
+        let mut last = within_a_round();
+        assert!(last.take("r2", at(2)).is_some());
+        assert_eq!(locks(&last.take_due(at(2), 9).0), ["h1"]);
+        let mut now = within_a_round();
+        assert!(now.take("h1", at(2)).is_some());
+        assert!(now.take_due(at(2), 9).0.is_empty());
+    }
+
+    #[test]
+    fn an_end_that_is_over_leaves_the_others_in_their_rounds() {
+        let mut endings = Endings::default();
+        let short = ReleaseTask::of_lease(ended_owner("s"), false, None, at(0), LEASE / 2);
+        let ends_at = short.key_gone_at();
+        let hand_over = Reply::HandedOver(Some("b1".into()));
+        for (lock, mut task) in [("s", short), ("h", of_owner("h", &hand_over))] {
+            task.replied(at(1), &hand_over, false, None);
+            endings.note(lock, task, at(1));
+        }
+        endings.master_changed(at(2));
+        // The last hand-over comes first.
+        assert_eq!(locks(&endings.take_due(at(2), 1).0), ["h"]);
+        endings.note("r", of_owner("r", &Reply::Released), ends_at);
+        assert!(
+            endings.take_due(ends_at, 9).0.is_empty(),
+            "the hand-overs are over"
+        );
+        let (all, has_forgotten) = endings.take_due(ends_at + FREED_AFTER, 9);
+        assert_eq!((locks(&all), has_forgotten), (vec!["r"], false));
+    }
+
+    #[test]
+    fn an_end_that_is_never_repeated_takes_no_room() {
+        let mut endings = Endings::default();
+        endings.note(0, of_owner("a1", &Reply::Released), at(1));
+        for number in 1..=MOST_ENDINGS {
+            // It may have given the lock to several others.
+            endings.note(number, of_owner("a1", &Reply::HandedOver(None)), at(1));
+            // Its key is gone already.
+            let task = of_owner("a1", &Reply::Released);
+            let now = task.key_gone_at();
+            endings.note(number, task, now);
+        }
+        endings.master_changed(at(2));
+        endings.take_due(at(2), 1);
+        let (all, has_forgotten) = endings.take_due(at(802), 2 * MOST_ENDINGS);
+        assert_eq!((locks(&all), has_forgotten), (vec![0], false));
+    }
+
+    /// Those that the round has still to repeat stay, and if it has all of them to repeat, the first one goes.
+    #[test]
+    fn a_new_end_takes_the_place_of_one_that_the_round_has_repeated() {
+        let hand_over = Reply::HandedOver(Some("b1".into()));
+        let full = || {
+            let mut endings = Endings::default();
+            for number in 0..MOST_ENDINGS {
+                endings.note(number, of_owner("a1", &hand_over), at(1));
+            }
+            endings.master_changed(at(2));
+            endings
+        };
+        let mut begun = full();
+        assert_eq!(begun.take_due(at(2), 1).0.len(), 1);
+        for number in 0..2 {
+            begun.note(number, of_owner("a1", &hand_over), at(2));
+        }
+        assert_eq!(
+            begun.take_due(at(2), MOST_ENDINGS).0.len(),
+            MOST_ENDINGS - 1
+        );
+        let mut new = full();
+        new.note(0, of_owner("a1", &hand_over), at(2));
+        assert_eq!(new.take_due(at(2), 2 * MOST_ENDINGS).0.len(), MOST_ENDINGS);
     }
 
     #[test]

@@ -196,6 +196,7 @@ mod tests {
         assert_eq!(valid_until(at(1000), lease), at(1000 + 30_000 - 302));
         let shortest = Duration::from_millis(10);
         assert!(valid_until(at(1), shortest) > at(1));
+        assert_eq!(sent_for(valid_until(at(1000), lease), lease), at(1000));
     }
 
     #[test]

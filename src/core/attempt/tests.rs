@@ -18,6 +18,9 @@ const LONGEST_WINDOW: Duration = Duration::from_secs(2);
 
 const START: Time = Time::from_nanos(1 << 50);
 
+/// How many fences are reserved for a lease that will go to other threads.
+const FENCE_BLOCK: u64 = 100;
+
 /// An attempt, and the facts about the present that its thread sees.
 #[expect(
     clippy::struct_excessive_bools,
@@ -37,6 +40,7 @@ struct Scene {
     fewest_fences: u64,
     grants_by_message: bool,
     round_trip: Duration,
+    shareable_owner: Option<Arc<str>>,
     crowded: bool,
     attempt: Attempt,
 }
@@ -59,6 +63,7 @@ impl Scene {
             fewest_fences: 1,
             grants_by_message: false,
             round_trip: Duration::ZERO,
+            shareable_owner: None,
             crowded: false,
         }
     }
@@ -68,6 +73,11 @@ impl Scene {
     }
 
     fn step(&mut self, input: Input) -> Step {
+        self.with_context(|attempt, context| attempt.step(input, context))
+    }
+
+    /// Calls `action` with the attempt and the facts.
+    fn with_context<T>(&mut self, action: impl FnOnce(&mut Attempt, &StepContext<'_>) -> T) -> T {
         let options = Options {
             lease: self.lease,
             fencing: self.fencing,
@@ -84,22 +94,20 @@ impl Scene {
             tail: "l",
             rng: &*self.rng,
         };
-        self.attempt.step(
-            input,
-            &StepContext {
-                call: &call,
-                now: self.now,
-                subscription: self.subscription.clone(),
-                failed_over_at: self.failed_over_at,
-                round_trip: self.round_trip,
-                quantum: self.quantum,
-                fence_block: 100,
-                fewest_fences: self.fewest_fences,
-                shareable_owner: None,
-                crowded: self.crowded,
-                busy_threads: self.busy_threads,
-            },
-        )
+        let context = StepContext {
+            call: &call,
+            now: self.now,
+            subscription: self.subscription.clone(),
+            failed_over_at: self.failed_over_at,
+            round_trip: self.round_trip,
+            quantum: self.quantum,
+            fence_block: FENCE_BLOCK,
+            fewest_fences: self.fewest_fences,
+            shareable_owner: self.shareable_owner.clone(),
+            crowded: self.crowded,
+            busy_threads: self.busy_threads,
+        };
+        action(&mut self.attempt, &context)
     }
 
     fn send(&mut self, input: Input) -> Verb {
@@ -167,6 +175,102 @@ fn a_free_lock_is_one_request_with_one_fence() {
     );
     assert_eq!(grant.deadline, valid_until(START, LEASE));
     assert_eq!(scene.attempt.abandon(), []);
+}
+
+/// A contended lock is likely to be contended again.
+#[test]
+fn a_lease_that_will_go_to_other_threads_has_many_fences() {
+    let fences = |scene: &mut Scene| match scene.send(Input::Go) {
+        Verb::Acquire { ask, .. } => ask.fences,
+        other => panic!("{other:?}"),
+    };
+    let mut crowded = Scene::waiting();
+    crowded.crowded = true;
+    assert_eq!(fences(&mut crowded), FENCE_BLOCK);
+    let mut was_held = Scene::waiting();
+    assert_eq!(fences(&mut was_held), 1);
+    was_held.replied(held(None));
+    assert_eq!(fences(&mut was_held), FENCE_BLOCK);
+    let mut unfenced = Scene::waiting();
+    (unfenced.fencing, unfenced.crowded) = (false, true);
+    assert_eq!(fences(&mut unfenced), 0);
+}
+
+#[test]
+fn only_an_owner_outside_the_queue_offers_a_lease_to_be_shared() {
+    let offered: Arc<str> = "lh1:mine:l".into();
+    let mut scene = Scene::waiting();
+    scene.shareable_owner = Some(Arc::clone(&offered));
+    let Verb::Acquire { ask, .. } = scene.send(Input::Go) else {
+        panic!("not asked");
+    };
+    assert_eq!(ask.shareable_owner, Some(offered));
+    let step = scene.replied(Reply::Shared);
+    assert!(matches!(step, Step::Shared), "{step:?}");
+    scene.send(Input::Go);
+    scene.replied(held(None));
+    let Verb::Acquire { ask, .. } = scene.send(Input::Woken) else {
+        panic!("not asked");
+    };
+    assert_eq!(ask.shareable_owner, None);
+}
+
+/// Only a new attempt takes back a release that was not sent.
+#[test]
+fn an_attempt_is_new_until_it_has_an_answer_or_may_be_in_redis() {
+    let mut tried = Scene::new(None);
+    assert!(tried.attempt.is_new());
+    tried.send(Input::Go);
+    assert!(tried.attempt.is_new());
+    tried.failed(FailureKind::Unavailable, Outcome::NotExecuted);
+    assert!(tried.attempt.is_new());
+    tried.send(Input::Go);
+    tried.replied(held(None));
+    assert!(!tried.attempt.is_new());
+
+    let mut uncertain = Scene::new(None);
+    uncertain.send(Input::Go);
+    uncertain.failed(FailureKind::Unavailable, Outcome::Unknown);
+    assert!(!uncertain.attempt.is_new());
+
+    let mut queued = Scene::waiting();
+    queued.send(Input::Go);
+    assert!(!queued.attempt.is_new());
+
+    let taken_back = Attempt::take_back(&*queued.rng, "l", ended_owner(), false);
+    assert!(!taken_back.is_new());
+}
+
+#[test]
+fn a_thread_carries_an_attempt_on_that_has_its_units_and_its_tail() {
+    let attempt = Attempt::new(&Machine::default(), "l", 2);
+    assert!(attempt.is_for(2, "l"));
+    assert!(!attempt.is_for(1, "l") && !attempt.is_for(2, "m") && !attempt.is_for(1, "m"));
+}
+
+#[test]
+fn a_wait_has_begun_for_a_thread_that_has_waited_behind_others() {
+    let scene = Scene::waiting();
+    assert!(!scene.attempt.waits());
+    assert!(Attempt::after_waiting(&*scene.rng, "l", 1).waits());
+}
+
+/// Another thread may carry the attempt on.
+#[test]
+fn a_request_that_its_thread_has_left_is_of_unknown_outcome() {
+    let mut scene = Scene::waiting();
+    scene.send(Input::Go);
+    let failure = Failure::plain(
+        FailureKind::Unavailable,
+        Outcome::Unknown,
+        "the thread has left",
+    );
+    let sent = scene.now;
+    scene.with_context(|attempt, context| attempt.left(sent, &failure, context));
+    let owner = Arc::clone(scene.attempt.owner());
+    assert_eq!(*scene.send(Input::Go).owner(), owner);
+    let left = scene.attempt.abandon();
+    assert_eq!(left[0].uncertain_until, Some(START + LEASE));
 }
 
 #[test]
@@ -417,6 +521,7 @@ fn a_grant_after_an_unknown_outcome_stays_uncertain() {
         panic!("not granted");
     };
     assert_eq!(grant.uncertain_until, Some(START + LEASE));
+    assert_eq!(grant.key_gone_at, Some(START + LEASE * 2));
     assert!(grant.contended);
 }
 
@@ -480,7 +585,9 @@ fn a_grant_past_its_validity_is_not_used() {
         resent: false,
     });
     assert!(matches!(step, Step::Sleep(_)));
-    assert_eq!(scene.attempt.ended_owners()[0].owner, owner);
+    let left = scene.attempt.ended_owners();
+    assert_eq!(left[0].owner, owner);
+    assert_eq!(left[0].uncertain_until, Some(sent + LEASE));
     assert_ne!(*scene.attempt.owner(), owner);
 }
 
@@ -646,17 +753,21 @@ fn a_request_that_is_cut_short_leaves_the_answer_before_it() {
     assert_eq!(cut_short(&mut failed), Some(UNCONFIRMED));
 }
 
-fn taking_over(scene: &mut Scene) -> Arc<str> {
-    let from: Arc<str> = "lh1:mine:l".into();
-    let ended_owner = EndedOwner {
-        owner: Arc::clone(&from),
+/// An owner of this process whose lease is to be taken over.
+fn ended_owner() -> EndedOwner {
+    EndedOwner {
+        owner: "lh1:mine:l".into(),
         units: 1,
         uncertain_until: None,
         key_gone_at: None,
         give_back: None,
         ended: None,
-    };
-    scene.attempt = Attempt::take_over(&*scene.rng, "l", ended_owner);
+    }
+}
+
+fn taking_over(scene: &mut Scene) -> Arc<str> {
+    let from = ended_owner().owner;
+    scene.attempt = Attempt::take_over(&*scene.rng, "l", ended_owner());
     let verb = scene.send(Input::Go);
     assert!(matches!(verb, Verb::TakeOver { from: f, .. } if f == from));
     from
@@ -673,10 +784,10 @@ fn a_take_over_of_unknown_outcome_leaves_both_owners_behind() {
     ));
     let left: Vec<_> = scene.attempt.ended_owners();
     assert_eq!([&left[0].owner, &left[1].owner], [&from, &owner]);
-    assert!(
-        left.iter()
-            .all(|ended_owner| ended_owner.uncertain_until == Some(START + LEASE))
-    );
+    assert!(left.iter().all(
+        |ended_owner| ended_owner.uncertain_until == Some(START + LEASE)
+            && ended_owner.key_gone_at == Some(START + LEASE * 2)
+    ));
     scene.now = scene.now + Duration::from_secs(1);
     let verb = scene.send(Input::Woken);
     assert!(matches!(verb, Verb::Acquire { .. }));
@@ -738,14 +849,7 @@ fn a_take_over_that_was_not_sent_is_sent_again_or_cleaned_up() {
 fn a_wait_that_takes_a_release_back_keeps_its_patience() {
     for waits in [false, true] {
         let mut scene = Scene::waiting();
-        let from = EndedOwner {
-            owner: "lh1:mine:l".into(),
-            units: 1,
-            uncertain_until: None,
-            key_gone_at: None,
-            give_back: None,
-            ended: None,
-        };
+        let from = ended_owner();
         scene.attempt = Attempt::take_back(&*scene.rng, "l", from.clone(), waits);
         scene.send(Input::Go);
         let step = scene.failed(FailureKind::Unavailable, Outcome::NotExecuted);
@@ -761,12 +865,8 @@ fn a_take_over_that_is_abandoned_leaves_its_unused_fences_to_be_given_back() {
     for failure in [None, Some(Outcome::Unknown), Some(Outcome::NotExecuted)] {
         let mut scene = Scene::waiting();
         let from = EndedOwner {
-            owner: "lh1:mine:l".into(),
-            units: 1,
-            uncertain_until: None,
-            key_gone_at: None,
             give_back: unused,
-            ended: None,
+            ..ended_owner()
         };
         scene.attempt = Attempt::take_over(&*scene.rng, "l", from);
         scene.send(Input::Go);
@@ -782,12 +882,9 @@ fn a_take_over_from_an_uncertain_owner_leaves_that_owner_behind() {
     for reply in [GRANTED, held(None)] {
         let mut scene = Scene::waiting();
         let from = EndedOwner {
-            owner: "lh1:mine:l".into(),
-            units: 1,
             uncertain_until: Some(START + LEASE),
-            key_gone_at: None,
             give_back: Some(GiveBack { used: 1, last: 9 }),
-            ended: None,
+            ..ended_owner()
         };
         scene.attempt = Attempt::take_over(&*scene.rng, "l", from.clone());
         scene.send(Input::Go);
@@ -801,6 +898,31 @@ fn a_take_over_from_an_uncertain_owner_leaves_that_owner_behind() {
             ..from
         };
         assert_eq!(left, from);
+    }
+}
+
+/// An answer that does not say who has the lock.
+#[test]
+fn a_take_over_leaves_an_owner_behind_only_while_that_is_uncertain() {
+    let moment = Duration::from_nanos(1);
+    for (uncertain_until, is_left) in [
+        (START - moment, false),
+        (START, false),
+        (START + moment, true),
+    ] {
+        let mut scene = Scene::waiting();
+        let from = EndedOwner {
+            uncertain_until: Some(uncertain_until),
+            ..ended_owner()
+        };
+        scene.attempt = Attempt::take_over(&*scene.rng, "l", from);
+        scene.send(Input::Go);
+        scene.replied(Reply::Held {
+            ttl: None,
+            holder: "another client".into(),
+            handed_over: true,
+        });
+        assert_eq!(!scene.attempt.ended_owners().is_empty(), is_left);
     }
 }
 
