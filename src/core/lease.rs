@@ -220,8 +220,8 @@ mod tests {
         );
     }
 
-    /// The guard's thread sees the deadline pass while a renewal moves it just in time. No thread may see the lease
-    /// lost and then alive, whichever thread is first.
+    /// The guard's thread sees the deadline pass while a renewal, or the votes of a quorum, move it just in time. No thread
+    /// may see the lease lost and then alive, whichever thread is first.
     #[test]
     fn no_renewal_overtakes_a_loss_that_was_seen() {
         use crate::sys::Arc;
@@ -244,7 +244,11 @@ mod tests {
         let renewal = thread::spawn(move || {
             for (round, cell) in theirs.iter().enumerate() {
                 meet(&shared, 0, round);
-                cell.renew(at(99), at(200));
+                if round % 2 == 0 {
+                    cell.renew(at(99), at(200));
+                } else {
+                    cell.move_to(at(99), at(200));
+                }
             }
         });
         let mut seen = Vec::with_capacity(ROUNDS);
@@ -277,7 +281,7 @@ mod tests {
         Look,
         Renew(u64),
         End,
-        Lose,
+        Lose(LostCause),
     }
 
     proptest! {
@@ -289,7 +293,8 @@ mod tests {
                     Just(Act::Look),
                     (0u64..120).prop_map(Act::Renew),
                     Just(Act::End),
-                    Just(Act::Lose),
+                    Just(Act::Lose(LostCause::Taken)),
+                    Just(Act::Lose(LostCause::Removed)),
                 ]),
                 1..40,
             )
@@ -299,7 +304,7 @@ mod tests {
             for (pause, act) in acts {
                 now += pause;
                 // A reply of Redis ends a lease without a look at the clock.
-                if ended.is_none() && now >= deadline && !matches!(act, Act::Lose) {
+                if ended.is_none() && now >= deadline && !matches!(act, Act::Lose(_)) {
                     ended = Some(LeaseStatus::Lost(LostCause::Expired));
                 }
                 match act {
@@ -314,9 +319,9 @@ mod tests {
                         cell.end(at(now));
                         ended.get_or_insert(LeaseStatus::Ended);
                     }
-                    Act::Lose => {
-                        prop_assert_eq!(cell.lose(LostCause::Taken), ended.is_none());
-                        ended.get_or_insert(LeaseStatus::Lost(LostCause::Taken));
+                    Act::Lose(cause) => {
+                        prop_assert_eq!(cell.lose(cause), ended.is_none());
+                        ended.get_or_insert(LeaseStatus::Lost(cause));
                     }
                 }
                 let live = LeaseStatus::Live(Duration::from_millis(deadline.saturating_sub(now)));

@@ -83,6 +83,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::config::Settings;
 
     const LENGTH: Duration = Duration::from_millis(100);
 
@@ -98,6 +99,21 @@ mod tests {
         assert!(linger.is_open(at(109)) && !linger.is_open(at(110)));
         assert_eq!(linger.guard_ended(at(109), LENGTH), Some(at(110)));
         assert_eq!(linger.guard_ended(at(110), LENGTH), None);
+    }
+
+    #[test]
+    fn a_lease_lingers_if_its_handle_says_for_how_long() {
+        let options = |linger| Options {
+            linger,
+            max_hold: Some(LENGTH * 9),
+            ..Settings::default().options
+        };
+        assert_eq!(LingerOptions::of(&options(Duration::ZERO)), None);
+        let lingers = LingerOptions {
+            length: LENGTH,
+            max_hold: Some(LENGTH * 9),
+        };
+        assert_eq!(LingerOptions::of(&options(LENGTH)), Some(lingers));
     }
 
     #[test]

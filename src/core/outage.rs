@@ -76,3 +76,78 @@ impl Outage {
 pub(super) fn is_of_replicas(failure: &Failure) -> bool {
     matches!(failure.kind, FailureKind::NotReplicated { .. })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Outcome;
+
+    const LIMIT: Duration = Duration::from_mins(1);
+
+    fn at(ms: u64) -> Time {
+        Time::from_nanos(ms * 1_000_000)
+    }
+
+    fn failure(kind: FailureKind) -> Failure {
+        Failure::plain(kind, Outcome::NotExecuted, "a fault of the test")
+    }
+
+    const OF_REPLICAS: FailureKind = FailureKind::NotReplicated {
+        wanted: 2,
+        confirmed: 1,
+    };
+
+    /// Notes failures at these times, each after the answer "held". Returns for how long the outage has lasted at the end.
+    fn with_answers_between(failures: &[(FailureKind, Time)]) -> Duration {
+        let mut outage = None;
+        for (kind, now) in failures {
+            Outage::note(&mut outage, failure(kind.clone()), *now, LIMIT);
+            outage.as_mut().expect("noted").outlives_an_answer();
+        }
+        let outage = outage.expect("noted");
+        outage.last.since(outage.since)
+    }
+
+    #[test]
+    fn only_an_outage_of_the_replicas_goes_on_after_an_answer() {
+        let minute = at(60_000);
+        let moment = Duration::from_nanos(1);
+        let (here, refused) = (OF_REPLICAS, FailureKind::Unavailable);
+        let lasted = |first: &FailureKind, second: &FailureKind, until| {
+            with_answers_between(&[(first.clone(), at(0)), (second.clone(), until)])
+        };
+        assert_eq!(lasted(&here, &here, minute), LIMIT);
+        assert_eq!(lasted(&here, &here, minute + moment), Duration::ZERO);
+        assert_eq!(lasted(&here, &refused, at(1)), Duration::ZERO);
+        assert_eq!(lasted(&refused, &refused, at(1)), Duration::ZERO);
+    }
+
+    #[test]
+    fn each_pause_is_twice_as_long_up_to_the_longest() {
+        for (kind, first) in [
+            (FailureKind::Unavailable, FIRST_PAUSE),
+            (OF_REPLICAS, UNCONFIRMED_PAUSE),
+        ] {
+            let mut outage = None;
+            let mut expected = first;
+            for number in 0..10 {
+                let pause = Outage::note(&mut outage, failure(kind.clone()), at(number), LIMIT);
+                assert_eq!(pause, expected);
+                expected = (expected * 2).min(LONGEST_SLEEP);
+            }
+            assert_eq!(expected, LONGEST_SLEEP);
+        }
+    }
+
+    #[test]
+    fn an_outage_is_too_long_from_its_limit_on_unless_an_answer_has_come() {
+        let mut outage = None;
+        Outage::note(&mut outage, failure(FailureKind::Unavailable), at(5), LIMIT);
+        let mut outage = outage.expect("noted");
+        assert!(outage.too_long(at(60_004), LIMIT).is_none());
+        assert!(outage.too_long(at(60_005), LIMIT).is_some());
+        outage.outlives_an_answer();
+        assert!(outage.too_long(at(60_005), LIMIT).is_none());
+        assert!(outage.failure().is_none());
+    }
+}

@@ -222,6 +222,9 @@ fn a_grant_that_a_failover_may_have_lost_is_not_used() {
     scene.failed_over_at = scene.now;
     assert!(scene.message(before).is_none());
     sleep_of(scene.replied(held(None)), scene.now);
+    let meanwhile = scene.queue();
+    assert!(scene.message(meanwhile).is_none());
+    sleep_of(scene.replied(held(None)), scene.now);
     scene.now = scene.now + Duration::from_nanos(1);
     let after = scene.queue();
     assert!(scene.message(after).is_some());
