@@ -5,14 +5,14 @@
 //! 1. The thread renews the lease once, so that the adopter has time. A failure of this renewal is ignored.
 //! 2. The lease ends in this process ([`HoldEnd::Detach`]). No request is sent, so Redis keeps the lock for the same
 //!    owner. A thread that waits in this process becomes the delegate, and queues in Redis.
-//! 3. Only after that is the claim made of the name, the owner and the fence.
+//! 3. If an earlier request of the owner has an unknown outcome, the thread adopts the lock under a new owner. Otherwise
+//!    Redis may execute that request when the adopter has released the lock. Then the lock would have the claim's owner
+//!    again, and a second process could adopt it. The renewal thread withdraws the old owner. If the adoption fails, the
+//!    claim has the old owner.
+//! 4. Only after that is the claim made of the name, the owner and the fence.
 //!
 //! If the guard was lost before, or belongs to a forked child, the claim has a new owner that Redis does not know. Its
 //! adoption returns `Lost`.
-//!
-//! If an earlier request of the owner has an unknown outcome, Redis may execute that request after the lock has become
-//! free again. This process cannot cancel it, because that would release the claim. It delays other processes by at
-//! most one lease, once.
 //!
 //! # Adopting
 //!
@@ -39,19 +39,21 @@
 
 use crate::claim::Claim;
 use crate::config::Options;
-use crate::core::attempt::Grant;
+use crate::core::attempt::{Ended, EndedOwner, Grant};
 use crate::core::lease::LeaseStatus;
 use crate::core::queue::{AcquireParams, GrantedTo};
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::leases::Leases;
 use crate::engine::process_lease::{Entry, Hold};
 use crate::engine::release::HoldEnd;
-use crate::error::{Error, Failure, Lost, Outcome, Result};
+use crate::error::{Error, Failure, FailureKind, Lost, Outcome, Result};
 use crate::message::{Adopt, Gone, LockKind, Reply, Request};
 use crate::name::LockKey;
 use crate::owner;
+use crate::store::Answer;
 use crate::sys::hash::HashMap;
 use crate::sys::{Arc, Mutex, Time};
+use std::time::Duration;
 
 /// The part of an engine that adopts claims.
 pub(crate) struct Claims {
@@ -95,7 +97,8 @@ impl Tried {
 }
 
 impl GuardInner {
-    /// Ends this guard, and leaves the lock in Redis for the claim. Blocks until Redis has replied to one renewal.
+    /// Ends this guard, and leaves the lock in Redis for the claim. Blocks until Redis has replied to one renewal, and to
+    /// one adoption if an earlier request has an unknown outcome.
     pub(crate) fn detach(mut self) -> Claim {
         if self.process_lease.terms.renew {
             if let Ok((left, _)) = self.status() {
@@ -103,19 +106,70 @@ impl GuardInner {
             }
         }
         // The claim has the lock, unless the guard was lost before, or the process is a forked child.
-        let mut has_lock = false;
+        let mut owner = None;
         self.finished = true;
         if let Ok((status, Some(_))) = self.end_hold(HoldEnd::Detach) {
+            if let LeaseStatus::Live(left) = status {
+                owner = Some(self.owner_of_claim(left));
+            }
             self.leases.let_next_thread_ask(&self.process_lease.entry);
-            has_lock = matches!(status, LeaseStatus::Live(_));
         }
         let client = &self.leases.client;
-        let owner = if has_lock {
-            client.owner_of(&self.process_lease)
-        } else {
-            owner::generate(client.machine(), &client.tail)
-        };
+        let owner = owner.unwrap_or_else(|| owner::generate(client.machine(), &client.tail));
         Claim::new(self.name().into(), owner, self.fence())
+    }
+
+    /// Does step 3 of detaching, for a lock that Redis keeps for `left`. Returns the owner of the claim.
+    fn owner_of_claim(&self, left: Duration) -> Arc<str> {
+        let (leases, process_lease) = (&self.leases, &self.process_lease);
+        let (client, entry) = (&leases.client, &process_lease.entry);
+        let from = leases.ended_owner(process_lease, None, client.now());
+        if from
+            .uncertain_until
+            .is_none_or(|until| until <= client.now())
+        {
+            return from.owner;
+        }
+        let lease = if process_lease.terms.renew {
+            process_lease.terms.lease()
+        } else {
+            left
+        };
+        let tail = owner::tail_of(&from.owner).unwrap_or(&client.tail);
+        let adopt = Adopt {
+            owner: owner::generate(client.machine(), tail),
+            lease,
+            from: Arc::clone(&from.owner),
+            last: self.fence(),
+            fencing: process_lease.terms.fencing,
+        };
+        let is_adopted = match leases.send_adoption(entry, &adopt) {
+            Ok(answer) => matches!(answer.reply, Reply::Granted { .. }),
+            // Redis has executed the script, and too few replicas have confirmed it.
+            Err(failure) => matches!(failure.kind, FailureKind::NotReplicated { .. }),
+        };
+        if !is_adopted {
+            return from.owner;
+        }
+        let left_behind = EndedOwner {
+            ended: Some(Ended::TakenOver(Arc::clone(&adopt.owner))),
+            ..from
+        };
+        leases.clean_up(entry, left_behind, lease);
+        adopt.owner
+    }
+}
+
+impl Leases {
+    /// Sends an adoption, and has the renewal thread release what it leaves at the nodes of a quorum.
+    fn send_adoption(&self, entry: &Arc<Entry>, adopt: &Adopt) -> Result<Answer, Failure> {
+        let key = entry.target.first();
+        let request = Request::Adopt { key, adopt };
+        let answer = self.client.send(&request, self.client.deadline(None));
+        for owner in [&adopt.owner, &adopt.from] {
+            self.clean_up_nodes(entry, owner, 1);
+        }
+        answer
     }
 }
 
@@ -219,13 +273,9 @@ impl Claims {
             last: claim.fence(),
             fencing: options.fencing,
         };
-        let (key, sent) = (entry.target.first(), client.now());
-        let request = Request::Adopt { key, adopt: &adopt };
-        let answer = client.send(&request, client.deadline(None));
+        let sent = client.now();
+        let answer = self.leases.send_adoption(entry, &adopt);
         let now = client.now();
-        for owner in [&adopt.owner, &adopt.from] {
-            self.leases.clean_up_nodes(entry, owner, 1);
-        }
         // An adoption that Redis executes late never takes a free lock. So the grant is certain.
         let granted = answer.and_then(|answer| match answer.reply {
             Reply::NotOwner(gone) => Ok(Err(gone)),

@@ -182,3 +182,65 @@ where
         Err(unavailable())
     }
 }
+
+/// Redis may execute a late request of the guard's owner when the adopter has released the lock, and then give the lock to
+/// that owner again.
+#[test]
+fn a_claim_has_a_new_owner_if_a_request_of_the_old_one_may_come_late() {
+    let unconfirmed = FailureKind::NotReplicated {
+        wanted: 2,
+        confirmed: 1,
+    };
+    let unconfirmed = Failure::plain(unconfirmed, Outcome::PartlyExecuted, "1 of 2");
+    for (adoption, is_new) in [
+        (Ok(granted()), true),
+        (Err(unconfirmed), true),
+        (Ok(taken()), false),
+        (Err(unavailable()), false),
+    ] {
+        let held = Reply::Held {
+            ttl: Some(Duration::from_millis(1)),
+            holder: DETACHED.into(),
+            handed_over: false,
+        };
+        let mut first = VecDeque::from([Ok(held), Err(unavailable())]);
+        let mut later = generous();
+        let (adopts, adopted) = mpsc::channel();
+        let pool = move |request: &Request<'_>| match request {
+            Request::Adopt { adopt, .. } => {
+                adopts.send((*adopt).clone()).ok();
+                adoption.clone()
+            }
+            Request::Lock {
+                verb: Verb::Acquire { .. },
+                ..
+            } => first.pop_front().unwrap_or_else(|| later(request)),
+            request => later(request),
+        };
+        let (withdrawals, dedicated_connection) = finding_nothing();
+        let engine = Fake::new(pool, dedicated_connection).engine(LONG, Arc::new(RealMachine));
+        let guard = lock(&engine);
+        let (owner, fence) = (guard.owner().to_owned(), guard.fence());
+        let claim = guard.detach();
+        let adopt = adopted.try_recv().expect("it adopts");
+        assert_eq!((&*adopt.from, adopt.last), (&*owner, claim.fence()));
+        assert_eq!(claim.fence(), fence);
+        if is_new {
+            assert_eq!(claim.owner(), &*adopt.owner);
+            let (_, withdrawn) = withdrawals.recv_timeout(PATIENCE).expect("withdrawn");
+            assert_eq!(*withdrawn, *owner);
+        } else {
+            assert_eq!(claim.owner(), owner);
+        }
+    }
+}
+
+#[test]
+fn a_claim_has_the_owner_of_its_guard() {
+    let (asked, pool) = adopting([]);
+    let engine = Fake::new(pool, generous()).engine(LONG, Arc::new(RealMachine));
+    let guard = lock(&engine);
+    let owner = guard.owner().to_owned();
+    assert_eq!(guard.detach().owner(), owner);
+    assert!(asked.try_recv().is_err(), "it adopts");
+}

@@ -32,6 +32,19 @@ fn a_seed_replays_each_event() {
     }
 }
 
+/// The library failed this one: an acquire that was late came to the server when the lock had been detached and adopted.
+/// When the lock was free again, the acquire got it for the owner of the claim, and a second process adopted the claim.
+#[test]
+fn a_claim_is_adopted_once_although_a_request_of_its_owner_is_late() {
+    let kept = Kept {
+        faults: vec![1],
+        operations: vec![(0, 2), (1, 0), (1, 5), (3, 9), (3, 10)],
+        stream: 2,
+    };
+    let report = plan(Topology::Single, 28_507).scenario().keep(&kept).run();
+    assert_eq!(report.failure, None);
+}
+
 #[test]
 fn the_library_passes_schedules_of_all_topologies() {
     for (topology, seeds) in [
