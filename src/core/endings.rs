@@ -330,6 +330,8 @@ mod tests {
         let mut task = ReleaseTask::of_ended_owner(uncertain, at(0), LEASE);
         let frees_from = Some(at(900));
         assert_eq!(task.due_after_failure(at(150), None, at(100)), at(150));
+        let now = at(100);
+        assert_eq!(task.due_after_failure(at(150), Some(now), now), at(150));
         assert_eq!(
             task.due_after_failure(at(150), frees_from, at(100)),
             at(100)

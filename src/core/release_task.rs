@@ -111,7 +111,6 @@ impl ReleaseTask {
             key_gone_at: task.key_gone_at.max(min_hold_until.unwrap_or(now)),
             min_hold_until,
             repeated: false,
-            executed: false,
             ..task
         }
     }
@@ -331,7 +330,6 @@ impl ReleaseTask {
     /// Notes how a new master ends the owner: the first table of [`super::endings`].
     fn note_how_ended(&mut self, reply: &Reply) {
         self.again = match (reply, &self.ends_by) {
-            (_, EndsBy::GiveTo(_)) => return,
             (Reply::Released, ends_by) => Some(ends_by.clone()),
             (Reply::HandedOver(to), _) => to.clone().map(EndsBy::GiveTo),
             // Others may have the lock, or this is a further withdrawal of an uncertain owner.
@@ -504,6 +502,15 @@ mod tests {
         let after_a_release = ReleaseTask::of_lease(ended_owner(None), true, None, at(0), LEASE);
         let after_an_acquire = ReleaseTask::of_left_owner(owner(), 1, until, at(0));
         assert!(after_an_acquire.is_executed());
+        assert!(matches!(after_an_acquire.verb(at(0)), Verb::Release { .. }));
+        assert_eq!(after_an_acquire.repeated_until(), Some(until));
+        let left = [&after_a_release, &after_an_acquire].map(ReleaseTask::is_left_at_nodes);
+        assert_eq!(left, [false, true]);
+        // Those that are left are due together.
+        for (now, due) in [(0, 200), (99, 200), (100, 300)] {
+            assert_eq!(after_an_acquire.due(at(now)), at(due));
+            assert_eq!(after_a_release.due(at(now)), at(now));
+        }
         for mut release_task in [after_a_release, after_an_acquire] {
             let mut now = at(0);
             for requests in 0.. {
@@ -529,14 +536,33 @@ mod tests {
     #[test]
     fn failures_are_repeated_until_the_lease_is_over() {
         let rng = Machine::default();
-        let mut release_task = ReleaseTask::of_lease(ended_owner(None), false, None, at(0), LEASE);
-        let mut now = at(0);
-        while let Next::Later(later) = release_task.failed(now, false, &rng) {
-            assert!(later > now);
-            now = later;
+        for (lease, longest) in [(LEASE, LONGEST_PAUSE), (LEASE * 20, LEASE / 3)] {
+            let mut release_task =
+                ReleaseTask::of_lease(ended_owner(None), false, None, at(0), lease);
+            assert_eq!(release_task.repeated_until(), None);
+            let mut now = at(0);
+            let mut paused = Duration::ZERO;
+            while let Next::Later(later) = release_task.failed(now, false, &rng) {
+                assert!(later > now);
+                paused = paused.max(later.since(now));
+                now = later;
+            }
+            assert!(now >= at(0) + lease);
+            assert!(paused > longest / 2 && paused <= longest, "{paused:?}");
+            assert!(!release_task.is_executed());
+            assert_eq!(release_task.repeated_until(), Some(at(0) + lease));
         }
-        assert!(now >= at(0) + LEASE);
-        assert!(!release_task.is_executed());
+    }
+
+    /// Only a request that may still come makes a task uncertain.
+    #[test]
+    fn an_owner_is_uncertain_until_that_time() {
+        let task = |until| ReleaseTask::of_ended_owner(ended_owner(Some(until)), at(1), LEASE);
+        assert_eq!(task(at(1)).repeated_until(), None);
+        assert_eq!(task(at(2)).repeated_until(), Some(at(2) + LEASE));
+        // The first release of a lease is no repeat, even then.
+        let of_lease = ReleaseTask::of_lease(ended_owner(Some(at(2))), false, None, at(1), LEASE);
+        assert_eq!(of_lease.repeated_until(), None);
     }
 
     #[test]
@@ -547,6 +573,9 @@ mod tests {
             key_gone_at: Some(key_gone_at),
             ..ended_owner(None)
         };
+        let ended = ended_owner(None);
+        let taken_back = ReleaseTask::of_lease(ended, false, None, at(0), LEASE).unsent();
+        assert_eq!(taken_back.key_gone_at, Some(at(0) + LEASE));
         let taken_back = ReleaseTask::of_lease(kept.clone(), false, None, at(0), LEASE).unsent();
         assert_eq!(taken_back.key_gone_at, Some(key_gone_at));
         for mut release_task in [
@@ -576,6 +605,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let mut release_task = kept();
+        assert_eq!(release_task.key_gone_at(), until);
         assert_eq!(life(&release_task, at(0)), LEASE * 2);
         assert!(matches!(
             release_task.failed(at(1), true, &rng),

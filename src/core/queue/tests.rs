@@ -186,6 +186,130 @@ fn permits_are_asked_for_in_turn_and_handed_on_to_equal_requests() {
     };
 }
 
+/// Returns a queue whose delegate `a` asks for one unit, and the thread `b` waits behind it for as much.
+fn asking(sharing: Sharing) -> Queue<&'static str, u32> {
+    let mut queue = Queue::new(sharing);
+    for who in ["a", "b"] {
+        queue.arrive(params(1, true), at(0), |_| Health::Good, || who);
+    }
+    queue
+}
+
+/// The first of the threads that came in.
+fn first_of(begun: &Begun<&'static str, u32>) -> Option<&'static str> {
+    begun.admitted.0.as_ref().map(|(who, _)| *who)
+}
+
+#[test]
+fn a_queue_tells_what_its_threads_do() {
+    let mut queue: Queue<&str, u32> = Queue::new(ALONE);
+    assert!(queue.is_unused() && !queue.is_retired());
+    assert_eq!((queue.process_lease(), queue.fence(9)), (None, None));
+    queue.arrive(params(1, true), at(0), |_| Health::Good, || "a");
+    assert!(queue.is_asking() && !queue.is_releasing());
+    let granted = grant(9, Fences::new(100, 9), at(50));
+    queue.begin(granted, GrantedTo::Delegate, at(0));
+    assert!(!queue.is_asking() && !queue.is_releasing());
+    assert_eq!(
+        (queue.process_lease(), queue.fence(9)),
+        (Some(&9), Some(100))
+    );
+    queue.finish(9, at(1), Health::Good, None);
+    assert!(queue.is_releasing());
+    assert_eq!((queue.process_lease(), queue.fence(9)), (None, None));
+    assert_eq!(queue.ended(), None);
+    assert!(!queue.is_releasing());
+    queue.retire();
+    assert!(queue.is_retired());
+
+    // A process can have several permits.
+    let mut queue = asking(BESIDE);
+    let granted = grant(9, Fences::new(100, 9), at(50));
+    queue.begin(granted, GrantedTo::Delegate, at(0));
+    assert_eq!((queue.process_lease(), queue.fence(9)), (None, Some(100)));
+}
+
+#[test]
+fn a_try_behind_an_adopted_lease_knows_that_the_lock_is_held() {
+    let mut queue = asking(ALONE);
+    let adopted = grant(8, Fences::new(90, 9), at(50));
+    queue.begin(adopted, GrantedTo::OtherThread, at(0));
+    let arrival = queue.arrive(params(1, false), at(0), |_| Health::Good, || "c");
+    assert!(matches!(arrival, Arrival::Held), "{arrival:?}");
+}
+
+/// The delegate is before them, unless the kind allows several leases.
+#[test]
+fn an_adopted_lease_goes_on_in_memory_if_no_thread_asks() {
+    let adopted = || grant(8, Fences::new(90, 9), at(50));
+    let mut queue = asking(ALONE);
+    let begun = queue.begin(adopted(), GrantedTo::OtherThread, at(0));
+    assert_eq!((first_of(&begun), queue.waiting()), (None, 1));
+    let finish = queue.finish(8, at(1), Health::Good, None);
+    assert!(matches!(finish, Finish::Release(_)), "{finish:?}");
+
+    let begun = asking(TOGETHER).begin(adopted(), GrantedTo::OtherThread, at(0));
+    assert_eq!(first_of(&begun), Some("b"));
+
+    let mut queue = Queue::new(ALONE);
+    queue.begin(adopted(), GrantedTo::OtherThread, at(0));
+    queue.arrive(params(1, true), at(0), |_| Health::Good, || "a");
+    let finish = queue.finish(8, at(1), Health::Good, None);
+    assert!(
+        matches!(finish, Finish::GoesOn((Some(("a", _)), _))),
+        "{finish:?}"
+    );
+}
+
+#[test]
+fn a_good_lease_of_the_same_terms_is_offered_to_be_shared() {
+    let mut queue = asking(TOGETHER);
+    let granted = grant(
+        9,
+        Fences::granted(crate::message::LockKind::Read, 7, 1),
+        at(50),
+    );
+    queue.begin(granted, GrantedTo::Delegate, at(0));
+    let other = Terms::new(Duration::from_secs(31), true);
+    let offered = |units, terms, health| queue.shareable_lease(units, terms, |_| health).copied();
+    assert_eq!(offered(1, TERMS, Health::Good), Some(9));
+    assert_eq!(offered(2, TERMS, Health::Good), None);
+    assert_eq!(offered(1, other, Health::Good), None);
+    assert_eq!(offered(1, TERMS, Health::Poor), None);
+    // After its quantum, a thread that asks may get it for another one.
+    queue.arrive(params(1, true), at(50), |_| Health::Good, || "c");
+    queue.arrive(params(1, true), at(50), |_| Health::Good, || "d");
+    assert!(queue.is_asking());
+    let begun = queue.reopened(9, at(51), at(90)).expect("it goes on");
+    assert_eq!((begun.hold.fence, first_of(&begun)), (7, Some("d")));
+    assert!(!queue.is_asking());
+    assert!(queue.reopened(8, at(51), at(90)).is_none());
+}
+
+/// An answer says nothing to a thread that wants another number of units.
+#[test]
+fn the_answer_to_a_delegate_that_gives_up_goes_with_its_attempt() {
+    for (units, is_answered) in [(1, true), (2, false)] {
+        let mut queue: Queue<&str, u32> = Queue::new(BESIDE);
+        queue.arrive(params(1, true), at(0), |_| Health::Good, || "a");
+        queue.arrive(params(units, true), at(0), |_| Health::Good, || "b");
+        queue.answered_held(true);
+        assert_eq!(queue.delegate_left(), Some("b"));
+        let arrival = queue.arrive(params(units, false), at(0), |_| Health::Good, || "c");
+        assert_eq!(matches!(arrival, Arrival::Held), is_answered, "{arrival:?}");
+    }
+}
+
+#[test]
+fn nobody_asks_for_a_lock_that_is_kept_back_before_its_release() {
+    let mut queue = asking(ALONE);
+    let granted = grant(9, Fences::new(100, 9), at(50));
+    queue.begin(granted, GrantedTo::Delegate, at(0));
+    let finish = queue.finish(9, at(1), Health::KeptBack, None);
+    assert!(matches!(finish, Finish::Release(_)), "{finish:?}");
+    assert_eq!(queue.ended(), Some("b"));
+}
+
 /// Returns a queue with the lease 9, whose first guard has just ended. It has the fences 100 to 109.
 fn lingering() -> Queue<&'static str, u32> {
     let mut queue = Queue::new(ALONE);
@@ -256,6 +380,20 @@ fn a_stop_takes_an_idle_lease_out_and_lets_nobody_ask_before_its_release() {
     let arrival = queue.arrive(params(1, true), at(11), |_| Health::Good, || "b");
     assert!(matches!(arrival, Arrival::Queued(_)));
     assert_eq!(queue.ended(), Some("b"));
+}
+
+#[test]
+fn a_lease_does_not_linger_beside_another() {
+    let mut queue = lingering();
+    let adopted = grant(8, Fences::new(90, 9), at(50));
+    queue.begin(adopted, GrantedTo::OtherThread, at(11));
+    let finish = queue.finish(8, at(12), Health::Good, LINGER);
+    assert!(matches!(finish, Finish::Release(_)), "{finish:?}");
+    // The idle lease is not taken over before that release.
+    let mut other = params(1, true);
+    other.terms = Terms::new(Duration::from_secs(31), true);
+    let arrival = queue.arrive(other, at(13), |_| Health::Good, || "b");
+    assert!(matches!(arrival, Arrival::Queued(_)), "{arrival:?}");
 }
 
 /// The release of an adopted lease is under way while Redis grants another lease. A thread that this lease does not fit
