@@ -32,6 +32,8 @@ const TOLD_WITHIN: Duration = Duration::from_millis(1_500);
 const TOLD_AT_ONCE_WITHIN: Duration = Duration::from_millis(500);
 /// After the last fault, how long the messages of before are on their way.
 const SETTLES_WITHIN: Duration = Duration::from_secs(2);
+/// The longest time after which the server answers if nothing is wrong, also on a new connection.
+const ANSWERED_WITHIN: Duration = Duration::from_millis(50);
 /// For how long a call may wait after the last fault.
 const WAIT_WITHIN: Duration = Duration::from_secs(120);
 /// For how long a call may go on after its cancel and the last fault.
@@ -339,15 +341,18 @@ impl Worker {
             cancel,
             cancelled_at,
             managers: program.managers.load(Ordering::SeqCst),
-            must_not_fail: self.is_calm(),
+            must_not_fail: self.is_calm(operation),
         }
     }
 
-    /// Returns whether nothing disturbs a call that begins now.
-    fn is_calm(&self) -> bool {
+    /// Returns whether nothing disturbs a call that begins now, and it waits for long enough to be answered.
+    fn is_calm(&self, operation: &Operation) -> bool {
         let state = self.world().state();
         let number = self.program.number;
-        state.now > state.healed_at + SETTLES_WITHIN && !state.has_dead_connections(number)
+        let is_short = |wait: &Duration| !wait.is_zero() && *wait < ANSWERED_WITHIN;
+        state.now > state.healed_at + SETTLES_WITHIN
+            && !state.has_dead_connections(number)
+            && !operation.wait.as_ref().is_some_and(is_short)
     }
 
     fn acquire(&self, operation: &Operation, call: &Call) -> Result<Option<Guard>> {
