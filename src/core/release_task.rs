@@ -443,6 +443,15 @@ mod tests {
     }
 
     #[test]
+    fn a_new_master_repeats_an_end_until_the_key_must_be_gone() {
+        let mut release_task = ReleaseTask::of_lease(ended_owner(None), false, None, at(0), LEASE);
+        release_task.replied(at(1), &Reply::Released, false, None);
+        let gone_at = at(0) + LEASE;
+        assert!(release_task.repeat(gone_at - Duration::from_nanos(1)));
+        assert!(!release_task.repeat(gone_at));
+    }
+
+    #[test]
     fn a_release_that_finds_waiters_hands_over() {
         let mut release_task = ReleaseTask::of_lease(ended_owner(None), false, None, at(0), LEASE);
         assert_eq!(

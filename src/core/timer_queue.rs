@@ -228,6 +228,17 @@ mod tests {
     }
 
     #[test]
+    fn the_times_of_a_renewal_are_parts_of_its_lease() {
+        let (ms, lease) = (Duration::from_millis, Duration::from_secs(12));
+        assert_eq!(retry_after(lease, lease), ms(600));
+        assert_eq!(retry_after(lease, ms(4_000)), ms(500));
+        assert_eq!(retry_after(lease, ms(500)), ms(152));
+        assert_eq!(retry_after(lease * 5, lease * 5), ms(1_000));
+        assert_eq!([lease, lease * 5].map(gathered_within), [150, 250].map(ms));
+        assert_eq!([lease, ms(10)].map(renewal_limit), [3_000, 5].map(ms));
+    }
+
+    #[test]
     fn a_renewal_that_has_just_failed_is_not_gathered() {
         for lease in [10, 1_000, 30_000, 86_400_000].map(Duration::from_millis) {
             for left in [Duration::ZERO, lease] {
@@ -250,6 +261,8 @@ mod tests {
         assert_eq!(timer.rest(after(1), None), Some(Duration::from_millis(9)));
         assert!(!timer.expect(after(12)));
         assert_eq!(timer.rest(after(10), None), Some(LONGEST_SLEEP));
+        timer.woke();
+        assert!(!timer.expect(after(11)), "it looks anyway");
     }
 
     #[test]
@@ -258,6 +271,7 @@ mod tests {
         let after = |secs| start + Duration::from_secs(secs);
         let mut timer = WorkerTimer::default();
         timer.started();
+        assert!(timer.is_running());
         assert!(timer.rest(start, None).is_some());
         timer.expect(after(60));
         assert!(
@@ -274,13 +288,15 @@ mod tests {
         timer.stop();
         assert!(timer.rest(after(20), Some(after(60))).is_some());
         assert!(timer.rest(after(21), None).is_none());
+        timer.started();
+        assert!(timer.rest(after(21), None).is_none(), "it is stopped still");
     }
 
     proptest! {
         /// The plain model is a list that is searched.
         #[test]
         fn things_come_out_by_their_times(
-            acts in proptest::collection::vec((0u8..3, 0u64..20), 1..60)
+            acts in proptest::collection::vec((0u8..4, 0u64..20), 1..60)
         ) {
             let mut timer_queue = TimerQueue::default();
             let mut model: Vec<(Time, u64)> = Vec::new();
@@ -295,6 +311,14 @@ mod tests {
                         let timer_key = model.swap_remove(usize::try_from(time).expect("small") % model.len());
                         prop_assert_eq!(timer_queue.remove(timer_key), Some(timer_key.1));
                         prop_assert_eq!(timer_queue.remove(timer_key), None);
+                    }
+                    2 => {
+                        model.sort_unstable();
+                        let first = model.partition_point(|(due, _)| *due <= at(time));
+                        let later = model.split_off(first);
+                        let taken: Vec<_> = timer_queue.take_after(at(time)).collect();
+                        let expected: Vec<_> = later.iter().map(|(_, number)| *number).collect();
+                        prop_assert_eq!(taken, expected);
                     }
                     _ => {
                         model.sort_unstable();
@@ -312,6 +336,8 @@ mod tests {
                     .map(|(timer_key, _)| timer_key)
                     .collect();
                 model.sort_unstable();
+                let all: Vec<_> = timer_queue.iter().map(|(timer_key, _)| *timer_key).collect();
+                prop_assert_eq!((timer_queue.len(), &all), (model.len(), &model));
                 let is_between = |timer_key: &TimerKey| *timer_key > after && timer_key.0 <= until;
                 let expected: Vec<_> = model.iter().copied().filter(is_between).collect();
                 prop_assert_eq!(between, expected);

@@ -215,6 +215,22 @@ fn only_an_owner_outside_the_queue_offers_a_lease_to_be_shared() {
     assert_eq!(ask.shareable_owner, None);
 }
 
+/// A lease that is shared says nothing about an earlier request.
+#[test]
+fn an_owner_that_shares_a_lease_stays_uncertain() {
+    let mut scene = Scene::waiting();
+    scene.subscription = SubscriptionState::NotYet;
+    scene.shareable_owner = Some("lh1:mine:l".into());
+    scene.waits_through_outages = true;
+    scene.send(Input::Go);
+    scene.failed(FailureKind::Unavailable, Outcome::Unknown);
+    scene.send(Input::Woken);
+    let step = scene.replied(Reply::Shared);
+    assert!(matches!(step, Step::Shared), "{step:?}");
+    let left = scene.attempt.abandon();
+    assert_eq!(left[0].uncertain_until, Some(START + LEASE));
+}
+
 /// Only a new attempt takes back a release that was not sent.
 #[test]
 fn an_attempt_is_new_until_it_has_an_answer_or_may_be_in_redis() {
@@ -526,6 +542,20 @@ fn a_grant_after_an_unknown_outcome_stays_uncertain() {
 }
 
 #[test]
+fn a_grant_is_certain_once_no_earlier_request_can_come() {
+    let mut scene = Scene::waiting();
+    scene.waits_through_outages = true;
+    scene.send(Input::Go);
+    scene.failed(FailureKind::Unavailable, Outcome::Unknown);
+    scene.now = START + LEASE;
+    scene.send(Input::Woken);
+    let Step::Granted(grant) = scene.replied(GRANTED) else {
+        panic!("not granted");
+    };
+    assert_eq!(grant.uncertain_until, None);
+}
+
+#[test]
 fn a_grant_by_a_request_that_was_sent_twice_stays_uncertain() {
     let mut scene = Scene::waiting();
     scene.send(Input::Go);
@@ -706,6 +736,23 @@ fn a_first_request_that_fails_is_waited_out_if_that_is_asked_for() {
             "{waited:?}"
         );
     }
+}
+
+#[test]
+fn a_wait_whose_time_is_over_sends_nothing_more() {
+    let end = START + Duration::from_secs(1);
+    let after = |answer: fn(&mut Scene) -> Step| {
+        let mut scene = Scene::new(Some(end));
+        scene.waits_through_outages = true;
+        scene.send(Input::Go);
+        assert!(matches!(answer(&mut scene), Step::Sleep(_)));
+        scene.now = end;
+        scene.step(Input::Woken)
+    };
+    let was_held = after(|scene| scene.replied(held(None)));
+    assert!(matches!(was_held, Step::TimeOver(None)), "{was_held:?}");
+    let failed = after(|scene| scene.failed(FailureKind::Unavailable, Outcome::NotExecuted));
+    assert!(matches!(failed, Step::TimeOver(Some(_))), "{failed:?}");
 }
 
 /// Each answer to the request before it.

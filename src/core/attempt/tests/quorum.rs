@@ -104,6 +104,17 @@ fn a_try_asks_once_more_after_split_votes() {
 }
 
 #[test]
+fn each_pause_after_split_votes_is_longer_up_to_a_limit() {
+    let mut scene = Scene::waiting();
+    for splits in 1..=20 {
+        scene.send(Input::Woken);
+        let slept = sleep_of(scene.replied(outvoted(None, None)), START);
+        let most = Duration::from_millis(4) * splits.min(8);
+        assert!(slept >= most / 2 && slept <= most, "{splits}: {slept:?}");
+    }
+}
+
+#[test]
 fn a_wait_outlasts_split_votes_until_its_deadline() {
     let mut scene = Scene::new(Some(START + Duration::from_secs(1)));
     scene.send(Input::Go);
