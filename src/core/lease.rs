@@ -106,28 +106,18 @@ impl AtomicLease {
 
     /// Moves the deadline to `later`, never back. Returns the status of the lease afterwards.
     pub(crate) fn renew(&self, now: Time, later: Time) -> LeaseStatus {
-        loop {
-            let LeaseStatus::Live(_) = self.status(now) else {
-                return self.status(now);
-            };
-            let word = self.0.load(Ordering::Acquire);
-            if word < ENDINGS
-                || word >= later.as_nanos()
-                || self.set(word, later.as_nanos()).is_ok()
-            {
-                return self.status(now);
+        while let Ok(deadline) = self.deadline_after(now) {
+            if deadline >= later || self.moves(deadline, later) {
+                break;
             }
         }
+        self.status(now)
     }
 
     /// Moves the deadline to `until`, which may be earlier than before, as the votes of a quorum want it.
     pub(crate) fn move_to(&self, now: Time, until: Time) {
-        loop {
-            let LeaseStatus::Live(_) = self.status(now) else {
-                return;
-            };
-            let word = self.0.load(Ordering::Acquire);
-            if word < ENDINGS || self.set(word, until.as_nanos().max(ENDINGS)).is_ok() {
+        while let Ok(deadline) = self.deadline_after(now) {
+            if self.moves(deadline, until) {
                 return;
             }
         }
@@ -136,13 +126,12 @@ impl AtomicLease {
     /// Ends the lease for its guard. Returns the status that it had before.
     pub(crate) fn end(&self, now: Time) -> LeaseStatus {
         loop {
-            let status = self.status(now);
-            let LeaseStatus::Live(_) = status else {
-                return status;
-            };
-            let word = self.0.load(Ordering::Acquire);
-            if word >= ENDINGS && self.set(word, ENDED).is_ok() {
-                return status;
+            match self.deadline_after(now) {
+                Ok(deadline) if self.set(deadline.as_nanos(), ENDED).is_ok() => {
+                    return LeaseStatus::Live(deadline.since(now));
+                }
+                Ok(_) => {}
+                Err(end) => return end,
             }
         }
     }
@@ -163,6 +152,12 @@ impl AtomicLease {
                 return true;
             }
         }
+    }
+
+    /// Moves the deadline, if no other thread has moved it, or ended the lease.
+    fn moves(&self, from: Time, to: Time) -> bool {
+        let to = to.as_nanos().max(ENDINGS);
+        self.set(from.as_nanos(), to).is_ok()
     }
 
     fn set(&self, from: u64, to: u64) -> Result<(), u64> {
