@@ -107,7 +107,7 @@ impl LockGuard {
     ///
     /// Blocks for one request, which renews the lease once more. If that fails, the claim is valid for as long as
     /// Redis keeps the lock. No request is sent without [`renew`](crate::Builder::renew), and then the lease keeps its
-    /// end.
+    /// end. If Redis may still execute an earlier request of the guard, one more request gives the claim a new owner.
     ///
     /// No thread renews a detached lock. Unless it is adopted, it ends with its lease, like the lock of a crashed
     /// holder. [`extend`](Lease::extend) the lease before if the claim needs more time on its way. Threads and
