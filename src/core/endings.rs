@@ -540,13 +540,13 @@ mod tests {
         for number in 0..2 {
             begun.note(number, of_owner("a1", &hand_over), at(2));
         }
-        assert_eq!(
-            begun.take_due(at(2), MOST_ENDINGS).0.len(),
-            MOST_ENDINGS - 1
-        );
+        // The last hand-over came first.
+        let rest: Vec<_> = (0..MOST_ENDINGS - 1).rev().collect();
+        assert_eq!(locks(&begun.take_due(at(2), MOST_ENDINGS).0), rest);
         let mut new = full();
         new.note(0, of_owner("a1", &hand_over), at(2));
         assert_eq!(new.take_due(at(2), 2 * MOST_ENDINGS).0.len(), MOST_ENDINGS);
+        assert!(new.take_due(at(802), 1).0.is_empty());
     }
 
     #[test]
