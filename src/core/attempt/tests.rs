@@ -800,7 +800,7 @@ fn a_request_that_is_cut_short_leaves_the_answer_before_it() {
     assert_eq!(cut_short(&mut failed), Some(UNCONFIRMED));
 }
 
-/// An owner of this process whose lease is to be taken over.
+/// An owner of this process whose lease an attempt takes over.
 fn ended_owner() -> EndedOwner {
     EndedOwner {
         owner: "lh1:mine:l".into(),
