@@ -5,11 +5,15 @@
 //! 1. The thread renews the lease once, so that the adopter has time. A failure of this renewal is ignored.
 //! 2. The lease ends in this process ([`HoldEnd::Detach`]). No request is sent, so Redis keeps the lock for the same
 //!    owner. A thread that waits in this process becomes the delegate, and queues in Redis.
-//! 3. If an earlier request of the owner has an unknown outcome, the thread adopts the lock under a new owner. Otherwise
-//!    Redis may execute that request when the adopter has released the lock. Then the lock would have the claim's owner
-//!    again, and a second process could adopt it. The renewal thread withdraws the old owner. If the adoption fails, the
-//!    claim has the old owner.
+//! 3. If an earlier request of the owner has an unknown outcome, the thread adopts the lock under a new owner, for at least
+//!    as long as Redis keeps it. The renewal thread then withdraws the old owner.
 //! 4. Only after that is the claim made of the name, the owner and the fence.
+//!
+//! An example of why step 3 is there: A sends an acquire twice, and the second copy is granted. A detaches, B adopts the
+//! claim, and releases the lock. Then the first copy arrives, and the lock has the owner of the claim again. Without step 3,
+//! C could adopt the claim now. Step 3 is left out if the renewal has failed. If it is not executed, the claim has the old
+//! owner. If its outcome stays unknown, the claim has the old owner too, and its adoption returns `Lost` if Redis has executed
+//! step 3.
 //!
 //! If the guard was lost before, or belongs to a forked child, the claim has a new owner that Redis does not know. Its
 //! adoption returns `Lost`.
@@ -46,14 +50,17 @@ use crate::engine::guard_inner::GuardInner;
 use crate::engine::leases::Leases;
 use crate::engine::process_lease::{Entry, Hold};
 use crate::engine::release::HoldEnd;
-use crate::error::{Error, Failure, FailureKind, Lost, Outcome, Result};
+use crate::error::{Error, Failure, Lost, Outcome, Result};
 use crate::message::{Adopt, Gone, LockKind, Reply, Request};
 use crate::name::LockKey;
 use crate::owner;
-use crate::store::Answer;
+use crate::store::{Answer, Deadline};
 use crate::sys::hash::HashMap;
 use crate::sys::{Arc, Mutex, Time};
 use std::time::Duration;
+
+/// How often a detaching thread adopts its lock without a clear reply.
+const MOST_TRIES: u32 = 3;
 
 /// The part of an engine that adopts claims.
 pub(crate) struct Claims {
@@ -97,58 +104,55 @@ impl Tried {
 }
 
 impl GuardInner {
-    /// Ends this guard, and leaves the lock in Redis for the claim. Blocks until Redis has replied to one renewal, and to
-    /// one adoption if an earlier request has an unknown outcome.
+    /// Ends this guard, and leaves the lock in Redis for the claim. Blocks until Redis has replied to one renewal, and for
+    /// step 3.
     pub(crate) fn detach(mut self) -> Claim {
+        let mut is_reached = true;
         if self.process_lease.terms.renew {
             if let Ok((left, _)) = self.status() {
-                self.renew(self.process_lease.terms.lease(), left).ok();
+                let renewed = self.renew(self.process_lease.terms.lease(), left);
+                is_reached = renewed.is_ok();
             }
         }
         // The claim has the lock, unless the guard was lost before, or the process is a forked child.
-        let mut owner = None;
+        let mut left = None;
         self.finished = true;
         if let Ok((status, Some(_))) = self.end_hold(HoldEnd::Detach) {
-            if let LeaseStatus::Live(left) = status {
-                owner = Some(self.owner_of_claim(left));
-            }
             self.leases.let_next_thread_ask(&self.process_lease.entry);
+            if let LeaseStatus::Live(rest) = status {
+                left = Some(rest);
+            }
         }
         let client = &self.leases.client;
-        let owner = owner.unwrap_or_else(|| owner::generate(client.machine(), &client.tail));
+        let owner = match left {
+            Some(left) => self.owner_of_claim(left, is_reached),
+            None => owner::generate(client.machine(), &client.tail),
+        };
         Claim::new(self.name().into(), owner, self.fence())
     }
 
-    /// Does step 3 of detaching, for a lock that Redis keeps for `left`. Returns the owner of the claim.
-    fn owner_of_claim(&self, left: Duration) -> Arc<str> {
+    /// Does step 3 of detaching, for at most the rest of the lease. Returns the owner of the claim.
+    fn owner_of_claim(&self, left: Duration, is_reached: bool) -> Arc<str> {
         let (leases, process_lease) = (&self.leases, &self.process_lease);
         let (client, entry) = (&leases.client, &process_lease.entry);
-        let from = leases.ended_owner(process_lease, None, client.now());
-        if from
-            .uncertain_until
-            .is_none_or(|until| until <= client.now())
-        {
+        let now = client.now();
+        let from = leases.ended_owner(process_lease, None, now);
+        let is_uncertain = from.uncertain_until.is_some_and(|until| until > now);
+        if !is_uncertain || !is_reached {
             return from.owner;
         }
-        let lease = if process_lease.terms.renew {
-            process_lease.terms.lease()
-        } else {
-            left
-        };
+        let terms = process_lease.terms;
+        let lease = if terms.renew { terms.lease() } else { left };
         let tail = owner::tail_of(&from.owner).unwrap_or(&client.tail);
         let adopt = Adopt {
             owner: owner::generate(client.machine(), tail),
             lease,
             from: Arc::clone(&from.owner),
             last: self.fence(),
-            fencing: process_lease.terms.fencing,
+            fencing: terms.fencing,
+            shortens: false,
         };
-        let is_adopted = match leases.send_adoption(entry, &adopt) {
-            Ok(answer) => matches!(answer.reply, Reply::Granted { .. }),
-            // Redis has executed the script, and too few replicas have confirmed it.
-            Err(failure) => matches!(failure.kind, FailureKind::NotReplicated { .. }),
-        };
-        if !is_adopted {
+        if !leases.is_adopted(entry, &adopt, now + left) {
             return from.owner;
         }
         let left_behind = EndedOwner {
@@ -161,11 +165,35 @@ impl GuardInner {
 }
 
 impl Leases {
+    /// Sends an adoption until its outcome is known, a few times and until this time at most. Returns whether Redis has
+    /// executed it.
+    fn is_adopted(&self, entry: &Arc<Entry>, adopt: &Adopt, until: Time) -> bool {
+        for _ in 0..MOST_TRIES {
+            let deadline = self.client.deadline(Some(until));
+            let failure = match self.send_adoption(entry, adopt, deadline) {
+                Ok(answer) => return matches!(answer.reply, Reply::Granted { .. }),
+                Err(failure) => failure,
+            };
+            match failure.outcome {
+                Outcome::NotExecuted => return false,
+                // Too few replicas have confirmed it.
+                Outcome::PartlyExecuted => return true,
+                Outcome::Unknown if self.client.now() >= until => return false,
+                Outcome::Unknown => {}
+            }
+        }
+        false
+    }
+
     /// Sends an adoption, and has the renewal thread release what it leaves at the nodes of a quorum.
-    fn send_adoption(&self, entry: &Arc<Entry>, adopt: &Adopt) -> Result<Answer, Failure> {
+    fn send_adoption(
+        &self,
+        entry: &Arc<Entry>,
+        adopt: &Adopt,
+        deadline: Deadline<'_>,
+    ) -> Result<Answer, Failure> {
         let key = entry.target.first();
-        let request = Request::Adopt { key, adopt };
-        let answer = self.client.send(&request, self.client.deadline(None));
+        let answer = (self.client).send(&Request::Adopt { key, adopt }, deadline);
         for owner in [&adopt.owner, &adopt.from] {
             self.clean_up_nodes(entry, owner, 1);
         }
@@ -272,9 +300,11 @@ impl Claims {
             from: claim.owner().into(),
             last: claim.fence(),
             fencing: options.fencing,
+            shortens: true,
         };
         let sent = client.now();
-        let answer = self.leases.send_adoption(entry, &adopt);
+        let deadline = client.deadline(None);
+        let answer = self.leases.send_adoption(entry, &adopt, deadline);
         let now = client.now();
         // An adoption that Redis executes late never takes a free lock. So the grant is certain.
         let granted = answer.and_then(|answer| match answer.reply {

@@ -109,6 +109,7 @@ pub fn reply(value: &Value) {
         from: Arc::clone(&owner),
         last: 1,
         fencing: true,
+        shortens: true,
     };
     for request in [
         Request::Ping,

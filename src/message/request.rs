@@ -165,6 +165,8 @@ pub(crate) struct Adopt {
     pub(crate) last: u64,
     /// Whether the new lease has a fence.
     pub(crate) fencing: bool,
+    /// Whether the new lease may end before the old one. At the nodes of a quorum it never does.
+    pub(crate) shortens: bool,
 }
 
 impl Request<'_> {

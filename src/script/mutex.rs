@@ -126,6 +126,7 @@ pub(super) fn adopt(key: &LockKey, adopt: &Adopt, script_settings: &ScriptSettin
         .arg(ms_rounded_up(script_settings.fence_memory))
         .arg(&*adopt.from)
         .arg(adopt.last)
-        .arg(u8::from(adopt.fencing));
+        .arg(u8::from(adopt.fencing))
+        .arg(u8::from(adopt.shortens));
     command
 }

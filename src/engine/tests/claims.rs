@@ -192,10 +192,12 @@ fn a_claim_has_a_new_owner_if_a_request_of_the_old_one_may_come_late() {
         confirmed: 1,
     };
     let unconfirmed = Failure::plain(unconfirmed, Outcome::PartlyExecuted, "1 of 2");
+    let refused = Failure::plain(FailureKind::Denied, Outcome::NotExecuted, "no");
     for (adoption, is_new) in [
         (Ok(granted()), true),
         (Err(unconfirmed), true),
         (Ok(taken()), false),
+        (Err(refused), false),
         (Err(unavailable()), false),
     ] {
         let held = Reply::Held {
@@ -233,6 +235,35 @@ fn a_claim_has_a_new_owner_if_a_request_of_the_old_one_may_come_late() {
             assert_eq!(claim.owner(), owner);
         }
     }
+}
+
+/// Redis may have executed the first adoption, whose reply is lost.
+#[test]
+fn an_adoption_of_a_detaching_thread_is_repeated_until_its_outcome_is_known() {
+    let mut acquires = VecDeque::from([Err(unavailable()), Ok(granted())]);
+    let mut adoptions = VecDeque::from([Err(unavailable()), Ok(granted())]);
+    let mut later = generous();
+    let (adopts, adopted) = mpsc::channel();
+    let pool = move |request: &Request<'_>| match request {
+        Request::Adopt { adopt, .. } => {
+            adopts.send((*adopt).clone()).ok();
+            adoptions.pop_front().expect("it is asked twice")
+        }
+        Request::Lock {
+            verb: Verb::Acquire { .. },
+            ..
+        } => acquires.pop_front().expect("it is asked twice"),
+        request => later(request),
+    };
+    let mut settings = Settings::default();
+    settings.wait_through_outages = true;
+    let fake = Fake::new(pool, generous());
+    let engine = Engine::on(Arc::new(RealMachine), settings, Arc::new(fake));
+    let claim = lock(&engine).detach();
+    let adopts: Vec<_> = adopted.try_iter().collect();
+    assert_eq!((adopts.len(), &adopts[0]), (2, &adopts[1]));
+    assert_eq!(claim.owner(), &*adopts[0].owner);
+    assert!(!adopts[0].shortens);
 }
 
 #[test]

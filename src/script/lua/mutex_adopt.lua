@@ -3,7 +3,7 @@
 --
 -- KEYS  1 lock  2 fence
 -- ARGV  1 owner  2 lease ms  3 fence memory ms  4 the owner that was detached  5 its last fence, 0 if it had none
---       6 '1', or '0' if the new lease gets no fence
+--       6 '1', or '0' if the new lease gets no fence  7 '1' if the new lease may end before the old one
 -- Reply fence                          granted
 --       {fence, 1}                     granted, and others wait
 --       -1 the key is gone  -2 another owner holds it, or the lock never gave that fence
@@ -38,11 +38,14 @@ if not is_adopted and ARGV[5] ~= '0' then
 end
 local fence = next_fences(KEYS[2], ARGV[6], ARGV[3])
 if type(fence) == 'table' then return fence end
+if is_adopted or ARGV[7] == '0' then
+  lease = string.format('%.0f', math.max(redis.call('PTTL', lock), tonumber(lease)))
+end
 if not is_adopted then
   redis.call('SET', lock, owner .. mark, 'PX', lease)
 else
   -- It always writes, as in mutex_acquire.lua.
-  redis.call('PEXPIRE', lock, string.format('%.0f', math.max(redis.call('PTTL', lock), lease)))
+  redis.call('PEXPIRE', lock, lease)
 end
 if mark == '' then return fence end
 return {fence, 1}

@@ -302,6 +302,7 @@ fn lock_request(which: u8, numbers: [u8; 6], prefix: &str) -> Vec<u8> {
         from: Arc::clone(&other),
         last: 0,
         fencing,
+        shortens: numbers[2] % 2 == 0,
     };
     let renewal = Renewal {
         kind,
@@ -445,6 +446,7 @@ fn node_request(which: u8, numbers: [u8; 6], prefix: &str) -> Vec<u8> {
                 from: other,
                 last: 0,
                 fencing: true,
+                shortens: true,
             };
             quorum::adopt(&key, &adopt, 1_000_000, &settings)
         }
