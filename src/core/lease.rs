@@ -84,7 +84,7 @@ impl AtomicLease {
     pub(crate) fn deadline_after(&self, now: Time) -> Result<Time, LeaseStatus> {
         let mut word = self.0.load(Ordering::Acquire);
         loop {
-            if word < ENDINGS {
+            if is_ending(word) {
                 return Err(ending(word));
             }
             let deadline = Time::from_nanos(word);
@@ -101,7 +101,7 @@ impl AtomicLease {
     /// Returns the deadline, unless the lease has ended.
     pub(crate) fn deadline(&self) -> Option<Time> {
         let word = self.0.load(Ordering::Acquire);
-        (word >= ENDINGS).then(|| Time::from_nanos(word))
+        (!is_ending(word)).then(|| Time::from_nanos(word))
     }
 
     /// Moves the deadline to `later`, never back. Returns the status of the lease afterwards.
@@ -145,7 +145,7 @@ impl AtomicLease {
         };
         loop {
             let word = self.0.load(Ordering::Acquire);
-            if word < ENDINGS {
+            if is_ending(word) {
                 return false;
             }
             if self.set(word, code).is_ok() {
@@ -165,6 +165,10 @@ impl AtomicLease {
             .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
             .map(drop)
     }
+}
+
+fn is_ending(word: u64) -> bool {
+    word < ENDINGS
 }
 
 fn ending(word: u64) -> LeaseStatus {

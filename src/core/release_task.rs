@@ -100,6 +100,7 @@ impl ReleaseTask {
         now: Time,
         lease: Duration,
     ) -> Self {
+        debug_assert!(ended.ended.is_none(), "its first request is still to come");
         let hands_over = ended.give_back.is_some() || contended;
         let task = Self::of_ended_owner(ended, now, lease);
         Self {
@@ -565,7 +566,7 @@ mod tests {
 
     /// Only a request that may still come makes a task uncertain.
     #[test]
-    fn an_owner_is_uncertain_until_that_time() {
+    fn a_task_is_a_repeat_only_if_a_request_may_come_before_it() {
         let task = |until| ReleaseTask::of_ended_owner(ended_owner(Some(until)), at(1), LEASE);
         assert_eq!(task(at(1)).repeated_until(), None);
         assert_eq!(task(at(2)).repeated_until(), Some(at(2) + LEASE));
