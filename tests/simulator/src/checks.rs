@@ -26,6 +26,7 @@
 //! | [`LOCK_AFTER_A_CLOSE`] | An earlier request for the lock had no answer. Redis executes it after the release, which the process repeats. |
 //! | [`LATE_LOCK_AFTER_A_CLOSE`] | The same, a lease after the request was sent. Then the process releases nothing any more. |
 //! | [`VOTE_AFTER_A_CLOSE`] (quorum) | The same, at a minority of the nodes. |
+//! | [`ADOPTION_AFTER_A_LATE_REQUEST`] | An acquire that arrives about a lease after it was sent takes the lock for the owner of a claim that was adopted before. |
 //! | [`RELEASE_LOST_BY_A_FAILOVER`], [`ADOPTION_LOST_BY_A_FAILOVER`] | A replica that lacks the release, or the adoption of a claim, becomes the master. |
 //! | [`OVERLAP_AFTER_A_FAILOVER`], [`FENCE_AFTER_A_FAILOVER`], [`KEY_AFTER_A_FAILOVER`] | See `failover`. |
 
@@ -64,6 +65,8 @@ pub const LATE_LOCK_AFTER_A_CLOSE: &str = "lock after a close by a late request"
 pub const VOTE_AFTER_A_CLOSE: &str = "vote of a minority after a close";
 /// See the table of exceptions.
 pub const ADOPTION_LOST_BY_A_FAILOVER: &str = "adoption that a failover lost";
+/// See the table of exceptions.
+pub const ADOPTION_AFTER_A_LATE_REQUEST: &str = "second adoption after a late request";
 /// See the table of exceptions.
 pub const RELEASE_LOST_BY_A_FAILOVER: &str = "release that a failover lost";
 
@@ -250,10 +253,14 @@ impl Checks {
     /// Returns whether exclusion is promised: no guard is left that a fault beyond the assumptions may have met.
     fn is_within_assumptions(&self) -> bool {
         let state = self.world.state();
-        // The clocks of the processes drift by less than 1 %.
-        let longest_life = self.lease * LONGEST_EXTENSION * 101 / 100;
         let ended_at = state.beyond_ended_at;
-        ended_at.is_none_or(|ended_at| state.now > ended_at + longest_life)
+        ended_at.is_none_or(|ended_at| state.now > ended_at + self.longest_life())
+    }
+
+    /// Returns how long a guard may hold its lock without a request.
+    fn longest_life(&self) -> Duration {
+        // The clocks of the processes drift by less than 1 %.
+        self.lease * LONGEST_EXTENSION * 101 / 100
     }
 
     /// Returns whether the next fence of a server that has lost data may come from another clock.
@@ -266,7 +273,7 @@ impl Checks {
     /// Returns whether a failover may have taken the lock of a guard.
     fn may_be_taken(&self, fence: Option<u64>) -> bool {
         let state = self.world.state();
-        state.network.may_be_taken(fence, self.lease, state.now)
+        (state.network).may_be_taken(fence, self.longest_life(), state.now)
     }
 
     /// Returns whether exclusion is promised to a guard.
@@ -621,12 +628,19 @@ impl Checks {
         if fence <= claim.fence() {
             return Err(format!("an adopter of {claim} has the fence {fence}"));
         }
-        let has_failed_over = self.world.state().network.has_failed_over();
+        let (has_failed_over, was_late) = {
+            let network = &self.world.state().network;
+            (network.has_failed_over(), network.was_late(self.lease))
+        };
         let mut state = locked(&self.state);
         let first = state.adopted.insert(claim.to_string(), label.to_owned());
         match first.filter(|first| first != label) {
             Some(_) if has_failed_over => {
                 state.counts.note(ADOPTION_LOST_BY_A_FAILOVER);
+                Ok(())
+            }
+            Some(_) if was_late => {
+                state.counts.note(ADOPTION_AFTER_A_LATE_REQUEST);
                 Ok(())
             }
             Some(first) => Err(format!("{first} and {label} have adopted {claim}")),
@@ -638,9 +652,6 @@ impl Checks {
     /// counts on. On a quorum, a majority of the nodes must have it. A node that has lost its data does not vote until the
     /// lease is over. With replicas, only the owner is looked at.
     pub(crate) fn check_key(&self, lease: &Lease) -> Result<(), String> {
-        if !self.is_within_assumptions() {
-            return Ok(());
-        }
         let (name, owner) = (lease.name(), lease.owner().to_owned());
         // From here to the end of the block no other thread runs.
         let counted_on = lease.remaining();
@@ -676,7 +687,7 @@ impl Checks {
         let life = lives[lives.len() - self.needed()];
         // The clock of the process may be faster by 1 %. The server rounds to milliseconds.
         let most = life.saturating_add(life / 100 + Duration::from_millis(2));
-        if counted_on <= most {
+        if counted_on <= most || !self.is_within_assumptions() {
             return Ok(());
         }
         if self.may_be_taken(Some(lease.fence())) {

@@ -89,10 +89,10 @@ impl Network {
 
     /// Returns whether a failover may have taken a lock away from a guard that is not lost. A guard of a lock that is not
     /// exclusive has no fence.
-    pub(crate) fn may_be_taken(&self, fence: Option<u64>, lease: Duration, now: Duration) -> bool {
+    pub(crate) fn may_be_taken(&self, fence: Option<u64>, life: Duration, now: Duration) -> bool {
         !self.is_kept_by_replicas
             && self.failovers().any(|failover| {
-                let is_recent = failover.ended_at.is_none_or(|at| now <= at + lease);
+                let is_recent = failover.ended_at.is_none_or(|at| now <= at + life);
                 is_recent && fence.is_none_or(|fence| self.is_from_before(failover, fence, now))
             })
     }

@@ -28,7 +28,7 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(20);
 /// The longest time for which a loss may stay untold after the last fault. After a jump of its clock a thread sleeps on for
 /// at most a second, and so does one that has read the clock just before a pause.
 const TOLD_WITHIN: Duration = Duration::from_millis(1_500);
-/// The same if no thread has paused for that long.
+/// The same if no thread has paused within the last [`TOLD_WITHIN`].
 const TOLD_AT_ONCE_WITHIN: Duration = Duration::from_millis(500);
 /// After the last fault, how long the messages of before are on their way.
 const SETTLES_WITHIN: Duration = Duration::from_secs(2);
@@ -341,18 +341,15 @@ impl Worker {
             cancel,
             cancelled_at,
             managers: program.managers.load(Ordering::SeqCst),
-            must_not_fail: self.is_calm(operation),
+            must_not_fail: self.is_calm(),
         }
     }
 
-    /// Returns whether nothing disturbs a call that begins now, and it waits for long enough to be answered.
-    fn is_calm(&self, operation: &Operation) -> bool {
+    /// Returns whether nothing disturbs a call that begins now.
+    fn is_calm(&self) -> bool {
         let state = self.world().state();
         let number = self.program.number;
-        let is_short = |wait: &Duration| !wait.is_zero() && *wait < ANSWERED_WITHIN;
-        state.now > state.healed_at + SETTLES_WITHIN
-            && !state.has_dead_connections(number)
-            && !operation.wait.as_ref().is_some_and(is_short)
+        state.now > state.healed_at + SETTLES_WITHIN && !state.has_dead_connections(number)
     }
 
     fn acquire(&self, operation: &Operation, call: &Call) -> Result<Option<Guard>> {
@@ -414,12 +411,19 @@ impl Worker {
         if matches!(got, Err(Error::Cancelled)) && !is_cancelled {
             self.world().fail("a call ends without its cancel".into());
         }
-        // Another thread has cancelled the call, closed the manager, or adopted the claim, or others have some of the votes.
+        // Another thread has cancelled the call, closed the manager, or adopted the claim, or others have some of the votes; or
+        // the wait was over before an answer could come.
         let is_of_another = |error: &&Error| match error {
             Error::Cancelled => true,
             Error::NoQuorum { failures, .. } => failures.is_empty() && operation.wait.is_some(),
             Error::Closed => program.managers.load(Ordering::SeqCst) > call.managers,
             Error::Lost(_) => operation.what == What::Adoption,
+            Error::Unavailable { .. } => {
+                operation.what != What::Adoption
+                    && operation
+                        .wait
+                        .is_some_and(|wait| wait < ANSWERED_WITHIN && !wait.is_zero())
+            }
             _ => false,
         };
         let failed = got.as_ref().err().filter(|error| !is_of_another(error));

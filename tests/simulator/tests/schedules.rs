@@ -33,7 +33,8 @@ fn a_seed_replays_each_event() {
 }
 
 /// The library failed this one: an acquire that was late came to the server when the lock had been detached and adopted.
-/// When the lock was free again, the acquire got it for the owner of the claim, and a second process adopted the claim.
+/// When the lock was free again, the acquire got it for the owner of the claim, and a second process adopted the claim. The
+/// unit tests of claims show the rule; this shows the whole.
 #[test]
 fn a_claim_is_adopted_once_although_a_request_of_its_owner_is_late() {
     let kept = Kept {
