@@ -101,7 +101,7 @@ mod tests {
     fn with_answers_between(failures: &[(FailureKind, Time)]) -> Duration {
         let mut outage = None;
         for (kind, now) in failures {
-            Outage::note(&mut outage, failure(kind.clone()), *now, LIMIT);
+            Outage::note(&mut outage, failure(*kind), *now, LIMIT);
             outage.as_mut().expect("noted").outlives_an_answer();
         }
         let outage = outage.expect("noted");
@@ -114,7 +114,7 @@ mod tests {
         let moment = Duration::from_nanos(1);
         let (here, refused) = (OF_REPLICAS, FailureKind::Unavailable);
         let lasted = |first: &FailureKind, second: &FailureKind, until| {
-            with_answers_between(&[(first.clone(), at(0)), (second.clone(), until)])
+            with_answers_between(&[(*first, at(0)), (*second, until)])
         };
         assert_eq!(lasted(&here, &here, minute), LIMIT);
         assert_eq!(lasted(&here, &here, minute + moment), Duration::ZERO);
@@ -131,7 +131,7 @@ mod tests {
             let mut outage = None;
             let mut expected = first;
             for number in 0..10 {
-                let pause = Outage::note(&mut outage, failure(kind.clone()), at(number), LIMIT);
+                let pause = Outage::note(&mut outage, failure(kind), at(number), LIMIT);
                 assert_eq!(pause, expected);
                 expected = (expected * 2).min(LONGEST_SLEEP);
             }

@@ -255,8 +255,10 @@ fn an_adoption_of_a_detaching_thread_is_repeated_until_its_outcome_is_known() {
         } => acquires.pop_front().expect("it is asked twice"),
         request => later(request),
     };
-    let mut settings = Settings::default();
-    settings.wait_through_outages = true;
+    let settings = Settings {
+        wait_through_outages: true,
+        ..Settings::default()
+    };
     let fake = Fake::new(pool, generous());
     let engine = Engine::on(Arc::new(RealMachine), settings, Arc::new(fake));
     let claim = lock(&engine).detach();
