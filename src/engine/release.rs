@@ -89,8 +89,14 @@ impl Leases {
                 }
                 _ => process_lease.validity.end(now),
             };
-            if mode != HoldEnd::Detach && matches!(finish, Finish::TakeOver(..)) {
+            let is_held_still = match finish {
                 // Until the next thread has asked, other threads see this owner as the holder.
+                Finish::TakeOver(..) => mode != HoldEnd::Detach,
+                // A delegate may sleep until its next poll, and bring no answer before.
+                Finish::Release(_) => mode == HoldEnd::Detach,
+                _ => false,
+            };
+            if is_held_still {
                 state
                     .notes
                     .note_last_reply(LastReply::Held(self.client.owner_of(process_lease)));

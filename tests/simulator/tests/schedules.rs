@@ -46,6 +46,13 @@ fn a_claim_is_adopted_once_although_a_request_of_its_owner_is_late() {
     assert_eq!(report.failure, None);
 }
 
+/// The library failed this one too: a thread waited for a lock that its process had detached, while the delegate slept until
+/// its next poll. At the end of the wait it got an error, although Redis had answered everything.
+#[test]
+fn a_wait_after_a_lock_was_detached_learns_that_it_is_held() {
+    assert_eq!(plan(Topology::Single, 47_559).run().failure, None);
+}
+
 #[test]
 fn the_library_passes_schedules_of_all_topologies() {
     for (topology, seeds) in [
