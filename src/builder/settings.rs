@@ -220,8 +220,8 @@ impl Builder {
     /// | a later grant of a call that waits | it is released again; the call asks again after a pause, in which others may get it |
     /// | a renewal | it counts as failed: the lease ends at its deadline, unless a later renewal succeeds |
     ///
-    /// A failover then loses the lock less often, but it still can: it may promote a replica that has not confirmed, or
-    /// that lacks a slot which has just moved to its master. The cost is one more round trip for each acquire, and for
+    /// A failover then loses the lock less often, but it still can: it may promote a replica that has not confirmed.
+    /// Or it may promote one that lacks a slot, because the slot has just moved to its master. The cost is one more round trip for each acquire, and for
     /// each batch of renewals. The server's own setting `min-replicas-to-write` also refuses a grant, but before Redis 7
     /// no grant by a script.
     ///

@@ -107,8 +107,8 @@ impl LockGuard {
     ///
     /// Blocks for one request, which renews the lease once more. If that fails, the claim is valid for as long as
     /// Redis keeps the lock. Without [`renew`](crate::Builder::renew) this request is not sent, and the lease keeps its
-    /// end. If Redis may still execute an earlier request of the guard, one more request gives the claim an owner of its
-    /// own, so [`Claim::owner`] is not that of the guard. If the reply to this request is lost several times, the claim may be
+    /// end. If Redis may still execute an earlier request of the guard, one more request gives the claim a new owner, so
+    /// [`Claim::owner`] is not that of the guard. If the reply to this request is lost several times, the claim may be
     /// lost.
     ///
     /// No thread renews a detached lock. Unless it is adopted, it ends with its lease, like the lock of a crashed
