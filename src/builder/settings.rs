@@ -221,9 +221,9 @@ impl Builder {
     /// | a renewal | it counts as failed: the lease ends at its deadline, unless a later renewal succeeds |
     ///
     /// A failover then loses the lock less often, but it still can: it may promote a replica that has not confirmed.
-    /// Or it may promote one that lacks a slot, because the slot has just moved to its master. The cost is one more round trip for each acquire, and for
-    /// each batch of renewals. The server's own setting `min-replicas-to-write` also refuses a grant, but before Redis 7
-    /// no grant by a script.
+    /// Or it may promote one that lacks a slot, because the slot has just moved to its master. The cost is one more
+    /// round trip for each acquire, and for each batch of renewals. The server's own setting `min-replicas-to-write`
+    /// also refuses a grant, but before Redis 7 no grant by a script.
     ///
     /// [`WAIT`]: https://redis.io/docs/latest/commands/wait/
     ///
