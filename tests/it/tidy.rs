@@ -679,9 +679,9 @@ fn keys_that_are_made(text: &str) -> Vec<String> {
 /// The most lines outside of test code, of `src/` (`""`) and of folders in it. A change that needs more must say why a
 /// user wants it.
 const MOST_LINES: [(&str, usize); 4] = [
-    ("", 37_450),
+    ("", 37_550),
     ("store", 14_050),
-    ("engine", 7_520),
+    ("engine", 7_600),
     ("lock", 1_700),
 ];
 /// The modules of the fuzzer and of the test kit, which are test code too.

@@ -41,11 +41,7 @@ if type(fence) == 'table' then return fence end
 if is_adopted or ARGV[7] == '0' then
   lease = string.format('%.0f', math.max(redis.call('PTTL', lock), tonumber(lease)))
 end
-if not is_adopted then
-  redis.call('SET', lock, owner .. mark, 'PX', lease)
-else
-  -- It always writes, as in mutex_acquire.lua.
-  redis.call('PEXPIRE', lock, lease)
-end
+-- It always writes, as in mutex_acquire.lua.
+redis.call('SET', lock, owner .. mark, 'PX', lease)
 if mark == '' then return fence end
 return {fence, 1}
