@@ -97,7 +97,7 @@ fn found(topology: Topology, bug: Bug, most: u64) -> String {
 
 #[test]
 fn a_release_that_ignores_the_owner_is_found() {
-    let failure = found(Topology::Single, Bug::ReleaseIgnoresOwner, 200);
+    let failure = found(Topology::Single, Bug::ReleaseIgnoresOwner, 1_000);
     // A process whose lock was taken away may see another one come before it.
     let rules = ["is not lost", "units", "has got it before"];
     assert!(rules.iter().any(|rule| failure.contains(rule)), "{failure}");
