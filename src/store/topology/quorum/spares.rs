@@ -90,6 +90,13 @@ impl Openers {
         begun.map(|begun| begun + grace)
     }
 
+    /// Returns whether an opener connects.
+    #[cfg(feature = "testing")]
+    pub(super) fn are_connecting(&self) -> bool {
+        let state = self.state.lock();
+        state.nodes.iter().any(|opener| opener.begun.is_some())
+    }
+
     /// Closes the spare connections to a node that nobody has used for `idle`.
     pub(super) fn close_idle(&self, number: usize, idle: Duration) {
         let is_used = |spare: &Spare| spare.opened.elapsed() < idle;

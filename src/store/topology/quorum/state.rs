@@ -18,6 +18,8 @@ use crate::store::topology::quorum::node::QuorumNode;
 use crate::store::topology::quorum::spares::Openers;
 use crate::store::topology::quorum::votes::Votes;
 use crate::sys::{Arc, AtomicBool, Mutex, Time, Weak, time::ms_rounded_up};
+#[cfg(feature = "testing")]
+use crate::sys::{Machine, test_machine::MovedByTest};
 
 /// The note about the restart delay is renewed after this number of restart delays.
 const NOTE_RENEWED_AFTER: u32 = 5;
@@ -67,7 +69,7 @@ impl QuorumState {
             .collect();
         // If all processes have one delay, no lease is longer, unless the delay is turned off.
         let longest_lease = settings.restart_delay.max(settings.options.lease);
-        Arc::new_cyclic(|weak_self| Self {
+        let state = Arc::new_cyclic(|weak_self| Self {
             needed: majority(nodes.len()),
             openers: Openers::new(nodes.len()),
             nodes,
@@ -80,7 +82,13 @@ impl QuorumState {
             identifying: Mutex::new(()),
             background,
             weak_self: weak_self.clone(),
-        })
+        });
+        #[cfg(feature = "testing")]
+        {
+            let weak = Arc::downgrade(&state);
+            Machine::here().register(weak);
+        }
+        state
     }
 
     /// Returns for how long a caller waits for a node of which it can do without.
@@ -265,5 +273,19 @@ impl QuorumState {
         } else {
             self.restart_delay * NOTE_RENEWED_AFTER
         }
+    }
+}
+
+/// The openers of a manager of the test kit, whose clock a test moves.
+#[cfg(feature = "testing")]
+impl MovedByTest for QuorumState {
+    fn look_at_the_clock(&self) {}
+
+    fn busy_part(&self) -> Option<&'static str> {
+        self.sends_by_itself().then_some("a connect to a node")
+    }
+
+    fn sends_by_itself(&self) -> bool {
+        self.openers.are_connecting()
     }
 }
