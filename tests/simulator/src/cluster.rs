@@ -401,6 +401,7 @@ impl WorldState {
             .note(self.now, format_args!("{key} moves from {from} to {to}"));
         self.server_has_run(from);
         self.server_has_run(to);
+        self.network.links.note_moved_key(to);
     }
 }
 

@@ -13,7 +13,7 @@
 //! | --- | --- |
 //! | exclusion | a lock that the new master lacks, or that the old one has granted since. Its holder has lost it one lease after the end of the old master |
 //! | fences rise | the clocks of the masters differ, or a process hands on in memory a lease of before the end of the old master |
-//! | exclusion without exception | only if all replicas must confirm a grant, and the clocks of the servers agree |
+//! | exclusion without exception | only if all replicas must confirm a grant, the clocks of the servers agree, and the new master has all keys that moved to the old one with their slots (`Builder::replicas`) |
 
 use std::ops::Range;
 use std::time::Duration;
@@ -50,6 +50,8 @@ struct Failover {
     old: usize,
     /// When the old master became a replica. `None` as long as it is a master.
     ended_at: Option<Duration>,
+    /// Whether the new master lacks a key that moved to the old one with its slot.
+    lacks_moved_key: bool,
 }
 
 /// An event of a failover.
@@ -90,11 +92,12 @@ impl Network {
     /// Returns whether a failover may have taken a lock away from a guard that is not lost. A guard of a lock that is not
     /// exclusive has no fence.
     pub(crate) fn may_be_taken(&self, fence: Option<u64>, life: Duration, now: Duration) -> bool {
-        !self.is_kept_by_replicas
-            && self.failovers().any(|failover| {
-                let is_recent = failover.ended_at.is_none_or(|at| now <= at + life);
-                is_recent && fence.is_none_or(|fence| self.is_from_before(failover, fence, now))
-            })
+        self.failovers().any(|failover| {
+            let is_recent = failover.ended_at.is_none_or(|at| now <= at + life);
+            (!self.is_kept_by_replicas || failover.lacks_moved_key)
+                && is_recent
+                && fence.is_none_or(|fence| self.is_from_before(failover, fence, now))
+        })
     }
 
     /// Returns whether the fence of a guard may be smaller than an earlier one. `is_new` means that no earlier guard had its
@@ -173,6 +176,7 @@ impl WorldState {
             return false;
         }
         let new = *self.random.pick(&fit);
+        let lacks_moved_key = self.network.links.lacks_moved_key(new);
         self.end_link(new);
         let its = &mut self.network.servers[new];
         its.follows = None;
@@ -183,6 +187,7 @@ impl WorldState {
         group_state.failovers.push(Failover {
             old,
             ended_at: None,
+            lacks_moved_key,
         });
         let (epoch, sentinels) = (group_state.epoch, group_state.sentinels.clone());
         self.trace

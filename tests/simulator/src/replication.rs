@@ -55,6 +55,8 @@ struct Link {
     last: Duration,
     /// Whether the replica has the data with which the link began.
     has_loaded: bool,
+    /// How many of the items come up to the last key that has moved to the master with its slot.
+    until_moved_key: usize,
 }
 
 enum Item {
@@ -104,6 +106,20 @@ impl Links {
         let link = self.by_replica.get(&replica);
         link.is_some_and(|link| link.master == master && link.has_loaded)
     }
+
+    /// Notes that the last change of a master is a key that has moved to it with its slot.
+    pub(crate) fn note_moved_key(&mut self, master: usize) {
+        let links = self.by_replica.values_mut();
+        for link in links.filter(|link| link.master == master) {
+            link.until_moved_key = link.items.len();
+        }
+    }
+
+    /// Returns whether a replica lacks a key that has moved to its master with its slot. No `WAIT` waits for such a key.
+    pub(crate) fn lacks_moved_key(&self, replica: usize) -> bool {
+        let link = self.by_replica.get(&replica);
+        link.is_some_and(|link| link.until_moved_key > 0)
+    }
 }
 
 impl WorldState {
@@ -145,6 +161,7 @@ impl WorldState {
             items: VecDeque::new(),
             last: Duration::ZERO,
             has_loaded: true,
+            until_moved_key: 0,
         };
         self.network.links.by_replica.insert(replica, link);
         let its = &mut self.network.servers[master];
@@ -276,6 +293,7 @@ impl WorldState {
             items: VecDeque::new(),
             last: now,
             has_loaded: false,
+            until_moved_key: 0,
         };
         self.network.links.by_replica.insert(replica, link);
         self.trace
@@ -307,6 +325,7 @@ impl WorldState {
         let Some((_, item)) = link.items.pop_front() else {
             return;
         };
+        link.until_moved_key = link.until_moved_key.saturating_sub(1);
         let change = match item {
             Item::Data(data) => {
                 link.has_loaded = true;
