@@ -118,6 +118,9 @@ pub(super) fn an_endless_script_of_another_client_costs_nothing(kind: Kind) {
         refused_for_a_while(
             HolderAndWaiter::new(kind, server, LEASE),
             |pair| {
+                // The script uses a processor, so it begins only shortly before the next renewal.
+                let lease = pair.guard.lease();
+                wait_until("a renewal is near", || lease.remaining() < LEASE * 4 / 5);
                 let redis = pair.redis.clone();
                 // The script ends with an error when it is killed.
                 task(move || {

@@ -35,6 +35,13 @@ fn open(redis: &Raw) -> Vec<redis::Connection> {
     redis.servers().into_iter().map(open).collect()
 }
 
+fn flush_scripts(connections: &mut [redis::Connection]) {
+    for connection in connections {
+        let flushed = redis::cmd("SCRIPT").arg("FLUSH").exec(connection);
+        flushed.expect("the server is there");
+    }
+}
+
 pub(super) fn scripts_flushed_all_the_time_lose_nothing(kind: Kind) {
     const TURNS: u32 = 6;
     let server = start_servers();
@@ -42,12 +49,7 @@ pub(super) fn scripts_flushed_all_the_time_lose_nothing(kind: Kind) {
     let (one, other) = (manager(&server.url()), manager(&server.url()));
     let crowd = kind.crowd().map(|crowd| crowd.of(&one, "busy").hold());
     let mut connections = open(&redis);
-    let (stop, flushes) = over_and_over(move || {
-        for connection in &mut connections {
-            let flushed = redis::cmd("SCRIPT").arg("FLUSH").exec(connection);
-            flushed.expect("the server is there");
-        }
-    });
+    let (stop, flushes) = over_and_over(move || flush_scripts(&mut connections));
     // One lock is renewed all the time, while others come and go.
     let kept = kind.of(&one, "kept").lease(secs(9)).lock();
     let kept = kept.expect("it is free");
@@ -67,11 +69,16 @@ pub(super) fn scripts_flushed_all_the_time_lose_nothing(kind: Kind) {
     for turn in turns {
         turn.end();
     }
-    wait_until("it is renewed", || one.stats().renewed > 1);
+    stop.store(true, Ordering::Relaxed);
+    let flushes = flushes.end();
+    assert!(flushes > 5, "{flushes}");
+    let mut connections = open(&redis);
+    wait_until("it is renewed", || {
+        flush_scripts(&mut connections);
+        one.stats().renewed > 1
+    });
     assert_ne!(kept.lease().state(), LeaseState::Lost);
     kept.release().expect("it was held until now");
-    stop.store(true, Ordering::Relaxed);
-    assert!(flushes.end() > 20);
     if kind != Kind::Reader {
         let (sum, fences) = added(&redis, "busy");
         assert_eq!((sum, fences.len()), (4 * TURNS, 24));

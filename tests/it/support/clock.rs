@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 
 use super::name;
 
@@ -13,8 +14,22 @@ pub(crate) struct Clock {
     ahead: File,
 }
 
+/// The compiled library that the servers load. Rust needs a linker, so there is a C compiler.
+static LIBRARY: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/support/clock.c");
+    let compiled = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name("clock").replace(':', "-"));
+    let done = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O1", "-o"])
+        .args([&compiled, &source])
+        .output()
+        .expect("a C compiler");
+    assert!(done.status.success(), "{done:?}");
+    let library = fs::read(&compiled).expect("it was compiled");
+    fs::remove_file(compiled).expect("it is there");
+    library
+});
+
 impl Clock {
-    /// Compiles the library that the server loads. Rust needs a linker, so there is a C compiler.
     #[track_caller]
     pub(super) fn new() -> Self {
         let dir = std::env::temp_dir().join(name("leasehold-clock").replace(':', "-"));
@@ -24,14 +39,7 @@ impl Clock {
             dir,
         };
         clock.set_ahead(0);
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/support/clock.c");
-        let compiled = Command::new("cc")
-            .args(["-shared", "-fPIC", "-O1", "-o"])
-            .arg(clock.dir.join("clock.so"))
-            .arg(source)
-            .output()
-            .expect("a C compiler");
-        assert!(compiled.status.success(), "{compiled:?}");
+        fs::write(clock.dir.join("clock.so"), &*LIBRARY).expect("a file");
         clock
     }
 

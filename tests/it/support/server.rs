@@ -57,6 +57,9 @@ const PORTS: u32 = 20;
 const PORTS_GIVEN: Range<u16> = 10_000..32_000;
 /// The options of a server that keeps all acknowledged writes.
 const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
+/// The options of a server whose clock the test can set. A thread of the allocator sleeps until a time of the other clock,
+/// so it would go round without a pause after the clock was set back.
+const OWN_CLOCK: [&str; 2] = ["--jemalloc-bg-thread", "no"];
 /// How much larger the port of a node's bus is.
 const BUS: u16 = 10_000;
 
@@ -121,7 +124,7 @@ impl Server {
     /// Starts a server whose clock the test can set.
     #[track_caller]
     pub(crate) fn with_clock() -> Self {
-        Self::begin(&[], Some(Clock::new()), None)
+        Self::begin(&OWN_CLOCK, Some(Clock::new()), None)
     }
 
     /// Starts a server that keeps all acknowledged writes when it is killed and started again.
@@ -133,7 +136,11 @@ impl Server {
     /// Does the same with a clock that the test can set.
     #[track_caller]
     pub(crate) fn keeping_data_with_clock() -> Self {
-        Self::begin(&DURABLE, Some(Clock::new()), None)
+        Self::begin(
+            &[&DURABLE[..], &OWN_CLOCK].concat(),
+            Some(Clock::new()),
+            None,
+        )
     }
 
     /// Starts a server that also speaks TLS, on another port, with further options and with a certificate and its key
