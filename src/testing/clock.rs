@@ -87,7 +87,7 @@ impl TestClock {
         while self.engines().iter().any(|engine| engine.sends_by_itself()) {
             assert!(
                 real::now() < until,
-                "a renewal has not ended within {PATIENCE:?}"
+                "a request of the library has not ended within {PATIENCE:?}"
             );
             std::thread::yield_now();
         }

@@ -679,7 +679,7 @@ fn keys_that_are_made(text: &str) -> Vec<String> {
 /// The most lines outside of test code, of `src/` (`""`) and of folders in it. A change that needs more must say why a
 /// user wants it.
 const MOST_LINES: [(&str, usize); 4] = [
-    ("", 37_550),
+    ("", 37_570),
     ("store", 14_050),
     ("engine", 7_600),
     ("lock", 1_700),

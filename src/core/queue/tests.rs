@@ -404,7 +404,7 @@ fn a_lease_does_not_linger_while_another_is_released() {
     queue.arrive(params(1, false), at(0), |_| Health::Good, || "a");
     let adopted = grant(8, Fences::new(90, 9), at(50));
     queue.begin(adopted, GrantedTo::OtherThread, at(0));
-    // Nor does it linger while a thread asks.
+    // A lease does not linger while a thread asks.
     let finish = queue.finish(8, at(0), Health::Good, LINGER);
     assert!(matches!(finish, Finish::Release(_)), "{finish:?}");
     queue.begin(

@@ -20,7 +20,7 @@ use crate::logging;
 use crate::panics::survived;
 use crate::store::server::errors::unavailable;
 use crate::store::topology::quorum::connection::open;
-use crate::store::topology::quorum::spares::Spare;
+use crate::store::topology::quorum::spares::{Opener, Spare};
 use crate::store::topology::quorum::state::QuorumState;
 use crate::sys::random::jittered;
 use crate::sys::{Arc, Machine, Ordering, Time, Weak, thread};
@@ -75,20 +75,7 @@ impl QuorumState {
             }
         };
         let node = &self.nodes[number];
-        let was_down = node.note_up();
-        let goes_on = self.openers.ended(number, |opener| {
-            opener.spares.push(spare);
-            opener.wishes.pop_front();
-            let now = Time::now();
-            opener.took = now.since(opener.begun.unwrap_or(now));
-            opener.begun = (!opener.wishes.is_empty()).then_some(now);
-            opener.begun.is_some()
-        });
-        // Its probe may have been due while this connect was under way.
-        if !goes_on && !node.is_up() {
-            self.plan_probe(number, HURRIED);
-        }
-        if was_down {
+        if node.note_up() {
             logging::info!("{} is asked again", node.route.server.address);
             for other in &self.nodes {
                 if !other.is_up() {
@@ -96,7 +83,18 @@ impl QuorumState {
                 }
             }
         }
-        goes_on
+        self.openers.ended(number, |opener| {
+            opener.spares.push(spare);
+            opener.wishes.pop_front();
+            let now = Time::now();
+            opener.took = now.since(opener.begun.unwrap_or(now));
+            opener.begun = (!opener.wishes.is_empty()).then_some(now);
+            // Its probe may have been due while this connect was under way.
+            if opener.begun.is_none() && !node.is_up() {
+                self.plan_probe_of(opener, number, HURRIED);
+            }
+            opener.begun.is_some()
+        })
     }
 
     fn connect_failed(&self, number: usize, failure: Failure) {
@@ -109,11 +107,12 @@ impl QuorumState {
             }
             None => node.note_still_down(failure, hurries),
         };
+        let pause = if hurries { pause.min(HURRIED) } else { pause };
         self.openers.ended(number, |opener| {
             opener.wishes.clear();
             opener.begun = None;
+            self.plan_probe_of(opener, number, pause);
         });
-        self.plan_probe(number, if hurries { pause.min(HURRIED) } else { pause });
     }
 
     /// Notes that a node does not answer, and plans a probe.
@@ -157,14 +156,16 @@ impl QuorumState {
 
     /// Plans a probe of a node that is down, instead of any that was planned.
     fn plan_probe(&self, number: usize, pause: Duration) {
+        let mut state = self.openers.state.lock();
+        self.plan_probe_of(&mut state.nodes[number], number, pause);
+    }
+
+    /// Does the same under the mutex of the openers: a connect that has ended leaves no moment without a probe.
+    fn plan_probe_of(&self, opener: &mut Opener, number: usize, pause: Duration) {
         let pause = jittered(&Machine::here(), pause);
-        let probe = {
-            let mut state = self.openers.state.lock();
-            let opener = &mut state.nodes[number];
-            opener.probe += 1;
-            opener.probe_at = Some(Time::now() + pause);
-            opener.probe
-        };
+        opener.probe += 1;
+        opener.probe_at = Some(Time::now() + pause);
+        let probe = opener.probe;
         let weak = Weak::clone(&self.weak_self);
         self.background.after(pause, move || {
             if let Some(state) = weak.upgrade() {

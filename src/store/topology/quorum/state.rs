@@ -279,6 +279,7 @@ impl QuorumState {
 /// The openers of a manager of the test kit, whose clock a test moves.
 #[cfg(feature = "testing")]
 impl MovedByTest for QuorumState {
+    // A connect does not sleep.
     fn look_at_the_clock(&self) {}
 
     fn busy_part(&self) -> Option<&'static str> {
