@@ -393,7 +393,9 @@ impl WorldState {
             |state: &Self, server: usize| state.network.servers[server].clock.read(state.now);
         let [given_at, taken_at] = [from, to].map(|server| time_of(self, server));
         let servers = &mut self.network.servers;
-        if let Some(value) = servers[from].server.state().give_key(key, given_at) {
+        let given = servers[from].server.state().give_key(key, given_at);
+        let has_moved = given.is_some();
+        if let Some(value) = given {
             servers[to].server.state().take_key(key, value, taken_at);
         }
         let key = String::from_utf8_lossy(key).into_owned();
@@ -401,7 +403,9 @@ impl WorldState {
             .note(self.now, format_args!("{key} moves from {from} to {to}"));
         self.server_has_run(from);
         self.server_has_run(to);
-        self.network.links.note_moved_key(to);
+        if has_moved {
+            self.network.links.note_moved_key(to);
+        }
     }
 }
 

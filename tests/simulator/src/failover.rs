@@ -13,7 +13,7 @@
 //! | --- | --- |
 //! | exclusion | a lock that the new master lacks, or that the old one has granted since. Its holder has lost it one lease after the end of the old master |
 //! | fences rise | the clocks of the masters differ, or a process hands on in memory a lease of before the end of the old master |
-//! | exclusion without exception | only if all replicas must confirm a grant, the clocks of the servers agree, and the new master has all keys that moved to the old one with their slots (`Builder::replicas`) |
+//! | exclusion without exception | only if all replicas must confirm a grant, and the clocks of the servers agree. And a key must not have moved to the old master with its slot, and be missing at the new one (`Builder::replicas`) |
 
 use std::ops::Range;
 use std::time::Duration;

@@ -55,7 +55,7 @@ struct Link {
     last: Duration,
     /// Whether the replica has the data with which the link began.
     has_loaded: bool,
-    /// How many of the items come up to the last key that has moved to the master with its slot.
+    /// How many items the replica still needs until it has the last key that moved to the master with its slot.
     until_moved_key: usize,
 }
 
@@ -115,7 +115,7 @@ impl Links {
         }
     }
 
-    /// Returns whether a replica lacks a key that has moved to its master with its slot. No `WAIT` waits for such a key.
+    /// Returns whether a replica lacks a key that has moved to its master with its slot. The move itself waits for no replica.
     pub(crate) fn lacks_moved_key(&self, replica: usize) -> bool {
         let link = self.by_replica.get(&replica);
         link.is_some_and(|link| link.until_moved_key > 0)
