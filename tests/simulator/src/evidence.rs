@@ -200,6 +200,9 @@ fn sentence(simulated: &Runs, real: &Runs, mutants: &[results::Mutant]) -> Strin
     let (of_simulated, of_real) = (simulated.sum(), real.sum());
     let broken = match runs::broken(simulated, real) {
         (0, _) => "in which no rule was broken".to_owned(),
+        (broken, passing) if broken == passing => {
+            format!("and the {broken} that broke a rule, all of which pass since")
+        }
         (broken, passing) => {
             format!("and the {broken} that broke a rule, of which {passing} pass since")
         }
