@@ -12,10 +12,11 @@ use std::net::TcpListener;
 use leasehold::testing::serve;
 
 /// Options that change nothing here, each with its value.
-const IGNORED: [&str; 5] = [
+const IGNORED: [&str; 6] = [
     "--appendonly",
     "--daemonize",
     "--dir",
+    "--jemalloc-bg-thread",
     "--protected-mode",
     "--save",
 ];

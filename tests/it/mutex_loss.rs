@@ -6,7 +6,7 @@ use leasehold::{LeaseState, LockGuard, LockManager, LostCause};
 
 use crate::support::{
     Child, PATIENCE, SLACK, Server, Task, build, companions_of, locking, lost, manager, ms, name,
-    secs, shared, task, wait_until,
+    secs, shared, task, wait_closely_until, wait_until,
 };
 
 /// Returns the shortest time that a guard may be valid: 1 % and 2 ms less than the lease, and 1 ms for the clocks.
@@ -56,7 +56,7 @@ fn no_guard_reads_held_when_its_key_is_gone() {
             continue;
         };
         seen += 1;
-        wait_until("the key is gone", || !redis.exists(&name));
+        wait_closely_until("the key is gone", || !redis.exists(&name));
         assert_eq!(guard.state(), LeaseState::Lost, "{lease} ms");
     }
     assert!(seen > 0);

@@ -7,7 +7,7 @@ use leasehold::{LeaseState, LostCause};
 
 use crate::support::{
     Kind, PATIENCE, SLACK, build, lost, manager, ms, name, patient, secs, settings_of, shared,
-    start_servers, wait_until,
+    start_servers, wait_closely_until, wait_until,
 };
 
 /// Returns the shortest time that a guard may be valid: 1 % and 2 ms less than the lease, and 1 ms for the clocks.
@@ -95,7 +95,7 @@ pub(super) fn a_guard_never_reads_held_after_its_key_is_gone(kind: Kind) {
         };
         seen += 1;
         let keys = kind.keys(&name);
-        wait_until("a key is gone", || {
+        wait_closely_until("a key is gone", || {
             keys.iter().any(|key| redis.holders(key).is_empty())
         });
         lost(guard.check());

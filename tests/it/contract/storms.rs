@@ -71,7 +71,7 @@ pub(super) fn scripts_flushed_all_the_time_lose_nothing(kind: Kind) {
     }
     stop.store(true, Ordering::Relaxed);
     let flushes = flushes.end();
-    assert!(flushes > 5, "{flushes}");
+    assert!(flushes > 0, "no script was flushed");
     let mut connections = open(&redis);
     wait_until("it is renewed", || {
         flush_scripts(&mut connections);

@@ -69,10 +69,21 @@ pub(crate) const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
+/// The pauses between two looks at a condition. They grow with the wait, because most conditions ask a server, and many
+/// tests run at the same time.
+const SHORTEST_PAUSE: Duration = ms(1);
+const LONGEST_PAUSE: Duration = ms(10);
+
 /// Blocks until a condition is true, which must happen within [`PATIENCE`].
 #[track_caller]
 pub(crate) fn wait_until(what: &str, condition: impl FnMut() -> bool) {
-    wait_for(PATIENCE, what, condition);
+    wait_for(PATIENCE, what, LONGEST_PAUSE, condition);
+}
+
+/// Does the same for a condition that must be seen within a millisecond.
+#[track_caller]
+pub(crate) fn wait_closely_until(what: &str, condition: impl FnMut() -> bool) {
+    wait_for(PATIENCE, what, SHORTEST_PAUSE, condition);
 }
 
 /// How long a test waits for what servers do by themselves, such as a failover.
@@ -84,18 +95,21 @@ pub(crate) const PATIENCE_WITH_SERVERS: Duration = secs(120);
 /// Blocks until a condition is true that servers reach by themselves.
 #[track_caller]
 pub(crate) fn wait_for_servers(what: &str, condition: impl FnMut() -> bool) {
-    wait_for(PATIENCE_WITH_SERVERS, what, condition);
+    wait_for(PATIENCE_WITH_SERVERS, what, LONGEST_PAUSE, condition);
 }
 
 #[track_caller]
-fn wait_for(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+fn wait_for(
+    limit: Duration,
+    what: &str,
+    longest_pause: Duration,
+    mut condition: impl FnMut() -> bool,
+) {
     let begun = Instant::now();
     while !condition() {
         let waited = begun.elapsed();
         assert!(waited < limit, "it never came: {what}");
-        // A long wait asks less often: most conditions ask a server, and many tests run at the same time.
-        let pause = waited / 50;
-        thread::sleep(pause.clamp(Duration::from_millis(1), Duration::from_millis(10)));
+        thread::sleep((waited / 50).clamp(SHORTEST_PAUSE, longest_pause));
     }
 }
 

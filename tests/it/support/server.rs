@@ -57,8 +57,8 @@ const PORTS: u32 = 20;
 const PORTS_GIVEN: Range<u16> = 10_000..32_000;
 /// The options of a server that keeps all acknowledged writes.
 const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
-/// The options of a server whose clock the test can set. A thread of the allocator sleeps until a time of the other clock,
-/// so it would go round without a pause after the clock was set back.
+/// The options of a server whose clock the test can set. A thread of jemalloc reads that clock and sleeps by the kernel's, so
+/// it would not sleep any more after the clock was set back.
 const OWN_CLOCK: [&str; 2] = ["--jemalloc-bg-thread", "no"];
 /// How much larger the port of a node's bus is.
 const BUS: u16 = 10_000;
