@@ -1,7 +1,8 @@
 //! The front: it acquires the lock, and serves the keeper until the command has ended.
 //!
-//! The main thread blocks on one channel for everything that can happen. A thread reads the signals into it, another the
-//! keeper's messages, and one for each lock the requests to release it.
+//! The main thread blocks on one channel for everything that can happen. A thread reads the signals into it, and another the
+//! keeper's messages. Both have started when the keeper starts: after that the front starts nothing, and no failure makes
+//! it drop the guard. The table in `run` has its exits.
 //!
 //! | signal | while the front waits for the lock | while the command runs |
 //! | --- | --- | --- |
@@ -10,54 +11,52 @@
 //! | CONT | | the group gets the terminal, if the front has it, and CONT |
 //! | WINCH | | goes to the command's group |
 
-use std::fs;
 use std::io::{self, IsTerminal};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
+use std::{fs, panic, process, thread};
 
 use crossbeam_channel::{Receiver, Sender, bounded, select_biased, unbounded};
-use leasehold::{Cancel, Error, Lease, LockManager, Lost};
+use leasehold::{Cancel, Error, Lease, LockManager, Lost, ReleaseRequest};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::SignalFd;
 use rustix::process::{
-    Pid, WaitOptions, getpid, getppid, getsid, kill_current_process_group, kill_process,
-    set_child_subreaper, wait,
+    Pid, getpid, getppid, getsid, kill_current_process_group, kill_process, set_child_subreaper,
 };
-use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 
+use super::descendants::{self, Process, ROUNDS};
 use super::held::{Held, Wanted};
-use super::keeper::ROUNDS;
 use super::messages::{FromKeeper, ToKeeper, hear_keeper, pair, send_descriptor, tell_keeper};
 use super::report::{self, Report};
 use super::terminal::Terminal;
-use super::{KEEPER, OnLoss, Options, SELF, descendants};
+use super::{KEEPER, OnLoss, Options, SELF, Time, dying_time, nanoseconds, now};
 use crate::exit::{Failure, LOST, SYSTEM, USAGE};
 use crate::servers::Servers;
 use crate::signals::{self, ENDING, PASSED_ON_TOO};
 
 /// The longest time between two looks at the lease: a twentieth of it, within these bounds.
 const LOOKS: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
-/// How long the keeper may take, beyond the grace, to end the command after a loss. Then the front kills all processes: the
-/// keeper may be stopped.
+/// How long the keeper may take, beyond the grace, to end the command after a loss. Then the front kills all processes, because
+/// the keeper may be stopped.
 const KEEPER_TIME: Duration = Duration::from_secs(1);
 /// How long the front waits for the last release when it ends.
 const FLUSH: Duration = Duration::from_secs(2);
 /// How long the front waits for its line about the holder to vanish.
 const ERASE: Duration = Duration::from_millis(100);
 
+/// The exit status after a panic: nothing ran, or since the keeper was started, the command was ended.
+static STATUS_OF_PANIC: AtomicU8 = AtomicU8::new(SYSTEM);
+
 /// An event for the main thread.
 enum Happened {
     Signal(Signal),
     /// `None`: the keeper has ended.
     Keeper(Option<FromKeeper>),
-    /// Somebody asks for a lock, and why.
-    Requested(String, String),
 }
 
 /// How the command ended.
@@ -67,7 +66,10 @@ struct Ended {
     lost: Option<Lost>,
     /// Whether the keeper ended the command, because the lease or `--max` was nearly over.
     was_warned: bool,
+    /// Whether the keeper has said that the command has started.
     has_started: bool,
+    /// The exit status of the keeper, unless a signal killed it.
+    keeper_status: Option<i32>,
 }
 
 pub fn main(servers: &Servers, options: &Options) -> Result<u8, Failure> {
@@ -89,6 +91,7 @@ pub fn main(servers: &Servers, options: &Options) -> Result<u8, Failure> {
         let text = "/proc is missing, or is that of other processes (unshare has --mount-proc)";
         return Err(Failure::new(SYSTEM, text));
     }
+    end_by_panics();
     // Its own messages must not stop this process if it is in the background, whatever `stty tostop` says.
     let mut output = SigSet::empty();
     output.add(Signal::SIGTTOU);
@@ -98,10 +101,21 @@ pub fn main(servers: &Servers, options: &Options) -> Result<u8, Failure> {
     // Each thread that starts later inherits the blocked signals.
     let passed_on = ENDING.into_iter().chain(PASSED_ON_TOO);
     let signals = signals::receive(passed_on.chain([Signal::SIGCHLD]))?;
-    let report = Report::new(options);
+    let report = Report::new(options)
+        .map_err(|error| Failure::system("cannot start a thread for messages", error))?;
     let status = run(servers, options, &report, signals);
     report.finish();
     status
+}
+
+/// Makes each panic end this process without unwinding. So the guard is not dropped: the keeper ends the command, and the lock
+/// stays until its lease is over. That is right whichever thread it was, even one of the library that would survive it.
+fn end_by_panics() {
+    let show = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        show(panic);
+        process::exit(STATUS_OF_PANIC.load(Ordering::SeqCst).into());
+    }));
 }
 
 fn run(
@@ -118,7 +132,7 @@ fn run(
         happened.clone(),
         cancel.clone(),
         Arc::clone(&waits),
-    );
+    )?;
 
     let locks = connect(servers, options)?;
     let begun = Instant::now();
@@ -151,7 +165,8 @@ fn run(
     };
     report.log("acquired", granted(&held, begun.elapsed()));
 
-    let ended = Front::start(options, &held, report)?.serve(&held, &happens, happened);
+    let ended = Front::start(options, &held, report, happened)?.serve(&held, &happens);
+    // The one place where the lock is given up: the command and all its descendants have ended.
     let released = held.release();
     // A release that could not be sent is sent again, and the lock's time runs out otherwise.
     let _ = locks.close(FLUSH);
@@ -181,8 +196,8 @@ fn receive_signals(
     happened: Sender<Happened>,
     cancel: Cancel,
     waits: Arc<AtomicBool>,
-) {
-    thread::spawn(move || {
+) -> Result<(), Failure> {
+    let receive = move || {
         while let Some(signal) = signals::wait(&signals) {
             let waits = waits.load(Ordering::SeqCst);
             match signal {
@@ -201,7 +216,10 @@ fn receive_signals(
                 cancel.cancel();
             }
         }
-    });
+    };
+    let started = thread::Builder::new().name("signals".into()).spawn(receive);
+    started.map_err(|error| Failure::system("cannot start a thread for signals", error))?;
+    Ok(())
 }
 
 /// Blocks until the lock is held. On a terminal, a thread shows meanwhile who holds it.
@@ -216,7 +234,8 @@ fn wait_for(
     let (shows, has_shown) = bounded::<()>(0);
     if report.shows_waits() {
         let (locks, names) = (locks.clone(), options.names.clone());
-        thread::spawn(move || {
+        // Without the thread, the wait is not shown.
+        let _ = thread::Builder::new().spawn(move || {
             let _shows = shows;
             report::show_wait(&locks, &names, &until);
         });
@@ -242,44 +261,62 @@ fn granted(held: &Held, waited: Duration) -> serde_json::Value {
 struct Front<'a> {
     report: &'a Report,
     keeper: OwnedFd,
+    /// The process of the keeper.
+    keeper_process: Pid,
     terminal: Option<Terminal>,
-    /// The command's group, once it has started.
+    /// The command's process and its group, once it has started.
     command: Option<Pid>,
     /// Whether the command gets the terminal when the shell gives it to this process. A command that writes to a pipe gets it
     /// only after it has read from it: behind the pipe there may be a pager.
     shares_terminal: bool,
-    /// The deadline that the keeper knows, in nanoseconds of `CLOCK_BOOTTIME`.
-    deadline: i64,
-    /// When `--max` is over, by the same clock.
-    end: Option<i64>,
-    /// The children that this process had before the keeper, of the program that it replaced by `exec`.
-    others: Vec<i32>,
+    /// When the lease, or the time of `--max`, is over.
+    deadline: Time,
+    /// Whether the keeper has been told this deadline.
+    knows_deadline: bool,
+    /// When `--max` is over.
+    end: Option<Time>,
+    /// The descendants that this process had before the keeper, of the program that it replaced by `exec`. Nothing tells an
+    /// orphan that they leave later from one of the command.
+    others: Vec<Process>,
     /// The time between TERM and KILL. `None` if a loss does not end the command.
     grace: Option<Duration>,
-    /// When the front kills all processes, because it has lost the lock and the keeper has not ended them.
+    /// Whether the keeper's end of the socket has closed.
+    keeper_has_ended: bool,
+    /// When the keeper is late with the deadline, half of the dying time before it.
+    kill_by: Time,
+    /// When the keeper is late after a loss.
     kill_at: Option<Instant>,
+    /// The time until the next round of KILL. `None` until this process kills all, because the keeper has died or is late.
+    round: Option<Duration>,
     ended: Ended,
 }
 
 impl<'a> Front<'a> {
     /// Starts the keeper. Steps 2 and 3 of the protocol.
-    fn start(options: &Options, held: &Held, report: &'a Report) -> Result<Self, Failure> {
+    fn start(
+        options: &Options,
+        held: &Held,
+        report: &'a Report,
+        happened: Sender<Happened>,
+    ) -> Result<Self, Failure> {
         let failed = |error| Failure::system("cannot start the keeper", error);
         // So that this process inherits the command's descendants if the keeper dies.
         set_child_subreaper(Some(getpid())).map_err(|error| failed(error.into()))?;
+        descendants::try_calls().map_err(failed)?;
+        let others = descendants::living(&[]).map_err(failed)?;
         let terminal = Terminal::open();
         let shares_terminal = io::stdout().is_terminal();
         let is_foreground = shares_terminal && terminal.as_ref().is_some_and(Terminal::is_ours);
-        let others = descendants::all();
         let end = options
             .max
-            .map(|max| boot_time().saturating_add(nanoseconds(max)));
+            .map(|max| now().saturating_add(nanoseconds(max)));
         let (keeper, its_end) = pair().map_err(failed)?;
+        hear(keeper.try_clone().map_err(failed)?, happened).map_err(failed)?;
         send_descriptor(&keeper, rustix::stdio::stdin()).map_err(failed)?;
         let leases = held.leases();
         let lines =
             |of: &dyn Fn(&Lease) -> String| leases.iter().map(of).collect::<Vec<_>>().join("\n");
-        Command::new(SELF)
+        let keeper_process = Command::new(SELF)
             .arg0("leasehold")
             .arg(KEEPER)
             .arg(format!("{:?}", options.on_loss))
@@ -293,22 +330,29 @@ impl<'a> Front<'a> {
             .process_group(0)
             .spawn()
             .map_err(failed)?;
+        STATUS_OF_PANIC.store(LOST, Ordering::SeqCst);
         let mut front = Self {
             report,
             keeper,
+            keeper_process: Pid::from_child(&keeper_process),
             terminal,
             shares_terminal,
             others,
             command: None,
             deadline: 0,
+            knows_deadline: true,
             grace: (options.on_loss != OnLoss::Ignore).then_some(options.grace),
+            keeper_has_ended: false,
+            kill_by: Time::MAX,
             kill_at: None,
+            round: None,
             end,
             ended: Ended {
                 status: None,
                 lost: None,
                 was_warned: false,
                 has_started: false,
+                keeper_status: None,
             },
         };
         // The keeper starts the command after this.
@@ -317,37 +361,8 @@ impl<'a> Front<'a> {
     }
 
     /// Blocks until the command and all its descendants have ended.
-    fn serve(
-        mut self,
-        held: &Held,
-        happens: &Receiver<Happened>,
-        happened: Sender<Happened>,
-    ) -> Ended {
-        for lease in held.leases() {
-            let (name, requests) = (lease.name().to_owned(), lease.on_requested());
-            let happened = happened.clone();
-            // The channel is disconnected when the lease ends.
-            thread::spawn(move || {
-                for request in requests {
-                    let _ = happened.send(Happened::Requested(name.clone(), request.why));
-                }
-            });
-        }
-        thread::scope(|scope| {
-            let keeper = self.keeper.try_clone();
-            scope.spawn(move || {
-                let message = |keeper: &OwnedFd| hear_keeper(keeper);
-                loop {
-                    let message = keeper.as_ref().ok().and_then(message);
-                    // The main thread ends after it has heard that the keeper has.
-                    let _ = happened.send(Happened::Keeper(message));
-                    if message.is_none() {
-                        return;
-                    }
-                }
-            });
-            self.wait(held, happens);
-        });
+    fn serve(mut self, held: &Held, happens: &Receiver<Happened>) -> Ended {
+        self.wait(held, happens);
         if let (Some(terminal), Some(command)) = (&self.terminal, self.command) {
             terminal.take_from(command);
         }
@@ -356,14 +371,12 @@ impl<'a> Front<'a> {
 
     fn wait(&mut self, held: &Held, happens: &Receiver<Happened>) {
         let mut losses = held.on_lost();
-        loop {
+        let names = held.leases().iter().map(|lease| lease.name().to_owned());
+        let requests = held.leases().iter().map(Lease::on_requested);
+        let requests: Vec<_> = names.zip(requests).collect();
+        while !self.all_have_ended() {
             self.send_deadline(held);
-            if self.kill_at.is_some_and(|at| at <= Instant::now()) {
-                self.end_all();
-            }
-            let left = held.leases().iter().map(Lease::remaining).min();
-            let is_held = left.filter(|left| !left.is_zero());
-            let look = is_held.map_or(LOOKS[1], |left| (left / 20).clamp(LOOKS[0], LOOKS[1]));
+            self.show(&requests);
             select_biased! {
                 recv(losses) -> lost => {
                     if let Ok(lost) = lost {
@@ -374,44 +387,101 @@ impl<'a> Front<'a> {
                 recv(happens) -> it => match it {
                     Ok(Happened::Signal(signal)) => self.signal(signal),
                     Ok(Happened::Keeper(Some(message))) => self.heard(message),
-                    Ok(Happened::Requested(name, why)) => {
-                        let text = format!("somebody asks for {name}: {why}");
-                        self.report.tell("requested", &text, json!({ "name": name, "why": why }));
-                    }
-                    Ok(Happened::Keeper(None)) | Err(_) => {
-                        if self.ended.status.is_none() {
-                            self.end_all();
-                        }
-                        reap();
-                        return;
-                    }
+                    Ok(Happened::Keeper(None)) | Err(_) => self.keeper_has_ended = true,
                 },
-                default(look) => {}
+                default(self.time_to_look(held)) => {}
             }
         }
     }
 
-    /// Tells the keeper the deadline if it has moved.
+    /// Takes the ends of children, kills all if that is due, and returns whether the keeper and all that it has started have
+    /// ended.
+    fn all_have_ended(&mut self) -> bool {
+        let is_childless = descendants::reap(|child, status| {
+            if child == self.keeper_process {
+                self.ended.keeper_status = status.exit_status();
+            }
+        });
+        if is_childless || self.ended.status.is_some() {
+            // The last messages of the keeper may still be on their way.
+            return self.keeper_has_ended;
+        }
+        let Some(round) = self.round.or_else(|| self.begins_to_kill()) else {
+            return false;
+        };
+        self.round = Some((round * 2).min(ROUNDS[1]));
+        let has_child = descendants::kill(self.command, &self.others);
+        // Beside the others, this process never gets childless. But dead children count here, and none was taken meanwhile.
+        self.keeper_has_ended && !has_child && !self.others.is_empty()
+    }
+
+    /// Returns the time until the second round of KILL if this process must kill all from now on.
+    fn begins_to_kill(&self) -> Option<Duration> {
+        let is_late = self.kill_at.is_some_and(|at| at <= Instant::now())
+            || (self.grace.is_some() && self.kill_by <= now());
+        if !is_late && !self.keeper_has_ended {
+            return None;
+        }
+        if self.ended.has_started {
+            let text = if self.keeper_has_ended {
+                "the keeper has died, so the command is killed"
+            } else {
+                "the keeper has not ended the command in time, so both are killed"
+            };
+            self.report.fail("keeper_died", text, json!({}));
+        }
+        Some(ROUNDS[0])
+    }
+
+    /// Returns how long to wait for the next event.
+    fn time_to_look(&self, held: &Held) -> Duration {
+        let left = held.leases().iter().map(Lease::remaining).min();
+        let is_held = left.filter(|left| !left.is_zero());
+        let look = is_held.map_or(LOOKS[1], |left| (left / 20).clamp(LOOKS[0], LOOKS[1]));
+        let late = self
+            .kill_at
+            .map(|at| at.saturating_duration_since(Instant::now()));
+        self.round.or(late).map_or(look, |time| time.min(look))
+    }
+
+    /// Shows the requests to release that have arrived. Their channels do not wake this thread, so that a name costs no
+    /// thread. A person can wait for the next look.
+    fn show(&self, requests: &[(String, Receiver<ReleaseRequest>)]) {
+        for (name, requests) in requests {
+            for request in requests.try_iter() {
+                let text = format!("somebody asks for {name}: {}", request.why);
+                let fields = json!({ "name": name, "why": request.why });
+                self.report.tell("requested", &text, fields);
+            }
+        }
+    }
+
+    /// Tells the keeper the deadline if it has moved, or could not be told before.
     fn send_deadline(&mut self, held: &Held) {
         // The clock is read first: a pause between the two must not make the deadline later.
-        let now = boot_time();
+        let now = now();
         let left = held.leases().iter().map(Lease::remaining).min();
         let lease_end = now.saturating_add(nanoseconds(left.unwrap_or_default()));
         let deadline = self.end.map_or(lease_end, |end| end.min(lease_end));
         // The same deadline differs by a few microseconds each time.
         if left.is_some_and(|left| !left.is_zero()) && deadline.abs_diff(self.deadline) > 1_000_000
         {
+            let left = Duration::from_nanos(u64::try_from(deadline - now).unwrap_or(0));
+            self.kill_by = deadline - nanoseconds(dying_time(left) / 2);
             self.deadline = deadline;
-            tell_keeper(&self.keeper, ToKeeper::Deadline(deadline));
+            self.knows_deadline = false;
+        }
+        if !self.knows_deadline {
+            // A keeper that is stopped for long may take no more. Then the next look tries again.
+            self.knows_deadline = tell_keeper(&self.keeper, ToKeeper::Deadline(self.deadline));
         }
     }
 
     fn lost(&mut self, lost: Lost) {
-        tell_keeper(&self.keeper, ToKeeper::Lost);
-        let now = Instant::now();
-        self.kill_at = self
-            .grace
-            .and_then(|grace| now.checked_add(grace + KEEPER_TIME));
+        // If the keeper does not take it, this process kills all a little later.
+        let _ = tell_keeper(&self.keeper, ToKeeper::Lost);
+        let time = self.grace.map(|grace| grace + KEEPER_TIME);
+        self.kill_at = self.kill_at.or_else(|| Instant::now().checked_add(time?));
         self.report.lost(&lost);
         self.ended.lost = Some(lost);
     }
@@ -435,8 +505,10 @@ impl<'a> Front<'a> {
                 }
             }
             FromKeeper::Left(processes) => {
-                let text =
-                    format!("the command left {processes} processes behind, which are ended");
+                let text = match processes {
+                    1 => "the command left a process behind, which is ended".to_owned(),
+                    _ => format!("the command left {processes} processes behind, which are ended"),
+                };
                 self.report
                     .tell("left_behind", &text, json!({ "processes": processes }));
             }
@@ -447,9 +519,10 @@ impl<'a> Front<'a> {
     /// Passes a signal on to the command's group.
     fn signal(&mut self, signal: Signal) {
         match signal {
-            Signal::SIGCHLD => reap(),
+            // It has ended the sleep of the main thread, which reaps.
+            Signal::SIGCHLD => {}
             Signal::SIGCONT => self.continued(),
-            _ => tell_keeper(&self.keeper, ToKeeper::Signal(signal as i32)),
+            _ => self.pass_on(signal),
         }
     }
 
@@ -489,18 +562,35 @@ impl<'a> Front<'a> {
                 let _ = terminal.give_to(command);
             }
         }
-        tell_keeper(&self.keeper, ToKeeper::Signal(Signal::SIGCONT as i32));
+        self.pass_on(Signal::SIGCONT);
     }
 
-    /// Kills the keeper, if it lives, and all that it has started.
-    fn end_all(&self) {
-        let mut round = ROUNDS[0];
-        while descendants::signal(Some(rustix::process::Signal::KILL), None, &self.others) > 0 {
-            reap();
-            thread::sleep(round);
-            round = (round * 2).min(ROUNDS[1]);
+    fn pass_on(&self, signal: Signal) {
+        let number = signal as i32;
+        if !self.keeper_has_ended {
+            // A keeper that has been stopped for long may take no more.
+            let _ = tell_keeper(&self.keeper, ToKeeper::Signal(number));
+        } else if let Some(signal) = rustix::process::Signal::from_named_raw(number) {
+            // Those that this process cannot kill work on.
+            descendants::signal(signal, None, &self.others);
         }
     }
+}
+
+/// Starts a thread that reads the keeper's messages into the channel.
+fn hear(keeper: OwnedFd, happened: Sender<Happened>) -> io::Result<()> {
+    let hear = move || {
+        loop {
+            let message = hear_keeper(&keeper);
+            // The main thread ends after it has heard that the keeper has.
+            let _ = happened.send(Happened::Keeper(message));
+            if message.is_none() {
+                return;
+            }
+        }
+    };
+    thread::Builder::new().name("keeper".into()).spawn(hear)?;
+    Ok(())
 }
 
 /// Returns whether no process of this session could continue this process: its parent is in another session, as under
@@ -508,21 +598,6 @@ impl<'a> Front<'a> {
 fn is_without_shell() -> bool {
     let session = |process| getsid(process).ok();
     getppid().is_none_or(|parent| session(Some(parent)) != session(None))
-}
-
-/// The time of `CLOCK_BOOTTIME`, in nanoseconds.
-fn boot_time() -> i64 {
-    let now = clock_gettime(ClockId::Boottime);
-    now.tv_sec * 1_000_000_000 + now.tv_nsec
-}
-
-fn nanoseconds(span: Duration) -> i64 {
-    i64::try_from(span.as_nanos()).unwrap_or(i64::MAX)
-}
-
-/// Takes the ends of the keeper, and as process 1 of a container those of others' children.
-fn reap() {
-    while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
 }
 
 fn conclude(
@@ -548,12 +623,10 @@ fn conclude(
     let status = match ended.status {
         Some(status) if options.on_loss == OnLoss::Ignore || !is_lost => status,
         Some(_) => LOST,
-        None if ended.has_started => {
-            report.fail(
-                "keeper_died",
-                "the keeper has died, and the command with it",
-                json!({}),
-            );
+        None if ended.has_started => LOST,
+        // It may have died between the start of the command and the message about it.
+        None if ended.keeper_status != Some(SYSTEM.into()) => {
+            report.fail("keeper_died", "the keeper has died", json!({}));
             LOST
         }
         None => {

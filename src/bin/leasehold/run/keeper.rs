@@ -11,42 +11,34 @@ use std::time::Duration;
 
 use nix::sys::signalfd::SignalFd;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process_group, set_child_subreaper, wait,
-};
+use rustix::process::{Pid, Signal, WaitStatus, getpid, kill_process_group, set_child_subreaper};
 use rustix::time::{
-    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
-    timerfd_create, timerfd_settime,
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
 };
 
+use super::descendants::{self, ROUNDS};
 use super::messages::{FromKeeper, ToKeeper, hear_front, receive_descriptor, tell_front};
-use super::{OnLoss, SELF, STARTER, descendants};
+use super::{OnLoss, SELF, STARTER, Time, dying_time, nanoseconds, now};
 use crate::exit::{Failure, SYSTEM, USAGE};
 use crate::signals;
 
-/// The time between two rounds of KILL, at first and at most: a process may have forked since the last look. A process that
-/// cannot be ended, such as one of another user, must not cost all the CPU time.
-pub(super) const ROUNDS: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
 /// How long descendants may live on after the command before they get TERM. A pipe behind it may still have to write.
 const LEFTOVER_TIME: Duration = Duration::from_secs(1);
-
-/// A time of `CLOCK_BOOTTIME`, in nanoseconds.
-type Time = i64;
 
 struct Keeper {
     socket: OwnedFd,
     timer: OwnedFd,
     on_loss: OnLoss,
     grace: Duration,
-    /// The command's process, which is the leader of its group. `None` once it has ended: from then on, strangers may get
-    /// its number.
-    command: Option<Pid>,
+    /// The command's process, which is the leader of its group.
+    command: Pid,
     /// The exit status of the command, once it has ended.
     status: Option<u8>,
-    /// When the lease is nearly over. TERM goes out then.
+    /// When TERM goes out, because the lease is nearly over.
     warning: Option<Time>,
-    /// When the lease is over. KILL goes out then.
-    deadline: Option<Time>,
+    /// The last moment: when KILL goes out because the lease is nearly over.
+    kill_by: Option<Time>,
     /// When KILL goes out because TERM has.
     kill_at: Option<Time>,
     /// When descendants of a command that has ended get TERM.
@@ -83,6 +75,7 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> Result<u8, Failure
     let signals = signals::receive(nix::sys::signal::Signal::iterator())?;
     set_child_subreaper(Some(getpid())).map_err(failed)?;
     let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC).map_err(failed)?;
+    try_calls(&timer).map_err(|error| Failure::system("cannot keep the command", error))?;
     let stdin = receive_descriptor(&socket)
         .map_err(|error| Failure::system("cannot take the standard input over", error))?;
     // The command must not run without a deadline, even if the front dies or is stopped now.
@@ -109,10 +102,10 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> Result<u8, Failure
         timer,
         on_loss,
         grace: Duration::from_millis(grace),
-        command: Some(command),
+        command,
         status: None,
         warning: None,
-        deadline: None,
+        kill_by: None,
         kill_at: None,
         leftovers_end: None,
         has_warned: false,
@@ -123,47 +116,40 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> Result<u8, Failure
     Ok(keeper.run(&signals))
 }
 
+/// Tries the calls on which the end of the command depends. All others fail where they are first used, which is before the
+/// command starts.
+fn try_calls(timer: &OwnedFd) -> std::io::Result<()> {
+    descendants::try_calls()?;
+    set_timer(timer, 0)?;
+    poll(&mut [], Some(&Timespec::default()))?;
+    Ok(())
+}
+
 impl Keeper {
     /// Returns the command's exit status, once it and all its descendants have ended.
     fn run(mut self, signals: &SignalFd) -> u8 {
         loop {
-            let is_childless = self.reap();
-            if is_childless {
+            while signals::next(signals).is_some() {}
+            if descendants::reap(|pid, status| self.child_changed(pid, status)) {
                 // The command was a child until `reap` took its status.
                 let status = self.status.unwrap_or(SYSTEM);
                 tell_front(&self.socket, FromKeeper::Ended(status));
                 return status;
             }
-            self.act(now());
-            self.set_timer();
-            // A failed `poll` says that nothing has arrived, and the loop looks at everything again.
-            let (hears_front, has_signal) = self.poll(signals);
-            if has_signal {
-                while signals::next(signals).is_some() {}
-            }
-            if hears_front {
+            // All that has arrived comes before what is due: after a pause, a later deadline may be among it.
+            while self.has_message() {
                 self.hear();
             }
+            self.act(now());
+            self.sleep(signals);
         }
     }
 
-    /// Takes the ends and stops of all children. Returns whether there are no more children.
-    fn reap(&mut self) -> bool {
-        let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
-        loop {
-            match wait(options) {
-                Ok(Some((pid, status))) if Some(pid) == self.command => {
-                    self.command_changed(status);
-                }
-                // A descendant whose parent had ended.
-                Ok(Some(_)) => {}
-                Ok(None) => return false,
-                Err(_) => return true,
-            }
+    fn child_changed(&mut self, child: Pid, status: WaitStatus) {
+        if child != self.command || self.status.is_some() {
+            // A descendant whose parent had ended.
+            return;
         }
-    }
-
-    fn command_changed(&mut self, status: WaitStatus) {
         if let Some(signal) = status.stopping_signal() {
             tell_front(&self.socket, FromKeeper::Stopped(signal));
         }
@@ -171,7 +157,6 @@ impl Keeper {
         let Some(status) = status.exit_status().or(killed) else {
             return;
         };
-        self.command = None;
         self.status = Some(status.try_into().unwrap_or(u8::MAX));
         self.leftovers_end = Some(after(now(), LEFTOVER_TIME));
     }
@@ -179,20 +164,18 @@ impl Keeper {
     /// Sends what is due.
     fn act(&mut self, now: Time) {
         let is_due = |at: Option<Time>| at.is_some_and(|at| at <= now);
-        if (is_due(self.warning) || is_due(self.deadline))
-            && !self.has_warned
-            && self.kill_at.is_none()
-        {
+        let (warning, kill_by) = self.times_of_lease();
+        if (is_due(warning) || is_due(kill_by)) && !self.has_warned && self.kill_at.is_none() {
             self.has_warned = true;
             tell_front(&self.socket, FromKeeper::Warned);
         }
-        if is_due(self.deadline) || is_due(self.kill_at) {
-            self.send(Signal::KILL);
-            self.round = (self.round * 2).min(ROUNDS[1]);
-        } else if is_due(self.warning) {
+        if is_due(kill_by) || is_due(self.kill_at) {
+            self.kill();
+        } else if is_due(warning) {
             self.end(self.grace);
         } else if is_due(self.leftovers_end) && self.kill_at.is_none() {
-            let left = descendants::signal(None, None, &[]);
+            // There is one, whatever `/proc` shows.
+            let left = descendants::living(&[]).map_or(1, |living| living.len().max(1));
             let left = left.try_into().unwrap_or(i64::MAX);
             tell_front(&self.socket, FromKeeper::Left(left));
             self.end(self.grace);
@@ -219,30 +202,45 @@ impl Keeper {
         }
     }
 
+    /// Returns the command's group while the command is not reaped. After that, strangers may get its number.
+    fn group(&self) -> Option<Pid> {
+        self.status.is_none().then_some(self.command)
+    }
+
     /// Sends a signal to the command's group and to all descendants outside of it.
     fn send(&self, signal: Signal) {
-        if let Some(group) = self.command {
-            // The group is never empty: its leader has not been reaped.
+        if let Some(group) = self.group() {
             let _ = kill_process_group(group, signal);
         }
-        descendants::signal(Some(signal), self.command, &[]);
+        descendants::signal(signal, self.group(), &[]);
+    }
+
+    /// Sends a round of KILL.
+    fn kill(&mut self) {
+        // This works even if `/proc` cannot be read, for want of a descriptor.
+        if let Some(group) = self.group() {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        descendants::kill(Some(self.command), &[]);
+        self.round = (self.round * 2).min(ROUNDS[1]);
     }
 
     fn hear(&mut self) {
         match hear_front(&self.socket) {
             Some(ToKeeper::Deadline(at)) => self.set_deadline(at),
-            Some(ToKeeper::Lost) if self.on_loss == OnLoss::Ignore => {}
-            // The deadline stays: the rest of the lease may be shorter than the grace.
+            Some(ToKeeper::Lost) if self.on_loss == OnLoss::Ignore => {
+                // There is no lease to end before.
+                (self.warning, self.kill_by) = (None, None);
+            }
+            // These times stay: the rest of the lease may be shorter than the grace.
             Some(ToKeeper::Lost) => self.end(self.grace_of_loss()),
             Some(ToKeeper::Signal(signal)) => {
-                match (self.command, Signal::from_named_raw(signal)) {
+                match (self.group(), Signal::from_named_raw(signal)) {
                     (Some(group), Some(signal)) => {
                         let _ = kill_process_group(group, signal);
                     }
                     // The command has ended, and its descendants work on.
-                    (None, signal) => {
-                        descendants::signal(signal, None, &[]);
-                    }
+                    (None, Some(signal)) => descendants::signal(signal, None, &[]),
                     (_, None) => {}
                 }
             }
@@ -254,47 +252,40 @@ impl Keeper {
     }
 
     fn set_deadline(&mut self, at: Time) {
-        if self.on_loss == OnLoss::Ignore {
-            return;
-        }
         let left = Duration::from_nanos(u64::try_from(at - now()).unwrap_or(0));
-        self.deadline = Some(at);
-        self.warning = Some(at - nanoseconds(self.grace_of_loss().min(left / 3)));
+        let kill_by = at - nanoseconds(dying_time(left));
+        self.kill_by = Some(kill_by);
+        self.warning = Some(kill_by - nanoseconds(self.grace_of_loss().min(left / 3)));
     }
 
-    /// Sets the timer to the next thing to do.
-    fn set_timer(&self) {
-        let now = now();
-        let first = [self.warning, self.leftovers_end];
+    /// Returns when TERM and KILL go out because of the lease. A command that goes on after a loss gets them only if the
+    /// front has died before.
+    fn times_of_lease(&self) -> (Option<Time>, Option<Time>) {
+        if self.on_loss == OnLoss::Ignore && !self.is_front_gone {
+            return (None, None);
+        }
+        (self.warning, self.kill_by)
+    }
+
+    /// Returns when the next thing is due. Zero is never.
+    fn next(&self) -> Time {
+        let (warning, kill_by) = self.times_of_lease();
+        let first = [warning, self.leftovers_end];
         let first = first
             .into_iter()
             .flatten()
             .min()
             .filter(|_| self.kill_at.is_none());
-        let next = [self.deadline, self.kill_at, first]
-            .into_iter()
-            .flatten()
-            .min();
+        let next = [kill_by, self.kill_at, first].into_iter().flatten().min();
         // KILL is repeated until all have ended.
-        let next = next.map_or(0, |at| at.max(after(now, self.round)));
-        let at = Timespec {
-            tv_sec: next / 1_000_000_000,
-            tv_nsec: next % 1_000_000_000,
-        };
-        let never = Timespec::default();
-        let spec = Itimerspec {
-            it_interval: never,
-            it_value: at,
-        };
-        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &spec)
-            .expect("the time is valid, and the timer was made");
+        next.map_or(0, |at| at.max(after(now(), self.round)))
     }
 
-    /// Blocks until something has happened. Returns whether the front has sent something or died, and whether a signal
-    /// has arrived.
-    fn poll(&self, signals: &SignalFd) -> (bool, bool) {
-        let (signals, timer) = (signals.as_fd(), self.timer.as_fd());
-        let socket = self.socket.as_fd();
+    /// Blocks until the next thing is due, or something has happened.
+    fn sleep(&self, signals: &SignalFd) {
+        // Without a timer the keeper would sleep through the deadline. If it dies, the front kills all at once.
+        set_timer(&self.timer, self.next()).expect("it could be set before");
+        let (signals, timer, socket) = (signals.as_fd(), self.timer.as_fd(), self.socket.as_fd());
         let mut polled = vec![
             PollFd::new(&signals, PollFlags::IN),
             PollFd::new(&timer, PollFlags::IN),
@@ -302,23 +293,33 @@ impl Keeper {
         if !self.is_front_gone {
             polled.push(PollFd::new(&socket, PollFlags::IN));
         }
-        if poll(&mut polled, None).is_err() {
-            return (false, false);
-        }
-        let has = |index: usize| polled.get(index).is_some_and(|it| !it.revents().is_empty());
-        (has(2), has(0))
+        // After a failure, the loop looks at everything again.
+        let _ = poll(&mut polled, None);
+    }
+
+    /// Returns whether the front has sent something, or has died just now.
+    fn has_message(&self) -> bool {
+        let socket = self.socket.as_fd();
+        let mut polled = [PollFd::new(&socket, PollFlags::IN)];
+        !self.is_front_gone
+            && poll(&mut polled, Some(&Timespec::default())).is_ok()
+            && !polled[0].revents().is_empty()
     }
 }
 
-fn now() -> Time {
-    let now = clock_gettime(ClockId::Boottime);
-    now.tv_sec * 1_000_000_000 + now.tv_nsec
+/// Sets the timer to a time. Zero is never.
+fn set_timer(timer: &OwnedFd, at: Time) -> std::io::Result<()> {
+    let spec = Itimerspec {
+        it_interval: Timespec::default(),
+        it_value: Timespec {
+            tv_sec: at / 1_000_000_000,
+            tv_nsec: at % 1_000_000_000,
+        },
+    };
+    timerfd_settime(timer, TimerfdTimerFlags::ABSTIME, &spec)?;
+    Ok(())
 }
 
 fn after(time: Time, span: Duration) -> Time {
     time.saturating_add(nanoseconds(span))
-}
-
-fn nanoseconds(span: Duration) -> Time {
-    Time::try_from(span.as_nanos()).unwrap_or(Time::MAX)
 }

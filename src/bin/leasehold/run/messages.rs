@@ -12,14 +12,16 @@ use rustix::net::{
     socketpair,
 };
 
+use super::Time;
+
 /// A packet: one letter, and a number.
 const LENGTH: usize = 9;
 
 /// A message of the front to the keeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ToKeeper {
-    /// The lease ends at this time of `CLOCK_BOOTTIME`, in nanoseconds. The command ends then.
-    Deadline(i64),
+    /// The lease, or the time of `--max`, ends at this time. The command must have ended by then.
+    Deadline(Time),
     /// The lock is lost.
     Lost,
     /// The command's group gets this signal.
@@ -126,9 +128,10 @@ pub fn receive_descriptor(socket: impl AsFd) -> io::Result<OwnedFd> {
     descriptors.ok_or_else(|| io::Error::other("the front has ended"))
 }
 
-/// Sends to the keeper. Never blocks: a keeper that is stopped, or has died, gets no message.
-pub fn tell_keeper(socket: impl AsFd, message: ToKeeper) {
-    put(socket, message.encode());
+/// Sends to the keeper, and returns whether it will get the message. Never blocks: a keeper that has been stopped for long,
+/// or has died, gets none.
+pub fn tell_keeper(socket: impl AsFd, message: ToKeeper) -> bool {
+    put(socket, message.encode())
 }
 
 /// Sends to the front, which may have died.
@@ -146,11 +149,10 @@ pub fn hear_keeper(socket: impl AsFd) -> Option<FromKeeper> {
     get(socket).and_then(|(letter, number)| FromKeeper::decode(letter, number))
 }
 
-fn put(socket: impl AsFd, (letter, number): (u8, i64)) {
+fn put(socket: impl AsFd, (letter, number): (u8, i64)) -> bool {
     let mut packet = [letter; LENGTH];
     packet[1..].copy_from_slice(&number.to_le_bytes());
-    // An error shows at the reading end too, which is where it is handled.
-    let _ = send(socket, &packet, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+    send(socket, &packet, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok()
 }
 
 fn get(socket: impl AsFd) -> Option<(u8, i64)> {

@@ -39,7 +39,7 @@ pub struct Report {
 }
 
 impl Report {
-    pub fn new(options: &Options) -> Self {
+    pub fn new(options: &Options) -> io::Result<Self> {
         let style = match options {
             Options { json: true, .. } => Style::Json,
             Options { quiet: true, .. } => Style::Quiet,
@@ -47,19 +47,20 @@ impl Report {
         };
         let (lines, to_write) = bounded::<String>(MOST_LINES);
         let (writes, written) = bounded::<()>(0);
-        thread::spawn(move || {
+        let thread = thread::Builder::new().name("messages".into());
+        thread.spawn(move || {
             let _writes = writes;
             for line in to_write {
                 // In one write, because others may write to the same pipe. There is nowhere to report a failure to.
                 let _ = io::stderr().write_all(line.as_bytes());
             }
-        });
-        Self {
+        })?;
+        Ok(Self {
             style,
             names: options.names.clone(),
             lines,
             written,
-        }
+        })
     }
 
     /// Writes a failure, in each style.
