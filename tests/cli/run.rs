@@ -1,6 +1,7 @@
 //! `run`: its options, its exit statuses, and what the command finds. The modules are about its end and its terminal.
 
 mod ends;
+mod exits;
 mod many;
 mod terminal;
 

@@ -47,7 +47,22 @@ impl Work {
         command
     }
 
-    /// Starts that command. It is killed when the value is dropped.
+    /// Returns that command as the last arguments of another program, such as `strace`.
+    pub fn run_by(&self, program: &[&str], options: &[&str], script: &str) -> Command {
+        let inside = self.run(options, script);
+        let mut command = Command::new(program[0]);
+        command
+            .args(&program[1..])
+            .arg(inside.get_program())
+            .args(inside.get_args())
+            .current_dir(&self.dir)
+            .env_remove("REDIS_URL")
+            .env("LEASEHOLD_URL", &self.url)
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Starts `leasehold run`. It is killed when the value is dropped.
     #[track_caller]
     pub fn start(&self, options: &[&str], script: &str) -> Running {
         start(&mut self.run(options, script))
@@ -110,6 +125,10 @@ impl Running {
         self.end().code().expect("no signal ended it")
     }
 
+    pub fn has_ended(&mut self) -> bool {
+        self.0.try_wait().expect("it is a child").is_some()
+    }
+
     /// Blocks until it has ended.
     #[track_caller]
     pub fn end(&mut self) -> ExitStatus {
@@ -124,9 +143,18 @@ impl Running {
     /// Returns the keeper.
     #[track_caller]
     pub fn keeper(&self) -> Pid {
-        let children = children(self.pid());
-        assert_eq!(children.len(), 1, "{children:?}");
-        children[0]
+        let is_keeper = |pid: &Pid| {
+            let arguments = fs::read_to_string(format!("/proc/{pid}/cmdline"));
+            arguments.is_ok_and(|text| text.contains("\0--leasehold-keeper\0"))
+        };
+        let keeper = children(self.pid()).into_iter().find(is_keeper);
+        keeper.expect("the command runs")
+    }
+}
+
+impl From<Child> for Running {
+    fn from(child: Child) -> Self {
+        Self(child)
     }
 }
 

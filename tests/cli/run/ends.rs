@@ -302,14 +302,8 @@ fn it_reaps_as_process_1() {
     // Each `sh` ends before its child, whose parent then is the keeper.
     let script = "for i in 1 2 3 4 5; do sh -c 'sleep 0.05 &'; done; here it; sleep 0.3
         grep -s -l '^State:.Z' /proc/[0-9]*/status | wc -l >zombies; exit 8";
-    let inside = work.run(&[], script);
-    let mut command = std::process::Command::new("unshare");
-    command.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
-    command.arg(inside.get_program()).args(inside.get_args());
-    command
-        .current_dir(&work.dir)
-        .env("LEASEHOLD_URL", server.url());
-    assert_eq!(start(&mut command).status(), 8);
+    let namespace = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"];
+    assert_eq!(start(&mut work.run_by(&namespace, &[], script)).status(), 8);
     assert_eq!(work.text("zombies"), "0");
     assert_eq!(
         manager(&server.url())
