@@ -6,7 +6,7 @@ use leasehold::Error;
 pub const BUSY: u8 = 75;
 /// The servers did not answer, and nothing ran.
 pub const UNREACHABLE: u8 = 69;
-/// The lock was lost while the command ran.
+/// The lock was lost, or a process of this program failed, while the command ran.
 pub const LOST: u8 = 70;
 /// The command line, a name or a setting is wrong.
 pub const USAGE: u8 = 64;
@@ -44,7 +44,10 @@ pub const TABLE: [(&str, &str); 12] = [
         "The key of the lock has another kind of value. Nothing ran.",
     ),
     ("69", "The servers did not answer. Nothing ran."),
-    ("70", "`run`: the lock was lost while the command ran."),
+    (
+        "70",
+        "`run`: the lock was lost, or `leasehold` itself failed, while the command ran.",
+    ),
     (
         "71, 76",
         "The system, or the server, did something unexpected. Nothing ran.",
