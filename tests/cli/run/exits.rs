@@ -499,7 +499,7 @@ fn a_process_below_one_of_another_user_ends() {
 
 /// `.ci/long` runs this.
 #[test]
-#[ignore = "takes 25 minutes"]
+#[ignore = "it takes 25 minutes: .ci/long runs it"]
 fn no_exit_frees_the_lock_beside_a_load_of_8() {
     let runs = env::var("LEASEHOLD_RUNS").map_or(1, |text| text.parse().expect("a number"));
     let mut load = Command::new("sh");
