@@ -259,7 +259,7 @@ impl<T: Clone + Send + 'static> Finder<T> {
     }
 
     /// Wakes the thread, if it runs.
-    pub(crate) fn wake(&self) {
+    fn wake(&self) {
         if let Some(waker) = self.waker.get() {
             waker.wake();
         }

@@ -224,16 +224,6 @@ impl Socket {
         self.reading.look()
     }
 
-    /// Returns whether a connection on which nothing was sent has ended, or has sent anything. A part of a TLS record is no
-    /// reason: session tickets may come in several parts.
-    pub(crate) fn is_spoilt(&mut self) -> bool {
-        match self.look() {
-            Ok(()) => false,
-            Err(TransportError::Surplus) => !self.reading.received.is_empty(),
-            Err(_) => true,
-        }
-    }
-
     /// Writes packed commands. Their answers come from [`take`](Self::take).
     pub(crate) fn write(
         &mut self,

@@ -166,35 +166,6 @@ fn a_hand_over_that_the_new_master_lacks_frees_no_lock() {
     locked_at_last(&third, "n");
 }
 
-/// Its replica is dead too, so there is no failover. A process that sends nothing reads the map every three seconds, but
-/// often once a master may have died.
-#[test]
-fn an_idle_process_notices_that_a_master_has_died() {
-    /// Each reading has two.
-    const REQUESTS: u64 = 40;
-    let cluster = Cluster::start();
-    let locks = cluster.manager();
-    drop(locks.lock("n").expect("it is free"));
-    let (master, replica) = cluster.owner("n");
-    let requests = || -> u64 {
-        let dead = [master.port(), replica.port()];
-        let servers = cluster.servers().iter();
-        let alive = servers.filter(|server| !dead.contains(&server.port()));
-        let stats = alive.flat_map(|server| server.raw().stats());
-        let of_cluster = stats.filter(|(command, _)| command.starts_with("cluster"));
-        of_cluster.map(|(_, calls)| calls).sum()
-    };
-    let raw = master.raw();
-    wait_until("it has a silent connection", || {
-        let clients: String = raw.ask(&["CLIENT", "LIST", "TYPE", "normal"]);
-        clients.lines().any(|client| client.contains("cmd=NULL"))
-    });
-    replica.kill();
-    master.kill();
-    let before = requests();
-    wait_until("the map is read often", || requests() >= before + REQUESTS);
-}
-
 /// The first request of a wait waits, within its own time limit, until the replica has taken over.
 #[test]
 fn a_wait_that_begins_during_a_failover_outlasts_it() {

@@ -171,7 +171,6 @@ impl ClusterState {
         mut deadline: Deadline<'_>,
         work: impl FnOnce(&mut Link, &mut Deadline<'_>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        self.note_use(master);
         let link = Link::pooled(master.pool(), None, request, &mut deadline);
         let done = link.and_then(|mut link| work(&mut link, &mut deadline));
         match &done {

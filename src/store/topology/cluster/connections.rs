@@ -132,7 +132,6 @@ impl MasterConnections {
             is_resent: false,
         };
         for (number, part) in parts.iter().enumerate() {
-            shared.note_use(&part.master);
             self.to(&part.master).parts.push(number);
         }
         // Write on each connection that is open and misses no answer. Open those that are closed.

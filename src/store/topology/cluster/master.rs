@@ -24,8 +24,6 @@ pub(super) struct Master {
     /// A thread that makes the pool has it.
     making_pool: Mutex<()>,
     pool_size: u32,
-    /// Whether this process has asked it for anything: see [`super::lookout`].
-    pub(super) is_used: AtomicBool,
     /// Whether a later map does not have this master.
     pub(super) is_retired: AtomicBool,
     /// Whether a request has failed since the last answer.
@@ -40,7 +38,6 @@ impl Master {
             pool: OnceBox::new(),
             making_pool: Mutex::default(),
             pool_size,
-            is_used: AtomicBool::new(false),
             is_retired: AtomicBool::new(false),
             is_suspected: AtomicBool::new(false),
         })

@@ -43,7 +43,6 @@
 //! | --- | --- |
 //! | `map` | the slot map, and how it takes in the table of a node |
 //! | `search` | the thread that asks the nodes for their tables |
-//! | `lookout` | connections that show that a master has died |
 //! | `state` | the map, and the masters that fail |
 //! | `master`, `routes` | a master with its connections, and the ways to all nodes |
 //! | `call` | a request on the caller's thread |
@@ -55,7 +54,6 @@ mod batch;
 mod call;
 mod connection;
 mod connections;
-mod lookout;
 mod map;
 mod master;
 mod operators;

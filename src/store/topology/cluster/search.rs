@@ -9,8 +9,8 @@
 //! A check begins
 //!
 //! * when a request has failed or was redirected, but at least [`BETWEEN`] after the last one;
-//! * every [`RETRY`], as long as a master is suspected, or may have died ([`Lookout`]), or no map was found. So a failover
-//!   costs no more than the cluster's own time and this one;
+//! * every [`RETRY`], as long as a master is suspected, or no map was found. So after a request has failed, a failover costs
+//!   no more than the cluster's own time and this one;
 //! * every [`CHECK_EVERY`] otherwise.
 //!
 //! Each node is asked on a short-lived thread, because it may hang. The nodes are all that the last table has named, and
@@ -30,7 +30,6 @@ use crate::store::Deadline;
 use crate::store::server::errors::unavailable;
 use crate::store::server::login::log_in;
 use crate::store::server::route::Route;
-use crate::store::topology::cluster::lookout::Lookout;
 use crate::store::topology::cluster::map::{SlotMap, SlotTable};
 use crate::store::topology::cluster::master::Address;
 use crate::store::topology::cluster::routes::ClusterRoutes;
@@ -56,7 +55,6 @@ pub(super) struct ClusterSearch {
     routes: Arc<ClusterRoutes>,
     /// How many nodes were asked, so that each check begins with another one.
     asked: usize,
-    lookout: Lookout,
     /// The nodes whose tables were refused.
     strangers: HashSet<Arc<str>>,
 }
@@ -69,15 +67,10 @@ impl Search<Arc<SlotMap>> for ClusterSearch {
 
     fn pause(&mut self, thread: &FinderThread<Arc<SlotMap>>) {
         let ended = Time::now();
-        let masters = thread
-            .finder
-            .found()
-            .map_or_else(Vec::new, |map| map.masters());
         while !thread.is_over() {
-            self.lookout.update(&masters, thread);
             let pause = if thread.finder.is_check_due() {
                 BETWEEN
-            } else if self.lookout.is_alarmed() || is_suspicious(&thread.finder) {
+            } else if is_suspicious(&thread.finder) {
                 RETRY
             } else {
                 CHECK_EVERY
@@ -86,7 +79,7 @@ impl Search<Arc<SlotMap>> for ClusterSearch {
             if Time::now() >= until {
                 return;
             }
-            self.lookout.wait(thread, until);
+            thread.wait(&[], until);
         }
     }
 }
@@ -96,7 +89,6 @@ impl ClusterSearch {
         Self {
             routes,
             asked: 0,
-            lookout: Lookout::default(),
             strangers: HashSet::default(),
         }
     }

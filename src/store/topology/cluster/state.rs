@@ -36,14 +36,6 @@ impl ClusterState {
         map.map(|map| map.masters()).unwrap_or_default()
     }
 
-    /// Notes that this process asks a master. The first time, the thread opens a connection to see when the master dies.
-    pub(super) fn note_use(&self, master: &Master) {
-        if !master.is_used.load(Ordering::Relaxed) && !master.is_used.swap(true, Ordering::Relaxed)
-        {
-            self.finder.wake();
-        }
-    }
-
     /// Has the map read anew until this master answers, or has no slot any more.
     pub(super) fn suspect(&self, master: &Master) {
         if !master.is_suspected.swap(true, Ordering::Relaxed) {
