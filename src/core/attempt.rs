@@ -157,16 +157,6 @@ impl Attempt {
         self.patience.has_begun()
     }
 
-    /// Returns whether the attempt has done nothing yet, so that another may take its place.
-    pub(crate) fn is_new(&self) -> bool {
-        match &self.state {
-            AttemptState::Ask { in_redis, from } | AttemptState::Sent { in_redis, from, .. } => {
-                from.is_none() && !in_redis.has_owner() && !self.patience.is_contended()
-            }
-            AttemptState::Outvoted(_) | AttemptState::Granted => false,
-        }
-    }
-
     /// Returns whether a thread that wants `units` of the lock, with this tail, can carry the attempt on.
     pub(crate) fn is_for(&self, units: u32, tail: &str) -> bool {
         self.units == units && owner::tail_of(&self.owner) == Some(tail)

@@ -173,7 +173,7 @@ impl ReleaseTask {
         }
     }
 
-    /// Returns when a task is due that other threads cannot take back.
+    /// Returns when a task is due that is not held back.
     pub(crate) fn due(&self, now: Time) -> Time {
         if !self.is_left_at_nodes() {
             return now;
@@ -231,7 +231,13 @@ impl ReleaseTask {
         self.min_hold_until.is_some_and(|until| until > now)
     }
 
-    /// Takes back the task of a lease for which no request was sent.
+    /// Returns whether Redis has the lock for the owner, as far as this process knows: the owner had a lease, and no request
+    /// of the task has had an effect or has failed.
+    pub(crate) fn is_unsent(&self) -> bool {
+        !self.repeated && self.ends_by != EndsBy::Withdraw
+    }
+
+    /// Returns the owner of a lease for which no request was sent.
     pub(crate) fn unsent(self) -> EndedOwner {
         debug_assert!(!self.repeated && !self.executed);
         EndedOwner {
@@ -461,10 +467,23 @@ mod tests {
         );
         assert!(matches!(release_task.verb(at(1)), Verb::HandOver { .. }));
         assert!(!release_task.is_executed());
+        assert!(release_task.is_unsent());
         assert_eq!(
             release_task.replied(at(2), &Reply::HandedOver(None), false, None),
             Next::Done
         );
+        assert!(!release_task.is_unsent());
+    }
+
+    #[test]
+    fn only_the_release_of_a_lease_is_unsent_until_it_is_answered_or_fails() {
+        let lease = || ReleaseTask::of_lease(ended_owner(None), true, None, at(0), LEASE);
+        let mut failed = lease();
+        assert!(failed.is_unsent());
+        failed.failed(at(1), true, &Machine::default());
+        assert!(!failed.is_unsent());
+        assert!(!ReleaseTask::of_ended_owner(ended_owner(None), at(0), LEASE).is_unsent());
+        assert!(!ReleaseTask::of_left_owner(owner(), 1, at(9), at(0)).is_unsent());
     }
 
     #[test]
@@ -584,13 +603,13 @@ mod tests {
             ..ended_owner(None)
         };
         let ended = ended_owner(None);
-        let taken_back = ReleaseTask::of_lease(ended, false, None, at(0), LEASE).unsent();
-        assert_eq!(taken_back.key_gone_at, Some(at(0) + LEASE));
-        let taken_back = ReleaseTask::of_lease(kept.clone(), false, None, at(0), LEASE).unsent();
-        assert_eq!(taken_back.key_gone_at, Some(key_gone_at));
+        let unsent = ReleaseTask::of_lease(ended, false, None, at(0), LEASE).unsent();
+        assert_eq!(unsent.key_gone_at, Some(at(0) + LEASE));
+        let unsent = ReleaseTask::of_lease(kept.clone(), false, None, at(0), LEASE).unsent();
+        assert_eq!(unsent.key_gone_at, Some(key_gone_at));
         for mut release_task in [
             ReleaseTask::of_lease(kept, false, None, at(0), LEASE),
-            ReleaseTask::of_ended_owner(taken_back, at(0), LEASE),
+            ReleaseTask::of_ended_owner(unsent, at(0), LEASE),
         ] {
             let mut now = at(0);
             while let Next::Later(later) = release_task.failed(now, true, &rng) {

@@ -2,8 +2,8 @@
 //!
 //! It drives an [`Attempt`], which decides without clock, thread or connection:
 //!
-//! 1. The delegate ends the lingers of other kinds on the same keys ([`super::linger`]). It settles the releases of this
-//!    name that the renewal thread has not sent yet ([`super::unsent_releases`]).
+//! 1. The delegate ends the lingers of other kinds on the same keys ([`super::linger`]). It waits until the renewal thread
+//!    has sent the releases of the same keys ([`super::renewal`]).
 //! 2. It checks whether the call must end: the manager is closed, or the token is cancelled.
 //! 3. The attempt decides: send a request, sleep, or end.
 //! 4. The delegate does that, and gives the attempt the result as the next [`Input`]. Then it repeats from step 2.
@@ -138,12 +138,17 @@ impl<'w, 'a> Delegate<'w, 'a> {
     /// Asks Redis until the thread has a guard, or its call has ended without one. The thread counts as busy.
     pub(super) fn run(mut self) -> Result<GuardInner, NotAcquired> {
         let leases = self.way_in.leases;
-        // 1. Settle unsent releases. Otherwise Redis could answer that this process itself still holds the lock.
-        if !self.way_in.is_over() {
-            if !matches!(self.entry.kind, LockKind::Mutex) {
-                self.way_in.release_lingering();
+        // 1. Wait for unsent releases. Otherwise Redis could answer that this process itself still holds the lock.
+        if !self.way_in.is_over() && !matches!(self.entry.kind, LockKind::Mutex) {
+            self.way_in.release_lingering();
+        }
+        if let Err(failure) = self.way_in.wait_for_releases() {
+            let why = self.way_in.call.failed(failure.clone());
+            match self.way_in.call.until {
+                None => self.end_tries(&failure),
+                Some(_) => self.give_attempt_to_next(),
             }
-            self.way_in.settle_releases(self.entry, &mut self.attempt);
+            return Err(why);
         }
         let mut input = Input::Go;
         // The lease that the last request offered to share.

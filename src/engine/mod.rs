@@ -17,7 +17,7 @@
 //!
 //! | subject | module |
 //! | --- | --- |
-//! | a lock's way in | [`acquire`], then [`wait`] or [`delegate`] with [`unsent_releases`], then [`grant`]; [`way_in`] has what they share |
+//! | a lock's way in | [`acquire`], then [`wait`] or [`delegate`], then [`grant`]; [`way_in`] has what they share |
 //! | a call, and the reasons for which it gets no guard | [`call`] |
 //! | its way out | [`release`] |
 //! | the guard, and its limits | [`guard_inner`], [`hold_limit`] |

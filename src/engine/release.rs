@@ -154,16 +154,13 @@ impl Leases {
         (status, release_task.zip(counted))
     }
 
-    /// Gives steps 4 and 5 to the renewal thread, and does step 6. A thread that asks for the name later takes the
-    /// release back, or waits for its first reply ([`super::unsent_releases`]).
+    /// Gives steps 4 and 5 to the renewal thread, and does step 6. A thread that asks for the name first waits for the
+    /// release ([`super::renewal`]).
     pub(super) fn release_later(&self, entry: &Arc<Entry>, release_task: ReleaseTask) {
-        // Reserve a timer key before step 6, so that the next thread finds it.
-        let timer_key = self
-            .renewal
-            .reserve(self.client.now(), entry, &release_task);
-        self.let_next_thread_ask(entry);
+        // Before step 6, so that the next thread finds the task.
         self.renewal
-            .add_release_task(&self.client, entry, release_task, Some(timer_key));
+            .add_release_task(&self.client, entry, release_task);
+        self.let_next_thread_ask(entry);
     }
 
     /// Does steps 4 and 5 on this thread. Sends the requests in this time: a release, and a hand-over if Redis answers
@@ -199,7 +196,7 @@ impl Leases {
                         self.client.stats.endings_repeated.add(1);
                     }
                     self.renewal
-                        .add_release_task(&self.client, entry, release_task, None);
+                        .add_release_task(&self.client, entry, release_task);
                 }
                 Next::Done => self.renewal.note_ending(entry, release_task, now),
             }
@@ -287,7 +284,7 @@ impl Leases {
             self.renewal.note_ending(entry, release_task, now);
         } else {
             self.renewal
-                .add_release_task(&self.client, entry, release_task, None);
+                .add_release_task(&self.client, entry, release_task);
         }
     }
 
@@ -298,7 +295,7 @@ impl Leases {
             let owner = Arc::clone(owner);
             let release_task = ReleaseTask::of_left_owner(owner, units, until, self.client.now());
             self.renewal
-                .add_release_task(&self.client, entry, release_task, None);
+                .add_release_task(&self.client, entry, release_task);
         }
     }
 

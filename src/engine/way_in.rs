@@ -1,5 +1,5 @@
-//! One call on its way in. The modules [`acquire`](super::acquire), [`wait`](super::wait),
-//! [`delegate`](super::delegate) and [`unsent_releases`](super::unsent_releases) do its steps.
+//! One call on its way in. The modules [`acquire`](super::acquire), [`wait`](super::wait) and
+//! [`delegate`](super::delegate) do its steps.
 
 use crate::core::attempt::Attempt;
 use crate::core::queue::IdleLease;
@@ -8,6 +8,7 @@ use crate::engine::client::Client;
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::leases::Leases;
 use crate::engine::process_lease::{Entry, Hold, ProcessLease};
+use crate::error::{Failure, FailureKind, Outcome};
 use crate::event::Event;
 use crate::logging;
 use crate::message::{Reply, Request};
@@ -119,6 +120,30 @@ impl<'a> WayIn<'a> {
         };
         let rng = self.owner_source();
         Attempt::take_back(rng, self.tail(), release_task.unsent(), false)
+    }
+
+    /// Waits until the renewal thread has sent the releases of the call's keys, but for at most the time limit of one
+    /// request: so neither a busy renewal thread nor a dead server delays the call for longer.
+    ///
+    /// # Errors
+    ///
+    /// Returns a failure if the call has no time left to ask later. The answer "held", by an owner of this process that has
+    /// ended, would be none.
+    pub(super) fn wait_for_releases(&self) -> Result<(), Failure> {
+        let (keys, until) = (self.call.target.keys(), self.end_of_releases());
+        let is_over = || self.is_over();
+        let renewal = &self.leases.renewal;
+        let is_sent = renewal.wait_until_sent(self.client, keys, until, &is_over);
+        let may_wait = self.call.until.is_some_and(|end| self.client.now() < end);
+        if is_sent || may_wait || is_over() {
+            return Ok(());
+        }
+        let words = "this process still has to release the lock, and could not do so in time";
+        Err(Failure::plain(
+            FailureKind::Unavailable,
+            Outcome::NotExecuted,
+            words,
+        ))
     }
 
     /// Returns when the requests must end that the call sends before its own: after the time limit of one request, at the

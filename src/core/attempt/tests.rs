@@ -231,32 +231,6 @@ fn an_owner_that_shares_a_lease_stays_uncertain() {
     assert_eq!(left[0].uncertain_until, Some(START + LEASE));
 }
 
-/// Only a new attempt takes back a release that was not sent.
-#[test]
-fn an_attempt_is_new_until_it_has_an_answer_or_may_be_in_redis() {
-    let mut tried = Scene::new(None);
-    assert!(tried.attempt.is_new());
-    tried.send(Input::Go);
-    assert!(tried.attempt.is_new());
-    tried.failed(FailureKind::Unavailable, Outcome::NotExecuted);
-    assert!(tried.attempt.is_new());
-    tried.send(Input::Go);
-    tried.replied(held(None));
-    assert!(!tried.attempt.is_new());
-
-    let mut uncertain = Scene::new(None);
-    uncertain.send(Input::Go);
-    uncertain.failed(FailureKind::Unavailable, Outcome::Unknown);
-    assert!(!uncertain.attempt.is_new());
-
-    let mut queued = Scene::waiting();
-    queued.send(Input::Go);
-    assert!(!queued.attempt.is_new());
-
-    let taken_back = Attempt::take_back(&*queued.rng, "l", ended_owner(), false);
-    assert!(!taken_back.is_new());
-}
-
 #[test]
 fn a_thread_carries_an_attempt_on_that_has_its_units_and_its_tail() {
     let attempt = Attempt::new(&Machine::default(), "l", 2);
@@ -582,7 +556,6 @@ fn an_attempt_that_was_granted_leaves_nothing_behind() {
             resent,
         });
         assert!(matches!(step, Step::Granted(_)), "{step:?}");
-        assert!(!scene.attempt.is_new());
         assert_eq!(scene.attempt.abandon(), [], "resent: {resent}");
     }
 }

@@ -2,19 +2,22 @@
 //!
 //! A task comes from a release that failed, from an owner that an attempt left behind, or from a guard with
 //! [`background_release`](crate::Builder::background_release). On a quorum it also comes from an owner whose end some nodes
-//! have not confirmed. The thread repeats each task until it is done. Until its
-//! first request, or the hand-over after that, has a reply or has failed, a background release has a timer key that other
-//! threads can find by its keys:
+//! have not confirmed. The thread repeats each task until it is done.
+//!
+//! The first release of a lease is *unsent* until its request, or the hand-over after that, has a reply or has failed. Until
+//! then Redis would answer that this process still holds the lock. So a thread that asks for a lock first waits until no
+//! release of its keys is unsent, whatever their kinds:
 //!
 //! | state | event | next state, or result |
 //! | --- | --- | --- |
-//! | reserved | the guard's thread adds the task | queued |
 //! | queued | it is due: after a millisecond for a mutex without a known waiter, else at once | sent; the releases of such mutexes go in one request |
-//! | queued | a thread asks for the same lock and kind | that thread takes the task back, and takes over from the old owner by its own request |
-//! | queued | a thread asks for the same key as another kind, or as a kind with several owners | that thread takes the task back, sends it, and then asks |
-//! | reserved, sent | a thread asks for one of its keys | that thread waits until the timer key is removed |
+//! | queued | a thread waits for it | it is due at once |
 //! | sent | a reply that others wait | sent: the hand-over follows at once |
-//! | sent | any other reply, or a failure | the timer key is removed; if the task is not done, the thread repeats it |
+//! | sent | any other reply, or a failure | no longer unsent: the threads that wait for it ask Redis; if the task is not done, the thread repeats it |
+//!
+//! A thread waits for as long as one request may take, at most ([`WayIn::wait_for_releases`]).
+//!
+//! [`WayIn::wait_for_releases`]: crate::engine::way_in::WayIn::wait_for_releases
 
 use std::time::Duration;
 
@@ -42,60 +45,45 @@ pub(crate) const MOST_REPEATED: usize = 4096;
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 impl RenewalThread {
-    /// Reserves a timer key for a background release, so that other threads can find it.
-    pub(crate) fn reserve(&self, now: Time, entry: &Entry, release_task: &ReleaseTask) -> TimerKey {
-        // Holding a release back would delay a waiter, so only a release without a known waiter is held back.
-        let due = if is_plain(entry, release_task, &release_task.verb(now)) {
-            now + GATHERED_FOR
-        } else {
-            now
-        };
-        let mut state = self.state.lock();
-        let timer_key = state.new_timer_key(due);
-        for key in entry.target.keys() {
-            let timer_keys = state.background_keys.entry(key.clone()).or_default();
-            timer_keys.push(timer_key);
-        }
-        timer_key
-    }
-
-    /// Adds a background release at its reserved timer key, or another task, which is due at once. If the thread cannot be
-    /// started, the task is given up, and that is logged.
+    /// Adds a task. If the thread cannot be started, the task is given up, and that is logged.
     pub(crate) fn add_release_task(
         self: &Arc<Self>,
         client: &Arc<Client>,
         entry: &Arc<Entry>,
         release_task: ReleaseTask,
-        background_key: Option<TimerKey>,
     ) {
         let now = client.now();
-        let job = Job {
-            _client: Arc::clone(client),
-            entry: Arc::clone(entry),
-            release_task,
-            background_key,
-        };
         let mut state = self.state.lock();
         if let Err(error) = self.ensure_running(&mut state, client) {
-            state.is_given_up |= !job.release_task.is_executed();
+            state.is_given_up |= !release_task.is_executed();
             drop(state);
             let name = entry.target.name();
             logging::error!(
                 "lock {name:?}: stays held until its lease ends, since no thread could be started to release it: {error}"
             );
-            self.remove_background_key(entry, background_key);
             return;
         }
-        state.unexecuted += usize::from(!job.release_task.is_executed());
+        state.unexecuted += usize::from(!release_task.is_executed());
+        let is_unsent = release_task.is_unsent();
+        if is_unsent {
+            state.note_unsent(entry);
+        }
         let due = if client.is_closed() {
             now
+        } else if is_unsent && is_plain(entry, &release_task, &release_task.verb(now)) {
+            // Holding a release back would delay a waiter, so only a release without a known waiter is held back.
+            now + GATHERED_FOR
         } else {
-            job.release_task.due(now)
+            release_task.due(now)
         };
-        let due = job.release_task.put_off(due, state.frees_from, now);
-        let timer_key = background_key.unwrap_or_else(|| state.new_timer_key(due));
-        state.release_tasks.insert(timer_key, job);
-        self.wake_for(&mut state, timer_key.0);
+        let due = release_task.put_off(due, state.frees_from, now);
+        let job = Job {
+            _client: Arc::clone(client),
+            entry: Arc::clone(entry),
+            release_task,
+        };
+        state.queue(job, due);
+        self.wake_for(&mut state, due);
     }
 
     /// Remembers a task that is done, if a failover may lose the end of its owner ([`crate::core::endings`]).
@@ -132,69 +120,32 @@ impl RenewalThread {
         }
         let ended = self.state.lock().endings.take(owner, client.now());
         if let Some((entry, release_task)) = ended {
-            self.add_release_task(client, &entry, release_task, None);
+            self.add_release_task(client, &entry, release_task);
         }
     }
 
-    /// Returns the timer keys of all background releases of these keys, for any kind of lock.
-    pub(crate) fn background_releases(&self, keys: &[LockKey]) -> Vec<TimerKey> {
-        let state = self.state.lock();
-        if state.background_keys.is_empty() {
-            return Vec::new();
-        }
-        let timer_keys = keys.iter().filter_map(|key| state.background_keys.get(key));
-        timer_keys.flatten().copied().collect()
-    }
-
-    /// Removes and returns a background release. Returns `None` if it is reserved, in flight, or done.
-    pub(crate) fn take_back(&self, timer_key: TimerKey) -> Option<(Arc<Entry>, ReleaseTask)> {
-        let job = {
-            let mut state = self.state.lock();
-            let job = state.release_tasks.remove(timer_key)?;
-            state.unexecuted -= 1;
-            job
-        };
-        self.remove_background_key(&job.entry, job.background_key);
-        Some((job.entry, job.release_task))
-    }
-
-    /// Blocks until the timer key of a background release is removed. Ends earlier at `until`, or if
-    /// the call `is_over`. It checks `is_over` at least every [`LONGEST_WAIT`].
+    /// Blocks until no release of these keys is unsent. Returns false if the time is over first, or the call `is_over`,
+    /// which it checks at least every [`LONGEST_WAIT`].
     pub(crate) fn wait_until_sent(
         &self,
         client: &Client,
         keys: &[LockKey],
-        timer_key: TimerKey,
         until: Time,
         is_over: &dyn Fn() -> bool,
-    ) {
+    ) -> bool {
         let mut state = self.state.lock();
-        let is_unsent = |state: &RenewalState, key| {
-            let timer_keys = state.background_keys.get(key);
-            timer_keys.is_some_and(|timer_keys| timer_keys.contains(&timer_key))
-        };
-        while keys.iter().any(|key| is_unsent(&state, key)) {
-            let left = until.since(client.now());
-            if left.is_zero() || is_over() {
-                return;
+        while keys.iter().any(|key| state.unsent.contains_key(key)) {
+            let now = client.now();
+            if now >= until || is_over() {
+                return false;
             }
+            // Those of other keys go in the same request.
+            state.make_due(now, ReleaseTask::is_unsent);
+            self.wake_for(&mut state, now);
+            let left = until.since(now);
             state = self.changed.wait_for(state, left.min(LONGEST_WAIT));
         }
-    }
-
-    /// Removes the timer key of a background release: its first request is over, or will not be sent.
-    fn remove_background_key(&self, entry: &Entry, timer_key: Option<TimerKey>) {
-        let Some(timer_key) = timer_key else { return };
-        let mut state = self.state.lock();
-        for key in entry.target.keys() {
-            if let Some(timer_keys) = state.background_keys.get_mut(key) {
-                timer_keys.retain(|other| *other != timer_key);
-                if timer_keys.is_empty() {
-                    state.background_keys.remove(key);
-                }
-            }
-        }
-        self.changed.notify_all();
+        true
     }
 
     /// Makes the threads that wait here check their condition again.
@@ -213,17 +164,7 @@ impl RenewalThread {
         let mut state = self.state.lock();
         // Nobody waits here for answers that may be on their way.
         let now = client.now();
-        let left = |(timer_key, job): (&TimerKey, &Job)| {
-            let is_left = job.release_task.is_left_at_nodes() && timer_key.0 > now;
-            let is_in_flight = state.tasks_in_flight.contains(timer_key);
-            (is_left && !is_in_flight).then_some(*timer_key)
-        };
-        let left: Vec<_> = state.release_tasks.iter().filter_map(left).collect();
-        for timer_key in left {
-            if let Some(job) = state.release_tasks.remove(timer_key) {
-                state.queue(job, now);
-            }
-        }
+        state.make_due(now, ReleaseTask::is_left_at_nodes);
         if state.next_due().is_some_and(|due| due <= now) {
             self.wake_for(&mut state, now);
         }
@@ -337,6 +278,7 @@ impl RenewalThread {
         };
         let now = client.now();
         let was_executed = job.release_task.is_executed();
+        let was_unsent = job.release_task.is_unsent();
         let (next, result) = match answer {
             Ok(answer) => {
                 client.count_hand_over(&begun.entry.request(&begun.verb), &answer.reply);
@@ -356,12 +298,13 @@ impl RenewalThread {
         if matches!(next, Next::Later(_)) && !job.release_task.is_left_at_nodes() {
             client.stats.endings_repeated.add(1);
         }
-        if next != Next::Send {
-            self.remove_background_key(&begun.entry, job.background_key.take());
-        }
         let is_executed = job.release_task.is_executed();
         let is_given_up = next == Next::Done && !is_executed;
         let mut state = self.state.lock();
+        if was_unsent && !job.release_task.is_unsent() {
+            state.note_sent(&begun.entry);
+            self.changed.notify_all();
+        }
         if result.is_ok() {
             // Redis replies again. The keys of tasks that were given up have expired.
             state.is_given_up = false;
@@ -393,11 +336,38 @@ impl RenewalThread {
 }
 
 impl RenewalState {
-    /// Returns a timer key of this time that no other job has.
-    fn new_timer_key(&mut self, due: Time) -> TimerKey {
-        let number = self.next_job;
-        self.next_job += 1;
-        (due, number)
+    /// Notes that a release of these keys is unsent.
+    fn note_unsent(&mut self, entry: &Entry) {
+        for key in entry.target.keys() {
+            *self.unsent.entry(key.clone()).or_default() += 1;
+        }
+    }
+
+    /// Notes that it is unsent no longer.
+    fn note_sent(&mut self, entry: &Entry) {
+        for key in entry.target.keys() {
+            if let Some(count) = self.unsent.get_mut(key) {
+                *count -= 1;
+                if *count == 0 {
+                    self.unsent.remove(key);
+                }
+            }
+        }
+    }
+
+    /// Makes tasks due now that are due later, and are not in flight.
+    fn make_due(&mut self, now: Time, is_wanted: impl Fn(&ReleaseTask) -> bool) {
+        let later = |(timer_key, job): (&TimerKey, &Job)| {
+            let is_later = timer_key.0 > now && is_wanted(&job.release_task);
+            let is_in_flight = self.tasks_in_flight.contains(timer_key);
+            (is_later && !is_in_flight).then_some(*timer_key)
+        };
+        let later: Vec<_> = self.release_tasks.iter().filter_map(later).collect();
+        for timer_key in later {
+            if let Some(job) = self.release_tasks.remove(timer_key) {
+                self.queue(job, now);
+            }
+        }
     }
 
     /// Remembers a task that is done. Soon after a failover, another process may still give the lock to its owner.
@@ -411,7 +381,8 @@ impl RenewalState {
 
     /// Adds a job to the timer queue. Returns its key there.
     fn queue(&mut self, job: Job, due: Time) -> TimerKey {
-        let timer_key = self.new_timer_key(due);
+        let timer_key = (due, self.next_job);
+        self.next_job += 1;
         self.release_tasks.insert(timer_key, job);
         timer_key
     }
@@ -453,7 +424,6 @@ impl RenewalState {
                 _client: Arc::clone(client),
                 entry,
                 release_task,
-                background_key: None,
             };
             self.queue(job, now);
         }

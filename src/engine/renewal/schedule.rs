@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
 use crate::core::endings::Endings;
 use crate::core::lease::LeaseStatus;
 use crate::core::release_task::ReleaseTask;
@@ -80,8 +78,8 @@ pub(super) struct RenewalState {
     pub(super) is_given_up: bool,
     /// Whether a release task was dropped because too many wait for a repeat.
     pub(super) has_dropped: bool,
-    /// The timer keys of background releases by key, until their first request has a reply or has failed.
-    pub(super) background_keys: HashMap<LockKey, SmallVec<[TimerKey; 1]>>,
+    /// The number of releases of each key that are [unsent](super::release_tasks).
+    pub(super) unsent: HashMap<LockKey, u32>,
     /// Whether the last request failed because of the connection, so that an outage is logged once.
     pub(super) failing: bool,
     pub(super) unreached: Unreached,
@@ -93,8 +91,6 @@ pub(super) struct Job {
     pub(super) _client: Arc<Client>,
     pub(super) entry: Arc<Entry>,
     pub(super) release_task: ReleaseTask,
-    /// The timer key of a background release, until it is removed.
-    pub(super) background_key: Option<TimerKey>,
 }
 
 /// How far the thread has come with its connection for renewals.

@@ -15,32 +15,26 @@ fn background(store: Fake, clock: &Arc<ManualClock>) -> Arc<Engine> {
     Engine::on(clock, settings, Arc::new(store))
 }
 
+/// Does not wait until the release is due: the clock stands still.
 #[test]
-fn the_next_thread_takes_an_unsent_release_back() {
-    let (clock, (asked, verbs), (sent, releases)) = (still(), mpsc::channel(), mpsc::channel());
-    let engine = background(Fake::new(recording(asked), recording(sent)), &clock);
+fn the_next_thread_has_an_unsent_release_sent_and_asks_after_it() {
+    let (clock, (sent, verbs)) = (still(), mpsc::channel());
+    let engine = background(Fake::new(recording(sent.clone()), recording(sent)), &clock);
     let first = lock(&engine);
     let (old, fence) = (first.owner().to_owned(), first.fence());
     first.release().expect("the renewal thread sends it");
     let second = mutex(Arc::clone(&engine), "name")
         .try_lock()
         .expect("asked");
-    let second = second.expect("this process released it");
-    assert!(second.fence() > fence);
+    assert!(second.expect("this process released it").fence() > fence);
     assert!(matches!(verbs.recv(), Ok(Verb::Acquire { .. })));
     match verbs.recv() {
-        Ok(Verb::TakeOver { from, ask, .. }) => assert_eq!((&*from, ask.fences), (&*old, 1)),
+        Ok(Verb::Release { owner, .. }) => assert_eq!(*owner, *old),
         other => panic!("{other:?}"),
     }
-    clock.advance(LATER);
-    drop(second);
+    assert!(matches!(verbs.recv(), Ok(Verb::Acquire { .. })));
     clock.advance(LATER);
     assert!(engine.close(PATIENCE));
-    // The release that was taken back was never sent.
-    match releases.recv_timeout(PATIENCE) {
-        Ok(Verb::Release { owner, .. }) => assert_ne!(*owner, *old),
-        other => panic!("{other:?}"),
-    }
     assert!(
         engine.leases.names.all().is_empty(),
         "the name is still in use"
@@ -219,84 +213,72 @@ fn a_queued_release_outlives_every_handle() {
     wait_for(|| gone.upgrade().is_none());
 }
 
-/// The next thread can get a permit although the renewal thread has not sent its release yet.
+/// "Held", by the owner that this process has not released yet, would be no answer.
 #[test]
-fn a_permit_is_released_before_the_next_is_acquired() {
+fn a_call_without_time_left_fails_if_a_release_could_not_be_sent() {
+    let clock = still();
+    let (keep, dedicated_connection) = stuck();
+    let (asked, verbs) = mpsc::channel();
+    let engine = background(Fake::new(recording(asked), dedicated_connection), &clock);
+    drop(lock(&engine));
+    assert!(matches!(verbs.recv(), Ok(Verb::Acquire { .. })));
+    let io_timeout = engine.client.settings.io_timeout;
+    for wait in [None, Some(io_timeout / 2), Some(io_timeout)] {
+        let next = {
+            let next = mutex(Arc::clone(&engine), "name");
+            thread::spawn(move || match wait {
+                None => next.try_lock().map(drop),
+                Some(wait) => next.try_lock_for(wait).map(drop),
+            })
+        };
+        wait_for(|| {
+            clock.advance(io_timeout);
+            engine.leases.renewal.notify_waiting();
+            next.is_finished()
+        });
+        let ended = next.join().expect("no panic");
+        assert!(matches!(ended, Err(Error::Unavailable { .. })), "{ended:?}");
+    }
+    assert!(verbs.try_recv().is_err(), "Redis was asked");
+    drop(keep);
+}
+
+/// The renewal thread is busy with the release of another lock.
+#[test]
+fn the_next_thread_waits_for_all_releases_of_its_keys() {
+    const PERMITS: u32 = 5;
     let (clock, (asked, verbs)) = (still(), mpsc::channel());
     let (arrived, arrivals) = mpsc::channel();
-    let (keep, mut dedicated_connection) = stuck();
+    let (keep, mut stuck) = stuck();
+    let mut sent = recording(asked.clone());
     let dedicated_connection = move |request: &Request<'_>| {
         arrived.send(()).ok();
-        dedicated_connection(request)
+        stuck(request).ok();
+        sent(request)
     };
     let engine = background(Fake::new(recording(asked), dedicated_connection), &clock);
     drop(lock(&engine));
     clock.advance(LATER);
     arrivals.recv_timeout(PATIENCE).expect("it is sent");
-    // The renewal thread is busy with that release.
-    let semaphore = Semaphore::new(Handle::new(Arc::clone(&engine), "permits"), 1);
-    drop(semaphore.acquire().expect("granted"));
-    assert!(semaphore.try_acquire().expect("asked").is_some());
-    let verbs: Vec<_> = verbs.try_iter().collect();
-    assert!(
-        matches!(
-            verbs.as_slice(),
-            [
-                Verb::Acquire { .. },
-                Verb::Acquire { .. },
-                Verb::Release { .. },
-                Verb::Acquire { .. }
-            ]
-        ),
-        "{verbs:?}"
-    );
-    drop(keep);
-}
-
-/// The next thread waits for all of them together for at most the time limit of one request.
-#[test]
-fn releases_without_a_reply_delay_a_call_only_briefly() {
-    const PERMITS: u32 = 5;
-    let clock = still();
-    let (arrived, arrivals) = mpsc::channel();
-    let (keep, mut dedicated_connection) = stuck();
-    let dedicated_connection = move |request: &Request<'_>| {
-        arrived.send(()).ok();
-        dedicated_connection(request)
-    };
-    let (asked, verbs) = mpsc::channel();
-    let (mut granted, time) = (recording(asked), Arc::clone(&clock));
-    let pool = move |request: &Request<'_>| match (granted(request), request) {
-        (
-            Ok(_),
-            Request::Lock {
-                verb: Verb::Release { .. },
-                ..
-            },
-        ) => {
-            time.advance(Settings::default().io_timeout);
-            Err(unavailable())
-        }
-        (answer, _) => answer,
-    };
-    let engine = background(Fake::new(pool, dedicated_connection), &clock);
-    drop(lock(&engine));
-    clock.advance(LATER);
-    arrivals.recv_timeout(PATIENCE).expect("it is sent");
-    // The renewal thread is busy with that release.
     let semaphore = Semaphore::new(Handle::new(Arc::clone(&engine), "permits"), PERMITS);
     let permits: Vec<_> = (0..PERMITS)
         .map(|_| semaphore.acquire().expect("granted"))
         .collect();
     drop(permits);
-    assert!(semaphore.try_acquire().expect("asked").is_some());
-    let verbs: Vec<_> = verbs.try_iter().collect();
-    let releases = verbs
-        .iter()
-        .filter(|verb| matches!(verb, Verb::Release { .. }));
-    assert_eq!(releases.count(), 1, "{verbs:?}");
-    assert_eq!(verbs.len(), 1 + PERMITS as usize + 1 + 1, "{verbs:?}");
+    let next = thread::spawn(move || semaphore.try_acquire().map(|permit| permit.is_some()));
     drop(keep);
+    assert!(next.join().expect("no panic").expect("asked"));
+    let verbs: Vec<_> = verbs.try_iter().collect();
+    let asked = verbs
+        .iter()
+        .rposition(|verb| matches!(verb, Verb::Acquire { .. }));
+    let ended = |verb: &&Verb| !matches!(verb, Verb::Acquire { .. });
+    let ends = verbs
+        .iter()
+        .take(asked.expect("it asks"))
+        .filter(ended)
+        .count();
+    assert_eq!(ends, 1 + PERMITS as usize, "{verbs:?}");
 }
 
 /// A release can wait, a lease cannot.
@@ -327,22 +309,19 @@ fn a_lease_that_becomes_due_is_renewed_before_the_rest_of_the_releases() {
     guard.check().expect("it is renewed");
 }
 
-/// A release that was taken back counts as unsent until Redis has replied to the take-over in its place.
+/// The request of the next thread may take the lock after the release.
 #[test]
 fn a_manager_is_not_closed_while_a_thread_still_asks() {
     let clock = still();
     let (keep, mut held) = stuck();
     let (arrived, arrivals) = mpsc::channel();
-    let mut granted = generous();
-    let pool = move |request: &Request<'_>| match request {
-        Request::Lock {
-            verb: Verb::TakeOver { .. },
-            ..
-        } => {
-            arrived.send(()).ok();
-            held(request)
+    let (mut granted, mut is_first) = (generous(), true);
+    let pool = move |request: &Request<'_>| {
+        if std::mem::replace(&mut is_first, false) {
+            return granted(request);
         }
-        request => granted(request),
+        arrived.send(()).ok();
+        held(request)
     };
     let engine = background(Fake::new(pool, generous()), &clock);
     drop(lock(&engine));
@@ -350,7 +329,7 @@ fn a_manager_is_not_closed_while_a_thread_still_asks() {
         let engine = Arc::clone(&engine);
         thread::spawn(move || mutex(engine, "name").lock().map(drop))
     };
-    arrivals.recv_timeout(PATIENCE).expect("it is taken back");
+    arrivals.recv_timeout(PATIENCE).expect("it asks");
     let closer = {
         let engine = Arc::clone(&engine);
         thread::spawn(move || engine.close(LATER))
@@ -362,5 +341,5 @@ fn a_manager_is_not_closed_while_a_thread_still_asks() {
     assert!(!closer.join().expect("no panic"));
     drop(keep);
     next.join().expect("no panic").expect_err("closed");
-    assert!(engine.close(PATIENCE), "the ended owner is released");
+    assert!(engine.close(PATIENCE), "its owner is withdrawn");
 }

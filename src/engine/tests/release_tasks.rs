@@ -191,22 +191,6 @@ fn an_extended_key_is_released_after_an_outage_during_its_background_release() {
     linked.assert_repeated_until_link_is_back(&owner, None);
 }
 
-#[test]
-fn an_extended_key_whose_release_was_taken_back_is_released_after_an_outage() {
-    let linked = LinkedEngine::new(true);
-    let guard = linked.mutex(SHORT_LEASE).lock().expect("granted");
-    guard.extend(KEPT).expect("the server answers");
-    let owner = guard.owner().to_owned();
-    linked.cut_link();
-    // The clock stands still, so the release is not due.
-    guard
-        .release()
-        .expect("the renewal thread sends the release");
-    let next = linked.mutex(SHORT_LEASE).try_lock();
-    assert!(matches!(next, Err(Error::Unavailable { .. })), "{next:?}");
-    linked.assert_repeated_until_link_is_back(&owner, None);
-}
-
 /// Redis may have executed an earlier thread's request under the same owner. The key then lives for that thread's
 /// lease.
 #[test]
