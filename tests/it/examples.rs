@@ -17,9 +17,6 @@ const LIMIT: Duration = secs(240);
 /// The lease of `stress` and `scale` here.
 const LEASE: Duration = secs(3);
 
-/// The limit of lines of a file, because a reader reads an example as a whole. `stress` and `scale` may be longer.
-const LINES: usize = 80;
-
 macro_rules! run {
     ($($example:ident)*) => {
         const RUN: &[&str] = &[$(stringify!($example)),*];
@@ -133,7 +130,7 @@ fn run_both_on(option: &str, servers: &str) {
 }
 
 #[test]
-fn every_example_is_run_and_short() {
+fn every_example_is_run() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
     for example in entries(&root) {
         let name = example.file_stem().and_then(|name| name.to_str());
@@ -146,16 +143,6 @@ fn every_example_is_run_and_short() {
         // `metrics` needs a feature too, so scripts/check-metrics runs it.
         let is_run = RUN.contains(&name) || name == "metrics";
         assert!(is_run, "{name} is not run by these tests");
-        let files = if example.is_dir() {
-            entries(&example)
-        } else {
-            vec![example]
-        };
-        for file in files {
-            let text = fs::read_to_string(&file).expect("it is text");
-            let lines = text.lines().count();
-            assert!(lines < LINES, "{}: {lines} lines", file.display());
-        }
     }
 }
 
