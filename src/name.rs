@@ -291,8 +291,6 @@ fn invalid(name: &str, reason: &'static str) -> Error {
     }
 }
 
-/// Returns the part of a key that Redis Cluster hashes in place of the whole key. Returns `None` if it hashes the
-/// whole.
 /// Returns the hash slot of a key.
 pub(crate) fn slot_of(key: &str) -> u16 {
     let hashed = hash_tag(key).unwrap_or(key);
@@ -304,6 +302,7 @@ pub(crate) fn slot_of(key: &str) -> u16 {
     crc % SLOTS
 }
 
+/// Returns the part of a key that Redis Cluster hashes in place of the whole key, or `None` if it hashes the whole.
 fn hash_tag(key: &str) -> Option<&str> {
     let (_, after) = key.split_once('{')?;
     let (tag, _) = after.split_once('}')?;
