@@ -42,7 +42,6 @@ use crate::core::attempt::{
 };
 use crate::core::fence::{Fences, block};
 use crate::core::lease::{AtomicLease, valid_until};
-use crate::core::linger::LingerOptions;
 use crate::core::queue::{
     AcquireParams, Arrival, Finish, GrantedTo, Health, HeldLease, Queue, QueueLease,
 };
@@ -79,7 +78,6 @@ fn wants() -> AcquireParams {
     AcquireParams {
         units: 1,
         terms: TERMS,
-        linger: None,
         waits: true,
     }
 }
@@ -97,10 +95,6 @@ impl HeldLease for () {
     fn terms(&self) -> Terms {
         TERMS
     }
-
-    fn linger(&self) -> Option<LingerOptions> {
-        None
-    }
 }
 
 fn grant(fences: Fences) -> QueueLease<()> {
@@ -110,7 +104,7 @@ fn grant(fences: Fences) -> QueueLease<()> {
 /// Returns a mutex's queue. The first thread holds the lock, and `waiting` others wait.
 fn held(waiting: u64) -> Queue<u64, ()> {
     let mut queue = Queue::new(LockKind::Mutex.sharing());
-    let Arrival::Delegate(None) = queue.arrive(wants(), NOW, |()| Health::Good, || 0) else {
+    let Arrival::Delegate = queue.arrive(wants(), NOW, |()| Health::Good, || 0) else {
         unreachable!("nobody was before it");
     };
     queue.begin(
@@ -130,7 +124,7 @@ fn queues(bench: &mut Criterion) {
         bench.iter(|| {
             black_box(queue.arrive(wants(), NOW, |()| Health::Good, || 0));
             black_box(queue.begin(grant(Fences::new(1, 1)), GrantedTo::Delegate, NOW));
-            black_box(queue.finish(1, NOW, Health::Good, None));
+            black_box(queue.finish(1, NOW, Health::Good));
             queue.ended()
         });
     });
@@ -139,8 +133,7 @@ fn queues(bench: &mut Criterion) {
         bench.bench_function(&name, |bench| {
             let mut queue = held(waiting);
             bench.iter(|| {
-                let Finish::GoesOn((Some((waiter, _)), _)) =
-                    queue.finish(1, NOW, Health::Good, None)
+                let Finish::GoesOn((Some((waiter, _)), _)) = queue.finish(1, NOW, Health::Good)
                 else {
                     unreachable!("there are fences for years");
                 };
@@ -158,7 +151,7 @@ fn queues(bench: &mut Criterion) {
         }
         bench.iter(|| {
             black_box(queue.arrive(wants(), NOW, |()| Health::Good, || 0));
-            queue.finish(1, NOW, Health::Good, None)
+            queue.finish(1, NOW, Health::Good)
         });
     });
 }
@@ -183,7 +176,6 @@ fn attempts(bench: &mut Criterion) {
         round_trip: Duration::ZERO,
         quantum: QUANTUM,
         fence_block: block(LockKind::Mutex, QUANTUM),
-        fewest_fences: 1,
         shareable_owner: None,
         crowded: false,
         busy_threads: 1,

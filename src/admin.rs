@@ -398,7 +398,7 @@ impl LockManager {
     /// holder. `why` has at most 1,024 bytes.
     ///
     /// The request ends nothing. Each guard of the holder receives it by [`Lease::on_requested`](crate::Lease::on_requested),
-    /// and the program decides. Only a lease that [lingers](crate::Builder::linger) is released, because no guard has it.
+    /// and the program decides.
     ///
     /// **`true` does not mean that the holder has heard.** A process hears requests if it has a subscription: a thread of it
     /// has called `on_requested`, or has waited for a lock. It hears none that comes while the lock goes from one holder to

@@ -90,18 +90,6 @@ pub enum Event<'a> {
         /// The time since the lock was granted to the guard.
         held: Duration,
     },
-    /// The last guard of a lease has ended, and this process keeps the lease ([`linger`](crate::Builder::linger)). There
-    /// is one such event each time that a lease begins to linger. If a thread locks again, [`PassedOn`](Event::PassedOn)
-    /// follows.
-    #[non_exhaustive]
-    Lingers {
-        /// The name of the lock.
-        name: Cow<'a, str>,
-        /// The owner of the lease.
-        owner: Cow<'a, str>,
-        /// The time for which the lease may still linger.
-        remaining: Duration,
-    },
     /// A guard has held its lock for longer than [`warn_after`](crate::Builder::warn_after), and still holds it. Each
     /// guard has at most one such event.
     #[non_exhaustive]
@@ -223,7 +211,6 @@ impl Event<'_> {
             Self::PassedOn { .. } => "passed_on",
             Self::HandedOver { .. } => "handed_over",
             Self::Released { .. } => "released",
-            Self::Lingers { .. } => "lingers",
             Self::HeldLong { .. } => "held_long",
             Self::WaitsLong { .. } => "waits_long",
             Self::Renewed { .. } => "renewed",
@@ -244,7 +231,6 @@ impl Event<'_> {
             | Self::PassedOn { name, .. }
             | Self::HandedOver { name, .. }
             | Self::Released { name, .. }
-            | Self::Lingers { name, .. }
             | Self::HeldLong { name, .. }
             | Self::WaitsLong { name, .. }
             | Self::Renewed { name, .. }
@@ -298,14 +284,6 @@ impl fmt::Display for Event<'_> {
             } => write!(
                 f,
                 "lock {name:?}: released after {held:?}, fence {fence}, owner {owner:?}"
-            ),
-            Self::Lingers {
-                name,
-                owner,
-                remaining,
-            } => write!(
-                f,
-                "lock {name:?}: lingers for {remaining:?}, owner {owner:?}"
             ),
             Self::HeldLong {
                 name,
@@ -390,7 +368,7 @@ pub enum Connection {
 ///
 /// Events come one after the other, on the thread `leasehold-events`. The beginning of a guard comes before its end,
 /// and both come before the guard that has the lock next. [`Renewed`](Event::Renewed) and [`AtRisk`](Event::AtRisk)
-/// may come shortly after the end of their lease, and [`Lingers`](Event::Lingers) shortly after its next guard.
+/// may come shortly after the end of their lease.
 ///
 /// A listener may panic, block, or lock something: no lock, lease or wait of the manager waits for it. At most 4,096
 /// events wait for a slow listener. Further ones are dropped, and counted in

@@ -80,12 +80,10 @@
 //!    * The server loses its data *and* its clock is set back. A failover is the same case, if the replica missed the
 //!      last fence and its clock is behind.
 //!    * Two masters exist at once, and their clocks differ.
-//!    * The server lost its data a moment ago, and a process does not know that yet. The process hands the lock from thread
-//!      to thread in memory, or locks again a mutex that [lingers](Builder::linger). The fences of these guards may be
-//!      smaller than a fence that the server has granted since. The process notices within a few milliseconds that its
-//!      connections were closed, or within one [`quantum`](Builder::quantum) if none of its threads has ever waited for
-//!      another process. If the network is dead too, the process notices a late renewal, within half of the lease. A jump of
-//!      the server's clock closes no connection: a process notices the loss at its next renewal.
+//!    * The server lost its data a moment ago, and a process does not know that yet. While the process hands the lock from
+//!      thread to thread in memory, the fences of these guards may be smaller than a fence that the server has granted
+//!      since. That ends within a few milliseconds, because the process notices that its connections were closed, and at
+//!      the latest with the [`quantum`](Builder::quantum), because the next thread then asks the server.
 //!    * A node of a [quorum](LockManager::quorum) loses its data, *and* the clocks of the nodes differ.
 //! 3. **No hidden loss.** A holder learns of a loss by its own clock, at the deadline, even if the network is dead and the
 //!    renewal thread is stuck. `Lost` is final: no late reply revives a lease. [`on_lost`] fires within 50 ms, from a thread
@@ -221,8 +219,8 @@
 //! This does not depend on the manager.
 //!
 //! A process that exits or is killed releases nothing. Its locks come free when their leases end. The same is true for
-//! a release that [`background_release`](Builder::background_release) has not sent yet, and for a mutex that lingers
-//! ([`linger`](Builder::linger)): call [`LockManager::close`] first. Redis skips the places of the process in queues.
+//! a release that [`background_release`](Builder::background_release) has not sent yet: call [`LockManager::close`] first.
+//! Redis skips the places of the process in queues.
 //!
 //! # Forking
 //!

@@ -46,9 +46,6 @@ pub(crate) const REQUEST: &str = "request ";
 /// Ends the key by which the clients of a quorum compare their restart delays. The prefix comes before it.
 pub(crate) const RESTART_DELAY: &str = "leasehold:restart_delay";
 
-/// Begins a message that recalls a lease: `recall <owner> <key>`. `recall.lua` publishes it.
-pub(crate) const RECALL: &str = "recall ";
-
 /// A key beside the key of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Companion {

@@ -6,9 +6,6 @@
 //!
 //! The text behind the UUID is the *tail*. The note is percent-encoded and has no colon, so it begins behind the last
 //! colon of the tail. A tail ends in a colon if there is no note, and the label has a colon itself.
-//!
-//! An owner whose lease may linger is *recallable*: its UUID has version 8, and the first half of it is the same for all
-//! leases of a process ([`ProcessTag`]). So a script that finds the owner knows the channel of the process.
 
 use std::borrow::Cow;
 
@@ -27,10 +24,6 @@ pub(crate) const OWNER_PREFIX: &str = "lh1:";
 ///
 /// No label may contain it, so no owner ends in it.
 pub(crate) const MARK: char = '!';
-
-/// The version of the UUID in a recallable owner. RFC 9562 leaves its content to the program. `recall.lua` has the same
-/// number.
-const RECALLABLE: u8 = 8;
 
 /// The number of bytes that the scripts read of a value. An owner is shorter. `value.lua` has the same number.
 const MOST_OF_VALUE: usize = 512;
@@ -154,33 +147,6 @@ fn text_of(unique: Uuid, tail: &str) -> String {
     [OWNER_PREFIX, unique, ":", tail].concat()
 }
 
-/// The part that the recallable owners of a process share, and the end of the name of its channel.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ProcessTag([u8; 8]);
-
-impl ProcessTag {
-    /// Returns the tag of a process. `unique` is a UUID that no other process has. 60 bits of it are random.
-    pub(crate) fn new(unique: Uuid) -> Self {
-        let (most, _) = unique.as_u64_pair();
-        let mut tag = most.to_be_bytes();
-        tag[6] = (RECALLABLE << 4) | (tag[6] & 0x0f);
-        Self(tag)
-    }
-
-    /// Returns the tag as the owners show it: `01234567-89ab-8cde`.
-    pub(crate) fn text(self) -> String {
-        let mut text = self.recallable(Uuid::nil()).to_string();
-        text.truncate(18);
-        text
-    }
-
-    /// Returns the unique part of a recallable owner: this tag, and the 62 random bits at the end of `unique`.
-    pub(crate) fn recallable(self, unique: Uuid) -> Uuid {
-        let (_, least) = unique.as_u64_pair();
-        Uuid::from_u64_pair(u64::from_be_bytes(self.0), least)
-    }
-}
-
 /// An owner in a small form: its unique part alone. The whole text is built when a caller reads it.
 ///
 /// A manager keeps one for each lease. Most of them have the tail of the manager.
@@ -212,11 +178,6 @@ impl Owner {
             kept.text.set(Box::new(owner.into())).ok();
         }
         kept
-    }
-
-    /// Returns whether the owner shows the channel of its process.
-    pub(crate) fn is_recallable(&self) -> bool {
-        self.unique.get_version_num() == usize::from(RECALLABLE)
     }
 
     /// Returns the owner as it stands in Redis. `tail` is the tail that was given to [`Self::new`].
@@ -275,22 +236,6 @@ mod tests {
             assert_eq!(&*kept.to_arc(label), text);
             assert_eq!(kept.text(label), text);
         }
-    }
-
-    #[test]
-    fn recallable_owners_differ_and_show_their_process() {
-        let rng = Machine::default();
-        let tag = ProcessTag::new(rng.uuid());
-        let text = tag.text();
-        let owners = [(); 2].map(|()| text_of(tag.recallable(rng.uuid()), "l"));
-        assert_ne!(owners[0], owners[1]);
-        for owner in &owners {
-            assert_eq!((&owner[4..22], &owner[18..19]), (&*text, "8"));
-            assert_eq!(label(owner), Some("l"));
-            assert!(Owner::new(owner, "l:a note of the handle").is_recallable());
-        }
-        assert!(!Owner::new(&generate(&rng, "l"), "l").is_recallable());
-        assert_ne!(ProcessTag::new(rng.uuid()).text(), text);
     }
 
     #[test]

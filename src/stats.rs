@@ -20,8 +20,8 @@ mod distribution;
 /// The counters of a manager since it was built: see [`LockManager::stats`](crate::LockManager::stats).
 ///
 /// The counters are read one after the other while threads go on. So one counter may include a guard that another does
-/// not include yet. No counter falls, except [`held`](Stats::held), [`lingering`](Stats::lingering),
-/// [`waiting`](Stats::waiting) and [`connections_in_use`](Stats::connections_in_use).
+/// not include yet. No counter falls, except [`held`](Stats::held), [`waiting`](Stats::waiting)
+/// and [`connections_in_use`](Stats::connections_in_use).
 /// [`quantum`](Stats::quantum) is no counter.
 ///
 /// [`Event`](crate::Event) defines a guard and a lease.
@@ -52,10 +52,6 @@ pub struct Stats {
     pub released: u64,
     /// Guards that exist now. Guards that have lost their lock count too, except those that reached their `max_hold`.
     pub held: u64,
-    /// Leases that linger now: their last guard has ended, and this process keeps them ([`linger`]).
-    ///
-    /// [`linger`]: crate::Builder::linger
-    pub lingering: u64,
     /// Calls that have begun to wait for a lock. A call that waits through an outage counts from the first reply that
     /// the lock is held.
     pub contended: u64,
@@ -241,7 +237,6 @@ impl Counters {
     pub(crate) fn load(
         &self,
         pools: &PoolCounters,
-        lingering: u64,
         events_dropped: u64,
         quantum: Duration,
     ) -> Stats {
@@ -257,7 +252,6 @@ impl Counters {
             passed_on: passed,
             released: ended,
             held: waits.count().saturating_sub(holds.count()),
-            lingering,
             contended,
             waiting: contended.saturating_sub(waits_over),
             tries_held: self.tries_held.get(),

@@ -107,7 +107,6 @@ impl OurScripts {
             "queue_waiter.lua",
             "queue_next.lua",
             "gap.lua",
-            "recall.lua",
             "mutex_acquire.lua"
         );
         let mut acquire = load(&mut connection, acquire, 4)?;

@@ -3,8 +3,6 @@
 use std::time::Duration;
 
 use crate::builder::settings::Builder;
-#[cfg(doc)]
-use crate::manager::LockManager;
 
 impl Builder {
     /// Sets how long this process may hand a lock from thread to thread in memory while another process waits for it.
@@ -28,75 +26,6 @@ impl Builder {
     /// ```
     pub fn quantum(mut self, quantum: Duration) -> Self {
         self.settings.quantum = Some(quantum);
-        self
-    }
-
-    /// Sets how long a mutex stays with this process after its last guard. Until then, the next lock of that name by any
-    /// thread of this process takes about a microsecond, and sends nothing. This suits a process that locks the same names
-    /// again and again while other processes seldom want them.
-    ///
-    /// The time counts from the first moment without a guard. Locking again does not prolong it. At its end, or at the end
-    /// of the guard that is held then, the mutex is released. The next lock asks the server again.
-    ///
-    /// Another process that waits for the mutex recalls it by a message, and gets it at once, or when the present guard
-    /// ends. Other clients notice the difference:
-    ///
-    /// | client | while the mutex lingers |
-    /// | --- | --- |
-    /// | another process that waits ([`lock`](crate::Mutex::lock), [`try_lock_for`](crate::Mutex::try_lock_for)) | gets the mutex at once; if the message is lost, within a second; if its user may not publish, at the next renewal, after a third of the lease |
-    /// | another process that tries ([`try_lock`](crate::Mutex::try_lock)) | finds the mutex held: a try recalls nothing |
-    /// | a client of another library, which polls | finds the mutex held until this time is over; then it must ask before this process locks again, as without `linger` |
-    /// | another process, after this process has died | waits until the end of the lease, which may be longer than this time |
-    ///
-    /// [`LockManager::close`] releases all mutexes that linger. So call it before the process ends. Dropping the last
-    /// handle does not release them: the manager lives on in its threads until the time is over.
-    ///
-    /// # When a mutex lingers
-    ///
-    /// A mutex lingers only if all of these are true:
-    ///
-    /// * Its lease is [renewed](Builder::renew), on time, and has a fence left. A lease has one for each microsecond of the
-    ///   [`quantum`](Builder::quantum).
-    /// * No other process waits for it, or has just handed it over.
-    /// * The subscription for messages is confirmed. It begins with the first lock that may linger. If it ends, mutexes
-    ///   that linger are released.
-    /// * No [`min_hold`](Builder::min_hold) runs. The lease was not [adopted](LockManager::adopt).
-    ///
-    /// The next lock gets the lease only if its handle has the same `lease`, `renew`, [`fencing`](Builder::fencing),
-    /// [`max_hold`](Builder::max_hold) and `linger`. Otherwise one request releases the lease, and asks the server for
-    /// another. If this process wants the name as another kind of lock, it releases the lease first. A fence rises with each
-    /// guard as always. If the server loses its data, and this process does not know that yet, its next fence may be smaller
-    /// than that of another process: see [the exceptions](crate#what-it-promises).
-    ///
-    /// The setting applies to [`Mutex`](crate::Mutex), to the outermost guard of a
-    /// [`ReentrantMutex`](crate::ReentrantMutex), and to a [`MultiLock`](crate::MultiLock) of one name. The other kinds
-    /// ignore it. It works on one server, behind sentinels and on a cluster. On a [quorum](LockManager::quorum) it is
-    /// [`Error::Config`](crate::Error::Config).
-    ///
-    /// A lease that is lost while it lingers has no guard to tell. The log, the [listener](Builder::listener) and
-    /// [`Stats`](crate::Stats) report the loss. [`Stats::lingering`](crate::Stats::lingering) is the number of mutexes that
-    /// linger.
-    ///
-    /// At most 24 h. Defaults to zero: each mutex is released with its last guard.
-    ///
-    /// # Example
-    ///
-    /// ```no_run
-    /// # use {leasehold::LockManager, std::time::Duration};
-    /// # let rows: [u64; 0] = [];
-    /// let builder = LockManager::single("redis://127.0.0.1/").linger(Duration::from_secs(1));
-    /// let locks = builder.build()?;
-    /// for row in rows {
-    ///     // Only the first of these asks the server, unless another process wants the lock.
-    ///     let guard = locks.lock("import")?;
-    ///     // … import the row …
-    ///     guard.release()?;
-    /// }
-    /// locks.close(Duration::from_secs(1));
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
-    pub fn linger(mut self, length: Duration) -> Self {
-        self.settings.options.linger = length;
         self
     }
 

@@ -58,7 +58,6 @@ const PARAMETERS: &[(&str, Parameter)] = &[
     ("label", Text(Builder::label)),
     ("note", Text(Builder::note)),
     ("lease", Time(Builder::lease)),
-    ("linger", Time(Builder::linger)),
     ("max_hold", Time(|builder, it| builder.max_hold(Some(it)))),
     ("min_hold", Time(Builder::min_hold)),
     ("node_timeout", Time(Builder::node_timeout)),

@@ -10,9 +10,7 @@ mod tls;
 pub(crate) use cluster::ClusterNodes;
 pub(crate) use sentinel::SentinelSet;
 pub(crate) use server::Server;
-pub(crate) use settings::{
-    FENCE_LEAD, LONGEST_QUANTUM, Options, Secret, Settings, Terms, no_linger_on_a_quorum,
-};
+pub(crate) use settings::{FENCE_LEAD, LONGEST_QUANTUM, Options, Secret, Settings, Terms};
 #[cfg(feature = "tls")]
 pub use tls::Tls;
 #[cfg(feature = "tls")]

@@ -69,7 +69,6 @@ pub(crate) struct Options {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) min_hold: Duration,
     pub(crate) fencing: bool,
-    pub(crate) linger: Duration,
     /// The fingerprint of a note that was set on the handle; 0 if none was.
     pub(crate) note: Fingerprint,
 }
@@ -87,10 +86,6 @@ impl Options {
         if self.min_hold > MAX_LEASE {
             let reason = format!("{:?} is longer than 24 h", self.min_hold);
             return Err(Error::config("min_hold", reason));
-        }
-        if self.linger > MAX_LEASE {
-            let reason = format!("{:?} is longer than 24 h", self.linger);
-            return Err(Error::config("linger", reason));
         }
         if (MIN_LEASE..=MAX_LEASE).contains(&self.lease) {
             return Ok(());
@@ -172,7 +167,6 @@ impl Default for Settings {
                 max_hold: None,
                 min_hold: Duration::ZERO,
                 fencing: true,
-                linger: Duration::ZERO,
                 note: 0,
             },
             quantum: None,
@@ -219,9 +213,6 @@ impl Settings {
         if !self.poller_gap.is_zero() {
             let reason = "a quorum hands no lock over, so clients that poll need no gap";
             return Err(Error::config("poller_gap", reason));
-        }
-        if !self.options.linger.is_zero() {
-            return Err(no_linger_on_a_quorum());
         }
         if self.fence_memory <= FENCE_LEAD {
             let reason = format!("a quorum needs more than {FENCE_LEAD:?}");
@@ -331,12 +322,6 @@ impl Settings {
     }
 }
 
-/// Returns the error of a quorum that is asked to let leases linger.
-pub(crate) fn no_linger_on_a_quorum() -> Error {
-    let reason = "on a quorum no message recalls a lease that lingers";
-    Error::config("linger", reason)
-}
-
 /// Returns `host:pid`, so that an operator who looks into Redis finds the process.
 fn default_label() -> String {
     let host: String = process::host_name()
@@ -396,10 +381,6 @@ mod tests {
             (
                 settings(|s| s.options.min_hold = MAX_LEASE + Duration::from_nanos(1)),
                 "min_hold",
-            ),
-            (
-                settings(|s| s.options.linger = MAX_LEASE + Duration::from_nanos(1)),
-                "linger",
             ),
             (settings(|s| s.quantum = Some(Duration::ZERO)), "quantum"),
             (

@@ -118,18 +118,6 @@ impl Attempt {
         Self::begin(rng, tail, units, Some(from), WaitState::Contended)
     }
 
-    /// Begins an attempt to keep a lock whose release was not sent, so no other thread was notified.
-    /// `waits`: a wait has begun.
-    pub(crate) fn take_back(rng: &dyn Rng, tail: &str, from: EndedOwner, waits: bool) -> Self {
-        let units = from.units;
-        let wait = if waits {
-            WaitState::Begun
-        } else {
-            WaitState::NotBegun
-        };
-        Self::begin(rng, tail, units, Some(from), wait)
-    }
-
     /// Begins an attempt. With `from` it takes over the lease of that owner.
     fn begin(
         rng: &dyn Rng,
@@ -298,7 +286,7 @@ impl Attempt {
             } else if has_several_guards {
                 context.fence_block
             } else {
-                context.fewest_fences
+                1
             },
             // An owner in the queue waits its turn.
             shareable_owner,

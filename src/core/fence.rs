@@ -69,7 +69,7 @@ impl Fences {
         self.left == COMMON
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.left == 0
     }
 

@@ -12,14 +12,13 @@
 //!   them that wait;
 //! * [`quorum`]: the decisions of a lock over several independent servers;
 //! * [`fence`]: blocks of fencing tokens; [`quantum`]: how long threads of a process hand a lock on in memory;
-//! * [`lease`]: how long a lease is valid, and how it ends; [`linger`]: how long it stays after its last guard;
+//! * [`lease`]: how long a lease is valid, and how it ends;
 //! * [`timer_queue`]: the times at which things are due.
 
 pub(crate) mod attempt;
 pub(crate) mod endings;
 pub(crate) mod fence;
 pub(crate) mod lease;
-pub(crate) mod linger;
 #[cfg(test)]
 mod model;
 mod outage;

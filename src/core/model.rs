@@ -506,7 +506,6 @@ impl World {
                     round_trip: Duration::ZERO,
                     quantum: Duration::from_micros(5),
                     fence_block: 5,
-                    fewest_fences: 1,
                     shareable_owner: None,
                     crowded: false,
                     busy_threads: 1,

@@ -20,10 +20,6 @@
 //! | held | a hold ends, the next thread may have the lease | held | hand the lease to it, without a request |
 //! | held | the last hold ends, threads wait | asking | let the first ask by *taking over* the lease |
 //! | held | the last hold ends, nobody waits | ending | release |
-//! | held | the same, and the lease lingers ([`super::linger`]) | idle lease | keep the lease, without a request |
-//! | idle lease | a thread arrives that the lease fits | held | give it a hold on the lease, without a request |
-//! | idle lease | another thread arrives | asking | let that thread ask by taking over the lease |
-//! | idle lease | the linger ends | ending | release |
 //! | held | the last hold ends, and the lock is kept from all threads (`min_hold`) | ending | release it to nobody; then let the first thread ask |
 //! | held | the lease is lost | asking / unused | let the next thread ask anew |
 //! | ending | a thread arrives | ending | let it wait: the lock is still this process's |
@@ -46,8 +42,6 @@ mod decisions;
 mod delegate;
 mod lease;
 
-use std::time::Duration;
-
 use smallvec::SmallVec;
 
 use crate::config::Terms;
@@ -55,7 +49,7 @@ use crate::core::wait_list::WaitList;
 use crate::message::Sharing;
 use crate::sys::Time;
 
-pub(crate) use decisions::{Arrival, Begun, Entrants, Finish, GrantedTo, Health, IdleLease};
+pub(crate) use decisions::{Arrival, Begun, Entrants, Finish, GrantedTo, Health};
 use delegate::{DelegateReply, DelegateRequest};
 pub(crate) use lease::{AcquireParams, HeldLease, HoldOf, QueueLease};
 
@@ -121,14 +115,9 @@ impl<W, T: HeldLease> Queue<W, T> {
                     }
                 }
             }
-            let idle = if self.leases.is_empty() {
-                None
-            } else {
-                self.idle_lease_in_the_way()
-            };
-            if idle.is_some() || self.may_ask() {
+            if self.may_ask() {
                 self.asking = Some(DelegateRequest::new(params.units, DelegateReply::None));
-                return Arrival::Delegate(idle);
+                return Arrival::Delegate;
             }
         }
         // 2. A try needs no more than an answer, which the delegate may have. Without a delegate, this process itself
@@ -301,14 +290,8 @@ impl<W, T: HeldLease> Queue<W, T> {
         (tries, self.next_delegate(DelegateReply::None))
     }
 
-    /// Ends a hold of lease `number`. `linger` is how long the lease may stay without a guard, if it may.
-    pub(crate) fn finish(
-        &mut self,
-        number: u64,
-        now: Time,
-        health: Health,
-        linger: Option<Duration>,
-    ) -> Finish<W, T> {
+    /// Ends a hold of lease `number`.
+    pub(crate) fn finish(&mut self, number: u64, now: Time, health: Health) -> Finish<W, T> {
         // 1. The lease may be over already.
         let Some(index) = self.position(number) else {
             return Finish::Stale;
@@ -323,9 +306,6 @@ impl<W, T: HeldLease> Queue<W, T> {
                 let entrants = self.admit_waiting(index, now);
                 if entrants.0.is_some() || holders > 0 {
                     return Finish::GoesOn(entrants);
-                }
-                if let Some(until) = linger.and_then(|length| self.stay(index, now, length)) {
-                    return Finish::Lingers(until);
                 }
             }
             Health::Poor | Health::KeptBack if holders > 0 => {
@@ -352,46 +332,10 @@ impl<W, T: HeldLease> Queue<W, T> {
         self.over(index, DelegateReply::None)
     }
 
-    /// Ends the linger of the leases for which `is_meant` returns true. Takes out the one that is idle: the caller must
-    /// release it, and then call [`ended`](Queue::ended).
-    pub(crate) fn stop_linger(&mut self, is_meant: impl Fn(&T) -> bool) -> Option<IdleLease<T>> {
-        let mut leases = self.leases.iter_mut();
-        let index =
-            leases.position(|lease| is_meant(&lease.process_lease) && lease.stop_linger())?;
-        self.is_releasing = !self.sharing.several;
-        Some(self.take_idle(index))
-    }
-
     /// Ends a release. Returns the thread that asks next.
     pub(crate) fn ended(&mut self) -> Option<W> {
         self.is_releasing = false;
         self.next_delegate(DelegateReply::None)
-    }
-
-    /// Lets the lease stay without a guard, if no other thread or lease is there. While an adopted lease is being released, a
-    /// thread that the lease does not fit would wait for it until the linger ends.
-    fn stay(&mut self, index: usize, now: Time, length: Duration) -> Option<Time> {
-        let is_wanted = !self.waiting.is_empty() || self.asking.is_some() || self.is_releasing;
-        if is_wanted || self.leases.len() > 1 {
-            return None;
-        }
-        self.leases[index].stay(now, length)
-    }
-
-    /// Takes out an idle lease if it is all that keeps an arriving thread from asking.
-    fn idle_lease_in_the_way(&mut self) -> Option<IdleLease<T>> {
-        let is_alone = matches!(&*self.leases, [only] if only.is_idle());
-        let is_free = self.asking.is_none() && !self.is_releasing;
-        (is_alone && is_free).then(|| self.take_idle(0))
-    }
-
-    fn take_idle(&mut self, index: usize) -> IdleLease<T> {
-        let lease = self.leases.swap_remove(index);
-        IdleLease {
-            fence: lease.fence(),
-            give_back: lease.give_back(),
-            process_lease: lease.process_lease,
-        }
     }
 
     /// After the first hold of a quantum: lets the waiting threads in for which there is room, and finds out which

@@ -1,8 +1,7 @@
 //! The way in: from a call to a guard.
 //!
 //! 1. The thread enters the queue of the name ([`crate::core::queue`]). If this process has a lease with room for the
-//!    thread, the thread gets its guard, and sends no request. A lease that lingers, but does not fit, ends
-//!    ([`super::linger`]).
+//!    thread, the thread gets its guard, and sends no request.
 //! 2. If another thread of this process asks Redis, this thread waits ([`super::wait`]). It also waits if this process
 //!    holds or is releasing the lock, and the kind allows a process only one lease.
 //! 3. Otherwise this thread is the *delegate* and asks Redis for all threads of this process ([`super::delegate`]).
@@ -13,7 +12,6 @@
 
 use std::ops::ControlFlow;
 
-use crate::config::no_linger_on_a_quorum;
 use crate::core::attempt::Attempt;
 use crate::core::queue::Arrival;
 use crate::engine::call::{AcquireCall, NotAcquired};
@@ -36,9 +34,6 @@ impl<'a> WayIn<'a> {
         client.check_open()?;
         call.options.check()?;
         client.settings.check_lease("lease", call.options.lease)?;
-        if !call.options.linger.is_zero() && client.store.is_quorum() {
-            return Err(no_linger_on_a_quorum().into());
-        }
         let min_hold = call.options.min_hold;
         client.settings.check_lease("min_hold", min_hold)?;
         if call.is_cancelled() {
@@ -80,7 +75,7 @@ impl<'a> WayIn<'a> {
                     || Arc::clone(waiter.insert(WaitingThread::new(call.tail))),
                 );
                 // `close` looks at the name after this, and then waits for busy threads.
-                let counted = matches!(arrival, Arrival::Delegate(_)).then(|| {
+                let counted = matches!(arrival, Arrival::Delegate).then(|| {
                     state.notes.forget_last_reply();
                     leases.count_busy()
                 });
@@ -88,9 +83,6 @@ impl<'a> WayIn<'a> {
             });
         let (attempt, _counted) = match (arrival, waiter) {
             (Arrival::Hold(hold), _) => {
-                if hold.process_lease.linger.is_some() {
-                    leases.lingers.note_not_idle(&hold.process_lease);
-                }
                 self.count_granted(&hold, arrived, false);
                 return Ok(self.guard(hold, arrived));
             }
@@ -103,8 +95,7 @@ impl<'a> WayIn<'a> {
                 }
             }
             (Arrival::Queued(_), None) => unreachable!("a queued thread has its waiter"),
-            (Arrival::Delegate(None), _) => (Box::new(self.attempt(Attempt::new)), counted),
-            (Arrival::Delegate(Some(idle)), _) => (Box::new(self.take_over_idle(&idle)), counted),
+            (Arrival::Delegate, _) => (Box::new(self.attempt(Attempt::new)), counted),
         };
         let context = self.call_context(&entry);
         Delegate::new(self, &entry, attempt, &context).run()

@@ -98,14 +98,7 @@ impl Operators {
 
     /// Releases the lock of an owner by force. Returns false if the owner does not hold it.
     pub(crate) fn force_release(&self, key: &LockKey, owner: &str) -> Result<bool> {
-        let client = &self.leases.client;
-        client.check_open()?;
-        let released = self
-            .leases
-            .release_lingering_on(std::slice::from_ref(key), client.deadline(None));
-        if released.is_some_and(|released| *released == *owner) {
-            return Ok(true);
-        }
+        self.leases.client.check_open()?;
         match self.reply_to(&Request::ForceRelease { key, owner }, Some(key.name()))? {
             Reply::Released => {
                 // The owner may belong to this process, which may have no subscription.

@@ -2,7 +2,6 @@
 
 use crate::cancel::Cancel;
 use crate::config::Options;
-use crate::core::linger::LingerOptions;
 use crate::core::queue::AcquireParams;
 use crate::error::{Error, Failure};
 use crate::message::LockKind;
@@ -44,14 +43,8 @@ impl AcquireCall<'_> {
         AcquireParams {
             units: self.units,
             terms: self.options.terms(),
-            linger: self.linger(),
             waits: self.until.is_some(),
         }
-    }
-
-    /// Returns how the lease of the call lingers, or `None` if it never does.
-    pub(super) fn linger(&self) -> Option<LingerOptions> {
-        LingerOptions::of(&self.options)
     }
 
     pub(super) fn is_cancelled(&self) -> bool {

@@ -217,8 +217,6 @@ impl Claims {
         client.settings.check_lease("min_hold", options.min_hold)?;
         let key = LockKey::new(&client.settings.prefix, claim.name())?;
         let entry = self.leases.names.pin(LockKind::Mutex, &key.into());
-        self.leases
-            .release_lingering_on(entry.target.keys(), client.deadline(None));
         let adopted = self.ask_to_adopt(&entry, claim, options, tail);
         self.leases.names.unpin(&entry);
         let (hold, since) = adopted?;

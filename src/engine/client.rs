@@ -35,7 +35,7 @@ pub(crate) struct Client {
     pub(super) exported: Exported,
     closed: AtomicBool,
     /// The number of busy threads: delegates, which ask Redis or sleep before they ask again, and threads that end a
-    /// linger. `close` waits for all of them.
+    /// lease. `close` waits for all of them.
     pub(super) busy_threads: AtomicU32,
     /// The semaphores of which other clients were seen to give another number of permits.
     differing: Mutex<BTreeSet<String>>,

@@ -2,8 +2,7 @@
 //!
 //! It drives an [`Attempt`], which decides without clock, thread or connection:
 //!
-//! 1. The delegate ends the lingers of other kinds on the same keys ([`super::linger`]). It waits until the renewal thread
-//!    has sent the releases of the same keys ([`super::renewal`]).
+//! 1. The delegate waits until the renewal thread has sent the releases of the same keys ([`super::renewal`]).
 //! 2. It checks whether the call must end: the manager is closed, or the token is cancelled.
 //! 3. The attempt decides: send a request, sleep, or end.
 //! 4. The delegate does that, and gives the attempt the result as the next [`Input`]. Then it repeats from step 2.
@@ -66,7 +65,7 @@ impl<'a> WayIn<'a> {
             outage_limit: settings.outage_limit,
             waits_through_outages: settings.wait_through_outages,
             tail: self.tail(),
-            rng: self.owner_source(),
+            rng: self.client.machine(),
         }
     }
 
@@ -139,9 +138,6 @@ impl<'w, 'a> Delegate<'w, 'a> {
     pub(super) fn run(mut self) -> Result<GuardInner, NotAcquired> {
         let leases = self.way_in.leases;
         // 1. Wait for unsent releases. Otherwise Redis could answer that this process itself still holds the lock.
-        if !self.way_in.is_over() && !matches!(self.entry.kind, LockKind::Mutex) {
-            self.way_in.release_lingering();
-        }
         if let Err(failure) = self.way_in.wait_for_releases() {
             let why = self.way_in.call.failed(failure.clone());
             match self.way_in.call.until {
@@ -245,8 +241,6 @@ impl<'w, 'a> Delegate<'w, 'a> {
             round_trip: self.round_trip,
             quantum,
             fence_block,
-            // If the lease lingers, each of its guards needs a fence.
-            fewest_fences: call.linger().map_or(1, |_| fence_block),
             shareable_owner: lease_to_share.map(|process_lease| client.owner_of(process_lease)),
             crowded: self.entry.lock().queue.is_crowded(),
             busy_threads: client.busy_threads.load(Ordering::Relaxed),

@@ -45,9 +45,6 @@ impl Leases {
             }
             (begun, may_be_gone)
         };
-        if process_lease.linger.is_some() {
-            self.expect_recalls(&process_lease);
-        }
         if may_be_gone {
             self.renewal.renew_now(&self.client, &process_lease);
         }

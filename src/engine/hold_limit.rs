@@ -172,7 +172,7 @@ impl Timed for HoldLimit {
                 }
                 let ended = self
                     .leases
-                    .end_hold(&self.process_lease, now, HoldEnd::MaxHold);
+                    .end_hold(&self.process_lease, now, HoldEnd::Release);
                 // The watch thread does no I/O, so the renewal thread sends the release.
                 if let (_, Some((release_task, _counted))) = ended {
                     self.leases

@@ -1,7 +1,7 @@
 //! The leases of this process: the part of the engine that begins, watches and ends them.
-//! [`super::grant`], [`super::release`] and [`super::linger`] say how, and [`super::messages`] handles the messages about them.
+//! [`super::grant`] and [`super::release`] say how, and [`super::messages`] handles the messages about them.
 //!
-//! Each handle, guard and idle lease keeps this part. When the last of them is dropped, the threads end. The renewal thread
+//! Each handle and guard keeps this part. When the last of them is dropped, the threads end. The renewal thread
 //! first sends the release tasks that are left.
 
 use std::time::Duration;
@@ -9,7 +9,6 @@ use std::time::Duration;
 use crate::config::Settings;
 use crate::core::queue::Health;
 use crate::engine::client::Client;
-use crate::engine::linger_state::LingerState;
 use crate::engine::lock_notes::LastReply;
 use crate::engine::names::Names;
 use crate::engine::process_lease::{NameState, ProcessLease};
@@ -17,7 +16,6 @@ use crate::engine::quantum::Quantum;
 use crate::engine::renewal::RenewalThread;
 use crate::engine::wakeup::{MessageHandler, Wakeup};
 use crate::engine::watch::{LossHandler, Watch};
-use crate::owner::ProcessTag;
 use crate::store::Store;
 use crate::sys::{Arc, AtomicU64, Ordering, Rng, Time, Weak};
 
@@ -27,7 +25,6 @@ pub(crate) struct Leases {
     pub(super) renewal: Arc<RenewalThread>,
     pub(super) watch: Arc<Watch>,
     pub(super) wakeup: Arc<Wakeup>,
-    pub(super) lingers: LingerState,
     pub(super) quantum: Quantum,
     pub(super) next_number: AtomicU64,
 }
@@ -37,8 +34,7 @@ pub(super) struct CountedBusy<'a>(&'a Leases);
 
 impl Leases {
     pub(super) fn new(settings: Settings, store: Arc<dyn Store>) -> Arc<Self> {
-        let tag = ProcessTag::new(settings.machine.uuid());
-        let lingers = LingerState::new(tag, settings.machine.clone());
+        let process = settings.machine.uuid();
         let quantum = Quantum::new(settings.fixed_quantum());
         let client = Arc::new(Client::new(settings, store));
         Arc::new_cyclic(|weak: &Weak<Self>| {
@@ -56,8 +52,7 @@ impl Leases {
                 names: Names::new(),
                 renewal: Arc::new(RenewalThread::new(Arc::clone(&watch), can_fail_over)),
                 watch,
-                wakeup: Arc::new(Wakeup::new(tag, messages)),
-                lingers,
+                wakeup: Arc::new(Wakeup::new(process, messages)),
                 quantum,
                 next_number: AtomicU64::new(1),
             }
@@ -67,15 +62,6 @@ impl Leases {
     /// Returns the quantum in use.
     pub(super) fn quantum(&self, now: Time) -> Duration {
         self.quantum.get(&self.wakeup.subscription(now))
-    }
-
-    /// Returns the source of the owners for leases that may linger, or for leases that never do.
-    pub(super) fn owner_source(&self, may_linger: bool) -> &dyn Rng {
-        if may_linger {
-            self.lingers.owner_source()
-        } else {
-            self.client.machine()
-        }
     }
 
     /// Counts the calling thread as busy until the returned value is dropped.
@@ -135,10 +121,6 @@ impl Leases {
         self.watch.deregister_lease(process_lease);
         #[cfg(feature = "metrics")]
         process_lease.export_risk(self.client.now(), &self.client.exported.at_risk);
-        let linger = process_lease.linger.as_deref();
-        if let Some(timer_key) = linger.and_then(|linger| linger.timer.lock().take()) {
-            self.watch.deregister_timer(timer_key);
-        }
     }
 }
 

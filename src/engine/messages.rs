@@ -15,16 +15,13 @@
 //! lease reads held until its deadline.
 //!
 //! A *request to release* a lock names the holder's owner too. It ends nothing: the process sends it to the channels of the
-//! guards of that lease, and remembers the last one for a channel that comes later. Only a lease that lingers is released, as
-//! after a recall. If the request overtakes the grant, nobody hears it.
-//!
-//! [`super::linger`] says how a recall ends a linger.
+//! guards of that lease, and remembers the last one for a channel that comes later. If the request overtakes the grant,
+//! nobody hears it.
 
 use crate::engine::leases::Leases;
 use crate::engine::wakeup::MessageHandler;
 use crate::event::ReleaseRequest;
 use crate::logging;
-use crate::message::LockKind;
 use crate::owner::{self, Owner};
 use crate::sys::time::of_wall_us;
 
@@ -57,7 +54,7 @@ impl MessageHandler for Leases {
         }
     }
 
-    /// Tells the guards of the owner's lease. Releases the lease if it is idle. Searches all names in use.
+    /// Tells the guards of the owner's lease. Searches all names in use.
     fn release_requested(&self, request: &str) {
         let mut parts = request.splitn(3, ' ');
         let (Some(owner), Some(at), Some(why)) = (parts.next(), parts.next(), parts.next()) else {
@@ -74,67 +71,26 @@ impl MessageHandler for Leases {
             why: why.to_owned(),
             at: of_wall_us(at_us),
         };
-        let _counted = self.count_busy();
         for entry in self.names.all() {
-            let mut state = entry.lock();
-            let mut leases = state.queue.process_leases();
-            let found = leases
-                .find(|process_lease| process_lease.owner == owner)
-                .cloned();
-            drop(leases);
-            let Some(process_lease) = found else {
+            let state = entry.lock();
+            let found = state
+                .queue
+                .process_leases()
+                .find(|process_lease| process_lease.owner == owner);
+            let Some(process_lease) = found.cloned() else {
                 continue;
             };
-            let idle = state.queue.stop_linger(|other| other.owner == owner);
             drop(state);
-            process_lease.note_contended();
             if process_lease.note_request(&request) {
                 let name = entry.target.name();
                 logging::info!("lock {name:?}: its release is requested: {why:?}");
             }
-            self.release_idle_later(idle);
             return;
         }
-    }
-
-    /// Ends the linger of the lease that a recall names: its owner and its key. If the lease is idle, the renewal thread
-    /// hands the lock over.
-    fn recalled(&self, recalled: &str) {
-        let Some((owner, key)) = recalled.split_once(' ') else {
-            return;
-        };
-        if owner::label(owner) != Some(&self.client.settings.label) {
-            return;
-        }
-        let Some(entry) = self.names.find(LockKind::Mutex, key) else {
-            return;
-        };
-        let owner = Owner::new(owner, &self.client.tail);
-        let _counted = self.count_busy();
-        let idle = {
-            let mut state = entry.lock();
-            let mut leases = state.queue.process_leases();
-            if let Some(process_lease) = leases.find(|process_lease| process_lease.owner == owner) {
-                process_lease.note_contended();
-                drop(leases);
-                state.queue.stop_linger(|other| other.owner == owner)
-            } else {
-                drop(leases);
-                if state.queue.is_asking() {
-                    self.lingers.note_early_recall(owner);
-                }
-                None
-            }
-        };
-        self.release_idle_later(idle);
     }
 
     /// Ends the owner again, if this process has ended it. A failover has lost that, or the message is late.
     fn given_to_ended_owner(&self, owner: &str) {
         self.renewal.end_again(&self.client, owner);
-    }
-
-    fn subscription_ended(&self) {
-        self.end_all_lingers();
     }
 }

@@ -23,7 +23,6 @@
 //! | the guard, and its limits | [`guard_inner`], [`hold_limit`] |
 //! | the lease that guards of one process share, and its name | [`process_lease`], with [`cold_state`], [`lock_notes`]; [`leases`] |
 //! | the table of the names | [`names`] |
-//! | a lease that stays after its last guard | [`linger`], [`linger_state`] |
 //! | a claim, a writer that becomes a reader | [`claim`], [`downgrade`] |
 //! | the rate limiter, requests of operators, and what their messages tell a holder | [`rate_limiter`], [`admin`], [`messages`] |
 //! | the threads of the table below | [`renewal`], [`watch`], [`wakeup`], [`events`] |
@@ -35,8 +34,8 @@
 //! | thread | does | never | lives |
 //! | --- | --- | --- | --- |
 //! | `leasehold-renewal` | renews every lease, and repeats releases, on a dedicated connection to each server | calls the listener | from the first lease or release task until it has had neither for a while |
-//! | `leasehold-watch` | ends each lease at its deadline, and each linger at its end; sends a loss to the channels of `on_lost` | does I/O | from the first lease until it has had none for a while |
-//! | `leasehold-wakeup-0` | receives messages of Redis, wakes delegates and ends lingers, on a dedicated connection to each server | calls scripts | from the first wait, or the first lease that may linger, until the last handle and guard are dropped |
+//! | `leasehold-watch` | ends each lease at its deadline; sends a loss to the channels of `on_lost` | does I/O | from the first lease until it has had none for a while |
+//! | `leasehold-wakeup-0` | receives messages of Redis, wakes delegates, on a dedicated connection to each server | calls scripts | from the first wait, or the first channel for requests, until the last handle and guard are dropped |
 //! | `leasehold-pool-0` | opens places of the pool, and closes idle connections; on a cluster, one for each master; on a quorum, also begins the probes of nodes that are down | uses the engine | from `build`, or the first request to that master, until the pool is dropped |
 //! | `leasehold-dns` | looks up the name of a server's host, for all callers that connect to it | uses the engine | until the system answers, which may be after the engine is dropped |
 //! | `leasehold-sentinel` | asks the sentinels for the master | uses the engine | from the first request until the store is dropped |
@@ -58,8 +57,6 @@
 //! | 3 | [`watch::Watch`] | leases and guards, by the time at which they must end |
 //! | 3 | [`wakeup::Wakeup`] | the register of sleeping delegates |
 //! | 3 | [`process_lease::ProcessLease`] | the listeners for a loss, and other rare fields |
-//! | 3 | [`process_lease::LeaseLinger`] | the key of its timer |
-//! | 3 | [`linger_state::LingerState`] | the early recalls |
 //! | 3 | [`process_lease::WaitingThread`] | the signal for one waiting thread |
 //! | 3 | [`claim::Tried`] | the owners of adoptions without a clear reply |
 //! | 3 | [`events::Events`] | the listener, until the events thread takes it; its queue |
@@ -85,8 +82,6 @@ mod grant;
 pub(crate) mod guard_inner;
 mod hold_limit;
 pub(crate) mod leases;
-mod linger;
-mod linger_state;
 mod lock_notes;
 mod messages;
 mod metrics;
@@ -100,7 +95,6 @@ mod release;
 pub(crate) mod renewal;
 #[cfg(feature = "tracing")]
 mod spans;
-mod unsent_releases;
 mod wait;
 pub(crate) mod wakeup;
 pub(crate) mod watch;
@@ -168,7 +162,7 @@ impl Engine {
         self.leases.wakeup.message(channel, payload);
     }
 
-    /// Ends all waits with [`Error::Closed`](crate::Error::Closed) and all lingers, and blocks for at most `wait` until
+    /// Ends all waits with [`Error::Closed`](crate::Error::Closed), and blocks for at most `wait` until
     /// Redis has replied to each release task. Returns true if Redis has replied to all of them.
     pub(crate) fn close(&self, wait: Duration) -> bool {
         let Self { client, leases, .. } = self;
@@ -184,7 +178,6 @@ impl Engine {
                 waiter.send(Signal::Closed);
             }
         }
-        leases.end_all_lingers();
         leases.wakeup.wake_all();
         leases.renewal.flush(client, until)
     }
@@ -192,11 +185,9 @@ impl Engine {
     /// Returns the counters and the quantum. Reads only atomic values, so a forked child may call it too.
     pub(crate) fn stats(&self) -> Stats {
         let Self { client, leases, .. } = self;
-        let (lingering, dropped) = (leases.lingers.idle(), client.events.dropped());
         client.stats.load(
             &client.settings.pools,
-            lingering,
-            dropped,
+            client.events.dropped(),
             leases.quantum(client.now()),
         )
     }

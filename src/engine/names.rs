@@ -11,7 +11,7 @@ use hashbrown::hash_table::OccupiedEntry;
 
 use crate::engine::process_lease::{Entry, NameState};
 use crate::message::LockKind;
-use crate::name::{self, Fingerprint, Target};
+use crate::name::{Fingerprint, Target};
 use crate::sys::{Arc, Mutex};
 
 /// The number of shards: enough that threads with different names seldom lock the same shard.
@@ -55,14 +55,6 @@ impl Names {
                 return act(&entry, &mut state);
             }
         }
-    }
-
-    /// Returns the entry of a name, if there is one. `id` is the text of [`Target::id`].
-    pub(crate) fn find(&self, kind: LockKind, id: &str) -> Option<Arc<Entry>> {
-        let fingerprint = name::fingerprint(id);
-        let shard = self.shard(fingerprint).lock();
-        let found = shard.find(hash(fingerprint), |entry| entry.is(kind, id));
-        found.cloned()
     }
 
     /// Returns the entry of a name, and keeps it in the table until [`unpin`](Names::unpin).

@@ -12,9 +12,8 @@ use crossbeam_channel::Sender;
 use crate::config::Terms;
 use crate::core::attempt::{Attempt, Grant};
 use crate::core::lease::{AtomicLease, LeaseStatus, sent_for, valid_until};
-use crate::core::linger::LingerOptions;
 use crate::core::queue::{AcquireParams, Health, HeldLease, HoldOf, Queue};
-use crate::core::timer_queue::{TimerKey, at_risk_below};
+use crate::core::timer_queue::at_risk_below;
 use crate::engine::cold_state::{ColdState, LossListener};
 use crate::engine::lock_notes::LockNotes;
 use crate::error::{Failure, LostCause};
@@ -85,8 +84,6 @@ pub(crate) struct ProcessLease {
     /// The units of the lock that the lease has.
     pub(crate) units: u32,
     pub(crate) terms: Terms,
-    /// `None` if the lease never lingers.
-    pub(super) linger: Option<Box<LeaseLinger>>,
     /// The deadline of the lease, or how it ended.
     pub(crate) validity: AtomicLease,
     /// The first deadline of a lease that was granted by message, in nanoseconds; 0 for other leases. Until a renewal, the
@@ -111,14 +108,6 @@ pub(crate) struct ProcessLease {
     has_min_hold: AtomicBool,
     /// Fields that most leases do not need.
     cold: Mutex<Option<Box<ColdState>>>,
-}
-
-/// The part of a lease that is about its linger ([`super::linger`]).
-pub(super) struct LeaseLinger {
-    pub(super) options: LingerOptions,
-    pub(super) is_idle: AtomicBool,
-    /// The key of the timer for the end of the linger.
-    pub(super) timer: Mutex<Option<TimerKey>>,
 }
 
 impl Entry {
@@ -213,20 +202,6 @@ impl HeldLease for Arc<ProcessLease> {
     fn units(&self) -> u32 {
         self.units
     }
-
-    fn linger(&self) -> Option<LingerOptions> {
-        self.linger.as_ref().map(|linger| linger.options)
-    }
-}
-
-impl LeaseLinger {
-    fn new(options: LingerOptions) -> Self {
-        Self {
-            options,
-            is_idle: AtomicBool::new(false),
-            timer: Mutex::default(),
-        }
-    }
 }
 
 impl ProcessLease {
@@ -247,7 +222,6 @@ impl ProcessLease {
         Self {
             number,
             entry,
-            linger: params.linger.map(LeaseLinger::new).map(Box::new),
             owner,
             units: params.units,
             terms,
@@ -330,11 +304,6 @@ impl ProcessLease {
     /// Returns whether Redis has answered that other processes wait for the lock.
     pub(super) fn is_contended(&self) -> bool {
         self.contended.load(Ordering::Relaxed)
-    }
-
-    /// Notes that other processes wait for the lock.
-    pub(super) fn note_contended(&self) {
-        self.contended.store(true, Ordering::Relaxed);
     }
 
     /// Returns true for the first call: that caller must have the keys of the lost lease released.

@@ -22,7 +22,6 @@ pub(crate) fn ask(
     if cancel.is_some_and(Cancel::is_cancelled) {
         return Err(Error::Cancelled);
     }
-    leases.release_lingering_on(std::slice::from_ref(key), client.deadline(None));
     let is_over = || client.is_closed() || cancel.is_some_and(Cancel::is_cancelled);
     let deadline = client.deadline(None).ended_by(&is_over);
     let answer = match client.send(&Request::RateLimit { key, request }, deadline) {

@@ -19,7 +19,6 @@
 //! | goes on | goes on | other guards share the lease still, or the next threads get guards in memory; no request is sent |
 //! | take over | ends | the next thread is the delegate; its first request ends the old owner in Redis too |
 //! | release | ends | steps 4 to 6 |
-//! | lingers | goes on without a guard ([`super::linger`]) | no request is sent |
 //! | lost | was lost | the next thread asks Redis; the renewal thread releases the keys that may be left |
 //! | stale | had ended or was lost before | if it was lost, the renewal thread releases the keys that may be left |
 //!
@@ -46,8 +45,6 @@ use crate::sys::{Arc, Time};
 pub(super) enum HoldEnd {
     /// The lock goes to the next thread, or is released in Redis.
     Release,
-    /// As `Release`, but the lease does not linger: a guard that was held for too long leaves the lock to others.
-    MaxHold,
     /// The lock stays in Redis: for a claim, or for the reader that a writer becomes.
     Detach,
 }
@@ -76,17 +73,9 @@ impl Leases {
             };
             // Read the fence for the report of a loss before `finish` removes the lease from the queue.
             let fence = state.queue.fence(process_lease.number);
-            let linger = process_lease.linger.as_deref();
-            let linger = linger.and_then(|linger| self.may_stay(process_lease, linger, mode));
-            let finish = state
-                .queue
-                .finish(process_lease.number, now, health, linger);
+            let finish = state.queue.finish(process_lease.number, now, health);
             let status = match &finish {
                 Finish::GoesOn(..) => process_lease.validity.status(now),
-                Finish::Lingers(until) => {
-                    self.begin_linger(process_lease, *until);
-                    process_lease.validity.status(now)
-                }
                 _ => process_lease.validity.end(now),
             };
             let is_held_still = match finish {
@@ -101,8 +90,7 @@ impl Leases {
                     .notes
                     .note_last_reply(LastReply::Held(self.client.owner_of(process_lease)));
             }
-            let goes_on = matches!(finish, Finish::GoesOn(..) | Finish::Lingers(_));
-            let counted = (!goes_on).then(|| self.count_busy());
+            let counted = (!matches!(finish, Finish::GoesOn(..))).then(|| self.count_busy());
             (status, finish, fence, now, counted)
         };
         if counted.is_some() {
@@ -115,10 +103,6 @@ impl Leases {
                 }
                 None
             }
-            Finish::Lingers(until) => {
-                self.tell_of_linger(process_lease, until.since(now));
-                None
-            }
             Finish::TakeOver(next, give_back) => {
                 self.deregister(process_lease);
                 if mode == HoldEnd::Detach || process_lease.min_hold_until(now).is_some() {
@@ -127,9 +111,8 @@ impl Leases {
                     Some(self.release_task(process_lease, give_back, now))
                 } else {
                     let from = self.ended_owner(process_lease, give_back, now);
-                    let rng = self.owner_source(process_lease.linger.is_some());
                     let tail = next.tail.as_deref().unwrap_or(&self.client.tail);
-                    let attempt = Attempt::take_over(rng, tail, from);
+                    let attempt = Attempt::take_over(self.client.machine(), tail, from);
                     if let Some(counted) = counted {
                         counted.pass_on();
                     }
@@ -325,7 +308,7 @@ impl Leases {
     }
 
     /// Has the renewal thread release the keys that a lost lease may have left in Redis. Called at the end of a guard
-    /// of the lease, or if it was lost without a guard.
+    /// of the lease.
     pub(super) fn after_loss(&self, process_lease: &Arc<ProcessLease>, status: LeaseStatus) {
         if let LeaseStatus::Lost(cause) = status {
             self.deregister(process_lease);
@@ -358,9 +341,5 @@ impl LossHandler for Leases {
         process_lease.export_risk(self.client.now(), &self.client.exported.at_risk);
         self.remember_lost(process_lease, cause);
         process_lease.announce(cause);
-        if process_lease.linger.is_some() && self.lingers.note_not_idle(process_lease) {
-            // No guard ends after this loss.
-            self.after_loss(process_lease, LeaseStatus::Lost(cause));
-        }
     }
 }

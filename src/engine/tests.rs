@@ -7,7 +7,6 @@ mod closing;
 mod failovers;
 mod leases;
 mod left_owners;
-mod linger;
 mod listener;
 mod message_grants;
 mod multi;

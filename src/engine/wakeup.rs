@@ -4,9 +4,6 @@
 //! The wakeup thread of that process looks the owner up in a register, and wakes its delegate. If the message grants the
 //! lock ([`GrantMessage`]), the delegate gets the grant too.
 //!
-//! If a script queues a waiter behind a recallable owner, it publishes a recall on the channel of that owner's process. The
-//! wakeup thread ends the linger of the lease ([`super::linger`]).
-//!
 //! All processes also subscribe to one common channel. On it, `force_release` publishes the owner that it removed, and
 //! `request_release` its requests ([`super::admin`]).
 //!
@@ -36,10 +33,12 @@
 //! | --- | --- |
 //! | 1 | connects and subscribes |
 //! | 2 | handles each message, until the connection ends or the leases are dropped |
-//! | 3 | notes and reports the end of the subscription, and ends all lingers |
+//! | 3 | notes and reports the end of the subscription |
 //! | 4 | pauses, and goes on with 1; or ends with the leases |
 
 use std::time::Duration;
+
+use uuid::Uuid;
 
 use crate::core::attempt::SubscriptionState;
 use crate::engine::client::Client;
@@ -48,8 +47,7 @@ use crate::error::{Chain, Failure, FailureKind, Outcome};
 use crate::event::Connection;
 use crate::logging;
 use crate::message::GrantMessage;
-use crate::name::{BROKEN, CHANNEL_PREFIX, RECALL, REQUEST};
-use crate::owner::ProcessTag;
+use crate::name::{BROKEN, CHANNEL_PREFIX, REQUEST};
 use crate::panics::survived;
 use crate::store::PubSubEvent;
 use crate::sys::hash::HashMap;
@@ -95,12 +93,8 @@ pub(super) trait MessageHandler: Send + Sync {
     fn released_by_force(&self, owner: &str);
     /// Handles a request to release the lock: the owner, the time in µs since 1970, and the reason.
     fn release_requested(&self, request: &str);
-    /// Handles a recall: the owner that must not linger, and its key.
-    fn recalled(&self, recalled: &str);
     /// Handles a message for an owner for which no delegate waits.
     fn given_to_ended_owner(&self, owner: &str);
-    /// Handles the end of the subscription: no more recalls arrive.
-    fn subscription_ended(&self);
 }
 
 /// The register of delegates, guarded by its mutex.
@@ -152,9 +146,10 @@ pub(crate) struct Waker {
 }
 
 impl Wakeup {
-    pub(super) fn new(tag: ProcessTag, messages: Weak<dyn MessageHandler>) -> Self {
+    /// `process` is an identifier that no other process has.
+    pub(super) fn new(process: Uuid, messages: Weak<dyn MessageHandler>) -> Self {
         Self {
-            channel: [CHANNEL_PREFIX, &tag.text()].concat().into(),
+            channel: format!("{CHANNEL_PREFIX}{process}").into(),
             subscription: AtomicU8::new(NOT_YET),
             first_try_until: AtomicU64::new(Time::NEVER.as_nanos()),
             register: Mutex::default(),
@@ -182,14 +177,9 @@ impl Wakeup {
         }
     }
 
-    /// Returns whether the subscription is confirmed, so that recalls arrive.
-    pub(super) fn is_ready(&self) -> bool {
-        self.subscription.load(Ordering::SeqCst) == READY
-    }
-
     /// Starts the thread if it does not run.
     pub(crate) fn start(self: &Arc<Self>, client: &Client) {
-        if self.is_ready() {
+        if self.subscription.load(Ordering::SeqCst) == READY {
             return;
         }
         let mut register = self.register.lock();
@@ -294,10 +284,6 @@ impl Wakeup {
                     None => messages.released_by_force(text),
                 }
             }
-        } else if let Some(recalled) = text.strip_prefix(RECALL) {
-            if let Some(messages) = self.messages.upgrade() {
-                messages.recalled(recalled);
-            }
         } else if let Some((owner, grant)) = GrantMessage::of(payload) {
             self.wake(owner, grant.map_or(Message::Ask, Message::Grant));
         }
@@ -366,9 +352,6 @@ impl Wakeup {
                 Ok(()) => Duration::ZERO,
                 Err(failure) => {
                     self.note(NO_SUBSCRIPTION);
-                    if let Some(messages) = self.messages.upgrade() {
-                        messages.subscription_ended();
-                    }
                     let is_transient = failure.is_transient();
                     if is_transient || warned_of_refusal {
                         logging::debug!(
@@ -467,14 +450,12 @@ mod tests {
     impl MessageHandler for Leaseless {
         fn released_by_force(&self, _: &str) {}
         fn release_requested(&self, _: &str) {}
-        fn recalled(&self, _: &str) {}
         fn given_to_ended_owner(&self, _: &str) {}
-        fn subscription_ended(&self) {}
     }
 
     fn new_wakeup() -> Wakeup {
         let nobody = Weak::<Leaseless>::new();
-        Wakeup::new(ProcessTag::new(uuid::Uuid::nil()), nobody)
+        Wakeup::new(Uuid::nil(), nobody)
     }
 
     /// A store whose subscription is a function of the test.

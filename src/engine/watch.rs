@@ -5,9 +5,9 @@
 //!
 //! | step | the thread |
 //! | --- | --- |
-//! | 1 | takes each due lease and each other due thing out of its timer queue; handles the lease by the table below, and lets the other thing act ([`Timed`]) |
+//! | 1 | takes each due lease and each due limit of a guard out of its timer queue; handles the lease by the table below, and lets the limit act ([`Timed`]) |
 //! | 2 | four times a second, looks ahead: puts each lease that would be due within a second, but was renewed since, back at its new time |
-//! | 3 | sleeps until the next lease or other thing is due, for at most a second, so that it notices a resume from suspend |
+//! | 3 | sleeps until the next lease or limit is due, for at most a second, so that it notices a resume from suspend |
 //!
 //! Step 2 takes 200 leases at a time, and does step 1 in between. So the number of leases does not delay a loss.
 //!
@@ -27,7 +27,7 @@
 use crate::core::lease::LeaseStatus;
 use crate::core::timer_queue::{TimerKey, TimerQueue, WorkerTimer};
 use crate::engine::client::Client;
-use crate::engine::process_lease::{LeaseLinger, ProcessLease};
+use crate::engine::process_lease::ProcessLease;
 use crate::error::LostCause;
 use crate::event::Event;
 use crate::logging;
@@ -59,9 +59,9 @@ pub(super) trait LossHandler: Send + Sync {
 /// The state of the watch thread, guarded by its mutex.
 #[derive(Default)]
 struct WatchState {
-    /// The leases. In one queue with the others they would take up more memory, and there are many leases.
+    /// The leases. In one queue with the limits they would take up more memory, and there are many leases.
     leases: TimerQueue<Arc<ProcessLease>>,
-    /// The other things.
+    /// The limits of guards.
     timed: TimerQueue<Arc<dyn Timed>>,
     next_timed: u64,
     timer: WorkerTimer,
@@ -69,7 +69,7 @@ struct WatchState {
     acts: bool,
 }
 
-/// A thing other than a lease that acts at its time: the limit of a guard, or the end of a linger.
+/// A limit of a guard, which acts at its time.
 pub(super) trait Timed: Send + Sync {
     /// Acts, because the time is over. Does no I/O.
     fn act(&self, now: Time);
@@ -122,7 +122,7 @@ impl Watch {
         }
     }
 
-    /// Registers a thing that acts at `due`. Returns its timer key. The thread runs already, because a lease is registered.
+    /// Registers a limit that acts at `due`. Returns its timer key. The thread runs already, because the lease is registered.
     pub(super) fn register_timer(&self, due: Time, timed: Arc<dyn Timed>) -> TimerKey {
         let mut state = self.state.lock();
         let timer_key = (due, state.next_timed);
@@ -132,24 +132,11 @@ impl Watch {
         timer_key
     }
 
-    /// Takes a thing out of the timer queue, if it is there.
+    /// Takes a limit out of the timer queue, if it is there.
     pub(super) fn deregister_timer(&self, timer_key: TimerKey) {
-        // The thing may be the last to refer to the leases, so drop it without the mutex.
+        // The limit may be the last to refer to the leases, so drop it without the mutex.
         let removed = self.state.lock().timed.remove(timer_key);
         drop(removed);
-    }
-
-    /// Makes the timer of a linger due at once, if it is set.
-    pub(super) fn end_linger_now(&self, linger: &LeaseLinger) {
-        let Some(timer_key) = *linger.timer.lock() else {
-            return;
-        };
-        let mut state = self.state.lock();
-        if let Some(timed) = state.timed.remove(timer_key) {
-            let (now, (_, number)) = (Time::from_nanos(0), timer_key);
-            state.timed.insert((now, number), timed);
-            self.wake_for(&mut state, now);
-        }
     }
 
     /// Ends the thread as soon as nothing is left to watch.

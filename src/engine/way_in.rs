@@ -2,12 +2,11 @@
 //! [`delegate`](super::delegate) do its steps.
 
 use crate::core::attempt::Attempt;
-use crate::core::queue::IdleLease;
 use crate::engine::call::{AcquireCall, NotAcquired};
 use crate::engine::client::Client;
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::leases::Leases;
-use crate::engine::process_lease::{Entry, Hold, ProcessLease};
+use crate::engine::process_lease::{Entry, Hold};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::event::Event;
 use crate::logging;
@@ -97,29 +96,14 @@ impl<'a> WayIn<'a> {
         }
     }
 
-    /// Returns the source of the call's owners.
-    pub(super) fn owner_source(&self) -> &'a dyn Rng {
-        self.leases.owner_source(self.call.linger().is_some())
-    }
-
     /// Makes an attempt for the calling thread.
     pub(super) fn attempt(&self, begin: impl FnOnce(&dyn Rng, &str, u32) -> Attempt) -> Attempt {
-        begin(self.owner_source(), self.tail(), self.call.units)
+        begin(self.client.machine(), self.tail(), self.call.units)
     }
 
     /// Returns the tail of the call's owners.
     pub(super) fn tail(&self) -> &'a str {
         self.call.tail.map_or(&self.client.tail, |tail| tail)
-    }
-
-    /// Ends an idle lease in this process, because it does not fit the calling thread. Returns the thread's attempt, which
-    /// takes the lease over.
-    pub(super) fn take_over_idle(&self, idle: &IdleLease<Arc<ProcessLease>>) -> Attempt {
-        let Some(release_task) = self.leases.end_idle(idle) else {
-            return self.attempt(Attempt::new);
-        };
-        let rng = self.owner_source();
-        Attempt::take_back(rng, self.tail(), release_task.unsent(), false)
     }
 
     /// Waits until the renewal thread has sent the releases of the call's keys, but for at most the time limit of one

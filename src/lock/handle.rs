@@ -94,15 +94,10 @@ impl Handle {
         units: u32,
         until: Option<Time>,
     ) -> Result<GuardInner, NotAcquired> {
-        let mut options = self.options;
-        if !matches!(kind, LockKind::Mutex) {
-            // Only a single mutex lingers.
-            options.linger = Duration::ZERO;
-        }
         let call = AcquireCall {
             kind,
             target: self.target.as_ref()?,
-            options,
+            options: self.options,
             tail: self.tail.as_ref(),
             units,
             until,
@@ -199,8 +194,7 @@ impl Handle {
             .field("renew", &self.options.renew)
             .field("max_hold", &self.options.max_hold)
             .field("fencing", &self.options.fencing)
-            .field("min_hold", &self.options.min_hold)
-            .field("linger", &self.options.linger);
+            .field("min_hold", &self.options.min_hold);
         debug
     }
 }

@@ -116,11 +116,9 @@ impl MultiLock {
     /// Acquires the names of one slot after the other. If that fails, or an earlier name is lost, all names are
     /// released. After a loss it begins again, unless this is a try or the time is over.
     fn acquire_until(&self, until: Option<Time>) -> Result<MultiGuard, NotAcquired> {
+        // Without good names there is no group, and nobody to return the error.
+        self.handle.target.as_ref()?;
         let mut part = self.handle.clone();
-        if self.handle.target.as_ref()?.keys().len() > 1 {
-            // Only a single mutex lingers.
-            part.options.linger = Duration::ZERO;
-        }
         loop {
             let held = self.groups.iter().map(|group| {
                 // A single name is an ordinary mutex, which the threads of this process hand over in memory.

@@ -50,7 +50,6 @@ macro_rules! options {
             max_hold(Option<Duration>), "how long one guard may hold the lock", "Some(Duration::from_secs(60))";
             min_hold(Duration), "how long the lock stays taken after a grant, even if its guard ends earlier",
                 "Duration::from_secs(50)";
-            linger(Duration), "how long a mutex stays with this process after its last guard", "Duration::from_secs(1)";
         }
 
         impl $handle {

@@ -140,9 +140,9 @@ mod tests {
 
     use super::*;
     use crate::message::{Ask, Keep, Renewal};
-    use crate::name::{CHANNEL_PREFIX, LockKey, RECALL, Target};
-    use crate::owner::{self, MARK, MAX_TAIL, OWNER_PREFIX, ProcessTag};
-    use crate::sys::{Arc, Machine, Rng};
+    use crate::name::{LockKey, Target};
+    use crate::owner::{self, MARK, MAX_TAIL};
+    use crate::sys::{Arc, Machine};
 
     fn target(name: &str) -> Target {
         LockKey::new("", name).expect("a name").into()
@@ -167,21 +167,6 @@ mod tests {
     fn the_mark_of_the_scripts_is_the_mark_of_the_names() {
         let value = include_str!("lua/value.lua");
         assert!(value.contains(&format!("local MARK = '{MARK}'")));
-    }
-
-    #[test]
-    fn the_recall_of_the_scripts_is_the_one_that_processes_read() {
-        let recall = include_str!("lua/recall.lua");
-        let rng = Machine::default();
-        let tag = ProcessTag::new(rng.uuid());
-        let owner = format!("{OWNER_PREFIX}{}:l", tag.recallable(rng.uuid()));
-        // Lua counts from 1.
-        assert_eq!(&owner[4..22], tag.text());
-        assert!(recall.contains("string.sub(value, 5, 22)"));
-        assert_eq!(&owner[18..19], "8");
-        assert!(recall.contains("string.sub(value, 19, 19) ~= '8'"));
-        assert!(recall.contains(&format!("'PUBLISH', '{CHANNEL_PREFIX}'")));
-        assert!(recall.contains(&format!("'{RECALL}' .. owner_in(value) .. ' ' .. lock")));
     }
 
     #[test]

@@ -49,7 +49,6 @@ pub(super) static MUTEX_ACQUIRE: Script = script!(
     "queue_waiter.lua",
     "queue_next.lua",
     "gap.lua",
-    "recall.lua",
     "mutex_acquire.lua"
 );
 pub(super) static MUTEX_TAKE_OVER: Script = script!(
@@ -58,7 +57,6 @@ pub(super) static MUTEX_TAKE_OVER: Script = script!(
     "value.lua",
     "queue*.lua",
     "gap.lua",
-    "recall.lua",
     "mutex_take_over.lua",
     "mutex_acquire_held.lua",
     "mutex_acquire.lua"
@@ -103,7 +101,6 @@ pub(super) static MULTI_ACQUIRE: Script = script!(
     "value.lua",
     "queue*.lua",
     "gap.lua",
-    "recall.lua",
     "multi_acquire.lua"
 );
 pub(super) static MULTI_RELEASE: Script = script!(

@@ -19,10 +19,7 @@ fn has_no_keys(server: &Raw) {
 #[test]
 fn pairs_and_hand_overs_are_measured_and_no_key_stays() {
     let server = Server::start();
-    let url = format!(
-        "{}?{CALM}&prefix=billing:&linger=1s&min_hold=3s",
-        server.url()
-    );
+    let url = format!("{}?{CALM}&prefix=billing:&min_hold=3s", server.url());
     let sizes = ["--threads", "2", "--names", "3", "--seconds", "1"];
     let plain = output(&url, &[&["bench", "--yes"], &sizes[..]].concat());
     assert_eq!(plain.status.code(), Some(0), "{}", err(&plain));

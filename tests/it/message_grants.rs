@@ -66,33 +66,6 @@ fn a_lease_that_a_message_granted_is_raised_to_its_full_length() {
     assert_eq!(guard.state(), LeaseState::Held);
 }
 
-/// Others have waited just now, and most likely will again.
-#[test]
-fn a_lease_that_a_message_granted_does_not_linger() {
-    let raw = shared();
-    let one = manager(raw.url());
-    for fencing in [true, false] {
-        let builder = patient(raw.url()).linger(secs(600)).fencing(fencing);
-        let other = build(builder);
-        let name = name("linger");
-        let (guard, _) = granted_by_message(raw, &one, &other, &name);
-        guard.release().expect("it is held");
-        assert!(!raw.exists(&name), "it is released");
-        assert_eq!(other.stats().lingering, 0);
-        // Nobody has waited for the next ones.
-        wait_until("it lingers", || {
-            drop(other.lock(&name).expect("it is free"));
-            other.stats().lingering == 1
-        });
-        // The process gives it up for one that waits, and gets it back by a message in the end.
-        drop(one.lock(&name).expect("it is recalled"));
-        assert_eq!(other.stats().lingering, 0);
-        let (guard, _) = granted_by_message(raw, &one, &other, &name);
-        drop(guard);
-        assert_eq!(other.stats().lingering, 0);
-    }
-}
-
 #[test]
 fn a_message_grants_a_lock_without_a_fence() {
     let raw = shared();

@@ -2,9 +2,7 @@
 
 use leasehold::{Admission, Error, Kind as Shown, LockManager};
 
-use crate::support::{
-    PATIENCE, Raw, build, locking_asleep, manager, ms, name, patient, secs, shared, wait_until,
-};
+use crate::support::{PATIENCE, build, locking_asleep, manager, ms, name, patient, secs, shared};
 
 #[track_caller]
 fn note(locks: &LockManager, name: &str) -> Option<String> {
@@ -58,23 +56,6 @@ fn a_note_that_is_too_long_is_refused_before_anything_is_sent() {
     assert!(matches!(refused, Err(Error::Config { option: "why", .. })));
 }
 
-#[test]
-fn a_request_releases_a_lease_that_lingers_without_a_guard() {
-    let raw = shared();
-    let name = name("lingers");
-    let locks = build(patient(raw.url()).linger(secs(600)).lease(secs(600)));
-    subscribe(raw, &locks);
-    drop(locks.lock(&name).expect("it is free"));
-    assert!(raw.exists(&name));
-    let operator = manager(raw.url());
-    assert!(
-        operator
-            .request_release(&name, "a drain")
-            .expect("Redis replies")
-    );
-    wait_until("it is released", || !raw.exists(&name));
-}
-
 /// A client of another library cannot hear, and a job that is over cannot let go.
 #[test]
 fn a_request_tells_whether_somebody_holds_the_lock() {
@@ -92,16 +73,6 @@ fn a_request_tells_whether_somebody_holds_the_lock() {
     guard.expect("it is free").release().expect("it was held");
     assert!(raw.exists(&kept));
     assert!(!operator.request_release(&kept, "").expect("Redis replies"));
-}
-
-/// Makes a manager subscribe, by a wait of one of its threads.
-fn subscribe(raw: &Raw, locks: &LockManager) {
-    let name = name("subscribe");
-    let held = manager(raw.url()).lock(&name).expect("it is free");
-    let waiting = crate::support::locking(&locks.mutex(&name));
-    raw.wait_until_queued(&name, 1);
-    drop(held);
-    drop(waiting.end().expect("it becomes free"));
 }
 
 #[test]

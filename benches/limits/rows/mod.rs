@@ -75,14 +75,6 @@ const ROWS: &[Row] = &[
         },
     },
     Row {
-        work: "relock_linger",
-        limit: "SET NX PX and a compare-and-delete by EVALSHA, on one connection",
-        unit: "pairs/s",
-        must: AtLeast(20.0),
-        rounds: MANY,
-        measure: uncontended::relock,
-    },
-    Row {
         work: "read_uncontended",
         limit: "SET NX PX and a compare-and-delete by EVALSHA, on one connection",
         unit: "pairs/s",

@@ -58,33 +58,6 @@ pub fn pairs(bench: &Bench, renames: bool, settings: fn(Builder) -> Builder) -> 
     Ok(Measured::new(rounds).counted(&tally))
 }
 
-/// Measures one thread that locks and releases a name that lingers. The server sees only the first lock, and one more when
-/// the fences of a lease are used up.
-pub fn relock(bench: &Bench) -> Result<Measured> {
-    let (turns, pairs) = (bench.count(400_000), bench.count(4_000));
-    let mut tally = bench.server.tally()?;
-    let ours = |round| {
-        let builder = LockManager::single(bench.url()).linger(Duration::from_mins(1));
-        let locks = builder.build()?;
-        let mutex = locks.mutex(bench.name(round));
-        // Nothing lingers before the subscription is confirmed.
-        let start = Instant::now();
-        while locks.stats().lingering == 0 {
-            if start.elapsed() > FLUSH {
-                return Err("the subscription was not confirmed".into());
-            }
-            mutex.lock()?.release()?;
-        }
-        let counted = tally.count(|| Ok((turns as u64, locked(&mutex, turns)?)))?;
-        if !locks.close(FLUSH) {
-            return Err("a release did not get through".into());
-        }
-        Ok(counted)
-    };
-    let rounds = bench.interleave(ours, |round| bare_pairs(bench, round, pairs))?;
-    Ok(Measured::new(rounds).counted_to(&tally, 0.01))
-}
-
 /// Measures leasehold's two scripts, sent by a bare connection. The bare pair is the limit.
 pub fn fence_cost(bench: &Bench) -> Result<Measured> {
     let pairs = bench.count(4_000);

@@ -152,8 +152,7 @@ pub fn main(servers: &Servers, options: &Options) -> Result<u8, Failure> {
 
 /// Returns the settings of the URL, without those that keep a lock after its release.
 fn settings(builder: Builder) -> Builder {
-    let builder = builder.lease(LEASE).min_hold(Duration::ZERO);
-    builder.linger(Duration::ZERO)
+    builder.lease(LEASE).min_hold(Duration::ZERO)
 }
 
 fn is_interactive() -> bool {

@@ -41,15 +41,13 @@ pub(crate) struct StepContext<'a> {
     pub(crate) round_trip: Duration,
     /// For how long the threads of this process may have a lease that is asked for now, while others wait.
     pub(crate) quantum: Duration,
-    /// How many fences a grant reserves if the lease will go to other threads, for that quantum.
+    /// How many fences a grant reserves if the lease will go to other threads, for that quantum. Otherwise it reserves one.
     pub(crate) fence_block: u64,
-    /// How many fences a grant reserves otherwise.
-    pub(crate) fewest_fences: u64,
     /// A lease of this process that more threads may share, if no other process waits.
     pub(crate) shareable_owner: Option<Arc<str>>,
     /// Whether other threads of this process wait.
     pub(crate) crowded: bool,
-    /// How many threads of this process ask Redis, over all names. Threads that end a linger count too.
+    /// How many threads of this process ask Redis, over all names.
     pub(crate) busy_threads: u32,
 }
 

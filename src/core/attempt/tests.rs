@@ -37,7 +37,6 @@ struct Scene {
     busy_threads: u32,
     waits_through_outages: bool,
     fencing: bool,
-    fewest_fences: u64,
     grants_by_message: bool,
     round_trip: Duration,
     shareable_owner: Option<Arc<str>>,
@@ -60,7 +59,6 @@ impl Scene {
             busy_threads: 1,
             waits_through_outages: false,
             fencing: true,
-            fewest_fences: 1,
             grants_by_message: false,
             round_trip: Duration::ZERO,
             shareable_owner: None,
@@ -102,7 +100,6 @@ impl Scene {
             round_trip: self.round_trip,
             quantum: self.quantum,
             fence_block: FENCE_BLOCK,
-            fewest_fences: self.fewest_fences,
             shareable_owner: self.shareable_owner.clone(),
             crowded: self.crowded,
             busy_threads: self.busy_threads,
@@ -863,20 +860,6 @@ fn a_take_over_that_was_not_sent_is_sent_again_or_cleaned_up() {
     scene.now = scene.now + Duration::from_secs(1);
     assert!(matches!(scene.send(Input::Woken), Verb::TakeOver { .. }));
     assert_eq!(scene.attempt.abandon()[0].owner, from);
-}
-
-#[test]
-fn a_wait_that_takes_a_release_back_keeps_its_patience() {
-    for waits in [false, true] {
-        let mut scene = Scene::waiting();
-        let from = ended_owner();
-        scene.attempt = Attempt::take_back(&*scene.rng, "l", from.clone(), waits);
-        scene.send(Input::Go);
-        let step = scene.failed(FailureKind::Unavailable, Outcome::NotExecuted);
-        assert_eq!(matches!(step, Step::Sleep(_)), waits, "{step:?}");
-        // The lease was not taken over, so it must still be released.
-        assert_eq!(scene.attempt.abandon()[0], from);
-    }
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 use super::lease::HoldOf;
 use crate::message::GiveBack;
-use crate::sys::Time;
 
 /// Whether a lease may go to the next thread in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,23 +19,14 @@ pub(crate) enum Health {
 /// The role of a thread that arrived.
 #[derive(Debug)]
 pub(crate) enum Arrival<T> {
-    /// It asks Redis. If this process has an idle lease that does not fit it, the thread takes that lease over.
-    Delegate(Option<IdleLease<T>>),
+    /// It asks Redis.
+    Delegate,
     /// It waits, under this number.
     Queued(u64),
     /// It shares a lease that this process has.
     Hold(HoldOf<T>),
     /// It only tried, and the lock is held.
     Held,
-}
-
-/// An idle lease that has left the queue: the caller must end it here, and then release it or take it over.
-#[derive(Debug)]
-pub(crate) struct IdleLease<T> {
-    pub(crate) process_lease: T,
-    /// The fence of its last guard.
-    pub(crate) fence: u64,
-    pub(crate) give_back: Option<GiveBack>,
 }
 
 /// A thread that waited and now has its hold.
@@ -73,8 +63,6 @@ pub(crate) enum Finish<W, T> {
     Stale,
     /// The lease goes on: in the guards that share it still, and in these threads.
     GoesOn(Entrants<W, T>),
-    /// The lease goes on without a guard, until this time at most.
-    Lingers(Time),
     /// The lease has ended here. This thread is the delegate, and its request takes the lease over. If that is not possible,
     /// because the lock was detached or is kept for a `min_hold`, the caller releases it first.
     TakeOver(W, Option<GiveBack>),

@@ -1,10 +1,7 @@
 //! A lease of this process, and the holds that its threads have on it.
 
-use std::time::Duration;
-
 use crate::config::Terms;
 use crate::core::fence::Fences;
-use crate::core::linger::{Linger, LingerOptions};
 use crate::message::{GiveBack, Sharing};
 use crate::sys::Time;
 
@@ -14,19 +11,16 @@ pub(crate) struct AcquireParams {
     /// The number of units that the thread takes up.
     pub(crate) units: u32,
     pub(crate) terms: Terms,
-    /// `None` if the lease must end with its last guard.
-    pub(crate) linger: Option<LingerOptions>,
     /// Whether it waits for the lock, or only for an answer.
     pub(crate) waits: bool,
 }
 
 impl AcquireParams {
-    /// Returns the parameters of a lease that no thread waits for, and that never lingers.
+    /// Returns the parameters of a lease that no thread waits for.
     pub(crate) fn of_one_unit(terms: Terms) -> Self {
         Self {
             units: 1,
             terms,
-            linger: None,
             waits: false,
         }
     }
@@ -40,8 +34,6 @@ pub(crate) trait HeldLease: Clone {
     fn terms(&self) -> Terms;
     /// Returns how much of the lock each hold of the lease takes up.
     fn units(&self) -> u32;
-    /// Returns the options that all holds of a lease that may linger share.
-    fn linger(&self) -> Option<LingerOptions>;
 }
 
 /// One thread's part in a lease.
@@ -59,7 +51,6 @@ pub(crate) struct QueueLease<T> {
     holders: u32,
     fences: Fences,
     quantum_end: Time,
-    linger: Linger,
 }
 
 impl<T: HeldLease> QueueLease<T> {
@@ -70,7 +61,6 @@ impl<T: HeldLease> QueueLease<T> {
             holders: 0,
             fences,
             quantum_end,
-            linger: Linger::default(),
         }
     }
 
@@ -79,37 +69,11 @@ impl<T: HeldLease> QueueLease<T> {
         units == self.process_lease.units() && self.holders < sharing.most_holds()
     }
 
-    /// Returns whether a further thread may have the lease in memory: before the end of the quantum, or of the linger.
-    fn is_open(&self, now: Time) -> bool {
-        now < self.quantum_end || self.linger.is_open(now)
-    }
-
     /// Returns whether a thread may share the lease in its present quantum.
     pub(super) fn admits(&self, params: &AcquireParams, sharing: Sharing, now: Time) -> bool {
         self.has_room(params.units, sharing)
             && self.process_lease.terms() == params.terms
-            && self.process_lease.linger() == params.linger
-            && self.is_open(now)
-    }
-
-    /// Returns whether the lease stays with this process without a guard.
-    pub(super) fn is_idle(&self) -> bool {
-        self.holders == 0
-    }
-
-    /// Lets the lease stay for `length` after its first guard. Returns the end of that time, or `None` if the lease must be
-    /// released.
-    pub(super) fn stay(&mut self, now: Time, length: Duration) -> Option<Time> {
-        if self.fences.is_empty() {
-            return None;
-        }
-        self.linger.guard_ended(now, length)
-    }
-
-    /// Ends the linger. Returns whether the lease is idle, and must be released.
-    pub(super) fn stop_linger(&mut self) -> bool {
-        self.linger.stop();
-        self.is_idle()
+            && now < self.quantum_end
     }
 
     /// Sets when the quantum ends.

@@ -7,7 +7,6 @@ use proptest::prelude::*;
 use super::decisions::Admitted;
 use super::*;
 use crate::core::fence::Fences;
-use crate::core::linger::LingerOptions;
 use crate::message::GiveBack;
 
 const TERMS: Terms = Terms::new(Duration::from_secs(30), true);
@@ -38,21 +37,12 @@ impl HeldLease for u32 {
     fn terms(&self) -> Terms {
         TERMS
     }
-
-    fn linger(&self) -> Option<LingerOptions> {
-        None
-    }
 }
-
-/// How long the leases linger that do so.
-const LINGER_MS: u64 = 100;
-const LINGER: Option<Duration> = Some(Duration::from_millis(LINGER_MS));
 
 fn params(units: u32, waits: bool) -> AcquireParams {
     AcquireParams {
         units,
         terms: TERMS,
-        linger: None,
         waits,
     }
 }
@@ -76,7 +66,7 @@ fn a_lease_is_handed_on_until_its_quantum_is_over() {
     let arrive = |queue: &mut Queue<&str, u32>, who| {
         queue.arrive(params(1, true), at(0), |_| Health::Good, || who)
     };
-    assert!(matches!(arrive(&mut queue, "a"), Arrival::Delegate(None)));
+    assert!(matches!(arrive(&mut queue, "a"), Arrival::Delegate));
     assert!(matches!(arrive(&mut queue, "b"), Arrival::Queued(0)));
     assert!(matches!(arrive(&mut queue, "c"), Arrival::Queued(1)));
     let begun = queue.begin(
@@ -86,12 +76,12 @@ fn a_lease_is_handed_on_until_its_quantum_is_over() {
     );
     assert_eq!(begun.hold.fence, 100);
     assert!(begun.admitted.0.is_none() && begun.next.is_none());
-    let Finish::GoesOn((Some(("b", hold)), _)) = queue.finish(9, at(49), Health::Good, None) else {
+    let Finish::GoesOn((Some(("b", hold)), _)) = queue.finish(9, at(49), Health::Good) else {
         panic!("not handed on");
     };
     assert_eq!(hold.fence, 101);
     let Finish::TakeOver("c", Some(back)) =
-        queue.finish(hold.process_lease.number(), at(50), Health::Good, None)
+        queue.finish(hold.process_lease.number(), at(50), Health::Good)
     else {
         panic!("no take-over at the end of the quantum");
     };
@@ -117,7 +107,7 @@ fn a_thread_with_other_terms_takes_over() {
         at(0),
     );
     assert!(matches!(
-        queue.finish(1, at(1), Health::Good, None),
+        queue.finish(1, at(1), Health::Good),
         Finish::TakeOver("b", _)
     ));
 }
@@ -129,24 +119,21 @@ fn readers_sit_together_until_the_quantum_is_over_and_then_ask_anew() {
     let arrive = |queue: &mut Queue<u32, u32>, now| {
         queue.arrive(params(1, true), now, |_| Health::Good, || 0)
     };
-    assert!(matches!(arrive(&mut queue, at(0)), Arrival::Delegate(None)));
+    assert!(matches!(arrive(&mut queue, at(0)), Arrival::Delegate));
     assert!(matches!(arrive(&mut queue, at(0)), Arrival::Queued(_)));
     let begun = queue.begin(grant(1, fences(), at(50)), GrantedTo::Delegate, at(0));
     assert_eq!(begun.admitted.0.map(|(_, hold)| hold.fence), Some(7));
     assert!(matches!(arrive(&mut queue, at(49)), Arrival::Hold(_)));
     // The old lease goes on for the threads that are in it. No other thread joins them, or waits for their end.
-    assert!(matches!(
-        arrive(&mut queue, at(50)),
-        Arrival::Delegate(None)
-    ));
+    assert!(matches!(arrive(&mut queue, at(50)), Arrival::Delegate));
     queue.begin(grant(2, fences(), at(100)), GrantedTo::Delegate, at(50));
     assert!(matches!(arrive(&mut queue, at(51)), Arrival::Hold(hold) if hold.process_lease == 2));
     for _ in 0..2 {
-        let finish = queue.finish(1, at(52), Health::Good, None);
+        let finish = queue.finish(1, at(52), Health::Good);
         assert!(matches!(finish, Finish::GoesOn((None, _))));
     }
     assert!(matches!(
-        queue.finish(1, at(52), Health::Good, None),
+        queue.finish(1, at(52), Health::Good),
         Finish::Release(None)
     ));
 }
@@ -157,10 +144,7 @@ fn permits_are_asked_for_in_turn_and_handed_on_to_equal_requests() {
     let arrive = |queue: &mut Queue<&str, u32>, units, who| {
         queue.arrive(params(units, true), at(0), |_| Health::Good, || who)
     };
-    assert!(matches!(
-        arrive(&mut queue, 1, "a"),
-        Arrival::Delegate(None)
-    ));
+    assert!(matches!(arrive(&mut queue, 1, "a"), Arrival::Delegate));
     assert!(matches!(arrive(&mut queue, 1, "b"), Arrival::Queued(_)));
     assert!(matches!(arrive(&mut queue, 2, "c"), Arrival::Queued(_)));
     assert!(matches!(arrive(&mut queue, 1, "d"), Arrival::Queued(_)));
@@ -172,7 +156,7 @@ fn permits_are_asked_for_in_turn_and_handed_on_to_equal_requests() {
     assert_eq!(begun.next, Some("b"), "there may be another");
     // While b asks, the lease of a goes to no thread: c is first and wants two units.
     assert!(matches!(
-        queue.finish(1, at(1), Health::Good, None),
+        queue.finish(1, at(1), Health::Good),
         Finish::Release(_)
     ));
     let begun = queue.begin(
@@ -181,7 +165,7 @@ fn permits_are_asked_for_in_turn_and_handed_on_to_equal_requests() {
         at(2),
     );
     assert_eq!(begun.next, Some("c"));
-    let Finish::GoesOn((Some(("d", _)), _)) = queue.finish(2, at(3), Health::Good, None) else {
+    let Finish::GoesOn((Some(("d", _)), _)) = queue.finish(2, at(3), Health::Good) else {
         panic!("not handed on");
     };
 }
@@ -214,7 +198,7 @@ fn a_queue_tells_what_its_threads_do() {
         (queue.process_lease(), queue.fence(9)),
         (Some(&9), Some(100))
     );
-    queue.finish(9, at(1), Health::Good, None);
+    queue.finish(9, at(1), Health::Good);
     assert!(queue.is_releasing());
     assert_eq!((queue.process_lease(), queue.fence(9)), (None, None));
     assert_eq!(queue.ended(), None);
@@ -245,7 +229,7 @@ fn an_adopted_lease_goes_on_in_memory_if_no_thread_asks() {
     let mut queue = asking(ALONE);
     let begun = queue.begin(adopted(), GrantedTo::OtherThread, at(0));
     assert_eq!((first_of(&begun), queue.waiting()), (None, 1));
-    let finish = queue.finish(8, at(1), Health::Good, None);
+    let finish = queue.finish(8, at(1), Health::Good);
     assert!(matches!(finish, Finish::Release(_)), "{finish:?}");
 
     let begun = asking(TOGETHER).begin(adopted(), GrantedTo::OtherThread, at(0));
@@ -254,7 +238,7 @@ fn an_adopted_lease_goes_on_in_memory_if_no_thread_asks() {
     let mut queue = Queue::new(ALONE);
     queue.begin(adopted(), GrantedTo::OtherThread, at(0));
     queue.arrive(params(1, true), at(0), |_| Health::Good, || "a");
-    let finish = queue.finish(8, at(1), Health::Good, None);
+    let finish = queue.finish(8, at(1), Health::Good);
     assert!(
         matches!(finish, Finish::GoesOn((Some(("a", _)), _))),
         "{finish:?}"
@@ -305,145 +289,9 @@ fn nobody_asks_for_a_lock_that_is_kept_back_before_its_release() {
     let mut queue = asking(ALONE);
     let granted = grant(9, Fences::new(100, 9), at(50));
     queue.begin(granted, GrantedTo::Delegate, at(0));
-    let finish = queue.finish(9, at(1), Health::KeptBack, None);
+    let finish = queue.finish(9, at(1), Health::KeptBack);
     assert!(matches!(finish, Finish::Release(_)), "{finish:?}");
     assert_eq!(queue.ended(), Some("b"));
-}
-
-/// Returns a queue with the lease 9, whose first guard has just ended. It has the fences 100 to 109.
-fn lingering() -> Queue<&'static str, u32> {
-    let mut queue = Queue::new(ALONE);
-    queue.arrive(params(1, true), at(0), |_| Health::Good, || "a");
-    queue.begin(
-        grant(9, Fences::new(100, 10), at(50)),
-        GrantedTo::Delegate,
-        at(0),
-    );
-    let finish = queue.finish(9, at(10), Health::Good, LINGER);
-    assert!(matches!(finish, Finish::Lingers(until) if until == at(10 + LINGER_MS)));
-    assert!(!queue.is_unused(), "the name stays in use");
-    queue
-}
-
-#[test]
-fn an_idle_lease_goes_to_the_next_thread_even_after_its_quantum() {
-    let mut queue = lingering();
-    let arrival = queue.arrive(params(1, false), at(100), |_| Health::Good, || "b");
-    assert!(matches!(arrival, Arrival::Hold(hold) if hold.fence == 101));
-    // Another thread waits for the guard, and gets the lease in memory.
-    let arrival = queue.arrive(params(1, true), at(100), |_| Health::Good, || "c");
-    assert!(matches!(arrival, Arrival::Queued(_)));
-    let finish = queue.finish(9, at(101), Health::Good, LINGER);
-    assert!(matches!(finish, Finish::GoesOn((Some(("c", _)), _))));
-    let finish = queue.finish(9, at(102), Health::Good, LINGER);
-    assert!(matches!(finish, Finish::Lingers(until) if until == at(10 + LINGER_MS)));
-}
-
-#[test]
-fn an_idle_lease_that_does_not_fit_is_replaced() {
-    let mut other = params(1, true);
-    other.terms = Terms::new(Duration::from_secs(31), true);
-    let mut lingering_too = params(1, true);
-    lingering_too.linger = Some(LingerOptions {
-        length: Duration::from_millis(LINGER_MS),
-        max_hold: None,
-    });
-    let same = params(1, true);
-    for (params, now, health) in [
-        (other, at(11), Health::Good),
-        (lingering_too, at(11), Health::Good),
-        (same, at(10 + LINGER_MS), Health::Good),
-        (same, at(11), Health::Poor),
-        (same, at(11), Health::Lost),
-    ] {
-        let mut queue = lingering();
-        let arrival = queue.arrive(params, now, |_| health, || "b");
-        let Arrival::Delegate(Some(idle)) = arrival else {
-            panic!("{arrival:?}");
-        };
-        let unused = GiveBack {
-            used: 100,
-            last: 109,
-        };
-        assert_eq!((idle.process_lease, idle.fence), (9, 100));
-        assert_eq!(idle.give_back, Some(unused));
-        assert_eq!(queue.process_leases().count(), 0);
-        assert!(queue.is_asking() && !queue.is_releasing());
-    }
-}
-
-#[test]
-fn a_stop_takes_an_idle_lease_out_and_lets_nobody_ask_before_its_release() {
-    let mut queue = lingering();
-    assert!(queue.stop_linger(|number| *number == 8).is_none());
-    assert!(queue.stop_linger(|number| *number == 9).is_some());
-    let arrival = queue.arrive(params(1, true), at(11), |_| Health::Good, || "b");
-    assert!(matches!(arrival, Arrival::Queued(_)));
-    assert_eq!(queue.ended(), Some("b"));
-}
-
-#[test]
-fn a_lease_does_not_linger_beside_another() {
-    let mut queue = lingering();
-    let adopted = grant(8, Fences::new(90, 9), at(50));
-    queue.begin(adopted, GrantedTo::OtherThread, at(11));
-    let finish = queue.finish(8, at(12), Health::Good, LINGER);
-    assert!(matches!(finish, Finish::Release(_)), "{finish:?}");
-    // The idle lease is not taken over before that release.
-    let mut other = params(1, true);
-    other.terms = Terms::new(Duration::from_secs(31), true);
-    let arrival = queue.arrive(other, at(13), |_| Health::Good, || "b");
-    assert!(matches!(arrival, Arrival::Queued(_)), "{arrival:?}");
-}
-
-/// The release of an adopted lease is under way while Redis grants another lease. A thread that this lease does not fit
-/// would wait for both of them.
-#[test]
-fn a_lease_does_not_linger_while_another_is_released() {
-    let mut queue = Queue::new(ALONE);
-    queue.arrive(params(1, false), at(0), |_| Health::Good, || "a");
-    let adopted = grant(8, Fences::new(90, 9), at(50));
-    queue.begin(adopted, GrantedTo::OtherThread, at(0));
-    // A lease does not linger while a thread asks.
-    let finish = queue.finish(8, at(0), Health::Good, LINGER);
-    assert!(matches!(finish, Finish::Release(_)), "{finish:?}");
-    queue.begin(
-        grant(9, Fences::new(100, 10), at(50)),
-        GrantedTo::Delegate,
-        at(0),
-    );
-    let finish = queue.finish(9, at(0), Health::Good, LINGER);
-    assert!(matches!(finish, Finish::Release(_)), "{finish:?}");
-    let mut other = params(1, true);
-    other.terms = Terms::new(Duration::from_secs(31), true);
-    let arrival = queue.arrive(other, at(0), |_| Health::Good, || "b");
-    assert!(matches!(arrival, Arrival::Queued(_)), "{arrival:?}");
-    assert_eq!(queue.ended(), Some("b"));
-}
-
-#[test]
-fn a_lease_lingers_only_if_it_is_healthy_has_fences_and_was_not_stopped() {
-    let held = |fences| {
-        let mut queue: Queue<&str, u32> = Queue::new(ALONE);
-        queue.arrive(params(1, true), at(0), |_| Health::Good, || "a");
-        queue.begin(grant(9, fences, at(50)), GrantedTo::Delegate, at(0));
-        queue
-    };
-    let block = || Fences::new(1, 9);
-    let finish = held(Fences::new(1, 1)).finish(9, at(1), Health::Good, LINGER);
-    assert!(matches!(finish, Finish::Release(None)));
-    let finish = held(block()).finish(9, at(1), Health::Good, None);
-    assert!(matches!(finish, Finish::Release(Some(_))));
-    for health in [Health::Poor, Health::KeptBack] {
-        let finish = held(block()).finish(9, at(1), health, LINGER);
-        assert!(matches!(finish, Finish::Release(Some(_))), "{health:?}");
-    }
-    let mut stopped = held(block());
-    assert!(stopped.stop_linger(|_| true).is_none(), "it has a guard");
-    let finish = stopped.finish(9, at(1), Health::Good, LINGER);
-    assert!(matches!(finish, Finish::Release(Some(_))));
-    let lost = lingering().lost(9);
-    assert!(lost.is_none());
 }
 
 /// One step of a random history.
@@ -459,7 +307,6 @@ enum Act {
     Fail,
     TryFail,
     Finish(usize, Health),
-    StopLinger,
     Lose,
     Released,
 }
@@ -479,7 +326,6 @@ fn act() -> impl Strategy<Value = Act> {
             8 => Just(Health::Good), 1 => Just(Health::Poor), 1 => Just(Health::Lost),
         ]).prop_map(|(n, h)| Act::Finish(n, h)),
         1 => Just(Act::Lose),
-        1 => Just(Act::StopLinger),
         3 => Just(Act::Released),
     ]
 }
@@ -565,12 +411,6 @@ impl Model {
         })
     }
 
-    /// Returns whether a lease stays without a guard.
-    fn is_idle(&self) -> bool {
-        let mut leases = self.process_leases.iter();
-        leases.any(|(process_lease, _)| self.taken(*process_lease) == 0)
-    }
-
     /// Returns whether this process holds the whole lock.
     fn is_held(&self) -> bool {
         !self.sharing.several && !self.process_leases.is_empty()
@@ -613,12 +453,8 @@ proptest! {
     #[test]
     fn it_agrees_with_the_plain_model(
         sharing in prop_oneof![Just(ALONE), Just(TOGETHER), Just(BESIDE)],
-        lingers in any::<bool>(),
         acts in proptest::collection::vec(act(), 1..80),
     ) {
-        let lingers = lingers && sharing == ALONE;
-        // A lease that a thread adopts never lingers.
-        let mut may_linger = Vec::new();
         let mut queue: Queue<u64, u32> = Queue::new(sharing);
         let mut model = Model {
             sharing,
@@ -637,20 +473,13 @@ proptest! {
                 Act::Arrive(units, waits) => {
                     let fits = model.waiting.is_empty() && model.fits(units);
                     match queue.arrive(params(units, waits), now, |_| Health::Good, || who) {
-                        Arrival::Delegate(None) => {
+                        Arrival::Delegate => {
                             prop_assert!(model.may_ask() && model.waiting.is_empty());
                             model.asking = Some((units, DelegateReply::None));
                         }
                         Arrival::Hold(hold) => {
                             prop_assert!(fits);
                             model.hold(hold, units);
-                        }
-                        Arrival::Delegate(Some(idle)) => {
-                            prop_assert!(!fits && model.waiting.is_empty() && model.asking.is_none());
-                            prop_assert_eq!(model.taken(idle.process_lease), 0);
-                            model.over(idle.process_lease);
-                            prop_assert!(model.process_leases.is_empty() && !model.is_releasing);
-                            model.asking = Some((units, DelegateReply::None));
                         }
                         Arrival::Held => {
                             prop_assert!(!waits);
@@ -688,9 +517,6 @@ proptest! {
                     if let Some((units, _)) = model.asking.take() {
                         let block = Fences::new(model.fence + 10, fences);
                         let lease = lease(who as u32, units);
-                        if lingers {
-                            may_linger.push(lease);
-                        }
                         let begun = queue.begin(grant(lease, block, at(1)), GrantedTo::Delegate, now);
                         model.begun(begun, lease, units);
                     }
@@ -729,17 +555,11 @@ proptest! {
                     let process_lease = hold.process_lease;
                     let stale = !model.process_leases.iter().any(|(other, _)| *other == process_lease);
                     let empty = model.taken(process_lease) == 0;
-                    let linger = LINGER.filter(|_| may_linger.contains(&process_lease));
-                    match queue.finish(process_lease.number(), now, health, linger) {
+                    match queue.finish(process_lease.number(), now, health) {
                         Finish::Stale => prop_assert!(stale),
                         Finish::GoesOn((first, rest)) => {
                             model.admitted(first.into_iter().chain(rest));
                             prop_assert!(model.taken(process_lease) > 0);
-                        }
-                        Finish::Lingers(until) => {
-                            prop_assert!(empty && model.waiting.is_empty() && model.asking.is_none());
-                            prop_assert!(linger.is_some() && model.process_leases.len() == 1 && !model.is_releasing);
-                            prop_assert_eq!(until, at(LINGER_MS));
                         }
                         Finish::TakeOver(who, _) => {
                             prop_assert!(empty && !sharing.several);
@@ -756,15 +576,6 @@ proptest! {
                             model.over(process_lease);
                             model.delegate(next, DelegateReply::None);
                         }
-                    }
-                }
-                Act::StopLinger => {
-                    let idle = queue.stop_linger(|_| true);
-                    prop_assert!(idle.is_none() || model.is_idle());
-                    if let Some(idle) = idle {
-                        prop_assert_eq!(model.taken(idle.process_lease), 0);
-                        model.over(idle.process_lease);
-                        model.is_releasing = true;
                     }
                 }
                 Act::Lose => {

@@ -180,7 +180,7 @@ impl RenewalThread {
     }
 
     /// Applies the replies to a renewal ([`ProcessLease::renewed`]). Has the watch thread handle the lease if it is lost, or
-    /// ends earlier than before. Has it end the linger of a lease for which other processes wait.
+    /// ends earlier than before.
     pub(crate) fn apply(
         &self,
         client: &Client,
@@ -194,11 +194,6 @@ impl RenewalThread {
         // A lease that has ended has no deadline, and `None` is less than any.
         if process_lease.validity.deadline() < before && status != LeaseStatus::Ended {
             self.watch.handle_now(process_lease);
-        }
-        if let Some(linger) = &process_lease.linger {
-            if process_lease.is_contended() {
-                self.watch.end_linger_now(linger);
-            }
         }
         status
     }

@@ -1,6 +1,8 @@
 //! Leases that go to the next thread in memory, or end. The tests move the clock.
 
 use super::*;
+use crate::core::lease::LeaseStatus;
+use crate::engine::process_lease::ProcessLease;
 use crate::engine::wakeup::MessageHandler;
 use crate::lock::rwlock::RwLock;
 use crate::message::Gone;
@@ -104,6 +106,73 @@ fn readers_of_an_extended_lease_ask_until_it_is_confirmed() {
     drop(lock.read().expect("shared in memory"));
     let asked: Vec<_> = verbs.try_iter().collect();
     assert!(asked.is_empty(), "a confirmed lease is shared: {asked:?}");
+}
+
+/// Returns the owners that a request may end in Redis.
+fn given_away(request: &Request<'_>) -> Vec<Arc<str>> {
+    match request {
+        Request::Lock { verb, .. } => match verb {
+            Verb::Acquire { .. } => Vec::new(),
+            Verb::TakeOver { from, .. } => vec![Arc::clone(from)],
+            verb => vec![Arc::clone(verb.owner())],
+        },
+        Request::Release(batch) => batch.iter().map(|one| Arc::from(one.owner)).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// After such a request, another process may hold the lock. So the lease has ended here when the store gets the request,
+/// whatever ends it.
+#[test]
+fn a_lease_ends_here_before_a_request_may_give_it_away() {
+    type End = fn(&Arc<Engine>, &ManualClock, LockGuard);
+    type Known = (Arc<str>, Arc<ProcessLease>);
+    let ends: [(&str, End); 3] = [
+        ("its guard is dropped", |_, _, guard| drop(guard)),
+        ("a thread takes it over", |engine, _, guard| {
+            let other = mutex(Arc::clone(engine), "name").fencing(false);
+            let waiting = thread::spawn(move || other.lock());
+            wait_for(|| is_waited_for(engine));
+            drop(guard);
+            drop(waiting.join().expect("no panic").expect("granted"));
+        }),
+        ("its guard reaches max_hold", |_, clock, guard| {
+            clock.advance(LEASE / 4);
+            wait_for(|| {
+                // The renewal thread holds a release back until its clock has moved.
+                clock.advance(TICK);
+                guard.state() == LeaseState::Lost
+            });
+        }),
+    ];
+    for (what, end) in ends {
+        let known: Arc<Mutex<Option<Known>>> = Arc::default();
+        let (sent, was_sent) = mpsc::channel();
+        let clock = still();
+        let script = || {
+            let (known, sent, clock) = (Arc::clone(&known), sent.clone(), Arc::clone(&clock));
+            let mut granted = generous();
+            move |request: &Request<'_>| {
+                let known = known.lock();
+                for owner in given_away(request) {
+                    if let Some((_, lease)) = known.as_ref().filter(|known| known.0 == owner) {
+                        sent.send(lease.validity.status(clock.now())).ok();
+                    }
+                }
+                granted(request)
+            }
+        };
+        let store = Fake::new(script(), script());
+        let engine = store.engine(LEASE, Arc::clone(&clock) as Arc<dyn TestMachine>);
+        let handle = mutex(Arc::clone(&engine), "name").max_hold(Some(LEASE / 4));
+        let guard = handle.lock().expect("granted");
+        let entry = engine.leases.names.all().remove(0);
+        let lease = entry.lock().queue.process_lease().cloned();
+        *known.lock() = Some((guard.owner().into(), lease.expect("it is held")));
+        end(&engine, &clock, guard);
+        let status = was_sent.recv_timeout(PATIENCE).expect(what);
+        assert_eq!(status, LeaseStatus::Ended, "{what}");
+    }
 }
 
 /// The time of the decision counts, even if the thread waited long for the mutex.

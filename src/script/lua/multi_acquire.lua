@@ -1,5 +1,5 @@
 -- Acquires several mutexes, all or none, if one of them is held or has a queue. multi_acquire_free.lua, value.lua,
--- queue*.lua, gap.lua and recall.lua come before. KEYS, ARGV and reply as in multi_acquire_free.lua.
+-- queue*.lua and gap.lua come before. KEYS, ARGV and reply as in multi_acquire_free.lua.
 --
 -- A set waits like this:
 --
@@ -106,12 +106,9 @@ for i = 1, #KEYS, 4 do
       hand_over(lock)
     end
   elseif channel ~= '-' then
-    local is_new = join(owner, ARGV[7], '1/1', channel, was_handed)
+    join(owner, ARGV[7], '1/1', channel, was_handed)
     local value = values[i]
-    if value and is_ours(value) then
-      if not is_marked(value) then redis.pcall('APPEND', lock, MARK) end
-      recall(lock, value, owner, is_new)
-    end
+    if value and is_ours(value) and not is_marked(value) then redis.pcall('APPEND', lock, MARK) end
   end
 end
 return {0, ttl, owner_in(values[first_held] or gaps[first_held][2])}

@@ -1,5 +1,5 @@
 -- Acquires several mutexes, all or none. record.lua and fence.lua come before. value.lua, queue*.lua,
--- gap.lua, recall.lua and multi_acquire.lua follow.
+-- gap.lua and multi_acquire.lua follow.
 --
 -- KEYS  for each, in the order of their names: lock, fence, queue, waiters
 -- ARGV  1 to 9 as in mutex_acquire_free.lua (3 is '1' or '0'; 5 is ignored)  10 the owner that ends, or ''

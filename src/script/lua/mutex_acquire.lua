@@ -35,4 +35,4 @@ if not value then
     return value == owner and fence or {fence, 1}
   end
 end
-return held_by_another(recall)
+return held_by_another()

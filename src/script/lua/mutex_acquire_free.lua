@@ -1,5 +1,5 @@
 -- Acquires a free mutex without a look into the queue: the fast path. record.lua and fence.lua come
--- before; value.lua, queue.lua, mutex_acquire_held.lua, queue_*.lua, gap.lua, recall.lua and mutex_acquire.lua follow.
+-- before; value.lua, queue.lua, mutex_acquire_held.lua, queue_*.lua, gap.lua and mutex_acquire.lua follow.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
 -- ARGV  1 owner  2 lease ms  3 number of fences; '0' if the lock gets none, and its fence is then 0

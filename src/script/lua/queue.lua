@@ -27,7 +27,6 @@ local FRONT = -1000000000
 
 -- Puts `owner` at the end of the queue. With `in_front` it comes before all others, but behind earlier ones at the
 -- front. An owner in the queue keeps its place, unless it now comes to the front. Its record is written anew.
--- Returns whether the owner is new in the queue.
 local function join(owner, pickup, units, channel, in_front)
   local score = in_front and redis.call('ZSCORE', queue, owner)
   local time = server_time()
@@ -56,5 +55,4 @@ local function join(owner, pickup, units, channel, in_front)
     redis.call('PEXPIRE', queue, 2 * life)
     redis.call('PEXPIRE', waiters, 2 * life)
   end
-  return added == 1
 end

@@ -149,7 +149,7 @@ fn exceeds(holds: &[&Hold]) -> bool {
 
 impl Facts {
     /// Returns whether the servers may have forgotten a guard that is valid at this time. A thread may get a lock in memory
-    /// long after its process got it from the servers: only the fence tells when that was.
+    /// after its process got it from the servers: only the fence tells when that was.
     fn may_be_forgotten(&self, hold: &Hold, at: Micros) -> bool {
         self.losses.iter().any(|loss| {
             let is_of_before = if hold.is_exclusive() {

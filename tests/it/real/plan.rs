@@ -98,7 +98,6 @@ pub(super) struct Plan {
     pub(super) seed: u64,
     pub(super) lease: Duration,
     io_timeout: Duration,
-    linger: bool,
     background_release: bool,
     /// Of eight calls, how many wait.
     pub(super) waiting: u64,
@@ -120,7 +119,6 @@ impl Plan {
             seed,
             lease: pick(&mut random, &[ms(500), secs(1), secs(2)]),
             io_timeout: pick(&mut random, &[ms(500), secs(1)]),
-            linger: random.below(4) == 0 && topology != Topology::Quorum,
             background_release: random.below(4) == 0,
             waiting: if random.below(3) == 0 { 4 } else { 2 },
             kinds,
@@ -181,17 +179,11 @@ impl Plan {
 
     /// Returns the settings of a process.
     pub(super) fn builder(&self, url: &str) -> Builder {
-        let linger = if self.linger {
-            self.lease / 4
-        } else {
-            Duration::ZERO
-        };
         let builder = settings_of(url)
             .lease(self.lease)
             .connect_timeout(self.io_timeout)
             .io_timeout(self.io_timeout)
-            .background_release(self.background_release)
-            .linger(linger);
+            .background_release(self.background_release);
         match self.topology {
             Topology::Quorum => builder
                 .node_timeout(self.io_timeout)

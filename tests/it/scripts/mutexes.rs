@@ -21,7 +21,6 @@ const MUTEX_TAKE_OVER: &str = script!(
     "queue_waiter.lua",
     "queue_next.lua",
     "gap.lua",
-    "recall.lua",
     "mutex_take_over.lua",
     "mutex_acquire_held.lua",
     "mutex_acquire.lua"
@@ -47,7 +46,6 @@ pub(super) const MUTEX_ACQUIRE: &str = script!(
     "queue_waiter.lua",
     "queue_next.lua",
     "gap.lua",
-    "recall.lua",
     "mutex_acquire.lua"
 );
 const MUTEX_GIVE_TO: &str = script!(
@@ -75,7 +73,6 @@ const MULTI_ACQUIRE: &str = script!(
     "queue_waiter.lua",
     "queue_next.lua",
     "gap.lua",
-    "recall.lua",
     "multi_acquire.lua"
 );
 
@@ -342,72 +339,6 @@ fn mutexes_and_multi_locks_agree_with_their_rules() {
         prop::collection::vec(step(), 1..60),
         |redis, history| sets(redis, &history),
     );
-}
-
-/// The waiter that marks a recallable owner recalls it. Then only the head of the queue does so.
-#[test]
-fn a_recallable_owner_is_recalled_by_the_first_waiter() {
-    let [first, second, set] = [0, 1, 4];
-    let recallable = "lh1:01234567-89ab-8cde-8f01-23456789abcd:l";
-    let recall = (
-        "leasehold:01234567-89ab-8cde".to_owned(),
-        format!("recall {recallable} a"),
-    );
-    for kept in ["", "!~"] {
-        once_heard(|redis, listener| {
-            let () = redis.ask(&["SET", "a", &format!("{recallable}{kept}"), "PX", "60000"]);
-            for (who, waits, is_recalled) in [
-                (first, false, false),
-                (first, true, true),
-                (second, true, false),
-                (set, true, false),
-                (first, true, true),
-            ] {
-                acquire(redis, who, waits, "");
-                let heard = listener.messages(redis);
-                let expected = if is_recalled {
-                    slice::from_ref(&recall)
-                } else {
-                    &[]
-                };
-                assert_eq!(heard, expected, "{who} {waits}");
-            }
-            assert_eq!(redis.queue("a"), [first, second, set].map(owner));
-            let value: String = redis.ask(&["GET", "a"]);
-            assert_eq!(value, format!("{recallable}{kept}!"));
-            // A set that is the head of the queue recalls, too.
-            release(redis, first, true);
-            release(redis, second, true);
-            listener.messages(redis);
-            acquire(redis, set, true, "");
-            assert_eq!(listener.messages(redis), slice::from_ref(&recall));
-            // A waiter that finds the mark of an earlier one recalls at its first poll.
-            release(redis, set, true);
-            listener.messages(redis);
-            for expected in [&[], slice::from_ref(&recall)] {
-                acquire(redis, second, true, "");
-                assert_eq!(listener.messages(redis), expected);
-            }
-        });
-    }
-    // No other holder is recalled, and a rejected PUBLISH hinders nobody.
-    for value in [
-        &*owner(9),
-        "lh1:01234567-89ab-4cde-8f01-23456789abcd:l",
-        "8",
-    ] {
-        once_heard(|redis, listener| {
-            let () = redis.ask(&["SET", "a", value, "PX", "60000"]);
-            acquire(redis, first, true, "");
-            assert_eq!(listener.messages(redis), []);
-        });
-    }
-    once_heard(|redis, listener| {
-        let () = redis.ask(&["SET", "a", recallable, "PX", "60000"]);
-        redis.without("publish", |redis| acquire(redis, first, true, ""));
-        assert_eq!(redis.queue("a"), [owner(first)]);
-        assert_eq!(listener.messages(redis), []);
-    });
 }
 
 /// Two multi-locks each keep a name and wait for the same third name.

@@ -272,7 +272,6 @@ fn manager(url: &str, settings: &str) -> LockManager {
             "lease_ms" => builder.lease(ms(number())),
             "io_timeout_ms" => builder.io_timeout(ms(number())),
             "node_timeout_ms" => builder.node_timeout(ms(number())),
-            "linger_ms" => builder.linger(ms(number())),
             "replicas" => builder.replicas(value.parse().expect("a number")),
             "label" => builder.label(value),
             "background_release" => builder.background_release(value == "yes"),

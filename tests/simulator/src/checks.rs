@@ -21,7 +21,7 @@
 //!
 //! | exception | why |
 //! | --- | --- |
-//! | [`FENCE_OF_BEFORE_A_LOSS`] (not on a quorum) | The server has lost its data, or a key, or its clock jumped ahead and ended keys early, and a process does not know that yet. It hands a lease that it got before the loss to its next thread, or uses a lingering lease again. Meanwhile the server grants larger fences. This ends with that lease. |
+//! | [`FENCE_OF_BEFORE_A_LOSS`] (not on a quorum) | The server has lost its data, or a key, or its clock jumped ahead and ended keys early, and a process does not know that yet. It hands a lease that it got before the loss to its next thread. Meanwhile the server grants larger fences. This ends with that lease. |
 //! | [`FENCE_BY_ANOTHER_CLOCK`] | A server loses its data after its clock was set back, or a node of a quorum evicts a fence and the clocks of the nodes differ. |
 //! | [`LOCK_AFTER_A_CLOSE`] | An earlier request for the lock had no answer. Redis executes it after the release, which the process repeats. |
 //! | [`LATE_LOCK_AFTER_A_CLOSE`] | The same, a lease after the request was sent. Then the process releases nothing any more. |

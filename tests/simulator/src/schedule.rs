@@ -151,7 +151,6 @@ impl Plan {
             lease,
             leases_differ: Random::new(self.seed, 2).one_in(3),
             io_timeout: Duration::from_millis(*random.pick(&[200, 1_000])),
-            linger: self.topology != Topology::Quorum && random.one_in(4),
             background_release: random.one_in(4),
             replicas: replication.confirming(self.bug),
         };

@@ -55,7 +55,6 @@ pub(crate) struct Settings {
     /// Whether each process has another lease.
     pub(crate) leases_differ: bool,
     pub(crate) io_timeout: Duration,
-    pub(crate) linger: bool,
     pub(crate) background_release: bool,
     /// How many replicas must confirm a grant.
     pub(crate) replicas: u32,
@@ -216,12 +215,7 @@ impl Program {
             .io_timeout(self.settings.io_timeout)
             .connect_timeout(self.settings.io_timeout)
             .background_release(self.settings.background_release)
-            .replicas(self.settings.replicas)
-            .linger(if self.settings.linger {
-                self.settings.lease / 4
-            } else {
-                Duration::ZERO
-            });
+            .replicas(self.settings.replicas);
         let manager = self.process.builder(builder).build_unchecked();
         let manager = manager.expect("the settings are good");
         locked(&self.manager).replace(LabelledManager { manager, label })

@@ -286,18 +286,3 @@ fn a_message_is_not_used_if_other_threads_wait_by_now() {
     };
     assert_eq!((ask.nonce, ask.fences), (None, 100));
 }
-
-/// Each request asks for a block, but a message grants one fence.
-#[test]
-fn a_lease_for_several_guards_is_granted_by_message_too() {
-    let mut scene = scene();
-    scene.fewest_fences = 100;
-    let Verb::Acquire { ask, .. } = scene.send(Input::Go) else {
-        panic!("it asks");
-    };
-    assert_eq!(ask.fences, 100, "a guard may follow a guard");
-    sleep_of(scene.replied(held(None)), scene.now);
-    let message = scene.queue();
-    let grant = scene.message(message).expect("it is used");
-    assert_eq!((grant.fences, grant.contended), (1, true));
-}
