@@ -228,17 +228,24 @@ impl Lease {
     ///
     /// # Example
     ///
+    /// A program that wants the same lock again and again keeps its guard, so that it sends no request between two jobs, and
+    /// lets go when somebody else wants the lock. That process calls `request_release`, waits in
+    /// [`try_lock_for`](crate::Mutex::try_lock_for), and repeats both until it has its guard.
+    ///
     /// ```no_run
     /// # fn main() -> leasehold::Result<()> {
+    /// # let jobs = ["orders", "refunds"];
     /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
-    /// let guard = locks.lock("nightly")?;
-    /// let requested = guard.on_requested();
-    /// for step in 0..100 {
+    /// let mut guard = locks.lock("import")?;
+    /// let mut requested = guard.on_requested();
+    /// for job in jobs {
     ///     if let Ok(request) = requested.try_recv() {
-    ///         println!("stopping at step {step}: {}", request.why);
-    ///         break; // another process goes on from here
+    ///         println!("letting others go first before {job}: {}", request.why);
+    ///         guard.release()?;
+    ///         guard = locks.lock("import")?; // behind those that wait
+    ///         requested = guard.on_requested();
     ///     }
-    ///     // … one step of the work …
+    ///     // … the job …
     /// }
     /// # Ok(()) }
     /// ```
