@@ -14,7 +14,7 @@ use std::ops::ControlFlow;
 
 use crate::core::attempt::Attempt;
 use crate::core::queue::Arrival;
-use crate::engine::call::{AcquireCall, NotAcquired};
+use crate::engine::call::{Call, NotAcquired};
 use crate::engine::delegate::Delegate;
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::leases::Leases;
@@ -28,7 +28,7 @@ impl<'a> WayIn<'a> {
     /// closed, or a request has failed.
     pub(crate) fn acquire(
         leases: &'a Arc<Leases>,
-        call: &'a AcquireCall<'a>,
+        call: &'a Call<'a>,
     ) -> Result<GuardInner, NotAcquired> {
         let client = &*leases.client;
         client.check_open()?;

@@ -23,7 +23,7 @@ pub(super) const OUTCOMES: [&str; 6] = [
 pub(super) const CAUSES: [&str; 4] = ["expired", "taken", "removed", "max_hold"];
 
 /// The parameters of one call.
-pub(crate) struct AcquireCall<'a> {
+pub(crate) struct Call<'a> {
     pub(crate) kind: LockKind,
     pub(crate) target: &'a Target,
     pub(crate) options: Options,
@@ -37,7 +37,7 @@ pub(crate) struct AcquireCall<'a> {
     pub(crate) cancel: Option<&'a Cancel>,
 }
 
-impl AcquireCall<'_> {
+impl Call<'_> {
     /// Returns the part of the lock that the call wants, and its terms.
     pub(super) fn params(&self) -> AcquireParams {
         AcquireParams {

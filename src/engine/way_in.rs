@@ -2,7 +2,7 @@
 //! [`delegate`](super::delegate) do its steps.
 
 use crate::core::attempt::Attempt;
-use crate::engine::call::{AcquireCall, NotAcquired};
+use crate::engine::call::{Call, NotAcquired};
 use crate::engine::client::Client;
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::leases::Leases;
@@ -17,7 +17,7 @@ use crate::sys::{Arc, Rng, Time};
 pub(crate) struct WayIn<'a> {
     pub(super) leases: &'a Arc<Leases>,
     pub(super) client: &'a Client,
-    pub(super) call: &'a AcquireCall<'a>,
+    pub(super) call: &'a Call<'a>,
     /// When the call began.
     pub(super) arrived: Time,
     /// Whether the call has begun to wait for the lock.

@@ -7,7 +7,7 @@ use crate::cancel::Cancel;
 use crate::claim::Claim;
 use crate::config::Options;
 use crate::engine::Engine;
-use crate::engine::call::{AcquireCall, NotAcquired};
+use crate::engine::call::{Call, NotAcquired};
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::way_in::WayIn;
 use crate::error::{Error, Result};
@@ -94,7 +94,7 @@ impl Handle {
         units: u32,
         until: Option<Time>,
     ) -> Result<GuardInner, NotAcquired> {
-        let call = AcquireCall {
+        let call = Call {
             kind,
             target: self.target.as_ref()?,
             options: self.options,
