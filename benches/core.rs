@@ -208,7 +208,6 @@ fn attempts(bench: &mut Criterion) {
         uncertain_until: None,
         key_gone_at: None,
         give_back: None,
-        ended: None,
     };
     bench.bench_function("ending: released", |bench| {
         bench.iter(|| {

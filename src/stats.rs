@@ -89,8 +89,7 @@ pub struct Stats {
     pub held_long: u64,
     /// Releases that the renewal thread sends again because a request failed, or had to wait too long for a connection:
     /// of leases, and of owners that calls may have left in Redis when they ended. A release that a majority of a quorum has
-    /// confirmed does not count, although the other nodes get it again. After a failover, the ends that it may have lost count
-    /// once for each repeat.
+    /// confirmed does not count, although the other nodes get it again.
     pub endings_repeated: u64,
     /// Requests for locks and rate limiters, those of operators, and the PING of
     /// [`Builder::build`](crate::Builder::build). The commands that a new connection sends first do

@@ -78,7 +78,7 @@ use patience::{Patience, SHORTEST_PAUSE, WaitState, sleep};
 use state::{AllowedGrant, AttemptState, InRedis, Sent, Uncertain};
 
 pub(crate) use crate::core::poll::SubscriptionState;
-pub(crate) use step::{CallContext, Ended, EndedOwner, Grant, Input, Step, StepContext};
+pub(crate) use step::{CallContext, EndedOwner, Grant, Input, Step, StepContext};
 
 /// How long after a holder's reported expiry to ask: Redis drops a key no earlier than its time.
 const AFTER_EXPIRY: Duration = Duration::from_millis(2);
@@ -316,7 +316,7 @@ impl Attempt {
             // Granted, in time or not.
             Reply::Granted { .. } => {
                 let is_take_over = matches!(state, AttemptState::Sent { from: Some(_), .. });
-                let (request, mut in_redis) = self.note_reply(state, sent, resent, &reply, context);
+                let (request, mut in_redis) = self.note_reply(state, sent, resent, context);
                 let (owner, lease) = (Arc::clone(&self.owner), context.call.terms.lease());
                 let Sent {
                     fences, quantum, ..
@@ -346,16 +346,14 @@ impl Attempt {
             // The offered lease may be shared: the owner is not used. Only an owner that is not in the queue offers a
             // lease, and this answer puts none there.
             Reply::Shared if state.may_share() => {
-                let (_, in_redis) = self.note_reply(state, sent, resent, &reply, context);
+                let (_, in_redis) = self.note_reply(state, sent, resent, context);
                 (AttemptState::ask(in_redis.not_queued()), Step::Shared)
             }
             // Held: a try is done, and a wait sleeps until a message, the holder's expiry, or its poll. Two other rows
             // stand in `held`: the holder is the former owner, or the subscription began or ended meanwhile.
-            Reply::Held {
-                ttl, ref holder, ..
-            } => {
-                let (request, in_redis) = self.note_reply(state, sent, resent, &reply, context);
-                let step = self.held(&request, ttl, holder, context);
+            Reply::Held { ttl, holder, .. } => {
+                let (request, in_redis) = self.note_reply(state, sent, resent, context);
+                let step = self.held(&request, ttl, &holder, context);
                 (AttemptState::ask(in_redis), step)
             }
             // Outvoted, and a holder may have a majority. The owner stays in the queues, so that a message reaches this
@@ -363,15 +361,15 @@ impl Attempt {
             // does not ask just because the turn of another waiter ends. A lease may end in so short a time too, so the
             // attempt polls soon.
             Reply::Outvoted {
-                holder: Some(ref holder),
+                holder: Some(holder),
                 ttl,
                 ..
             } => {
-                let (request, in_redis) = self.note_reply(state, sent, resent, &reply, context);
+                let (request, in_redis) = self.note_reply(state, sent, resent, context);
                 let is_of_a_lease = |ttl: &Duration| *ttl > FIRST_TURN;
                 let ttl =
                     ttl.map(|ttl| Some(ttl).filter(is_of_a_lease).unwrap_or(pickup::SHORTEST));
-                let step = self.held(&request, ttl, holder, context);
+                let step = self.held(&request, ttl, &holder, context);
                 (AttemptState::Outvoted(in_redis), step)
             }
             // Outvoted, and the votes are split: a try asks once more, and a wait asks again after a moment. A quorum has
@@ -381,7 +379,7 @@ impl Attempt {
                 counts,
                 ..
             } => {
-                let (_, in_redis) = self.note_reply(state, sent, resent, &reply, context);
+                let (_, in_redis) = self.note_reply(state, sent, resent, context);
                 let state = self.rename(&in_redis.not_queued(), context);
                 let failure = Failure::no_quorum(counts, Vec::new());
                 (state, self.patience.split(failure, context))
@@ -401,7 +399,6 @@ impl Attempt {
         state: AttemptState,
         sent: Time,
         resent: bool,
-        reply: &Reply,
         context: &StepContext<'_>,
     ) -> (Sent, InRedis) {
         let (mut request, mut in_redis, from) = state.into_request();
@@ -415,20 +412,15 @@ impl Attempt {
             in_redis.note(Uncertain::new(sent, sent + lease, lease));
         }
         // 2. Every answer to a take-over ends the old lease, and takes its unused fences back. But Redis may still
-        //    execute an earlier request of the old owner. Otherwise a failover may lose its end.
-        if let Some(from) = from {
-            let is_uncertain = from
-                .uncertain_until
-                .is_some_and(|until| until > context.now);
-            let ended = Ended::by_take_over(reply, &self.owner, &from.owner);
-            if is_uncertain || ended.is_some() {
-                self.ended_owners.push(EndedOwner {
-                    give_back: None,
-                    ended,
-                    ..from
-                });
-            }
-        }
+        //    execute an earlier request of the old owner.
+        let uncertain = from.filter(|from| {
+            let until = from.uncertain_until;
+            until.is_some_and(|until| until > context.now)
+        });
+        self.ended_owners.extend(uncertain.map(|from| EndedOwner {
+            give_back: None,
+            ..from
+        }));
         (request, in_redis)
     }
 
@@ -592,7 +584,6 @@ impl Attempt {
                 uncertain_until: in_redis.uncertain_until(),
                 key_gone_at: in_redis.key_gone_at(),
                 give_back: None,
-                ended: None,
             });
         }
     }

@@ -7,7 +7,6 @@
 //! * [`poll`]: how often an attempt polls; [`outage`]: how it handles failures;
 //! * [`pickup`]: how long a waiter has to pick up a lock that was handed over to it;
 //! * [`release_task`]: the end of a lease in Redis, and of an ended owner;
-//! * [`endings`]: the owners whose end is repeated after a failover;
 //! * [`queue`]: the threads of this process that want one name, and how they share a lease; [`wait_list`]: those of
 //!   them that wait;
 //! * [`quorum`]: the decisions of a lock over several independent servers;
@@ -16,7 +15,6 @@
 //! * [`timer_queue`]: the times at which things are due.
 
 pub(crate) mod attempt;
-pub(crate) mod endings;
 pub(crate) mod fence;
 pub(crate) mod lease;
 #[cfg(test)]

@@ -21,14 +21,12 @@
 //! | is uncertain: Redis may execute an earlier acquire or take-over of unknown outcome after the release | withdraws it again | a lease has passed since that request was sent |
 //! | is left at nodes of a quorum: a majority has confirmed the end, and these nodes have not | releases it again, or keeps the lock again until the end of `min_hold`; the quorum asks only these nodes, and skips those that are down | all of them have confirmed it, or must have dropped the key |
 //!
-//! After a failover, some tasks that are done begin again ([`super::endings`]).
-//!
 //! An owner that a quorum has withdrawn itself begins in the last row. The pauses there are at most a second, so that a
 //! node gets the release soon after it is up again.
 
 use std::time::Duration;
 
-use crate::core::attempt::{Ended, EndedOwner};
+use crate::core::attempt::EndedOwner;
 use crate::message::{Gone, Keep, Reply, Verb};
 use crate::sys::{Arc, Rng, Time, random::jittered};
 
@@ -53,10 +51,6 @@ pub(crate) enum Next {
 
 /// The end of one owner in Redis.
 #[derive(Debug)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a fact that replies show by itself"
-)]
 pub(crate) struct ReleaseTask {
     left: EndedOwner,
     /// When Redis must have dropped the key.
@@ -70,15 +64,11 @@ pub(crate) struct ReleaseTask {
     repeated: bool,
     executed: bool,
     is_left_at_nodes: bool,
-    /// Whether the last reply was that the owner did not hold the lock.
-    was_gone: bool,
     gone: Option<Gone>,
-    /// How a new master ends the owner. `None` before a reply, and if the reply does not say who has the lock now.
-    again: Option<EndsBy>,
 }
 
 /// The request that ends the owner when no `min_hold` runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EndsBy {
     /// The owner had a lease, without a known waiter and without unused fences.
     Release,
@@ -86,8 +76,6 @@ enum EndsBy {
     HandOver,
     /// The owner may have the lock, or only a place in the queue.
     Withdraw,
-    /// The old master has given the lock from the owner to this one.
-    GiveTo(Arc<str>),
 }
 
 impl ReleaseTask {
@@ -100,7 +88,6 @@ impl ReleaseTask {
         now: Time,
         lease: Duration,
     ) -> Self {
-        debug_assert!(ended.ended.is_none(), "its first request is still to come");
         let hands_over = ended.give_back.is_some() || contended;
         let task = Self::of_ended_owner(ended, now, lease);
         Self {
@@ -111,7 +98,6 @@ impl ReleaseTask {
             },
             key_gone_at: task.key_gone_at.max(min_hold_until.unwrap_or(now)),
             min_hold_until,
-            repeated: false,
             ..task
         }
     }
@@ -123,17 +109,6 @@ impl ReleaseTask {
         // A request that takes the lock at the last uncertain moment takes it for a lease from then.
         let key_gone_at = left.key_gone_at.unwrap_or(now);
         let key_gone_at = (left.uncertain_until.unwrap_or(now) + lease).max(key_gone_at);
-        let again = match &left.ended {
-            Some(Ended::Free | Ended::Lost) => Some(EndsBy::HandOver),
-            Some(Ended::TakenOver(to) | Ended::HandedOver(to)) => {
-                Some(EndsBy::GiveTo(Arc::clone(to)))
-            }
-            None => None,
-        };
-        let is_ended = left.ended.is_some();
-        // A take-over of unknown outcome may have given the lock from this owner to another. That would have been the first
-        // request that ends it. An acquire of unknown outcome counts too: its withdrawal only comes a little later then.
-        let may_have_ended = is_ended || left.uncertain_until.is_some();
         Self {
             // With unused fences, the owner had a lease. While the owner is uncertain, withdrawals follow.
             ends_by: match left.give_back {
@@ -145,12 +120,10 @@ impl ReleaseTask {
             min_hold_until: None,
             pause: FIRST_PAUSE,
             longest_pause: LONGEST_PAUSE.max(key_gone_at.since(now) / 60),
-            repeated: may_have_ended,
-            executed: is_ended,
+            repeated: false,
+            executed: false,
             is_left_at_nodes: false,
-            was_gone: false,
             gone: None,
-            again,
         }
     }
 
@@ -162,7 +135,6 @@ impl ReleaseTask {
             uncertain_until: None,
             key_gone_at: Some(until),
             give_back: None,
-            ended: None,
         };
         Self {
             ends_by: EndsBy::Release,
@@ -204,17 +176,13 @@ impl ReleaseTask {
         let (owner, units) = (Arc::clone(&self.left.owner), self.left.units);
         let give_back = self.left.give_back;
         let life = self.min_hold_until.map(|until| until.since(now));
-        match (life.filter(|life| !life.is_zero()), &self.ends_by) {
+        match (life.filter(|life| !life.is_zero()), self.ends_by) {
             (_, EndsBy::Withdraw) => Verb::Withdraw { owner, units },
-            (_, EndsBy::GiveTo(to)) => Verb::GiveTo {
-                owner,
-                to: Arc::clone(to),
-            },
             (Some(life), ends_by) => Verb::Keep(Keep {
                 owner,
                 units,
                 life,
-                wakes: *ends_by == EndsBy::HandOver,
+                wakes: ends_by == EndsBy::HandOver,
                 give_back,
             }),
             (None, EndsBy::HandOver) => Verb::HandOver {
@@ -224,11 +192,6 @@ impl ReleaseTask {
             },
             (None, EndsBy::Release) => Verb::Release { owner, units },
         }
-    }
-
-    /// Returns whether the task keeps the lock at `now` from all processes, this one included.
-    pub(crate) fn keeps_lock(&self, now: Time) -> bool {
-        self.min_hold_until.is_some_and(|until| until > now)
     }
 
     /// Returns whether Redis has the lock for the owner, as far as this process knows: the owner had a lease, and no request
@@ -243,43 +206,6 @@ impl ReleaseTask {
         EndedOwner {
             key_gone_at: Some(self.key_gone_at),
             ..self.left
-        }
-    }
-
-    /// Returns whether the owner has ended for certain, so that there is nothing to send.
-    pub(crate) fn is_done(&self) -> bool {
-        self.executed && self.left.uncertain_until.is_none() && !self.is_left_at_nodes
-    }
-
-    /// Notes that another process may still give the lock to the owner, until then. If the owner was gone, a new master ends
-    /// it all the same.
-    pub(crate) fn may_come_back(&mut self, until: Time) {
-        if self.was_gone {
-            self.again.get_or_insert(EndsBy::HandOver);
-        }
-        self.key_gone_at = self.key_gone_at.max(until);
-    }
-
-    /// Returns when a task is due whose request has failed, and that would be due at `due`. Soon after a failover, a task that
-    /// is executed begins again at once for the new master, as those that waited for their repeat. If it has begun again
-    /// already, it pauses as any other.
-    pub(crate) fn due_after_failure(
-        &mut self,
-        due: Time,
-        frees_from: Option<Time>,
-        now: Time,
-    ) -> Time {
-        let is_soon = frees_from.is_some_and(|from| from > now);
-        let has_begun = self.again.as_ref() == Some(&self.ends_by);
-        let begins_again = is_soon && !has_begun && self.becomes_an_end() && self.repeat(now);
-        self.put_off(if begins_again { now } else { due }, frees_from, now)
-    }
-
-    /// Has no new master end the owner: its units, or its names, may be with several others.
-    pub(crate) fn without_repeat(self) -> Self {
-        Self {
-            again: None,
-            ..self
         }
     }
 
@@ -312,8 +238,6 @@ impl ReleaseTask {
             Reply::NotOwner(gone) if !self.repeated && !resent => self.gone = Some(*gone),
             _ => {}
         }
-        self.note_how_ended(reply);
-        self.was_gone = matches!(reply, Reply::NotOwner(_));
         self.executed = true;
         self.repeated = true;
         self.is_left_at_nodes = left_until.is_some();
@@ -332,63 +256,6 @@ impl ReleaseTask {
         // A request that Redis executes later may take the lock, and may also queue for it.
         self.ends_by = EndsBy::Withdraw;
         Next::Later((now + self.next_pause()).min(uncertain_until))
-    }
-
-    /// Notes how a new master ends the owner: the first table of [`super::endings`].
-    fn note_how_ended(&mut self, reply: &Reply) {
-        self.again = match (reply, &self.ends_by) {
-            (Reply::Released, ends_by) => Some(ends_by.clone()),
-            (Reply::HandedOver(to), _) => to.clone().map(EndsBy::GiveTo),
-            // Others may have the lock, or this is a further withdrawal of an uncertain owner.
-            _ => return,
-        };
-    }
-
-    /// Returns whether a new master can end the owner as the old one did.
-    pub(crate) fn can_be_repeated(&self) -> bool {
-        self.again.is_some()
-    }
-
-    /// Returns whether the next request may free the lock, or give it to an owner that nobody knows yet. It does not if it
-    /// gives the lock to a known owner, or keeps it.
-    fn may_free(&self, now: Time) -> bool {
-        !matches!(self.ends_by, EndsBy::GiveTo(_)) && !self.keeps_lock(now)
-    }
-
-    /// Returns when the task is due that would be due at `due`. After a failover, no repeat may free a lock before
-    /// `frees_from`.
-    pub(crate) fn put_off(&self, due: Time, frees_from: Option<Time>, now: Time) -> Time {
-        let waits = self.repeated && self.may_free(now);
-        frees_from
-            .filter(|_| waits)
-            .map_or(due, |from| from.max(due))
-    }
-
-    /// Returns whether a failover makes an end of the task, which waits for its repeat.
-    pub(crate) fn becomes_an_end(&self) -> bool {
-        self.executed && self.again.is_some()
-    }
-
-    /// Returns the same of the request that [begins again](Self::repeat) for a new master.
-    pub(crate) fn end_may_free(&self, now: Time) -> bool {
-        !matches!(self.again, Some(EndsBy::GiveTo(_))) && !self.keeps_lock(now)
-    }
-
-    /// Begins again, for a new master. Returns false if it cannot be repeated, or Redis must have dropped the key. It stays
-    /// executed.
-    pub(crate) fn repeat(&mut self, now: Time) -> bool {
-        let Some(again) = self.again.clone().filter(|_| self.key_gone_at > now) else {
-            return false;
-        };
-        self.ends_by = again;
-        self.left.give_back = None;
-        self.pause = FIRST_PAUSE;
-        true
-    }
-
-    /// Returns when Redis must have dropped the key.
-    pub(crate) fn key_gone_at(&self) -> Time {
-        self.key_gone_at
     }
 
     /// Notes a failed request. `is_transient`: the server could only not be reached, so the next try comes soon.
@@ -434,7 +301,6 @@ mod tests {
             uncertain_until,
             key_gone_at: None,
             give_back: None,
-            ended: None,
         }
     }
 
@@ -450,15 +316,6 @@ mod tests {
     }
 
     #[test]
-    fn a_new_master_repeats_an_end_until_the_key_must_be_gone() {
-        let mut release_task = ReleaseTask::of_lease(ended_owner(None), false, None, at(0), LEASE);
-        release_task.replied(at(1), &Reply::Released, false, None);
-        let gone_at = at(0) + LEASE;
-        assert!(release_task.repeat(gone_at - Duration::from_nanos(1)));
-        assert!(!release_task.repeat(gone_at));
-    }
-
-    #[test]
     fn a_release_that_finds_waiters_hands_over() {
         let mut release_task = ReleaseTask::of_lease(ended_owner(None), false, None, at(0), LEASE);
         assert_eq!(
@@ -469,7 +326,7 @@ mod tests {
         assert!(!release_task.is_executed());
         assert!(release_task.is_unsent());
         assert_eq!(
-            release_task.replied(at(2), &Reply::HandedOver(None), false, None),
+            release_task.replied(at(2), &Reply::HandedOver, false, None),
             Next::Done
         );
         assert!(!release_task.is_unsent());
@@ -583,17 +440,6 @@ mod tests {
         }
     }
 
-    /// Only a request that may still come makes a task uncertain.
-    #[test]
-    fn a_task_is_a_repeat_only_if_a_request_may_come_before_it() {
-        let task = |until| ReleaseTask::of_ended_owner(ended_owner(Some(until)), at(1), LEASE);
-        assert_eq!(task(at(1)).repeated_until(), None);
-        assert_eq!(task(at(2)).repeated_until(), Some(at(2) + LEASE));
-        // The first release of a lease is no repeat, even then.
-        let of_lease = ReleaseTask::of_lease(ended_owner(Some(at(2))), false, None, at(1), LEASE);
-        assert_eq!(of_lease.repeated_until(), None);
-    }
-
     #[test]
     fn a_release_is_repeated_for_as_long_as_the_key_may_live() {
         let rng = Machine::default();
@@ -634,7 +480,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let mut release_task = kept();
-        assert_eq!(release_task.key_gone_at(), until);
+        assert_eq!(release_task.key_gone_at, until);
         assert_eq!(life(&release_task, at(0)), LEASE * 2);
         assert!(matches!(
             release_task.failed(at(1), true, &rng),
@@ -650,8 +496,6 @@ mod tests {
 
         let mut release_task = kept();
         release_task.failed(at(1), true, &rng);
-        assert!(release_task.keeps_lock(at(1)));
-        assert!(!release_task.keeps_lock(until));
         assert!(matches!(release_task.verb(until), Verb::HandOver { .. }));
 
         // The other nodes of a quorum keep it too.

@@ -43,7 +43,7 @@
 
 use crate::claim::Claim;
 use crate::config::Options;
-use crate::core::attempt::{Ended, EndedOwner, Grant};
+use crate::core::attempt::Grant;
 use crate::core::lease::LeaseStatus;
 use crate::core::queue::{AcquireParams, GrantedTo};
 use crate::engine::guard_inner::GuardInner;
@@ -155,11 +155,7 @@ impl GuardInner {
         if !leases.is_adopted(entry, &adopt, now + left) {
             return from.owner;
         }
-        let left_behind = EndedOwner {
-            ended: Some(Ended::TakenOver(Arc::clone(&adopt.owner))),
-            ..from
-        };
-        leases.clean_up(entry, left_behind, lease);
+        leases.clean_up(entry, from, lease);
         adopt.owner
     }
 }

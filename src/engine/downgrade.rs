@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use crate::config::Options;
-use crate::core::attempt::{Ended, EndedOwner, Grant};
+use crate::core::attempt::{EndedOwner, Grant};
 use crate::core::lease::LeaseStatus;
 use crate::core::queue::{AcquireParams, GrantedTo};
 use crate::engine::guard_inner::GuardInner;
@@ -108,7 +108,6 @@ impl Leases {
                 if from.uncertain_until.is_some() {
                     let left = EndedOwner {
                         give_back: None,
-                        ended: Some(Ended::TakenOver(reader)),
                         ..from
                     };
                     self.clean_up(&writer.entry, left, lease);
@@ -134,7 +133,6 @@ impl Leases {
                 uncertain_until,
                 key_gone_at: None,
                 give_back: None,
-                ended: None,
             };
             self.clean_up(entry, left, lease);
         }

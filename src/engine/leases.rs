@@ -42,15 +42,15 @@ impl Leases {
             let messages = weak.clone() as Weak<dyn MessageHandler>;
             let watch = Arc::new(Watch::new(losses));
             let leases = weak.clone();
-            let can_fail_over = client.store.on_failover(Box::new(move || {
+            client.store.on_failover(Box::new(move || {
                 if let Some(leases) = leases.upgrade() {
-                    leases.renewal.master_changed(&leases.client);
+                    leases.renewal.failed_over(leases.client.now());
                 }
             }));
             Self {
                 client,
                 names: Names::new(),
-                renewal: Arc::new(RenewalThread::new(Arc::clone(&watch), can_fail_over)),
+                renewal: Arc::new(RenewalThread::new(Arc::clone(&watch))),
                 watch,
                 wakeup: Arc::new(Wakeup::new(process, messages)),
                 quantum,

@@ -88,9 +88,4 @@ impl MessageHandler for Leases {
             return;
         }
     }
-
-    /// Ends the owner again, if this process has ended it. A failover has lost that, or the message is late.
-    fn given_to_ended_owner(&self, owner: &str) {
-        self.renewal.end_again(&self.client, owner);
-    }
 }

@@ -296,7 +296,7 @@ impl Client {
             {
                 from
             }
-            (verb, Reply::HandedOver(_)) => verb.owner(),
+            (verb, Reply::HandedOver) => verb.owner(),
             _ => return,
         };
         self.stats.handed_over.add(1);

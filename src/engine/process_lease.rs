@@ -98,8 +98,6 @@ pub(crate) struct ProcessLease {
     pub(crate) watch_due_ns: AtomicU64,
     /// Whether a release task was made for the keys that a lost lease may have left in Redis.
     is_cleaned_up: AtomicBool,
-    /// Whether its loss is remembered.
-    is_loss_remembered: AtomicBool,
     /// The number for the next guard.
     pub(super) guards: AtomicU32,
     /// Whether the lease was extended, or Redis may otherwise keep the key for longer than `terms` say.
@@ -235,7 +233,6 @@ impl ProcessLease {
             renewal_due_ns: AtomicU64::new(0),
             watch_due_ns: AtomicU64::new(0),
             is_cleaned_up: AtomicBool::new(false),
-            is_loss_remembered: AtomicBool::new(false),
             guards: AtomicU32::new(0),
             is_extended: AtomicBool::new(key_gone_at.is_some()),
             has_min_hold: AtomicBool::new(false),
@@ -309,11 +306,6 @@ impl ProcessLease {
     /// Returns true for the first call: that caller must have the keys of the lost lease released.
     pub(super) fn begin_clean_up(&self) -> bool {
         !self.is_cleaned_up.swap(true, Ordering::Relaxed)
-    }
-
-    /// Returns true for the first call: that caller must remember the loss of the lease.
-    pub(super) fn begin_remembering_loss(&self) -> bool {
-        !self.is_loss_remembered.swap(true, Ordering::Relaxed)
     }
 
     /// Returns whether the lease is held at `now`, and may go to the next thread in memory.

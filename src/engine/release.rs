@@ -27,7 +27,7 @@
 
 use std::time::Duration;
 
-use crate::core::attempt::{Attempt, Ended, EndedOwner};
+use crate::core::attempt::{Attempt, EndedOwner};
 use crate::core::lease::LeaseStatus;
 use crate::core::queue::{Finish, Health};
 use crate::core::release_task::{Next, ReleaseTask};
@@ -36,7 +36,7 @@ use crate::engine::lock_notes::LastReply;
 use crate::engine::process_lease::{Entry, ProcessLease, Signal, WaitingThread};
 use crate::engine::watch::LossHandler;
 use crate::error::{Failure, LostCause, Result};
-use crate::message::{GiveBack, Gone, LockKind};
+use crate::message::{GiveBack, Gone};
 use crate::store::Deadline;
 use crate::sys::{Arc, Time};
 
@@ -181,7 +181,7 @@ impl Leases {
                     self.renewal
                         .add_release_task(&self.client, entry, release_task);
                 }
-                Next::Done => self.renewal.note_ending(entry, release_task, now),
+                Next::Done => {}
             }
             return result;
         }
@@ -245,30 +245,14 @@ impl Leases {
                 .key_gone_at()
                 .max(Some(now + process_lease.terms.lease())),
             give_back,
-            ended: None,
         }
     }
 
-    /// Has the renewal thread release an owner. One that has certainly ended is remembered, because a failover may lose
-    /// its end.
+    /// Has the renewal thread release an owner.
     pub(super) fn clean_up(&self, entry: &Arc<Entry>, ended: EndedOwner, lease: Duration) {
-        let now = self.client.now();
-        let is_one_lock = match &ended.ended {
-            Some(Ended::TakenOver(_)) => matches!(entry.kind, LockKind::Mutex | LockKind::Multi),
-            Some(Ended::Free | Ended::HandedOver(_) | Ended::Lost) | None => {
-                entry.kind == LockKind::Mutex
-            }
-        };
-        let mut release_task = ReleaseTask::of_ended_owner(ended, now, lease);
-        if !is_one_lock {
-            release_task = release_task.without_repeat();
-        }
-        if release_task.is_done() {
-            self.renewal.note_ending(entry, release_task, now);
-        } else {
-            self.renewal
-                .add_release_task(&self.client, entry, release_task);
-        }
+        let release_task = ReleaseTask::of_ended_owner(ended, self.client.now(), lease);
+        self.renewal
+            .add_release_task(&self.client, entry, release_task);
     }
 
     /// Has the renewal thread release an owner at the nodes of a quorum that may still have it, although the quorum has
@@ -295,25 +279,12 @@ impl Leases {
         }
     }
 
-    /// Remembers the owner of a lease that Redis did not have any more, because another process may still give the lock to
-    /// it after a failover. The watch thread and the end of a guard call this; the first of them counts.
-    fn remember_lost(&self, process_lease: &ProcessLease, cause: LostCause) {
-        let is_gone = matches!(cause, LostCause::Removed | LostCause::Taken);
-        if is_gone && process_lease.begin_remembering_loss() {
-            let left = self.ended_owner(process_lease, None, self.client.now());
-            let ended = Some(Ended::Lost);
-            let left = EndedOwner { ended, ..left };
-            self.clean_up(&process_lease.entry, left, process_lease.terms.lease());
-        }
-    }
-
     /// Has the renewal thread release the keys that a lost lease may have left in Redis. Called at the end of a guard
     /// of the lease.
     pub(super) fn after_loss(&self, process_lease: &Arc<ProcessLease>, status: LeaseStatus) {
         if let LeaseStatus::Lost(cause) = status {
             self.deregister(process_lease);
             process_lease.announce(cause);
-            self.remember_lost(process_lease, cause);
             // A key that Redis reported as gone needs no release. The other keys of a multi-lock do.
             let may_be_left = cause == LostCause::Expired
                 || process_lease.keys().len() > 1
@@ -339,7 +310,6 @@ impl LossHandler for Leases {
         self.renewal.deregister(process_lease);
         #[cfg(feature = "metrics")]
         process_lease.export_risk(self.client.now(), &self.client.exported.at_risk);
-        self.remember_lost(process_lease, cause);
         process_lease.announce(cause);
     }
 }

@@ -56,11 +56,11 @@ struct Fake {
     /// Until when nodes may have an owner that has ended.
     left_until: Arc<Mutex<Left>>,
     forgotten: Arc<Mutex<Vec<String>>>,
-    /// Tells the engine of a failover, if there can be one.
-    failover: Option<Failover>,
+    /// Tells the engine of a failover.
+    failover: Arc<Mutex<Option<Failover>>>,
 }
 
-type Failover = Arc<Mutex<Option<Box<dyn Fn() + Send + Sync>>>>;
+type Failover = Box<dyn Fn() + Send + Sync>;
 type Left = Box<dyn FnMut(&str) -> Option<Time> + Send>;
 
 impl Fake {
@@ -75,7 +75,7 @@ impl Fake {
             surplus: Arc::default(),
             left_until: Arc::new(Mutex::new(Box::new(|_| None))),
             forgotten: Arc::default(),
-            failover: None,
+            failover: Arc::default(),
         }
     }
 
@@ -123,9 +123,8 @@ impl Store for Fake {
         Time::from_nanos(self.cut.load(Ordering::SeqCst))
     }
 
-    fn on_failover(&self, changed: Box<dyn Fn() + Send + Sync>) -> bool {
-        let failover = self.failover.as_ref();
-        failover.is_some_and(|failover| failover.lock().replace(changed).is_none())
+    fn on_failover(&self, changed: Failover) {
+        *self.failover.lock() = Some(changed);
     }
 
     fn last_surplus(&self) -> Time {

@@ -93,8 +93,6 @@ pub(super) trait MessageHandler: Send + Sync {
     fn released_by_force(&self, owner: &str);
     /// Handles a request to release the lock: the owner, the time in µs since 1970, and the reason.
     fn release_requested(&self, request: &str);
-    /// Handles a message for an owner for which no delegate waits.
-    fn given_to_ended_owner(&self, owner: &str);
 }
 
 /// The register of delegates, guarded by its mutex.
@@ -266,8 +264,6 @@ impl Wakeup {
         if let Some(sleeper) = sleeper {
             sleeper.take_in(message);
             sleeper.wake();
-        } else if let Some(messages) = self.messages.upgrade() {
-            messages.given_to_ended_owner(owner);
         }
     }
 
@@ -450,7 +446,6 @@ mod tests {
     impl MessageHandler for Leaseless {
         fn released_by_force(&self, _: &str) {}
         fn release_requested(&self, _: &str) {}
-        fn given_to_ended_owner(&self, _: &str) {}
     }
 
     fn new_wakeup() -> Wakeup {

@@ -38,8 +38,8 @@ pub(crate) enum Reply {
         counts: NodeCounts,
     },
     Released,
-    /// Released, and given to a waiter. `None` if that may be several, of several names or units.
-    HandedOver(Option<Arc<str>>),
+    /// Released, and given to a waiter.
+    HandedOver,
     /// Not released: other processes wait, so the lock must be handed over.
     Contended,
     /// Not released: this owner did not hold the lock any more.

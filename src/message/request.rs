@@ -66,9 +66,6 @@ pub(crate) enum Verb {
     },
     /// Gives up a lock, and keeps it from all processes for a while (`min_hold`).
     Keep(Keep),
-    /// Gives a lock of `owner` to `to`, as the master before this one has done: for the rest of its time, and at least for
-    /// a pickup window.
-    GiveTo { owner: Arc<str>, to: Arc<str> },
     /// Withdraws an owner: gives up the lock or the place in the queue, whichever this owner has.
     Withdraw { owner: Arc<str>, units: u32 },
 }
@@ -189,7 +186,7 @@ impl Request<'_> {
                 | Verb::Release { .. }
                 | Verb::HandOver { .. }
                 | Verb::Withdraw { .. } => true,
-                Verb::Acquire { .. } | Verb::Keep(_) | Verb::GiveTo { .. } => false,
+                Verb::Acquire { .. } | Verb::Keep(_) => false,
             },
             Request::Release(_) | Request::ForceRelease { .. } => true,
             _ => false,
@@ -205,7 +202,6 @@ impl Verb {
             Self::Release { owner, .. }
             | Self::HandOver { owner, .. }
             | Self::Keep(Keep { owner, .. })
-            | Self::GiveTo { owner, .. }
             | Self::Withdraw { owner, .. } => owner,
         }
     }
@@ -222,7 +218,6 @@ impl Verb {
             Self::Release { .. }
             | Self::HandOver { .. }
             | Self::Keep(_)
-            | Self::GiveTo { .. }
             | Self::Withdraw { .. } => false,
         }
     }

@@ -112,7 +112,6 @@ pub(crate) fn decode(request: &Request<'_>, value: Value) -> Result<Reply, Failu
             Verb::Release { .. }
             | Verb::HandOver { .. }
             | Verb::Keep(_)
-            | Verb::GiveTo { .. }
             | Verb::Withdraw { .. } => reply::release(&value),
         },
         (Request::Renew(batch), value) => renewal::reply(batch.len(), &value),

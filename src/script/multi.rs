@@ -2,7 +2,6 @@
 //! names, and their values are those of mutexes.
 
 use super::command::Command;
-use super::mutex;
 use super::script_settings::ScriptSettings;
 use super::text::{KEEP, MULTI_ACQUIRE, MULTI_RELEASE, ask, keep};
 use crate::message::{Ask, Verb};
@@ -20,7 +19,6 @@ pub(super) fn command(keys: &[LockKey], verb: &Verb, script_settings: &ScriptSet
         Verb::Acquire { ask, .. } => acquire(ask, ""),
         Verb::TakeOver { ask, from, .. } => acquire(ask, from),
         Verb::Keep(what) => keep(&KEEP, keys, 0, what, script_settings),
-        Verb::GiveTo { owner, to } => mutex::give_to(keys, owner, to, script_settings),
         Verb::Release { owner, .. }
         | Verb::HandOver { owner, .. }
         | Verb::Withdraw { owner, .. } => {

@@ -7,8 +7,8 @@ use super::command::Command;
 use super::reply;
 use super::script_settings::ScriptSettings;
 use super::text::{
-    KEEP, MUTEX_ACQUIRE, MUTEX_ADOPT, MUTEX_GIVE_TO, MUTEX_HAND_OVER, MUTEX_RELEASE,
-    MUTEX_RELEASE_MANY, MUTEX_TAKE_OVER, ask, give_back, keep,
+    KEEP, MUTEX_ACQUIRE, MUTEX_ADOPT, MUTEX_HAND_OVER, MUTEX_RELEASE, MUTEX_RELEASE_MANY,
+    MUTEX_TAKE_OVER, ask, give_back, keep,
 };
 use crate::message::{AcquireMode, Adopt, Ask, GiveBack, NotReleased, PlainRelease, Reply, Verb};
 use crate::name::{Companion, LockKey};
@@ -60,23 +60,8 @@ pub(super) fn command(key: &LockKey, verb: &Verb, script_settings: &ScriptSettin
             owner, give_back, ..
         } => hand_over(owner, *give_back, false),
         Verb::Keep(what) => keep(&KEEP, keys, 0, what, script_settings),
-        Verb::GiveTo { owner, to } => give_to(keys, owner, to, script_settings),
         Verb::Withdraw { owner, .. } => hand_over(owner, None, true),
     }
-}
-
-/// Returns the command that gives mutexes of one owner to another.
-pub(super) fn give_to(
-    keys: &[LockKey],
-    owner: &str,
-    to: &str,
-    script_settings: &ScriptSettings,
-) -> Command {
-    let mut command = MUTEX_GIVE_TO.with_companions(keys);
-    let window = ms_rounded_up(script_settings.longest_window);
-    command.arg(owner).arg(to).arg(window);
-    script_settings.of_waiters(&mut command);
-    command
 }
 
 /// Returns the command that takes a free mutex without a fence. Returns `None` if the mutex may be in a gap, which only

@@ -6,7 +6,6 @@ use redis::Value;
 
 use crate::message::{Gone, Reply};
 use crate::name::LARGEST_FENCE;
-use crate::owner::OWNER_PREFIX;
 
 /// The smallest fence: a time of 1970, in microseconds. A fence is at least the server's time, so the `1` that answers a
 /// release is none.
@@ -73,12 +72,7 @@ pub(super) fn release(value: &Value) -> Option<Reply> {
     match value {
         Value::Int(1) => Some(Reply::Released),
         Value::Int(2) => Some(Reply::Contended),
-        Value::Int(3) => Some(Reply::HandedOver(None)),
-        Value::BulkString(to) => {
-            let to = std::str::from_utf8(to).ok();
-            let to = to.filter(|to| to.starts_with(OWNER_PREFIX))?;
-            Some(Reply::HandedOver(Some(to.into())))
-        }
+        Value::Int(3) => Some(Reply::HandedOver),
         Value::Int(0) => Some(Reply::NotOwner(Gone::Removed)),
         Value::Int(-1) => Some(Reply::NotOwner(Gone::Taken)),
         _ => None,

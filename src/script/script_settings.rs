@@ -11,7 +11,7 @@ use crate::sys::time::ms_rounded_up;
 pub(crate) struct ScriptSettings {
     pub(super) fence_memory: Duration,
     /// The longest pickup window of a waiter.
-    pub(super) longest_window: Duration,
+    longest_window: Duration,
     /// How long a contended mutex is left free once in `quantum`, for clients that poll.
     pub(super) poller_gap: Duration,
     /// Zero without a gap, because then no script looks at it.

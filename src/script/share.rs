@@ -1,7 +1,6 @@
 //! The commands of the kinds of which several owners have leases at the same time: readers and writers, and permits.
 
 use super::command::Command;
-use super::mutex;
 use super::script_settings::ScriptSettings;
 use super::text::{KEEP, SHARE_ACQUIRE, SHARE_RELEASE, ask, give_back, keep};
 use crate::message::{Ask, GiveBack, LockKind, Verb};
@@ -50,8 +49,6 @@ pub(super) fn command(
             give_back,
         } => release(owner, *units, *give_back, false),
         Verb::Keep(what) => keep(&KEEP, keys, what.units, what, script_settings),
-        // Redis would refuse this request, because the key is no mutex. No such end is remembered (`engine::release`).
-        Verb::GiveTo { owner, to } => mutex::give_to(keys, owner, to, script_settings),
         Verb::Withdraw { owner, units } => release(owner, *units, None, true),
     }
 }

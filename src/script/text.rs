@@ -75,7 +75,6 @@ pub(super) static MUTEX_HAND_OVER: Script = script!(
     "gap.lua",
     "mutex_hand_over.lua"
 );
-pub(super) static MUTEX_GIVE_TO: Script = script!("value.lua", "queue*.lua", "mutex_give_to.lua");
 pub(super) static MUTEX_ADOPT: Script =
     script!("record.lua", "fence.lua", "value.lua", "mutex_adopt.lua");
 pub(super) static SHARE_ACQUIRE: Script = script!(

@@ -118,10 +118,8 @@ pub(crate) trait Store: Send + Sync {
 
     /// Has `changed` called at each failover: a replica has become the master of some names, and may lack the last writes.
     /// A thread of the store calls it before any request goes to the new master, and under a mutex of the store, so
-    /// `changed` must not use the store. Returns false if this store cannot fail over.
-    fn on_failover(&self, _changed: Box<dyn Fn() + Send + Sync>) -> bool {
-        false
-    }
+    /// `changed` must not use the store. Most stores cannot fail over.
+    fn on_failover(&self, _changed: Box<dyn Fn() + Send + Sync>) {}
 
     /// Returns when an answer without a request was last seen: a lease that was confirmed before may be no grant. Returns
     /// the clock's zero if there was none.
@@ -152,10 +150,6 @@ pub(crate) trait DedicatedConnection: Send {
     fn open(&mut self, _is_silent: bool) -> Result<(), Failure> {
         Ok(())
     }
-
-    /// Notes how many failovers the caller has heard of ([`Store::on_failover`]). The connection sends nothing to a server that
-    /// it finds after a further one.
-    fn note_heard(&mut self, _failovers: u64) {}
 
     /// Sends a request, and returns the reply. On an open connection that takes at most `limit`, or two round trips of
     /// the link if those take longer, but at most `io_timeout`.

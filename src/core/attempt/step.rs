@@ -8,7 +8,6 @@ use crate::core::lease::valid_until;
 use crate::core::poll::SubscriptionState;
 use crate::error::Failure;
 use crate::message::{GiveBack, GrantMessage, Reply, Verb};
-use crate::owner;
 use crate::sys::{Arc, Rng, Time};
 
 /// The facts about a call that an attempt needs. They stay the same while the call drives the attempt.
@@ -173,44 +172,4 @@ pub(crate) struct EndedOwner {
     pub(crate) key_gone_at: Option<Time>,
     /// The unused part of the fences of a lease.
     pub(crate) give_back: Option<GiveBack>,
-    /// How the owner has ended, if it has.
-    pub(crate) ended: Option<Ended>,
-}
-
-/// How an owner has ended. After a take-over this says which owner has the lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
-    /// Nobody.
-    Free,
-    /// This owner of the same process.
-    TakenOver(Arc<str>),
-    /// This owner of another process.
-    HandedOver(Arc<str>),
-    /// Nobody knows: a renewal or a take-over has found that the owner was gone.
-    Lost,
-}
-
-impl Ended {
-    /// Returns how the reply to a take-over by `owner` has ended `from`. Returns `None` if it does not say who has the lock.
-    pub(super) fn by_take_over(reply: &Reply, owner: &Arc<str>, from: &Arc<str>) -> Option<Self> {
-        match reply {
-            Reply::Granted { .. } => Some(Self::TakenOver(Arc::clone(owner))),
-            // In a poller gap the lock is free.
-            Reply::Held {
-                holder,
-                handed_over: true,
-                ..
-            } if holder == from => Some(Self::Free),
-            Reply::Held {
-                holder,
-                handed_over: true,
-                ..
-            } if owner::label(holder).is_some() => Some(Self::HandedOver(Arc::clone(holder))),
-            // The old owner was gone already. A failover may have taken the lock from it.
-            Reply::Held {
-                handed_over: false, ..
-            } => Some(Self::Lost),
-            _ => None,
-        }
-    }
 }

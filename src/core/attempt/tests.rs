@@ -778,7 +778,6 @@ fn ended_owner() -> EndedOwner {
         uncertain_until: None,
         key_gone_at: None,
         give_back: None,
-        ended: None,
     }
 }
 
@@ -893,18 +892,14 @@ fn a_take_over_from_an_uncertain_owner_leaves_that_owner_behind() {
         scene.send(Input::Go);
         scene.replied(reply);
         // The take-over has given the unused fences back.
-        let [left] = scene.attempt.ended_owners().try_into().expect("one");
-        let (give_back, ended) = (None, left.ended.clone());
-        let from = EndedOwner {
-            give_back,
-            ended,
-            ..from
-        };
-        assert_eq!(left, from);
+        let give_back = None;
+        assert_eq!(
+            scene.attempt.ended_owners(),
+            [EndedOwner { give_back, ..from }]
+        );
     }
 }
 
-/// An answer that does not say who has the lock.
 #[test]
 fn a_take_over_leaves_an_owner_behind_only_while_that_is_uncertain() {
     let moment = Duration::from_nanos(1);
@@ -930,42 +925,6 @@ fn a_take_over_leaves_an_owner_behind_only_while_that_is_uncertain() {
 }
 
 #[test]
-fn a_take_over_tells_who_has_the_lock_now() {
-    let from_us: Arc<str> = "lh1:mine:l".into();
-    let held_by = |holder: &Arc<str>, handed_over| Reply::Held {
-        ttl: None,
-        holder: Arc::clone(holder),
-        handed_over,
-    };
-    let of_others = owner::generate(&Machine::default(), "l");
-    let foreign = "another client".into();
-    for (reply, expected) in [
-        // The old owner did not hold the lock any more, so nobody has it from this one.
-        (held_by(&of_others, false), Some(Ended::Lost)),
-        (held_by(&foreign, false), Some(Ended::Lost)),
-        (
-            held_by(&of_others, true),
-            Some(Ended::HandedOver(of_others)),
-        ),
-        (held_by(&from_us, true), Some(Ended::Free)),
-        (held_by(&foreign, true), None),
-    ] {
-        let mut scene = Scene::waiting();
-        taking_over(&mut scene);
-        scene.replied(reply);
-        let ended_owners = scene.attempt.ended_owners();
-        let ended = ended_owners.first().and_then(|from| from.ended.clone());
-        assert_eq!(ended, expected);
-    }
-    let mut scene = Scene::waiting();
-    taking_over(&mut scene);
-    scene.replied(GRANTED);
-    let owner = Arc::clone(scene.attempt.owner());
-    let ended = scene.attempt.ended_owners()[0].ended.clone();
-    assert_eq!(ended, Some(Ended::TakenOver(owner)));
-}
-
-#[test]
 fn a_take_over_that_was_handed_over_waits_in_the_queue() {
     let mut scene = Scene::waiting();
     taking_over(&mut scene);
@@ -977,8 +936,7 @@ fn a_take_over_that_was_handed_over_waits_in_the_queue() {
             ..
         }
     ));
-    let mut left = scene.attempt.abandon();
-    left.retain(|ended_owner| ended_owner.ended.is_none());
+    let left = scene.attempt.abandon();
     assert_eq!(
         left.len(),
         1,

@@ -52,7 +52,7 @@ impl Server {
 
     /// Makes the next waiter that is awake the holder, and publishes a message to it. Stops at `me`. The message is a grant
     /// if the script `may_grant`. Passes over a waiter that was silent for longer than its pickup window.
-    fn give_to_next(&mut self, me: &Arc<str>, may_grant: bool, now: Time) -> Option<Arc<str>> {
+    fn hand_to_next(&mut self, me: &Arc<str>, may_grant: bool, now: Time) -> Option<Arc<str>> {
         let mut place = 0;
         while let Some(waiter) = self.queue.get(place) {
             if waiter.owner != *me && self.is_passed_over(waiter, now) {
@@ -99,12 +99,12 @@ impl Server {
         match &self.lock {
             Some((holder, _, _)) if holder == owner => {
                 let nobody = Arc::from("");
-                let to = self.give_to_next(&nobody, true, now);
+                let to = self.hand_to_next(&nobody, true, now);
                 if to.is_none() {
                     self.lock = None;
                     return Reply::Released;
                 }
-                Reply::HandedOver(to)
+                Reply::HandedOver
             }
             Some(_) => Reply::NotOwner(Gone::Taken),
             None => Reply::NotOwner(Gone::Removed),
@@ -164,7 +164,7 @@ impl Server {
             };
         }
         if self.lock.is_none() {
-            let head = self.give_to_next(&ask.owner, false, now);
+            let head = self.hand_to_next(&ask.owner, false, now);
             let head = head.unwrap_or_else(|| Arc::clone(&ask.owner));
             if head == ask.owner {
                 self.give(&head, now + ask.lease);
@@ -230,7 +230,7 @@ impl Server {
                 if let (Some(channel), false) = (&ask.channel, self.queue.is_empty()) {
                     self.join(ask, channel, now);
                 }
-                match self.give_to_next(&ask.owner, true, now) {
+                match self.hand_to_next(&ask.owner, true, now) {
                     Some(head) if head != ask.owner => Reply::Held {
                         ttl: Some(PICKUP_WINDOW),
                         holder: head,
@@ -254,22 +254,6 @@ impl Server {
             },
             Verb::HandOver { owner, .. } => self.release(owner, now),
             Verb::Keep(keep) => self.keep(keep, now),
-            Verb::GiveTo { owner, to } => {
-                let (reply, until) = match &self.lock {
-                    Some((holder, _, end)) if holder == owner => (None, *end),
-                    Some(_) => (Some(Reply::NotOwner(Gone::Taken)), now),
-                    None => (Some(Reply::NotOwner(Gone::Removed)), now),
-                };
-                if let Some(reply) = reply {
-                    return reply;
-                }
-                self.lock = Some((Arc::clone(to), true, until.max(now + PICKUP_WINDOW)));
-                if let Some(place) = self.queue.iter().position(|waiter| waiter.owner == *to) {
-                    self.queue.remove(place);
-                    self.published.push((Arc::clone(to), None));
-                }
-                Reply::Released
-            }
             Verb::Withdraw { owner, .. } => {
                 self.leave(owner);
                 self.release(owner, now)

@@ -22,7 +22,6 @@
 use std::time::Duration;
 
 use super::schedule::{AFTER_PANIC, BATCH, Job, RenewalState, RenewalThread};
-use crate::core::endings::{AGAIN_AFTER, FREED_AFTER, MOST_ENDINGS, RENEWED_AFTER};
 use crate::core::release_task::{Next, ReleaseTask};
 use crate::core::timer_queue::TimerKey;
 use crate::engine::client::Client;
@@ -76,7 +75,6 @@ impl RenewalThread {
         } else {
             release_task.due(now)
         };
-        let due = release_task.put_off(due, state.frees_from, now);
         let job = Job {
             _client: Arc::clone(client),
             entry: Arc::clone(entry),
@@ -84,44 +82,6 @@ impl RenewalThread {
         };
         state.queue(job, due);
         self.wake_for(&mut state, due);
-    }
-
-    /// Remembers a task that is done, if a failover may lose the end of its owner ([`crate::core::endings`]).
-    pub(crate) fn note_ending(&self, entry: &Arc<Entry>, release_task: ReleaseTask, now: Time) {
-        if self.can_fail_over {
-            let mut state = self.state.lock();
-            state.note_ending(Arc::clone(entry), release_task, now);
-        }
-    }
-
-    /// Has the thread repeat on the new master the ends of all owners that this process remembers, and renew all leases
-    /// there.
-    pub(crate) fn master_changed(self: &Arc<Self>, client: &Arc<Client>) {
-        let now = client.now();
-        self.failed_over_at.store(now.as_nanos(), Ordering::SeqCst);
-        let mut state = self.state.lock();
-        state.renew_all_at(now + RENEWED_AFTER, now);
-        state.put_off_repeats(now);
-        state.endings.master_changed(now);
-        // A round that begins from here on finds all that.
-        self.failovers.fetch_add(1, Ordering::Release);
-        if self.ensure_running(&mut state, client).is_err() {
-            return;
-        }
-        if let Some(due) = state.next_due() {
-            self.wake_for(&mut state, due);
-        }
-    }
-
-    /// Has the thread repeat the end of one owner, if this process remembers it.
-    pub(crate) fn end_again(self: &Arc<Self>, client: &Arc<Client>, owner: &str) {
-        if !self.can_fail_over {
-            return;
-        }
-        let ended = self.state.lock().endings.take(owner, client.now());
-        if let Some((entry, release_task)) = ended {
-            self.add_release_task(client, &entry, release_task);
-        }
     }
 
     /// Blocks until no release of these keys is unsent. Returns false if the time is over first, or the call `is_over`,
@@ -186,15 +146,13 @@ impl RenewalThread {
     /// connection.
     pub(super) fn send_due_releases(
         &self,
-        client: &Arc<Client>,
+        client: &Client,
         dedicated_connection: &mut dyn DedicatedConnection,
     ) -> bool {
         for round in 0..RELEASES_IN_A_ROW {
             let now = client.now();
-            let (mut begun, limit, dropped, is_first_drop, has_forgotten) = {
+            let (mut begun, limit, dropped, is_first_drop) = {
                 let mut state = self.state.lock();
-                let (repeated, has_forgotten) = state.repeat_endings(client, now);
-                client.stats.endings_repeated.add(repeated as u64);
                 let due = state.leases.next();
                 let limit = due.map_or(Duration::MAX, |due| due.since(now));
                 // A lease that is due goes first. But the first round always sends, so that leases never block releases
@@ -206,20 +164,8 @@ impl RenewalThread {
                 let is_first_drop = !dropped.is_empty() && !state.has_dropped;
                 state.has_dropped |= is_first_drop;
                 let begun = state.begin_jobs(now);
-                (
-                    begun,
-                    limit.max(LEAST),
-                    dropped,
-                    is_first_drop,
-                    has_forgotten,
-                )
+                (begun, limit.max(LEAST), dropped, is_first_drop)
             };
-            if has_forgotten {
-                logging::warning!(
-                    "more than {MOST_ENDINGS} owners have ended lately: if the failover lost the ends of the others, these hold \
-                     their locks until their leases end"
-                );
-            }
             for owner in dropped {
                 client.store.forget(&owner);
             }
@@ -311,17 +257,7 @@ impl RenewalThread {
         }
         match next {
             Next::Send => drop(state.queue(job, now)),
-            Next::Later(due) => {
-                let (task, from) = (&mut job.release_task, state.frees_from);
-                let due = match result {
-                    Ok(()) => task.put_off(due, from, now),
-                    Err(_) => task.due_after_failure(due, from, now),
-                };
-                state.queue(job, due);
-            }
-            Next::Done if is_executed && self.can_fail_over => {
-                state.note_ending(job.entry, job.release_task, now);
-            }
+            Next::Later(due) => drop(state.queue(job, due)),
             Next::Done => {}
         }
         state.is_given_up |= is_given_up;
@@ -370,64 +306,12 @@ impl RenewalState {
         }
     }
 
-    /// Remembers a task that is done. Soon after a failover, another process may still give the lock to its owner.
-    fn note_ending(&mut self, entry: Arc<Entry>, mut release_task: ReleaseTask, now: Time) {
-        let until = self.frees_from.map(|from| from + AGAIN_AFTER * 2);
-        if let Some(until) = until.filter(|until| *until > now) {
-            release_task.may_come_back(until);
-        }
-        self.endings.note(entry, release_task, now);
-    }
-
     /// Adds a job to the timer queue. Returns its key there.
     fn queue(&mut self, job: Job, due: Time) -> TimerKey {
         let timer_key = (due, self.next_job);
         self.next_job += 1;
         self.release_tasks.insert(timer_key, job);
         timer_key
-    }
-
-    /// After a failover: has the tasks that wait for their repeat repeated as ends, or after those ([`crate::core::endings`]).
-    /// A task in flight follows when it has failed.
-    fn put_off_repeats(&mut self, now: Time) {
-        self.frees_from = Some(now + FREED_AFTER);
-        let waiting = |(timer_key, job): (&TimerKey, &Job)| {
-            let repeated = job.release_task.repeated_until();
-            repeated
-                .filter(|_| !self.tasks_in_flight.contains(timer_key))
-                .map(|_| *timer_key)
-        };
-        let waiting: Vec<_> = self.release_tasks.iter().filter_map(waiting).collect();
-        for timer_key in waiting {
-            let Some(job) = self.release_tasks.remove(timer_key) else {
-                continue;
-            };
-            if job.release_task.becomes_an_end() {
-                self.endings.note(job.entry, job.release_task, now);
-            } else {
-                let due = job.release_task.put_off(timer_key.0, self.frees_from, now);
-                self.queue(job, due);
-            }
-        }
-    }
-
-    /// Puts some ends that this thread must repeat after a failover into the timer queue, unless a task is due. Returns
-    /// their number, and whether an end was forgotten.
-    fn repeat_endings(&mut self, client: &Arc<Client>, now: Time) -> (usize, bool) {
-        if self.release_tasks.next().is_some_and(|due| due <= now) {
-            return (0, false);
-        }
-        let (ended, has_forgotten) = self.endings.take_due(now, BATCH);
-        let count = ended.len();
-        for (entry, release_task) in ended {
-            let job = Job {
-                _client: Arc::clone(client),
-                entry,
-                release_task,
-            };
-            self.queue(job, now);
-        }
-        (count, has_forgotten)
     }
 
     /// Drops tasks if too many wait for a repeat: first those that Redis has executed, and of these the ones whose keys it

@@ -13,7 +13,7 @@ use crate::logging;
 use crate::message::{Renewal, Renewed, Request};
 use crate::panics::survived;
 use crate::store::DedicatedConnection;
-use crate::sys::{Arc, Ordering, Rng, Time, Weak};
+use crate::sys::{Arc, Rng, Time, Weak};
 
 /// The number of leases that are put back while the mutex is held. Other threads wait for the mutex meanwhile.
 const AT_A_TIME: usize = 50;
@@ -50,8 +50,6 @@ impl RenewalThread {
                         state.opening = Opening::Failed;
                     }
                 }
-                // After a further failover, the connection does not send the requests that this round took up before it.
-                dedicated_connection.note_heard(self.failovers.load(Ordering::Acquire));
                 let surplus = client.store.last_surplus();
                 self.state.lock().renew_all_after(surplus, client.now());
                 // 2 to 5. Renewals go first: a lease cannot wait, a release can.

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::core::endings::Endings;
 use crate::core::lease::LeaseStatus;
 use crate::core::release_task::ReleaseTask;
 use crate::core::timer_queue::{
@@ -42,12 +41,8 @@ pub(crate) struct RenewalThread {
     pub(super) changed: Condvar,
     /// Handles a lease that a renewal has found lost.
     pub(super) watch: Arc<Watch>,
-    /// Whether a failover may lose the end of an owner.
-    pub(crate) can_fail_over: bool,
     /// When the last failover was noticed, in nanoseconds of the clock.
-    pub(super) failed_over_at: AtomicU64,
-    /// How many failovers were noticed.
-    pub(super) failovers: AtomicU64,
+    failed_over_at: AtomicU64,
 }
 
 /// The state of the renewal thread, guarded by its mutex.
@@ -57,12 +52,8 @@ pub(super) struct RenewalState {
     /// The batch whose renewal was sent, and the time at which it was taken out of `leases`.
     pub(super) in_flight: Option<(Time, Arc<[Arc<ProcessLease>]>)>,
     pub(super) release_tasks: TimerQueue<Job>,
-    /// The owners whose end a failover may lose. Empty if there is no failover.
-    pub(super) endings: Endings<Arc<Entry>>,
     /// The timer keys of the release tasks that were sent last. Their answers find them by these keys.
     pub(super) tasks_in_flight: Vec<TimerKey>,
-    /// After a failover: no repeat may free a lock before this time.
-    pub(super) frees_from: Option<Time>,
     pub(super) timer: WorkerTimer,
     pub(super) next_job: u64,
     /// The number of release tasks to which Redis has not replied yet.
@@ -110,14 +101,12 @@ pub(super) enum Opening {
 }
 
 impl RenewalThread {
-    pub(crate) fn new(watch: Arc<Watch>, can_fail_over: bool) -> Self {
+    pub(crate) fn new(watch: Arc<Watch>) -> Self {
         Self {
             state: Mutex::default(),
             changed: Condvar::new(),
             watch,
-            can_fail_over,
             failed_over_at: AtomicU64::new(0),
-            failovers: AtomicU64::new(0),
         }
     }
 
@@ -236,8 +225,14 @@ impl RenewalThread {
         self.wake_for(&mut state, wakes_at);
     }
 
+    /// Notes a failover, which may have taken the lock from any lease. The thread renews them all at once, so that the
+    /// holders learn of it soon.
+    pub(crate) fn failed_over(&self, now: Time) {
+        self.failed_over_at.store(now.as_nanos(), Ordering::SeqCst);
+        self.renew_all(now);
+    }
+
     /// Has the thread renew all leases at once.
-    #[cfg(feature = "testing")]
     pub(crate) fn renew_all(&self, now: Time) {
         let mut state = self.state.lock();
         state.renew_all_by(now);
@@ -301,8 +296,10 @@ impl RenewalState {
 
     pub(super) fn next_due(&self) -> Option<Time> {
         let release_task = self.release_tasks.next();
-        let all = [self.leases.next(), release_task, self.endings.due()];
-        all.into_iter().flatten().min()
+        [self.leases.next(), release_task]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     pub(super) fn put(&mut self, process_lease: &Arc<ProcessLease>, due: Time) {
@@ -339,23 +336,6 @@ impl RenewalState {
             if process_lease.validity.deadline().is_some() {
                 self.put(&process_lease, latest);
             }
-        }
-    }
-
-    /// Makes all leases due at this time, also those that are due earlier, if they live for long enough.
-    pub(super) fn renew_all_at(&mut self, at: Time, now: Time) {
-        self.renew_all_by(at);
-        let mut all = Vec::new();
-        while let Some(process_lease) = self.leases.pop_due(at) {
-            all.push(process_lease);
-        }
-        let long = at.since(now) * 2;
-        for process_lease in all {
-            let due = match process_lease.validity.status(now) {
-                LeaseStatus::Live(left) if left > long => at,
-                _ => Time::from_nanos(process_lease.renewal_due_ns.load(Ordering::Relaxed)),
-            };
-            self.put(&process_lease, due);
         }
     }
 

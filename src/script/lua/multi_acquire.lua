@@ -61,7 +61,7 @@ for i = 1, #KEYS, 4 do
   if values[i] then gaps[i] = nil end
   if not values[i] and not gaps[i] and queued[i] then
     local lock = at(i)
-    local head = give_to_next(lock, owner)
+    local head = hand_to_next(lock, owner)
     if head == owner then give(lock, owner, window) end
     values[i] = value_of(lock, redis.call)
   end

@@ -18,7 +18,7 @@ if not value then
   end
   -- The lock is free: the first waiter that is awake gets it, perhaps the caller. If no waiter is awake, the caller gets
   -- the lock. The caller may be in the queue, behind more silent waiters than one script passes over.
-  local head, refused = give_to_next(lock, owner)
+  local head, refused = hand_to_next(lock, owner)
   if not head then
     leave(owner)
     head = owner

@@ -22,7 +22,7 @@ if is_holder then
   if refused then return refused end
   -- A companion is a key of another type, so there is no waiter to hand the lock to.
   if not ok then redis.call('DEL', lock) end
-  return ok and given or 1
+  return ok and given and 3 or 1
 end
 if value then return type(value) == 'table' and value or -1 end
 if ARGV[6] == '1' then

@@ -5,7 +5,7 @@
 -- ARGV  1 owner  2 last fence used  3 last of its block (both '' if there are none to give back)  4 life of a waiter ms
 --       5 '1' if PUBLISH counts all subscribers  6 '1' if the owner may itself be in the queue (a withdrawal)  7 gap ms
 --       8 quantum ms, see gap.lua  9 fence memory ms
--- Reply 1 released  an owner: released and handed to this waiter  0 the key is gone  -1 another owner holds it
+-- Reply 1 released  3 released and handed to a waiter  0 the key is gone  -1 another owner holds it
 -- Idempotent because it acts only while this owner holds the lock, and ends that.
 --
 -- Most often the first waiter is awake, and takes a grant by message. This part does for it what `hand_over` in
@@ -35,5 +35,5 @@ repeat
     return 1
   end
   redis.pcall('PUBLISH', channel, string.format('%s %s %.0f', first[1], nonce, fence))
-  return first[1]
+  return 3
 until true

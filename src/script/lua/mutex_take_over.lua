@@ -20,7 +20,7 @@ if held == ARGV[10] or held == ARGV[10] .. MARK then
     return {0, tonumber(ARGV[13]), ARGV[10], 1}
   end
   local function reserve(fences) return next_fences(KEYS[2], fences, ARGV[4], server_time()) end
-  local head, refused, pickup = give_to_next(KEYS[1], ARGV[1], reserve)
+  local head, refused, pickup = hand_to_next(KEYS[1], ARGV[1], reserve)
   if not head or head == ARGV[1] then
     local fence = next_fences(KEYS[2], ARGV[3], ARGV[4])
     if type(fence) == 'table' then return fence end

@@ -138,7 +138,7 @@ end
 -- although PUBLISH counts nobody. So a grant by message is final, and the script looks for subscribers before it.
 -- `reserve` reserves fences. With it, a waiter with a nonce gets a grant by message: its owner, the nonce and the fence.
 -- Otherwise the message is the owner, which then asks for the mutex.
-local function give_to_next(lock, self, reserve)
+local function hand_to_next(lock, self, reserve)
   local refused, was_given
   local function give_and_notify(head, pickup, channel, fences, nonce)
     local message, is_granted = head, false
@@ -159,9 +159,9 @@ local function give_to_next(lock, self, reserve)
 end
 
 -- Hands a mutex to the first waiter that is awake, for its pickup window. Frees the mutex if there is none. Returns the new
--- holder. `reserve` as for `give_to_next`.
+-- holder. `reserve` as for `hand_to_next`.
 local function hand_over(lock, reserve)
-  local head, refused = give_to_next(lock, nil, reserve)
+  local head, refused = hand_to_next(lock, nil, reserve)
   if head and not refused then return head end
   redis.call('DEL', lock)
 end

@@ -69,8 +69,6 @@ pub(crate) struct Finder<T> {
     waker: OnceCell<WakingEnd>,
     /// Called at each failover, before a thread can use the new result.
     on_failover: OnceCell<Box<dyn Fn() + Send + Sync>>,
-    /// How many failovers it was called for.
-    failovers: AtomicU64,
     /// Whether nobody uses the servers any more.
     is_over: AtomicBool,
 }
@@ -133,7 +131,6 @@ impl<T: Clone + Send + 'static> Finder<T> {
             checked: Condvar::new(),
             waker: OnceCell::new(),
             on_failover: OnceCell::new(),
-            failovers: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
         })
     }
@@ -236,20 +233,8 @@ impl<T: Clone + Send + 'static> Finder<T> {
     }
 
     /// Has `changed` called at each failover, before any thread can use the new result. It must not use the finder.
-    pub(crate) fn on_failover(&self, changed: Box<dyn Fn() + Send + Sync>) -> bool {
-        self.on_failover.set(changed).is_ok()
-    }
-
-    /// Returns a failure if the renewal thread has heard of fewer failovers, before a request to a server that was looked up
-    /// before this call. After a failover that thread sends its requests in another order.
-    pub(crate) fn check_heard(&self, heard: u64) -> Result<(), Failure> {
-        if self.failovers.load(Ordering::Acquire) <= heard {
-            return Ok(());
-        }
-        Err(
-            unavailable("there was a failover before the request was sent")
-                .with(Outcome::NotExecuted),
-        )
+    pub(crate) fn on_failover(&self, changed: Box<dyn Fn() + Send + Sync>) {
+        self.on_failover.set(changed).ok();
     }
 
     /// Ends the thread. Takes no mutex, because a forked child may call it.
@@ -280,7 +265,6 @@ impl<T: Clone + Send + 'static> Finder<T> {
         if let Some(changed) = self.on_failover.get().filter(|_| next.is_failover) {
             self.trusted.store(0, Ordering::Release);
             changed();
-            self.failovers.fetch_add(1, Ordering::Release);
         }
         let last = findings.found.replace(next.found);
         if next.is_another {

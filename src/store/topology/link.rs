@@ -69,8 +69,6 @@ pub(crate) struct Link<'a> {
     pub(super) is_asking: bool,
     /// The measured round trip. `None` for a link of the pool, because each of its callers has a time limit.
     round_trip: Option<Duration>,
-    /// How many failovers the renewal thread has heard of.
-    heard: u64,
     /// Reports of the server by the renewal thread's requests, until that thread takes them.
     reports: Vec<NodeReport>,
 }
@@ -85,7 +83,6 @@ impl<'a> Link<'a> {
             connection: LinkConnection::Own(None),
             is_asking: false,
             round_trip: Some(Duration::ZERO),
-            heard: 0,
             reports: Vec::new(),
         }
     }
@@ -106,7 +103,6 @@ impl<'a> Link<'a> {
             connection: LinkConnection::Pooled(pooled),
             is_asking: false,
             round_trip: None,
-            heard: 0,
             reports: Vec::new(),
         })
     }
@@ -130,9 +126,8 @@ impl<'a> Link<'a> {
         }
         self.connection.end(PooledConnection::close);
         (self.master, self.route) = (number, Arc::new(route));
-        match &self.connection {
-            LinkConnection::Pooled(pooled) => pooled.note_master(self.master, &self.route),
-            LinkConnection::Own(_) => discovery.check_heard(self.heard)?,
+        if let LinkConnection::Pooled(pooled) = &self.connection {
+            pooled.note_master(self.master, &self.route);
         }
         Ok(())
     }
@@ -454,10 +449,6 @@ impl<'a> Link<'a> {
 
 /// The requests of the renewal thread. They have time limits of their own: the table at the top.
 impl DedicatedConnection for Link<'_> {
-    fn note_heard(&mut self, failovers: u64) {
-        self.heard = failovers;
-    }
-
     fn open(&mut self, is_silent: bool) -> Result<(), Failure> {
         self.find(&mut Deadline::default())?;
         if self.connection.is_open() {
@@ -527,9 +518,7 @@ fn may_come_from_a_replica(request: &Request<'_>, reply: &Reply) -> bool {
         _ => true,
     };
     match reply {
-        Reply::Granted { .. } | Reply::Released | Reply::HandedOver(_) | Reply::Admitted(_) => {
-            false
-        }
+        Reply::Granted { .. } | Reply::Released | Reply::HandedOver | Reply::Admitted(_) => false,
         Reply::Held { .. } => !waits,
         Reply::Differs { reply, .. } => may_come_from_a_replica(request, reply),
         Reply::Renewed(all) => all.iter().any(is_gone),
@@ -593,7 +582,7 @@ mod tests {
             // The script enters a waiter in the queue.
             (about(&waits), held, false),
             (about(&release), Reply::Released, false),
-            (about(&release), Reply::HandedOver(None), false),
+            (about(&release), Reply::HandedOver, false),
             (about(&release), Reply::Contended, true),
             (about(&release), not_owner.clone(), true),
             (Request::Renew(&[]), Reply::Renewed(vec![done, done]), false),

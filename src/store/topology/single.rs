@@ -103,9 +103,10 @@ impl Store for Node {
         self.route.data_loss_signs.last_surplus()
     }
 
-    fn on_failover(&self, changed: Box<dyn Fn() + Send + Sync>) -> bool {
-        let discovery = self.discovery.as_ref();
-        discovery.is_some_and(|discovery| discovery.on_failover(changed))
+    fn on_failover(&self, changed: Box<dyn Fn() + Send + Sync>) {
+        if let Some(discovery) = &self.discovery {
+            discovery.on_failover(changed);
+        }
     }
 
     fn listen(

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use redis::Value;
 
 use super::{
-    CLAIM, Check, LEASE, LIFE, Listener, Redis, STALL, channel, code, connect, connect_to_listen,
-    hint, once, once_heard, owner, run,
+    CLAIM, Check, LEASE, LIFE, Listener, Redis, STALL, channel, connect, connect_to_listen, hint,
+    once, once_heard, owner, run,
 };
 use crate::support::{Server, companions_of};
 
@@ -47,13 +47,6 @@ pub(super) const MUTEX_ACQUIRE: &str = script!(
     "queue_next.lua",
     "gap.lua",
     "mutex_acquire.lua"
-);
-const MUTEX_GIVE_TO: &str = script!(
-    "value.lua",
-    "queue.lua",
-    "queue_waiter.lua",
-    "queue_next.lua",
-    "mutex_give_to.lua"
 );
 const MULTI_RELEASE: &str = script!(
     "multi_release_plain.lua",
@@ -718,9 +711,8 @@ fn queue_up(redis: &mut Redis, channels: &[&str]) {
     }
 }
 
-fn given_to(number: usize) -> Value {
-    Value::BulkString(owner(number).into())
-}
+/// The reply to a release that has given the lock to a waiter.
+const HANDED_OVER: Value = Value::Int(3);
 
 #[test]
 fn a_hand_over_publishes_the_fence_and_the_nonce_of_the_last_request() {
@@ -730,7 +722,7 @@ fn a_hand_over_publishes_the_fence_and_the_nonce_of_the_last_request() {
             queue_up(redis, &["-", &format!("{} 1 old", channel(1))]);
             queue_up(redis, &["-", &waiter]);
             let before = redis.record("a").expect("owner 0 has a fence");
-            assert_eq!(hand_over(redis, "1"), given_to(1));
+            assert_eq!(hand_over(redis, "1"), HANDED_OVER);
             let after = redis.record("a").expect("a record");
             assert_eq!(after > before, has_fence);
             let fence = if has_fence { after } else { 0 };
@@ -761,7 +753,7 @@ fn a_grant_that_reaches_nobody_goes_to_the_next_waiter() {
     let redis = &mut redis;
     let (gone, live) = ("nobody 1 one", format!("{} 1 two", channel(2)));
     queue_up(redis, &["-", gone, &live]);
-    assert_eq!(hand_over(redis, "1"), given_to(2));
+    assert_eq!(hand_over(redis, "1"), HANDED_OVER);
     let fence = redis.record("a").expect("a record");
     let message = format!("{} two {fence}", owner(2));
     let messages = listener.messages(redis);
@@ -772,47 +764,6 @@ fn a_grant_that_reaches_nobody_goes_to_the_next_waiter() {
     queue_up(redis, &["-", gone]);
     assert_eq!(hand_over(redis, "1"), Value::Int(1));
     assert!(!redis.exists("a"));
-}
-
-#[test]
-fn a_mutex_is_given_from_its_holder_only() {
-    let try_give = |redis: &mut Redis, from, to| {
-        let (from, to, life) = (owner(from), owner(to), LIFE.to_string());
-        redis.try_eval(MUTEX_GIVE_TO, &["a"], &[&from, &to, CLAIM, &life, "1"])
-    };
-    let give = |redis: &mut Redis, from, to| try_give(redis, from, to).expect("the script runs");
-    once_heard(|redis, listener| {
-        queue_up(redis, &["-", &channel(1), &channel(2)]);
-        let expiry = redis.expiry("a");
-        assert_eq!(give(redis, 0, 1), Value::Int(1));
-        assert_eq!(holder(redis, "a"), (Some(1), true));
-        assert_eq!(redis.queue("a"), [owner(2)]);
-        assert_eq!(listener.messages(redis), [hint(1)]);
-        // A repeat, and the end of an owner that never had it.
-        for from in [0, 3] {
-            assert_eq!(give(redis, from, 2), Value::Int(-1));
-        }
-        // An owner that is not in the queue.
-        assert_eq!(give(redis, 1, 4), Value::Int(1));
-        assert_eq!(holder(redis, "a"), (Some(4), true));
-        assert_eq!(redis.queue("a"), [owner(2)]);
-        assert!(listener.messages(redis).is_empty());
-        // The time that is left is rounded to milliseconds.
-        assert!((redis.expiry("a") - expiry).abs() <= 10);
-        // Its time is nearly over, so it gets a pickup window.
-        let () = redis.ask(&["PEXPIRE", "a", "60000"]);
-        assert_eq!(give(redis, 4, 5), Value::Int(1));
-        assert!(redis.ask::<i64>(&["PTTL", "a"]) > 3_000_000);
-        let () = redis.ask(&["DEL", "a"]);
-        assert_eq!(give(redis, 5, 2), Value::Int(0));
-        assert!(!redis.exists("a"));
-        let () = redis.ask(&["SET", "a", "of another client"]);
-        assert_eq!(give(redis, 4, 2), Value::Int(-1));
-        let () = redis.ask(&["DEL", "a"]);
-        let () = redis.ask(&["HSET", "a", "of", "another"]);
-        assert_eq!(code(try_give(redis, 4, 2)), "WRONGTYPE");
-        let () = redis.ask(&["DEL", "a"]);
-    });
 }
 
 /// Has a waiter of the mutex poll. Returns whether it was granted.
@@ -835,7 +786,7 @@ fn silent_waiters_are_passed_over_and_keep_their_places() {
                 redis.age("a", &owner(who), STALL);
             }
             if how == 0 {
-                assert_eq!(hand_over(redis, "0"), given_to(3));
+                assert_eq!(hand_over(redis, "0"), HANDED_OVER);
             } else {
                 let () = redis.ask(&["DEL", "a"]);
             }
@@ -936,7 +887,7 @@ fn a_grant_without_a_fence_is_a_wake_up() {
         queue_up(redis, &["-", &format!("{} 1 nonce", channel(1))]);
         let [fence, _, _] = companions_of("a");
         redis.spoil(&fence);
-        assert_eq!(hand_over(redis, "1"), given_to(1));
+        assert_eq!(hand_over(redis, "1"), HANDED_OVER);
         assert_eq!(listener.messages(redis), [hint(1)]);
         assert_eq!(holder(redis, "a"), (Some(1), true));
     });

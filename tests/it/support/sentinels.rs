@@ -261,15 +261,6 @@ impl Sentinels {
         }
     }
 
-    /// Blocks until this owner has the mutex on the new master.
-    #[track_caller]
-    pub(crate) fn wait_until_given_to(&self, name: &str, owner: &str) {
-        let master = self.master().raw();
-        wait_for_servers("it is given to its owner", || {
-            master.owner(name).as_deref() == Some(owner)
-        });
-    }
-
     /// Blocks until a majority of the sentinels names another master.
     #[track_caller]
     pub(crate) fn wait_for_another_than(&self, old: &Server) {

@@ -146,7 +146,6 @@ fn a_take_over_without_a_majority_leaves_the_former_lease_to_be_released() {
         uncertain_until: None,
         key_gone_at: None,
         give_back: None,
-        ended: None,
     };
     scene.attempt = Attempt::take_over(&*scene.rng, "l", from.clone());
     assert!(matches!(scene.send(Input::Go), Verb::TakeOver { .. }));

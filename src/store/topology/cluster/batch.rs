@@ -12,7 +12,6 @@
 //! | a refusal, for several names | are sent one by one: the user may be denied one name of them |
 //! | a refusal, for one name | is refused |
 //! | none, or another error | have no result, and are sent again in their own time |
-//! | (nothing is sent) there was a failover of which the renewal thread has not heard | have no result |
 //!
 //! All that takes at most [`ROUNDS`] rounds within the limit of the request. The request has failed only if no name has a
 //! result, and the last request to each master has failed.
@@ -42,8 +41,6 @@ pub(super) struct ClusterConnection {
     shared: Arc<ClusterState>,
     /// Empty before the first request.
     connections: Option<MasterConnections>,
-    /// How many failovers the renewal thread has heard of.
-    heard: u64,
 }
 
 /// Some names of one slot, by their numbers in the batch, and the node to which the slot is moving.
@@ -139,7 +136,6 @@ impl ClusterConnection {
         Self {
             shared,
             connections: None,
-            heard: 0,
         }
     }
 
@@ -167,14 +163,7 @@ impl ClusterConnection {
             if groups.is_empty() || left.is_zero() {
                 break;
             }
-            let parts = parts(
-                &shared,
-                batch,
-                &mut groups,
-                &mut results,
-                self.heard,
-                &mut deadline,
-            );
+            let parts = parts(&shared, batch, &mut groups, &mut results, &mut deadline);
             let exchanged = connections.exchange(&shared, &parts, left, B::IS_GAIN);
             results.is_resent |= exchanged.is_resent;
             let mut again = Vec::new();
@@ -232,7 +221,6 @@ impl ClusterConnection {
                 Some(master) => master,
                 None => shared.owner(slot, deadline)?,
             };
-            shared.finder.check_heard(self.heard)?;
             let parts = [Part {
                 master,
                 is_asking,
@@ -272,10 +260,6 @@ impl ClusterConnection {
 }
 
 impl DedicatedConnection for ClusterConnection {
-    fn note_heard(&mut self, failovers: u64) {
-        self.heard = failovers;
-    }
-
     fn open(&mut self, is_silent: bool) -> Result<(), Failure> {
         let limit = self.shared.routes.settings.connect_timeout;
         let masters = self.shared.map(&mut Deadline::after(limit))?.masters();
@@ -385,7 +369,6 @@ fn parts<B: Batch>(
     batch: &B,
     groups: &mut Vec<Group>,
     results: &mut Results<B::Result>,
-    heard: u64,
     deadline: &mut Deadline<'_>,
 ) -> Vec<Part> {
     let mut parts = Vec::with_capacity(groups.len());
@@ -395,7 +378,6 @@ fn parts<B: Batch>(
             Some(master) => Ok(Arc::clone(master)),
             None => shared.owner(group.slot, deadline),
         };
-        let master = master.and_then(|it| shared.finder.check_heard(heard).map(|()| it));
         match master {
             Ok(master) => {
                 parts.push(Part {

@@ -143,8 +143,8 @@ impl Store for Cluster {
         self.shared.routes.first.data_loss_signs.last_surplus()
     }
 
-    fn on_failover(&self, changed: Box<dyn Fn() + Send + Sync>) -> bool {
-        self.shared.finder.on_failover(changed)
+    fn on_failover(&self, changed: Box<dyn Fn() + Send + Sync>) {
+        self.shared.finder.on_failover(changed);
     }
 
     fn listen(

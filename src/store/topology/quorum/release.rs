@@ -83,7 +83,7 @@ impl<'a> OwnerRelease<'a> {
                 (&keep.owner, &keep.units, how)
             }
             // A quorum hands nothing over.
-            Verb::Acquire { .. } | Verb::TakeOver { .. } | Verb::GiveTo { .. } => return None,
+            Verb::Acquire { .. } | Verb::TakeOver { .. } => return None,
         };
         Some(Self {
             lock,
@@ -158,7 +158,7 @@ impl Tally {
             return Some(Reply::NotOwner(gone));
         }
         (self.settled() >= needed).then_some(if self.is_contended {
-            Reply::HandedOver(None)
+            Reply::HandedOver
         } else {
             Reply::Released
         })
@@ -362,7 +362,7 @@ impl Tally {
     fn note(&mut self, state: &QuorumState, number: usize, value: Value) -> Result<(), Failure> {
         match node_request::released(&value) {
             Some(Reply::Released) => self.released += 1,
-            Some(Reply::HandedOver(_)) => {
+            Some(Reply::HandedOver) => {
                 self.released += 1;
                 self.is_contended = true;
             }

@@ -96,19 +96,14 @@ impl Discovery {
         })
     }
 
-    /// See [`Finder::check_heard`].
-    pub(crate) fn check_heard(&self, heard: u64) -> Result<(), Failure> {
-        self.finder.check_heard(heard)
-    }
-
     /// Makes the thread check the master of this number, because a connection to it has failed.
     pub(crate) fn suspect(&self, number: u64) {
         self.finder.suspect(number);
     }
 
     /// See [`crate::store::Store::on_failover`].
-    pub(crate) fn on_failover(&self, changed: Box<dyn Fn() + Send + Sync>) -> bool {
-        self.finder.on_failover(changed)
+    pub(crate) fn on_failover(&self, changed: Box<dyn Fn() + Send + Sync>) {
+        self.finder.on_failover(changed);
     }
 
     /// Ends the thread. Takes no mutex, because a forked child may call it.

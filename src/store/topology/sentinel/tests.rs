@@ -10,10 +10,10 @@ use crate::config::Server;
 use crate::error::{FailureKind, Outcome};
 use crate::message::{AcquireMode, Ask, LockKind, Reply, Request, Verb};
 use crate::name::{LockKey, Target};
+use crate::store::Answer;
 use crate::store::server::shared::Connections;
 use crate::store::topology::finder::Published;
 use crate::store::topology::link::Link;
-use crate::store::{Answer, DedicatedConnection};
 use crate::sys::Ordering;
 
 /// The time limit of a request. The next master answers none.
@@ -105,43 +105,6 @@ fn a_release_that_may_have_been_executed_is_not_sent_to_the_next_master() {
     assert_eq!(failure.kind, FailureKind::Unavailable);
     assert_eq!(failure.outcome, Outcome::Unknown);
     assert!(!was_asked);
-}
-
-#[test]
-fn the_renewal_thread_sends_nothing_to_a_master_of_which_it_has_not_heard() {
-    let [old, new] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
-    let settings = Settings::default();
-    let set = SentinelSet::new(&["redis://127.0.0.1:1/".to_owned()], "m", &settings);
-    let discovery = Arc::new(Discovery::new(set.expect("a set"), &settings));
-    assert!(discovery.on_failover(Box::new(|| {})));
-    publish(&discovery, &old, 1);
-    let mut dedicated = Link::dedicated(discovery.unknown().clone(), Some(Arc::clone(&discovery)));
-    let target = Target::from(LockKey::new("", "n").expect("a name"));
-    let verb = release();
-    let mut release = |heard| {
-        dedicated.note_heard(heard);
-        let request = Request::Lock {
-            kind: LockKind::Mutex,
-            target: &target,
-            verb: &verb,
-        };
-        DedicatedConnection::call(&mut dedicated, &request, LIMIT)
-    };
-    thread::scope(|scope| {
-        for listener in [&old, &new] {
-            scope.spawn(|| {
-                let (mut line, _) = listener.accept().expect("the link connects");
-                read(&mut line);
-                line.write_all(b":1\r\n").expect("it is connected");
-            });
-        }
-        assert_eq!(release(0).expect("it is answered").reply, Reply::Released);
-        publish(&discovery, &new, 2);
-        let failure = release(0).expect_err("there was a failover");
-        assert_eq!(failure.outcome, Outcome::NotExecuted);
-        assert!(failure.is_transient());
-        assert_eq!(release(1).expect("it is answered").reply, Reply::Released);
-    });
 }
 
 #[test]

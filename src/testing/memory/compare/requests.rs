@@ -339,7 +339,6 @@ fn lock_request(which: u8, numbers: [u8; 6], prefix: &str) -> Vec<u8> {
             give_back,
         },
         8 => Verb::Keep(keep),
-        9 if kind == LockKind::Mutex => Verb::GiveTo { owner, to: other },
         9 | 10 => Verb::Withdraw { owner, units },
         _ => {
             let rate_key = LockKey::new(prefix, "rate").expect("a name");

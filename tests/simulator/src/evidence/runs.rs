@@ -84,7 +84,7 @@ const OUTCOMES: [(&str, &str); 30] = [
     ("killed masters", "As with failovers."),
     (
         "replicas that lag",
-        "A failover to such a replica misses more grants and releases. Lost releases are repeated at the new master.",
+        "A failover to such a replica misses more grants and releases. A lock whose release is lost stays taken for the rest of its lease.",
     ),
     (
         "moved slots",
