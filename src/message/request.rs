@@ -176,22 +176,6 @@ impl Request<'_> {
             _ => false,
         }
     }
-
-    /// Returns whether the request may free the lock, or give it to another owner. If it may have been executed, it is not
-    /// sent to another master: another process may hold the lock by then, and that master may not know it yet.
-    pub(crate) fn may_pass_on(&self) -> bool {
-        match self {
-            Request::Lock { verb, .. } => match verb {
-                Verb::TakeOver { .. }
-                | Verb::Release { .. }
-                | Verb::HandOver { .. }
-                | Verb::Withdraw { .. } => true,
-                Verb::Acquire { .. } | Verb::Keep(_) => false,
-            },
-            Request::Release(_) | Request::ForceRelease { .. } => true,
-            _ => false,
-        }
-    }
 }
 
 impl Verb {

@@ -8,8 +8,7 @@
 //! 3. Before the request is written, the link may find that the connection has ended, or has something unread. Another
 //!    caller may also have ended a shared connection. Then the link does step 1 once more, on a connection that was opened
 //!    after that (`shared`). If the connection is closed after the request was written, the link does steps 1 and 2 once
-//!    more. The answer then reports that it was sent twice. Every request may be repeated, but one that may pass the lock on
-//!    is not sent to another master then ([`Request::may_pass_on`]).
+//!    more. The answer then reports that it was sent twice. Every request may be repeated.
 //! 4. If replicas must confirm a grant or renewal, it asks for that (`Link::confirm`).
 //!
 //! After an error of input or output, nothing more is sent on a connection that one caller has alone: the next request
@@ -239,20 +238,12 @@ impl<'a> Link<'a> {
     ) -> Result<Reply, Failure> {
         let (begun, checkout) = (deadline.now(), deadline.checkout);
         let mut was_moved = false;
-        // The last master that may execute the request, although it has not answered.
-        let mut unanswered: Option<(u64, Failure)> = None;
         let value = loop {
             if let LinkConnection::Pooled(pooled) = &mut self.connection {
                 if pooled.has_left() {
                     // The wait counts from when the request was first sent.
                     deadline.checkout = checkout.saturating_sub(deadline.now().since(begun));
                     (self.master, self.route) = pooled.enter(deadline)?;
-                }
-            }
-            if let Some((master, failure)) = &unanswered {
-                // The renewal thread repeats the request when it may be sent here.
-                if self.master != *master && request.may_pass_on() {
-                    return Err(failure.clone());
                 }
             }
             let reused = self.connection.is_open();
@@ -273,9 +264,6 @@ impl<'a> Link<'a> {
             let failure = self.failed(fault);
             if !repeats {
                 return Err(failure);
-            }
-            if failure.outcome != Outcome::NotExecuted {
-                unanswered = Some((self.master, failure));
             }
             self.find(deadline)?;
         };

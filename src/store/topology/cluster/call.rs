@@ -70,11 +70,6 @@ impl ClusterState {
                 Err(failed) => failed,
             };
             is_uncertain |= failure.outcome != Outcome::NotExecuted;
-            if is_uncertain && request.may_pass_on() {
-                // The renewal thread repeats the request when it may be sent to the next master.
-                self.finder.check_again();
-                return Err(uncertain(no_more(failure), is_uncertain));
-            }
             // The owner that cannot be reached, and whose place another may take.
             let mut gone = None;
             match (failure.kind, failure.redirect(), &master) {
@@ -342,7 +337,7 @@ mod tests {
 
     use super::*;
     use crate::config::{ClusterNodes, Settings};
-    use crate::message::Reply;
+    use crate::message::{Gone, Reply};
     use crate::name::{LockKey, Target};
     use crate::store::topology::cluster::Cluster;
     use crate::store::topology::cluster::map::SlotMap;
@@ -357,10 +352,9 @@ mod tests {
         assert!(line.read(&mut bytes).expect("a request") > 0);
     }
 
-    /// The master reads the release and closes the connection, and redirects the second copy. The map knows the other
-    /// master.
+    /// The master reads the release and closes the connection, and redirects the second copy.
     #[test]
-    fn a_release_that_may_have_been_executed_follows_no_redirection() {
+    fn a_release_that_may_have_been_executed_follows_a_redirection() {
         let [old, new] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
         let ports = [&old, &new].map(|it| it.local_addr().expect("it is bound").port());
         let settings = Settings::default();
@@ -398,7 +392,7 @@ mod tests {
             };
             shared.call(&request, Deadline::after(Duration::from_secs(2)))
         };
-        let failure = std::thread::scope(|scope| {
+        let answer = std::thread::scope(|scope| {
             scope.spawn(|| {
                 let (mut line, _) = old.accept().expect("the link connects");
                 read(&mut line);
@@ -409,14 +403,14 @@ mod tests {
                 read(&mut line);
                 let moved = format!("-MOVED {slot} 127.0.0.1:{}\r\n", ports[1]);
                 line.write_all(moved.as_bytes()).expect("it is connected");
+                let (mut line, _) = new.accept().expect("the link connects");
+                read(&mut line);
+                line.write_all(b":0\r\n").expect("it is connected");
             });
             assert_eq!(call().expect("it is answered").reply, Reply::Released);
-            call().expect_err("it is not known what became of it")
+            call().expect("it is answered")
         });
-        assert!(failure.is_transient(), "{failure:?}");
-        assert_eq!(failure.outcome, Outcome::Unknown);
-        assert!(shared.finder.is_check_due());
-        new.set_nonblocking(true).expect("a socket");
-        new.accept().expect_err("the other master was not asked");
+        assert_eq!(answer.reply, Reply::NotOwner(Gone::Removed));
+        assert!(answer.resent, "the first copy may have released it");
     }
 }
