@@ -559,7 +559,7 @@ impl<'a> Front<'a> {
             (&self.terminal, self.command, self.shares_terminal)
         {
             if terminal.is_ours() {
-                let _ = terminal.give_to(command);
+                let _ = terminal.hand_to(command);
             }
         }
         self.pass_on(Signal::SIGCONT);

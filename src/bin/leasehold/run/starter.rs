@@ -36,7 +36,7 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> Result<u8, Failure
     }
     if let Some(terminal) = Terminal::open().filter(|_| is_foreground) {
         // Without it the command can run, and is stopped if it reads the terminal.
-        let _ = terminal.give_to(getpgrp());
+        let _ = terminal.hand_to(getpgrp());
     }
     // The keeper has blocked all signals, and `exec` keeps that.
     SigSet::empty()

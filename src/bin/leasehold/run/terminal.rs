@@ -32,7 +32,7 @@ impl Terminal {
     }
 
     /// Puts a group into the foreground.
-    pub fn give_to(&self, group: Pid) -> io::Result<()> {
+    pub fn hand_to(&self, group: Pid) -> io::Result<()> {
         // The kernel stops a background process that does this, unless it blocks this signal.
         let mut blocked = SigSet::empty();
         blocked.add(Signal::SIGTTOU);
@@ -46,7 +46,7 @@ impl Terminal {
     pub fn take_from(&self, group: Pid) {
         if self.is_of(group) {
             // The terminal may have hung up.
-            let _ = self.give_to(getpgrp());
+            let _ = self.hand_to(getpgrp());
         }
     }
 }
