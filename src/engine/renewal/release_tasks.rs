@@ -255,10 +255,13 @@ impl RenewalThread {
             // Redis replies again. The keys of tasks that were given up have expired.
             state.is_given_up = false;
         }
-        match next {
-            Next::Send => drop(state.queue(job, now)),
-            Next::Later(due) => drop(state.queue(job, due)),
-            Next::Done => {}
+        let again = match next {
+            Next::Send => Some(now),
+            Next::Later(due) => Some(due),
+            Next::Done => None,
+        };
+        if let Some(due) = again {
+            state.queue(job, due);
         }
         state.is_given_up |= is_given_up;
         if (is_executed || is_given_up) && !was_executed {

@@ -3,7 +3,7 @@
 //! | event | the request | noted as a sign of lost data |
 //! | --- | --- | --- |
 //! | the server answers with an error: see `refusal` | was not executed, or in part; the server will do no more of it | for some codes |
-//! | the other side closes the connection | unknown; sent once more if the connection was opened for an earlier call, but not to another master if it may give the lock away | yes |
+//! | the other side closes the connection | unknown; sent once more if the connection was opened for an earlier call | yes |
 //! | any other error of input or output, such as a timeout | unknown | no |
 //! | the caller has ended the call, and does not wait for the answer | unknown | no |
 //! | an answer cannot be read | unknown | no |

@@ -286,11 +286,10 @@ impl SlotMap {
         masters.find(|known| known.id == id).map(|it| it.epoch)
     }
 
-    /// Returns the masters that `last` does not have. A replica that was promoted is another master.
-    pub(super) fn new_since(&self, last: &Self) -> impl Iterator<Item = &Arc<Master>> {
-        let is_new = |known: &&KnownMaster| last.masters.iter().all(|before| before.id != known.id);
-        let new = self.masters.iter().filter(is_new);
-        new.map(|known| &known.master)
+    /// Returns whether there is a master that `last` does not have. A replica that was promoted is another master.
+    pub(super) fn has_new_master(&self, last: &Self) -> bool {
+        let is_new = |known: &KnownMaster| last.masters.iter().all(|before| before.id != known.id);
+        self.masters.iter().any(is_new)
     }
 
     fn without_slots(&self) -> impl Iterator<Item = &KnownMaster> {

@@ -15,7 +15,6 @@
 //! | sent | `TRYAGAIN`: the slot is moving, and no node has all keys | pausing |
 //! | sent | `CLUSTERDOWN` | the map is read anew; pausing |
 //! | sent | a request for a lock, of a thread that waits, and the connection broke or could not be opened | the map is read anew; pausing, for a replica to take over |
-//! | sent | any event but a reply, after which it may have been executed, and it may give the lock away | failed: the renewal thread repeats it when it may be sent to another master |
 //! | sent | another error answer, or a failure of the connection | failed; after a transient one the map is read anew |
 //! | pausing | the pause is over, or the slot has a new owner after the last one could not be reached | begun; each further pause is longer |
 //! | pausing | the time of the request is over | failed |

@@ -190,8 +190,8 @@ impl ClusterSearch {
             let map = next.ok_or_else(Failure::another_question)?;
             let is_another = last.is_none_or(|last| !last.has_same_owners(&map));
             changed = is_another.then(|| map.masters().len());
-            // A replica was promoted, or a node was added: then a repeat of the ends finds none of their owners there.
-            let is_failover = last.is_some_and(|last| map.new_since(last).next().is_some());
+            // A replica was promoted. Or a node was added: then the leases are only renewed early.
+            let is_failover = last.is_some_and(|last| map.has_new_master(last));
             let masters = last.iter().flat_map(|last| last.all_masters());
             for master in masters.filter(|master| !map.has(master)) {
                 master.is_retired.store(true, Ordering::Release);

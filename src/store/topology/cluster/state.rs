@@ -71,7 +71,7 @@ impl ClusterState {
     ///
     /// * `from` does not know the address; or
     /// * the slot has moved to a master that the map does not have. It may have been a replica, and then this process must
-    ///   hear of the failover before it sends anything there.
+    ///   hear of the failover, which only a table shows.
     pub(super) fn redirected(
         &self,
         from: &Arc<Master>,
