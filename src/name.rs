@@ -124,10 +124,6 @@ impl LockKey {
         &self.key
     }
 
-    pub(crate) fn fingerprint(&self) -> Fingerprint {
-        self.fingerprint
-    }
-
     /// Returns the hash slot in which Redis Cluster keeps the key and its companions: the CRC-16/XMODEM of the hashed
     /// text, modulo 16,384 ([key distribution model]).
     ///

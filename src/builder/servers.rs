@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::config::{ClusterNodes, SentinelSet, Server, Settings};
-use crate::error::{Error, Result};
+use crate::error::{Error, Failure, Result};
 #[cfg(doc)]
 use crate::manager::LockManager;
 use crate::store::Store;
@@ -30,16 +30,21 @@ impl Servers {
     ///
     /// [`Error::Config`]: a URL or a setting cannot be used.
     /// [`Error::Unsupported`]: a node of a quorum is no single server.
+    /// [`Error::Unavailable`]: the system starts no further thread.
     pub(super) fn store(&self, settings: &mut Settings) -> Result<Arc<dyn Store>> {
+        let failed = |failure: Failure| failure.into_error(None);
         Ok(match self {
-            Self::Single(url) => Arc::new(Node::new(Server::new(url, settings)?, settings)),
+            Self::Single(url) => {
+                let server = Server::new(url, settings)?;
+                Arc::new(Node::new(server, settings).map_err(failed)?)
+            }
             Self::Sentinel(urls, master) => {
                 let sentinels = SentinelSet::new(urls, master, settings)?;
-                Arc::new(Node::behind(sentinels, settings))
+                Arc::new(Node::behind(sentinels, settings).map_err(failed)?)
             }
             Self::Cluster(urls) => {
                 let nodes = ClusterNodes::new(urls, settings)?;
-                Arc::new(Cluster::new(nodes, settings))
+                Arc::new(Cluster::new(nodes, settings).map_err(failed)?)
             }
             Self::Quorum(nodes) => match nodes.as_slice() {
                 [] => return Err(Error::config("nodes", "a quorum needs at least one node")),
@@ -48,7 +53,7 @@ impl Servers {
                     let servers = nodes.iter().map(|node| node.server(settings));
                     let servers = servers.collect::<Result<_>>()?;
                     settings.check_quorum()?;
-                    Arc::new(Quorum::new(servers, settings))
+                    Arc::new(Quorum::new(servers, settings).map_err(failed)?)
                 }
             },
         })

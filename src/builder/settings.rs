@@ -243,16 +243,16 @@ impl Builder {
         self
     }
 
-    /// Sets the largest number of connections in the pool. The pool makes a connection when a call needs it. Threads that
-    /// call at the same moment share connections: at most 128 calls that ask for a lock are on one at a time. A call of
-    /// [`list`](LockManager::list) or [`inspect`](LockManager::inspect), or one that waits for
-    /// [`replicas`](Self::replicas), has one for itself. From 1 to 1,024. Defaults to 10.
+    /// Sets the largest number of connections for calls: to one server, to each node of a quorum, or to each master of a
+    /// cluster. A connection opens when a call needs it, and closes when no call has needed it for 15 s. If all are in use,
+    /// a call waits for one: releases go first, and all other calls in the order of their arrival. From 1 to 1,024.
+    /// Defaults to 32.
     ///
     /// # Example
     ///
     /// ```
     /// # use leasehold::LockManager;
-    /// let builder = LockManager::single("redis://127.0.0.1/").pool_size(32);
+    /// let builder = LockManager::single("redis://127.0.0.1/").pool_size(100);
     /// ```
     pub fn pool_size(mut self, connections: u32) -> Self {
         self.settings.pool_size = connections;
@@ -383,8 +383,7 @@ impl Builder {
     }
 
     /// Checks the settings, connects, and returns the manager. Blocks for at most `connect_timeout` while it connects,
-    /// and for at most `io_timeout` at each request: the login, the question below, and a PING. Before that, blocks for
-    /// at most 10 s until the thread of the connection pool runs, which takes long only on a busy machine. Behind sentinels
+    /// and for at most `io_timeout` at each request: the login, the question below, and a PING. Behind sentinels
     /// and on a cluster it first blocks for at most another `connect_timeout`, until a master is known.
     ///
     /// The first connection, made here or later, asks the server about itself: by `INFO`, or if that is not allowed by
@@ -397,7 +396,7 @@ impl Builder {
     ///   database; or other clients of a quorum have another [`restart_delay`](Self::restart_delay).
     /// * [`Error::Unsupported`]: the server is a node of a Redis Cluster, or a sentinel; for
     ///   [`cluster`](LockManager::cluster), it is no node of a cluster.
-    /// * [`Error::Unavailable`]: the server cannot be reached, or cannot serve requests now.
+    /// * [`Error::Unavailable`]: the server cannot be reached, or cannot serve requests now; or the system starts no thread.
     /// * [`Error::Denied`]: the server rejects the login.
     /// * [`Error::Protocol`]: the server's reply is not that of a Redis.
     ///
@@ -422,11 +421,11 @@ impl Builder {
 
     /// Checks the settings and returns the manager, without a connection. The first call that needs one connects. On a
     /// quorum, the first call that asks for a lock also checks what [`build`](Self::build) checks of the nodes.
-    /// Blocks for at most 10 s until the thread of the connection pool runs, which takes long only on a busy machine.
     ///
     /// # Errors
     ///
-    /// [`Error::Config`]: a setting or the URL cannot be used.
+    /// * [`Error::Config`]: a setting or the URL cannot be used.
+    /// * [`Error::Unavailable`]: the system starts no thread.
     ///
     /// # Example
     ///

@@ -179,7 +179,7 @@ impl Default for Settings {
             node_timeout: Duration::from_millis(200),
             restart_delay: Duration::from_secs(60),
             longest_vote: None,
-            pool_size: 10,
+            pool_size: 32,
             background_release: false,
             replicas: 0,
             database: None,

@@ -165,6 +165,7 @@ impl Client {
         let _called = self.machine().begin_call();
         // The store uses this reading of the clock too.
         let begun = deadline.now();
+        deadline.has_priority |= request.is_of_a_holder();
         let answer = survived(|| self.store.call(request, deadline));
         self.count_request(request, self.now().since(begun));
         let answer = answer.unwrap_or_else(|| {

@@ -33,8 +33,6 @@ pub(crate) enum Outcome {
 pub(crate) enum FailureKind {
     /// Transient.
     Unavailable,
-    /// Transient. The caller has ended the call, and did not wait for the reply. It is no sign of a fault.
-    CallerLeft,
     Denied,
     WrongType,
     /// Transient. Redis has executed the request.
@@ -193,7 +191,6 @@ impl Failure {
         matches!(
             self.kind,
             FailureKind::Unavailable
-                | FailureKind::CallerLeft
                 | FailureKind::NotReplicated { .. }
                 | FailureKind::NoQuorum(_)
                 | FailureKind::TryAgain
@@ -205,9 +202,7 @@ impl Failure {
     /// Returns whether the failure concerns the server or the connection, and not only this request.
     pub(crate) fn is_of_the_connection(&self) -> bool {
         let is_of_the_slot = self.kind == FailureKind::SlotMoves;
-        let is_of_the_caller = self.kind == FailureKind::CallerLeft;
-        !is_of_the_caller
-            && (self.outcome == Outcome::Unknown || (self.is_transient() && !is_of_the_slot))
+        self.outcome == Outcome::Unknown || (self.is_transient() && !is_of_the_slot)
     }
 
     /// Makes the error that the caller gets.
@@ -215,7 +210,6 @@ impl Failure {
         let (name, cause) = (name.map(Arc::from), self.cause);
         match self.kind {
             FailureKind::Unavailable
-            | FailureKind::CallerLeft
             | FailureKind::TryAgain
             | FailureKind::SlotMoves
             | FailureKind::ClusterDown => Error::Unavailable { name, cause },

@@ -190,11 +190,6 @@ impl Verb {
         }
     }
 
-    /// Returns whether Redis can grant the lock by this request.
-    pub(crate) fn asks(&self) -> bool {
-        matches!(self, Self::Acquire { .. } | Self::TakeOver { .. })
-    }
-
     /// Returns whether the request leaves its owner in the queue if the lock is held.
     pub(crate) fn queues(&self) -> bool {
         match self {

@@ -11,8 +11,7 @@ use std::time::Duration;
 /// would be "unavailable" although the server would have granted the lock.
 pub(crate) const LEAST: Duration = Duration::from_millis(100);
 
-/// How often a thread looks whether its call is over, while it waits for a pooled connection, for a master, or for an
-/// answer that another thread reads.
+/// How often a thread looks whether its call is over, while it waits for a pooled connection or for a master.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The shortest time of a phase, and the longest time of a wait without an end.
@@ -29,7 +28,7 @@ pub(crate) struct Deadline<'a> {
     phase: Phase,
     /// How long the call waits for a free connection.
     pub(crate) checkout: Duration,
-    /// Whether the call goes before those of threads that only ask for a lock. A holder's calls always do.
+    /// Whether the call goes before those of threads that only ask for a lock.
     pub(crate) has_priority: bool,
     /// Whether the caller waits for the lock, and so through a failure of the server.
     pub(crate) is_of_a_wait: bool,
@@ -136,14 +135,6 @@ impl Deadline<'_> {
         self.end
     }
 
-    /// Returns whether its end has come.
-    pub(crate) fn has_passed(&mut self) -> bool {
-        match self.end {
-            Some(end) => self.now() >= end,
-            None => false,
-        }
-    }
-
     /// Returns how long the thread may wait now.
     pub(crate) fn left(&mut self) -> Duration {
         let now = self.now();
@@ -204,15 +195,15 @@ mod tests {
         assert!(over.phase(Phase::Request, MINUTE).end() > over.end());
         let mut without_end = Deadline::default();
         assert!(without_end.phase(Phase::Request, MINUTE).left() <= MINUTE);
-        assert!(without_end.end().is_none() && !without_end.has_passed());
+        assert!(without_end.end().is_none());
     }
 
     #[test]
     fn the_end_moves_for_the_least_time_and_for_what_is_left_out() {
         let mut late = Deadline::at(Time::now());
-        assert!(late.has_passed());
+        assert!(late.left().is_zero());
         late.after_checkout(&late.clone());
-        assert!(!late.has_passed());
+        assert!(!late.left().is_zero());
         let mut call = Deadline::after(MINUTE);
         let (end, begun) = (call.end(), call.now());
         call.after_checkout(&call.clone());

@@ -9,7 +9,7 @@
 //! | folder | its subject |
 //! | --- | --- |
 //! | [`topology`] | the stores: one server, a Sentinel set, a cluster, a quorum |
-//! | [`server`] | one server: connecting, the pool, shared connections, error answers |
+//! | [`server`] | one server: connecting, the pool, error answers |
 //! | [`transport`] | bytes and replies, each with a time limit |
 //!
 //! `api` has the trait [`Store`], and the answers to requests. `deadline` has the time of a call.
@@ -21,5 +21,4 @@ pub(crate) mod topology;
 pub(crate) mod transport;
 
 pub(crate) use api::{Answer, DedicatedConnection, NodeReport, Pinged, PubSubEvent, Store};
-use deadline::LOOK_EVERY;
 pub(crate) use deadline::{Deadline, LEAST, Phase};

@@ -7,10 +7,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::event::{PollFd, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use smallvec::SmallVec;
 use socket2::{Domain, SockAddr, SockRef, TcpKeepalive, Type};
 
@@ -19,8 +19,6 @@ use super::of_test;
 #[cfg(feature = "testing")]
 use super::sync::Arc;
 use super::time::Time;
-
-pub(crate) use rustix::event::PollFlags;
 
 /// A write to a connection that has ended sends no signal. On Apple's systems, the socket has that as an option.
 #[cfg(not(target_vendor = "apple"))]
@@ -80,31 +78,16 @@ impl ByteStream {
         }
     }
 
-    /// Ends the connection, so that a thread that is blocked in a read or a write returns.
-    pub(crate) fn shut_down(&self) -> io::Result<()> {
-        match self {
-            Self::Os(fd) => shutdown(fd, Shutdown::Both)?,
-            #[cfg(feature = "testing")]
-            Self::OfTest(stream) => stream.shut_down(),
-        }
-        Ok(())
-    }
-
-    /// Waits for at most `limit` until the stream is ready for one of these. Returns what it is ready for: after a failure
-    /// for all, because the next input or output shows it.
-    pub(crate) fn poll(&self, asked: PollFlags, limit: Duration) -> PollFlags {
+    /// Returns whether there is something to read, such as the end of the stream or an error.
+    pub(crate) fn has_input(&self) -> bool {
         let fd = match self {
             Self::Os(fd) => fd,
             #[cfg(feature = "testing")]
-            Self::OfTest(stream) => return stream.poll(asked, limit),
+            Self::OfTest(stream) => return stream.has_input(),
         };
-        let mut sockets = [PollFd::new(fd, asked)];
-        let limit = Timespec::try_from(limit).ok();
-        match poll(&mut sockets, limit.as_ref()) {
-            Ok(0) | Err(Errno::INTR) => PollFlags::empty(),
-            Ok(_) if asked.contains(sockets[0].revents()) => sockets[0].revents(),
-            Ok(_) | Err(_) => asked,
-        }
+        let mut sockets = [PollFd::new(fd, PollFlags::IN)];
+        let ready = poll(&mut sockets, Some(&Timespec::default()));
+        !matches!(ready, Ok(0) | Err(Errno::INTR))
     }
 
     /// Reads what has come. Returns `None` if nothing has.
@@ -113,15 +96,6 @@ impl ByteStream {
             Self::Os(fd) => unless_blocked(recv(fd, to, RecvFlags::DONTWAIT).map(|(read, _)| read)),
             #[cfg(feature = "testing")]
             Self::OfTest(stream) => stream.read_now(to),
-        }
-    }
-
-    /// Writes what there is room for. Returns `None` if there is none.
-    pub(crate) fn write_now(&self, from: &[u8]) -> io::Result<Option<usize>> {
-        match self {
-            Self::Os(fd) => unless_blocked(send(fd, from, SendFlags::DONTWAIT | NO_SIGNAL)),
-            #[cfg(feature = "testing")]
-            Self::OfTest(stream) => stream.write_now(from).map(Some),
         }
     }
 

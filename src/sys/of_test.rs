@@ -9,7 +9,6 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use rustix::event::PollFlags;
 use smallvec::SmallVec;
 
 use super::machine::Machine;
@@ -51,26 +50,6 @@ impl LimitedStream {
         self.stream.has_input()
     }
 
-    pub(super) fn shut_down(&self) {
-        self.stream.shut_down();
-    }
-
-    /// A stream has room at all times.
-    pub(super) fn poll(&self, asked: PollFlags, limit: Duration) -> PollFlags {
-        let mut ready = asked & PollFlags::OUT;
-        if asked.contains(PollFlags::IN) {
-            let limit = if ready.is_empty() {
-                limit
-            } else {
-                Duration::ZERO
-            };
-            let until = Time::now() + limit;
-            self.network.wait(&[&*self.stream], until);
-            ready.set(PollFlags::IN, self.stream.has_input());
-        }
-        ready
-    }
-
     pub(super) fn read_now(&self, to: &mut [u8]) -> io::Result<Option<usize>> {
         self.stream.read_now(to)
     }
@@ -86,7 +65,7 @@ impl LimitedStream {
 
     pub(super) fn read(&self, to: &mut [u8]) -> io::Result<usize> {
         let limit = Duration::from_nanos(self.limit.load(Ordering::Relaxed));
-        self.poll(PollFlags::IN, limit);
+        self.network.wait(&[&*self.stream], Time::now() + limit);
         let read = self.stream.read_now(to)?;
         read.ok_or_else(|| io::ErrorKind::WouldBlock.into())
     }

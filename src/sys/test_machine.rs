@@ -150,9 +150,6 @@ pub trait TestStream: fmt::Debug + Send + Sync {
     ///
     /// The stream has ended, or is broken.
     fn write_now(&self, from: &[u8]) -> io::Result<usize>;
-
-    /// Ends the stream, in both directions.
-    fn shut_down(&self);
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::io;
 use std::thread::Builder;
 
 #[cfg(not(feature = "testing"))]
-pub(crate) use std::thread::{Thread, current, park, park_timeout as park_for, sleep};
+pub(crate) use std::thread::{Thread, current, park, sleep};
 
 use super::machine::Machine;
 #[cfg(feature = "testing")]

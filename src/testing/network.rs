@@ -241,11 +241,6 @@ impl TestStream for ClientEnd {
         self.node.happenings.add();
         Ok(from.len())
     }
-
-    fn shut_down(&self) {
-        self.node.state.lock().disconnect(self.id);
-        self.node.happenings.add();
-    }
 }
 
 impl Drop for ClientEnd {

@@ -261,7 +261,7 @@ fn threads_end(more: &[&str]) {
     redis.wait_until_queued(&name, 1);
     guard.release().expect("it was held until now");
     child.locked();
-    let threads = [&["renew", "watch", "wakeu", "pool-"], more].concat();
+    let threads = [&["renew", "watch", "wakeu", "pool", "r2d2-"], more].concat();
     let answer = child.ask(format_args!("drop {}", threads.len()));
     let (before, after) = answer.split_once(" -> ").expect("two lists");
     // The system cuts names after 15 characters.

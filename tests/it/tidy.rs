@@ -77,7 +77,7 @@ const MAY_USE: [(&str, &str); 6] = [
     ("", "std::hash::Hasher"),
     ("", "std::net::IpAddr"),
     ("", "std::net::SocketAddr"),
-    ("store/server/places", "scheduled_thread_pool"),
+    ("store/server/pool", "scheduled_thread_pool"),
     ("lock/", "std::time::Instant"),
 ];
 

@@ -123,8 +123,8 @@ fn locks_are_taken_waited_for_and_renewed() {
 }
 
 #[test]
-fn threads_share_a_connection() {
-    trusting("threads_share_a_connection", || {
+fn threads_take_turns_on_a_connection() {
+    trusting("threads_take_turns_on_a_connection", || {
         let (server, port) = server();
         let raw = server.raw();
         let url = format!("rediss://localhost:{port}/");

@@ -14,7 +14,7 @@ use crate::team::{Team, per_second};
 /// With this number of threads or more, a call must take no longer than with a connection for each thread.
 const MANY: usize = 64;
 /// The number of places of the default pool.
-const PLACES: usize = 10;
+const PLACES: usize = 32;
 /// The time of a packet in one direction, if the server is far away.
 const FAR: Duration = Duration::from_micros(500);
 /// The time limit for a manager to send its queued releases. It needs far less.

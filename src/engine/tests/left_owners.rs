@@ -30,7 +30,7 @@ impl Quorum {
         let (mut granted, released) = (generous(), Arc::clone(&ended));
         let pool = move |request: &Request<'_>| {
             if let Request::Lock { verb, .. } = request {
-                if !verb.asks() {
+                if !matches!(verb, Verb::Acquire { .. } | Verb::TakeOver { .. }) {
                     let mut released = released.lock();
                     let number = released.len() as u64;
                     released.insert((**verb.owner()).into(), number);

@@ -5,10 +5,8 @@
 //! | the server answers with an error: see `refusal` | was not executed, or in part; the server will do no more of it | for some codes |
 //! | the other side closes the connection | unknown; sent once more if the connection was opened for an earlier call | yes |
 //! | any other error of input or output, such as a timeout | unknown | no |
-//! | the caller has ended the call, and does not wait for the answer | unknown | no |
 //! | an answer cannot be read | unknown | no |
 //! | an answer is no reply to its request | unknown | yes, and all leases are confirmed again |
-//! | one of these two, of another request on a shared connection | unknown | the same |
 //! | something is unread before the request is written | was not executed; sent on another connection | the same |
 //! | the connection has ended before the request is written | was not executed; sent on another connection | yes |
 
@@ -44,16 +42,6 @@ impl Route {
                         error,
                     }),
                 }
-            }
-            TransportError::CallerLeft => {
-                let words = "the caller ended the call before the reply came";
-                Failure::plain(FailureKind::CallerLeft, Outcome::Unknown, words)
-            }
-            TransportError::Distrusted => {
-                self.data_loss_signs.note_surplus();
-                let words = "the answer to another request on the connection was no reply to it";
-                let words = format!("{address}: {words}");
-                Failure::plain(FailureKind::Unavailable, Outcome::Unknown, words)
             }
             TransportError::NotSent => {
                 self.data_loss_signs.note();
@@ -106,7 +94,7 @@ pub(crate) fn was_cut(failure: &Failure) -> bool {
 #[derive(Debug)]
 struct At {
     address: Arc<str>,
-    error: Arc<io::Error>,
+    error: io::Error,
 }
 
 impl fmt::Display for At {
@@ -117,6 +105,6 @@ impl fmt::Display for At {
 
 impl std::error::Error for At {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&*self.error)
+        Some(&self.error)
     }
 }

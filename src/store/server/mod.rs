@@ -1,11 +1,10 @@
-//! One server: how to reach it, who shares its connections, and what its error answers mean.
+//! One server: how to reach it, how calls share its connections, and what its error answers mean.
 //!
 //! | module | its subject |
 //! | --- | --- |
-//! | `shared` | the connections to one server, which threads share that call at the same moment |
-//! | `pool` | the connections to the nodes of a quorum, which a thread has for itself |
-//! | `places` | the r2d2 pool of places for connections, for both |
-//! | `tasks` | the tasks of the thread of a pool, each at its time |
+//! | `pool` | the connections, of which a call has one for itself |
+//! | `gate` | the queue of the threads that wait for one |
+//! | `tasks` | the tasks of a thread, each at its time |
 //! | `ping` | whether servers answer |
 //! | `raw` | commands that the command line makes itself |
 //! | `pubsub` | one connection that listens |
@@ -18,9 +17,9 @@
 
 pub(crate) mod data_loss_signs;
 pub(crate) mod errors;
+mod gate;
 pub(crate) mod login;
 pub(crate) mod ping;
-pub(crate) mod places;
 pub(crate) mod pool;
 pub(crate) mod pubsub;
 #[cfg(feature = "cli")]
@@ -28,5 +27,4 @@ pub(crate) mod raw;
 pub(crate) mod refusal;
 pub(crate) mod route;
 pub(crate) mod server_info;
-pub(crate) mod shared;
 pub(crate) mod tasks;

@@ -1,247 +1,329 @@
-//! The pool of connections to the nodes of a quorum: a thread has a connection to each node for itself.
+//! The pool of connections to one server, or to every node of a quorum: a call checks one out, has it alone, and gives it
+//! back.
 //!
-//! Requests with priority take a place before all others. So a thousand threads that wait for locks cannot keep a holder
-//! from its release. The requests of holders have priority. So does the request of a thread that was notified of a
-//! hand-over: if it does not ask soon, it loses its turn.
+//! r2d2 holds `pool_size` connection *values*, which are all made with the pool. The socket inside of a value opens at its
+//! first request: on the thread of the caller, within the caller's deadline, and with a typed error. r2d2 would connect on
+//! other threads, and report a failure only after the whole time limit, as a string. The caller closes the socket when it
+//! fails, and the thread of [`PoolThreads`] does so when nobody has used it for a while. So the values stay, and r2d2
+//! always has one for whoever the [gate](super::gate) lets in. No thread waits in r2d2, for a connection or by its clock: a
+//! test that moves the clock could not see that.
+//!
+//! r2d2 gives out the value that came back last, whose socket is the most surely open.
 
+use std::convert::Infallible;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
+use scheduled_thread_pool::ScheduledThreadPool;
+
 use crate::error::Failure;
+use crate::panics::survived;
 use crate::stats::PoolCounters;
-use crate::store::server::places::{IDLE, Places, Pooled, TakenPlace, no_place};
-use crate::store::server::tasks::TaskThread;
+use crate::store::server::errors::unavailable;
+use crate::store::server::gate::{Gate, Turn};
+use crate::store::server::tasks::{TaskThread, Tasks};
 use crate::store::{Deadline, Phase};
-use crate::sys::{Arc, Condvar, Mutex};
+use crate::sys::queue::BlockingQueue;
+use crate::sys::{Arc, Machine, Weak};
 
-/// A pool of links, with a gate before it.
-pub(crate) struct Pool<L: Pooled> {
-    places: Places<L>,
+/// How long an unused connection stays open. A held lock needs none.
+const IDLE: Duration = Duration::from_secs(15);
+/// How often a pool looks for such connections.
+const LOOKS_EVERY: Duration = Duration::from_secs(3);
+
+/// A connection value: a connection, or one to each node of a quorum.
+pub(crate) trait Pooled: Send + 'static {
+    /// Closes the sockets that have not been used for `idle`. They open again when they are used.
+    fn close_if_idle(&mut self, idle: Duration);
+}
+
+/// The threads of the pools of a store.
+pub(crate) struct PoolThreads {
+    /// r2d2's thread. It makes the values of a new pool, and then sleeps.
+    of_r2d2: Arc<ScheduledThreadPool>,
+    upkeep: TaskThread,
+}
+
+/// A pool.
+pub(crate) struct Pool<V: Pooled> {
+    values: r2d2::Pool<Factory<V>>,
+    gate: Gate,
     counters: Arc<PoolCounters>,
-    /// The gate: how many threads wait for a place, with priority and without.
-    waiting: Mutex<[usize; 2]>,
-    /// Notified when a place may be free for a thread with priority, or without.
-    changed: [Condvar; 2],
 }
 
-/// A place that a thread has taken. Its drop gives the place back.
-pub(crate) struct PoolPlace<'a, L: Pooled> {
-    pool: &'a Pool<L>,
-    /// `None` during its drop.
-    place: Option<TakenPlace<L>>,
+/// A value that a thread has checked out. Its drop gives the value back, and then the turn.
+pub(crate) struct CheckedOut<'a, V: Pooled> {
+    value: r2d2::PooledConnection<Factory<V>>,
+    _turn: Turn<'a>,
+    _counted: Counted<'a>,
 }
 
-impl<L: Pooled> Pool<L> {
-    /// Makes a pool of `size` places. `make` makes what a place has, and returns `None` if the store was dropped. The pool's
-    /// thread does the tasks of `tasks`.
-    pub(crate) fn new(
-        make: impl Fn() -> Option<L> + Send + Sync + 'static,
-        size: u32,
-        tasks: TaskThread,
-        counters: Arc<PoolCounters>,
-    ) -> Arc<Self> {
-        let pool = Arc::new(Self {
-            places: Places::new(make, size, tasks),
-            counters,
-            waiting: Mutex::new([0; 2]),
-            changed: [const { Condvar::new() }; 2],
-        });
-        pool.places.close_idle_of(&pool, IDLE, Self::close_idle);
-        pool
+/// Makes the values, as r2d2 wants it.
+struct Factory<V>(Box<dyn Fn() -> V + Send + Sync>);
+
+/// One of the connections that are counted as in use.
+struct Counted<'a>(&'a PoolCounters);
+
+impl<V: Pooled> r2d2::ManageConnection for Factory<V> {
+    type Connection = V;
+    type Error = Infallible;
+
+    fn connect(&self) -> Result<V, Infallible> {
+        Ok((self.0)())
     }
 
-    fn close_idle(&self, idle: Duration) {
-        self.for_each_free(|free| free.close_if_idle(idle));
+    fn is_valid(&self, _: &mut V) -> Result<(), Infallible> {
+        Ok(())
     }
 
-    /// Does this with each free place.
-    pub(crate) fn for_each_free(&self, act: impl FnMut(&mut L)) {
-        self.places.for_each_free(act);
-        self.notify(*self.waiting.lock());
+    fn has_broken(&self, _: &mut V) -> bool {
+        false
     }
+}
 
-    /// Waits for a free place. With priority it waits before all others.
+impl PoolThreads {
+    /// Starts the threads.
     ///
     /// # Errors
     ///
-    /// Returns [`FailureKind::Unavailable`](crate::error::FailureKind) if no place became free in time, or before the
-    /// call was over.
-    pub(crate) fn take(&self, deadline: &mut Deadline<'_>) -> Result<PoolPlace<'_, L>, Failure> {
-        let mut wait = deadline.phase(Phase::Checkout, deadline.checkout);
-        let own = usize::from(!wait.has_priority);
-        let mut waiting = self.waiting.lock();
-        let mut begun = None;
-        let place = loop {
-            if wait.has_priority || waiting[0] == 0 {
-                if let Some(place) = self.places.try_take() {
-                    break Some(place);
-                }
-            }
-            let Some(slice) = wait.next_look() else {
-                break None;
-            };
-            begun.get_or_insert(wait.now());
-            waiting[own] += 1;
-            waiting = self.changed[own].wait_for(waiting, slice);
-            waiting[own] -= 1;
+    /// Returns the reason why the system starts no further thread.
+    pub(crate) fn start() -> Result<Self, Failure> {
+        let refused = |why: &str| unavailable(format!("no thread of a pool can be started: {why}"));
+        let of_r2d2 = || {
+            ScheduledThreadPool::builder()
+                .num_threads(1)
+                .thread_name_pattern("leasehold-r2d2-{}")
+                .build()
         };
-        // Only this thread was notified. If a place is free, another thread may take it.
-        self.notify(*waiting);
-        drop(waiting);
-        if let Some(begun) = begun {
-            self.counters.waits.record(wait.now().since(begun));
-        }
-        deadline.after_checkout(&wait);
-        let place = place.map(|place| {
-            self.counters.taken();
-            PoolPlace {
-                pool: self,
-                place: Some(place),
-            }
+        // It panics if the thread is refused.
+        let of_r2d2 = survived(of_r2d2).ok_or_else(|| refused("r2d2 panicked"))?;
+        let upkeep = TaskThread::start("leasehold-pool");
+        Ok(Self {
+            of_r2d2: Arc::new(of_r2d2),
+            upkeep: upkeep.map_err(|error| refused(&error.to_string()))?,
+        })
+    }
+
+    /// Returns the tasks of the thread that closes unused sockets, to plan more of them.
+    pub(crate) fn tasks(&self) -> &Arc<Tasks> {
+        self.upkeep.tasks()
+    }
+}
+
+impl<V: Pooled> Pool<V> {
+    /// Makes a pool of `size` values. Blocks until r2d2's thread has made them.
+    pub(crate) fn new(
+        make: impl Fn() -> V + Send + Sync + 'static,
+        size: u32,
+        threads: &PoolThreads,
+        counters: Arc<PoolCounters>,
+    ) -> Arc<Self> {
+        let machine = Machine::here();
+        let make = move || {
+            let _entered = machine.enter();
+            make()
+        };
+        let values = r2d2::Pool::builder()
+            .max_size(size)
+            .test_on_check_out(false)
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .thread_pool(Arc::clone(&threads.of_r2d2))
+            .build_unchecked(Factory(Box::new(make)));
+        // The only thread of r2d2 works in the order of the times, and all values have earlier ones.
+        let all_are_made = Arc::new(BlockingQueue::<()>::new(0));
+        let by_r2d2 = Arc::clone(&all_are_made);
+        let last = Machine::here().running(move || by_r2d2.close());
+        threads.of_r2d2.execute_after(Duration::from_nanos(1), last);
+        all_are_made.pop();
+        let pool = Arc::new(Self {
+            values,
+            gate: Gate::new(size),
+            counters,
         });
-        // One more look, so that no request of a call that is over delays others.
-        let place = place.filter(|_| !wait.is_over());
-        place.ok_or_else(|| no_place(&wait))
+        plan_upkeep(threads.tasks(), Arc::downgrade(&pool));
+        pool
     }
 
-    /// Wakes a thread that waits, first those with priority, if there is a free place.
-    fn notify(&self, waiting: [usize; 2]) {
-        let first = waiting.iter().position(|count| *count > 0);
-        if let Some(first) = first.filter(|_| self.places.has_free()) {
-            self.changed[first].notify_one();
+    /// Checks a value out. Blocks while all are in use: see [`super::gate`].
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FailureKind::Unavailable`](crate::error::FailureKind) if none came back in time, or before the call was
+    /// over.
+    pub(crate) fn check_out(
+        &self,
+        deadline: &mut Deadline<'_>,
+    ) -> Result<CheckedOut<'_, V>, Failure> {
+        let mut wait = deadline.phase(Phase::Checkout, deadline.checkout);
+        let turn = self.gate.enter(&mut wait, &self.counters.waits);
+        deadline.after_checkout(&wait);
+        // One more look, so that no request of a call that is over delays others.
+        let turn = turn.filter(|_| !wait.is_over());
+        let turn = turn.ok_or_else(|| Failure {
+            timed_out: true,
+            ..unavailable(wait.timed_out().to_string())
+        })?;
+        Ok(CheckedOut {
+            value: self.value(),
+            _turn: turn,
+            _counted: Counted::new(&self.counters),
+        })
+    }
+
+    /// Returns a value for a thread that has a turn.
+    fn value(&self) -> r2d2::PooledConnection<Factory<V>> {
+        let value = self.values.try_get();
+        value.expect("there are as many values as turns")
+    }
+
+    /// Does this with each value that no thread has.
+    pub(crate) fn for_each_free(&self, mut act: impl FnMut(&mut V)) {
+        // All are taken before one goes back. Otherwise the same one would come again and again.
+        let turns = self.gate.enter_all_free().into_iter();
+        let mut free: Vec<_> = turns.map(|turn| (self.value(), turn)).collect();
+        // The one that was used last goes back last.
+        while let Some((mut value, turn)) = free.pop() {
+            act(&mut value);
+            drop(value);
+            drop(turn);
         }
     }
 }
 
-impl<L: Pooled> Drop for PoolPlace<'_, L> {
+/// Plans the next look for unused sockets, as long as the pool is there.
+fn plan_upkeep<V: Pooled>(tasks: &Arc<Tasks>, pool: Weak<Pool<V>>) {
+    let weak = Arc::downgrade(tasks);
+    tasks.after(LOOKS_EVERY, move || {
+        if let (Some(tasks), Some(open)) = (weak.upgrade(), pool.upgrade()) {
+            survived(|| open.for_each_free(|free| free.close_if_idle(IDLE)));
+            plan_upkeep(&tasks, pool);
+        }
+    });
+}
+
+impl<'a> Counted<'a> {
+    fn new(counters: &'a PoolCounters) -> Self {
+        counters.taken();
+        Self(counters)
+    }
+}
+
+impl Drop for Counted<'_> {
     fn drop(&mut self) {
-        let waiting = self.pool.waiting.lock();
-        self.place = None;
-        self.pool.counters.given_back();
-        self.pool.notify(*waiting);
+        self.0.given_back();
     }
 }
 
-impl<L: Pooled> Deref for PoolPlace<'_, L> {
-    type Target = L;
+impl<V: Pooled> Deref for CheckedOut<'_, V> {
+    type Target = V;
 
-    fn deref(&self) -> &L {
-        self.place.as_ref().expect("it is there until the drop")
+    fn deref(&self) -> &V {
+        &self.value
     }
 }
 
-impl<L: Pooled> DerefMut for PoolPlace<'_, L> {
-    fn deref_mut(&mut self) -> &mut L {
-        self.place.as_mut().expect("it is there until the drop")
+impl<V: Pooled> DerefMut for CheckedOut<'_, V> {
+    fn deref_mut(&mut self) -> &mut V {
+        &mut self.value
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::{Sender, channel};
+    use std::thread;
 
     use super::*;
-    use crate::sys::{AtomicBool, AtomicU32, Ordering, Time};
-    use std::thread;
+    use crate::sys::test_machine::manual::ManualClock;
+    use crate::sys::{AtomicU32, Ordering, Time};
 
     const SOON: Duration = Duration::from_secs(20);
 
-    struct Nothing;
+    /// A value that has a number, and tells when it is to close.
+    struct Numbered(u32, Option<Sender<Duration>>);
 
-    impl Pooled for Nothing {
-        fn close_if_idle(&mut self, _: Duration) {}
-    }
-
-    /// Returns the deadline of a call that waits this long for a place.
-    fn within(limit: Duration, has_priority: bool) -> Deadline<'static> {
-        let mut deadline = Deadline::after(limit);
-        deadline.has_priority = has_priority;
-        deadline
-    }
-
-    fn pool(size: u32) -> Arc<Pool<Nothing>> {
-        Pool::new(|| Some(Nothing), size, TaskThread::new(), Arc::default())
-    }
-
-    /// Many threads only ask, and one has priority: it gets the next place.
-    #[test]
-    fn a_request_with_priority_gets_the_next_place() {
-        const ASKING: u32 = 200;
-        for size in [1, 3] {
-            let pool = pool(size);
-            let (waiting, served) = (AtomicU32::new(0), AtomicU32::new(0));
-            let mut held: Vec<_> = (0..size)
-                .map(|_| pool.take(&mut within(SOON, false)).expect("it is free"))
-                .collect();
-            thread::scope(|scope| {
-                for _ in 0..ASKING {
-                    scope.spawn(|| {
-                        waiting.fetch_add(1, Ordering::SeqCst);
-                        let link = pool.take(&mut within(SOON, false)).expect("it comes free");
-                        served.fetch_add(1, Ordering::SeqCst);
-                        drop(link);
-                    });
-                }
-                let with_priority = scope.spawn(|| {
-                    let link = pool.take(&mut within(SOON, true)).expect("it comes free");
-                    let before = served.load(Ordering::SeqCst);
-                    drop(link);
-                    before
-                });
-                while waiting.load(Ordering::SeqCst) < ASKING || pool.waiting.lock()[0] == 0 {
-                    thread::yield_now();
-                }
-                drop(held.pop());
-                assert_eq!(with_priority.join().expect("no panic"), 0);
-                drop(held);
-            });
-            assert_eq!(served.load(Ordering::SeqCst), ASKING);
-            let free = (0..=size).map_while(|_| pool.places.try_take());
-            assert_eq!(free.collect::<Vec<_>>().len() as u32, size);
-        }
-    }
-
-    #[test]
-    fn a_wait_ends_at_its_time_limit() {
-        let pool = pool(1);
-        let held = pool.take(&mut within(SOON, false)).expect("it is free");
-        let short = Duration::from_millis(20);
-        for has_priority in [false, true] {
-            let started = Time::now();
-            assert!(pool.take(&mut within(short, has_priority)).is_err());
-            assert!(started.elapsed() >= short);
-        }
-        drop(held);
-        for has_priority in [true, false, true] {
-            assert!(pool.take(&mut within(SOON, has_priority)).is_ok());
-        }
-    }
-
-    #[test]
-    fn a_call_that_is_over_does_not_wait_for_a_place() {
-        let pool = pool(1);
-        let held = pool.take(&mut within(SOON, false)).expect("it is free");
-        let over = AtomicBool::new(false);
-        let is_over = || over.load(Ordering::SeqCst);
-        thread::scope(|scope| {
-            // One thread waits at the gate, the other for a place.
-            let waits = [false, true].map(|has_priority| {
-                let (pool, is_over) = (&pool, &is_over);
-                scope.spawn(move || {
-                    let mut deadline = within(SOON * 10, has_priority).ended_by(is_over);
-                    pool.take(&mut deadline).is_err()
-                })
-            });
-            over.store(true, Ordering::SeqCst);
-            let begun = Time::now();
-            for wait in waits {
-                assert!(wait.join().expect("no panic"), "it has a link");
+    impl Pooled for Numbered {
+        fn close_if_idle(&mut self, idle: Duration) {
+            if let Some(closes) = &self.1 {
+                closes.send(idle).ok();
             }
-            assert!(begun.elapsed() < SOON);
-        });
-        drop(held);
-        // A call that is over does not get a free place either.
-        let mut over = within(SOON, false).ended_by(&is_over);
-        assert!(pool.take(&mut over).is_err());
-        assert!(pool.take(&mut within(SOON, false)).is_ok());
+        }
+    }
+
+    fn pool(threads: &PoolThreads, closes: Option<Sender<Duration>>) -> Arc<Pool<Numbered>> {
+        let next = AtomicU32::new(0);
+        let make = move || Numbered(next.fetch_add(1, Ordering::Relaxed), closes.clone());
+        Pool::new(make, 3, threads, Arc::default())
+    }
+
+    fn check_out(pool: &Pool<Numbered>) -> CheckedOut<'_, Numbered> {
+        let value = pool.check_out(&mut Deadline::after(SOON));
+        value.expect("it is free")
+    }
+
+    /// The one that came back last has the socket that is most surely open.
+    #[test]
+    fn all_values_are_there_from_the_beginning_and_the_last_one_used_comes_first() {
+        let threads = PoolThreads::start().expect("threads");
+        let pool = pool(&threads, None);
+        let mut all: Vec<_> = (0..3).map(|_| check_out(&pool)).collect();
+        let mut order: Vec<_> = all.iter().map(|value| value.0).collect();
+        all.drain(..).for_each(drop);
+        let mut numbers = order.clone();
+        numbers.sort_unstable();
+        assert_eq!(numbers, [0, 1, 2]);
+        order.reverse();
+        for _ in 0..2 {
+            let all: Vec<_> = (0..3).map(|_| check_out(&pool)).collect();
+            assert!(all.iter().map(|value| value.0).eq(order.iter().copied()));
+            all.into_iter().rev().for_each(drop);
+            // A look at all of them keeps the order.
+            pool.for_each_free(|_| {});
+        }
+    }
+
+    #[test]
+    fn a_call_that_is_over_gets_no_value() {
+        let threads = PoolThreads::start().expect("threads");
+        let pool = pool(&threads, None);
+        let is_over = || true;
+        let over = pool.check_out(&mut Deadline::after(SOON).ended_by(&is_over));
+        assert!(over.is_err_and(|failure| failure.timed_out));
+        let all: Vec<_> = (0..3).map(|_| check_out(&pool)).collect();
+        let late = pool.check_out(&mut Deadline::at(Time::now()));
+        assert!(late.is_err_and(|failure| failure.timed_out));
+        drop(all);
+    }
+
+    #[test]
+    fn unused_sockets_are_closed_by_the_threads_of_the_store() {
+        let clock = Arc::new(ManualClock::starting_at(Time::now()));
+        let _entered = Machine::new(Arc::clone(&clock) as Arc<_>).enter();
+        let threads = PoolThreads::start().expect("threads");
+        let (sender, to_close) = channel();
+        let pool = pool(&threads, Some(sender));
+        for _ in 0..2 {
+            clock.advance(LOOKS_EVERY);
+            // The thread looks at the clock.
+            threads.tasks().after(Duration::ZERO, || {});
+            for _ in 0..3 {
+                assert_eq!(to_close.recv_timeout(SOON), Ok(IDLE));
+            }
+        }
+        drop(pool);
+    }
+
+    #[test]
+    fn the_thread_ends_with_the_store() {
+        let threads = PoolThreads::start().expect("threads");
+        let pool = pool(&threads, None);
+        let weak = Arc::downgrade(threads.tasks());
+        drop((pool, threads));
+        let begun = Time::now();
+        while weak.upgrade().is_some() {
+            assert!(begun.elapsed() < SOON, "something keeps it");
+            thread::yield_now();
+        }
     }
 }

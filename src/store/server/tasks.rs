@@ -7,6 +7,7 @@
 //! | planned | the owner of the thread is dropped | dropped; the thread ends |
 
 use std::collections::BTreeMap;
+use std::io;
 use std::time::Duration;
 
 use crate::panics::survived;
@@ -35,14 +36,14 @@ struct TasksState {
     /// By their times, and in the order in which they were planned.
     planned: BTreeMap<(Time, u64), Task>,
     next_number: u64,
-    has_begun: bool,
     /// Whether a task runs.
     works: bool,
     is_over: bool,
 }
 
 impl TaskThread {
-    pub(crate) fn new() -> Self {
+    /// Starts the thread.
+    pub(crate) fn start(name: &str) -> io::Result<Self> {
         let tasks = Arc::new(Tasks {
             machine: Machine::here(),
             ..Tasks::default()
@@ -52,31 +53,14 @@ impl TaskThread {
             let weak = Arc::downgrade(&tasks);
             tasks.machine.register(weak);
         }
-        Self(tasks)
-    }
-
-    /// Returns the work of the thread, which must be called on it.
-    pub(crate) fn work(&self) -> impl FnOnce() + Send + use<> {
-        let tasks = Arc::clone(&self.0);
-        move || tasks.work()
+        let of_thread = Arc::clone(&tasks);
+        tasks.machine.spawn(name, move || of_thread.work())?;
+        Ok(Self(tasks))
     }
 
     /// Returns the tasks, to plan more of them.
     pub(crate) fn tasks(&self) -> &Arc<Tasks> {
         &self.0
-    }
-
-    /// Blocks until the thread works, for at most this time.
-    pub(crate) fn await_begin(&self, limit: Duration) {
-        let until = Time::now() + limit;
-        let mut state = self.0.state.lock();
-        while !state.has_begun {
-            let left = until.since(Time::now());
-            if left.is_zero() {
-                return;
-            }
-            state = self.0.changed.wait_for(state, left.min(LOOK_EVERY));
-        }
     }
 }
 
@@ -108,8 +92,6 @@ impl Tasks {
 
     fn work(&self) {
         let mut state = self.state.lock();
-        state.has_begun = true;
-        self.changed.notify_all();
         while !state.is_over {
             let next = state.planned.first_entry();
             let left = next
@@ -163,9 +145,8 @@ mod tests {
 
     #[test]
     fn tasks_are_done_at_their_times_and_the_thread_outlives_their_panics() {
-        let owner = TaskThread::new();
-        let thread = thread::spawn(owner.work());
-        owner.await_begin(PATIENCE);
+        let owner = TaskThread::start("").expect("a thread");
+        let tasks = Arc::downgrade(owner.tasks());
         let (done, order) = channel();
         let begun = Time::now();
         for (name, ms) in [("last", 30), ("first", 0), ("second", 0)] {
@@ -187,13 +168,9 @@ mod tests {
         drop(owner);
         let ended = order.recv_timeout(PATIENCE);
         assert_eq!(ended, Err(RecvTimeoutError::Disconnected));
-        thread.join().expect("it ends");
-    }
-
-    #[test]
-    fn a_thread_that_does_not_begin_is_not_waited_for_without_end() {
-        let begun = Time::now();
-        TaskThread::new().await_begin(Duration::from_millis(20));
-        assert!(begun.elapsed() >= Duration::from_millis(20));
+        while tasks.strong_count() > 0 {
+            assert!(begun.elapsed() < PATIENCE, "the thread does not end");
+            thread::yield_now();
+        }
     }
 }

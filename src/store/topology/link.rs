@@ -1,19 +1,14 @@
-//! A request's way over a connection. The connection opens when it is first used, and closes after an error of input or
-//! output.
+//! A request's way over a connection that one thread has alone. The connection opens when it is first used, and closes
+//! after an error of input or output: the next request could get a late answer to the request before it, or follow half of
+//! that request.
 //!
-//! 1. Without an open connection, the link connects and logs in (`login`). A link of the pool first enters a connection
-//!    that other threads use too, or takes a place for one (`shared`).
+//! 1. Without an open connection, the link connects and logs in (`login`).
 //! 2. It sends the request, naming the script by its digest. If the server does not have the script, it sends the text.
 //!    A mutex without a fence is first asked for by a plain command, and by the script only if that did not get it.
-//! 3. Before the request is written, the link may find that the connection has ended, or has something unread. Another
-//!    caller may also have ended a shared connection. Then the link does step 1 once more, on a connection that was opened
-//!    after that (`shared`). If the connection is closed after the request was written, the link does steps 1 and 2 once
-//!    more. The answer then reports that it was sent twice. Every request may be repeated.
+//! 3. If the connection of an earlier request turns out to be closed, or to have something unread, the link does steps 1
+//!    and 2 once more. If the request had been written, the answer then reports that it was sent twice, which every request
+//!    may be.
 //! 4. If replicas must confirm a grant or renewal, it asks for that (`Link::confirm`).
-//!
-//! After an error of input or output, nothing more is sent on a connection that one caller has alone: the next request
-//! could get a late answer to the request before it, or follow half of that request. On a shared connection each answer
-//! has its place, also that to a caller whose time is over. So there the other callers go on after a timeout.
 //!
 //! Two sorts of links keep time differently:
 //!
@@ -38,17 +33,13 @@ use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{Cursor, Renewed, Reply, Request, Verb};
 use crate::script::{self, Command};
 use crate::store::server::login::{connect, connect_for_renewals};
+use crate::store::server::pool::Pooled;
 use crate::store::server::refusal::says;
 use crate::store::server::route::Route;
-use crate::store::server::shared::{Connections, PooledConnection};
 use crate::store::topology::sentinel::{Discovery, check_role};
-use crate::store::transport::socket::TransportError;
+use crate::store::transport::socket::{Socket, TransportError};
 use crate::store::{Answer, Deadline, DedicatedConnection, NodeReport, Phase};
-use crate::sys::Arc;
-
-mod connection;
-
-use connection::LinkConnection;
+use crate::sys::{Arc, Time};
 
 /// How late the server may answer a WAIT after its time is over: the server's timer runs every 100 ms.
 const LATE_ANSWER: Duration = Duration::from_millis(110);
@@ -57,13 +48,16 @@ const LATE_ANSWER: Duration = Duration::from_millis(110);
 const PING_WITHIN: Duration = Duration::from_millis(500);
 
 /// A connection, or the means to open one.
-pub(crate) struct Link<'a> {
+pub(crate) struct Link {
     /// Finds the master behind sentinels. `None` if the address is fixed.
     discovery: Option<Arc<Discovery>>,
     /// The number of the master to which `route` leads.
     master: u64,
     route: Arc<Route>,
-    connection: LinkConnection<'a>,
+    /// `None` before it is open, while a thread uses it, and after a fault.
+    socket: Option<Socket>,
+    /// When a request was last made.
+    used: Time,
     /// Whether ASKING goes before the request: a node of a cluster then serves a slot that is moving to it.
     pub(super) is_asking: bool,
     /// The measured round trip. `None` for a link of the pool, because each of its callers has a time limit.
@@ -72,38 +66,27 @@ pub(crate) struct Link<'a> {
     reports: Vec<NodeReport>,
 }
 
-impl<'a> Link<'a> {
+impl Link {
     /// Makes a link for a single thread, which sends all requests on it.
     pub(crate) fn dedicated(route: Route, discovery: Option<Arc<Discovery>>) -> Self {
         Self {
-            discovery,
-            master: 0,
-            route: Arc::new(route),
-            connection: LinkConnection::Own(None),
-            is_asking: false,
             round_trip: Some(Duration::ZERO),
-            reports: Vec::new(),
+            ..Self::pooled(Arc::new(route), discovery)
         }
     }
 
-    /// Makes a link for a request. Enters a connection of the pool, or takes a place for one.
-    pub(in crate::store) fn pooled(
-        connections: &'a Connections,
-        discovery: Option<&Arc<Discovery>>,
-        request: &Request<'_>,
-        deadline: &mut Deadline<'_>,
-    ) -> Result<Self, Failure> {
-        let mut pooled = PooledConnection::new(connections, request, deadline.has_priority);
-        let (master, route) = pooled.enter(deadline)?;
-        Ok(Self {
-            discovery: discovery.cloned(),
-            master,
+    /// Makes a link for a pool.
+    pub(in crate::store) fn pooled(route: Arc<Route>, discovery: Option<Arc<Discovery>>) -> Self {
+        Self {
+            discovery,
+            master: 0,
             route,
-            connection: LinkConnection::Pooled(pooled),
+            socket: None,
+            used: Time::now(),
             is_asking: false,
             round_trip: None,
             reports: Vec::new(),
-        })
+        }
     }
 
     /// Makes `route` the way to the master. Closes a connection to another server.
@@ -123,11 +106,8 @@ impl<'a> Link<'a> {
         if number == self.master {
             return Ok(());
         }
-        self.connection.end(PooledConnection::close);
+        self.socket = None;
         (self.master, self.route) = (number, Arc::new(route));
-        if let LinkConnection::Pooled(pooled) = &self.connection {
-            pooled.note_master(self.master, &self.route);
-        }
         Ok(())
     }
 
@@ -146,11 +126,9 @@ impl<'a> Link<'a> {
         connected
     }
 
-    /// Returns the meaning of a fault of the connection, and suspects the master. A caller that has left shows no fault.
+    /// Returns the meaning of a fault of the connection, and suspects the master.
     fn failed(&self, fault: TransportError) -> Failure {
-        if !matches!(fault, TransportError::CallerLeft) {
-            self.suspect();
-        }
+        self.suspect();
         self.route.broken(fault)
     }
 
@@ -160,6 +138,7 @@ impl<'a> Link<'a> {
         request: &Request<'_>,
         deadline: &mut Deadline<'_>,
     ) -> Result<Answer, Failure> {
+        self.used = deadline.now();
         self.find(deadline)?;
         if let (Request::Scan { from, .. }, Some(_)) = (request, &self.discovery) {
             if from.at != 0 && from.run != self.master {
@@ -211,7 +190,7 @@ impl<'a> Link<'a> {
             let role = role.map_err(|fault| self.failed(fault))?;
             if let Err(failure) = check_role(&self.route, role) {
                 self.suspect();
-                self.connection.end(PooledConnection::retire);
+                self.socket = None;
                 return Err(failure);
             }
         }
@@ -236,35 +215,22 @@ impl<'a> Link<'a> {
         deadline: &mut Deadline<'_>,
         resent: &mut bool,
     ) -> Result<Reply, Failure> {
-        let (begun, checkout) = (deadline.now(), deadline.checkout);
-        let mut was_moved = false;
         let value = loop {
-            if let LinkConnection::Pooled(pooled) = &mut self.connection {
-                if pooled.has_left() {
-                    // The wait counts from when the request was first sent.
-                    deadline.checkout = checkout.saturating_sub(deadline.now().since(begun));
-                    (self.master, self.route) = pooled.enter(deadline)?;
-                }
-            }
-            let reused = self.connection.is_open();
-            if !reused {
+            let is_reused = self.socket.is_some();
+            if !is_reused {
                 self.connect(deadline)?;
             }
             let fault = match self.once(request, deadline) {
                 Ok(value) => break value,
                 Err(fault) => fault,
             };
-            let repeats = match &fault {
-                // The connection has ended before anything of this request was written, or something was unread.
-                TransportError::NotSent | TransportError::Surplus => {
-                    !mem::replace(&mut was_moved, true)
-                }
-                fault => fault.is_closed() && reused && !mem::replace(resent, true),
-            };
+            let was_written = fault.is_closed();
+            let repeats = is_reused && (was_written || fault.is_before_the_request());
             let failure = self.failed(fault);
             if !repeats {
                 return Err(failure);
             }
+            *resent |= was_written;
             self.find(deadline)?;
         };
         if let Value::ServerError(error) = value {
@@ -273,7 +239,7 @@ impl<'a> Link<'a> {
         let reply = script::decode(request, value).inspect_err(|_| {
             // This may be the answer to another request, so nothing on this connection can be trusted any more.
             self.route.data_loss_signs.note_surplus();
-            self.connection.end(PooledConnection::distrust);
+            self.socket = None;
         })?;
         if self.route.replicas > 0 && reply.is_gain() {
             self.confirm(deadline)?;
@@ -294,7 +260,7 @@ impl<'a> Link<'a> {
                 Value::Nil => {}
                 error @ Value::ServerError(_) => return Ok(error),
                 _ => {
-                    self.connection.end(PooledConnection::distrust);
+                    self.socket = None;
                     let words = "the reply belongs to another request".to_owned();
                     return Err(TransportError::Malformed(words));
                 }
@@ -316,7 +282,25 @@ impl<'a> Link<'a> {
         deadline: &mut Deadline<'_>,
     ) -> Result<Value, TransportError> {
         let time = deadline.phase(Phase::Request, self.route.io_timeout);
-        self.connection.request(command, self.is_asking, time)
+        self.ask_within(command, time)
+    }
+
+    /// Does the same within this time. Closes the connection after a fault, and after a panic.
+    fn ask_within(
+        &mut self,
+        command: &Command,
+        time: Deadline<'_>,
+    ) -> Result<Value, TransportError> {
+        let mut socket = self.socket.take().ok_or(TransportError::NotSent)?;
+        let answer = if self.is_asking {
+            let unit = [Command::new("ASKING"), command.clone()];
+            let mut answers = socket.requests(&unit, time)?;
+            answers.pop().ok_or(TransportError::NotSent)?
+        } else {
+            socket.request(command, time)?
+        };
+        self.socket = Some(socket);
+        Ok(answer)
     }
 
     /// Returns the meaning of an error answer.
@@ -329,7 +313,7 @@ impl<'a> Link<'a> {
         // A server that has become a replica stays one, but its name may lead to the new master by now. And a user whose
         // request is denied may have more rights on a new connection.
         if moved || failure.kind == FailureKind::Denied {
-            self.connection.end(PooledConnection::retire);
+            self.socket = None;
         }
         failure
     }
@@ -345,7 +329,7 @@ impl<'a> Link<'a> {
             connect(&self.route, deadline)
         };
         let socket = self.suspect_after(connected)?;
-        self.connection.open(socket, self.master);
+        self.socket = Some(socket);
         Ok(())
     }
 
@@ -380,7 +364,7 @@ impl<'a> Link<'a> {
         };
         let mut wait = Command::new("WAIT");
         wait.arg(wanted).arg(patience.as_millis() as u64);
-        let answer = self.connection.request(&wait, false, time);
+        let answer = self.ask_within(&wait, time);
         let confirmed = match answer {
             Ok(Value::Int(count)) => u32::try_from(count).unwrap_or(0),
             Ok(Value::ServerError(error)) => {
@@ -423,11 +407,10 @@ impl<'a> Link<'a> {
         };
         let role = ask(&Command::new("ROLE"))?;
         let report = ask(Command::new("INFO").arg("server"))?;
-        check_role(&self.route, role)
-            .inspect_err(|_| self.connection.end(PooledConnection::retire))?;
+        check_role(&self.route, role).inspect_err(|_| self.socket = None)?;
         let run = run(&report).ok_or_else(|| {
             // This may be the answer to another request.
-            self.connection.end(PooledConnection::distrust);
+            self.socket = None;
             let words = "the server does not report its run_id";
             Failure::plain(FailureKind::Protocol, Outcome::NotExecuted, words)
         })?;
@@ -435,22 +418,30 @@ impl<'a> Link<'a> {
     }
 }
 
+impl Pooled for Link {
+    fn close_if_idle(&mut self, idle: Duration) {
+        if self.used.elapsed() >= idle {
+            self.socket = None;
+        }
+    }
+}
+
 /// The requests of the renewal thread. They have time limits of their own: the table at the top.
-impl DedicatedConnection for Link<'_> {
+impl DedicatedConnection for Link {
     fn open(&mut self, is_silent: bool) -> Result<(), Failure> {
         self.find(&mut Deadline::default())?;
-        if self.connection.is_open() {
+        if self.socket.is_some() {
             let two_round_trips = self.round_trip.unwrap_or_default() * 2;
             let mut time = Deadline::after(two_round_trips.max(PING_WITHIN));
             if !is_silent || Link::call(self, &Request::Ping, &mut time).is_ok() {
                 return Ok(());
             }
-            self.connection.end(PooledConnection::close);
+            self.socket = None;
         }
         let opened = connect_for_renewals(&self.route);
         let (open, took) = self.suspect_after(opened)?;
         self.round_trip = self.round_trip.max(Some(took));
-        self.connection.open(open, self.master);
+        self.socket = Some(open);
         Ok(())
     }
 
@@ -464,7 +455,7 @@ impl DedicatedConnection for Link<'_> {
         let is_unknown = |failure: &Failure| failure.outcome == Outcome::Unknown;
         match &answer {
             Ok(_) => self.note_round_trip(took, false),
-            Err(failure) if is_unknown(failure) && !self.connection.is_open() && took >= limit => {
+            Err(failure) if is_unknown(failure) && self.socket.is_none() && took >= limit => {
                 self.note_round_trip(took, true);
             }
             Err(_) => {}
@@ -516,79 +507,4 @@ fn may_come_from_a_replica(request: &Request<'_>, reply: &Reply) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::message::{AcquireMode, Ask, Gone, LockKind, NotReleased};
-    use crate::name::{LockKey, Target};
-
-    fn acquire(channel: Option<&str>) -> Verb {
-        Verb::Acquire {
-            ask: Ask {
-                owner: "o".into(),
-                units: 1,
-                lease: Duration::from_secs(1),
-                fences: 1,
-                shareable_owner: None,
-                channel: channel.map(Into::into),
-                nonce: None,
-            },
-            mode: AcquireMode::TakeFree,
-        }
-    }
-
-    /// A replica rejects each write. So only a reply to a request that wrote nothing may come from one.
-    #[test]
-    fn a_reply_that_proves_a_write_is_that_of_a_master() {
-        let target = Target::from(LockKey::new("", "n").expect("a name"));
-        let release = Verb::Release {
-            owner: "o".into(),
-            units: 1,
-        };
-        let (waits, tries) = (acquire(Some("c")), acquire(None));
-        let about = |verb| Request::Lock {
-            kind: LockKind::Mutex,
-            target: &target,
-            verb,
-        };
-        let granted = Reply::Granted {
-            fence: 1,
-            count: None,
-            rest: Vec::new(),
-            contended: false,
-        };
-        let held = Reply::Held {
-            ttl: None,
-            holder: "h".into(),
-            handed_over: false,
-        };
-        let done = Renewed::Done { contended: false };
-        let gone = Renewed::Gone(Gone::Removed);
-        let not_owner = Reply::NotOwner(Gone::Taken);
-        for (request, reply, expected) in [
-            (about(&tries), granted, false),
-            (about(&tries), held.clone(), true),
-            // The script enters a waiter in the queue.
-            (about(&waits), held, false),
-            (about(&release), Reply::Released, false),
-            (about(&release), Reply::HandedOver, false),
-            (about(&release), Reply::Contended, true),
-            (about(&release), not_owner.clone(), true),
-            (Request::Renew(&[]), Reply::Renewed(vec![done, done]), false),
-            (Request::Renew(&[]), Reply::Renewed(vec![done, gone]), true),
-            (
-                Request::Release(&[]),
-                Reply::Each(vec![Ok(Reply::Released), Err(NotReleased::Refused)]),
-                false,
-            ),
-            (
-                Request::Release(&[]),
-                Reply::Each(vec![Ok(not_owner)]),
-                true,
-            ),
-            (Request::Ping, Reply::Pong, true),
-        ] {
-            let found = may_come_from_a_replica(&request, &reply);
-            assert_eq!(found, expected, "{request:?}: {reply:?}");
-        }
-    }
-}
+mod tests;

@@ -6,11 +6,11 @@ use crate::message::Request;
 #[cfg(feature = "cli")]
 use crate::message::{RawAnswers, RawCall};
 use crate::store::server::ping::ping_all;
+use crate::store::server::pool::{Pool, PoolThreads};
 use crate::store::server::pubsub;
 #[cfg(feature = "cli")]
 use crate::store::server::raw;
 use crate::store::server::route::{Route, route};
-use crate::store::server::shared::Connections;
 use crate::store::topology::link::Link;
 use crate::store::topology::sentinel::Discovery;
 use crate::store::{Answer, Deadline, DedicatedConnection, Phase, Pinged, PubSubEvent, Store};
@@ -18,18 +18,19 @@ use crate::sys::{Arc, Time};
 
 /// A node, and the store of one.
 pub(crate) struct Node {
-    pool: Arc<Connections>,
+    pool: Arc<Pool<Link>>,
+    _threads: PoolThreads,
     /// The way to the server. If sentinels find it, only the parts that all masters share.
     route: Route,
     discovery: Option<Arc<Discovery>>,
 }
 
 impl Node {
-    pub(crate) fn new(server: Server, settings: &Settings) -> Self {
+    pub(crate) fn new(server: Server, settings: &Settings) -> Result<Self, Failure> {
         Self::with_discovery(route(server, settings), None, settings)
     }
 
-    pub(crate) fn behind(sentinels: SentinelSet, settings: &Settings) -> Self {
+    pub(crate) fn behind(sentinels: SentinelSet, settings: &Settings) -> Result<Self, Failure> {
         let discovery = Discovery::new(sentinels, settings);
         Self::with_discovery(
             discovery.unknown().clone(),
@@ -42,13 +43,17 @@ impl Node {
         route: Route,
         discovery: Option<Arc<Discovery>>,
         settings: &Settings,
-    ) -> Self {
-        let way = (0, Arc::new(route.clone()));
-        Self {
-            pool: Connections::new(way, settings.pool_size),
+    ) -> Result<Self, Failure> {
+        let threads = PoolThreads::start()?;
+        let (way, finds) = (Arc::new(route.clone()), discovery.clone());
+        let link = move || Link::pooled(Arc::clone(&way), finds.clone());
+        let counters = Arc::clone(&settings.pools);
+        Ok(Self {
+            pool: Pool::new(link, settings.pool_size, &threads, counters),
+            _threads: threads,
             route,
             discovery,
-        }
+        })
     }
 
     /// Returns the way to the server alone.
@@ -74,12 +79,12 @@ impl Drop for Node {
 
 impl Store for Node {
     fn call(&self, request: &Request<'_>, mut deadline: Deadline<'_>) -> Result<Answer, Failure> {
-        let discovery = self.discovery.as_ref();
-        if let Some(discovery) = discovery {
+        if let Some(discovery) = &self.discovery {
             // A call that waits for a master needs no connection yet.
             discovery.wait(deadline.phase(Phase::Master, self.route.connect_timeout))?;
         }
-        Link::pooled(&self.pool, discovery, request, &mut deadline)?.call(request, &mut deadline)
+        let mut link = self.pool.check_out(&mut deadline)?;
+        link.call(request, &mut deadline)
     }
 
     fn ping(&self, mut deadline: Deadline<'_>) -> Result<Vec<Pinged>, Failure> {

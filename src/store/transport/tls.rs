@@ -1,19 +1,14 @@
-//! TLS, by rustls.
-//!
-//! One thread may write on a connection while another one reads, and both need the state of rustls. So it has a mutex,
-//! and no input or output happens under it: the callers have the bytes in memory.
+//! TLS, by rustls, on bytes in memory.
 
 use std::io::{self, Read, Write};
 
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, ClientConfig, ClientConnection};
 
-use crate::sys::{Arc, Mutex};
+use crate::sys::Arc;
 
 /// The state of a TLS connection.
-pub(crate) struct TlsSession(Mutex<TlsState>);
-
-struct TlsState {
+pub(crate) struct TlsSession {
     client: ClientConnection,
     records: Records,
 }
@@ -34,7 +29,7 @@ pub(crate) fn client(host: &str, config: Arc<ClientConfig>) -> io::Result<TlsSes
     // The output is taken at once.
     client.set_buffer_limit(None);
     let records = Records::default();
-    Ok(TlsSession(Mutex::new(TlsState { client, records })))
+    Ok(TlsSession { client, records })
 }
 
 /// Returns whether one side has refused the certificate of the other, or has none that the other wants. Up to TLS 1.2, a
@@ -65,12 +60,12 @@ pub(crate) fn is_of_a_certificate(error: &io::Error) -> bool {
 
 impl TlsSession {
     pub(crate) fn is_shaking_hands(&self) -> bool {
-        self.0.lock().client.is_handshaking()
+        self.client.is_handshaking()
     }
 
     /// Adds the unsent encrypted bytes to `output`.
-    pub(crate) fn take_output(&self, output: &mut Vec<u8>) {
-        let client = &mut self.0.lock().client;
+    pub(crate) fn take_output(&mut self, output: &mut Vec<u8>) {
+        let client = &mut self.client;
         while client.wants_write() {
             // A write to memory does not fail.
             client.write_tls(output).ok();
@@ -78,8 +73,8 @@ impl TlsSession {
     }
 
     /// Encrypts some bytes, and adds them to `output`.
-    pub(crate) fn encrypt(&self, bytes: &[u8], output: &mut Vec<u8>) -> io::Result<()> {
-        let client = &mut self.0.lock().client;
+    pub(crate) fn encrypt(&mut self, bytes: &[u8], output: &mut Vec<u8>) -> io::Result<()> {
+        let client = &mut self.client;
         client.writer().write_all(bytes)?;
         while client.wants_write() {
             client.write_tls(output)?;
@@ -88,8 +83,8 @@ impl TlsSession {
     }
 
     /// Decrypts the next bytes that were read, and adds what they say to `plain`.
-    pub(crate) fn decrypt(&self, mut read: &[u8], plain: &mut Vec<u8>) -> io::Result<()> {
-        let TlsState { client, records } = &mut *self.0.lock();
+    pub(crate) fn decrypt(&mut self, mut read: &[u8], plain: &mut Vec<u8>) -> io::Result<()> {
+        let Self { client, records } = self;
         records.note(read);
         while !read.is_empty() {
             client.read_tls(&mut read)?;
@@ -107,7 +102,7 @@ impl TlsSession {
 
     /// Returns an error if a part of a record has come, or the end of the connection.
     pub(crate) fn check_records(&self) -> io::Result<()> {
-        let TlsState { client, records } = &*self.0.lock();
+        let Self { client, records } = self;
         if !client.wants_read() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }

@@ -47,8 +47,6 @@ impl TestStream for Echo {
         self.world.state().wake_reader(self.number);
         Ok(from.len())
     }
-
-    fn shut_down(&self) {}
 }
 
 impl std::fmt::Debug for Echo {

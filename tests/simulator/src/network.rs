@@ -769,12 +769,6 @@ impl TestStream for ProcessEnd {
         state.send_bytes(flow, bytes);
         Ok(length)
     }
-
-    fn shut_down(&self) {
-        let mut state = self.world.state();
-        state.close(self.number, false);
-        state.wake_reader(self.number);
-    }
 }
 
 impl Drop for ProcessEnd {

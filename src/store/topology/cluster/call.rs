@@ -126,7 +126,7 @@ impl ClusterState {
                 .owner(slot, &mut deadline)
                 .map_err(|failure| (failure, None))?,
         };
-        let answer = self.on_link(&master, request, deadline, |link, deadline| {
+        let answer = self.on_link(&master, deadline, |link, deadline| {
             link.is_asking = is_asking;
             link.call(request, deadline)
         });
@@ -162,12 +162,15 @@ impl ClusterState {
     pub(super) fn on_link<T>(
         &self,
         master: &Master,
-        request: &Request<'_>,
         mut deadline: Deadline<'_>,
         work: impl FnOnce(&mut Link, &mut Deadline<'_>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let link = Link::pooled(master.pool(), None, request, &mut deadline);
-        let done = link.and_then(|mut link| work(&mut link, &mut deadline));
+        let pool = master.pool(&self.routes.threads);
+        let link = pool.check_out(&mut deadline);
+        let done = link.and_then(|mut link| {
+            link.is_asking = false;
+            work(&mut link, &mut deadline)
+        });
         match &done {
             Ok(_) => master.note_answer(),
             Err(failure) if failure.kind == FailureKind::TryAgain => master.note_answer(),
@@ -360,7 +363,7 @@ mod tests {
         let settings = Settings::default();
         let urls = ["redis://127.0.0.1:1/".to_owned()];
         let nodes = ClusterNodes::new(&urls, &settings).expect("a URL");
-        let shared = Arc::clone(&Cluster::new(nodes, &settings).shared);
+        let shared = Arc::clone(&Cluster::new(nodes, &settings).expect("threads").shared);
         let target = Target::from(LockKey::new("", "n").expect("a name"));
         let slot = target.first().slot();
         let known = table(

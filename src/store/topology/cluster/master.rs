@@ -4,8 +4,9 @@ use once_cell::race::OnceBox;
 
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::logging;
+use crate::store::server::pool::{Pool, PoolThreads};
 use crate::store::server::route::Route;
-use crate::store::server::shared::Connections;
+use crate::store::topology::link::Link;
 use crate::sys::{Arc, AtomicBool, Mutex, Ordering};
 
 /// Where a node listens, in the words of the cluster.
@@ -20,7 +21,7 @@ pub(super) struct Master {
     pub(super) address: Address,
     pub(super) route: Route,
     /// Empty before the first request.
-    pool: OnceBox<Arc<Connections>>,
+    pool: OnceBox<Arc<Pool<Link>>>,
     /// A thread that makes the pool has it.
     making_pool: Mutex<()>,
     pool_size: u32,
@@ -43,15 +44,18 @@ impl Master {
         })
     }
 
-    pub(super) fn pool(&self) -> &Arc<Connections> {
+    pub(super) fn pool(&self, threads: &PoolThreads) -> &Arc<Pool<Link>> {
         if let Some(pool) = self.pool.get() {
             return pool;
         }
         // After a failover, many threads ask for the pool of the new master at once. One of them makes it.
         let _making = self.making_pool.lock();
-        let way = || (0, Arc::new(self.route.clone()));
-        self.pool
-            .get_or_init(|| Box::new(Connections::new(way(), self.pool_size)))
+        self.pool.get_or_init(|| {
+            let way = Arc::new(self.route.clone());
+            let link = move || Link::pooled(Arc::clone(&way), None);
+            let counters = Arc::clone(&self.route.pools);
+            Box::new(Pool::new(link, self.pool_size, threads, counters))
+        })
     }
 
     pub(super) fn note_answer(&self) {

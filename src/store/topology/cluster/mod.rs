@@ -84,17 +84,17 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    pub(crate) fn new(nodes: ClusterNodes, settings: &Settings) -> Self {
-        let routes = Arc::new(ClusterRoutes::new(nodes, settings));
+    pub(crate) fn new(nodes: ClusterNodes, settings: &Settings) -> Result<Self, Failure> {
+        let routes = Arc::new(ClusterRoutes::new(nodes, settings)?);
         let search = Box::new(ClusterSearch::new(Arc::clone(&routes)));
         let finder = Finder::new("leasehold-cluster", "node of the cluster", search);
-        Self {
+        Ok(Self {
             shared: Arc::new(ClusterState {
                 routes,
                 finder,
                 next_listener: AtomicU32::new(0),
             }),
-        }
+        })
     }
 }
 

@@ -37,7 +37,7 @@ impl ClusterState {
             let (state, of_thread) = (Arc::clone(self), Arc::clone(&answers));
             let started = thread::spawn("", move || {
                 let ask = || {
-                    state.on_link(&master, &Request::Ping, own, |link, deadline| {
+                    state.on_link(&master, own, |link, deadline| {
                         link.call(&Request::Ping, deadline)
                     })
                 };
@@ -130,7 +130,7 @@ impl ClusterState {
             // The cluster has fewer masters than before.
             return Ok(page(Vec::new(), next_master));
         };
-        let (reply, run) = self.on_link(master, request, deadline, |link, deadline| {
+        let (reply, run) = self.on_link(master, deadline, |link, deadline| {
             link.call_identified(request, deadline)
         })?;
         master.check_in_use()?;

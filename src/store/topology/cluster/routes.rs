@@ -1,6 +1,8 @@
 //! The ways to the nodes of a cluster.
 
 use crate::config::{ClusterNodes, Server, Settings};
+use crate::error::Failure;
+use crate::store::server::pool::PoolThreads;
 use crate::store::server::route::{Route, route};
 use crate::store::topology::cluster::master::{Address, Master};
 use crate::sys::Arc;
@@ -11,20 +13,23 @@ pub(super) struct ClusterRoutes {
     pub(super) settings: Settings,
     /// A way to the first node that the user names. It has the parts that all nodes share.
     pub(super) first: Route,
+    /// The threads of the pools of all masters.
+    pub(super) threads: PoolThreads,
 }
 
 impl ClusterRoutes {
-    pub(super) fn new(nodes: ClusterNodes, settings: &Settings) -> Self {
+    pub(super) fn new(nodes: ClusterNodes, settings: &Settings) -> Result<Self, Failure> {
         let settings = Settings {
             // Only the events thread may keep it.
             listener: None,
             ..settings.clone()
         };
-        Self {
+        Ok(Self {
             first: of_a_cluster(route(nodes.seeds[0].clone(), &settings)),
+            threads: PoolThreads::start()?,
             nodes,
             settings,
-        }
+        })
     }
 
     /// Returns the way to a server.

@@ -293,7 +293,7 @@ mod tests {
         let settings = Settings::default();
         let urls = ["redis://127.0.0.1:1/".to_owned()];
         let nodes = ClusterNodes::new(&urls, &settings).expect("a URL");
-        let routes = Arc::new(ClusterRoutes::new(nodes, &settings));
+        let routes = Arc::new(ClusterRoutes::new(nodes, &settings).expect("threads"));
         let search = ClusterSearch::new(Arc::clone(&routes));
         let finder = Finder::new("test", "node", Box::new(ClusterSearch::new(routes)));
         let tables: Vec<_> = tables

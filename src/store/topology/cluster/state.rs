@@ -194,7 +194,7 @@ pub(super) mod tests {
             let settings = Settings::default();
             let urls = ["redis://127.0.0.1:1/".to_owned()];
             let nodes = ClusterNodes::new(&urls, &settings).expect("a URL");
-            let shared = Arc::clone(&Cluster::new(nodes, &settings).shared);
+            let shared = Arc::clone(&Cluster::new(nodes, &settings).expect("threads").shared);
             let from = shared.routes.new_master(&address("10.0.0.1", 2));
             let to = Redirect {
                 slot: 5,
@@ -217,7 +217,7 @@ pub(super) mod tests {
         let settings = Settings::default();
         let urls = ["redis://127.0.0.1:1/".to_owned()];
         let nodes = ClusterNodes::new(&urls, &settings).expect("a URL");
-        let shared = Arc::clone(&Cluster::new(nodes, &settings).shared);
+        let shared = Arc::clone(&Cluster::new(nodes, &settings).expect("threads").shared);
         let known = table(&[("a", 1, 5, (0, 99)), ("b", 2, 6, (100, 199))], &[]);
         let make = &mut |address: &Address| shared.routes.new_master(address);
         publish_first(&shared, SlotMap::after(None, &known, make));

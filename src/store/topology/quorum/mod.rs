@@ -57,12 +57,10 @@ use crate::message::{RawAnswers, RawCall};
 use crate::script::quorum::LockId;
 use crate::store::server::data_loss_signs::DataLossSigns;
 use crate::store::server::ping::ping_all;
-use crate::store::server::places::Pooled;
-use crate::store::server::pool::Pool;
+use crate::store::server::pool::{Pool, PoolThreads, Pooled};
 #[cfg(feature = "cli")]
 use crate::store::server::raw;
 use crate::store::server::route::Route;
-use crate::store::server::tasks::TaskThread;
 use crate::store::{Answer, Deadline, DedicatedConnection, NodeReport, Pinged, PubSubEvent, Store};
 use crate::sys::{Arc, Time, Weak};
 
@@ -74,6 +72,7 @@ use state::QuorumState;
 /// The store of a quorum.
 pub(crate) struct Quorum {
     pool: Arc<Pool<NodeConnections>>,
+    _threads: PoolThreads,
     state: Arc<QuorumState>,
 }
 
@@ -85,23 +84,17 @@ struct NodeConnections {
 }
 
 impl Quorum {
-    pub(crate) fn new(servers: Vec<Server>, settings: &Settings) -> Self {
-        let tasks = TaskThread::new();
-        let state = QuorumState::new(servers, settings, Arc::clone(tasks.tasks()));
-        let of_pool = Arc::downgrade(&state);
-        let connections = move || {
-            let state = of_pool.upgrade()?;
-            Some(NodeConnections::new(&state, false))
-        };
-        Self {
-            pool: Pool::new(
-                connections,
-                settings.pool_size,
-                tasks,
-                Arc::clone(&settings.pools),
-            ),
+    pub(crate) fn new(servers: Vec<Server>, settings: &Settings) -> Result<Self, Failure> {
+        let threads = PoolThreads::start()?;
+        let state = QuorumState::new(servers, settings, Arc::clone(threads.tasks()));
+        let of_pool = Arc::clone(&state);
+        let connections = move || NodeConnections::new(&of_pool, false);
+        let counters = Arc::clone(&settings.pools);
+        Ok(Self {
+            pool: Pool::new(connections, settings.pool_size, &threads, counters),
+            _threads: threads,
             state,
-        }
+        })
     }
 
     /// Returns the last time at which enough nodes had shown such a sign: without them a majority is not certain.
@@ -162,8 +155,7 @@ impl Quorum {
 
 impl Store for Quorum {
     fn call(&self, request: &Request<'_>, mut deadline: Deadline<'_>) -> Result<Answer, Failure> {
-        deadline.has_priority |= request.is_of_a_holder();
-        let mut connections = self.pool.take(&mut deadline)?;
+        let mut connections = self.pool.check_out(&mut deadline)?;
         connections.call(&self.state, request, deadline)
     }
 

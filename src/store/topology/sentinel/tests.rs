@@ -11,7 +11,7 @@ use crate::error::Outcome;
 use crate::message::{AcquireMode, Ask, LockKind, Reply, Request, Verb};
 use crate::name::{LockKey, Target};
 use crate::store::Answer;
-use crate::store::server::shared::Connections;
+use crate::store::server::pool::{Pool, PoolThreads};
 use crate::store::topology::finder::Published;
 use crate::store::topology::link::Link;
 use crate::sys::Ordering;
@@ -55,7 +55,13 @@ fn sent_during_a_failover(verb: &Verb) -> (Result<Answer, Failure>, bool) {
     let set = SentinelSet::new(&["redis://127.0.0.1:1/".to_owned()], "m", &settings);
     let discovery = Arc::new(Discovery::new(set.expect("a set"), &settings));
     publish(&discovery, &old, 1);
-    let connections = Connections::new((0, Arc::new(discovery.unknown().clone())), 1);
+    let threads = PoolThreads::start().expect("threads");
+    let (way, finds) = (
+        Arc::new(discovery.unknown().clone()),
+        Arc::clone(&discovery),
+    );
+    let make = move || Link::pooled(Arc::clone(&way), Some(Arc::clone(&finds)));
+    let pool = Pool::new(make, 1, &threads, Arc::default());
     let target = Target::from(LockKey::new("", "n").expect("a name"));
     let call = |verb: &Verb| {
         let request = Request::Lock {
@@ -64,8 +70,7 @@ fn sent_during_a_failover(verb: &Verb) -> (Result<Answer, Failure>, bool) {
             verb,
         };
         let mut deadline = Deadline::after(LIMIT);
-        Link::pooled(&connections, Some(&discovery), &request, &mut deadline)?
-            .call(&request, &mut deadline)
+        pool.check_out(&mut deadline)?.call(&request, &mut deadline)
     };
     let result = thread::scope(|scope| {
         scope.spawn(|| {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::store::Deadline;
 use crate::sys::Time;
-use crate::sys::net::{ByteStream, PollFlags};
+use crate::sys::net::ByteStream;
 
 /// How much longer than the rest of the time the operating system's limit may be.
 const TOLERANCE: Duration = Duration::from_millis(1);
@@ -67,9 +67,7 @@ impl TimeLimit {
         if left.is_zero() {
             let end = deadline.end();
             let is_first = std::mem::replace(&mut self.last_look_for, end) != end;
-            let has_come =
-                |stream: &ByteStream| !stream.poll(PollFlags::IN, Duration::ZERO).is_empty();
-            if is_first && readable.is_some_and(has_come) {
+            if is_first && readable.is_some_and(ByteStream::has_input) {
                 // The read finds bytes, so it needs no time limit.
                 return Ok(None);
             }
@@ -106,6 +104,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
+    use crate::sys::net::readable;
 
     /// A thread that got no CPU time after its request finds the answer that has come meanwhile.
     #[test]
@@ -122,8 +121,8 @@ mod tests {
         };
         let send = |peer: &mut TcpStream| {
             peer.write_all(b"x").expect("it is open");
-            let come = stream.poll(PollFlags::IN, Duration::from_secs(20));
-            assert!(!come.is_empty(), "it never comes");
+            let come = readable([&stream], None, Time::now() + Duration::from_secs(20));
+            assert!(come[0], "it never comes");
         };
         let begun = Time::now();
         for _ in 0..3 {

@@ -96,7 +96,7 @@ fn ask(
 fn a_master_that_hangs_is_left_out_until_it_answers() {
     let settings = Settings::default();
     let nodes = ClusterNodes::new(&["redis://127.0.0.1:1/".to_owned()], &settings);
-    let cluster = Cluster::new(nodes.expect("a URL"), &settings);
+    let cluster = Cluster::new(nodes.expect("a URL"), &settings).expect("threads");
     let shared = &cluster.shared;
     let servers = [Echo::start(), Echo::start()];
     let masters = servers
@@ -142,7 +142,7 @@ fn a_master_that_hangs_is_left_out_until_it_answers() {
 fn a_connection_that_the_master_closed_is_opened_again() {
     let settings = Settings::default();
     let nodes = ClusterNodes::new(&["redis://127.0.0.1:1/".to_owned()], &settings);
-    let cluster = Cluster::new(nodes.expect("a URL"), &settings);
+    let cluster = Cluster::new(nodes.expect("a URL"), &settings).expect("threads");
     let shared = &cluster.shared;
     let server = Echo::start();
     let masters = [shared.routes.new_master(&server.address)];
@@ -173,7 +173,7 @@ fn a_connection_that_the_master_closed_is_opened_again() {
 fn a_master_that_refuses_connections_is_suspected_and_not_waited_for() {
     let settings = Settings::default();
     let nodes = ClusterNodes::new(&["redis://127.0.0.1:1/".to_owned()], &settings);
-    let cluster = Cluster::new(nodes.expect("a URL"), &settings);
+    let cluster = Cluster::new(nodes.expect("a URL"), &settings).expect("threads");
     let shared = &cluster.shared;
     let refusing = Address {
         host: "127.0.0.1".into(),
