@@ -7,9 +7,9 @@ use crossbeam_channel::{Receiver, Sender};
 use crate::config::Options;
 use crate::core::lease::{LeaseStatus, drift};
 use crate::core::release_task::ReleaseTask;
-use crate::engine::cold_state::LossListener;
 use crate::engine::hold_limit::HoldLimits;
 use crate::engine::leases::{CountedBusy, Leases};
+use crate::engine::process_lease::LossListener;
 use crate::engine::process_lease::{Hold, ProcessLease};
 use crate::engine::release::HoldEnd;
 #[cfg(feature = "tracing")]

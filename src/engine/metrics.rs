@@ -22,9 +22,9 @@ use std::mem;
 use std::time::Duration;
 
 use crate::core::lease::LeaseStatus;
-use crate::engine::call::NotAcquired;
 use crate::engine::client::Client;
 use crate::engine::process_lease::{Hold, ProcessLease};
+use crate::engine::way_in::NotAcquired;
 use crate::engine::way_in::WayIn;
 use crate::error::{Error, Lost, LostCause};
 use crate::event::Event;

@@ -17,17 +17,16 @@
 //!
 //! | subject | module |
 //! | --- | --- |
-//! | a lock's way in | [`acquire`], then [`wait`] or [`delegate`], then [`grant`]; [`way_in`] has what they share |
-//! | a call, and the reasons for which it gets no guard | [`call`] |
+//! | a lock's way in | [`way_in`], then [`wait`] or [`delegate`], then [`grant`] |
 //! | its way out | [`release`] |
 //! | the guard, and its limits | [`guard_inner`], [`hold_limit`] |
-//! | the lease that guards of one process share, and its name | [`process_lease`], with [`cold_state`], [`lock_notes`]; [`leases`] |
+//! | the lease that guards of one process share, and its name | [`process_lease`], with [`lock_notes`]; [`leases`] |
 //! | the table of the names | [`names`] |
 //! | a claim, a writer that becomes a reader | [`claim`], [`downgrade`] |
 //! | the rate limiter, requests of operators, and what their messages tell a holder | [`rate_limiter`], [`admin`], [`messages`] |
 //! | the threads of the table below | [`renewal`], [`watch`], [`wakeup`], [`events`] |
 //! | counters and events | [`metrics`] |
-//! | the quantum in use, and the hand-overs that it follows | [`quantum`] |
+//! | the quantum in use, and the hand-overs that it follows | [`leases`] |
 //!
 //! # Threads
 //!
@@ -36,7 +35,8 @@
 //! | `leasehold-renewal` | renews every lease, and repeats releases, on a dedicated connection to each server | calls the listener | from the first lease or release task until it has had neither for a while |
 //! | `leasehold-watch` | ends each lease at its deadline; sends a loss to the channels of `on_lost` | does I/O | from the first lease until it has had none for a while |
 //! | `leasehold-wakeup-0` | receives messages of Redis, wakes delegates, on a dedicated connection to each server | calls scripts | from the first wait, or the first channel for requests, until the last handle and guard are dropped |
-//! | `leasehold-pool-0` | opens places of the pool, and closes idle connections; on a cluster, one for each master; on a quorum, also begins the probes of nodes that are down | uses the engine | from `build`, or the first request to that master, until the pool is dropped |
+//! | `leasehold-pool` | closes the connections that no call uses; on a quorum, also begins the probes of nodes that are down | uses the engine | from `build` until the store is dropped |
+//! | `leasehold-r2d2-0` | makes the values of a new pool, and then sleeps | uses the engine | from `build` until the store is dropped |
 //! | `leasehold-dns` | looks up the name of a server's host, for all callers that connect to it | uses the engine | until the system answers, which may be after the engine is dropped |
 //! | `leasehold-sentinel` | asks the sentinels for the master | uses the engine | from the first request until the store is dropped |
 //! | without a name | behind sentinels, connects to one sentinel, or asks one server for its role | uses the engine | until it has connected or the answer has come, or the time is over |
@@ -67,12 +67,9 @@
 //! thread that finds the master takes that of [`renewal::RenewalThread`] while it holds its own. And a thread that closes
 //! the manager asks the votes of a quorum while it holds that mutex.
 
-mod acquire;
 mod admin;
-pub(crate) mod call;
 mod claim;
 pub(crate) mod client;
-mod cold_state;
 mod delegate;
 mod downgrade;
 pub(crate) mod events;
@@ -89,7 +86,6 @@ mod metrics;
 mod moved_by_test;
 mod names;
 pub(crate) mod process_lease;
-mod quantum;
 pub(crate) mod rate_limiter;
 mod release;
 pub(crate) mod renewal;

@@ -14,17 +14,14 @@ use crate::core::attempt::{Attempt, Grant};
 use crate::core::lease::{AtomicLease, LeaseStatus, sent_for, valid_until};
 use crate::core::queue::{AcquireParams, Health, HeldLease, HoldOf, Queue};
 use crate::core::timer_queue::at_risk_below;
-use crate::engine::cold_state::{ColdState, LossListener};
 use crate::engine::lock_notes::LockNotes;
-use crate::error::{Failure, LostCause};
+use crate::error::{Failure, Lost, LostCause};
 use crate::event::ReleaseRequest;
 use crate::message::{LockKind, Renewed, Request, Verb};
 use crate::name::{LockKey, Target};
 use crate::owner::Owner;
-use crate::sys::{
-    Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, Time,
-    thread::{self, Thread},
-};
+use crate::sys::thread::{self, Thread};
+use crate::sys::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, Time};
 
 /// How many channels for requests a lease has. A further one replaces the oldest.
 const MOST_REQUEST_LISTENERS: usize = 64;
@@ -520,5 +517,50 @@ impl ProcessLease {
             sender.try_send(request.clone()).ok();
         }
         true
+    }
+}
+
+/// The fields of a lease that most leases do not need: the fences of a multi-lock, requests of unknown outcome, extensions,
+/// and loss listeners. They are apart, so that a lease takes up little memory.
+#[derive(Default)]
+pub(super) struct ColdState {
+    /// The fences of a multi-lock's names after the first.
+    pub(super) rest: Vec<u64>,
+    /// The time until which Redis may still execute an earlier request of this owner.
+    pub(super) uncertain_until: Option<Time>,
+    /// The time until which Redis may keep the key. It covers extensions without a reply, and requests of unknown
+    /// outcome.
+    pub(super) key_gone_at: Option<Time>,
+    /// The time at which the last confirmed renewal was sent. Noted from the first extension on. Before that, the
+    /// deadline shows this time.
+    pub(super) confirmed: Option<Time>,
+    /// The end of the longest `min_hold` of the guards. Redis keeps the lock until then, even after the last guard.
+    pub(super) min_hold_until: Option<Time>,
+    /// The number of the last votes of a quorum that were applied.
+    pub(super) votes_version: u32,
+    /// The channels that receive the loss.
+    pub(super) listeners: Vec<LossListener>,
+    /// The last request to release the lock.
+    pub(super) requested: Option<ReleaseRequest>,
+    /// The channels that receive such requests, each with the number of its guard.
+    pub(super) request_listeners: Vec<(u32, Sender<ReleaseRequest>)>,
+    /// Whether the metrics count the lease as at risk.
+    #[cfg(feature = "metrics")]
+    pub(super) is_at_risk: bool,
+}
+
+/// A channel for the loss of one guard.
+pub(super) struct LossListener {
+    pub(super) guard_number: u32,
+    pub(super) sender: Sender<Lost>,
+    /// The message. Its cause is a placeholder.
+    pub(super) lost: Lost,
+}
+
+impl LossListener {
+    /// Sends the loss with its cause.
+    pub(super) fn notify(self, cause: LostCause) {
+        // A full channel has the loss already. A channel without a receiver needs no message.
+        self.sender.try_send(Lost { cause, ..self.lost }).ok();
     }
 }

@@ -5,7 +5,7 @@ use tracing::field::Empty;
 use tracing::{Span, info_span};
 
 use crate::core::lease::LeaseStatus;
-use crate::engine::call::CAUSES;
+use crate::engine::way_in::CAUSES;
 use crate::error::{Error, Result};
 
 pub(super) fn wait(name: &str) -> Span {

@@ -12,7 +12,6 @@ mod message_grants;
 mod multi;
 mod panics;
 mod priority;
-mod quantum;
 mod release_tasks;
 mod suspend;
 

@@ -18,11 +18,11 @@ use std::ops::ControlFlow;
 
 use crate::cancel::Cancel;
 use crate::core::attempt::Attempt;
-use crate::engine::call::NotAcquired;
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::leases::CountedBusy;
 use crate::engine::lock_notes::LastReply;
 use crate::engine::process_lease::{Entry, NameState, Signal, WaitingThread};
+use crate::engine::way_in::NotAcquired;
 use crate::engine::way_in::WayIn;
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
 use crate::store::LEAST;

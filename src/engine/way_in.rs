@@ -1,16 +1,31 @@
-//! One call on its way in. The modules [`acquire`](super::acquire), [`wait`](super::wait) and
-//! [`delegate`](super::delegate) do its steps.
+//! The way in: from a call to a guard.
+//!
+//! 1. The thread enters the queue of the name ([`crate::core::queue`]). If this process has a lease with room for the
+//!    thread, the thread gets its guard, and sends no request.
+//! 2. If another thread of this process asks Redis, this thread waits ([`super::wait`]). It also waits if this process
+//!    holds or is releasing the lock, and the kind allows a process only one lease.
+//! 3. Otherwise this thread is the *delegate* and asks Redis for all threads of this process ([`super::delegate`]).
+//! 4. A grant begins a lease of this process. The delegate gets the first guard of the lease. If the kind of lock
+//!    allows several guards at a time, threads that wait get guards too ([`super::grant`]).
+//!
+//! [`super::metrics`] counts each step.
 
+use std::ops::ControlFlow;
+
+use crate::cancel::Cancel;
+use crate::config::Options;
 use crate::core::attempt::Attempt;
-use crate::engine::call::{Call, NotAcquired};
+use crate::core::queue::{AcquireParams, Arrival};
 use crate::engine::client::Client;
+use crate::engine::delegate::Delegate;
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::leases::Leases;
-use crate::engine::process_lease::{Entry, Hold};
-use crate::error::{Failure, FailureKind, Outcome};
+use crate::engine::process_lease::{Entry, Hold, WaitingThread};
+use crate::error::{Error, Failure, FailureKind, Outcome, Result};
 use crate::event::Event;
 use crate::logging;
-use crate::message::{Reply, Request};
+use crate::message::{LockKind, Reply, Request};
+use crate::name::Target;
 use crate::store::LEAST;
 use crate::sys::{Arc, Rng, Time};
 
@@ -149,5 +164,146 @@ impl<'a> WayIn<'a> {
     pub(super) fn abandon(&self, entry: &Arc<Entry>, attempt: Attempt) {
         self.clean_up_after(entry, attempt);
         self.leases.names.retire(entry);
+    }
+}
+
+/// The outcomes of calls, as labels.
+#[cfg(feature = "metrics")]
+pub(super) const OUTCOMES: [&str; 6] = [
+    "acquired",
+    "passed_on",
+    "held",
+    "timed_out",
+    "cancelled",
+    "failed",
+];
+/// The causes of losses, as labels, in the order of [`LostCause`](crate::error::LostCause).
+#[cfg(any(feature = "metrics", feature = "tracing"))]
+pub(super) const CAUSES: [&str; 4] = ["expired", "taken", "removed", "max_hold"];
+
+/// The parameters of one call.
+pub(crate) struct Call<'a> {
+    pub(crate) kind: LockKind,
+    pub(crate) target: &'a Target,
+    pub(crate) options: Options,
+    /// The tail of its owners, if the handle has its own note.
+    pub(crate) tail: Option<&'a Arc<str>>,
+    /// The number of units.
+    pub(crate) units: u32,
+    /// The end of the wait. `None` for a try, which does not wait for the lock.
+    pub(crate) until: Option<Time>,
+    /// The token that may end the call early.
+    pub(crate) cancel: Option<&'a Cancel>,
+}
+
+impl Call<'_> {
+    /// Returns the part of the lock that the call wants, and its terms.
+    pub(super) fn params(&self) -> AcquireParams {
+        AcquireParams {
+            units: self.units,
+            terms: self.options.terms(),
+            waits: self.until.is_some(),
+        }
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancel.is_some_and(Cancel::is_cancelled)
+    }
+
+    /// Converts the failure of a request into the error that the caller gets.
+    pub(super) fn failed(&self, failure: Failure) -> NotAcquired {
+        NotAcquired::Failed(failure.into_error(Some(self.target.name())))
+    }
+}
+
+/// The reason for which a call got no guard.
+pub(crate) enum NotAcquired {
+    /// The lock was held until the call ended. The owner is `None` if this process does not know it.
+    Held(Option<Arc<str>>),
+    Failed(Error),
+}
+
+impl From<Error> for NotAcquired {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl<'a> WayIn<'a> {
+    /// Acquires the lock. Blocks until the thread has a guard, the time is over, the token is cancelled, the manager is
+    /// closed, or a request has failed.
+    pub(crate) fn acquire(
+        leases: &'a Arc<Leases>,
+        call: &'a Call<'a>,
+    ) -> Result<GuardInner, NotAcquired> {
+        let client = &*leases.client;
+        client.check_open()?;
+        call.options.check()?;
+        client.settings.check_lease("lease", call.options.lease)?;
+        let min_hold = call.options.min_hold;
+        client.settings.check_lease("min_hold", min_hold)?;
+        if call.is_cancelled() {
+            return Err(Error::Cancelled.into());
+        }
+        let arrived = client.now();
+        let long_after = client
+            .settings
+            .warn_wait_after
+            .filter(|_| call.until.is_some());
+        let mut way_in = Self {
+            leases,
+            client,
+            call,
+            arrived,
+            waits: false,
+            long_at: long_after.map_or(Time::NEVER, |after| arrived + after),
+            has_warned: false,
+            #[cfg(feature = "tracing")]
+            span: crate::engine::spans::wait(call.target.name()),
+        };
+        let acquired = way_in.enter();
+        if let Err(why) = &acquired {
+            way_in.count_refused(why);
+        }
+        acquired
+    }
+
+    /// Enters the queue of the name, and does what its place there requires.
+    fn enter(&mut self) -> Result<GuardInner, NotAcquired> {
+        let (leases, call, arrived) = (self.leases, self.call, self.arrived);
+        let mut waiter = None;
+        let (entry, arrival, counted) =
+            leases.names.with(call.kind, call.target, |entry, state| {
+                let arrival = state.queue.arrive(
+                    call.params(),
+                    arrived,
+                    |process_lease| leases.health(process_lease, arrived),
+                    || Arc::clone(waiter.insert(WaitingThread::new(call.tail))),
+                );
+                // `close` looks at the name after this, and then waits for busy threads.
+                let counted = matches!(arrival, Arrival::Delegate).then(|| {
+                    state.notes.forget_last_reply();
+                    leases.count_busy()
+                });
+                (Arc::clone(entry), arrival, counted)
+            });
+        let (attempt, _counted) = match (arrival, waiter) {
+            (Arrival::Hold(hold), _) => {
+                self.count_granted(&hold, arrived, false);
+                return Ok(self.guard(hold, arrived));
+            }
+            (Arrival::Held, _) => return Err(self.held(&entry)),
+            (Arrival::Queued(number), Some(waiter)) => {
+                self.count_wait(|| leases.holder(&entry.lock()));
+                match self.wait(&entry, number, &waiter)? {
+                    ControlFlow::Break(guard) => return Ok(guard),
+                    ControlFlow::Continue((attempt, counted)) => (attempt, Some(counted)),
+                }
+            }
+            (Arrival::Queued(_), None) => unreachable!("a queued thread has its waiter"),
+            (Arrival::Delegate, _) => (Box::new(self.attempt(Attempt::new)), counted),
+        };
+        let context = self.call_context(&entry);
+        Delegate::new(self, &entry, attempt, &context).run()
     }
 }

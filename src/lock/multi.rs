@@ -14,7 +14,7 @@
 use std::time::{Duration, Instant};
 
 use crate::engine::Engine;
-use crate::engine::call::NotAcquired;
+use crate::engine::way_in::NotAcquired;
 use crate::error::{Error, Failure, FailureKind, Lost, Outcome, Result};
 use crate::guard::{Lease, MultiGuard};
 use crate::lock::handle::{Handle, Unfit};

@@ -21,7 +21,7 @@
 
 use std::time::Duration;
 
-use super::schedule::{AFTER_PANIC, BATCH, Job, RenewalState, RenewalThread};
+use super::{AFTER_PANIC, BATCH, Job, RenewalState, RenewalThread};
 use crate::core::release_task::{Next, ReleaseTask};
 use crate::core::timer_queue::TimerKey;
 use crate::engine::client::Client;

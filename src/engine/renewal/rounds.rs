@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::schedule::{AFTER_PANIC, Opening, RenewalThread, next_renewal, retry_at};
+use super::{AFTER_PANIC, Opening, RenewalThread, next_renewal, retry_at};
 use crate::core::lease::LeaseStatus;
 use crate::core::timer_queue::renewal_limit;
 use crate::engine::client::Client;

@@ -5,26 +5,19 @@
 //! | `pool` | the connections, of which a call has one for itself |
 //! | `gate` | the queue of the threads that wait for one |
 //! | `tasks` | the tasks of a thread, each at its time |
-//! | `ping` | whether servers answer |
-//! | `raw` | commands that the command line makes itself |
+//! | `ping` | whether servers answer; commands that the command line makes itself |
 //! | `pubsub` | one connection that listens |
-//! | `login` | connecting and logging in, for all of these |
-//! | `server_info` | the first question to a server: is it one master, and may it evict locks? |
-//! | `route` | the way to a server: its address and time limits |
+//! | `login` | connecting and logging in, for all of these; the first question to a server: is it one master, and may it evict locks? |
+//! | `route` | the way to a server: its address and time limits, and the signs that it has lost its data |
 //! | `errors` | the failures of a connection, and what each means for a request |
 //! | `refusal` | the error answers of a server, and what each means |
-//! | `data_loss_signs` | signs that a server has lost its data |
 
-pub(crate) mod data_loss_signs;
 pub(crate) mod errors;
 mod gate;
 pub(crate) mod login;
 pub(crate) mod ping;
 pub(crate) mod pool;
 pub(crate) mod pubsub;
-#[cfg(feature = "cli")]
-pub(crate) mod raw;
 pub(crate) mod refusal;
 pub(crate) mod route;
-pub(crate) mod server_info;
 pub(crate) mod tasks;

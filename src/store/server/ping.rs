@@ -1,9 +1,15 @@
-//! Whether servers answer: each is asked on a short-lived thread, because it may hang.
+//! Whether servers answer, and commands that the command line makes itself: each call is on a new connection.
 
 use std::time::Duration;
 
 use crate::error::Failure;
+#[cfg(feature = "cli")]
+use crate::error::on_a_line;
+#[cfg(feature = "cli")]
+use crate::message::{RawAnswers, RawCall};
 use crate::panics::survived;
+#[cfg(feature = "cli")]
+use crate::script;
 use crate::script::Command;
 use crate::store::server::errors::unavailable;
 use crate::store::server::login::log_in;
@@ -12,8 +18,9 @@ use crate::store::{Deadline, Pinged};
 use crate::sys::queue::BlockingQueue;
 use crate::sys::{Arc, Time, thread};
 
-/// Pings servers, all at the same time. Returns the results in the order of the servers.
-pub(crate) fn ping_all(routes: Vec<Route>) -> Vec<Pinged> {
+/// Pings servers, all at the same time, each on a short-lived thread, because it may hang. Returns the
+/// results in the order of the servers.
+pub(crate) fn all(routes: Vec<Route>) -> Vec<Pinged> {
     let results = Arc::new(BlockingQueue::new(routes.len()));
     let all = routes.len();
     for (number, route) in routes.into_iter().enumerate() {
@@ -41,4 +48,23 @@ fn ping(route: &Route) -> Result<Duration, Failure> {
     let took = begun.elapsed();
     route.accepted(answer.map_err(|fault| route.broken(fault))?)?;
     Ok(took)
+}
+
+/// Sends the commands of the command line to the server of the call.
+#[cfg(feature = "cli")]
+pub(crate) fn ask_raw(routes: &[Route], call: RawCall<'_>) -> RawAnswers {
+    let gone = || unavailable("there is no server of this number any more");
+    let route = routes.get(call.server).ok_or_else(gone)?;
+    let mut open = log_in(route, &mut Deadline::default())?;
+    let ask = |words: &&[&str]| {
+        let mut command = Command::default();
+        command.arg(*words);
+        let begun = Time::now();
+        let answer = open.request(&command, Deadline::after(route.io_timeout));
+        let took = begun.elapsed();
+        let answer = answer.map_err(|fault| route.broken(fault))?;
+        let hide = |text: &str| on_a_line(&route.server.without_password(text));
+        Ok((script::raw_reply(answer, &hide), took))
+    };
+    call.commands.iter().map(ask).collect()
 }

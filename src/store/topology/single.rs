@@ -5,11 +5,9 @@ use crate::error::Failure;
 use crate::message::Request;
 #[cfg(feature = "cli")]
 use crate::message::{RawAnswers, RawCall};
-use crate::store::server::ping::ping_all;
+use crate::store::server::ping;
 use crate::store::server::pool::{Pool, PoolThreads};
 use crate::store::server::pubsub;
-#[cfg(feature = "cli")]
-use crate::store::server::raw;
 use crate::store::server::route::{Route, route};
 use crate::store::topology::link::Link;
 use crate::store::topology::sentinel::Discovery;
@@ -88,12 +86,12 @@ impl Store for Node {
     }
 
     fn ping(&self, mut deadline: Deadline<'_>) -> Result<Vec<Pinged>, Failure> {
-        Ok(ping_all(self.routes(&mut deadline)?))
+        Ok(ping::all(self.routes(&mut deadline)?))
     }
 
     #[cfg(feature = "cli")]
     fn raw(&self, call: RawCall<'_>, mut deadline: Deadline<'_>) -> RawAnswers {
-        raw::ask(&self.routes(&mut deadline)?, call)
+        ping::ask_raw(&self.routes(&mut deadline)?, call)
     }
 
     fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {

@@ -43,7 +43,7 @@
 //! | `map` | the slot map, and how it takes in the table of a node |
 //! | `search` | the thread that asks the nodes for their tables |
 //! | `state` | the map, and the masters that fail |
-//! | `master`, `routes` | a master with its connections, and the ways to all nodes |
+//! | `master` | a master with its connections, and the ways to all nodes |
 //! | `call` | a request on the caller's thread |
 //! | `operators` | requests that concern several slots |
 //! | `connections`, `connection` | the connections of the renewal thread, one for each master |
@@ -56,7 +56,6 @@ mod connections;
 mod map;
 mod master;
 mod operators;
-mod routes;
 mod search;
 mod state;
 
@@ -65,16 +64,14 @@ use crate::error::Failure;
 use crate::message::Request;
 #[cfg(feature = "cli")]
 use crate::message::{RawAnswers, RawCall};
-use crate::store::server::ping::ping_all;
-#[cfg(feature = "cli")]
-use crate::store::server::raw;
+use crate::store::server::ping;
 use crate::store::server::route::Route;
 use crate::store::topology::finder::Finder;
 use crate::store::{Answer, Deadline, DedicatedConnection, Pinged, PubSubEvent, Store};
 use crate::sys::{Arc, AtomicU32, Time};
 
 use batch::ClusterConnection;
-use routes::ClusterRoutes;
+use master::ClusterRoutes;
 use search::ClusterSearch;
 use state::ClusterState;
 
@@ -118,12 +115,12 @@ impl Store for Cluster {
     }
 
     fn ping(&self, mut deadline: Deadline<'_>) -> Result<Vec<Pinged>, Failure> {
-        Ok(ping_all(self.routes(&mut deadline)?))
+        Ok(ping::all(self.routes(&mut deadline)?))
     }
 
     #[cfg(feature = "cli")]
     fn raw(&self, call: RawCall<'_>, mut deadline: Deadline<'_>) -> RawAnswers {
-        raw::ask(&self.routes(&mut deadline)?, call)
+        ping::ask_raw(&self.routes(&mut deadline)?, call)
     }
 
     fn has_slots(&self) -> bool {

@@ -32,7 +32,7 @@ use crate::store::server::login::log_in;
 use crate::store::server::route::Route;
 use crate::store::topology::cluster::map::{SlotMap, SlotTable};
 use crate::store::topology::cluster::master::Address;
-use crate::store::topology::cluster::routes::ClusterRoutes;
+use crate::store::topology::cluster::master::ClusterRoutes;
 use crate::store::topology::finder::{Finder, FinderThread, Published, Search};
 use crate::sys::hash::HashSet;
 use crate::sys::{Arc, Ordering, Time};

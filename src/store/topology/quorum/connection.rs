@@ -14,7 +14,7 @@ use crate::error::{Failure, FailureKind, Outcome};
 use crate::script::{Command, quorum as node_request};
 use crate::store::server::login;
 use crate::store::topology::quorum::node::QuorumNode;
-use crate::store::topology::quorum::spares::Spare;
+use crate::store::topology::quorum::opener::Spare;
 use crate::store::topology::quorum::state::QuorumState;
 use crate::store::topology::quorum::vote::ConnectionId;
 use crate::store::topology::quorum::votes::LateAbout;

@@ -16,8 +16,7 @@
 //! | `round` | a call under way, and its rounds: a request to several nodes, and their answers as they come |
 //! | `connection` | one connection to one node |
 //! | `node` | one node: is it up, and may it vote? |
-//! | `opener` | connects to the nodes in the background, and probes those that are down |
-//! | `spares` | the spare connections of the openers, and the wishes for more |
+//! | `opener` | connects to the nodes in the background, and probes those that are down; the spare connections, and the wishes for more |
 //! | `listen` | messages through any node |
 //!
 //! A thread takes a connection to every node out of the pool together. It writes its request to all nodes before it
@@ -40,7 +39,6 @@ mod operators;
 mod release;
 mod renew;
 mod round;
-mod spares;
 mod state;
 mod vote;
 mod votes;
@@ -55,11 +53,9 @@ use crate::message::{LockKind, Reply, Request, Verb};
 #[cfg(feature = "cli")]
 use crate::message::{RawAnswers, RawCall};
 use crate::script::quorum::LockId;
-use crate::store::server::data_loss_signs::DataLossSigns;
-use crate::store::server::ping::ping_all;
+use crate::store::server::ping;
 use crate::store::server::pool::{Pool, PoolThreads, Pooled};
-#[cfg(feature = "cli")]
-use crate::store::server::raw;
+use crate::store::server::route::DataLossSigns;
 use crate::store::server::route::Route;
 use crate::store::{Answer, Deadline, DedicatedConnection, NodeReport, Pinged, PubSubEvent, Store};
 use crate::sys::{Arc, Time, Weak};
@@ -160,12 +156,12 @@ impl Store for Quorum {
     }
 
     fn ping(&self, _: Deadline<'_>) -> Result<Vec<Pinged>, Failure> {
-        Ok(ping_all(self.routes()))
+        Ok(ping::all(self.routes()))
     }
 
     #[cfg(feature = "cli")]
     fn raw(&self, call: RawCall<'_>, _: Deadline<'_>) -> RawAnswers {
-        raw::ask(&self.routes(), call)
+        ping::ask_raw(&self.routes(), call)
     }
 
     fn is_quorum(&self) -> bool {

@@ -15,7 +15,7 @@ use crate::store::server::refusal::refusal;
 use crate::store::server::route::route;
 use crate::store::server::tasks::Tasks;
 use crate::store::topology::quorum::node::QuorumNode;
-use crate::store::topology::quorum::spares::Openers;
+use crate::store::topology::quorum::opener::Openers;
 use crate::store::topology::quorum::votes::Votes;
 use crate::sys::{Arc, AtomicBool, Mutex, Time, Weak, time::ms_rounded_up};
 #[cfg(feature = "testing")]
