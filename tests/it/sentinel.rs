@@ -173,7 +173,7 @@ fn a_lock_stays_for_its_lease_if_the_new_master_lacks_its_release() {
     let owner = guard.owner().to_owned();
     set.wait_until_replicated();
     set.fail_over_without(|| guard.release().expect("it is held"));
-    locked_at_last(&one, "another");
+    locked_at_last(&other, "another");
     assert!(other.try_lock("n").expect("Redis replies").is_none());
     let master = set.master().raw();
     assert_eq!(master.owner("n"), Some(owner));

@@ -128,7 +128,7 @@ fn a_lock_stays_for_its_lease_if_the_new_master_lacks_its_release() {
     let guard = guard.expect("it is free");
     let owner = guard.owner().to_owned();
     fail_over_without(&cluster, "n", |_| guard.release().expect("it is held"));
-    locked_at_last(&one, "{n}:another");
+    locked_at_last(&other, "{n}:another");
     assert!(other.try_lock("n").expect("Redis replies").is_none());
     let raw = replica.raw();
     assert_eq!(raw.owner("n"), Some(owner));
