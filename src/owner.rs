@@ -118,11 +118,11 @@ pub(crate) fn shown(holder: &str) -> Cow<'_, str> {
 
 /// Returns a new owner, for one attempt to acquire a lock and for the lease that Redis grants to it.
 pub(crate) fn generate(rng: &dyn Rng, tail: &str) -> Arc<str> {
-    with_text(rng.uuid(), tail, |text| text.into())
+    arc_of(rng.uuid(), tail)
 }
 
-/// Calls `make` with the text of an owner.
-fn with_text<T>(unique: Uuid, tail: &str, make: impl FnOnce(&str) -> T) -> T {
+/// Returns the text of an owner. It is put together on the stack, so that this allocates once.
+fn arc_of(unique: Uuid, tail: &str) -> Arc<str> {
     const UNIQUE_END: usize = OWNER_PREFIX.len() + Hyphenated::LENGTH;
     const LONGEST: usize = UNIQUE_END + 1 + MAX_TAIL;
     let mut buffer = [b':'; LONGEST];
@@ -134,11 +134,11 @@ fn with_text<T>(unique: Uuid, tail: &str, make: impl FnOnce(&str) -> T) -> T {
     if let Some(place) = buffer.get_mut(UNIQUE_END + 1..end) {
         place.copy_from_slice(tail.as_bytes());
         if let Ok(text) = std::str::from_utf8(&buffer[..end]) {
-            return make(text);
+            return text.into();
         }
     }
     // The tail is longer than one of this crate.
-    make(&text_of(unique, tail))
+    text_of(unique, tail).into()
 }
 
 fn text_of(unique: Uuid, tail: &str) -> String {
@@ -192,7 +192,7 @@ impl Owner {
     pub(crate) fn to_arc(&self, tail: &str) -> Arc<str> {
         match self.text.get() {
             Some(text) => text.as_str().into(),
-            None => with_text(self.unique, tail, |text| text.into()),
+            None => arc_of(self.unique, tail),
         }
     }
 

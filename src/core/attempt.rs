@@ -274,7 +274,12 @@ impl Attempt {
     fn request(&mut self, queued: bool, context: &StepContext<'_>) -> (Ask, Sent) {
         // A contended lock is likely to be contended again. A lock that was free most likely has no other waiter.
         let has_several_guards = context.crowded || self.patience.is_contended();
-        let channel = channel(context);
+        let channel = if context.call.until.is_none() {
+            // A try never queues.
+            None
+        } else {
+            context.subscription.channel()
+        };
         let shareable_owner = context.shareable_owner.clone().filter(|_| !queued);
         let allowed_grant = Self::allowed_grant(channel.as_deref(), context);
         let ask = Ask {
@@ -445,7 +450,7 @@ impl Attempt {
             return over;
         }
         // 4. Sleep until the next poll, or until the holder's lease expires.
-        let poll = if request.channel == channel(context) {
+        let poll = if request.channel == context.subscription.channel() {
             poll::pause(
                 &context.subscription,
                 context.call.pickup_window,
@@ -587,12 +592,6 @@ impl Attempt {
             });
         }
     }
-}
-
-/// Returns the channel to queue under; `None` if the request must not queue. A try never queues.
-fn channel(context: &StepContext<'_>) -> Option<Arc<str>> {
-    context.call.until?;
-    context.subscription.channel()
 }
 
 #[cfg(test)]

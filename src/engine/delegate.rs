@@ -103,37 +103,20 @@ impl<'a> WayIn<'a> {
 
 /// A thread that is the delegate of a name, while it asks.
 pub(super) struct Delegate<'w, 'a> {
-    way_in: &'w mut WayIn<'a>,
-    entry: &'w Arc<Entry>,
-    attempt: Box<Attempt>,
-    call_context: &'w CallContext<'a>,
+    pub(super) way_in: &'w mut WayIn<'a>,
+    pub(super) entry: &'w Arc<Entry>,
+    pub(super) attempt: Box<Attempt>,
+    pub(super) call_context: &'w CallContext<'a>,
     /// The registration under which a message wakes this thread, once there is one.
-    waker: Option<Waker>,
+    pub(super) waker: Option<Waker>,
     /// When a message woke this thread, until the next request. Redis may have handed the lock over to this owner, so
     /// that the pickup window runs.
-    message_at: Option<Time>,
+    pub(super) message_at: Option<Time>,
     /// How long the last request took.
-    round_trip: Duration,
+    pub(super) round_trip: Duration,
 }
 
-impl<'w, 'a> Delegate<'w, 'a> {
-    pub(super) fn new(
-        way_in: &'w mut WayIn<'a>,
-        entry: &'w Arc<Entry>,
-        attempt: Box<Attempt>,
-        call_context: &'w CallContext<'a>,
-    ) -> Self {
-        Self {
-            way_in,
-            entry,
-            attempt,
-            call_context,
-            waker: None,
-            message_at: None,
-            round_trip: Duration::ZERO,
-        }
-    }
-
+impl<'w> Delegate<'w, '_> {
     /// Asks Redis until the thread has a guard, or its call has ended without one. The thread counts as busy.
     pub(super) fn run(mut self) -> Result<GuardInner, NotAcquired> {
         let leases = self.way_in.leases;
@@ -178,7 +161,9 @@ impl<'w, 'a> Delegate<'w, 'a> {
             input = match step {
                 Step::Send(verb) => {
                     offered = lease_to_share;
-                    called.get_or_insert_with(|| self.way_in.client.machine().begin_call());
+                    if called.is_none() {
+                        called = Some(self.way_in.client.machine().begin_call());
+                    }
                     self.send(&verb)
                 }
                 Step::Sleep(until) => {

@@ -29,10 +29,6 @@ impl Names {
         }
     }
 
-    fn shard(&self, fingerprint: Fingerprint) -> &Mutex<HashTable<Arc<Entry>>> {
-        &self.shards[fingerprint as usize % SHARDS]
-    }
-
     /// Calls `act` with the locked entry of a name. Makes the entry if there is none.
     pub(crate) fn with<T>(
         &self,
@@ -45,7 +41,7 @@ impl Names {
         let hash_of = |entry: &Arc<Entry>| hash(entry.target.fingerprint());
         loop {
             let entry = {
-                let mut shard = self.shard(fingerprint).lock();
+                let mut shard = self.shards[fingerprint as usize % SHARDS].lock();
                 let found = shard.entry(hash(fingerprint), is_meant, hash_of);
                 let found = found.or_insert_with(|| Arc::new(Entry::new(kind, target.clone())));
                 Arc::clone(found.get())
@@ -74,7 +70,7 @@ impl Names {
     /// Takes the entry out of the table if it is not in use: no lease, no delegate, no waiting thread, no pin.
     pub(crate) fn retire(&self, entry: &Entry) {
         let fingerprint = entry.target.fingerprint();
-        let mut shard = self.shard(fingerprint).lock();
+        let mut shard = self.shards[fingerprint as usize % SHARDS].lock();
         let mut state = entry.lock();
         if state.is_unused() && !state.queue.is_retired() {
             state.queue.retire();

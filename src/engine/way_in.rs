@@ -11,6 +11,7 @@
 //! [`super::metrics`] counts each step.
 
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use crate::cancel::Cancel;
 use crate::config::Options;
@@ -29,6 +30,69 @@ use crate::name::Target;
 use crate::store::LEAST;
 use crate::sys::{Arc, Rng, Time};
 
+/// The outcomes of calls, as labels.
+#[cfg(feature = "metrics")]
+pub(super) const OUTCOMES: [&str; 6] = [
+    "acquired",
+    "passed_on",
+    "held",
+    "timed_out",
+    "cancelled",
+    "failed",
+];
+/// The causes of losses, as labels, in the order of [`LostCause`](crate::error::LostCause).
+#[cfg(any(feature = "metrics", feature = "tracing"))]
+pub(super) const CAUSES: [&str; 4] = ["expired", "taken", "removed", "max_hold"];
+
+/// The parameters of one call.
+pub(crate) struct Call<'a> {
+    pub(crate) kind: LockKind,
+    pub(crate) target: &'a Target,
+    pub(crate) options: Options,
+    /// The tail of its owners, if the handle has its own note.
+    pub(crate) tail: Option<&'a Arc<str>>,
+    /// The number of units.
+    pub(crate) units: u32,
+    /// The end of the wait. `None` for a try, which does not wait for the lock.
+    pub(crate) until: Option<Time>,
+    /// The token that may end the call early.
+    pub(crate) cancel: Option<&'a Cancel>,
+}
+
+impl Call<'_> {
+    /// Returns the part of the lock that the call wants, and its terms.
+    pub(super) fn params(&self) -> AcquireParams {
+        AcquireParams {
+            units: self.units,
+            terms: self.options.terms(),
+            waits: self.until.is_some(),
+        }
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancel.is_some_and(Cancel::is_cancelled)
+    }
+
+    /// Converts the failure of a request into the error that the caller gets.
+    pub(super) fn failed(&self, failure: Failure) -> NotAcquired {
+        NotAcquired::Failed(failure.into_error(Some(self.target.name())))
+    }
+}
+
+/// The reason for which a call got no guard.
+pub(crate) enum NotAcquired {
+    /// The lock was held until the call ended. The owner is `None` if this process does not know it.
+    Held(Option<Arc<str>>),
+    Failed(Error),
+}
+
+impl From<Error> for NotAcquired {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// A call on its way.
 pub(crate) struct WayIn<'a> {
     pub(super) leases: &'a Arc<Leases>,
     pub(super) client: &'a Client,
@@ -46,6 +110,92 @@ pub(crate) struct WayIn<'a> {
 }
 
 impl<'a> WayIn<'a> {
+    /// Acquires the lock. Blocks until the thread has a guard, the time is over, the token is cancelled, the manager is
+    /// closed, or a request has failed.
+    pub(crate) fn acquire(
+        leases: &'a Arc<Leases>,
+        call: &'a Call<'a>,
+    ) -> Result<GuardInner, NotAcquired> {
+        let client = &*leases.client;
+        client.check_open()?;
+        call.options.check()?;
+        client.settings.check_lease("lease", call.options.lease)?;
+        let min_hold = call.options.min_hold;
+        client.settings.check_lease("min_hold", min_hold)?;
+        if call.is_cancelled() {
+            return Err(Error::Cancelled.into());
+        }
+        let arrived = client.now();
+        let long_after = client
+            .settings
+            .warn_wait_after
+            .filter(|_| call.until.is_some());
+        let mut way_in = Self {
+            leases,
+            client,
+            call,
+            arrived,
+            waits: false,
+            long_at: long_after.map_or(Time::NEVER, |after| arrived + after),
+            has_warned: false,
+            #[cfg(feature = "tracing")]
+            span: crate::engine::spans::wait(call.target.name()),
+        };
+        let acquired = way_in.enter();
+        if let Err(why) = &acquired {
+            way_in.count_refused(why);
+        }
+        acquired
+    }
+
+    /// Enters the queue of the name, and does what its place there requires.
+    fn enter(&mut self) -> Result<GuardInner, NotAcquired> {
+        let (leases, call, arrived) = (self.leases, self.call, self.arrived);
+        let mut waiter = None;
+        let (entry, arrival, counted) =
+            leases.names.with(call.kind, call.target, |entry, state| {
+                let arrival = state.queue.arrive(
+                    call.params(),
+                    arrived,
+                    |process_lease| leases.health(process_lease, arrived),
+                    || Arc::clone(waiter.insert(WaitingThread::new(call.tail))),
+                );
+                // `close` looks at the name after this, and then waits for busy threads.
+                let mut counted = None;
+                if matches!(arrival, Arrival::Delegate) {
+                    state.notes.forget_last_reply();
+                    counted = Some(leases.count_busy());
+                }
+                (Arc::clone(entry), arrival, counted)
+            });
+        let (attempt, _counted) = match (arrival, waiter) {
+            (Arrival::Hold(hold), _) => {
+                self.count_granted(&hold, arrived, false);
+                return Ok(self.guard(hold, arrived));
+            }
+            (Arrival::Held, _) => return Err(self.held(&entry)),
+            (Arrival::Queued(number), Some(waiter)) => {
+                self.count_wait(|| leases.holder(&entry.lock()));
+                match self.wait(&entry, number, &waiter)? {
+                    ControlFlow::Break(guard) => return Ok(guard),
+                    ControlFlow::Continue((attempt, counted)) => (attempt, Some(counted)),
+                }
+            }
+            (Arrival::Queued(_), None) => unreachable!("a queued thread has its waiter"),
+            (Arrival::Delegate, _) => (Box::new(self.attempt(Attempt::new)), counted),
+        };
+        Delegate {
+            call_context: &self.call_context(&entry),
+            way_in: self,
+            entry: &entry,
+            attempt,
+            waker: None,
+            message_at: None,
+            round_trip: Duration::ZERO,
+        }
+        .run()
+    }
+
     /// Returns whether the call must end: the manager is closed, or the token is cancelled. Locks no mutex.
     pub(super) fn is_over(&self) -> bool {
         self.client.is_closed() || self.call.is_cancelled()
@@ -129,9 +279,11 @@ impl<'a> WayIn<'a> {
     /// Returns a failure if the call has no time left to ask later. The answer "held", by an owner of this process that has
     /// ended, would be none.
     pub(super) fn wait_for_releases(&self) -> Result<(), Failure> {
-        let (keys, until) = (self.call.target.keys(), self.end_of_releases());
-        let is_over = || self.is_over();
-        let renewal = &self.leases.renewal;
+        let (keys, renewal) = (self.call.target.keys(), &self.leases.renewal);
+        if !renewal.state.lock().has_unsent(keys) {
+            return Ok(());
+        }
+        let (until, is_over) = (self.end_of_releases(), || self.is_over());
         let is_sent = renewal.wait_until_sent(self.client, keys, until, &is_over);
         let may_wait = self.call.until.is_some_and(|end| self.client.now() < end);
         if is_sent || may_wait || is_over() {
@@ -164,146 +316,5 @@ impl<'a> WayIn<'a> {
     pub(super) fn abandon(&self, entry: &Arc<Entry>, attempt: Attempt) {
         self.clean_up_after(entry, attempt);
         self.leases.names.retire(entry);
-    }
-}
-
-/// The outcomes of calls, as labels.
-#[cfg(feature = "metrics")]
-pub(super) const OUTCOMES: [&str; 6] = [
-    "acquired",
-    "passed_on",
-    "held",
-    "timed_out",
-    "cancelled",
-    "failed",
-];
-/// The causes of losses, as labels, in the order of [`LostCause`](crate::error::LostCause).
-#[cfg(any(feature = "metrics", feature = "tracing"))]
-pub(super) const CAUSES: [&str; 4] = ["expired", "taken", "removed", "max_hold"];
-
-/// The parameters of one call.
-pub(crate) struct Call<'a> {
-    pub(crate) kind: LockKind,
-    pub(crate) target: &'a Target,
-    pub(crate) options: Options,
-    /// The tail of its owners, if the handle has its own note.
-    pub(crate) tail: Option<&'a Arc<str>>,
-    /// The number of units.
-    pub(crate) units: u32,
-    /// The end of the wait. `None` for a try, which does not wait for the lock.
-    pub(crate) until: Option<Time>,
-    /// The token that may end the call early.
-    pub(crate) cancel: Option<&'a Cancel>,
-}
-
-impl Call<'_> {
-    /// Returns the part of the lock that the call wants, and its terms.
-    pub(super) fn params(&self) -> AcquireParams {
-        AcquireParams {
-            units: self.units,
-            terms: self.options.terms(),
-            waits: self.until.is_some(),
-        }
-    }
-
-    pub(super) fn is_cancelled(&self) -> bool {
-        self.cancel.is_some_and(Cancel::is_cancelled)
-    }
-
-    /// Converts the failure of a request into the error that the caller gets.
-    pub(super) fn failed(&self, failure: Failure) -> NotAcquired {
-        NotAcquired::Failed(failure.into_error(Some(self.target.name())))
-    }
-}
-
-/// The reason for which a call got no guard.
-pub(crate) enum NotAcquired {
-    /// The lock was held until the call ended. The owner is `None` if this process does not know it.
-    Held(Option<Arc<str>>),
-    Failed(Error),
-}
-
-impl From<Error> for NotAcquired {
-    fn from(error: Error) -> Self {
-        Self::Failed(error)
-    }
-}
-
-impl<'a> WayIn<'a> {
-    /// Acquires the lock. Blocks until the thread has a guard, the time is over, the token is cancelled, the manager is
-    /// closed, or a request has failed.
-    pub(crate) fn acquire(
-        leases: &'a Arc<Leases>,
-        call: &'a Call<'a>,
-    ) -> Result<GuardInner, NotAcquired> {
-        let client = &*leases.client;
-        client.check_open()?;
-        call.options.check()?;
-        client.settings.check_lease("lease", call.options.lease)?;
-        let min_hold = call.options.min_hold;
-        client.settings.check_lease("min_hold", min_hold)?;
-        if call.is_cancelled() {
-            return Err(Error::Cancelled.into());
-        }
-        let arrived = client.now();
-        let long_after = client
-            .settings
-            .warn_wait_after
-            .filter(|_| call.until.is_some());
-        let mut way_in = Self {
-            leases,
-            client,
-            call,
-            arrived,
-            waits: false,
-            long_at: long_after.map_or(Time::NEVER, |after| arrived + after),
-            has_warned: false,
-            #[cfg(feature = "tracing")]
-            span: crate::engine::spans::wait(call.target.name()),
-        };
-        let acquired = way_in.enter();
-        if let Err(why) = &acquired {
-            way_in.count_refused(why);
-        }
-        acquired
-    }
-
-    /// Enters the queue of the name, and does what its place there requires.
-    fn enter(&mut self) -> Result<GuardInner, NotAcquired> {
-        let (leases, call, arrived) = (self.leases, self.call, self.arrived);
-        let mut waiter = None;
-        let (entry, arrival, counted) =
-            leases.names.with(call.kind, call.target, |entry, state| {
-                let arrival = state.queue.arrive(
-                    call.params(),
-                    arrived,
-                    |process_lease| leases.health(process_lease, arrived),
-                    || Arc::clone(waiter.insert(WaitingThread::new(call.tail))),
-                );
-                // `close` looks at the name after this, and then waits for busy threads.
-                let counted = matches!(arrival, Arrival::Delegate).then(|| {
-                    state.notes.forget_last_reply();
-                    leases.count_busy()
-                });
-                (Arc::clone(entry), arrival, counted)
-            });
-        let (attempt, _counted) = match (arrival, waiter) {
-            (Arrival::Hold(hold), _) => {
-                self.count_granted(&hold, arrived, false);
-                return Ok(self.guard(hold, arrived));
-            }
-            (Arrival::Held, _) => return Err(self.held(&entry)),
-            (Arrival::Queued(number), Some(waiter)) => {
-                self.count_wait(|| leases.holder(&entry.lock()));
-                match self.wait(&entry, number, &waiter)? {
-                    ControlFlow::Break(guard) => return Ok(guard),
-                    ControlFlow::Continue((attempt, counted)) => (attempt, Some(counted)),
-                }
-            }
-            (Arrival::Queued(_), None) => unreachable!("a queued thread has its waiter"),
-            (Arrival::Delegate, _) => (Box::new(self.attempt(Attempt::new)), counted),
-        };
-        let context = self.call_context(&entry);
-        Delegate::new(self, &entry, attempt, &context).run()
     }
 }

@@ -74,11 +74,11 @@ impl Command {
 
     /// Adds the argument that these parts make up together.
     pub(super) fn arg_of_parts(&mut self, parts: &[&str]) -> &mut Self {
-        write_line(
-            &mut self.parts,
-            b'$',
-            parts.iter().map(|part| part.len()).sum(),
-        );
+        let mut length = 0;
+        for part in parts {
+            length += part.len();
+        }
+        write_line(&mut self.parts, b'$', length);
         for part in parts {
             self.parts.extend_from_slice(part.as_bytes());
         }

@@ -94,7 +94,7 @@ impl RenewalThread {
         is_over: &dyn Fn() -> bool,
     ) -> bool {
         let mut state = self.state.lock();
-        while keys.iter().any(|key| state.unsent.contains_key(key)) {
+        while state.has_unsent(keys) {
             let now = client.now();
             if now >= until || is_over() {
                 return false;
@@ -275,6 +275,11 @@ impl RenewalThread {
 }
 
 impl RenewalState {
+    /// Returns whether a release of these keys is unsent.
+    pub(crate) fn has_unsent(&self, keys: &[LockKey]) -> bool {
+        keys.iter().any(|key| self.unsent.contains_key(key))
+    }
+
     /// Notes that a release of these keys is unsent.
     fn note_unsent(&mut self, entry: &Entry) {
         for key in entry.target.keys() {

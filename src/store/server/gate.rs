@@ -49,17 +49,17 @@ impl Gate {
     /// Blocks until a connection belongs to this thread. Returns `None` if the time or the call was over before.
     pub(super) fn enter(&self, wait: &mut Deadline<'_>, waits: &Recorder) -> Option<Turn<'_>> {
         let mut state = self.state.lock();
-        let has_entered = if state.free > 0 {
+        if state.free > 0 {
             state.free -= 1;
-            drop(state);
-            true
-        } else {
-            let begun = wait.now();
-            let has_entered = stand_in_line(state, wait);
-            waits.record(wait.now().since(begun));
-            has_entered
-        };
-        has_entered.then(|| Turn { gate: self })
+            return Some(Turn { gate: self });
+        }
+        let begun = wait.now();
+        let has_entered = stand_in_line(state, wait);
+        waits.record(wait.now().since(begun));
+        if !has_entered {
+            return None;
+        }
+        Some(Turn { gate: self })
     }
 
     /// Takes all that are free, without a wait.

@@ -53,16 +53,13 @@ pub(crate) struct Pool<V: Pooled> {
 
 /// A value that a thread has checked out. Its drop gives the value back, and then the turn.
 pub(crate) struct CheckedOut<'a, V: Pooled> {
+    counters: &'a PoolCounters,
     value: r2d2::PooledConnection<Factory<V>>,
     _turn: Turn<'a>,
-    _counted: Counted<'a>,
 }
 
 /// Makes the values, as r2d2 wants it.
 struct Factory<V>(Box<dyn Fn() -> V + Send + Sync>);
-
-/// One of the connections that are counted as in use.
-struct Counted<'a>(&'a PoolCounters);
 
 impl<V: Pooled> r2d2::ManageConnection for Factory<V> {
     type Connection = V;
@@ -159,16 +156,20 @@ impl<V: Pooled> Pool<V> {
         let turn = self.gate.enter(&mut wait, &self.counters.waits);
         deadline.after_checkout(&wait);
         // One more look, so that no request of a call that is over delays others.
-        let turn = turn.filter(|_| !wait.is_over());
-        let turn = turn.ok_or_else(|| Failure {
-            timed_out: true,
-            ..unavailable(wait.timed_out().to_string())
-        })?;
-        Ok(CheckedOut {
-            value: self.value(),
-            _turn: turn,
-            _counted: Counted::new(&self.counters),
-        })
+        match turn {
+            Some(turn) if !wait.is_over() => {
+                self.counters.taken();
+                Ok(CheckedOut {
+                    counters: &self.counters,
+                    value: self.value(),
+                    _turn: turn,
+                })
+            }
+            _ => Err(Failure {
+                timed_out: true,
+                ..unavailable(wait.timed_out().to_string())
+            }),
+        }
     }
 
     /// Returns a value for a thread that has a turn.
@@ -202,16 +203,9 @@ fn plan_upkeep<V: Pooled>(tasks: &Arc<Tasks>, pool: Weak<Pool<V>>) {
     });
 }
 
-impl<'a> Counted<'a> {
-    fn new(counters: &'a PoolCounters) -> Self {
-        counters.taken();
-        Self(counters)
-    }
-}
-
-impl Drop for Counted<'_> {
+impl<V: Pooled> Drop for CheckedOut<'_, V> {
     fn drop(&mut self) {
-        self.0.given_back();
+        self.counters.given_back();
     }
 }
 

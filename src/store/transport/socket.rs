@@ -180,7 +180,8 @@ impl Socket {
         if self.has_answered {
             self.look()?;
         }
-        self.send(command, &mut deadline)?;
+        command.pack(&mut self.packed);
+        self.write_packed(&mut deadline)?;
         let answer = self.answer(&mut deadline)?;
         self.check_read().map(|()| answer)
     }
@@ -225,14 +226,21 @@ impl Socket {
     ///
     /// Returns `NotSent` if the connection has ended, and `Surplus` if anything has come.
     pub(crate) fn look(&mut self) -> Result<(), TransportError> {
-        let read = self.read_now();
-        let read = read.and_then(|read| Ok(self.check_records().map(|()| read)?));
-        match read {
+        match self.read_now() {
             // More may be left only if the piece is full.
-            Ok(read) if read < self.piece.len() && self.received.is_empty() => Ok(()),
-            Err(fault) if fault.is_closed() => Err(TransportError::NotSent),
-            _ => Err(TransportError::Surplus),
+            Ok(read) if read < self.piece.len() && self.received.is_empty() => {}
+            Err(fault) if fault.is_closed() => return Err(TransportError::NotSent),
+            _ => return Err(TransportError::Surplus),
         }
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            return match tls.check_records() {
+                Ok(()) => Ok(()),
+                Err(error) if CLOSED.contains(&error.kind()) => Err(TransportError::NotSent),
+                Err(_) => Err(TransportError::Surplus),
+            };
+        }
+        Ok(())
     }
 
     /// Sends a command. Its answer comes from [`next`](Self::next), among the messages.
@@ -252,13 +260,18 @@ impl Socket {
         mut deadline: Deadline<'_>,
     ) -> Result<(), TransportError> {
         self.packed.extend_from_slice(packed);
-        self.encrypt()?;
-        self.write_unsent(&mut deadline)
+        self.write_packed(&mut deadline)
     }
 
     /// Writes the packed commands.
     fn write_packed(&mut self, deadline: &mut Deadline<'_>) -> Result<(), TransportError> {
-        self.encrypt()?;
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &mut self.tls {
+            tls.encrypt(&self.packed, &mut self.unsent)?;
+            self.packed.clear();
+        }
+        // Without TLS they are sent as they are.
+        self.unsent.append(&mut self.packed);
         let written = self.write_unsent(deadline);
         // By TLS 1.3 a server refuses a certificate after the handshake of this side, and closes the connection.
         written.map_err(|fault| match self.read_now() {
@@ -349,39 +362,6 @@ impl Socket {
             return Ok(tls.decrypt(piece, &mut self.received)?);
         }
         self.received.extend_from_slice(piece);
-        Ok(())
-    }
-
-    /// Moves the packed bytes to the unsent ones. With TLS, encrypts them.
-    #[cfg_attr(
-        not(feature = "tls"),
-        allow(clippy::unnecessary_wraps, reason = "only TLS can fail")
-    )]
-    fn encrypt(&mut self) -> io::Result<()> {
-        #[cfg(feature = "tls")]
-        if let Some(tls) = &mut self.tls {
-            tls.encrypt(&self.packed, &mut self.unsent)?;
-            self.packed.clear();
-            return Ok(());
-        }
-        std::mem::swap(&mut self.packed, &mut self.unsent);
-        Ok(())
-    }
-
-    /// Returns an error if a part of a TLS record has come, or the end of the TLS connection.
-    #[cfg_attr(
-        not(feature = "tls"),
-        allow(
-            clippy::unused_self,
-            clippy::unnecessary_wraps,
-            reason = "without TLS there are no records"
-        )
-    )]
-    fn check_records(&self) -> io::Result<()> {
-        #[cfg(feature = "tls")]
-        if let Some(tls) = &self.tls {
-            return tls.check_records();
-        }
         Ok(())
     }
 }
