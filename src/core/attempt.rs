@@ -59,23 +59,22 @@
 //! withdrawal ends it too.
 
 mod patience;
-mod state;
 mod step;
 
 use std::time::Duration;
 
 use crate::core::lease::valid_until;
 use crate::core::outage::is_of_replicas;
+use crate::core::poll;
 use crate::core::quorum::FIRST_TURN;
 use crate::core::timer_queue::at_risk_below;
-use crate::core::{pickup, poll};
 use crate::error::{Failure, FailureKind};
 use crate::message::{AcquireMode, Ask, GrantMessage, Nonce, Reply, Verb};
 use crate::owner;
 use crate::sys::{Arc, Rng, Time};
 
 use patience::{Patience, SHORTEST_PAUSE, WaitState, sleep};
-use state::{AllowedGrant, AttemptState, InRedis, Sent, Uncertain};
+use step::{AllowedGrant, AttemptState, InRedis, Sent, Uncertain};
 
 pub(crate) use crate::core::poll::SubscriptionState;
 pub(crate) use step::{CallContext, EndedOwner, Grant, Input, Step, StepContext};
@@ -372,8 +371,11 @@ impl Attempt {
             } => {
                 let (request, in_redis) = self.note_reply(state, sent, resent, context);
                 let is_of_a_lease = |ttl: &Duration| *ttl > FIRST_TURN;
-                let ttl =
-                    ttl.map(|ttl| Some(ttl).filter(is_of_a_lease).unwrap_or(pickup::SHORTEST));
+                let ttl = ttl.map(|ttl| {
+                    Some(ttl)
+                        .filter(is_of_a_lease)
+                        .unwrap_or(poll::SHORTEST_WINDOW)
+                });
                 let step = self.held(&request, ttl, &holder, context);
                 (AttemptState::Outvoted(in_redis), step)
             }

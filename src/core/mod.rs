@@ -4,11 +4,10 @@
 //! clock, a thread, a mutex or a socket. So a simulator can run the same code as the threads:
 //!
 //! * [`attempt`]: one process's way to a lock, from the first request to the grant;
-//! * [`poll`]: how often an attempt polls; [`outage`]: how it handles failures;
-//! * [`pickup`]: how long a waiter has to pick up a lock that was handed over to it;
+//! * [`poll`]: how often an attempt polls, and how long it has to pick up a lock that was handed over to it; [`outage`]:
+//!   how it handles failures;
 //! * [`release_task`]: the end of a lease in Redis, and of an ended owner;
-//! * [`queue`]: the threads of this process that want one name, and how they share a lease; [`wait_list`]: those of
-//!   them that wait;
+//! * [`queue`]: the threads of this process that want one name, and how they share a lease;
 //! * [`quorum`]: the decisions of a lock over several independent servers;
 //! * [`fence`]: blocks of fencing tokens; [`quantum`]: how long threads of a process hand a lock on in memory;
 //! * [`lease`]: how long a lease is valid, and how it ends;
@@ -20,11 +19,9 @@ pub(crate) mod lease;
 #[cfg(test)]
 mod model;
 mod outage;
-pub(crate) mod pickup;
-mod poll;
+pub(crate) mod poll;
 pub(crate) mod quantum;
 pub(crate) mod queue;
 pub(crate) mod quorum;
 pub(crate) mod release_task;
 pub(crate) mod timer_queue;
-mod wait_list;

@@ -1,4 +1,4 @@
-//! How often a waiting process polls.
+//! How often a waiting process polls, and the pickup window: how long Redis keeps a lock for the waiter that it was handed to.
 //!
 //! | holder | subscription | pause |
 //! | --- | --- | --- |
@@ -7,7 +7,8 @@
 //! | this crate's | the first try is under way | 50 ms |
 //! | another client, which sends no message | any | 50 to 100 ms; longer if this process has many delegates |
 //!
-//! A process must ask for a lock within its pickup window after the hand-over. So it polls within that window. A grant by
+//! A waiter names its pickup window in each of its requests. The window starts with the hand-over, and the waiter's next
+//! request raises it to the waiter's lease. A waiter that is late loses its turn. So a process polls within that window. A grant by
 //! message lasts for the pickup window from the last poll, so the process polls twice in it. If no message can come, it
 //! polls well within the window: a short lease has a window of 250 ms.
 //!
@@ -80,6 +81,24 @@ pub(super) fn pause(
     pause.min(jittered_by_half(rng, foreign))
 }
 
+/// The shortest window.
+pub(crate) const SHORTEST_WINDOW: Duration = Duration::from_millis(250);
+/// The window of a long lease, unless `io_timeout` asks for a longer one.
+const ORDINARY_WINDOW: Duration = Duration::from_secs(1);
+
+/// Returns the window of a waiter with this lease. `longest` is the manager's [`longest_pickup_window`].
+///
+/// A waiter that crashes at the hand-over delays the others by its window, so the window is no longer than the lease.
+/// But it is always long enough for a thread to wake up on a busy machine.
+pub(crate) fn pickup_window(lease: Duration, longest: Duration) -> Duration {
+    lease.max(SHORTEST_WINDOW).min(longest)
+}
+
+/// Returns the longest window of a manager. It has time for the message or a poll, and for a request that is repeated.
+pub(crate) fn longest_pickup_window(io_timeout: Duration) -> Duration {
+    ORDINARY_WINDOW.max(io_timeout * 2)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,6 +141,20 @@ mod tests {
                     assert!(pause > least, "{state:?} {holder}: {pause:?}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_window_is_bounded_by_the_lease_and_by_the_time_for_a_repeated_request() {
+        let ms = Duration::from_millis;
+        for (lease, io_timeout, expected) in [
+            (ms(10), ms(1_000), SHORTEST_WINDOW),
+            (ms(700), ms(1_000), ms(700)),
+            (ms(30_000), ms(100), ORDINARY_WINDOW),
+            (ms(30_000), ms(2_000), ms(4_000)),
+        ] {
+            let window = pickup_window(lease, longest_pickup_window(io_timeout));
+            assert_eq!(window, expected, "{lease:?}, {io_timeout:?}");
         }
     }
 }

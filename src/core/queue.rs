@@ -38,19 +38,16 @@
 //! once. No thread asks until the last lease has ended. If the delegate gives up meanwhile, the threads behind it
 //! wait for that end.
 
-mod decisions;
-mod delegate;
 mod lease;
+
+use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 
 use crate::config::Terms;
-use crate::core::wait_list::WaitList;
-use crate::message::Sharing;
+use crate::message::{GiveBack, Sharing};
 use crate::sys::Time;
 
-pub(crate) use decisions::{Arrival, Begun, Entrants, Finish, GrantedTo, Health};
-use delegate::{DelegateReply, DelegateRequest};
 pub(crate) use lease::{AcquireParams, HeldLease, HoldOf, QueueLease};
 
 /// The queue of one name. `W` stands for a waiting thread, `T` for a lease.
@@ -73,6 +70,105 @@ pub(crate) struct Queue<W, T> {
 struct QueuedThread<W> {
     params: AcquireParams,
     waiter: W,
+}
+
+/// A request of the delegate that Redis has not granted yet.
+#[derive(Clone, Copy, Debug)]
+struct DelegateRequest {
+    /// The number of units that it asks for.
+    units: u32,
+    answer: DelegateReply,
+}
+
+/// The last answer to a delegate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DelegateReply {
+    /// Redis has not answered yet, or the delegate has failed to ask since.
+    None,
+    /// "Held": Redis does not give this much of the lock.
+    Held,
+    /// "Held", and the delegate stands in the queue in Redis. No process gets past it, not even for fewer units.
+    Queued,
+}
+
+/// A first-in, first-out queue whose members can leave it early, by their numbers. Most names never have a waiting thread, so an unused queue allocates nothing.
+#[derive(Debug)]
+struct WaitList<T>(Option<Box<WaitListMembers<T>>>);
+
+#[derive(Debug)]
+struct WaitListMembers<T> {
+    /// The members with their numbers, which rise from front to back.
+    members: VecDeque<(u64, T)>,
+    next_number: u64,
+}
+
+/// Whether a lease may go to the next thread in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Health {
+    /// Held, renewed, on time.
+    Good,
+    /// Still held, but not renewed, late, extended beyond its terms, detached, or not confirmed since a sign of lost
+    /// data: the next thread asks Redis.
+    Poor,
+    /// Still held, but kept from all threads for a while (`min_hold`): it is released, and then the next thread asks.
+    KeptBack,
+    Lost,
+}
+
+/// The role of a thread that arrived.
+#[derive(Debug)]
+pub(crate) enum Arrival<T> {
+    /// It asks Redis.
+    Delegate,
+    /// It waits, under this number.
+    Queued(u64),
+    /// It shares a lease that this process has.
+    Hold(HoldOf<T>),
+    /// It only tried, and the lock is held.
+    Held,
+}
+
+/// A thread that waited and now has its hold.
+pub(crate) type Admitted<W, T> = (W, HoldOf<T>);
+
+/// The threads that come in at one moment. Mostly it is one, so the first is kept apart from the allocation.
+pub(crate) type Entrants<W, T> = (Option<Admitted<W, T>>, Vec<Admitted<W, T>>);
+
+/// The thread whose request brought a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GrantedTo {
+    Delegate,
+    /// A thread that adopts, or downgrades. There may be a delegate too.
+    OtherThread,
+}
+
+/// The tasks after a grant.
+#[derive(Debug)]
+pub(crate) struct Begun<W, T> {
+    /// The hold of the thread that asked.
+    pub(crate) hold: HoldOf<T>,
+    /// The waiting threads that share the lease.
+    pub(crate) admitted: Entrants<W, T>,
+    /// Threads that only tried, and now know that the lock is held.
+    pub(crate) tried: Vec<W>,
+    /// The thread that asks next.
+    pub(crate) next: Option<W>,
+}
+
+/// The tasks after a hold has ended.
+#[derive(Debug)]
+pub(crate) enum Finish<W, T> {
+    /// The lease was over before.
+    Stale,
+    /// The lease goes on: in the guards that share it still, and in these threads.
+    GoesOn(Entrants<W, T>),
+    /// The lease has ended here. This thread is the delegate, and its request takes the lease over. If that is not possible,
+    /// because the lock was detached or is kept for a `min_hold`, the caller releases it first.
+    TakeOver(W, Option<GiveBack>),
+    /// The lease has ended here, and no thread may ask yet: release it, then call [`Queue::ended`].
+    Release(Option<GiveBack>),
+    /// The lease was lost; this thread, if any, asks anew.
+    Lost(Option<W>),
 }
 
 impl<W, T: HeldLease> Queue<W, T> {
@@ -416,6 +512,83 @@ impl<W, T: HeldLease> Queue<W, T> {
     fn position(&self, number: u64) -> Option<usize> {
         let is_it = |lease: &QueueLease<T>| lease.process_lease.number() == number;
         self.leases.iter().position(is_it)
+    }
+}
+
+impl DelegateRequest {
+    fn new(units: u32, answer: DelegateReply) -> Self {
+        Self { units, answer }
+    }
+
+    /// Returns whether the last answer tells a thread that it cannot have `units` of the lock either.
+    fn answers(self, units: u32) -> bool {
+        match self.answer {
+            DelegateReply::None => false,
+            DelegateReply::Held => units >= self.units,
+            DelegateReply::Queued => true,
+        }
+    }
+}
+
+impl<T> WaitList<T> {
+    const fn new() -> Self {
+        Self(None)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.front().is_none()
+    }
+
+    fn front(&self) -> Option<&T> {
+        let (_, member) = self.0.as_ref()?.members.front()?;
+        Some(member)
+    }
+
+    fn pop_front(&mut self) -> Option<T> {
+        let (_, member) = self.0.as_mut()?.members.pop_front()?;
+        Some(member)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &T> {
+        let members = self.0.iter().flat_map(|numbers| &numbers.members);
+        members.map(|(_, member)| member)
+    }
+
+    /// Adds a member at the end. Returns its number.
+    fn push(&mut self, member: T) -> u64 {
+        let numbers = self.0.get_or_insert_with(|| {
+            Box::new(WaitListMembers {
+                members: VecDeque::new(),
+                next_number: 0,
+            })
+        });
+        let number = numbers.next_number;
+        numbers.next_number += 1;
+        numbers.members.push_back((number, member));
+        number
+    }
+
+    /// Takes the member with this number out. Returns `None` if it has left.
+    fn remove(&mut self, number: u64) -> Option<T> {
+        let members = &mut self.0.as_mut()?.members;
+        let index = members.binary_search_by_key(&number, |(other, _)| *other);
+        let (_, member) = members.remove(index.ok()?)?;
+        Some(member)
+    }
+
+    /// Takes out all members for which `is_meant` returns true, in their order.
+    fn take(&mut self, is_meant: impl Fn(&T) -> bool) -> Vec<T> {
+        if !self.iter().any(&is_meant) {
+            return Vec::new();
+        }
+        let Some(numbers) = &mut self.0 else {
+            return Vec::new();
+        };
+        let all = std::mem::take(&mut numbers.members);
+        let (taken, others): (VecDeque<_>, _) =
+            all.into_iter().partition(|(_, member)| is_meant(member));
+        numbers.members = others;
+        taken.into_iter().map(|(_, member)| member).collect()
     }
 }
 

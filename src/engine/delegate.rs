@@ -26,7 +26,7 @@ use std::time::Duration;
 use crate::cancel::Cancel;
 use crate::core::attempt::{Attempt, CallContext, Grant, Input, Step, StepContext};
 use crate::core::queue::GrantedTo;
-use crate::core::{fence, pickup};
+use crate::core::{fence, poll};
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::lock_notes::LastReply;
 use crate::engine::process_lease::{Entry, Hold, ProcessLease, Signal};
@@ -54,9 +54,9 @@ impl<'a> WayIn<'a> {
             arrived: self.arrived,
             terms,
             until: self.call.until,
-            pickup_window: pickup::window(
+            pickup_window: poll::pickup_window(
                 terms.lease(),
-                pickup::longest_window(settings.io_timeout),
+                poll::longest_pickup_window(settings.io_timeout),
             ),
             grants_by_message: matches!(entry.kind, LockKind::Mutex)
                 && self.call.options.renew

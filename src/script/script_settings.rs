@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::command::Command;
-use crate::core::pickup;
+use crate::core::poll;
 use crate::sys::time::ms_rounded_up;
 
 /// The settings that travel with the calls.
@@ -27,7 +27,7 @@ impl ScriptSettings {
     pub(crate) fn new(fence_memory: Duration, io_timeout: Duration) -> Self {
         Self {
             fence_memory,
-            longest_window: pickup::longest_window(io_timeout),
+            longest_window: poll::longest_pickup_window(io_timeout),
             poller_gap: Duration::ZERO,
             quantum: Duration::ZERO,
             counts_subscribers: true,
@@ -53,7 +53,7 @@ impl ScriptSettings {
 
     /// Returns the pickup window of a waiter with this lease.
     pub(super) fn pickup_window(&self, lease: Duration) -> Duration {
-        pickup::window(lease, self.longest_window)
+        poll::pickup_window(lease, self.longest_window)
     }
 
     /// Adds the arguments of `queue.lua`. Each script that queues or wakes a waiter has them.

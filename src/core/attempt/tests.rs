@@ -3,7 +3,6 @@
 use super::*;
 use crate::config::{Options, Settings};
 use crate::core::outage::UNCONFIRMED_PAUSE;
-use crate::core::pickup;
 use crate::error::Outcome;
 use crate::message::GiveBack;
 use crate::sys::{LONGEST_SLEEP, Machine, Rng};
@@ -85,7 +84,7 @@ impl Scene {
             arrived: START,
             terms: options.terms(),
             until: self.until,
-            pickup_window: pickup::window(self.lease, LONGEST_WINDOW),
+            pickup_window: poll::pickup_window(self.lease, LONGEST_WINDOW),
             grants_by_message: self.grants_by_message,
             outage_limit: Duration::from_mins(1),
             waits_through_outages: self.waits_through_outages,

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::decisions::Admitted;
 use super::*;
 use crate::core::fence::Fences;
 use crate::message::GiveBack;
