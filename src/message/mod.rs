@@ -11,28 +11,23 @@
 //!
 //! | module | its content |
 //! | --- | --- |
-//! | `grant` | grants by message |
-//! | `kind` | the kinds of lock, and how the threads of a process share each |
-//! | `request` | the requests |
-//! | `reply` | the replies |
-//! | `raw` | commands that the command line makes itself |
+//! | `request` | the requests, and the kinds of lock: how the threads of a process share each |
+//! | `reply` | the replies, and grants by message |
 
-mod grant;
-mod kind;
-#[cfg(feature = "cli")]
-mod raw;
 mod reply;
 mod request;
 
-pub(crate) use grant::{GrantMessage, Nonce};
-pub(crate) use kind::{ALL, LockKind, Sharing};
 #[cfg(feature = "cli")]
-pub use raw::RawReply;
+pub(crate) use reply::RawAnswers;
 #[cfg(feature = "cli")]
-pub(crate) use raw::{RawAnswers, RawCall};
+pub use reply::RawReply;
 pub(crate) use reply::{
-    Cursor, Gone, NotReleased, Renewed, Reply, Seen, SeenHolder, SeenLimiter, SeenWaiter,
+    Cursor, Gone, GrantMessage, Nonce, NotReleased, Renewed, Reply, Seen, SeenHolder, SeenLimiter,
+    SeenWaiter,
 };
+#[cfg(feature = "cli")]
+pub(crate) use request::RawCall;
 pub(crate) use request::{
-    AcquireMode, Adopt, Ask, GiveBack, Keep, PlainRelease, RateRequest, Renewal, Request, Verb,
+    ALL, AcquireMode, Adopt, Ask, GiveBack, Keep, LockKind, PlainRelease, RateRequest, Renewal,
+    Request, Sharing, Verb,
 };
