@@ -1,15 +1,11 @@
 //! The settings, parsed and checked. No other module sees a URL, or a number that is out of bounds.
 
-mod cluster;
-mod sentinel;
 mod server;
 mod settings;
 #[cfg(feature = "tls")]
 mod tls;
 
-pub(crate) use cluster::ClusterNodes;
-pub(crate) use sentinel::SentinelSet;
-pub(crate) use server::Server;
+pub(crate) use server::{ClusterNodes, SentinelSet, Server};
 pub(crate) use settings::{FENCE_LEAD, LONGEST_QUANTUM, Options, Secret, Settings, Terms};
 #[cfg(feature = "tls")]
 pub use tls::Tls;

@@ -1,6 +1,6 @@
-//! The server that a URL names.
+//! The servers: the one that a URL names, the nodes of a cluster, and the sentinels of a set with the servers behind them.
 
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
 use super::settings::{Secret, Settings};
 #[cfg(feature = "tls")]
@@ -16,11 +16,25 @@ pub(crate) struct Server {
     pub(crate) address: Arc<str>,
     /// The certificates, if the program has given some.
     #[cfg(feature = "tls")]
-    pub(super) tls: Option<Arc<TlsClients>>,
+    tls: Option<Arc<TlsClients>>,
+}
+
+/// The nodes of a cluster from which the others are found.
+#[derive(Clone, Debug)]
+pub(crate) struct ClusterNodes {
+    /// At least one. All have the same login, and all have TLS or none has.
+    pub(crate) seeds: Vec<Server>,
+}
+
+/// The sentinels of a master, and the master's name.
+#[derive(Clone, Debug)]
+pub(crate) struct SentinelSet {
+    pub(crate) sentinels: Vec<Server>,
+    pub(crate) master: String,
 }
 
 /// Returns an address that another server has named, with TLS or without.
-pub(super) fn named_address(host: &str, port: u16, is_tls: bool) -> ConnectionAddr {
+fn named_address(host: &str, port: u16, is_tls: bool) -> ConnectionAddr {
     let host = host.to_owned();
     if is_tls {
         ConnectionAddr::TcpTls {
@@ -40,7 +54,7 @@ pub(super) fn named_address(host: &str, port: u16, is_tls: bool) -> ConnectionAd
 /// # Errors
 ///
 /// [`Error::Config`] with `option`, or with the option `url`.
-pub(super) fn seeds(
+fn seeds(
     urls: &[String],
     settings: &Settings,
     option: &'static str,
@@ -110,7 +124,7 @@ impl Server {
     }
 
     /// Returns the server at another address, with this login and these certificates.
-    pub(super) fn at(&self, address: ConnectionAddr) -> Self {
+    fn at(&self, address: ConnectionAddr) -> Self {
         let mut server = self.clone();
         server.address = address.to_string().into();
         server.info = server.info.set_addr(address);
@@ -204,6 +218,82 @@ impl Server {
             Some(password) if !password.is_empty() => text.replace(password, "<password>"),
             _ => text.to_owned(),
         }
+    }
+}
+
+impl ClusterNodes {
+    /// Reads the URLs of the nodes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] with the option `urls`, `database` or `url`.
+    pub(crate) fn new(urls: &[String], settings: &Settings) -> Result<Self> {
+        if settings.database.is_some_and(|number| number != 0) {
+            return Err(Error::config("database", "a cluster has only database 0"));
+        }
+        let seeds = seeds(urls, settings, "urls", "a cluster has only database 0")?;
+        let login = |server: &Server| {
+            let login = server.info.redis_settings();
+            [login.username(), login.password()].map(|it| it.map(str::to_owned))
+        };
+        if seeds.iter().any(|seed| login(seed) != login(&seeds[0])) {
+            let reason = "the nodes of a cluster have one login, but these have several";
+            return Err(Error::config("urls", reason));
+        }
+        Ok(Self { seeds })
+    }
+
+    /// Returns the server at an address that a node has named. Its login is that of the nodes that the user names.
+    pub(crate) fn server_at(&self, host: &str, port: u16) -> Server {
+        let address = named_address(host, port, self.seeds[0].speaks_tls());
+        self.seeds[0].at(address)
+    }
+}
+
+impl SentinelSet {
+    /// Reads the URLs of the sentinels.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] with the option `sentinels`, `master` or `url`.
+    pub(crate) fn new(urls: &[String], master: &str, settings: &Settings) -> Result<Self> {
+        if master.is_empty() {
+            return Err(Error::config("master", "it has no name"));
+        }
+        // The database is that of the master. Sentinels have none.
+        let of_sentinels = Settings {
+            database: None,
+            ..settings.clone()
+        };
+        let no_database = "a sentinel has no database; Builder::database sets that of the master";
+        let sentinels = seeds(urls, &of_sentinels, "sentinels", no_database)?;
+        Ok(Self {
+            sentinels,
+            master: master.to_owned(),
+        })
+    }
+
+    /// Returns the server of the master while its address is not known. It is only for messages.
+    pub(crate) fn unknown_master(&self) -> Server {
+        let mut server = self.sentinels[0].clone();
+        server.address = format!("the master {:?}", self.master).into();
+        server
+    }
+
+    /// Returns the server at an address that the sentinels have named.
+    pub(crate) fn server_at(&self, host: &str, port: u16, settings: &Settings) -> Server {
+        // If the sentinels have TLS, the servers have it too.
+        let address = named_address(host, port, self.sentinels[0].speaks_tls());
+        let mut login = RedisConnectionInfo::default().set_db(settings.database.unwrap_or(0));
+        if let Some((user, Secret(password))) = &settings.node_credentials {
+            login = login.set_password(password);
+            if let Some(user) = user {
+                login = login.set_username(user);
+            }
+        }
+        let mut server = self.sentinels[0].at(address);
+        server.info = server.info.set_redis_settings(login);
+        server
     }
 }
 
