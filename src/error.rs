@@ -3,13 +3,10 @@
 // By their paths, because benches include this file from elsewhere.
 #[path = "error/failure.rs"]
 mod failure;
-#[path = "error/lost.rs"]
-mod lost;
 #[path = "error/public.rs"]
 mod public;
 
-pub use lost::{Lost, LostCause};
-pub use public::{Error, ErrorKind, NodeFailure, Result};
+pub use public::{Error, ErrorKind, Lost, LostCause, NodeFailure, Result};
 
 pub(crate) use failure::{
     Failure, FailureKind, NodeCounts, Outcome, Redirect, ServerMode, on_a_line,
