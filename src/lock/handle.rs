@@ -1,4 +1,5 @@
-//! The part that all handles have in common: the names of the lock, the options, and the way into the engine.
+//! The part that all handles have in common: the names of the lock, the options, and the way into the engine; and the
+//! outcome of a closure that ran under a lock.
 
 use std::fmt::{self, DebugStruct};
 use std::time::Duration;
@@ -8,11 +9,9 @@ use crate::claim::Claim;
 use crate::config::Options;
 use crate::engine::Engine;
 use crate::engine::guard_inner::GuardInner;
-use crate::engine::way_in::WayIn;
-use crate::engine::way_in::{Call, NotAcquired};
-use crate::error::{Error, Result};
+use crate::engine::way_in::{Call, NotAcquired, WayIn};
+use crate::error::{Error, Lost, Result};
 use crate::guard::Guard;
-use crate::lock::ran::Ran;
 use crate::message::{ALL, LockKind};
 use crate::name::{self, LockKey, Target};
 use crate::owner;
@@ -37,6 +36,18 @@ pub(crate) struct Unfit {
     pub(super) error: Error,
     /// The name as the caller gave it.
     pub(super) given: Arc<str>,
+}
+
+/// The outcome of a closure that ran under a lock: see [`Mutex::run`](crate::Mutex::run).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "the lock may have been lost while the closure ran"]
+#[non_exhaustive]
+pub struct Ran<T> {
+    /// The result of the closure.
+    pub value: T,
+    /// The loss, if the lease ended before the closure did. Then another thread or process may have held the lock at
+    /// the same time.
+    pub lost: Option<Lost>,
 }
 
 impl Handle {
@@ -196,6 +207,30 @@ impl Handle {
             .field("fencing", &self.options.fencing)
             .field("min_hold", &self.options.min_hold);
         debug
+    }
+}
+
+impl<T> Ran<T> {
+    /// Returns the value. If the lock was lost, returns the loss in its place, as [`Mutex::with`](crate::Mutex::with)
+    /// does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`]: the lease ended before the closure did.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(jobs: &leasehold::Mutex) -> leasehold::Result<()> {
+    /// let ran = jobs.run(std::time::Duration::from_secs(5), |_| 17)?;
+    /// println!("{} jobs, or the loss", ran.into_result()?);
+    /// # Ok(()) }
+    /// ```
+    pub fn into_result(self) -> Result<T> {
+        match self.lost {
+            None => Ok(self.value),
+            Some(lost) => Err(Error::Lost(lost)),
+        }
     }
 }
 

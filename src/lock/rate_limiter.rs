@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::engine::rate_limiter;
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
 use crate::lock::handle::Handle;
-use crate::lock::options::basics;
+use crate::lock::methods::basics;
 use crate::message::RateRequest;
 
 /// The shortest window.

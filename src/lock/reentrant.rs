@@ -13,10 +13,8 @@ use crate::engine::leases::Leases;
 use crate::engine::way_in::NotAcquired;
 use crate::error::{Error, Result};
 use crate::guard::{Lease, ReentrantGuard};
-use crate::lock::handle::Handle;
-use crate::lock::options::options;
-use crate::lock::ran::Ran;
-use crate::lock::ways::ways;
+use crate::lock::handle::{Handle, Ran};
+use crate::lock::methods::{options, ways};
 use crate::message::LockKind;
 use crate::sys::{Arc, Time, Weak};
 

@@ -5,10 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::error::Result;
 use crate::guard::{Lease, ReadGuard, WriteGuard};
-use crate::lock::handle::Handle;
-use crate::lock::options::options;
-use crate::lock::ran::Ran;
-use crate::lock::ways::ways;
+use crate::lock::handle::{Handle, Ran};
+use crate::lock::methods::{options, ways};
 use crate::message::{ALL, LockKind};
 
 /// A lock that many readers or one writer hold at a time, among all threads of all processes that use the same Redis.

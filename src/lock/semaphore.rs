@@ -6,10 +6,8 @@ use std::time::{Duration, Instant};
 use crate::engine::way_in::NotAcquired;
 use crate::error::{Error, Result};
 use crate::guard::{Lease, Permit};
-use crate::lock::handle::Handle;
-use crate::lock::options::options;
-use crate::lock::ran::Ran;
-use crate::lock::ways::ways;
+use crate::lock::handle::{Handle, Ran};
+use crate::lock::methods::{options, ways};
 use crate::message::{ALL, LockKind};
 use crate::sys::Time;
 
