@@ -26,7 +26,7 @@ use crate::logging::{self, Level};
 use crate::panics::survived;
 use crate::stats::Count;
 use crate::store::NodeReport;
-use crate::sys::queue::BlockingQueue;
+use crate::sys::thread::BlockingQueue;
 use crate::sys::{Arc, AtomicBool, Machine, Mutex, Ordering};
 
 /// The length of the queue. The documentation of [`Listener`] states it.

@@ -3,8 +3,8 @@
 //! | module | its subject |
 //! | --- | --- |
 //! | [`time`] | the clock of a lease's holder, and the time of day |
-//! | [`sync`], `locks`, [`queue`] | memory that threads share, and waits for other threads |
-//! | [`thread`] | starts, parks and sleeps |
+//! | [`Arc`] and the atomics, `locks` | memory that threads share, and waits for other threads |
+//! | [`thread`] | starts, parks and sleeps; a queue between threads |
 //! | [`random`] | random numbers |
 //! | [`hash`] | maps, whose order depends on a random seed |
 //! | [`net`] | connections, waits for several of them, and lookups of names |
@@ -14,7 +14,6 @@
 //! They are free functions and types: the standard library's, or thin covers of it. Only a build for tests knows another
 //! machine than the real one: see [`machine`].
 
-pub(crate) mod hash;
 #[cfg(not(feature = "testing"))]
 mod locks;
 pub(crate) mod machine;
@@ -22,24 +21,34 @@ pub(crate) mod net;
 #[cfg(feature = "testing")]
 mod of_test;
 pub(crate) mod process;
-pub(crate) mod queue;
 pub(crate) mod random;
-pub(crate) mod real;
-pub(crate) mod sync;
 pub(crate) mod test_machine;
 pub(crate) mod thread;
 pub(crate) mod time;
 
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+pub(crate) use std::sync::{Arc, Weak};
+
 #[cfg(not(feature = "testing"))]
 pub(crate) use locks::{Condvar, Mutex, MutexGuard};
-pub(crate) use machine::{Machine, wall_us};
+pub(crate) use machine::{Machine, real, wall_us};
 #[cfg(feature = "testing")]
 pub(crate) use of_test::locks::{
     ScheduledCondvar as Condvar, ScheduledMutex as Mutex, ScheduledMutexGuard as MutexGuard,
 };
 pub(crate) use process::ForkGuard;
 pub(crate) use random::Rng;
-pub(crate) use sync::{Arc, AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, Weak};
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use test_machine::TestMachine;
 pub(crate) use time::{LONGEST_SLEEP, Time};
+
+/// Maps and hashes. Their order depends on a random seed of the process.
+pub(crate) mod hash {
+    #[cfg(feature = "testing")]
+    pub(crate) use super::of_test::hash::{HashMap, HashSet, RandomState};
+    #[cfg(not(feature = "testing"))]
+    pub(crate) use std::collections::{HashMap, HashSet};
+    #[cfg(not(feature = "testing"))]
+    pub(crate) use std::hash::RandomState;
+    pub(crate) use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher};
+}

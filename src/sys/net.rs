@@ -15,9 +15,9 @@ use smallvec::SmallVec;
 use socket2::{Domain, SockAddr, SockRef, TcpKeepalive, Type};
 
 #[cfg(feature = "testing")]
-use super::of_test;
+use super::Arc;
 #[cfg(feature = "testing")]
-use super::sync::Arc;
+use super::of_test;
 use super::time::Time;
 
 /// A write to a connection that has ended sends no signal. On Apple's systems, the socket has that as an option.

@@ -12,9 +12,9 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::machine::Machine;
-use super::sync::{Arc, AtomicU64, Ordering};
 use super::test_machine::{TestNetwork, TestStream};
 use super::time::Time;
+use super::{Arc, AtomicU64, Ordering};
 
 /// A stream, with the time limit of its reads.
 pub(crate) struct LimitedStream {

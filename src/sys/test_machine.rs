@@ -8,9 +8,9 @@ use std::io;
 use std::time::Duration;
 
 use super::real;
-#[cfg(feature = "testing")]
-use super::sync::{Arc, Weak};
 use super::time::Time;
+#[cfg(feature = "testing")]
+use super::{Arc, Weak};
 
 /// A machine that a test has made. The default of each method is the real machine.
 pub(crate) trait TestMachine: Send + Sync {
@@ -157,8 +157,8 @@ pub(crate) mod manual {
     use std::time::Duration;
 
     use super::TestMachine;
-    use crate::sys::sync::{AtomicU64, Ordering};
     use crate::sys::time::Time;
+    use crate::sys::{AtomicU64, Ordering};
 
     /// A machine whose clock moves only when a test advances it.
     #[derive(Debug)]

@@ -1,5 +1,6 @@
-//! Threads. Each runs on the machine of the one that has started it.
+//! Threads, and a queue between them. Each thread runs on the machine of the one that has started it.
 
+use std::collections::VecDeque;
 use std::io;
 use std::thread::Builder;
 
@@ -9,6 +10,7 @@ pub(crate) use std::thread::{Thread, current, park, sleep};
 use super::machine::Machine;
 #[cfg(feature = "testing")]
 pub(crate) use super::of_test::thread::{Thread, current, park, park_for, sleep};
+use super::{Condvar, Mutex};
 
 /// Starts a thread with this name, or with none if it is empty.
 pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
@@ -40,5 +42,87 @@ impl Machine {
             #[cfg(feature = "testing")]
             drop(scheduled);
         }
+    }
+}
+
+/// A queue of limited length, which one thread reads, and any thread writes.
+pub(crate) struct BlockingQueue<T> {
+    state: Mutex<QueueState<T>>,
+    /// Notified if there is something to read, and when the queue is closed.
+    changed: Condvar,
+    longest: usize,
+}
+
+struct QueueState<T> {
+    items: VecDeque<T>,
+    is_closed: bool,
+}
+
+impl<T> BlockingQueue<T> {
+    /// Makes a queue of at most this length.
+    pub(crate) const fn new(longest: usize) -> Self {
+        Self {
+            state: Mutex::new(QueueState {
+                items: VecDeque::new(),
+                is_closed: false,
+            }),
+            changed: Condvar::new(),
+            longest,
+        }
+    }
+
+    /// Adds an item at the end, without blocking. Returns false if the queue is full.
+    pub(crate) fn push(&self, item: T) -> bool {
+        let mut state = self.state.lock();
+        let has_room = state.items.len() < self.longest;
+        if has_room {
+            state.items.push_back(item);
+        }
+        drop(state);
+        self.changed.notify_one();
+        has_room
+    }
+
+    /// Takes out the first item. Blocks while there is none. Returns `None` if there is none and the queue is closed.
+    pub(crate) fn pop(&self) -> Option<T> {
+        let mut state = self.state.lock();
+        loop {
+            let item = state.items.pop_front();
+            if item.is_some() || state.is_closed {
+                return item;
+            }
+            state = self.changed.wait(state);
+        }
+    }
+
+    /// Has the reader end when the queue is empty.
+    pub(crate) fn close(&self) {
+        self.state.lock().is_closed = true;
+        self.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_reader_gets_all_items_in_order_and_then_the_end() {
+        let queue = BlockingQueue::new(3);
+        thread::scope(|scope| {
+            let read = scope.spawn(|| std::iter::from_fn(|| queue.pop()).collect::<Vec<_>>());
+            for number in 0..100 {
+                while !queue.push(number) {
+                    thread::yield_now();
+                }
+            }
+            queue.close();
+            let read = read.join().expect("no panic");
+            assert!(read.into_iter().eq(0..100));
+        });
+        assert!((0..3).all(|number| queue.push(number)));
+        assert!(!queue.push(3), "it is full");
     }
 }

@@ -15,7 +15,7 @@ use crate::store::server::errors::unavailable;
 use crate::store::server::login::log_in;
 use crate::store::server::route::Route;
 use crate::store::{Deadline, Pinged};
-use crate::sys::queue::BlockingQueue;
+use crate::sys::thread::BlockingQueue;
 use crate::sys::{Arc, Time, thread};
 
 /// Pings servers, all at the same time, each on a short-lived thread, because it may hang. Returns the

@@ -23,7 +23,7 @@ use crate::store::server::errors::unavailable;
 use crate::store::server::gate::{Gate, Turn};
 use crate::store::server::tasks::{TaskThread, Tasks};
 use crate::store::{Deadline, Phase};
-use crate::sys::queue::BlockingQueue;
+use crate::sys::thread::BlockingQueue;
 use crate::sys::{Arc, Machine, Weak};
 
 /// How long an unused connection stays open. A held lock needs none.

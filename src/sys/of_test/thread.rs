@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::locks::place;
 use crate::sys::machine::Machine;
-use crate::sys::sync::{Arc, AtomicBool, Ordering};
+use crate::sys::{Arc, AtomicBool, Ordering};
 
 thread_local! {
     static TOKEN: Token = Token::default();

@@ -21,7 +21,7 @@ use crate::store::topology::cluster::master::Master;
 use crate::store::topology::cluster::state::ClusterState;
 use crate::store::{Answer, Deadline};
 use crate::sys::hash::{DefaultHasher, Hash, Hasher};
-use crate::sys::queue::BlockingQueue;
+use crate::sys::thread::BlockingQueue;
 use crate::sys::{Arc, thread};
 
 impl ClusterState {
