@@ -14,7 +14,7 @@
 //!
 //! Other limits belong to these pauses. A wait never sleeps for longer than a second ([`super::outage`], and the wakeup
 //! thread). The scripts pass over a waiter that was silent for longer than its pickup window (`queue_waiter.lua`), and drop
-//! it after three polls (`script/script_settings`).
+//! it after three polls (`script/text`).
 
 use std::time::Duration;
 

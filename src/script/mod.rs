@@ -8,18 +8,12 @@
 //!
 //! | module | encodes and decodes |
 //! | --- | --- |
-//! | `mutex` | the mutex: a plain string, in the format of other clients |
-//! | `share` | readers, writers and permits: the leases of several owners in one sorted set |
-//! | `multi` | several mutexes, all or none |
+//! | `single` | the requests about locks to a server that is no node of a quorum |
 //! | `quorum` | the requests to one node of a quorum |
-//! | `renewal` | the renewal of many leases, of any kind |
-//! | `rate_limiter` | the rate limiter, which is no lock |
 //! | `operators` | the requests of operators about locks of any kind |
-//! | `reply` | the answers that several kinds share |
-//! | `raw` | the answers to commands that the command line makes itself |
+//! | `reply` | the answers that several kinds share, and those to commands that the command line makes itself |
 //! | `command` | a command, which is packed as it is built |
 //! | `text` | the texts of the scripts, and the arguments that several scripts share |
-//! | `script_settings` | the manager's settings that travel with the calls |
 
 use redis::Value;
 
@@ -28,21 +22,14 @@ use crate::message::{AcquireMode, Gone, LockKind, Reply, Request, Verb};
 
 pub(crate) use command::Command;
 #[cfg(feature = "cli")]
-pub(crate) use raw::raw_reply;
-pub(crate) use script_settings::ScriptSettings;
+pub(crate) use reply::raw_reply;
+pub(crate) use text::ScriptSettings;
 
 mod command;
-mod multi;
-mod mutex;
 mod operators;
 pub(crate) mod quorum;
-mod rate_limiter;
-#[cfg(feature = "cli")]
-mod raw;
-mod renewal;
 mod reply;
-mod script_settings;
-mod share;
+mod single;
 mod text;
 
 /// Returns the command that executes a request. It names its script by the digest.
@@ -50,16 +37,16 @@ pub(crate) fn encode(request: &Request<'_>, script_settings: &ScriptSettings) ->
     match request {
         Request::Ping => Command::new("PING"),
         Request::Lock { kind, target, verb } => match kind {
-            LockKind::Mutex => mutex::command(target.first(), verb, script_settings),
+            LockKind::Mutex => single::mutex(target.first(), verb, script_settings),
             LockKind::Read | LockKind::Write | LockKind::Semaphore { .. } => {
-                share::command(*kind, target.first(), verb, script_settings)
+                single::share(*kind, target.first(), verb, script_settings)
             }
-            LockKind::Multi => multi::command(target.keys(), verb, script_settings),
+            LockKind::Multi => single::multi(target.keys(), verb, script_settings),
         },
-        Request::Renew(batch) => renewal::command(batch),
-        Request::Release(batch) => mutex::release_many(batch),
-        Request::RateLimit { key, request } => rate_limiter::command(key, request),
-        Request::Adopt { key, adopt } => mutex::adopt(key, adopt, script_settings),
+        Request::Renew(batch) => single::renew(batch),
+        Request::Release(batch) => single::release_many(batch),
+        Request::RateLimit { key, request } => single::rate_limit(key, request),
+        Request::Adopt { key, adopt } => single::adopt(key, adopt, script_settings),
         Request::Inspect { keys, named } => operators::inspect(keys, *named),
         Request::Scan {
             from,
@@ -92,7 +79,7 @@ pub(crate) fn encode_plain(
                     ask,
                     mode: AcquireMode::TakeFree,
                 },
-        } if ask.fences == 0 => mutex::plain(target.first(), ask, script_settings),
+        } if ask.fences == 0 => single::plain(target.first(), ask, script_settings),
         _ => None,
     }
 }
@@ -114,9 +101,9 @@ pub(crate) fn decode(request: &Request<'_>, value: Value) -> Result<Reply, Failu
             | Verb::Keep(_)
             | Verb::Withdraw { .. } => reply::release(&value),
         },
-        (Request::Renew(batch), value) => renewal::reply(batch.len(), &value),
-        (Request::Release(batch), value) => mutex::replies(batch.len(), &value),
-        (Request::RateLimit { request, .. }, value) => rate_limiter::reply(request, &value),
+        (Request::Renew(batch), value) => single::renewed(batch.len(), &value),
+        (Request::Release(batch), value) => single::released_many(batch.len(), &value),
+        (Request::RateLimit { request, .. }, value) => single::admission(request, &value),
         (Request::Adopt { adopt, .. }, value) => reply::grant(1, adopt.fencing, &value),
         (Request::Inspect { keys, named }, value) => {
             operators::inspected(keys.len(), *named, value)

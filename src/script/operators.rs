@@ -5,8 +5,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::command::Command;
-use super::script_settings::ScriptSettings;
-use super::text::{FORCE_RELEASE, INSPECT};
+use super::text::{FORCE_RELEASE, INSPECT, ScriptSettings};
 use crate::message::{Cursor, Reply, Seen, SeenHolder, SeenLimiter, SeenWaiter};
 use crate::name::{BROKEN, LockKey};
 
