@@ -1,5 +1,5 @@
 //! Requests of operators: to inspect and list locks, to release a lock by force, and to ask for its release.
-//! [`super::messages`] says how a holder learns of the last two.
+//! [`super::leases`] says how a holder learns of the last two.
 
 use std::time::Duration;
 

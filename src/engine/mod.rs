@@ -23,7 +23,7 @@
 //! | the lease that guards of one process share, and its name | [`process_lease`], with [`lock_notes`]; [`leases`] |
 //! | the table of the names | [`names`] |
 //! | a claim, a writer that becomes a reader | [`claim`], [`downgrade`] |
-//! | the rate limiter, requests of operators, and what their messages tell a holder | [`rate_limiter`], [`admin`], [`messages`] |
+//! | the rate limiter, requests of operators, and what their messages tell a holder | [`rate_limiter`], [`admin`], [`leases`] |
 //! | the threads of the table below | [`renewal`], [`watch`], [`wakeup`], [`events`] |
 //! | counters and events | [`metrics`] |
 //! | the quantum in use, and the hand-overs that it follows | [`leases`] |
@@ -80,7 +80,6 @@ pub(crate) mod guard_inner;
 mod hold_limit;
 pub(crate) mod leases;
 mod lock_notes;
-mod messages;
 mod metrics;
 #[cfg(feature = "testing")]
 mod moved_by_test;

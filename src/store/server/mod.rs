@@ -9,10 +9,8 @@
 //! | `pubsub` | one connection that listens |
 //! | `login` | connecting and logging in, for all of these; the first question to a server: is it one master, and may it evict locks? |
 //! | `route` | the way to a server: its address and time limits, and the signs that it has lost its data |
-//! | `errors` | the failures of a connection, and what each means for a request |
-//! | `refusal` | the error answers of a server, and what each means |
+//! | `refusal` | the failures of a connection and the error answers of a server, and what each means |
 
-pub(crate) mod errors;
 mod gate;
 pub(crate) mod login;
 pub(crate) mod ping;

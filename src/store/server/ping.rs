@@ -11,8 +11,8 @@ use crate::panics::survived;
 #[cfg(feature = "cli")]
 use crate::script;
 use crate::script::Command;
-use crate::store::server::errors::unavailable;
 use crate::store::server::login::log_in;
+use crate::store::server::refusal::unavailable;
 use crate::store::server::route::Route;
 use crate::store::{Deadline, Pinged};
 use crate::sys::thread::BlockingQueue;

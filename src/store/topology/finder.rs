@@ -28,7 +28,7 @@ use crate::error::{Failure, Outcome};
 use crate::logging;
 use crate::panics::survived;
 use crate::store::Deadline;
-use crate::store::server::errors::unavailable;
+use crate::store::server::refusal::unavailable;
 use crate::store::transport::socket::Socket;
 use crate::sys::net::{WakingEnd, WokenEnd, readable, waking_pair};
 use crate::sys::{Arc, AtomicBool, AtomicU64, Condvar, Mutex, Ordering, Time, thread};

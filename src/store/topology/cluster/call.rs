@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{Keep, LockKind, PlainRelease, Renewal, Reply, Request, Verb};
 use crate::owner::MARK;
-use crate::store::server::errors::was_cut;
+use crate::store::server::refusal::was_cut;
 use crate::store::topology::cluster::master::Master;
 use crate::store::topology::cluster::state::ClusterState;
 use crate::store::topology::link::Link;

@@ -20,7 +20,7 @@ use super::master::{Address, Master};
 use super::state::ClusterState;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::script::Command;
-use crate::store::server::errors::unavailable;
+use crate::store::server::refusal::unavailable;
 use crate::store::transport::exchange::{self, Exchange, Pipeline};
 use crate::sys::hash::HashMap;
 use crate::sys::net::{WakingEnd, WokenEnd, readable, waking_pair};

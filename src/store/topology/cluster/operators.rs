@@ -16,7 +16,7 @@ use crate::error::Failure;
 use crate::message::{Cursor, Reply, Request, Seen};
 use crate::name::LockKey;
 use crate::panics::survived;
-use crate::store::server::errors::unavailable;
+use crate::store::server::refusal::unavailable;
 use crate::store::topology::cluster::master::Master;
 use crate::store::topology::cluster::state::ClusterState;
 use crate::store::{Answer, Deadline};

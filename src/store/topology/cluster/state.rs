@@ -2,8 +2,8 @@
 
 use crate::error::{Failure, Redirect};
 use crate::logging;
-use crate::store::server::errors::unavailable;
 use crate::store::server::pubsub;
+use crate::store::server::refusal::unavailable;
 use crate::store::topology::cluster::map::{SlotMap, UNKNOWN_HOST};
 use crate::store::topology::cluster::master::ClusterRoutes;
 use crate::store::topology::cluster::master::{Address, Master};

@@ -42,7 +42,7 @@ use crate::config::FENCE_LEAD;
 use crate::core::lease::drift;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::store::NodeReport;
-use crate::store::server::errors::unavailable;
+use crate::store::server::refusal::unavailable;
 use crate::store::server::route::Route;
 use crate::sys::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Time};
 

@@ -19,7 +19,7 @@ use std::time::Duration;
 use crate::error::{Chain, Failure};
 use crate::logging;
 use crate::panics::survived;
-use crate::store::server::errors::unavailable;
+use crate::store::server::refusal::unavailable;
 use crate::store::topology::quorum::connection::open;
 use crate::store::topology::quorum::state::QuorumState;
 use crate::store::topology::quorum::vote::ConnectionId;

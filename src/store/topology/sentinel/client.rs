@@ -18,10 +18,10 @@ use redis::Value;
 
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::script::Command;
-use crate::store::server::errors::unavailable;
 use crate::store::server::login::log_in;
 use crate::store::server::pubsub::PushMessage;
 use crate::store::server::refusal::refusal;
+use crate::store::server::refusal::unavailable;
 use crate::store::server::route::Route;
 use crate::store::topology::finder::FinderThread;
 use crate::store::topology::sentinel::opinion::Opinion;

@@ -26,8 +26,8 @@ use std::time::Duration;
 
 use crate::config::{SentinelSet, Settings};
 use crate::error::Failure;
-use crate::store::server::errors::unavailable;
 use crate::store::server::pubsub;
+use crate::store::server::refusal::unavailable;
 use crate::store::server::route::{Route, route};
 use crate::store::topology::finder::{Finder, Findings};
 use crate::store::{Deadline, PubSubEvent};
