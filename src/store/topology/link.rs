@@ -21,8 +21,7 @@
 //! its limit counts with the time that it took. Otherwise the link could give up again and again just before the answer
 //! comes: a new connection costs more round trips.
 //!
-//! A link notes each sign that the server may have lost its data ([`Route::data_loss_signs`]). The signs are a connection that the
-//! other side closed or refused, and a server that is loading or has become a replica.
+//! A link notes each sign that the server may have lost its data ([`Route::data_loss_signs`]).
 
 use std::mem;
 use std::time::Duration;
@@ -254,12 +253,18 @@ impl Link {
         deadline: &mut Deadline<'_>,
     ) -> Result<Value, TransportError> {
         let settings = Arc::clone(&self.route.script_settings);
+        let ask = if self.is_asking {
+            Self::ask_moving
+        } else {
+            Self::ask
+        };
         if let Some(command) = script::encode_plain(request, &settings) {
-            match self.ask(&command, deadline)? {
+            match ask(self, &command, deadline)? {
                 Value::Okay => return Ok(script::TAKEN_WITHOUT_A_FENCE),
                 Value::Nil => {}
                 error @ Value::ServerError(_) => return Ok(error),
                 _ => {
+                    self.route.data_loss_signs.note_surplus();
                     self.socket = None;
                     let words = "the reply belongs to another request".to_owned();
                     return Err(TransportError::Malformed(words));
@@ -267,9 +272,9 @@ impl Link {
             }
         }
         let command = script::encode(request, &settings);
-        match self.ask(&command, deadline)? {
+        match ask(self, &command, deadline)? {
             Value::ServerError(error) if error.code() == "NOSCRIPT" => {
-                self.ask(&command.by_text(), deadline)
+                ask(self, &command.by_text(), deadline)
             }
             value => Ok(value),
         }
@@ -292,14 +297,25 @@ impl Link {
         time: Deadline<'_>,
     ) -> Result<Value, TransportError> {
         let mut socket = self.socket.take().ok_or(TransportError::NotSent)?;
-        let answer = if self.is_asking {
-            let unit = [Command::new("ASKING"), command.clone()];
-            let mut answers = socket.requests(&unit, time)?;
-            answers.pop().ok_or(TransportError::NotSent)?
-        } else {
-            socket.request(command, time)?
-        };
+        let answer = socket.request(command, time)?;
         self.socket = Some(socket);
+        Ok(answer)
+    }
+
+    /// Sends a command to a node to which its slot is moving, and returns its answer. ASKING is for the next command only, so
+    /// both go out in one write.
+    fn ask_moving(
+        &mut self,
+        command: &Command,
+        deadline: &mut Deadline<'_>,
+    ) -> Result<Value, TransportError> {
+        let unit = [Command::new("ASKING"), command.clone()];
+        let time = deadline.phase(Phase::Request, self.route.io_timeout);
+        let mut socket = self.socket.take().ok_or(TransportError::NotSent)?;
+        let mut answers = socket.requests(&unit, time)?;
+        let is_whole = answers.len() == unit.len();
+        let answer = answers.pop().ok_or(TransportError::NotSent)?;
+        self.socket = Some(socket).filter(|_| is_whole);
         Ok(answer)
     }
 
@@ -371,6 +387,8 @@ impl Link {
                 return Err(self.route.refused(error).with(Outcome::Unknown));
             }
             Ok(_) => {
+                self.route.data_loss_signs.note_surplus();
+                self.socket = None;
                 let words = "the answer to WAIT is not a number";
                 return Err(Failure::plain(
                     FailureKind::Protocol,

@@ -187,7 +187,7 @@ impl Socket {
     }
 
     /// Sends several commands in one write, and returns their answers. A server may close the connection after an error
-    /// answer. Then these are the answers until that one.
+    /// answer. Then these are the answers until that one, and nothing more can be sent.
     pub(crate) fn requests(
         &mut self,
         commands: &[Command],
@@ -204,7 +204,7 @@ impl Socket {
         for _ in commands {
             match self.answer(&mut deadline) {
                 Ok(answer) => answers.push(answer),
-                Err(_) if matches!(answers.last(), Some(Value::ServerError(_))) => break,
+                Err(fault) if fault.is_closed() && is_error(answers.last()) => break,
                 Err(fault) => return Err(fault),
             }
         }
@@ -364,6 +364,10 @@ impl Socket {
         self.received.extend_from_slice(piece);
         Ok(())
     }
+}
+
+fn is_error(answer: Option<&Value>) -> bool {
+    matches!(answer, Some(Value::ServerError(_)))
 }
 
 /// Connects to the first address of a host that accepts. The addresses share the time until `deadline`, so one that

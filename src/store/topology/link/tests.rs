@@ -218,6 +218,27 @@ fn an_answer_that_is_no_reply_or_one_too_many_ends_the_connection() {
     }
 }
 
+/// The server answers ASKING with an error, and the command later. That answer must not be the next request's.
+#[test]
+fn a_connection_on_which_the_command_after_asking_has_no_answer_is_closed() {
+    let peer = Peer::new(1);
+    let mut line = peer.open();
+    thread::scope(|scope| {
+        let peer = &peer;
+        let call = scope.spawn(move || {
+            let mut deadline = Deadline::after(Duration::from_millis(300));
+            let mut pooled = peer.pool.check_out(&mut deadline).expect("it is free");
+            pooled.ask_moving(&Command::new("n"), &mut deadline)
+        });
+        let mut piece = [0; 4096];
+        assert!(line.stream.read(&mut piece).expect("not in time") > 0);
+        line.send("-ERR not now\r\n");
+        let fault = call.join().expect("no panic").expect_err("no answer");
+        assert!(fault.is_timeout(), "{fault:?}");
+    });
+    calls_elsewhere(&peer, 3, false);
+}
+
 /// The next call finds out before it writes.
 #[test]
 fn a_connection_that_has_ended_or_has_something_unread_is_not_used() {
