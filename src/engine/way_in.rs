@@ -253,7 +253,7 @@ impl<'a> WayIn<'a> {
             named: true,
         };
         let is_over = || self.is_over();
-        let until = self.end_of_releases().min(self.client.now() + LEAST);
+        let until = self.end_of_one_request().min(self.client.now() + LEAST);
         let deadline = self.client.deadline(Some(until)).ended_by(&is_over);
         match self.client.send(&request, deadline).ok()?.reply {
             Reply::Inspected(seen) => Some(seen.iter().flatten().map(|it| it.waiters).sum()),
@@ -283,7 +283,7 @@ impl<'a> WayIn<'a> {
         if !renewal.state.lock().has_unsent(keys) {
             return Ok(());
         }
-        let (until, is_over) = (self.end_of_releases(), || self.is_over());
+        let (until, is_over) = (self.end_of_one_request(), || self.is_over());
         let is_sent = renewal.wait_until_sent(self.client, keys, until, &is_over);
         let may_wait = self.call.until.is_some_and(|end| self.client.now() < end);
         if is_sent || may_wait || is_over() {
@@ -297,9 +297,9 @@ impl<'a> WayIn<'a> {
         ))
     }
 
-    /// Returns when the requests must end that the call sends before its own: after the time limit of one request, at the
+    /// Returns when what the call waits for before its own request must end: after the time limit of one request, at the
     /// latest.
-    pub(super) fn end_of_releases(&self) -> Time {
+    pub(super) fn end_of_one_request(&self) -> Time {
         let limit = self.client.now() + self.client.settings.io_timeout;
         self.call.until.map_or(limit, |until| until.min(limit))
     }

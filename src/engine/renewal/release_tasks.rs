@@ -94,14 +94,15 @@ impl RenewalThread {
         is_over: &dyn Fn() -> bool,
     ) -> bool {
         let mut state = self.state.lock();
+        // Those of other keys go in the same request.
+        let begun = client.now();
+        state.make_due(begun, ReleaseTask::is_unsent);
+        self.wake_for(&mut state, begun);
         while state.has_unsent(keys) {
             let now = client.now();
             if now >= until || is_over() {
                 return false;
             }
-            // Those of other keys go in the same request.
-            state.make_due(now, ReleaseTask::is_unsent);
-            self.wake_for(&mut state, now);
             let left = until.since(now);
             state = self.changed.wait_for(state, left.min(LONGEST_WAIT));
         }
@@ -219,6 +220,12 @@ impl RenewalThread {
         begun: &SentTask,
         answer: Result<Answer, Failure>,
     ) -> Result<(), Failure> {
+        // These may panic, so they come before the task leaves its timer queue.
+        let mut left = None;
+        if let Ok(answer) = &answer {
+            client.count_hand_over(&begun.entry.request(&begun.verb), &answer.reply);
+            left = client.left_until(begun.verb.owner());
+        }
         let Some(mut job) = self.state.lock().release_tasks.remove(begun.timer_key) else {
             return Ok(());
         };
@@ -227,11 +234,8 @@ impl RenewalThread {
         let was_unsent = job.release_task.is_unsent();
         let (next, result) = match answer {
             Ok(answer) => {
-                client.count_hand_over(&begun.entry.request(&begun.verb), &answer.reply);
-                let left = client.left_until(job.release_task.owner());
-                let next = job
-                    .release_task
-                    .replied(now, &answer.reply, answer.resent, left);
+                let task = &mut job.release_task;
+                let next = task.replied(now, &answer.reply, answer.resent, left);
                 (next, Ok(()))
             }
             Err(failure) => {
@@ -303,8 +307,7 @@ impl RenewalState {
     fn make_due(&mut self, now: Time, is_wanted: impl Fn(&ReleaseTask) -> bool) {
         let later = |(timer_key, job): (&TimerKey, &Job)| {
             let is_later = timer_key.0 > now && is_wanted(&job.release_task);
-            let is_in_flight = self.tasks_in_flight.contains(timer_key);
-            (is_later && !is_in_flight).then_some(*timer_key)
+            (is_later && !self.tasks_in_flight.contains(timer_key)).then_some(*timer_key)
         };
         let later: Vec<_> = self.release_tasks.iter().filter_map(later).collect();
         for timer_key in later {

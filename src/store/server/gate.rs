@@ -202,8 +202,13 @@ mod tests {
                 let mut deadline = within(SOON * 10, false).ended_by(&is_over);
                 gate.enter(&mut deadline, &Recorder::default()).is_none()
             });
+            while waiting(&gate) == 0 {
+                thread::yield_now();
+            }
             is_over.store(true, Ordering::SeqCst);
+            let begun = Time::now();
             assert!(wait.join().expect("no panic"), "it has a turn");
+            assert!(begun.elapsed() < SOON, "it waits for its time limit");
         });
         drop(held);
         drop(enter(&gate, false));

@@ -5,10 +5,11 @@
 //! first request: on the thread of the caller, within the caller's deadline, and with a typed error. r2d2 would connect on
 //! other threads, and report a failure only after the whole time limit, as a string. The caller closes the socket when it
 //! fails, and the thread of [`PoolThreads`] does so when nobody has used it for a while. So the values stay, and r2d2
-//! always has one for whoever the [gate](super::gate) lets in. No thread waits in r2d2, for a connection or by its clock: a
-//! test that moves the clock could not see that.
+//! always has one for whoever the [gate](super::gate) lets in. No thread waits in r2d2, for a connection or by its clock,
+//! because a test that moves the clock could not see such a wait.
 //!
-//! r2d2 gives out the value that came back last, whose socket is the most surely open.
+//! r2d2 gives out the value that came back last, whose socket is the most surely open. Its mutex is taken outside of the
+//! gate's, and each only for a few instructions.
 
 use std::convert::Infallible;
 use std::ops::{Deref, DerefMut};
@@ -108,7 +109,7 @@ impl PoolThreads {
 }
 
 impl<V: Pooled> Pool<V> {
-    /// Makes a pool of `size` values. Blocks until r2d2's thread has made them.
+    /// Makes a pool of `size` values. Blocks until r2d2's thread has made them, which needs no server.
     pub(crate) fn new(
         make: impl Fn() -> V + Send + Sync + 'static,
         size: u32,
@@ -158,10 +159,11 @@ impl<V: Pooled> Pool<V> {
         // One more look, so that no request of a call that is over delays others.
         match turn {
             Some(turn) if !wait.is_over() => {
+                let value = self.value();
                 self.counters.taken();
                 Ok(CheckedOut {
                     counters: &self.counters,
-                    value: self.value(),
+                    value,
                     _turn: turn,
                 })
             }
@@ -184,10 +186,8 @@ impl<V: Pooled> Pool<V> {
         let turns = self.gate.enter_all_free().into_iter();
         let mut free: Vec<_> = turns.map(|turn| (self.value(), turn)).collect();
         // The one that was used last goes back last.
-        while let Some((mut value, turn)) = free.pop() {
-            act(&mut value);
-            drop(value);
-            drop(turn);
+        while let Some(mut value_and_turn) = free.pop() {
+            act(&mut value_and_turn.0);
         }
     }
 }
