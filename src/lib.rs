@@ -82,8 +82,9 @@
 //!    * Two masters exist at once, and their clocks differ.
 //!    * The server lost its data a moment ago, and a process does not know that yet. While the process hands the lock from
 //!      thread to thread in memory, the fences of these guards may be smaller than a fence that the server has granted
-//!      since. That ends within a few milliseconds, because the process notices that its connections were closed, and at
-//!      the latest with the [`quantum`](Builder::quantum), because the next thread then asks the server.
+//!      since. That ends at the latest with the [`quantum`](Builder::quantum), because the next thread then asks the
+//!      server, and within a few milliseconds if the process listens for messages, because it then notices that its
+//!      connections were closed.
 //!    * A node of a [quorum](LockManager::quorum) loses its data, *and* the clocks of the nodes differ.
 //! 3. **No hidden loss.** A holder learns of a loss by its own clock, at the deadline, even if the network is dead and the
 //!    renewal thread is stuck. `Lost` is final: no late reply revives a lease. [`on_lost`] fires within 50 ms, from a thread

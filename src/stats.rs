@@ -182,9 +182,9 @@ pub(crate) struct Counters {
 
 /// The counters of all pools of a manager.
 pub(crate) struct PoolCounters {
-    /// The number of places that threads have.
+    /// How many connections threads have checked out.
     in_use: AtomicU64,
-    /// The times for which threads waited for a place.
+    /// The times for which threads waited for one.
     pub(crate) waits: Recorder,
     #[cfg(feature = "metrics")]
     exported: metrics::Gauge,

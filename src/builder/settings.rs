@@ -133,7 +133,8 @@ impl Builder {
     /// [`release`](crate::LockGuard::release) then reports a loss only if this process knows of it, because it does not
     /// wait for the server's reply. A thread of this process that asks for the name again first waits until the release was
     /// sent, so this suits threads that lock many different names in turn. If the release cannot be sent within
-    /// [`io_timeout`](Self::io_timeout), a try returns [`Unavailable`](crate::Error::Unavailable).
+    /// [`io_timeout`](Self::io_timeout), a try returns [`Unavailable`](crate::Error::Unavailable), and so does a wait that has
+    /// no time left then.
     ///
     /// A program that ends right after a release must call [`close`](LockManager::close) first, or the lock stays held
     /// until its lease is over. Defaults to `false`.

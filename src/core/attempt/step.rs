@@ -1,5 +1,5 @@
-//! The states of an attempt, and the input and the output of its steps. The table in [`super`] has the transitions. The input is an event, with facts about the call and the present. The
-//! output is an action, or a grant.
+//! The states of an attempt, and the input and the output of its steps. The table in [`super`] has the transitions. The
+//! input is an event, with facts about the call and the present. The output is an action, or a grant.
 
 use std::time::Duration;
 
