@@ -75,7 +75,7 @@ fn stand_in_line(mut state: MutexGuard<'_, GateState>, wait: &mut Deadline<'_>) 
     let woken = Arc::new(Condvar::new());
     state.arrivals += 1;
     state.waiting.insert(place, Arc::clone(&woken));
-    // Whoever gives this thread a connection takes its place out.
+    // The thread that gives this one a connection takes its place out of the queue.
     while state.waiting.contains_key(&place) {
         let Some(slice) = wait.next_look() else {
             state.waiting.remove(&place);
