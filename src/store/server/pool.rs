@@ -5,8 +5,8 @@
 //! first request: on the thread of the caller, within the caller's deadline, and with a typed error. r2d2 would connect on
 //! other threads, and report a failure only after the whole time limit, as a string. The caller closes the socket when it
 //! fails, and the thread of [`PoolThreads`] does so when nobody has used it for a while. So the values stay, and r2d2
-//! always has one for whoever the [gate](super::gate) lets in. No thread waits in r2d2, for a connection or by its clock,
-//! because a test that moves the clock could not see such a wait.
+//! always has one for whoever the [gate](super::gate) lets in. No call waits in r2d2 for a connection, because a test that
+//! moves the clock could not see such a wait. Only the making of a pool waits there, for r2d2's own thread.
 //!
 //! r2d2 gives out the value that came back last, whose socket is the most surely open. Its mutex is taken outside of the
 //! gate's, and each only for a few instructions.
@@ -24,13 +24,15 @@ use crate::store::server::gate::{Gate, Turn};
 use crate::store::server::refusal::unavailable;
 use crate::store::server::tasks::{TaskThread, Tasks};
 use crate::store::{Deadline, Phase};
-use crate::sys::thread::BlockingQueue;
 use crate::sys::{Arc, Machine, Weak};
 
 /// How long an unused connection stays open. A held lock needs none.
 const IDLE: Duration = Duration::from_secs(15);
 /// How often a pool looks for such connections.
 const LOOKS_EVERY: Duration = Duration::from_secs(3);
+
+/// How long the system may take to run r2d2's thread.
+const MADE_WITHIN: Duration = Duration::from_secs(10);
 
 /// A connection value: a connection, or one to each node of a quorum.
 pub(crate) trait Pooled: Send + 'static {
@@ -110,12 +112,16 @@ impl PoolThreads {
 
 impl<V: Pooled> Pool<V> {
     /// Makes a pool of `size` values. Blocks until r2d2's thread has made them, which needs no server.
+    ///
+    /// # Errors
+    ///
+    /// Returns a transient failure if the system has not run that thread within [`MADE_WITHIN`].
     pub(crate) fn new(
         make: impl Fn() -> V + Send + Sync + 'static,
         size: u32,
         threads: &PoolThreads,
         counters: Arc<PoolCounters>,
-    ) -> Arc<Self> {
+    ) -> Result<Arc<Self>, Failure> {
         let machine = Machine::here();
         let make = move || {
             let _entered = machine.enter();
@@ -127,20 +133,16 @@ impl<V: Pooled> Pool<V> {
             .idle_timeout(None)
             .max_lifetime(None)
             .thread_pool(Arc::clone(&threads.of_r2d2))
-            .build_unchecked(Factory(Box::new(make)));
-        // The only thread of r2d2 works in the order of the times, and all values have earlier ones.
-        let all_are_made = Arc::new(BlockingQueue::<()>::new(0));
-        let by_r2d2 = Arc::clone(&all_are_made);
-        let last = Machine::here().running(move || by_r2d2.close());
-        threads.of_r2d2.execute_after(Duration::from_nanos(1), last);
-        all_are_made.pop();
+            .connection_timeout(MADE_WITHIN)
+            .build(Factory(Box::new(make)))
+            .map_err(|_| unavailable("the thread of r2d2 does not run"))?;
         let pool = Arc::new(Self {
             values,
             gate: Gate::new(size),
             counters,
         });
         plan_upkeep(threads.tasks(), Arc::downgrade(&pool));
-        pool
+        Ok(pool)
     }
 
     /// Checks a value out. Blocks while all are in use: see [`super::gate`].
@@ -248,7 +250,7 @@ mod tests {
     fn pool(threads: &PoolThreads, closes: Option<Sender<Duration>>) -> Arc<Pool<Numbered>> {
         let next = AtomicU32::new(0);
         let make = move || Numbered(next.fetch_add(1, Ordering::Relaxed), closes.clone());
-        Pool::new(make, 3, threads, Arc::default())
+        Pool::new(make, 3, threads, Arc::default()).expect("its thread runs")
     }
 
     fn check_out(pool: &Pool<Numbered>) -> CheckedOut<'_, Numbered> {

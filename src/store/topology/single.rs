@@ -47,7 +47,7 @@ impl Node {
         let link = move || Link::pooled(Arc::clone(&way), finds.clone());
         let counters = Arc::clone(&settings.pools);
         Ok(Self {
-            pool: Pool::new(link, settings.pool_size, &threads, counters),
+            pool: Pool::new(link, settings.pool_size, &threads, counters)?,
             _threads: threads,
             route,
             discovery,

@@ -166,7 +166,7 @@ impl ClusterState {
         work: impl FnOnce(&mut Link, &mut Deadline<'_>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let pool = master.pool(&self.routes.threads);
-        let link = pool.check_out(&mut deadline);
+        let link = pool.and_then(|pool| pool.check_out(&mut deadline));
         let done = link.and_then(|mut link| {
             link.is_asking = false;
             work(&mut link, &mut deadline)

@@ -45,17 +45,18 @@ impl Master {
         })
     }
 
-    pub(super) fn pool(&self, threads: &PoolThreads) -> &Arc<Pool<Link>> {
+    pub(super) fn pool(&self, threads: &PoolThreads) -> Result<&Arc<Pool<Link>>, Failure> {
         if let Some(pool) = self.pool.get() {
-            return pool;
+            return Ok(pool);
         }
         // After a failover, many threads ask for the pool of the new master at once. One of them makes it.
         let _making = self.making_pool.lock();
-        self.pool.get_or_init(|| {
+        self.pool.get_or_try_init(|| {
             let way = Arc::new(self.route.clone());
             let link = move || Link::pooled(Arc::clone(&way), None);
             let counters = Arc::clone(&self.route.pools);
-            Box::new(Pool::new(link, self.pool_size, threads, counters))
+            let pool = Pool::new(link, self.pool_size, threads, counters)?;
+            Ok(Box::new(pool))
         })
     }
 

@@ -46,7 +46,7 @@ impl Peer {
         let link = move || Link::pooled(Arc::clone(&route), None);
         Self {
             listener,
-            pool: Pool::new(link, size, &threads, Arc::default()),
+            pool: Pool::new(link, size, &threads, Arc::default()).expect("its thread runs"),
             _threads: threads,
         }
     }

@@ -87,7 +87,7 @@ impl Quorum {
         let connections = move || NodeConnections::new(&of_pool, false);
         let counters = Arc::clone(&settings.pools);
         Ok(Self {
-            pool: Pool::new(connections, settings.pool_size, &threads, counters),
+            pool: Pool::new(connections, settings.pool_size, &threads, counters)?,
             _threads: threads,
             state,
         })

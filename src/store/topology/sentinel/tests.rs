@@ -61,7 +61,7 @@ fn sent_during_a_failover(verb: &Verb) -> (Result<Answer, Failure>, bool) {
         Arc::clone(&discovery),
     );
     let make = move || Link::pooled(Arc::clone(&way), Some(Arc::clone(&finds)));
-    let pool = Pool::new(make, 1, &threads, Arc::default());
+    let pool = Pool::new(make, 1, &threads, Arc::default()).expect("its thread runs");
     let target = Target::from(LockKey::new("", "n").expect("a name"));
     let call = |verb: &Verb| {
         let request = Request::Lock {
