@@ -29,7 +29,7 @@ use crate::sys::{Arc, Machine, Weak};
 /// How long an unused connection stays open. A held lock needs none.
 const IDLE: Duration = Duration::from_secs(15);
 /// How often a pool looks for such connections.
-const LOOKS_EVERY: Duration = Duration::from_secs(3);
+const LOOKS_EVERY: Duration = Duration::from_secs(15);
 
 /// How long the system may take to run r2d2's thread.
 const MADE_WITHIN: Duration = Duration::from_secs(10);
