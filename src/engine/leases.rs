@@ -232,7 +232,7 @@ impl Quantum {
 }
 
 impl MessageHandler for Leases {
-    /// Has the renewal thread renew this process's lease of an owner at once. If the grant is still on its way, that
+    /// Makes the renewal thread renew this process's lease of an owner at once. If the grant is still on its way, that
     /// happens when the lease begins.
     ///
     /// Searches all names in use, which takes some milliseconds for very many names. An index would cost every lease

@@ -248,7 +248,7 @@ impl Leases {
         }
     }
 
-    /// Has the renewal thread release an owner.
+    /// Makes the renewal thread release an owner.
     pub(super) fn clean_up(&self, entry: &Arc<Entry>, ended: EndedOwner, lease: Duration) {
         let release_task = ReleaseTask::of_ended_owner(ended, self.client.now(), lease);
         self.renewal

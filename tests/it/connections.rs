@@ -265,6 +265,7 @@ fn a_thread_of_idle_priority_among_eight() {
                     })
                 })
                 .collect();
+            // The pairs of a fixed time are what is measured.
             thread::sleep(ROUND);
             is_over.store(true, Ordering::SeqCst);
             others

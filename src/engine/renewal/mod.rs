@@ -183,7 +183,7 @@ impl RenewalThread {
         Ok(())
     }
 
-    /// Has a lease renewed at once, even a lease without renewal, to check whether Redis still holds the lock for it.
+    /// Makes the thread renew a lease at once, even one without renewal, to check whether Redis still holds the lock for it.
     /// Does nothing if the thread cannot be started.
     pub(crate) fn renew_now(
         self: &Arc<Self>,
@@ -239,7 +239,7 @@ impl RenewalThread {
         Ok(())
     }
 
-    /// Has the thread start and connect, so that a lease can be granted by message. Has it check a connection that has been
+    /// Makes the thread start and connect, so that a lease can be granted by message. Has it check a connection that has been
     /// [silent](SILENT_AFTER). If the thread cannot be started, no lease is granted by message.
     pub(crate) fn prepare(self: &Arc<Self>, client: &Arc<Client>) {
         let now = client.now();
