@@ -133,16 +133,11 @@ impl LockKey {
     }
 
     pub(crate) fn companion(&self, which: Companion) -> String {
-        self.companion_parts(which).concat()
-    }
-
-    /// Returns the parts that make up a companion's key.
-    pub(crate) fn companion_parts(&self, which: Companion) -> [&str; 4] {
         let (plain, tagged) = SUFFIXES[which as usize];
         if hash_tag(&self.key).is_some() {
-            ["", &self.key, "", tagged]
+            [&self.key, tagged].concat()
         } else {
-            ["{", &self.key, "}", plain]
+            ["{", &self.key, "}", plain].concat()
         }
     }
 }

@@ -18,13 +18,22 @@ pub(super) struct Script {
     digest: OnceBox<String>,
 }
 
-/// The text of a file of `lua/`, or of the three files of the queue.
+/// The text of a file of `lua/`, or of the files of the queue, or of all that the leases of several owners on a node need.
 macro_rules! part {
     ("queue*.lua") => {
         concat!(
             part!("queue.lua"),
             part!("queue_waiter.lua"),
             part!("queue_next.lua")
+        )
+    };
+    ("quorum_share*.lua") => {
+        concat!(
+            part!("value.lua"),
+            part!("queue*.lua"),
+            part!("share.lua"),
+            part!("quorum_turn.lua"),
+            part!("quorum_share.lua")
         )
     };
     ($part:literal) => {
@@ -129,22 +138,12 @@ pub(super) static QUORUM_ACQUIRE: Script = script!(
 );
 pub(super) static QUORUM_SHARE_ACQUIRE: Script = script!(
     "record.lua",
-    "value.lua",
-    "queue*.lua",
-    "share.lua",
-    "quorum_turn.lua",
-    "quorum_share.lua",
+    "quorum_share*.lua",
     "quorum_fence.lua",
     "quorum_share_acquire.lua"
 );
-pub(super) static QUORUM_SHARE_RELEASE: Script = script!(
-    "value.lua",
-    "queue*.lua",
-    "share.lua",
-    "quorum_turn.lua",
-    "quorum_share.lua",
-    "quorum_share_release.lua"
-);
+pub(super) static QUORUM_SHARE_RELEASE: Script =
+    script!("quorum_share*.lua", "quorum_share_release.lua");
 pub(super) static QUORUM_MULTI_ACQUIRE: Script = script!(
     "record.lua",
     "value.lua",
@@ -159,15 +158,7 @@ pub(super) static QUORUM_MULTI_RELEASE: Script = script!(
     "quorum_turn.lua",
     "quorum_multi_release.lua"
 );
-pub(super) static QUORUM_KEEP: Script = script!(
-    "value.lua",
-    "queue*.lua",
-    "share.lua",
-    "quorum_turn.lua",
-    "quorum_share.lua",
-    "quorum_keep.lua",
-    "keep.lua"
-);
+pub(super) static QUORUM_KEEP: Script = script!("quorum_share*.lua", "quorum_keep.lua", "keep.lua");
 pub(super) static QUORUM_ADOPT: Script = script!(
     "record.lua",
     "value.lua",
@@ -175,11 +166,7 @@ pub(super) static QUORUM_ADOPT: Script = script!(
     "quorum_adopt.lua"
 );
 pub(super) static QUORUM_FORCE_RELEASE: Script = script!(
-    "value.lua",
-    "queue*.lua",
-    "share.lua",
-    "quorum_turn.lua",
-    "quorum_share.lua",
+    "quorum_share*.lua",
     "quorum_force_release.lua",
     "force_release.lua"
 );
@@ -250,7 +237,7 @@ impl Script {
         for key in locks {
             command.arg(key.key());
             for which in [Companion::Fence, Companion::Queue, Companion::Waiters] {
-                command.arg_of_parts(&key.companion_parts(which));
+                command.arg(key.companion(which));
             }
         }
         command
@@ -325,7 +312,7 @@ pub(crate) struct ScriptSettings {
 }
 
 /// How long a process stays in a queue after it was last seen: three polls.
-const WAITER_LIFE: Duration = Duration::from_secs(3);
+pub(super) const WAITER_LIFE: Duration = Duration::from_secs(3);
 
 impl ScriptSettings {
     pub(crate) fn new(fence_memory: Duration, io_timeout: Duration) -> Self {
@@ -362,7 +349,9 @@ impl ScriptSettings {
 
     /// Adds the arguments of `queue.lua`. Each script that queues or wakes a waiter has them.
     pub(super) fn of_waiters(&self, command: &mut Command) {
-        of_waiters(command, self.counts_subscribers);
+        command
+            .arg(ms_rounded_up(WAITER_LIFE))
+            .arg(u8::from(self.counts_subscribers));
     }
 
     /// Adds the arguments of `gap.lua`. Without `may_leave` there is no gap.
@@ -374,13 +363,6 @@ impl ScriptSettings {
         };
         command.arg(gap).arg(ms_rounded_up(self.quantum));
     }
-}
-
-/// Adds the arguments of `queue.lua`. `counts_subscribers`: a PUBLISH counts all subscribers, and not those of one node.
-pub(super) fn of_waiters(command: &mut Command, counts_subscribers: bool) {
-    command
-        .arg(ms_rounded_up(WAITER_LIFE))
-        .arg(u8::from(counts_subscribers));
 }
 
 #[cfg(test)]

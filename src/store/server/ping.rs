@@ -57,8 +57,9 @@ pub(crate) fn ask_raw(routes: &[Route], call: RawCall<'_>) -> RawAnswers {
     let route = routes.get(call.server).ok_or_else(gone)?;
     let mut open = log_in(route, &mut Deadline::default())?;
     let ask = |words: &&[&str]| {
-        let mut command = Command::default();
-        command.arg(*words);
+        let (name, args) = words.split_first().unwrap_or((&"", &[]));
+        let mut command = Command::new(name);
+        command.arg(args);
         let begun = Time::now();
         let answer = open.request(&command, Deadline::after(route.io_timeout));
         let took = begun.elapsed();

@@ -11,7 +11,7 @@ use crate::store::transport::frame::Frame;
 use crate::sys::AtomicBool;
 use std::thread;
 
-/// A server that answers each command with its last word, unless it is held.
+/// A server that answers each command with its last word, unless it is held. QUIT ends the connection.
 struct Echo {
     address: Address,
     is_held: Arc<AtomicBool>,
@@ -49,6 +49,9 @@ fn answer(mut stream: TcpStream, is_held: &AtomicBool) {
             let Some(Value::BulkString(word)) = words.last() else {
                 return;
             };
+            if word == b"QUIT" {
+                return;
+            }
             while is_held.load(Ordering::SeqCst) {
                 thread::yield_now();
             }
@@ -161,9 +164,8 @@ fn a_connection_that_the_master_closed_is_opened_again() {
     let ConnectionState::Open(open) = &mut connection.expect("it was used").state else {
         panic!("it has just answered");
     };
-    // The server ends a connection on which it gets a command without words.
-    let nonsense = Command::default();
-    open.tell(nonsense, SentPart::Asking).expect("it is open");
+    let quit = Command::new("QUIT");
+    open.tell(quit, SentPart::Asking).expect("it is open");
     open.unanswered().clear();
     is_answered(&mut connections, "second");
 }
