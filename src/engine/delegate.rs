@@ -297,7 +297,10 @@ impl<'w> Delegate<'w, '_> {
             Err(failure) => {
                 let cut_short = self.is_cut_short(sent, &failure);
                 if !cut_short {
-                    note_failed(entry, &failure);
+                    let mut state = entry.lock();
+                    let last = LastReply::Failed(failure.clone());
+                    state.notes.note_last_reply(last);
+                    state.queue.not_answered();
                 }
                 Input::Failed {
                     sent,
@@ -418,15 +421,6 @@ impl<'w> Delegate<'w, '_> {
             None => self.way_in.leases.names.retire(self.entry),
         }
     }
-}
-
-/// Notes that a request failed.
-fn note_failed(entry: &Entry, failure: &Failure) {
-    let mut state = entry.lock();
-    state
-        .notes
-        .note_last_reply(LastReply::Failed(failure.clone()));
-    state.queue.not_answered();
 }
 
 /// Notes that another owner holds the lock. Ends the tries that wait behind the delegate.

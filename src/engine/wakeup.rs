@@ -285,10 +285,6 @@ impl Wakeup {
         }
     }
 
-    fn is_stopped(&self) -> bool {
-        self.register.lock().stopped
-    }
-
     fn run(&self, store: &dyn crate::store::Store, events: &Weak<Events>) {
         let mut pause = FIRST_PAUSE;
         let mut unreached = Unreached::default();
@@ -332,7 +328,7 @@ impl Wakeup {
                     }
                     PubSubEvent::Silence => {}
                 }
-                !self.is_stopped()
+                !self.register.lock().stopped
             };
             let listen = || store.listen(&[&self.channel, BROKEN], &mut handle);
             let ended = survived(listen).unwrap_or_else(|| {

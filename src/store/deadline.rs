@@ -66,17 +66,12 @@ impl Default for Deadline<'_> {
 }
 
 impl Deadline<'_> {
-    /// Returns the deadline of a request that ends at this time.
-    pub(crate) fn at(end: Time) -> Self {
-        Self {
-            end: Some(end),
-            ..Self::default()
-        }
-    }
-
     /// Returns the deadline of a request that begins at `now`, and may take this time.
     pub(crate) fn starting(now: Time, limit: Duration) -> Self {
-        Self::at(now + limit.min(LONGEST))
+        Self {
+            end: Some(now + limit.min(LONGEST)),
+            ..Self::default()
+        }
     }
 
     /// Returns the deadline of a request that begins now on this thread's machine, and may take this time.
@@ -191,7 +186,7 @@ mod tests {
         assert!(call.phase(Phase::Connect, MINUTE / 2).end() < call.end());
         assert_eq!(call.phase(Phase::Connect, MINUTE * 2).end(), call.end());
         assert_eq!(call.phase(Phase::Connect, Duration::MAX).end(), call.end());
-        let mut over = Deadline::at(Time::now());
+        let mut over = Deadline::after(Duration::ZERO);
         assert!(over.phase(Phase::Request, MINUTE).end() > over.end());
         let mut without_end = Deadline::default();
         assert!(without_end.phase(Phase::Request, MINUTE).left() <= MINUTE);
@@ -200,7 +195,7 @@ mod tests {
 
     #[test]
     fn the_end_moves_for_the_least_time_and_for_what_is_left_out() {
-        let mut late = Deadline::at(Time::now());
+        let mut late = Deadline::after(Duration::ZERO);
         assert!(late.left().is_zero());
         late.after_checkout(&late.clone());
         assert!(!late.left().is_zero());
@@ -217,7 +212,7 @@ mod tests {
     fn a_thread_looks_until_the_time_or_the_call_is_over() {
         let mut call = Deadline::after(MINUTE);
         assert_eq!(call.next_look(), Some(LOOK_EVERY));
-        assert_eq!(Deadline::at(Time::now()).next_look(), None);
+        assert_eq!(Deadline::after(Duration::ZERO).next_look(), None);
         assert_eq!(call.ended_by(&|| true).next_look(), None);
         assert_eq!(call.ended_by(&|| false).next_look(), Some(LOOK_EVERY));
     }

@@ -71,7 +71,7 @@ fn subscribe_and_listen(
         }
         if silences == SILENCES_TO_PING {
             let mut time = Deadline::after(route.io_timeout);
-            open.send(&Command::new("PING"), &mut time)
+            open.send([&Command::new("PING")], &mut time)
                 .map_err(broken)?;
         } else if silences > SILENCES_TO_PING
             && SILENCE * (silences - SILENCES_TO_PING) >= route.io_timeout
@@ -96,7 +96,7 @@ pub(crate) fn subscribe(
     let published = published.map_err(broken)?;
     let subscribe = Command::new("SUBSCRIBE").arg(channels).to_owned();
     let mut time = Deadline::after(limit);
-    open.send(&subscribe, &mut time).map_err(broken)?;
+    open.send([&subscribe], &mut time).map_err(broken)?;
     // The server checks the rights for all channels together. So the first confirmation stands for all, and the
     // listener ignores the others.
     let said = open.next(Deadline::after(limit)).map_err(broken)?;

@@ -185,19 +185,17 @@ impl<T: Default> Pipeline<T> {
         commands: impl IntoIterator<Item = (Command, T)>,
         is_late: bool,
     ) -> Result<(), TransportError> {
-        let sent = Time::now();
-        let mut packed = Vec::new();
-        for (command, about) in commands {
-            command.pack(&mut packed);
-            self.unanswered.push_back(Unanswered {
+        let (sent, asked) = (Time::now(), self.unanswered.len());
+        self.unanswered
+            .extend(commands.into_iter().map(|(command, about)| Unanswered {
                 command,
                 sent,
                 is_late,
                 about,
-            });
-        }
+            }));
+        let new = self.unanswered.range(asked..).map(|new| &new.command);
         self.socket
-            .write(&packed, Deadline::after(self.write_within))
+            .send(new, &mut Deadline::after(self.write_within))
     }
 
     /// Returns the next answer that was read, and its command.

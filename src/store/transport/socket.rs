@@ -180,8 +180,7 @@ impl Socket {
         if self.has_answered {
             self.look()?;
         }
-        command.pack(&mut self.packed);
-        self.write_packed(&mut deadline)?;
+        self.send([command], &mut deadline)?;
         let answer = self.answer(&mut deadline)?;
         self.check_read().map(|()| answer)
     }
@@ -196,15 +195,17 @@ impl Socket {
         if self.has_answered {
             self.look()?;
         }
-        for command in commands {
-            command.pack(&mut self.packed);
-        }
-        self.write_packed(&mut deadline)?;
+        self.send(commands, &mut deadline)?;
         let mut answers = Vec::with_capacity(commands.len());
         for _ in commands {
             match self.answer(&mut deadline) {
                 Ok(answer) => answers.push(answer),
-                Err(fault) if fault.is_closed() && is_error(answers.last()) => break,
+                Err(fault)
+                    if fault.is_closed()
+                        && matches!(answers.last(), Some(Value::ServerError(_))) =>
+                {
+                    break;
+                }
                 Err(fault) => return Err(fault),
             }
         }
@@ -243,28 +244,16 @@ impl Socket {
         Ok(())
     }
 
-    /// Sends a command. Its answer comes from [`next`](Self::next), among the messages.
-    pub(crate) fn send(
+    /// Sends commands in one write. Their answers come from [`take`](Self::take), or from [`next`](Self::next) among the
+    /// messages.
+    pub(crate) fn send<'c>(
         &mut self,
-        command: &Command,
+        commands: impl IntoIterator<Item = &'c Command>,
         deadline: &mut Deadline<'_>,
     ) -> Result<(), TransportError> {
-        command.pack(&mut self.packed);
-        self.write_packed(deadline)
-    }
-
-    /// Writes packed commands. Their answers come from [`take`](Self::take).
-    pub(crate) fn write(
-        &mut self,
-        packed: &[u8],
-        mut deadline: Deadline<'_>,
-    ) -> Result<(), TransportError> {
-        self.packed.extend_from_slice(packed);
-        self.write_packed(&mut deadline)
-    }
-
-    /// Writes the packed commands.
-    fn write_packed(&mut self, deadline: &mut Deadline<'_>) -> Result<(), TransportError> {
+        for command in commands {
+            command.pack(&mut self.packed);
+        }
         #[cfg(feature = "tls")]
         if let Some(tls) = &mut self.tls {
             tls.encrypt(&self.packed, &mut self.unsent)?;
@@ -364,10 +353,6 @@ impl Socket {
         self.received.extend_from_slice(piece);
         Ok(())
     }
-}
-
-fn is_error(answer: Option<&Value>) -> bool {
-    matches!(answer, Some(Value::ServerError(_)))
 }
 
 /// Connects to the first address of a host that accepts. The addresses share the time until `deadline`, so one that

@@ -148,10 +148,7 @@ impl ClusterConnection {
         let mut deadline = Deadline::after(limit);
         let shared = Arc::clone(&self.shared);
         shared.map(&mut deadline)?;
-        let connections = match &mut self.connections {
-            Some(connections) => connections,
-            none => none.insert(MasterConnections::new()?),
-        };
+        let connections = opened(&mut self.connections)?;
         let mut results = Results {
             names: (0..batch.names()).map(|_| None).collect(),
             failure: None,
@@ -207,10 +204,7 @@ impl ClusterConnection {
         deadline: &mut Deadline<'_>,
     ) -> Result<Answer, Failure> {
         let shared = Arc::clone(&self.shared);
-        let connections = match &mut self.connections {
-            Some(connections) => connections,
-            none => none.insert(MasterConnections::new()?),
-        };
+        let connections = opened(&mut self.connections)?;
         let (mut moving_to, mut is_resent) = (None, false);
         let mut rounds = 0;
         loop {
@@ -259,14 +253,19 @@ impl ClusterConnection {
     }
 }
 
+/// Returns the connections, which need a pair of sockets from the start.
+fn opened(connections: &mut Option<MasterConnections>) -> Result<&mut MasterConnections, Failure> {
+    match connections {
+        Some(connections) => Ok(connections),
+        none => Ok(none.insert(MasterConnections::new()?)),
+    }
+}
+
 impl DedicatedConnection for ClusterConnection {
     fn open(&mut self, is_silent: bool) -> Result<(), Failure> {
         let limit = self.shared.routes.settings.connect_timeout;
         let masters = self.shared.map(&mut Deadline::after(limit))?.masters();
-        let connections = match &mut self.connections {
-            Some(connections) => connections,
-            none => none.insert(MasterConnections::new()?),
-        };
+        let connections = opened(&mut self.connections)?;
         if is_silent {
             connections.check(&self.shared);
         }

@@ -380,7 +380,7 @@ fn ping_silent(state: &QuorumState, slots: &mut [Slot]) {
             None if now >= listener.heard + SILENCE_TO_PING => {
                 listener.pinged = Some(now);
                 let mut time = Deadline::after(state.node_timeout);
-                let sent = listener.socket.send(&Command::new("PING"), &mut time);
+                let sent = listener.socket.send([&Command::new("PING")], &mut time);
                 sent.map_err(|fault| route.broken(fault))
             }
             _ => Ok(()),

@@ -142,13 +142,9 @@ impl Sentinel {
             Some(asked) if asked.at.elapsed() < step => return,
             Some(_) => Err(Phase::Request.timed_out().into()),
             None => {
-                let mut packed = Vec::new();
-                for what in ["GET-MASTER-ADDR-BY-NAME", "MASTER"] {
-                    let mut question = Command::new("SENTINEL");
-                    question.arg(what).arg(master);
-                    question.pack(&mut packed);
-                }
-                sockets.asks.write(&packed, Deadline::after(step))
+                let questions = ["GET-MASTER-ADDR-BY-NAME", "MASTER"]
+                    .map(|what| Command::new("SENTINEL").arg(what).arg(master).clone());
+                sockets.asks.send(&questions, &mut Deadline::after(step))
             }
         };
         sockets.asked_in = check;

@@ -116,7 +116,11 @@ mod tests {
         let (mut peer, _) = listener.accept().expect("it has connected");
         let mut limit = TimeLimit::default();
         let mut read = |end: Time| {
-            let read = limit.read(&stream, &mut [0], &mut Deadline::at(end));
+            let read = limit.read(
+                &stream,
+                &mut [0],
+                &mut Deadline::starting(end, Duration::ZERO),
+            );
             read.map_err(|error| error.kind())
         };
         let send = |peer: &mut TcpStream| {
