@@ -8,6 +8,8 @@
 //! | waits at a condition variable | unlocks the mutex, waits at the place of the variable, and locks the mutex again |
 //!
 //! A place is an address: nothing that a thread waits for moves meanwhile.
+//!
+//! A guard has the machine with it, so on the real machine a lock costs one look at the thread's machine, and its end none.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -24,6 +26,7 @@ pub(crate) struct ScheduledMutex<T>(std::sync::Mutex<T>);
 /// A mutex that a thread has locked. Its drop unlocks it.
 pub(crate) struct ScheduledMutexGuard<'a, T> {
     mutex: &'a ScheduledMutex<T>,
+    machine: Machine,
     /// `None` after the end of the guard has begun.
     locked: Option<std::sync::MutexGuard<'a, T>>,
 }
@@ -42,15 +45,17 @@ impl<T> ScheduledMutex<T> {
         Self(std::sync::Mutex::new(value))
     }
 
+    #[inline]
     pub(crate) fn lock(&self) -> ScheduledMutexGuard<'_, T> {
         let machine = Machine::here();
         if let Some(scheduler) = machine.scheduler() {
             scheduler.step();
         }
-        self.lock_on(&machine)
+        self.lock_on(machine)
     }
 
-    fn lock_on(&self, machine: &Machine) -> ScheduledMutexGuard<'_, T> {
+    #[inline]
+    fn lock_on(&self, machine: Machine) -> ScheduledMutexGuard<'_, T> {
         let locked = loop {
             let Some(scheduler) = machine.scheduler() else {
                 break self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -63,6 +68,7 @@ impl<T> ScheduledMutex<T> {
         };
         ScheduledMutexGuard {
             mutex: self,
+            machine,
             locked: Some(locked),
         }
     }
@@ -83,9 +89,10 @@ impl<T> DerefMut for ScheduledMutexGuard<'_, T> {
 }
 
 impl<T> Drop for ScheduledMutexGuard<'_, T> {
+    #[inline]
     fn drop(&mut self) {
         self.locked = None;
-        if let Some(scheduler) = Machine::here().scheduler() {
+        if let Some(scheduler) = self.machine.scheduler() {
             scheduler.wake(place(self.mutex), true);
         }
     }
@@ -118,11 +125,13 @@ impl ScheduledCondvar {
         mut guard: ScheduledMutexGuard<'a, T>,
         limit: Option<Duration>,
     ) -> ScheduledMutexGuard<'a, T> {
-        let (machine, mutex) = (Machine::here(), guard.mutex);
-        if let Some(scheduler) = machine.scheduler() {
+        if guard.machine.scheduler().is_some() {
+            let (machine, mutex) = (guard.machine.clone(), guard.mutex);
             drop(guard);
-            scheduler.wait(place(self), limit);
-            return mutex.lock_on(&machine);
+            if let Some(scheduler) = machine.scheduler() {
+                scheduler.wait(place(self), limit);
+            }
+            return mutex.lock_on(machine);
         }
         guard.locked = guard.locked.take().map(|locked| match limit {
             None => (self.0.wait(locked)).unwrap_or_else(PoisonError::into_inner),
