@@ -238,10 +238,12 @@
 //!   a recorder before it builds a manager.
 //! * `tracing`: the spans `leasehold.wait` and `leasehold.hold` for the [`tracing`](https://docs.rs/tracing) facade. The same
 //!   page has their fields.
-//! * `testing`: a Redis in memory, so that the tests of a program need no server. See the module `testing`.
 //! * `tls`: `rediss://` URLs by rustls, with TLS 1.2 and 1.3. The trusted certificates are those that the system has at the
 //!   first connection, or those of [`Builder::tls`], which also has the certificate of this process. If the program has not installed a provider of cryptography, building a manager installs ring's.
 //!   If one side refuses the certificate of the other, the call returns [`Config`](Error::Config).
+//!
+//! The package [`leasehold-testing`](https://docs.rs/leasehold-testing) is a Redis in memory, so that the tests of a program need
+//! no server.
 //!
 //! # Sources
 //!
@@ -281,11 +283,12 @@ mod name;
 mod owner;
 mod panics;
 mod script;
+#[cfg(feature = "seam")]
+#[doc(hidden)]
+pub mod seam;
 mod stats;
 mod store;
 mod sys;
-#[cfg(feature = "testing")]
-pub mod testing;
 
 // The documentation tests run the Rust of these pages.
 #[cfg(doctest)]

@@ -280,7 +280,8 @@ fn invalid(name: &str, reason: &'static str) -> Error {
 }
 
 /// Returns the hash slot of a key.
-pub(crate) fn slot_of(key: &str) -> u16 {
+#[must_use]
+pub fn slot_of(key: &str) -> u16 {
     let hashed = hash_tag(key).unwrap_or(key);
     let crc = hashed.bytes().fold(0_u16, |crc, byte| {
         (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {

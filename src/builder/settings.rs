@@ -414,10 +414,11 @@ impl Builder {
         Ok(manager)
     }
 
-    /// Has the manager run on this machine.
-    #[cfg(feature = "testing")]
-    pub(crate) fn on(mut self, machine: crate::sys::Machine) -> Self {
-        self.settings.machine = machine;
+    /// Has the manager run on this machine of a test.
+    #[cfg(feature = "seam")]
+    #[doc(hidden)]
+    pub fn on(mut self, machine: Arc<dyn crate::seam::TestMachine>) -> Self {
+        self.settings.machine = crate::sys::Machine::new(machine);
         self
     }
 

@@ -81,7 +81,7 @@ mod hold_limit;
 pub(crate) mod leases;
 mod lock_notes;
 mod metrics;
-#[cfg(feature = "testing")]
+#[cfg(feature = "seam")]
 mod moved_by_test;
 mod names;
 pub(crate) mod process_lease;
@@ -122,7 +122,7 @@ pub(crate) struct Engine {
 impl Engine {
     pub(crate) fn new(settings: Settings, store: Arc<dyn Store>) -> Arc<Self> {
         let leases = Leases::new(settings, store);
-        #[cfg(feature = "testing")]
+        #[cfg(feature = "seam")]
         {
             let weak: crate::sys::Weak<Leases> = Arc::downgrade(&leases);
             leases.client.machine().register(weak);

@@ -242,7 +242,7 @@ impl Wakeup {
     }
 
     /// Returns whether each registered thread sleeps.
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "seam")]
     pub(super) fn is_at_rest(&self) -> bool {
         let register = self.register.lock();
         let mut sleepers = register.sleepers.values();

@@ -146,7 +146,7 @@ impl Watch {
     }
 
     /// Wakes the thread, because a test has moved the clock.
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "seam")]
     pub(super) fn look_at_the_clock(&self) {
         // A thread that has looked and does not sleep yet holds the mutex.
         drop(self.state.lock());
@@ -154,7 +154,7 @@ impl Watch {
     }
 
     /// Returns whether nothing is due, and the thread has handled what was.
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "seam")]
     pub(super) fn is_at_rest(&self, now: Time) -> bool {
         let state = self.state.lock();
         !state.acts && state.next_due().is_none_or(|due| due > now)

@@ -1,4 +1,4 @@
-//! The machine that a thread runs on: the real one, or in a build for tests one that a test has made.
+//! The machine that a thread runs on: the real one, or with the feature `seam` one that a test has made.
 //!
 //! | a thread | runs on |
 //! | --- | --- |
@@ -9,9 +9,10 @@
 //! The engine asks the machine of its manager, because a guard may be used on any thread of the program. Threads of the
 //! library, and the layers below the engine, ask the machine of their thread, by [`Time::now`] and [`wall_us`].
 //!
-//! In the shipped build, a machine is a value without a size, and these functions are the system's.
+//! Without the feature `seam`, a machine is a value without a size, and these functions are the system's. With it, a real
+//! machine is an `Option` that is `None`: a manager that runs on it does the same, after one look at it.
 
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, feature = "seam"))]
 use std::cell::RefCell;
 use std::fmt;
 use std::time::Duration;
@@ -19,18 +20,18 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::Arc;
-#[cfg(feature = "testing")]
+#[cfg(feature = "seam")]
 use super::Weak;
 use super::random::Rng;
 use super::test_machine::TestMachine;
-#[cfg(feature = "testing")]
+#[cfg(feature = "seam")]
 use super::test_machine::{self, MovedByTest, TestNetwork, TestScheduler};
 use super::time::Time;
 
 /// The machine of a manager, a thread or a call.
 #[derive(Clone, Default)]
 pub(crate) struct Machine {
-    #[cfg(any(test, feature = "testing"))]
+    #[cfg(any(test, feature = "seam"))]
     of_test: Option<Arc<dyn TestMachine>>,
 }
 
@@ -41,12 +42,12 @@ pub(crate) struct Entered {
     called: Option<Machine>,
 }
 
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, feature = "seam"))]
 thread_local! {
     static HERE: RefCell<Machine> = const { RefCell::new(Machine { of_test: None }) };
 }
 
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, feature = "seam"))]
 impl Machine {
     pub(crate) fn new(of_test: Arc<dyn TestMachine>) -> Self {
         Self {
@@ -55,6 +56,7 @@ impl Machine {
     }
 
     /// Returns the machine of this thread.
+    #[inline]
     pub(crate) fn here() -> Self {
         // A guard may be dropped when the thread has ended so far that this is over.
         let here = HERE.try_with(|here| here.borrow().clone());
@@ -73,15 +75,16 @@ impl Machine {
     }
 
     /// Returns what decides which thread runs, if that is not the operating system.
-    #[cfg(feature = "testing")]
+    #[inline]
+    #[cfg(feature = "seam")]
     pub(super) fn scheduler(&self) -> Option<&dyn TestScheduler> {
         self.of_test()?.scheduler()
     }
 }
 
 /// There is only the real machine.
-#[cfg(not(any(test, feature = "testing")))]
-#[allow(clippy::unused_self, reason = "in a build for tests they use it")]
+#[cfg(not(any(test, feature = "seam")))]
+#[allow(clippy::unused_self, reason = "with the feature they use it")]
 impl Machine {
     pub(crate) fn here() -> Self {
         Self {}
@@ -141,7 +144,7 @@ impl Machine {
     }
 
     /// Tells a test of an engine that runs on this machine.
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "seam")]
     pub(crate) fn register(&self, engine: Weak<dyn MovedByTest>) {
         if let Some(machine) = self.of_test() {
             machine.register(engine);
@@ -149,7 +152,7 @@ impl Machine {
     }
 
     /// Returns the network in memory, if the machine has one.
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "seam")]
     pub(super) fn network(&self) -> Option<Arc<dyn TestNetwork>> {
         self.of_test()?.network()
     }
@@ -169,7 +172,7 @@ impl Drop for Entered {
 /// The random numbers of the system, or of a scheduler of a test.
 impl Rng for Machine {
     fn uuid(&self) -> Uuid {
-        #[cfg(feature = "testing")]
+        #[cfg(feature = "seam")]
         if let Some(scheduler) = self.scheduler() {
             return test_machine::uuid(scheduler);
         }
@@ -177,7 +180,7 @@ impl Rng for Machine {
     }
 
     fn bits(&self) -> u64 {
-        #[cfg(feature = "testing")]
+        #[cfg(feature = "seam")]
         if let Some(scheduler) = self.scheduler() {
             return scheduler.random();
         }
@@ -185,7 +188,7 @@ impl Rng for Machine {
     }
 
     fn jitter(&self) -> u64 {
-        #[cfg(feature = "testing")]
+        #[cfg(feature = "seam")]
         if let Some(scheduler) = self.scheduler() {
             return scheduler.random();
         }

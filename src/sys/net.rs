@@ -14,9 +14,9 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use smallvec::SmallVec;
 use socket2::{Domain, SockAddr, SockRef, TcpKeepalive, Type};
 
-#[cfg(feature = "testing")]
+#[cfg(feature = "seam")]
 use super::Arc;
-#[cfg(feature = "testing")]
+#[cfg(feature = "seam")]
 use super::of_test;
 use super::time::Time;
 
@@ -37,14 +37,14 @@ const SHORTEST: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(crate) enum ByteStream {
     Os(OwnedFd),
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "seam")]
     OfTest(of_test::LimitedStream),
 }
 
 impl ByteStream {
     /// Connects by TCP.
     pub(crate) fn connect(address: &SocketAddr, limit: Duration) -> io::Result<Self> {
-        #[cfg(feature = "testing")]
+        #[cfg(feature = "seam")]
         if let Some(stream) = of_test::connect(&address.to_string(), Time::now() + limit) {
             return stream.map(Self::OfTest);
         }
@@ -58,7 +58,7 @@ impl ByteStream {
     /// Connects to a Unix socket. If the queue of the listener is full, as that of a stopped server may be, this blocks
     /// until then.
     pub(crate) fn connect_unix(path: &Path, until: Time) -> io::Result<Self> {
-        #[cfg(feature = "testing")]
+        #[cfg(feature = "seam")]
         if let Some(stream) = of_test::connect(&path.to_string_lossy(), until) {
             return stream.map(Self::OfTest);
         }
@@ -82,7 +82,7 @@ impl ByteStream {
     pub(crate) fn has_input(&self) -> bool {
         let fd = match self {
             Self::Os(fd) => fd,
-            #[cfg(feature = "testing")]
+            #[cfg(feature = "seam")]
             Self::OfTest(stream) => return stream.has_input(),
         };
         let mut sockets = [PollFd::new(fd, PollFlags::IN)];
@@ -94,7 +94,7 @@ impl ByteStream {
     pub(crate) fn read_now(&self, to: &mut [u8]) -> io::Result<Option<usize>> {
         match self {
             Self::Os(fd) => unless_blocked(recv(fd, to, RecvFlags::DONTWAIT).map(|(read, _)| read)),
-            #[cfg(feature = "testing")]
+            #[cfg(feature = "seam")]
             Self::OfTest(stream) => stream.read_now(to),
         }
     }
@@ -103,7 +103,7 @@ impl ByteStream {
     pub(crate) fn limit_reads(&self, limit: Duration) -> io::Result<()> {
         match self {
             Self::Os(fd) => set_socket_timeout(fd, Timeout::Recv, Some(limit))?,
-            #[cfg(feature = "testing")]
+            #[cfg(feature = "seam")]
             Self::OfTest(stream) => stream.limit_reads(limit),
         }
         Ok(())
@@ -114,7 +114,7 @@ impl ByteStream {
         match self {
             Self::Os(fd) => set_socket_timeout(fd, Timeout::Send, Some(limit))?,
             // It never blocks.
-            #[cfg(feature = "testing")]
+            #[cfg(feature = "seam")]
             Self::OfTest(_) => {}
         }
         Ok(())
@@ -127,7 +127,7 @@ impl ByteStream {
                 let read = recv(fd, to, RecvFlags::empty());
                 read.map(|(read, _)| read).map_err(broken)
             }
-            #[cfg(feature = "testing")]
+            #[cfg(feature = "seam")]
             Self::OfTest(stream) => stream.read(to),
         }
     }
@@ -136,7 +136,7 @@ impl ByteStream {
     pub(crate) fn write(&self, from: &[u8]) -> io::Result<usize> {
         match self {
             Self::Os(fd) => send(fd, from, NO_SIGNAL).map_err(broken),
-            #[cfg(feature = "testing")]
+            #[cfg(feature = "seam")]
             Self::OfTest(stream) => stream.write_now(from),
         }
     }
@@ -176,7 +176,7 @@ fn is_timeout(error: &io::Error) -> bool {
 #[derive(Debug)]
 pub(crate) enum WakingEnd {
     Os(UnixStream),
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "seam")]
     OfTest(Arc<of_test::LimitedStream>),
 }
 
@@ -184,13 +184,13 @@ pub(crate) enum WakingEnd {
 #[derive(Debug)]
 pub(crate) enum WokenEnd {
     Os(UnixStream),
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "seam")]
     OfTest(Arc<of_test::LimitedStream>),
 }
 
 /// Returns the two ends of a new pair.
 pub(crate) fn waking_pair() -> io::Result<(WakingEnd, WokenEnd)> {
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "seam")]
     if let Some(echo) = of_test::echo() {
         let echo = Arc::new(echo);
         return Ok((WakingEnd::OfTest(Arc::clone(&echo)), WokenEnd::OfTest(echo)));
@@ -208,7 +208,7 @@ impl WakingEnd {
         match self {
             // If it is full, the thread will wake anyway. If the other end is gone, there is no thread.
             Self::Os(waking) => drop(send(waking, &[0], NO_SIGNAL)),
-            #[cfg(feature = "testing")]
+            #[cfg(feature = "seam")]
             Self::OfTest(echo) => drop(echo.write_now(&[0])),
         }
     }
@@ -222,7 +222,7 @@ pub(crate) fn readable<'s>(
     until: Time,
 ) -> SmallVec<[bool; 8]> {
     let streams: SmallVec<[_; 8]> = streams.into_iter().collect();
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "seam")]
     if let Some(ready) = readable_of_test(&streams, woken, until) {
         return ready;
     }
@@ -230,13 +230,13 @@ pub(crate) fn readable<'s>(
     for stream in &streams {
         match stream {
             ByteStream::Os(fd) => polled.push(PollFd::new(fd, PollFlags::IN)),
-            #[cfg(feature = "testing")]
+            #[cfg(feature = "seam")]
             ByteStream::OfTest(_) => {}
         }
     }
     let woken = match woken {
         Some(WokenEnd::Os(woken)) => Some(woken),
-        #[cfg(feature = "testing")]
+        #[cfg(feature = "seam")]
         Some(WokenEnd::OfTest(_)) => None,
         None => None,
     };
@@ -253,7 +253,7 @@ pub(crate) fn readable<'s>(
 }
 
 /// Does the same if they are of the network of a test.
-#[cfg(feature = "testing")]
+#[cfg(feature = "seam")]
 fn readable_of_test(
     streams: &[&ByteStream],
     woken: Option<&WokenEnd>,
@@ -312,7 +312,7 @@ mod tests {
         let address = listener.local_addr().expect("an address");
         let limit = Duration::from_secs(20);
         let stream = ByteStream::connect(&address, limit).expect("it listens");
-        #[cfg_attr(not(feature = "testing"), expect(irrefutable_let_patterns))]
+        #[cfg_attr(not(feature = "seam"), expect(irrefutable_let_patterns))]
         let ByteStream::Os(fd) = stream else {
             unreachable!("no test has another network");
         };

@@ -6,7 +6,7 @@
 
 use forkguard::atfork::Guard;
 
-#[cfg(feature = "testing")]
+#[cfg(feature = "seam")]
 use super::test_machine::TestScheduler;
 
 /// The process in which a value was made.
@@ -40,7 +40,7 @@ impl ForkGuard {
 
     /// Returns whether the calling process is a forked child of that process.
     pub(crate) fn is_in_child(&self) -> bool {
-        #[cfg(feature = "testing")]
+        #[cfg(feature = "seam")]
         if super::machine::Machine::here()
             .scheduler()
             .is_some_and(TestScheduler::is_in_child)

@@ -1,19 +1,20 @@
 //! The traits that a machine of a test implements.
 
-#[cfg(feature = "testing")]
+#[cfg(feature = "seam")]
 use std::fmt;
-#[cfg(feature = "testing")]
+#[cfg(feature = "seam")]
 use std::io;
-#[cfg(feature = "testing")]
+#[cfg(feature = "seam")]
 use std::time::Duration;
 
 use super::real;
 use super::time::Time;
-#[cfg(feature = "testing")]
+#[cfg(feature = "seam")]
 use super::{Arc, Weak};
 
 /// A machine that a test has made. The default of each method is the real machine.
-pub(crate) trait TestMachine: Send + Sync {
+pub trait TestMachine: Send + Sync {
+    /// Returns the time of the clock of leases.
     fn now(&self) -> Time {
         real::now()
     }
@@ -32,20 +33,21 @@ pub(crate) trait TestMachine: Send + Sync {
     /// Notes that a call has begun that may ask a server. Blocks while a test moves the clock.
     fn call_begins(&self) {}
 
+    /// Notes its end.
     fn call_ends(&self) {}
 
     /// Notes an engine that runs on this machine.
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "seam")]
     fn register(&self, _engine: Weak<dyn MovedByTest>) {}
 
     /// Returns the network in memory, if the machine has one.
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "seam")]
     fn network(&self) -> Option<Arc<dyn TestNetwork>> {
         None
     }
 
     /// Returns what decides which thread of this machine runs, if that is not the operating system.
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "seam")]
     fn scheduler(&self) -> Option<&dyn TestScheduler> {
         None
     }
@@ -53,7 +55,7 @@ pub(crate) trait TestMachine: Send + Sync {
 
 /// A scheduler that runs one thread at a time. So what a thread does between two calls of these methods is atomic to the
 /// others.
-#[cfg(feature = "testing")]
+#[cfg(feature = "seam")]
 pub trait TestScheduler: Send + Sync {
     /// Lets other threads run first, if the scheduler chooses so.
     fn step(&self);
@@ -81,7 +83,7 @@ pub trait TestScheduler: Send + Sync {
 }
 
 /// Returns a version 4 UUID of the scheduler's random numbers.
-#[cfg(feature = "testing")]
+#[cfg(feature = "seam")]
 pub(super) fn uuid(scheduler: &dyn TestScheduler) -> uuid::Uuid {
     let (high, low) = (scheduler.random(), scheduler.random());
     let bits = u128::from(high) << 64 | u128::from(low);
@@ -89,8 +91,8 @@ pub(super) fn uuid(scheduler: &dyn TestScheduler) -> uuid::Uuid {
 }
 
 /// A part of the library that sleeps until a time of its machine, which a test moves.
-#[cfg(feature = "testing")]
-pub(crate) trait MovedByTest: Send + Sync {
+#[cfg(feature = "seam")]
+pub trait MovedByTest: Send + Sync {
     /// Wakes its threads that sleep until some time.
     fn look_at_the_clock(&self);
 
@@ -111,9 +113,13 @@ pub(crate) trait MovedByTest: Send + Sync {
 }
 
 /// The network of a machine of a test.
-#[cfg(feature = "testing")]
-pub(crate) trait TestNetwork: Send + Sync {
+#[cfg(feature = "seam")]
+pub trait TestNetwork: Send + Sync {
     /// Connects to a server that the test has made, by the path of a Unix socket, or by an IP address with a port.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses, or the time is over.
     fn connect(&self, address: &str, until: Time) -> io::Result<Box<dyn TestStream>>;
 
     /// Returns a stream that gives back what is written to it. Returns `None` if the operating system has to make one.
@@ -129,7 +135,7 @@ pub(crate) trait TestNetwork: Send + Sync {
 }
 
 /// A stream of such a network.
-#[cfg(feature = "testing")]
+#[cfg(feature = "seam")]
 pub trait TestStream: fmt::Debug + Send + Sync {
     /// Returns its number on the network.
     fn number(&self) -> u64;
@@ -176,6 +182,7 @@ pub(crate) mod manual {
     }
 
     impl TestMachine for ManualClock {
+        /// Returns the time of the clock of leases.
         fn now(&self) -> Time {
             Time::from_nanos(self.0.load(Ordering::SeqCst))
         }

@@ -4,12 +4,14 @@ use std::collections::VecDeque;
 use std::io;
 use std::thread::Builder;
 
-#[cfg(not(feature = "testing"))]
+#[cfg(not(feature = "seam"))]
 pub(crate) use std::thread::{Thread, current, park, sleep};
 
 use super::machine::Machine;
-#[cfg(feature = "testing")]
-pub(crate) use super::of_test::thread::{Thread, current, park, park_for, sleep};
+#[cfg(feature = "seam")]
+pub(crate) use super::of_test::thread::{Thread, current, park};
+#[cfg(feature = "seam")]
+pub use super::of_test::thread::{park_for, sleep};
 use super::{Condvar, Mutex};
 
 /// Starts a thread with this name, or with none if it is empty.
@@ -30,16 +32,16 @@ impl Machine {
     /// Has a function run on this machine, on whatever thread it is called.
     pub(crate) fn running<F: FnOnce()>(&self, run: F) -> impl FnOnce() + use<F> {
         let machine = self.clone();
-        #[cfg(feature = "testing")]
+        #[cfg(feature = "seam")]
         let scheduled = super::of_test::thread::ScheduledThread::plan(self);
         move || {
             let _entered = machine.enter();
-            #[cfg(feature = "testing")]
+            #[cfg(feature = "seam")]
             if let Some(scheduled) = &scheduled {
                 scheduled.begin();
             }
             run();
-            #[cfg(feature = "testing")]
+            #[cfg(feature = "seam")]
             drop(scheduled);
         }
     }

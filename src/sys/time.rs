@@ -11,7 +11,7 @@ pub(crate) use std::time::SystemTime;
 
 /// The longest sleep of a thread. While the machine is suspended, this clock goes on, but the time of a sleep does not. So a
 /// thread looks at the clock at least as often, and notices a resume.
-pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+pub const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// Returns a time of day, from µs since 1970.
 pub(crate) fn of_wall_us(us: u64) -> SystemTime {
@@ -20,22 +20,27 @@ pub(crate) fn of_wall_us(us: u64) -> SystemTime {
 
 /// An instant, in nanoseconds of the holder's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Time(u64);
+pub struct Time(u64);
 
 impl Time {
     /// An instant after all others: the deadline of a wait without a time limit.
-    pub(crate) const NEVER: Time = Time(u64::MAX);
+    pub const NEVER: Time = Time(u64::MAX);
 
-    pub(crate) const fn from_nanos(nanos: u64) -> Self {
+    /// Returns the instant at this many nanoseconds of the clock.
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    pub(crate) const fn as_nanos(self) -> u64 {
+    /// Returns the nanoseconds of the clock.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
     /// Returns the time from `earlier` until this instant. Returns zero if this instant is not later.
-    pub(crate) fn since(self, earlier: Time) -> Duration {
+    #[must_use]
+    pub fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }

@@ -135,12 +135,11 @@ fn every_example_is_run() {
     for example in entries(&root) {
         let name = example.file_stem().and_then(|name| name.to_str());
         let name = name.expect("a name in UTF-8");
-        // `scale` and `stress` load a whole machine, and have options and a report. `shared` is a library. `testing` needs a
-        // feature, so .ci/run runs it.
-        if ["Cargo", "scale", "shared", "stress", "testing"].contains(&name) {
+        // `scale` and `stress` load a whole machine, and have options and a report. `shared` is a library.
+        if ["Cargo", "scale", "shared", "stress"].contains(&name) {
             continue;
         }
-        // `metrics` needs a feature too, so scripts/check-metrics runs it.
+        // `metrics` needs a feature, so scripts/check-metrics runs it.
         let is_run = RUN.contains(&name) || name == "metrics";
         assert!(is_run, "{name} is not run by these tests");
     }

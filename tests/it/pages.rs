@@ -89,8 +89,6 @@ fn is_there_for_a_page(package: &Package, page: &str, target: &str) -> bool {
         Some(path) => path.to_owned(),
         None if place.contains("://") => return true,
         None if place.is_empty() => page.to_owned(),
-        // On docs.rs the page is in another place.
-        None if is_in_documentation(package, page) => return false,
         None => join(page, place),
     };
     let Some(text) = package.get(&path) else {
@@ -142,12 +140,6 @@ fn is_item(package: &Package, item: &str) -> bool {
     };
     name.is_some_and(|(_, name)| code(package).any(|text| defines(text, name)))
         && anchor.is_none_or(has_method)
-}
-
-/// Returns whether the documentation of a module contains this page.
-fn is_in_documentation(package: &Package, page: &str) -> bool {
-    let include = format!("#![doc = include_str!(\"../{page}\")]");
-    code(package).any(|text| text.contains(&include))
 }
 
 fn code(package: &Package) -> impl Iterator<Item = &String> {
@@ -308,14 +300,13 @@ fn dead_links_are_found() {
     let lib = "//! # Panics\n//! [](crate#panics) [](crate#fear)\npub mod there;";
     let code =
         "/// # Sizes\n/// [](A#sizes) [](A#colours) [](../docs/page.md)\npub struct A;\npub fn go(";
-    let included = "//! [](#here)\n#![doc = include_str!(\"../docs/included.md\")]";
+    let other = "//! [](#here)";
     let files = [
         ("README.md", readme),
-        ("docs/included.md", "[](page.md)"),
         ("docs/page.md", page),
         ("docs/picture.svg", ""),
         ("src/a.rs", code),
-        ("src/b.rs", included),
+        ("src/b.rs", other),
         ("src/lib.rs", lib),
     ];
     let package = files.map(|(path, text)| (path.to_owned(), text.to_owned()));
@@ -328,7 +319,6 @@ fn dead_links_are_found() {
         "README.md: https://docs.rs/leasehold/latest/leasehold/#fear",
         "README.md: https://docs.rs/leasehold/latest/leasehold/struct.A.html#method.stay",
         "README.md: [unknown]",
-        "docs/included.md: page.md",
         "docs/page.md: README.md",
         "src/a.rs: A#colours",
         "src/a.rs: ../docs/page.md",

@@ -55,8 +55,8 @@ fn code(directory: &Path) -> String {
 const ELSEWHERE: [(&str, &str); 5] = [
     ("crate::", "src"),
     ("cli::", "tests/cli"),
-    ("metrics::", "tests/metrics"),
-    ("testing::", "tests/testing"),
+    ("metrics::", "testkit/tests/metrics"),
+    ("testing::", "testkit/tests/kit"),
     ("tls::", "tests/tls"),
 ];
 

@@ -274,7 +274,7 @@ impl RenewalThread {
     }
 
     /// Returns whether nothing is due, and the thread waits for no reply.
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "seam")]
     pub(crate) fn is_at_rest(&self, now: Time) -> bool {
         let state = self.state.lock();
         let nothing_is_due = state.next_due().is_none_or(|due| due > now);
@@ -282,7 +282,7 @@ impl RenewalThread {
     }
 
     /// Returns the length of the shortest lease that is renewed.
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "seam")]
     pub(crate) fn shortest_lease(&self) -> Option<Duration> {
         let state = self.state.lock();
         let in_flight = state.in_flight.iter().flat_map(|(_, batch)| batch.iter());

@@ -11,7 +11,7 @@ use std::io;
 use std::time::Duration;
 
 use crate::panics::survived;
-#[cfg(feature = "testing")]
+#[cfg(feature = "seam")]
 use crate::sys::test_machine::MovedByTest;
 use crate::sys::{Arc, Condvar, Machine, Mutex, Time};
 
@@ -48,7 +48,7 @@ impl TaskThread {
             machine: Machine::here(),
             ..Tasks::default()
         });
-        #[cfg(feature = "testing")]
+        #[cfg(feature = "seam")]
         {
             let weak = Arc::downgrade(&tasks);
             tasks.machine.register(weak);
@@ -113,7 +113,7 @@ impl Tasks {
 }
 
 /// The tasks of a manager of the test kit, whose clock a test moves.
-#[cfg(feature = "testing")]
+#[cfg(feature = "seam")]
 impl MovedByTest for Tasks {
     fn look_at_the_clock(&self) {
         // A thread that has looked and does not sleep yet holds the mutex.

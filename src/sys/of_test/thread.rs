@@ -56,10 +56,6 @@ impl Thread {
         }
     }
 
-    pub(crate) fn id(&self) -> std::thread::ThreadId {
-        self.real.id()
-    }
-
     #[cfg(test)]
     pub(crate) fn name(&self) -> Option<&str> {
         self.real.name()
@@ -74,7 +70,7 @@ pub(crate) fn park() {
 }
 
 /// Blocks until the thread is unparked, for at most this time. May return earlier.
-pub(crate) fn park_for(limit: Duration) {
+pub fn park_for(limit: Duration) {
     if !park_scheduled(Some(limit)) {
         std::thread::park_timeout(limit);
     }
@@ -96,7 +92,7 @@ fn park_scheduled(limit: Option<Duration>) -> bool {
 }
 
 /// Blocks for this time.
-pub(crate) fn sleep(time: Duration) {
+pub fn sleep(time: Duration) {
     match Machine::here().scheduler() {
         None => std::thread::sleep(time),
         // No other thread knows this place.

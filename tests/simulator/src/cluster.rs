@@ -16,7 +16,8 @@ use std::collections::BTreeSet;
 use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
-use leasehold::testing::simulation::{ChannelMessage, ClusterNode, ClusterTable, slot_of};
+use leasehold::seam::slot_of;
+use leasehold_testing::memory::{ChannelMessage, ClusterNode, ClusterTable};
 
 use crate::network::{Network, host};
 use crate::random::Random;

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use leasehold::testing::simulation::TestStream;
+use leasehold::seam::TestStream;
 
 use crate::world::World;
 

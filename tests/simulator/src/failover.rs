@@ -18,7 +18,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use leasehold::testing::simulation::WatchedMaster;
+use leasehold_testing::memory::WatchedMaster;
 
 use crate::cluster::Cluster;
 use crate::network::{Network, host};

@@ -17,7 +17,8 @@ use std::io::{self, Read};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::testing::simulation::{ServerInMemory, TestStream};
+use leasehold::seam::TestStream;
+use leasehold_testing::memory::MemoryServer;
 
 use crate::clock::Clock;
 use crate::cluster::Cluster;
@@ -42,7 +43,7 @@ const UP_FOR: Duration = Duration::from_secs(3_600);
 
 /// Servers of schedules that are over. A new one would compile all scripts again. The next schedule restarts them without
 /// their data.
-static IDLE_SERVERS: Mutex<Vec<ServerInMemory>> = Mutex::new(Vec::new());
+static IDLE_SERVERS: Mutex<Vec<MemoryServer>> = Mutex::new(Vec::new());
 
 /// Which connection, and whether to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,7 +71,7 @@ pub(crate) struct Network {
 }
 
 pub(crate) struct SimulatedServer {
-    pub(crate) server: ServerInMemory,
+    pub(crate) server: MemoryServer,
     pub(crate) clock: Clock,
     pub(crate) stalled_until: Duration,
     pub(crate) down_until: Duration,
@@ -224,7 +225,7 @@ impl SimulatedServer {
         let began = clock.read(Duration::ZERO).saturating_sub(UP_FOR);
         let idle = locked(&IDLE_SERVERS).pop();
         let server = match idle {
-            None => ServerInMemory::start(run_id(number, 0), began),
+            None => MemoryServer::start(run_id(number, 0), began),
             Some(mut server) => {
                 server.restart_empty(run_id(number, 0), began);
                 server

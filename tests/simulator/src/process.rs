@@ -1,11 +1,14 @@
-//! The world as one process sees it.
+//! The world as one process sees it: the machine of its managers and threads.
 
 use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::testing::simulation::{TestScheduler, TestStream, World as Seen};
+use leasehold::Builder;
+use leasehold::seam::{
+    self, LONGEST_SLEEP, TestMachine, TestNetwork, TestScheduler, TestStream, Time,
+};
 
 use crate::echo::Echo;
 use crate::network::{ProcessEnd, server_at};
@@ -32,44 +35,82 @@ impl Drop for Child {
     }
 }
 
-pub(crate) struct ProcessWorld {
+/// A process of the simulator.
+#[derive(Clone)]
+pub(crate) struct Process {
     pub(crate) world: Arc<World>,
-    pub(crate) process: usize,
+    pub(crate) number: usize,
 }
 
-impl Seen for ProcessWorld {
-    fn scheduler(&self) -> &dyn TestScheduler {
-        self
+impl Process {
+    /// Has a manager of this builder run in this process.
+    pub(crate) fn builder(&self, builder: Builder) -> Builder {
+        builder.on(Arc::new(self.clone()))
     }
 
-    fn now(&self) -> Duration {
+    /// Starts a thread of the process.
+    pub(crate) fn spawn(&self, name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        seam::spawn(Arc::new(self.clone()), name, run)
+    }
+}
+
+impl TestMachine for Process {
+    fn now(&self) -> Time {
         self.world.step();
         let state = self.world.state();
-        state.processes[self.process].clock.read(state.now)
+        Time::from_nanos(0) + state.processes[self.number].clock.read(state.now)
     }
 
-    fn since_1970(&self) -> Duration {
+    fn wall_us(&self) -> u64 {
         let state = self.world.state();
-        state.processes[self.process].began_at + state.now
+        let since_1970 = state.processes[self.number].began_at + state.now;
+        u64::try_from(since_1970.as_micros()).unwrap_or(u64::MAX)
     }
 
-    fn connect(&self, address: &str, limit: Duration) -> io::Result<Box<dyn TestStream>> {
+    fn park_until(&self, until: Time) {
+        let left = until.since(self.now());
+        if !left.is_zero() {
+            seam::park_for(left.min(LONGEST_SLEEP));
+        }
+    }
+
+    fn network(&self) -> Option<Arc<dyn TestNetwork>> {
+        Some(Arc::new(self.clone()))
+    }
+
+    fn scheduler(&self) -> Option<&dyn TestScheduler> {
+        Some(self)
+    }
+}
+
+impl TestNetwork for Process {
+    fn connect(&self, address: &str, until: Time) -> io::Result<Box<dyn TestStream>> {
+        let limit = until.since(self.now());
         let server = server_at(address).ok_or(io::ErrorKind::NotFound)?;
-        let end = ProcessEnd::connect(&self.world, self.process, server, limit)?;
+        let end = ProcessEnd::connect(&self.world, self.number, server, limit)?;
         Ok(Box::new(end))
     }
 
-    fn echo(&self) -> Box<dyn TestStream> {
-        Box::new(Echo::new(&self.world))
+    fn echo(&self) -> Option<Box<dyn TestStream>> {
+        Some(Box::new(Echo::new(&self.world)))
     }
 
-    fn wait_for_input(&self, streams: &[&dyn TestStream], limit: Duration) {
-        let numbers = streams.iter().map(|stream| stream.number()).collect();
-        self.world.wait(Place::Streams(numbers), Some(limit));
+    fn wait(&self, streams: &[&dyn TestStream], until: Time) {
+        loop {
+            let left = until.since(self.now());
+            if streams.iter().any(|stream| stream.has_input()) || left.is_zero() {
+                return;
+            }
+            let numbers = streams.iter().map(|stream| stream.number()).collect();
+            self.world.wait(Place::Streams(numbers), Some(left));
+        }
     }
+
+    /// The world itself wakes the threads that wait.
+    fn notify(&self) {}
 }
 
-impl TestScheduler for ProcessWorld {
+impl TestScheduler for Process {
     fn step(&self) {
         self.world.step();
     }
@@ -83,7 +124,7 @@ impl TestScheduler for ProcessWorld {
     }
 
     fn thread_planned(&self) -> u64 {
-        self.world.thread_planned(self.process)
+        self.world.thread_planned(self.number)
     }
 
     fn thread_begins(&self, number: u64) {

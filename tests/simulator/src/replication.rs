@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::testing::simulation::{Change, DataCopy};
+use leasehold_testing::memory::{Change, DataCopy};
 
 use crate::network::{SimulatedServer, host};
 use crate::random::Random;

@@ -5,13 +5,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::testing::simulation::Process;
-
 use crate::checks::Checks;
 use crate::clock::Clock;
 use crate::faults::Fault;
 use crate::network::Network;
-use crate::process::ProcessWorld;
+use crate::process::Process;
 use crate::programs::Operation;
 use crate::random::Random;
 use crate::replication::Links;
@@ -153,12 +151,11 @@ impl Scenario {
         if programs.is_empty() {
             return world.process_finished(process);
         }
-        let seen = ProcessWorld {
+        let process = Process {
             world: Arc::clone(world),
-            process,
+            number: process,
         };
-        let seen = Process::new(Arc::new(seen));
-        workload::start(&seen, process, programs, &self.settings, checks);
+        workload::start(&process, programs, &self.settings, checks);
     }
 }
 

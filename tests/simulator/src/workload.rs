@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::testing::simulation::{Process, sleep};
+use leasehold::seam::sleep;
 use leasehold::{
     Cancel, Error, Lease, LeaseState, LockManager, Receiver, ReentrantGuard, Result, TryRecvError,
 };
 
 use crate::checks::{Checks, Guard, Read};
 use crate::linearizability::Action;
-use crate::process::Child;
+use crate::process::{Child, Process};
 use crate::programs::{End, Operation, What};
 use crate::random::Random;
 use crate::schedule::Topology;
@@ -127,14 +127,13 @@ macro_rules! cancellable {
 /// Plans the first thread of a process. Each program is for a thread, which has the number beside it.
 pub(crate) fn start(
     process: &Process,
-    number: usize,
     programs: Vec<(usize, Vec<Operation>)>,
     settings: &Settings,
     checks: &Arc<Checks>,
 ) {
     let program = Arc::new(Program {
         process: process.clone(),
-        number,
+        number: process.number,
         settings: settings.clone(),
         checks: Arc::clone(checks),
         running: AtomicUsize::new(programs.len()),

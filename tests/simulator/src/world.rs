@@ -648,10 +648,8 @@ impl WorldState {
 
 #[cfg(test)]
 mod tests {
-    use leasehold::testing::simulation::Process;
-
     use super::*;
-    use crate::process::ProcessWorld;
+    use crate::process::Process;
     use crate::replication::Links;
 
     /// Returns how a schedule goes whose only process runs these threads.
@@ -661,11 +659,10 @@ mod tests {
         let network = Network::new(Vec::new(), links, None);
         let (random, trace) = (Random::new(1, 1), Trace::new(false));
         let world = Arc::new(World::new(random, trace, vec![process], network));
-        let seen = ProcessWorld {
+        let process = Process {
             world: Arc::clone(&world),
-            process: 0,
+            number: 0,
         };
-        let process = Process::new(Arc::new(seen));
         for run in threads {
             let world = Arc::clone(&world);
             let started = process.spawn("", move || run(&world));

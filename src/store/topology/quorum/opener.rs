@@ -277,7 +277,7 @@ impl Openers {
     }
 
     /// Returns whether an opener connects.
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "seam")]
     pub(super) fn are_connecting(&self) -> bool {
         let state = self.state.lock();
         state.nodes.iter().any(|opener| opener.begun.is_some())

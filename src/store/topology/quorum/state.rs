@@ -18,7 +18,7 @@ use crate::store::topology::quorum::node::QuorumNode;
 use crate::store::topology::quorum::opener::Openers;
 use crate::store::topology::quorum::votes::Votes;
 use crate::sys::{Arc, AtomicBool, Mutex, Time, Weak, time::ms_rounded_up};
-#[cfg(feature = "testing")]
+#[cfg(feature = "seam")]
 use crate::sys::{Machine, test_machine::MovedByTest};
 
 /// The note about the restart delay is renewed after this number of restart delays.
@@ -83,7 +83,7 @@ impl QuorumState {
             background,
             weak_self: weak_self.clone(),
         });
-        #[cfg(feature = "testing")]
+        #[cfg(feature = "seam")]
         {
             let weak = Arc::downgrade(&state);
             Machine::here().register(weak);
@@ -277,7 +277,7 @@ impl QuorumState {
 }
 
 /// The openers of a manager of the test kit, whose clock a test moves.
-#[cfg(feature = "testing")]
+#[cfg(feature = "seam")]
 impl MovedByTest for QuorumState {
     // A connect does not sleep.
     fn look_at_the_clock(&self) {}

@@ -7,7 +7,7 @@
 //! 2. [`MemoryServer::take_output`] returns the bytes that the server has for that client: answers, and messages of
 //!    channels.
 //!
-//! `compare` compares it with real servers. It does not show these:
+//! `tests/comparison` compares it with real servers. It does not show these:
 //!
 //! * limits of memory, and evictions;
 //! * what replicas, sentinels and clusters do by themselves: a simulator has to do it;
@@ -39,8 +39,6 @@
 mod admin;
 mod arguments;
 mod cluster;
-#[cfg(test)]
-mod compare;
 mod glob;
 mod hashes;
 mod keyspace;
@@ -60,19 +58,19 @@ mod strings;
 mod users;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use arguments::{Arguments, CommandError};
 use keyspace::Keyspace;
 use lua::Scripts;
 use replication::Replication;
-use resp::Resp;
+use resp::{Resp, request};
 use state::Peer;
 use users::Users;
 
 pub use cluster::{ChannelMessage, ClusterNode, ClusterTable, MovedKey};
 pub use replication::{Change, DataCopy, WatchedMaster};
-pub(crate) use resp::request;
 pub use state::ServerState;
 
 type OnKeys = fn(&mut Keyspace, &Arguments<'_>) -> Result<Resp, CommandError>;
@@ -209,21 +207,22 @@ const COMMANDS: &[(&str, i32, KeyPlaces, Execution)] = &[
     ("zscore", 3, KeyPlaces::First, Keys(sorted_sets::score)),
 ];
 
-/// A Redis server in memory.
-pub(crate) struct MemoryServer(ServerState);
+/// A Redis server in memory, without a clock.
+pub struct MemoryServer(ServerState);
 
 impl MemoryServer {
     /// Starts a server. `run_id` names this process of the server, and `now` is its time since 1970.
     ///
-    /// # Errors
+    /// # Panics
     ///
-    /// There is no memory for its Lua.
-    pub(crate) fn start(run_id: String, now: Duration) -> mlua::Result<Self> {
-        Ok(Self(ServerState {
+    /// Panics if there is no memory for its Lua.
+    #[must_use]
+    pub fn start(run_id: String, now: Duration) -> Self {
+        Self(ServerState {
             databases: BTreeMap::new(),
             peers: BTreeMap::new(),
             next_connection: 0,
-            scripts: Scripts::new()?,
+            scripts: Scripts::new().expect("memory for the Lua of a server"),
             users: Users::new(),
             now,
             started_at: now,
@@ -233,11 +232,11 @@ impl MemoryServer {
             watched: None,
             execute_for_script,
             execute_unread,
-        }))
+        })
     }
 
     /// Restarts the server with its data, without its connections and scripts.
-    pub(crate) fn restart(&mut self, run_id: String, now: Duration) {
+    pub fn restart(&mut self, run_id: String, now: Duration) {
         let Self(state) = self;
         state.scripts.forget_all();
         state.run_id = run_id;
@@ -246,8 +245,8 @@ impl MemoryServer {
         state.replication.restart();
     }
 
-    /// Restarts the server as a new one.
-    pub(crate) fn restart_empty(&mut self, run_id: String, now: Duration) {
+    /// Restarts the server as a new one: without data, and its connections have the numbers of before.
+    pub fn restart_empty(&mut self, run_id: String, now: Duration) {
         self.restart(run_id, now);
         let Self(state) = self;
         (state.databases, state.users) = (BTreeMap::new(), Users::new());
@@ -255,13 +254,14 @@ impl MemoryServer {
         state.next_connection = 0;
     }
 
-    /// Returns the part of the server that has replicas, or is a node of a cluster.
-    pub(crate) fn state(&mut self) -> &mut ServerState {
+    /// Returns the part of the server that has replicas, or is a node of a cluster. The simulator carries what servers send
+    /// to each other.
+    pub fn state(&mut self) -> &mut ServerState {
         &mut self.0
     }
 
     /// Accepts a connection, and returns its number.
-    pub(crate) fn connect(&mut self) -> u64 {
+    pub fn connect(&mut self) -> u64 {
         let Self(state) = self;
         state.next_connection += 1;
         let peer = Peer {
@@ -273,7 +273,7 @@ impl MemoryServer {
     }
 
     /// Takes bytes from a client at this time since 1970, and executes each request that is whole.
-    pub(crate) fn receive(&mut self, connection: u64, bytes: &[u8], now: Duration) {
+    pub fn receive(&mut self, connection: u64, bytes: &[u8], now: Duration) {
         let Self(state) = self;
         state.now = now;
         if let Some(peer) = state.peers.get_mut(&connection) {
@@ -283,14 +283,15 @@ impl MemoryServer {
     }
 
     /// Returns the connections for which the server has something, or which it has closed.
-    pub(crate) fn with_output(&self) -> Vec<u64> {
+    #[must_use]
+    pub fn with_output(&self) -> Vec<u64> {
         let peers = self.0.peers.iter();
         let with_output = peers.filter(|(_, peer)| !peer.out.is_empty() || peer.is_closed);
         with_output.map(|(connection, _)| *connection).collect()
     }
 
     /// Returns what the server has for a client. Returns `None` at the end of a connection that the server has closed.
-    pub(crate) fn take_output(&mut self, connection: u64) -> Option<Vec<u8>> {
+    pub fn take_output(&mut self, connection: u64) -> Option<Vec<u8>> {
         let Self(state) = self;
         let peer = state.peers.get_mut(&connection)?;
         if peer.out.is_empty() && peer.is_closed {
@@ -301,8 +302,23 @@ impl MemoryServer {
     }
 
     /// Notes that a client has closed its connection.
-    pub(crate) fn disconnect(&mut self, connection: u64) {
+    pub fn disconnect(&mut self, connection: u64) {
         self.0.peers.remove(&connection);
+    }
+
+    /// Executes a command at this time since 1970, and returns the bytes of its answer.
+    pub fn execute(&mut self, command: &[&str], now: Duration) -> Vec<u8> {
+        let connection = self.connect();
+        self.receive(connection, &request(command), now);
+        let answer = self.take_output(connection);
+        self.disconnect(connection);
+        answer.unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for MemoryServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MemoryServer")
     }
 }
 
@@ -454,7 +470,7 @@ mod tests {
     impl TestClient {
         pub(super) fn new() -> Self {
             let now = Duration::from_secs(1_000_000);
-            let mut server = MemoryServer::start("id".into(), now).expect("memory");
+            let mut server = MemoryServer::start("id".into(), now);
             let connection = server.connect();
             Self {
                 server,

@@ -4,12 +4,14 @@
 //! It knows the options of a server without settings, as the tests and `scripts/with-redis` give them. Any other option
 //! ends it.
 
+mod served;
+
 use std::error::Error;
 use std::fs::File;
 use std::io::{Write, stdout};
 use std::net::TcpListener;
 
-use leasehold::testing::serve;
+use served::serve;
 
 /// Options that change nothing here, each with its value.
 const IGNORED: [&str; 6] = [

@@ -16,7 +16,7 @@
 
 use std::time::Duration;
 
-use crate::sys::Arc;
+use std::sync::Arc;
 
 use super::arguments::{Arguments, CommandError};
 use super::replication::{BlockedClient, Change, DataCopy, Replica, Replication};
@@ -295,7 +295,7 @@ impl ServerState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::memory::tests::TestClient;
+    use crate::memory::tests::TestClient;
 
     const REPLICA: usize = 1;
 

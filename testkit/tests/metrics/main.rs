@@ -11,8 +11,8 @@ mod spans;
 use std::thread;
 use std::time::Duration;
 
-use leasehold::testing::Redis;
 use leasehold::{Error, LeaseState};
+use leasehold_testing::Redis;
 use recorded::manager;
 
 const ACQUIRED: &str = "leasehold_acquires_total{kind=mutex,name=n,outcome=acquired}";

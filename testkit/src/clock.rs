@@ -1,18 +1,18 @@
 //! The clock of a test kit: the machine's, and what the test has added.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
-use crate::sys::real;
-use crate::sys::test_machine::MovedByTest;
-use crate::sys::thread::{self, Thread};
-use crate::sys::{Arc, AtomicU64, Condvar, Mutex, Ordering, Time, Weak};
+use leasehold::seam::{LONGEST_SLEEP, MovedByTest, TestMachine, Time};
 
 /// For how long the kit waits for the managers to do what is due. A busy machine may need some of it.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
-pub(super) struct TestClock {
+pub(crate) struct TestClock {
     /// The time that the test has added, in nanoseconds.
     added: AtomicU64,
     /// The engines that read it.
@@ -33,37 +33,42 @@ struct Calls {
     movers: u32,
 }
 
+/// The machine that the test runs on.
+struct RealMachine;
+
+impl TestMachine for RealMachine {}
+
 /// A stop for new calls. Its drop lets them begin.
 struct ClosedGate<'a>(&'a TestClock);
 
 impl<'a> ClosedGate<'a> {
     fn close(clock: &'a TestClock) -> Self {
-        clock.calls.lock().movers += 1;
+        locked(&clock.calls).movers += 1;
         Self(clock)
     }
 }
 
 impl Drop for ClosedGate<'_> {
     fn drop(&mut self) {
-        self.0.calls.lock().movers -= 1;
+        locked(&self.0.calls).movers -= 1;
         self.0.calls_changed.notify_all();
     }
 }
 
 impl TestClock {
     /// Returns the time that the test has added.
-    pub(super) fn added(&self) -> Duration {
+    pub(crate) fn added(&self) -> Duration {
         Duration::from_nanos(self.added.load(Ordering::SeqCst))
     }
 
-    pub(super) fn now(&self) -> Time {
-        real::now() + self.added()
+    pub(crate) fn now(&self) -> Time {
+        RealMachine.now() + self.added()
     }
 
     /// Returns the time since 1970 in µs.
-    pub(super) fn wall_us(&self) -> u64 {
+    pub(crate) fn wall_us(&self) -> u64 {
         let added = u64::try_from(self.added().as_micros()).unwrap_or(u64::MAX);
-        real::wall_us().saturating_add(added)
+        RealMachine.wall_us().saturating_add(added)
     }
 
     /// Moves the clock forward, between the requests of the managers. Nothing happens at the times in between.
@@ -71,25 +76,25 @@ impl TestClock {
     /// # Panics
     ///
     /// Panics if the requests have not ended within the test's [`PATIENCE`].
-    pub(super) fn advance(&self, by: Duration) {
+    pub(crate) fn advance(&self, by: Duration) {
         let _closed = ClosedGate::close(self);
-        let until = real::now() + PATIENCE;
-        let mut calls = self.calls.lock();
+        let until = RealMachine.now() + PATIENCE;
+        let mut calls = locked(&self.calls);
         while calls.running > 0 {
             assert!(
-                real::now() < until,
+                RealMachine.now() < until,
                 "a call has not returned within {PATIENCE:?}"
             );
-            calls = self.calls_changed.wait_for(calls, PATIENCE);
+            calls = self.until_changed(calls);
         }
         drop(calls);
         // The threads of the library that send by themselves wait for none of these calls.
         while self.engines().iter().any(|engine| engine.sends_by_itself()) {
             assert!(
-                real::now() < until,
+                RealMachine.now() < until,
                 "a request of the library has not ended within {PATIENCE:?}"
             );
-            std::thread::yield_now();
+            thread::yield_now();
         }
         self.add(by);
     }
@@ -105,58 +110,67 @@ impl TestClock {
         for engine in self.engines() {
             engine.look_at_the_clock();
         }
-        for sleeper in self.sleepers.lock().iter() {
+        for sleeper in locked(&self.sleepers).iter() {
             sleeper.unpark();
         }
     }
 
     /// Has the managers renew all their leases, because the test has done something to the locks.
-    pub(super) fn renew_all(&self) {
+    pub(crate) fn renew_all(&self) {
         for engine in self.engines() {
             engine.renew_all();
         }
     }
 
     /// Returns what the managers have still to do, if there is anything.
-    pub(super) fn busy_part(&self) -> Option<&'static str> {
+    pub(crate) fn busy_part(&self) -> Option<&'static str> {
         let engines = self.engines();
         engines.iter().find_map(|engine| engine.busy_part())
     }
 
-    pub(super) fn call_begins(&self) {
-        let mut calls = self.calls.lock();
+    pub(crate) fn call_begins(&self) {
+        let mut calls = locked(&self.calls);
         while calls.movers > 0 {
-            calls = self.calls_changed.wait(calls);
+            calls = self.until_changed(calls);
         }
         calls.running += 1;
     }
 
-    pub(super) fn call_ends(&self) {
-        let mut calls = self.calls.lock();
+    pub(crate) fn call_ends(&self) {
+        let mut calls = locked(&self.calls);
         calls.running -= 1;
         if calls.running == 0 && calls.movers > 0 {
             self.calls_changed.notify_all();
         }
     }
 
-    pub(super) fn register(&self, engine: Weak<dyn MovedByTest>) {
-        let mut engines = self.engines.lock();
+    pub(crate) fn register(&self, engine: Weak<dyn MovedByTest>) {
+        let mut engines = locked(&self.engines);
         engines.retain(|engine| engine.strong_count() > 0);
         engines.push(engine);
     }
 
-    pub(super) fn engines(&self) -> Vec<Arc<dyn MovedByTest>> {
-        let engines = self.engines.lock();
+    pub(crate) fn engines(&self) -> Vec<Arc<dyn MovedByTest>> {
+        let engines = locked(&self.engines);
         engines.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Does what [`Machine::park_until`](crate::sys::Machine::park_until) says.
-    pub(super) fn park_until(&self, until: Time) {
+    /// Blocks until the calls change. May return earlier.
+    fn until_changed<'a>(&self, calls: MutexGuard<'a, Calls>) -> MutexGuard<'a, Calls> {
+        let waited = self.calls_changed.wait_timeout(calls, PATIENCE);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Does what [`TestMachine::park_until`] says.
+    pub(crate) fn park_until(&self, until: Time) {
         let this = thread::current();
-        self.sleepers.lock().push(this.clone());
+        locked(&self.sleepers).push(this.clone());
         // From here on, a move of the clock unparks this thread.
-        real::park_for(until.since(self.now()));
-        self.sleepers.lock().retain(|other| other.id() != this.id());
+        let left = until.since(self.now());
+        if !left.is_zero() {
+            thread::park_timeout(left.min(LONGEST_SLEEP));
+        }
+        locked(&self.sleepers).retain(|other| other.id() != this.id());
     }
 }
 
@@ -164,4 +178,9 @@ impl fmt::Debug for TestClock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("TestClock").field(&self.added()).finish()
     }
+}
+
+/// Locks a mutex, also after a panic of a thread that had it: the other threads go on.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -49,7 +49,7 @@ impl ServerState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::memory::tests::TestClient;
+    use crate::memory::tests::TestClient;
 
     #[test]
     fn a_sentinel_names_the_new_address_and_may_report_the_old_one() {

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use leasehold::LockManager;
-use leasehold::testing::Redis;
+use leasehold_testing::Redis;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 
 /// The metrics of one manager.

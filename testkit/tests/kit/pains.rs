@@ -3,8 +3,8 @@
 use std::thread;
 use std::time::Duration;
 
-use leasehold::testing::Redis;
 use leasehold::{LeaseState, LockGuard};
+use leasehold_testing::Redis;
 
 use super::{HOUR, on_both, secs};
 

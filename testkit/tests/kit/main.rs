@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use leasehold::testing::Redis;
 use leasehold::{Error, LeaseState, LockGuard, LockManager, LostCause};
+use leasehold_testing::Redis;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 

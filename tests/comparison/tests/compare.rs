@@ -1,6 +1,6 @@
 //! Random sequences of commands and scripts, which the server in memory and a real one answer alike.
 //!
-//! `REDIS_URL` names the real server: `scripts/with-server redis-8.2 cargo test --features testing --lib memory`.
+//! `REDIS_URL` names the real server: `scripts/with-server redis-8.2 cargo test --package leasehold-comparison`.
 //! `PROPTEST_CASES` sets how many sequences there are.
 //!
 //! A sequence is about a few keys and locks. Some keys expire meanwhile. The real server answers `TIME` and the command in
@@ -14,22 +14,17 @@
 //! * of `HGETALL` and `KEYS` the order, and of members whose scores are times;
 //! * two times, as of now or for a while, may differ by `SLACK`, and what is left of two turns too.
 
-mod requests;
-
 use std::cell::{Cell, RefCell};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use leasehold_comparison::{Step, packed, request};
+use leasehold_testing::memory::MemoryServer;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use redis::Value;
-
-use requests::{Step, request};
-
-use super::{MemoryServer, request as packed};
-use crate::store::transport::frame::{self, Frame};
+use redis::{Parser, Value};
 
 const THREADS: u32 = 8;
 /// How far two times in ms may be apart. Two in µs may be a thousand times as far apart.
@@ -46,7 +41,7 @@ const MICROS_LONG: std::ops::Range<i128> = 10_000_000_000..1_000_000_000_000;
 /// A connection to both servers.
 struct Pair {
     real: TcpStream,
-    unread: Vec<u8>,
+    answers: Parser,
     connection: u64,
 }
 
@@ -58,7 +53,7 @@ impl Pair {
         real.set_nodelay(true).expect("a socket");
         Self {
             real,
-            unread: Vec::new(),
+            answers: Parser::new(),
             connection: memory.connect(),
         }
     }
@@ -69,25 +64,9 @@ impl Pair {
 
     /// Reads the next answer of the real server.
     fn read(&mut self) -> Value {
-        let mut part = [0; 8_192];
-        loop {
-            if let Some(answer) = take_answer(&mut self.unread) {
-                return answer;
-            }
-            let read = self.real.read(&mut part).expect("an answer");
-            assert!(read > 0, "the server has closed the connection");
-            self.unread.extend_from_slice(&part[..read]);
-        }
+        let answer = self.answers.parse_value(&mut self.real);
+        answer.expect("an answer")
     }
-}
-
-/// Takes the first answer out of these bytes, if it is whole.
-fn take_answer(bytes: &mut Vec<u8>) -> Option<Value> {
-    let end = Frame::default()
-        .end(bytes, usize::MAX)
-        .expect("an answer")?;
-    let answer: Vec<_> = bytes.drain(..end).collect();
-    Some(frame::parse(&answer).expect("an answer"))
 }
 
 /// Both servers.
@@ -113,7 +92,7 @@ impl Both {
     }
 
     fn started() -> MemoryServer {
-        MemoryServer::start("0".repeat(40), Duration::ZERO).expect("memory")
+        MemoryServer::start("0".repeat(40), Duration::ZERO)
     }
 
     /// Starts the server in memory anew, with the same connections.
@@ -132,8 +111,8 @@ impl Both {
         let (seconds, micros): (u64, u64) = redis::from_redis_value(time).expect("a time");
         self.now = Duration::from_secs(seconds) + Duration::from_micros(micros);
         let real = self.asking.read();
-        let mut answer = self.in_memory(request, self.asking.connection);
-        (real, take_answer(&mut answer).expect("an answer"))
+        let answer = self.in_memory(request, self.asking.connection);
+        (real, redis::parse_redis_value(&answer).expect("an answer"))
     }
 
     /// Returns what the server in memory has for a connection after a request.
@@ -168,8 +147,9 @@ impl Both {
                 break;
             }
         }
-        let mut output = self.in_memory(b"", self.listening.connection);
-        let memory = std::iter::from_fn(|| take_answer(&mut output));
+        let output = self.in_memory(b"", self.listening.connection);
+        let (mut unread, mut messages) = (&output[..], Parser::new());
+        let memory = std::iter::from_fn(|| messages.parse_value(&mut unread).ok());
         (Value::Array(real), Value::Array(memory.collect()))
     }
 

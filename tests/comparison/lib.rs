@@ -1,4 +1,34 @@
-//! The requests of the sequences: commands, scripts, and what leasehold sends.
+//! The requests of the sequences that `tests/compare.rs` compares: commands, scripts, and what leasehold sends.
+//!
+//! What leasehold sends comes from `script/` of the library and the layers below it, which this package compiles for
+//! itself. The Redis in memory is that of the test kit, which links the library: only bytes go from here to there.
+
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "the library uses all of it, this a part"
+)]
+
+#[path = "../../src/config/mod.rs"]
+mod config;
+#[path = "../../src/core/mod.rs"]
+mod core;
+#[path = "../../src/error.rs"]
+mod error;
+#[path = "../../src/event.rs"]
+mod event;
+#[path = "../../src/message/mod.rs"]
+mod message;
+#[path = "../../src/name.rs"]
+mod name;
+#[path = "../../src/owner.rs"]
+mod owner;
+#[path = "../../src/script/mod.rs"]
+mod script;
+#[path = "../../src/stats.rs"]
+mod stats;
+#[path = "../../src/sys/mod.rs"]
+mod sys;
 
 use std::time::Duration;
 
@@ -9,9 +39,8 @@ use crate::message::{
 };
 use crate::name::{LockKey, Target};
 use crate::script::quorum::{self, LockId, NodeGiveBack};
-use crate::script::{self, ScriptSettings};
+use crate::script::{Command, ScriptSettings};
 use crate::sys::{Arc, Machine};
-use crate::testing::memory::request as packed;
 
 /// So long that nothing expires during a test.
 const LONG: Duration = Duration::from_secs(36_000);
@@ -155,11 +184,28 @@ fn word(of: &str, choice: u8, prefix: &str) -> String {
     word.to_owned()
 }
 
+/// Returns the bytes of a command.
+pub fn packed(words: &[impl AsRef<str>]) -> Vec<u8> {
+    let mut command = redis::Cmd::new();
+    for word in words {
+        command.arg(word.as_ref());
+    }
+    command.get_packed_command()
+}
+
+/// Returns the bytes of a command that leasehold sends.
+fn sent(command: &Command) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    command.by_text().pack(&mut bytes);
+    bytes
+}
+
 /// One step of a sequence. The numbers choose what it is.
-pub(super) type Step = (u8, u8, [u8; 6]);
+pub type Step = (u8, u8, [u8; 6]);
 
 /// Returns the request of a step.
-pub(super) fn request(step: Step, prefix: &str) -> Vec<u8> {
+#[must_use]
+pub fn request(step: Step, prefix: &str) -> Vec<u8> {
     let (what, which, numbers) = step;
     let choices = numbers.into_iter().cycle();
     match what % 4 {
@@ -368,7 +414,7 @@ fn lock_request(which: u8, numbers: [u8; 6], prefix: &str) -> Vec<u8> {
                     owner: &adopt.from,
                 },
             };
-            return script::encode(&request, &settings()).by_text().packed();
+            return sent(&script::encode(&request, &settings()));
         }
     };
     let request = Request::Lock {
@@ -376,7 +422,7 @@ fn lock_request(which: u8, numbers: [u8; 6], prefix: &str) -> Vec<u8> {
         target: &target,
         verb: &verb,
     };
-    script::encode(&request, &settings()).by_text().packed()
+    sent(&script::encode(&request, &settings()))
 }
 
 /// Returns a request of a lock to a node of a quorum.
@@ -450,5 +496,5 @@ fn node_request(which: u8, numbers: [u8; 6], prefix: &str) -> Vec<u8> {
             quorum::adopt(&key, &adopt, 1_000_000, &settings)
         }
     };
-    command.by_text().packed()
+    sent(&command)
 }

@@ -10,15 +10,13 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use leasehold_testing::memory::MemoryServer;
 use rustix::event::{PollFd, PollFlags, poll};
-
-use crate::testing::clock::TestClock;
-use crate::testing::memory::MemoryServer;
-use crate::testing::network::{new_server, now};
+use uuid::Uuid;
 
 struct ServedClients {
-    clock: TestClock,
     server: MemoryServer,
     clients: BTreeMap<u64, ServedClient>,
 }
@@ -31,12 +29,11 @@ struct ServedClient {
 }
 
 /// Serves, and does not return.
-pub(super) fn serve(listener: &TcpListener) -> io::Result<()> {
+pub(crate) fn serve(listener: &TcpListener) -> io::Result<()> {
     listener.set_nonblocking(true)?;
-    let clock = TestClock::default();
+    let run_id = Uuid::new_v4().simple().to_string();
     let mut served = ServedClients {
-        server: new_server(&clock),
-        clock,
+        server: MemoryServer::start(run_id, now()),
         clients: BTreeMap::new(),
     };
     loop {
@@ -79,7 +76,7 @@ impl ServedClients {
             loop {
                 match client.stream.read(&mut piece) {
                     Ok(read) if read > 0 => {
-                        self.server.receive(*id, &piece[..read], now(&self.clock));
+                        self.server.receive(*id, &piece[..read], now());
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -125,4 +122,10 @@ impl ServedClients {
             }
         }
     }
+}
+
+/// Returns the time since 1970.
+fn now() -> Duration {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.expect("it is past 1970")
 }

@@ -1,23 +1,17 @@
-#![doc = include_str!("../docs/testing.md")]
+#![doc = include_str!("../README.md")]
 
 mod clock;
-mod memory;
-mod network;
-mod served;
 #[doc(hidden)]
-pub mod simulation;
+pub mod memory;
+mod network;
 
 use std::fmt;
-use std::io;
-use std::net::TcpListener;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use crate::admin::LockInfo;
-use crate::builder::Builder;
-use crate::manager::LockManager;
-use crate::owner;
-use crate::sys::test_machine::{MovedByTest, TestNetwork};
-use crate::sys::{Arc, Machine, TestMachine, Time, Weak};
+use leasehold::seam::{MovedByTest, TestMachine, TestNetwork, Time};
+use leasehold::{Builder, LockInfo, LockManager};
+use uuid::Uuid;
 
 use clock::{PATIENCE, TestClock};
 use network::{MemoryNetwork, MemoryNode};
@@ -82,12 +76,12 @@ impl Redis {
             .io_timeout(Duration::from_secs(10))
             .node_timeout(Duration::from_secs(5))
             .restart_delay(Duration::ZERO)
-            .on(Machine::new(Arc::new(self.clone())))
+            .on(Arc::new(self.clone()))
     }
 
     /// Moves the time of the servers and of their managers forward at once, as a machine sees it that was suspended for
     /// `time`. No lease is renewed meanwhile. So each lease that has less time left ends, and its guard reads
-    /// [`Lost`](crate::LeaseState::Lost) when this returns. A thread that sleeps in a call until a time in between wakes.
+    /// [`Lost`](leasehold::LeaseState::Lost) when this returns. A thread that sleeps in a call until a time in between wakes.
     ///
     /// Requests do not see the time move: a request that is under way ends first, and later ones begin afterwards. The
     /// program's own clocks and sleeps, such as [`Instant`] and [`std::thread::sleep`], do not change.
@@ -132,7 +126,7 @@ impl Redis {
 
     /// Takes a lock of any kind from its holders, as an operator does who deletes its key. Does nothing if there is no such
     /// lock. `name` includes the [`prefix`](Builder::prefix), and the lock is in the database 0. The guards that are renewed
-    /// read [`Lost`](crate::LeaseState::Lost) when this returns.
+    /// read [`Lost`](leasehold::LeaseState::Lost) when this returns.
     ///
     /// # Panics
     ///
@@ -143,20 +137,21 @@ impl Redis {
 
     /// Has another program hold the mutex `name` for this time, whoever held it before. `name` includes the
     /// [`prefix`](Builder::prefix), and the lock is in the database 0. The guards that are renewed read
-    /// [`Lost`](crate::LeaseState::Lost) when this returns.
+    /// [`Lost`](leasehold::LeaseState::Lost) when this returns.
     ///
     /// # Panics
     ///
     /// As [`advance`](Self::advance).
     pub fn hold_by_other(&self, name: &str, time: Duration) {
-        let other = owner::generate(&Machine::default(), "other");
-        let ms = crate::sys::time::ms_rounded_up(time.min(LONGEST_HOLD)).max(1);
-        let ms = ms.to_string();
+        // An owner as another process would have it, with the label `other`.
+        let other = format!("lh1:{}:other", Uuid::new_v4());
+        let ms = time.min(LONGEST_HOLD).as_nanos().div_ceil(1_000_000);
+        let ms = ms.max(1).to_string();
         self.on_all_nodes(&[&["DEL", name], &["SET", name, &other, "PX", &ms]]);
     }
 
     /// Ends all connections, and refuses new ones until [`restore`](Self::restore). So no manager reaches a server, and a
-    /// guard reads [`AtRisk`](crate::LeaseState::AtRisk) and then [`Lost`](crate::LeaseState::Lost) as its time passes.
+    /// guard reads [`AtRisk`](leasehold::LeaseState::AtRisk) and then [`Lost`](leasehold::LeaseState::Lost) as its time passes.
     pub fn cut(&self) {
         self.network.nodes.iter().for_each(|node| node.cut());
     }
@@ -167,7 +162,7 @@ impl Redis {
         self.network.nodes.iter().for_each(|node| node.restore());
     }
 
-    /// Restarts the servers without their data. The guards that are renewed read [`Lost`](crate::LeaseState::Lost) when this
+    /// Restarts the servers without their data. The guards that are renewed read [`Lost`](leasehold::LeaseState::Lost) when this
     /// returns.
     ///
     /// # Panics
@@ -248,6 +243,7 @@ impl Redis {
 }
 
 /// The machine of the managers. So they keep the servers.
+#[doc(hidden)]
 impl TestMachine for Redis {
     fn now(&self) -> Time {
         self.clock.now()
@@ -276,13 +272,6 @@ impl TestMachine for Redis {
     fn network(&self) -> Option<Arc<dyn TestNetwork>> {
         Some(Arc::clone(&self.network) as _)
     }
-}
-
-/// Serves a Redis in memory to the clients of a port, until the process ends. The tests of leasehold start it where they
-/// start a server.
-#[doc(hidden)]
-pub fn serve(listener: &TcpListener) -> io::Result<()> {
-    served::serve(listener)
 }
 
 impl fmt::Debug for Redis {

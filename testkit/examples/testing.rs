@@ -1,14 +1,14 @@
 //! Tests of code that locks, without a server: a job, a web server and a cron job take a `&LockManager`, and `main` gives
 //! them that of the test kit.
 //!
-//! `cargo run --features testing --example testing`
+//! `cargo run --package leasehold-testing --example testing`
 //!
-//! The exit status is 0 only if each of them did what it should. docs/testing.md explains the test kit.
+//! The exit status is 0 only if each of them did what it should. README.md explains the test kit.
 
 use std::time::Duration;
 
-use leasehold::testing::Redis;
 use leasehold::{Error, LockManager, Result};
+use leasehold_testing::Redis;
 
 const MINUTE: Duration = Duration::from_secs(60);
 

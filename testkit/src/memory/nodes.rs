@@ -14,7 +14,7 @@
 
 use std::time::Duration;
 
-use crate::name;
+use leasehold::seam;
 
 use super::arguments::{Arguments, CommandError};
 use super::cluster::{ChannelMessage, ClusterTable, MovedKey};
@@ -28,7 +28,7 @@ use super::state::ServerState;
 const NOBODY: u64 = 0;
 
 fn slot_of(key: &[u8]) -> u16 {
-    name::slot_of(&String::from_utf8_lossy(key))
+    seam::slot_of(&String::from_utf8_lossy(key))
 }
 
 fn millis(time: Duration) -> i64 {
@@ -193,8 +193,8 @@ impl ServerState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::memory::cluster::ClusterNode;
-    use crate::testing::memory::tests::TestClient;
+    use crate::memory::cluster::ClusterNode;
+    use crate::memory::tests::TestClient;
 
     const OWNER: usize = 0;
     const OTHER: usize = 1;

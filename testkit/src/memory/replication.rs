@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::sys::Arc;
+use std::sync::Arc;
 
 use super::keyspace::{Keyspace, StoredKey};
 

@@ -10,12 +10,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::sys::test_machine::{TestNetwork, TestStream};
-use crate::sys::{Arc, Condvar, LONGEST_SLEEP, Machine, Mutex, Rng, Time};
-use crate::testing::clock::TestClock;
-use crate::testing::memory::{MemoryServer, request};
+use leasehold::seam::{LONGEST_SLEEP, TestNetwork, TestStream, Time};
+use uuid::Uuid;
+
+use crate::clock::{TestClock, locked};
+use crate::memory::MemoryServer;
 
 /// The number of events on the network, which only grows.
 #[derive(Default)]
@@ -25,14 +27,14 @@ struct Happenings {
 }
 
 /// The nodes of a test kit, and the way to them.
-pub(super) struct MemoryNetwork {
-    pub(super) nodes: Vec<Arc<MemoryNode>>,
+pub(crate) struct MemoryNetwork {
+    pub(crate) nodes: Vec<Arc<MemoryNode>>,
     clock: Arc<TestClock>,
     happenings: Arc<Happenings>,
 }
 
 /// A server in memory, with its clients.
-pub(super) struct MemoryNode {
+pub(crate) struct MemoryNode {
     clock: Arc<TestClock>,
     happenings: Arc<Happenings>,
     state: Mutex<MemoryNodeState>,
@@ -64,13 +66,13 @@ struct ClientEnd {
 
 impl Happenings {
     fn add(&self) {
-        *self.count.lock() += 1;
+        *locked(&self.count) += 1;
         self.changed.notify_all();
     }
 }
 
 impl MemoryNetwork {
-    pub(super) fn new(nodes: usize, clock: &Arc<TestClock>) -> Self {
+    pub(crate) fn new(nodes: usize, clock: &Arc<TestClock>) -> Self {
         let happenings = Arc::<Happenings>::default();
         let node = |_| {
             Arc::new(MemoryNode {
@@ -91,7 +93,7 @@ impl MemoryNetwork {
     }
 
     /// Returns the URLs of the nodes. A path is the number of a node.
-    pub(super) fn urls(&self) -> impl Iterator<Item = String> {
+    pub(crate) fn urls(&self) -> impl Iterator<Item = String> {
         (0..self.nodes.len()).map(|number| format!("unix:///{number}"))
     }
 }
@@ -106,7 +108,7 @@ impl TestNetwork for MemoryNetwork {
 
     fn wait(&self, streams: &[&dyn TestStream], until: Time) {
         let is_ready = || streams.iter().any(|stream| stream.has_input());
-        let mut count = self.happenings.count.lock();
+        let mut count = locked(&self.happenings.count);
         loop {
             let seen = *count;
             drop(count);
@@ -114,10 +116,11 @@ impl TestNetwork for MemoryNetwork {
             if is_ready() || left.is_zero() {
                 return;
             }
-            count = self.happenings.count.lock();
+            count = locked(&self.happenings.count);
             if *count == seen {
                 let limit = left.min(LONGEST_SLEEP);
-                count = self.happenings.changed.wait_for(count, limit);
+                let waited = self.happenings.changed.wait_timeout(count, limit);
+                count = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
         }
     }
@@ -129,7 +132,7 @@ impl TestNetwork for MemoryNetwork {
 
 impl MemoryNode {
     fn connect(this: &Arc<Self>) -> io::Result<ClientEnd> {
-        let mut state = this.state.lock();
+        let mut state = locked(&this.state);
         if state.is_cut {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
@@ -142,20 +145,20 @@ impl MemoryNode {
         })
     }
 
-    pub(super) fn cut(&self) {
-        let mut state = self.state.lock();
+    pub(crate) fn cut(&self) {
+        let mut state = locked(&self.state);
         state.is_cut = true;
         state.disconnect_all();
         drop(state);
         self.happenings.add();
     }
 
-    pub(super) fn restore(&self) {
-        self.state.lock().is_cut = false;
+    pub(crate) fn restore(&self) {
+        locked(&self.state).is_cut = false;
     }
 
-    pub(super) fn restart_empty(&self) {
-        let mut state = self.state.lock();
+    pub(crate) fn restart_empty(&self) {
+        let mut state = locked(&self.state);
         state.disconnect_all();
         state.server = new_server(&self.clock);
         drop(state);
@@ -163,20 +166,14 @@ impl MemoryNode {
     }
 
     /// Executes commands as a client does, and returns the bytes of the answers.
-    pub(super) fn execute(&self, commands: &[&[&str]]) -> Vec<u8> {
-        let mut state = self.state.lock();
-        let id = state.server.connect();
-        for command in commands {
-            state
-                .server
-                .receive(id, &request(command), now(&self.clock));
-        }
-        let answers = state.server.take_output(id);
-        state.server.disconnect(id);
+    pub(crate) fn execute(&self, commands: &[&[&str]]) -> Vec<u8> {
+        let mut state = locked(&self.state);
+        let execute = |command| state.server.execute(command, now(&self.clock));
+        let answers = commands.iter().copied().flat_map(execute).collect();
         state.send_all();
         drop(state);
         self.happenings.add();
-        answers.unwrap_or_default()
+        answers
     }
 }
 
@@ -186,7 +183,7 @@ impl MemoryNodeState {
         let mut ended = Vec::new();
         for (id, inbox) in &self.inboxes {
             match self.server.take_output(*id) {
-                Some(output) => inbox.0.lock().bytes.extend(output),
+                Some(output) => locked(&inbox.0).bytes.extend(output),
                 None => ended.push(*id),
             }
         }
@@ -197,7 +194,7 @@ impl MemoryNodeState {
 
     fn disconnect(&mut self, id: u64) {
         if let Some(inbox) = self.inboxes.remove(&id) {
-            inbox.0.lock().is_over = true;
+            locked(&inbox.0).is_over = true;
             self.server.disconnect(id);
         }
     }
@@ -215,12 +212,12 @@ impl TestStream for ClientEnd {
     }
 
     fn has_input(&self) -> bool {
-        let inbox = self.inbox.0.lock();
+        let inbox = locked(&self.inbox.0);
         inbox.is_over || !inbox.bytes.is_empty()
     }
 
     fn read_now(&self, to: &mut [u8]) -> io::Result<Option<usize>> {
-        let mut inbox = self.inbox.0.lock();
+        let mut inbox = locked(&self.inbox.0);
         let length = inbox.bytes.len().min(to.len());
         if length == 0 {
             return Ok(inbox.is_over.then_some(0));
@@ -231,7 +228,7 @@ impl TestStream for ClientEnd {
     }
 
     fn write_now(&self, from: &[u8]) -> io::Result<usize> {
-        let mut state = self.node.state.lock();
+        let mut state = locked(&self.node.state);
         if !state.inboxes.contains_key(&self.id) {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
@@ -245,7 +242,7 @@ impl TestStream for ClientEnd {
 
 impl Drop for ClientEnd {
     fn drop(&mut self) {
-        self.node.state.lock().disconnect(self.id);
+        locked(&self.node.state).disconnect(self.id);
     }
 }
 
@@ -256,13 +253,12 @@ impl fmt::Debug for ClientEnd {
 }
 
 /// Returns the time of a server since 1970.
-pub(super) fn now(clock: &TestClock) -> Duration {
+fn now(clock: &TestClock) -> Duration {
     Duration::from_micros(clock.wall_us())
 }
 
 /// Returns a server without data.
-pub(super) fn new_server(clock: &TestClock) -> MemoryServer {
-    let rng = Machine::default();
-    let run_id = format!("{}{:08x}", rng.uuid().simple(), rng.bits() as u32);
-    MemoryServer::start(run_id, now(clock)).expect("memory for a Redis in memory")
+fn new_server(clock: &TestClock) -> MemoryServer {
+    let run_id = Uuid::new_v4().simple().to_string();
+    MemoryServer::start(run_id, now(clock))
 }

@@ -1,0 +1,26 @@
+//! What a machine of a test needs of the library. The test kit (`testkit/`) and `tests/simulator` make such machines, and a
+//! manager runs on one by [`Builder::on`](crate::Builder::on). None of it is public API: it changes with the library.
+
+use std::io;
+
+use crate::sys::{Arc, Machine};
+
+pub use crate::name::slot_of;
+pub use crate::sys::test_machine::{
+    MovedByTest, TestMachine, TestNetwork, TestScheduler, TestStream,
+};
+pub use crate::sys::thread::{park_for, sleep};
+pub use crate::sys::{LONGEST_SLEEP, Time};
+
+/// Starts a thread on this machine, with this name.
+///
+/// # Errors
+///
+/// The system refuses the thread.
+pub fn spawn(
+    machine: Arc<dyn TestMachine>,
+    name: &str,
+    run: impl FnOnce() + Send + 'static,
+) -> io::Result<()> {
+    Machine::new(machine).spawn(name, run)
+}
