@@ -231,8 +231,6 @@
 //!
 //! # Features
 //!
-//! * `cli`: the program `leasehold`, which runs a command under a lock, and shows who holds it:
-//!   [docs/cli.md](https://docs.rs/crate/leasehold/latest/source/docs/cli.md). `cargo install leasehold --features cli`
 //! * `metrics`: histograms, counters and gauges for the [`metrics`](https://docs.rs/metrics) facade. The table of their names,
 //!   labels and units is in [docs/metrics.md](https://docs.rs/crate/leasehold/latest/source/docs/metrics.md). The program installs
 //!   a recorder before it builds a manager.
@@ -322,7 +320,4 @@ pub use lock::reentrant::ReentrantMutex;
 pub use lock::rwlock::RwLock;
 pub use lock::semaphore::Semaphore;
 pub use manager::LockManager;
-#[cfg(feature = "cli")]
-#[doc(hidden)]
-pub use message::RawReply;
 pub use stats::{Bucket, Distribution, Stats};

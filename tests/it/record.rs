@@ -54,7 +54,7 @@ fn code(directory: &Path) -> String {
 /// Where the tests are that begin with one of these, and are not in this binary.
 const ELSEWHERE: [(&str, &str); 5] = [
     ("crate::", "src"),
-    ("cli::", "tests/cli"),
+    ("cli::", "cli/tests/cli"),
     ("metrics::", "testkit/tests/metrics"),
     ("testing::", "testkit/tests/kit"),
     ("tls::", "tests/tls"),

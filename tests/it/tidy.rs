@@ -1,5 +1,5 @@
 //! Rules of the library that neither the compiler nor clippy checks. They are for the code in `src/` that users run, without
-//! test code and the command line.
+//! test code.
 //!
 //! 1. A folder uses only its own layer and lower layers: see `layer`.
 //! 2. Only `sys/` touches the machine: time, threads, shared memory, random numbers, hashes, connections and processes.
@@ -297,7 +297,7 @@ fn is_below(path: &str, above: &str) -> bool {
 fn library() -> Vec<(String, String)> {
     let is_of_tests = |path: &str| {
         let mut parts = path.split(['/', '.']);
-        parts.any(|part| TEST_CODE.contains(&part) || part == "tests") || path.starts_with("bin/")
+        parts.any(|part| TEST_CODE.contains(&part) || part == "tests")
     };
     let mut files = files("rs");
     files.retain(|(path, _)| !is_of_tests(path));

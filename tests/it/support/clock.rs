@@ -16,8 +16,9 @@ pub(crate) struct Clock {
 
 /// The compiled library that the servers load. Rust needs a linker, so there is a C compiler.
 static LIBRARY: LazyLock<Vec<u8>> = LazyLock::new(|| {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/support/clock.c");
     let compiled = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name("clock").replace(':', "-"));
+    let source = compiled.with_extension("c");
+    fs::write(&source, include_str!("clock.c")).expect("a file");
     let done = Command::new("cc")
         .args(["-shared", "-fPIC", "-O1", "-o"])
         .args([&compiled, &source])
@@ -25,7 +26,9 @@ static LIBRARY: LazyLock<Vec<u8>> = LazyLock::new(|| {
         .expect("a C compiler");
     assert!(done.status.success(), "{done:?}");
     let library = fs::read(&compiled).expect("it was compiled");
-    fs::remove_file(compiled).expect("it is there");
+    for file in [source, compiled] {
+        fs::remove_file(file).expect("it is there");
+    }
     library
 });
 

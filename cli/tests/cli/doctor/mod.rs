@@ -3,6 +3,7 @@
 mod fakes;
 mod rights;
 mod several;
+mod ways;
 
 use std::process::Output;
 

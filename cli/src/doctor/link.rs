@@ -3,13 +3,13 @@
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use leasehold::RawReply;
+use redis::Value;
 
 use crate::figures::{Figures, brief};
 use crate::output;
+use crate::server::{Problem, Server, text};
 
 use super::finding::Finding;
-use super::server::{Problem, Server, text};
 
 /// How far apart clocks may be. NTP keeps them far closer.
 pub const CLOCKS_APART: Duration = Duration::from_millis(500);
@@ -95,7 +95,7 @@ fn reading(server: &Server<'_>) -> Result<(Duration, Offset), Problem> {
     let after = now();
     let no_time = || Problem::Failed("its answer is no time".to_owned());
     let (answer, round_trip) = answers.pop().ok_or_else(no_time)?;
-    let RawReply::List(parts) = answer? else {
+    let Value::Array(parts) = answer? else {
         return Err(no_time());
     };
     let part = |number: usize| parts.get(number).and_then(text)?.parse::<u64>().ok();
@@ -131,7 +131,7 @@ pub fn proxies(server: &Server<'_>) -> Finding {
             }
         };
         let number = |place: usize| match answers.get(place) {
-            Some((Ok(RawReply::Number(number)), _)) => Some(*number),
+            Some((Ok(Value::Int(number)), _)) => Some(*number),
             _ => None,
         };
         if let (Some(first), Some(second)) = (number(0), number(2)) {
@@ -139,7 +139,8 @@ pub fn proxies(server: &Server<'_>) -> Finding {
             numbers.insert(first);
             asked += 1;
         }
-        if let Some((Ok(RawReply::Text(info)), _)) = answers.get(1) {
+        if let Some((Ok(reply), _)) = answers.get(1) {
+            let info = text(reply).unwrap_or_default();
             let run_id = info.lines().find_map(|line| line.strip_prefix("run_id:"));
             servers.extend(run_id.map(|id| id.trim().to_owned()));
         }

@@ -9,11 +9,12 @@ use std::collections::HashSet;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use leasehold::RawReply;
+use redis::Value;
 
 use super::facts::Facts;
 use super::finding::Finding;
-use super::server::{Answer, Problem, Server, TTL_MS};
+use super::{TTL_MS, new_key};
+use crate::server::{Answer, Problem, Server};
 
 const COUNT: &str = "
 local n = tonumber(redis.call('GET', KEYS[1]) or '0') + 1
@@ -38,10 +39,10 @@ const ROUNDED: Duration = Duration::from_millis(100);
 
 pub fn check(server: &Server<'_>, facts: &Facts) -> Vec<Finding> {
     match server.ask(&["EVAL", "return 1", "0"]) {
-        Ok(RawReply::Number(1)) => {}
+        Ok(Value::Int(1)) => {}
         answer => return vec![cannot_run(&answer, facts)],
     }
-    let key = server.key();
+    let key = new_key(server);
     let mut findings = vec![atomic(server, &key, facts)];
     findings.extend(notify(server));
     findings.push(expiry(server, &key));
@@ -81,7 +82,7 @@ fn atomic(server: &Server<'_>, key: &str, facts: &Facts) -> Finding {
     for answer in answers {
         let numbered =
             answer.and_then(|answers| answers.into_iter().map(|(answer, _)| answer).collect());
-        let numbered: Vec<RawReply> = match numbered {
+        let numbered: Vec<Value> = match numbered {
             Ok(numbered) => numbered,
             Err(problem) => {
                 let mend = "Mend the other findings first.";
@@ -93,7 +94,7 @@ fn atomic(server: &Server<'_>, key: &str, facts: &Facts) -> Finding {
             }
         };
         numbers.extend(numbered.iter().filter_map(|reply| match reply {
-            RawReply::Number(number) => Some(*number),
+            Value::Int(number) => Some(*number),
             _ => None,
         }));
     }
@@ -153,7 +154,7 @@ fn expiry(server: &Server<'_>, key: &str) -> Finding {
         Err(problem) => return skip(problem.to_string()),
     };
     let left = match (answers.next(), answers.next()) {
-        (Some(Ok(_)), Some(Ok(RawReply::Number(left)))) => left,
+        (Some(Ok(_)), Some(Ok(Value::Int(left)))) => left,
         (Some(Err(problem)), _) | (_, Some(Err(problem))) => return skip(problem.to_string()),
         _ => return skip("the answer to PTTL is no number".to_owned()),
     };

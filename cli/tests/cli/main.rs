@@ -5,7 +5,7 @@
     reason = "only the library is compiled with the oldest Rust"
 )]
 
-#[path = "../it/support/mod.rs"]
+#[path = "../../../tests/it/support/mod.rs"]
 #[allow(
     dead_code,
     unused_imports,

@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use crate::support::{Server, name};
 use crate::{out, output};
 
-const PAGE: &str = include_str!("../../docs/cli.md");
+const PAGE: &str = include_str!("../../../docs/cli.md");
 /// The programs of the recipes.
 const PROGRAMS: [&str; 8] = [
     "consume", "deploy", "import", "lead", "migrate", "reindex", "report", "serve",

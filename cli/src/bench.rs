@@ -27,9 +27,10 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::deployment::{Deployment, beside};
-use crate::exit::{Failure, USAGE};
+use crate::exit::{Failure, UNREACHABLE, USAGE};
 use crate::figures::Figures;
 use crate::output;
+use crate::server::Server;
 use crate::servers::Servers;
 
 const LEASE: Duration = Duration::from_secs(5);
@@ -130,7 +131,7 @@ pub fn main(servers: &Servers, options: &Options) -> Result<u8, Failure> {
     }
     let run = Run {
         name: format!("leasehold-bench:{}", Uuid::new_v4()),
-        prefix: Deployment::read(&servers.url()?).prefix,
+        deployment: Deployment::read(&servers.url()?),
         options,
     };
     let other = manager()?;
@@ -189,7 +190,7 @@ fn is_wanted(locks: &LockManager, options: &Options) -> Result<bool, Failure> {
 struct Run<'a> {
     /// The beginning of all names, which no other run has.
     name: String,
-    prefix: String,
+    deployment: Deployment,
     options: &'a Options,
 }
 
@@ -309,22 +310,23 @@ impl Run<'_> {
 
     /// Removes the keys that stand beside the locks, at each server. The locks were released.
     fn remove_keys(&self, locks: &LockManager) -> Result<(), Failure> {
-        let key = |name: &str| format!("{}{name}", self.prefix);
+        let key = |name: &str| format!("{}{name}", self.deployment.prefix);
         let names = (0..self.options.names).map(|number| format!("{}:{number}", self.name));
         let mut keys: Vec<_> = names.map(|name| beside(&key(&name), "fence")).collect();
         let shared = key(&self.shared_name());
         keys.extend(["fence", "queue", "waiters"].map(|what| beside(&shared, what)));
         let pings = locks.ping()?;
-        let reached = pings
-            .iter()
-            .enumerate()
-            .filter(|(_, ping)| ping.result.is_ok());
-        for (number, _) in reached {
+        for ping in pings.iter().filter(|ping| ping.result.is_ok()) {
+            let server = Server {
+                address: &ping.server,
+                deployment: &self.deployment,
+            };
             for keys in keys.chunks(KEYS_AT_ONCE) {
                 let commands: Vec<[&str; 2]> = keys.iter().map(|key| ["DEL", key]).collect();
                 let commands: Vec<&[&str]> = commands.iter().map(<[_; 2]>::as_slice).collect();
                 // A master of a cluster rejects the keys of others.
-                locks.raw_commands(number, &commands)?;
+                let removed = server.ask_all(&commands);
+                removed.map_err(|problem| Failure::new(UNREACHABLE, problem.to_string()))?;
             }
         }
         Ok(())
@@ -337,7 +339,7 @@ fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
 
 fn no_lock() -> Failure {
     let text = format!("no thread got the lock within {} s", PATIENCE.as_secs());
-    Failure::new(crate::exit::UNREACHABLE, text)
+    Failure::new(UNREACHABLE, text)
 }
 
 impl Part {

@@ -6,9 +6,9 @@ use crate::{out, output};
 use super::{doctor, ends_with, has_no_keys, healthy, says};
 
 /// Returns the hosts of servers, as the URL of several has them.
-fn hosts(servers: &[Server]) -> String {
+pub(super) fn hosts<'a>(servers: impl IntoIterator<Item = &'a Server>) -> String {
     let hosts = servers
-        .iter()
+        .into_iter()
         .map(|server| format!("127.0.0.1:{}", server.port()));
     hosts.collect::<Vec<_>>().join(",")
 }
@@ -62,14 +62,7 @@ fn a_node_that_is_named_twice_is_bad() {
 #[test]
 fn a_failover_that_may_lose_locks_is_a_warning() {
     let sentinels = Sentinels::without_failover();
-    let urls = sentinels.urls();
-    let hosts = urls
-        .iter()
-        .map(|url| url.trim_start_matches("redis://").trim_end_matches('/'));
-    let url = format!(
-        "redis+sentinel://{}/mine",
-        hosts.collect::<Vec<_>>().join(",")
-    );
+    let url = format!("redis+sentinel://{}/mine", hosts(sentinels.sentinels()));
     let found = doctor(&url, "");
     ends_with(&found, 1);
     says(

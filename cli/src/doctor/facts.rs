@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use leasehold::RawReply;
+use redis::Value;
 
-use super::server::{Problem, Server, text};
+use crate::server::{Problem, Server, text};
 
 /// The settings that no section of INFO has.
 const SETTINGS: [&str; 7] = [
@@ -25,8 +25,8 @@ pub struct Facts {
 impl Facts {
     pub fn read(server: &Server<'_>) -> Self {
         let info = server.ask(&["INFO"]).map(|reply| {
-            let lines = text(&reply).unwrap_or_default().lines();
-            let fields = lines.filter_map(|line| line.split_once(':'));
+            let report = text(&reply).unwrap_or_default();
+            let fields = report.lines().filter_map(|line| line.split_once(':'));
             fields
                 .map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
                 .collect()
@@ -86,13 +86,13 @@ fn read_settings(server: &Server<'_>) -> Result<HashMap<String, String>, Problem
     let commands: Vec<&[&str]> = commands.iter().map(<[_; 3]>::as_slice).collect();
     let mut settings = HashMap::new();
     for (answer, _) in server.ask_all(&commands)? {
-        let RawReply::List(words) = answer? else {
+        let Value::Array(words) = answer? else {
             continue;
         };
         for pair in words.chunks_exact(2) {
             let pair = (text(&pair[0]), text(&pair[1]));
             if let (Some(name), Some(value)) = pair {
-                settings.insert(name.to_owned(), value.to_owned());
+                settings.insert(name.into_owned(), value.into_owned());
             }
         }
     }

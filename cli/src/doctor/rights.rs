@@ -8,9 +8,10 @@
 //!   `WRONGTYPE`, so it changes nothing, and the user has the right.
 
 use crate::deployment::{Deployment, Topology, beside};
+use crate::server::{Answer, Problem, Server, text};
 
 use super::finding::{Finding, Level};
-use super::server::{Answer, Problem, Server, TTL_MS, text};
+use super::{TTL_MS, new_key};
 
 /// Commands that are needed together, and the consequence if one is missing.
 struct Group {
@@ -157,13 +158,11 @@ struct Lacks {
 
 pub fn check(server: &Server<'_>) -> Vec<Finding> {
     const CHECK: &str = "rights";
-    let names = Names::new(server.key());
+    let names = Names::new(new_key(server));
     let whoami = server.ask(&["ACL", "WHOAMI"]).ok();
-    let user = whoami
-        .as_ref()
-        .and_then(text)
-        .unwrap_or(&server.deployment.user)
-        .to_owned();
+    let user = whoami.as_ref().and_then(text);
+    let user = user.or(server.deployment.user.as_deref().map(Into::into));
+    let user = user.unwrap_or("default".into());
     let tried = Tried::new(server, &user, &names);
     let mut findings = Vec::new();
     for group in groups(server.deployment) {
@@ -256,7 +255,7 @@ struct Tried<'a> {
 impl<'a> Tried<'a> {
     fn new(server: &'a Server<'a>, user: &'a str, names: &'a Names) -> Self {
         let dry = server.ask(&["ACL", "DRYRUN", user, "PING"]);
-        let is_dry = dry.is_ok_and(|reply| text(&reply) == Some("OK"));
+        let is_dry = dry.is_ok_and(|reply| text(&reply).is_some_and(|said| said == "OK"));
         let has_key = !is_dry
             && match server.ask(&names.words("set")) {
                 Ok(_) => true,
@@ -296,9 +295,9 @@ impl<'a> Tried<'a> {
                 Ok(reply) if self.is_dry => text(reply).unwrap_or_default(),
                 Ok(_) => continue,
                 Err(problem @ Problem::Failed(_)) => return Err(problem.clone()),
-                Err(Problem::Denied(said) | Problem::Refused(said)) => said,
+                Err(Problem::Denied(said) | Problem::Refused(said)) => said.into(),
             };
-            lacks.add(command, said);
+            lacks.add(command, &said);
         }
         Ok(lacks)
     }
@@ -371,7 +370,7 @@ mod tests {
 
     #[test]
     fn the_commands_are_those_of_the_documentation() {
-        let documented: BTreeSet<_> = include_str!("../../../lib.rs")
+        let documented: BTreeSet<_> = include_str!("../../../src/lib.rs")
             .lines()
             .filter_map(|line| line.strip_prefix("//! ACL SETUSER app +"))
             .flat_map(|line| line.split(" +"))

@@ -1,7 +1,7 @@
 //! `leasehold`, the command line: locks for scripts, cron jobs and people on call. docs/cli.md is its manual.
 //!
 //! Each subcommand is a module with a function that returns the exit status, or a [`Failure`] with its status and text.
-//! All of them use the public API of the library only; `doctor` and `bench` also send their own commands.
+//! All of them use the public API of the library only; `doctor` and `bench` also send their own commands, by `server`.
 
 #![allow(
     clippy::doc_markdown,
@@ -22,6 +22,7 @@ mod operate;
 mod output;
 mod pages;
 mod run;
+mod server;
 mod servers;
 mod show;
 mod signals;

@@ -3,7 +3,7 @@
 //! 1. [`Deployment`] reads from the URL what the servers must fulfil, such as the number of replicas.
 //! 2. [`LockManager::ping`] names the servers. One that does not answer is `bad`.
 //! 3. A thread for each server makes the checks of that server, in the order of the output. A check sends commands by
-//!    `server`, and returns its findings.
+//!    [`Server`], and returns its findings.
 //! 4. The checks of all servers together follow: `together`.
 //!
 //! | module | its checks |
@@ -21,7 +21,6 @@ mod finding;
 mod link;
 mod rights;
 mod scripts;
-mod server;
 mod settings;
 mod together;
 
@@ -32,19 +31,22 @@ use std::time::Duration;
 
 use clap::Args;
 use leasehold::{Error, LockManager, Ping};
+use uuid::Uuid;
 
 use crate::deployment::{Deployment, Topology};
 use crate::exit::Failure;
 use crate::output;
+use crate::server::Server;
 use crate::servers::Servers;
 
 use facts::Facts;
 use finding::{Finding, Level};
-use server::Server;
 use together::Node;
 
 /// How long the last release may take.
 const CLOSING: Duration = Duration::from_secs(5);
+/// How long a key of a check lives if the check cannot remove it, in ms.
+const TTL_MS: &str = "10000";
 
 /// Finds what is wrong with the servers for locks, and says how to mend it
 ///
@@ -92,10 +94,8 @@ fn examine(locks: &LockManager, deployment: &Deployment) -> Vec<Finding> {
     };
     let (mut findings, mut nodes) = (Vec::new(), Vec::new());
     thread::scope(|scope| {
-        let examine = |(number, ping): (usize, Ping)| {
-            scope.spawn(move || examine_server(locks, deployment, number, &ping))
-        };
-        let threads: Vec<_> = pings.into_iter().enumerate().map(examine).collect();
+        let examine = |ping: Ping| scope.spawn(move || examine_server(deployment, &ping));
+        let threads: Vec<_> = pings.into_iter().map(examine).collect();
         for thread in threads {
             let (found, node) = thread.join().expect("a check does not panic");
             findings.extend(found);
@@ -111,20 +111,14 @@ fn examine(locks: &LockManager, deployment: &Deployment) -> Vec<Finding> {
 }
 
 /// Makes the checks of a server. Returns what the checks of all servers together need, if the server can be reached.
-fn examine_server(
-    locks: &LockManager,
-    deployment: &Deployment,
-    number: usize,
-    ping: &Ping,
-) -> (Vec<Finding>, Option<Node>) {
+fn examine_server(deployment: &Deployment, ping: &Ping) -> (Vec<Finding>, Option<Node>) {
     let address = &*ping.server;
     if let Err(error) = &ping.result {
         return (vec![not_reached(error, deployment).at(address)], None);
     }
     let server = Server {
-        locks,
+        address,
         deployment,
-        number,
     };
     let facts = Facts::read(&server);
     let mut findings = settings::check(&facts, deployment);
@@ -141,6 +135,22 @@ fn examine_server(
     };
     let findings = findings.into_iter().map(|finding| finding.at(address));
     (findings.collect(), Some(node))
+}
+
+/// Returns a key that no other program uses. On a cluster, it is one of this master's, if one is found.
+fn new_key(server: &Server<'_>) -> String {
+    const TRIES: usize = 64;
+    let deployment = server.deployment;
+    let key = || format!("{}leasehold-doctor:{}", deployment.prefix, Uuid::new_v4());
+    if deployment.topology != Topology::Cluster {
+        return key();
+    }
+    let keys: Vec<String> = (0..TRIES).map(|_| key()).collect();
+    let commands: Vec<[&str; 2]> = keys.iter().map(|key| ["EXISTS", key]).collect();
+    let commands: Vec<&[&str]> = commands.iter().map(<[_; 2]>::as_slice).collect();
+    let answers = server.ask_all(&commands).unwrap_or_default();
+    let own = answers.iter().position(|(answer, _)| answer.is_ok());
+    keys[own.unwrap_or(0)].clone()
 }
 
 /// Returns the finding of a server that does not answer. A quorum works without a few of its nodes.

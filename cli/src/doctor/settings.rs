@@ -2,8 +2,8 @@
 
 use super::facts::Facts;
 use super::finding::Finding;
-use super::server::Problem;
 use crate::deployment::{Deployment, Topology};
+use crate::server::Problem;
 
 /// A replica that was not heard of for longer is late, in seconds.
 const LATE_REPLICA: u64 = 10;

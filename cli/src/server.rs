@@ -1,0 +1,174 @@
+//! One server, and the commands that `doctor` and `bench` send to it themselves, by connections of the redis crate, because
+//! the library sends only what is about locks.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use redis::{
+    Client, ClientTlsConfig, Cmd, Connection, ConnectionAddr, IntoConnectionInfo,
+    RedisConnectionInfo, RedisError, TlsCertificates, Value,
+};
+
+use crate::deployment::Deployment;
+
+/// A server, at an address that [`LockManager::ping`](leasehold::LockManager::ping) has named.
+#[derive(Clone, Copy)]
+pub struct Server<'a> {
+    pub address: &'a str,
+    pub deployment: &'a Deployment,
+}
+
+/// Why a command has no reply that a check can use. No text has the password.
+#[derive(Clone, Debug)]
+pub enum Problem {
+    /// This user may not send the command.
+    Denied(String),
+    /// The server answers with another error.
+    Refused(String),
+    /// There is no answer, or one that makes no sense.
+    Failed(String),
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Denied(text) | Self::Refused(text) | Self::Failed(text)) = self;
+        f.write_str(text)
+    }
+}
+
+/// A reply, or the error answer of the server.
+pub type Answer = Result<Value, Problem>;
+
+impl Server<'_> {
+    /// Sends a command on a new connection.
+    pub fn ask(&self, command: &[&str]) -> Answer {
+        let (answer, _) = self.ask_on(&mut self.connect()?, command)?;
+        answer
+    }
+
+    /// Sends commands, one after the other on a new connection. Returns an answer for each, and the time of its round
+    /// trip.
+    pub fn ask_all(&self, commands: &[&[&str]]) -> Result<Vec<(Answer, Duration)>, Problem> {
+        let mut connection = self.connect()?;
+        let ask = |command: &&[&str]| self.ask_on(&mut connection, command);
+        commands.iter().map(ask).collect()
+    }
+
+    fn ask_on(
+        &self,
+        connection: &mut Connection,
+        command: &[&str],
+    ) -> Result<(Answer, Duration), Problem> {
+        let packed = Cmd::new().arg(command).get_packed_command();
+        let begun = Instant::now();
+        let sent = connection.send_packed_command(&packed);
+        let reply = sent.and_then(|()| connection.recv_response());
+        let took = begun.elapsed();
+        let answer = match reply.map_err(|error| self.broken(&error))? {
+            Value::ServerError(error) => {
+                let text = format!("{} {}", error.code(), error.details().unwrap_or_default());
+                let text = self.without_password(&text);
+                Err(if error.code() == "NOPERM" {
+                    Problem::Denied(text)
+                } else {
+                    Problem::Refused(text)
+                })
+            }
+            reply => Ok(reply),
+        };
+        Ok((answer, took))
+    }
+
+    /// Connects and logs in, as the library does.
+    fn connect(&self) -> Result<Connection, Problem> {
+        let deployment = self.deployment;
+        let open = || {
+            let connection = self
+                .client()?
+                .get_connection_with_timeout(deployment.connect_timeout)?;
+            connection.set_read_timeout(Some(deployment.io_timeout))?;
+            connection.set_write_timeout(Some(deployment.io_timeout))?;
+            Ok(connection)
+        };
+        let mut connection = open().map_err(|error| self.broken(&error))?;
+        if deployment.tls.is_some() {
+            // The handshake comes with the first command, and would count as its round trip.
+            let _ = self.ask_on(&mut connection, &["PING"])?;
+        }
+        for command in deployment.login() {
+            let (answer, _) = self.ask_on(&mut connection, &command)?;
+            // It is not quoted, because a server that does not know AUTH quotes the password, perhaps in part.
+            if !matches!(answer, Ok(Value::Okay)) {
+                return Err(Problem::Failed("the server rejects the login".to_owned()));
+            }
+        }
+        Ok(connection)
+    }
+
+    /// Returns the client of this address. It sends nothing of its own: no login, and not the name of the redis crate, at
+    /// which some proxies close the connection.
+    fn client(&self) -> Result<Client, RedisError> {
+        let tls = self.deployment.tls.as_ref();
+        let (host, port) = self.address.rsplit_once(':').unwrap_or_default();
+        let (host, port) = (host.to_owned(), port.parse().unwrap_or_default());
+        let address = if self.address.starts_with('/') {
+            ConnectionAddr::Unix(self.address.into())
+        } else if tls.is_some() {
+            ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure: false,
+                tls_params: None,
+            }
+        } else {
+            ConnectionAddr::Tcp(host, port)
+        };
+        let silent = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let info = address.into_connection_info()?.set_redis_settings(silent);
+        let Some(tls) = tls else {
+            return Client::open(info);
+        };
+        let client_tls = match &tls.client {
+            None => None,
+            Some((certificate, key)) => Some(ClientTlsConfig {
+                client_cert: fs::read(certificate)?,
+                client_key: fs::read(key)?,
+            }),
+        };
+        let root_cert = tls.roots.as_ref().map(fs::read).transpose()?;
+        let certificates = TlsCertificates {
+            client_tls,
+            root_cert,
+        };
+        Client::build_with_tls(info, certificates)
+    }
+
+    fn broken(&self, error: &RedisError) -> Problem {
+        let why = if error.is_timeout() {
+            "timed out".to_owned()
+        } else {
+            self.without_password(&error.to_string())
+        };
+        Problem::Failed(format!("the connection to {} failed: {why}", self.address))
+    }
+
+    /// Returns a text of the server with `<password>` in place of the password.
+    fn without_password(&self, text: &str) -> String {
+        match self.deployment.password.as_deref() {
+            None | Some("") => text.to_owned(),
+            Some(password) => text.replace(password, "<password>"),
+        }
+    }
+}
+
+/// Returns the text of a reply that is one. Bytes that are no UTF-8 are replaced.
+pub fn text(reply: &Value) -> Option<Cow<'_, str>> {
+    match reply {
+        Value::Okay => Some("OK".into()),
+        Value::SimpleString(text) => Some(text.into()),
+        Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes)),
+        _ => None,
+    }
+}
