@@ -10,8 +10,6 @@ use crate::error::Result;
 use crate::error::{Error, LostCause};
 use crate::manager::LockManager;
 use crate::message::{ALL, Cursor, Seen, SeenWaiter};
-#[cfg(feature = "cli")]
-use crate::message::{RawCall, RawReply};
 use crate::name::LockKey;
 use crate::owner;
 use crate::sys::Arc;
@@ -239,37 +237,6 @@ impl LockManager {
         let pings = self.engine.operators.ping()?;
         let ping = |(server, result): (Arc<str>, Result<Duration>)| Ping { server, result };
         Ok(pings.into_iter().map(ping).collect())
-    }
-
-    /// Sends a command on a new connection to the server that has this place in the order of [`ping`](Self::ping). The time
-    /// limits are those of `ping`.
-    ///
-    /// It is for the command line alone: it may change at any time.
-    ///
-    /// # Errors
-    ///
-    /// As [`ping`](Self::ping), and the failure of the connection. An error answer is a [`RawReply::Refused`].
-    #[cfg(feature = "cli")]
-    #[doc(hidden)]
-    pub fn raw(&self, server: usize, command: &[&str]) -> Result<RawReply> {
-        let mut replies = self.raw_commands(server, &[command])?;
-        Ok(replies.pop().map_or(RawReply::Nil, |(reply, _)| reply))
-    }
-
-    /// As [`raw`](Self::raw), with several commands on one connection, one after the other. Each has its own `io_timeout`.
-    /// Returns each reply, and the time of its round trip.
-    ///
-    /// # Errors
-    ///
-    /// As [`raw`](Self::raw).
-    #[cfg(feature = "cli")]
-    #[doc(hidden)]
-    pub fn raw_commands(
-        &self,
-        server: usize,
-        commands: &[&[&str]],
-    ) -> Result<Vec<(RawReply, Duration)>> {
-        self.engine.operators.raw(RawCall { server, commands })
     }
 
     /// Returns the holders and the waiters of the lock called `name`, of any kind. Returns `None` if the lock is free and no

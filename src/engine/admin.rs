@@ -7,8 +7,6 @@ use crate::engine::leases::Leases;
 use crate::engine::wakeup::MessageHandler;
 use crate::error::{Error, Failure, Result};
 use crate::message::{Cursor, Reply, Request, Seen};
-#[cfg(feature = "cli")]
-use crate::message::{RawCall, RawReply};
 use crate::name::{LockKey, REQUEST};
 use crate::owner;
 use crate::sys::Arc;
@@ -84,16 +82,6 @@ impl Operators {
             .into_iter()
             .map(|(server, result)| (server, result.map_err(error)));
         Ok(pings.collect())
-    }
-
-    /// Sends commands of the command line to one server. Returns each reply, and the time of its round trip.
-    #[cfg(feature = "cli")]
-    pub(crate) fn raw(&self, call: RawCall<'_>) -> Result<Vec<(RawReply, Duration)>> {
-        let client = &self.leases.client;
-        client.check_open()?;
-        let _called = client.machine().begin_call();
-        let answers = client.store.raw(call, client.deadline(None));
-        answers.map_err(|failure| failure.into_error(None))
     }
 
     /// Releases the lock of an owner by force. Returns false if the owner does not hold it.

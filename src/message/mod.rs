@@ -17,16 +17,10 @@
 mod reply;
 mod request;
 
-#[cfg(feature = "cli")]
-pub(crate) use reply::RawAnswers;
-#[cfg(feature = "cli")]
-pub use reply::RawReply;
 pub(crate) use reply::{
     Cursor, Gone, GrantMessage, Nonce, NotReleased, Renewed, Reply, Seen, SeenHolder, SeenLimiter,
     SeenWaiter,
 };
-#[cfg(feature = "cli")]
-pub(crate) use request::RawCall;
 pub(crate) use request::{
     ALL, AcquireMode, Adopt, Ask, GiveBack, Keep, LockKind, PlainRelease, RateRequest, Renewal,
     Request, Sharing, Verb,

@@ -341,26 +341,6 @@ impl GrantMessage {
     }
 }
 
-/// A server's reply to a command of [`LockManager::raw`](crate::LockManager::raw).
-#[cfg(feature = "cli")]
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RawReply {
-    /// No value.
-    Nil,
-    /// A number.
-    Number(i64),
-    /// A text, or a status such as `OK`. Bytes that are no UTF-8 are replaced.
-    Text(String),
-    /// Several replies.
-    List(Vec<RawReply>),
-    /// The error answer of the server, with its code, on one line and without the password.
-    Refused(String),
-}
-
-/// The replies to the commands of a call, each with the time of its round trip.
-#[cfg(feature = "cli")]
-pub(crate) type RawAnswers = Result<Vec<(RawReply, Duration)>, Failure>;
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;

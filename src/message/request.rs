@@ -193,15 +193,6 @@ pub(crate) struct Adopt {
     pub(crate) shortens: bool,
 }
 
-/// Commands that the command line makes itself, for the server at a place in the order of the pings. They follow one another on
-/// a new connection.
-#[cfg(feature = "cli")]
-#[derive(Clone, Copy)]
-pub(crate) struct RawCall<'a> {
-    pub(crate) server: usize,
-    pub(crate) commands: &'a [&'a [&'a str]],
-}
-
 impl Request<'_> {
     /// Returns whether the call is about a lock that this process holds. Such a call must not be late: a lease would
     /// end, or others would wait for a lock that this process gives up.

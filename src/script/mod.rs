@@ -11,7 +11,7 @@
 //! | `single` | the requests about locks to a server that is no node of a quorum |
 //! | `quorum` | the requests to one node of a quorum |
 //! | `operators` | the requests of operators about locks of any kind |
-//! | `reply` | the answers that several kinds share, and those to commands that the command line makes itself |
+//! | `reply` | the answers that several kinds share |
 //! | `command` | a command, which is packed as it is built |
 //! | `text` | the texts of the scripts, and the arguments that several scripts share |
 
@@ -21,8 +21,6 @@ use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{AcquireMode, Gone, LockKind, Reply, Request, Verb};
 
 pub(crate) use command::Command;
-#[cfg(feature = "cli")]
-pub(crate) use reply::raw_reply;
 pub(crate) use text::ScriptSettings;
 
 mod command;

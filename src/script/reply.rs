@@ -1,11 +1,9 @@
-//! The answers that several kinds of lock share, and those to commands that the command line makes itself.
+//! The answers that several kinds of lock share.
 
 use std::time::Duration;
 
 use redis::Value;
 
-#[cfg(feature = "cli")]
-use crate::message::RawReply;
 use crate::message::{Gone, Reply};
 use crate::name::LARGEST_FENCE;
 
@@ -78,25 +76,5 @@ pub(super) fn release(value: &Value) -> Option<Reply> {
         Value::Int(0) => Some(Reply::NotOwner(Gone::Removed)),
         Value::Int(-1) => Some(Reply::NotOwner(Gone::Taken)),
         _ => None,
-    }
-}
-
-/// Reads the answer to a command that the command line makes itself. `hide` removes from the text of an error what must not be shown.
-#[cfg(feature = "cli")]
-pub(crate) fn raw_reply(answer: Value, hide: &dyn Fn(&str) -> String) -> RawReply {
-    match answer {
-        Value::Int(number) => RawReply::Number(number),
-        Value::Okay => RawReply::Text("OK".to_owned()),
-        Value::SimpleString(text) => RawReply::Text(text),
-        Value::BulkString(bytes) => RawReply::Text(String::from_utf8_lossy(&bytes).into_owned()),
-        Value::Array(parts) => {
-            RawReply::List(parts.into_iter().map(|it| raw_reply(it, hide)).collect())
-        }
-        Value::ServerError(error) => {
-            let text = format!("{} {}", error.code(), error.details().unwrap_or_default());
-            RawReply::Refused(hide(&text))
-        }
-        // No other answer is in the protocol of these connections.
-        _ => RawReply::Nil,
     }
 }

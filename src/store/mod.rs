@@ -17,8 +17,6 @@
 use std::time::Duration;
 
 use crate::error::Failure;
-#[cfg(feature = "cli")]
-use crate::message::{RawAnswers, RawCall};
 use crate::message::{Reply, Request};
 use crate::sys::{Arc, Time};
 
@@ -83,12 +81,6 @@ pub(crate) trait Store: Send + Sync {
     ///
     /// Returns the reason why no server is known.
     fn ping(&self, _deadline: Deadline<'_>) -> Result<Vec<Pinged>, Failure> {
-        Ok(Vec::new())
-    }
-
-    /// Sends commands of the command line to one server.
-    #[cfg(feature = "cli")]
-    fn raw(&self, _call: RawCall<'_>, _deadline: Deadline<'_>) -> RawAnswers {
         Ok(Vec::new())
     }
 

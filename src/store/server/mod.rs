@@ -5,7 +5,7 @@
 //! | `pool` | the connections, of which a call has one for itself |
 //! | `gate` | the queue of the threads that wait for one |
 //! | `tasks` | the tasks of a thread, each at its time |
-//! | `ping` | whether servers answer; commands that the command line makes itself |
+//! | `ping` | whether servers answer |
 //! | `pubsub` | one connection that listens |
 //! | `login` | connecting and logging in, for all of these; the first question to a server: is it one master, and may it evict locks? |
 //! | `route` | the way to a server: its address and time limits, and the signs that it has lost its data |

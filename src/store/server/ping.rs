@@ -1,15 +1,9 @@
-//! Whether servers answer, and commands that the command line makes itself: each call is on a new connection.
+//! Whether servers answer, each on a new connection.
 
 use std::time::Duration;
 
 use crate::error::Failure;
-#[cfg(feature = "cli")]
-use crate::error::on_a_line;
-#[cfg(feature = "cli")]
-use crate::message::{RawAnswers, RawCall};
 use crate::panics::survived;
-#[cfg(feature = "cli")]
-use crate::script;
 use crate::script::Command;
 use crate::store::server::login::log_in;
 use crate::store::server::refusal::unavailable;
@@ -48,24 +42,4 @@ fn ping(route: &Route) -> Result<Duration, Failure> {
     let took = begun.elapsed();
     route.accepted(answer.map_err(|fault| route.broken(fault))?)?;
     Ok(took)
-}
-
-/// Sends the commands of the command line to the server of the call.
-#[cfg(feature = "cli")]
-pub(crate) fn ask_raw(routes: &[Route], call: RawCall<'_>) -> RawAnswers {
-    let gone = || unavailable("there is no server of this number any more");
-    let route = routes.get(call.server).ok_or_else(gone)?;
-    let mut open = log_in(route, &mut Deadline::default())?;
-    let ask = |words: &&[&str]| {
-        let (name, args) = words.split_first().unwrap_or((&"", &[]));
-        let mut command = Command::new(name);
-        command.arg(args);
-        let begun = Time::now();
-        let answer = open.request(&command, Deadline::after(route.io_timeout));
-        let took = begun.elapsed();
-        let answer = answer.map_err(|fault| route.broken(fault))?;
-        let hide = |text: &str| on_a_line(&route.server.without_password(text));
-        Ok((script::raw_reply(answer, &hide), took))
-    };
-    call.commands.iter().map(ask).collect()
 }

@@ -3,8 +3,6 @@
 use crate::config::{SentinelSet, Server, Settings};
 use crate::error::Failure;
 use crate::message::Request;
-#[cfg(feature = "cli")]
-use crate::message::{RawAnswers, RawCall};
 use crate::store::server::ping;
 use crate::store::server::pool::{Pool, PoolThreads};
 use crate::store::server::pubsub;
@@ -53,18 +51,6 @@ impl Node {
             discovery,
         })
     }
-
-    /// Returns the way to the server alone.
-    fn routes(&self, deadline: &mut Deadline<'_>) -> Result<Vec<Route>, Failure> {
-        let route = match &self.discovery {
-            None => self.route.clone(),
-            Some(discovery) => {
-                let time = deadline.phase(Phase::Master, self.route.connect_timeout);
-                discovery.master(time)?.1
-            }
-        };
-        Ok(vec![route])
-    }
 }
 
 impl Drop for Node {
@@ -86,12 +72,14 @@ impl Store for Node {
     }
 
     fn ping(&self, mut deadline: Deadline<'_>) -> Result<Vec<Pinged>, Failure> {
-        Ok(ping::all(self.routes(&mut deadline)?))
-    }
-
-    #[cfg(feature = "cli")]
-    fn raw(&self, call: RawCall<'_>, mut deadline: Deadline<'_>) -> RawAnswers {
-        ping::ask_raw(&self.routes(&mut deadline)?, call)
+        let route = match &self.discovery {
+            None => self.route.clone(),
+            Some(discovery) => {
+                let time = deadline.phase(Phase::Master, self.route.connect_timeout);
+                discovery.master(time)?.1
+            }
+        };
+        Ok(ping::all(vec![route]))
     }
 
     fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {

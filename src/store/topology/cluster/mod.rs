@@ -62,10 +62,7 @@ mod state;
 use crate::config::{ClusterNodes, Settings};
 use crate::error::Failure;
 use crate::message::Request;
-#[cfg(feature = "cli")]
-use crate::message::{RawAnswers, RawCall};
 use crate::store::server::ping;
-use crate::store::server::route::Route;
 use crate::store::topology::finder::Finder;
 use crate::store::{Answer, Deadline, DedicatedConnection, Pinged, PubSubEvent, Store};
 use crate::sys::{Arc, AtomicU32, Time};
@@ -95,14 +92,6 @@ impl Cluster {
     }
 }
 
-impl Cluster {
-    /// Returns the ways to all masters.
-    fn routes(&self, deadline: &mut Deadline<'_>) -> Result<Vec<Route>, Failure> {
-        let masters = self.shared.map(deadline)?.masters();
-        Ok(masters.iter().map(|master| master.route.clone()).collect())
-    }
-}
-
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.shared.finder.end();
@@ -115,12 +104,9 @@ impl Store for Cluster {
     }
 
     fn ping(&self, mut deadline: Deadline<'_>) -> Result<Vec<Pinged>, Failure> {
-        Ok(ping::all(self.routes(&mut deadline)?))
-    }
-
-    #[cfg(feature = "cli")]
-    fn raw(&self, call: RawCall<'_>, mut deadline: Deadline<'_>) -> RawAnswers {
-        ping::ask_raw(&self.routes(&mut deadline)?, call)
+        let masters = self.shared.map(&mut deadline)?.masters();
+        let routes = masters.iter().map(|master| master.route.clone());
+        Ok(ping::all(routes.collect()))
     }
 
     fn has_slots(&self) -> bool {

@@ -50,13 +50,10 @@ use smallvec::SmallVec;
 use crate::config::{Server, Settings};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{LockKind, Reply, Request, Verb};
-#[cfg(feature = "cli")]
-use crate::message::{RawAnswers, RawCall};
 use crate::script::quorum::LockId;
 use crate::store::server::ping;
 use crate::store::server::pool::{Pool, PoolThreads, Pooled};
 use crate::store::server::route::DataLossSigns;
-use crate::store::server::route::Route;
 use crate::store::{Answer, Deadline, DedicatedConnection, NodeReport, Pinged, PubSubEvent, Store};
 use crate::sys::{Arc, Time, Weak};
 
@@ -142,13 +139,6 @@ impl Pooled for NodeConnections {
     }
 }
 
-impl Quorum {
-    fn routes(&self) -> Vec<Route> {
-        let routes = self.state.nodes.iter().map(|node| node.route.clone());
-        routes.collect()
-    }
-}
-
 impl Store for Quorum {
     fn call(&self, request: &Request<'_>, mut deadline: Deadline<'_>) -> Result<Answer, Failure> {
         let mut connections = self.pool.check_out(&mut deadline)?;
@@ -156,12 +146,8 @@ impl Store for Quorum {
     }
 
     fn ping(&self, _: Deadline<'_>) -> Result<Vec<Pinged>, Failure> {
-        Ok(ping::all(self.routes()))
-    }
-
-    #[cfg(feature = "cli")]
-    fn raw(&self, call: RawCall<'_>, _: Deadline<'_>) -> RawAnswers {
-        ping::ask_raw(&self.routes(), call)
+        let routes = self.state.nodes.iter().map(|node| node.route.clone());
+        Ok(ping::all(routes.collect()))
     }
 
     fn is_quorum(&self) -> bool {
