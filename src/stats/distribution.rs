@@ -5,8 +5,6 @@
 use std::fmt;
 use std::time::Duration;
 
-use histogram::{AtomicHistogram, Histogram};
-
 use crate::sys::{AtomicU64, Ordering};
 
 /// A group of lengths that are nearly equal: see [`Distribution::buckets`].
@@ -47,7 +45,8 @@ pub struct Bucket {
 /// ```
 #[derive(Clone)]
 pub struct Distribution {
-    buckets: Histogram,
+    /// How many lengths are in each bucket.
+    counts: Box<[u64]>,
     count: u64,
     least: u64,
     greatest: u64,
@@ -95,21 +94,18 @@ impl Distribution {
     /// Returns the sum in nanoseconds, counting each length as the middle of its bucket. It is a whole number, so that
     /// it never falls while the counts rise.
     fn sum_of_middles(&self) -> u128 {
-        let middle =
-            |bucket: &histogram::Bucket| u128::midpoint(bucket.start().into(), bucket.end().into());
-        self.buckets
-            .iter()
-            .map(|bucket| u128::from(bucket.count()) * middle(&bucket))
+        let middle = |bounds: &Bounds| u128::midpoint(bounds.first.into(), bounds.last.into());
+        filled(&self.counts)
+            .map(|(bounds, count)| u128::from(count) * middle(&bounds))
             .sum()
     }
 
     /// Returns the buckets that have a length in them, the shortest first. Each is at most 3.2 % wide. Their counts are
     /// not cumulative: together they are [`count`](Distribution::count).
     pub fn buckets(&self) -> impl Iterator<Item = Bucket> + '_ {
-        let filled = self.buckets.iter().filter(|bucket| bucket.count() > 0);
-        filled.map(|bucket| Bucket {
-            upper: Duration::from_nanos(bucket.end()),
-            count: bucket.count(),
+        filled(&self.counts).map(|(bounds, count)| Bucket {
+            upper: Duration::from_nanos(bounds.last),
+            count,
         })
     }
 
@@ -122,9 +118,7 @@ impl Distribution {
         if limit >= LONGEST {
             return self.count;
         }
-        let within = |bucket: &histogram::Bucket| bucket.start() <= limit;
-        let buckets = self.buckets.iter().take_while(within);
-        buckets.map(|bucket| bucket.count()).sum()
+        self.counts[..=bucket_of(limit)].iter().sum()
     }
 
     /// Returns what was added between an `earlier` reading of the same distribution and this one. Its
@@ -133,27 +127,24 @@ impl Distribution {
     /// A bucket whose earlier count is larger counts as zero: `earlier` may be that of another manager.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        let mut buckets = self.buckets.clone();
-        for (now, before) in buckets
-            .as_mut_slice()
-            .iter_mut()
-            .zip(earlier.buckets.as_slice())
-        {
-            *now = now.saturating_sub(*before);
-        }
-        let filled = || buckets.iter().filter(|bucket| bucket.count() > 0);
-        let least = filled().next().map_or(0, |bucket| bucket.start());
-        let greatest = filled().last().map_or(0, |bucket| match bucket.end() {
-            // The last bucket has no upper end.
-            LONGEST => self.greatest,
-            end => end,
-        });
-        let count = filled().map(|bucket| bucket.count()).sum();
+        let both = self.counts.iter().zip(&earlier.counts);
+        let counts: Box<[u64]> = both
+            .map(|(now, before)| now.saturating_sub(*before))
+            .collect();
+        let least = filled(&counts).next().map_or(0, |(bounds, _)| bounds.first);
+        let greatest = filled(&counts)
+            .last()
+            .map_or(0, |(bounds, _)| match bounds.last {
+                // The last bucket has no upper end.
+                LONGEST => self.greatest,
+                end => end,
+            });
+        let count = counts.iter().sum();
         Self {
+            counts,
             count,
             least: if count == 0 { 0 } else { least.max(self.least) },
             greatest: greatest.min(self.greatest),
-            buckets,
         }
     }
 
@@ -167,15 +158,22 @@ impl Distribution {
     /// The result is never too small, and at most 3.2 % too large. A `q` below 0 counts as 0, and a `q` above 1 as 1.
     /// Returns zero if there was no length.
     #[must_use]
+    #[allow(clippy::cast_precision_loss, clippy::cast_sign_loss)] // The error is far smaller than a bucket.
     pub fn quantile(&self, q: f64) -> Duration {
         // In this form a `q` that is not a number counts as 0.
         let q = if q > 0.0 { q.min(1.0) } else { 0.0 };
-        let end = match self.buckets.quantile_bucket(q) {
+        let rank = ((q * self.count as f64).ceil() as u64).max(1);
+        let mut seen = 0;
+        let found = filled(&self.counts).find(|(_, count)| {
+            seen += count;
+            seen >= rank
+        });
+        let last = match found {
             // The last bucket has no upper end.
-            Ok(Some(bucket)) if bucket.end() < LONGEST => bucket.end(),
-            Ok(_) | Err(_) => self.greatest,
+            Some((bounds, _)) if bounds.last < LONGEST => bounds.last,
+            _ => self.greatest,
         };
-        Duration::from_nanos(end.clamp(self.least, self.greatest))
+        Duration::from_nanos(last.clamp(self.least, self.greatest))
     }
 }
 
@@ -186,8 +184,9 @@ impl Distribution {
             return others.clone();
         }
         if others.count > 0 {
-            let added = self.buckets.checked_add_assign(&others.buckets);
-            debug_assert!(added.is_ok(), "they have the same buckets");
+            for (count, more) in self.counts.iter_mut().zip(&others.counts) {
+                *count += more;
+            }
             self.count += others.count;
             self.least = self.least.min(others.least);
             self.greatest = self.greatest.max(others.greatest);
@@ -209,24 +208,53 @@ impl fmt::Debug for Distribution {
     }
 }
 
-/// Each power of two is cut into as many parts as this power of two, 32: a part is 3.1 % wide.
-const PARTS: u8 = 5;
+/// Each power of two is cut into as many parts as this power of two, 32: a part is 3.1 % wide. A length below 64 ns has a
+/// bucket of its own.
+const PARTS: u32 = 5;
 /// The longest length that has a bucket is this power of two of nanoseconds, 78 hours.
-const POWERS: u8 = 48;
+const POWERS: u32 = 48;
 const LONGEST: u64 = (1 << POWERS) - 1;
+const BUCKETS: usize = ((POWERS - PARTS + 1) << PARTS) as usize;
+
+/// The shortest and the longest length of a bucket.
+struct Bounds {
+    first: u64,
+    last: u64,
+}
+
+/// Returns the number of the bucket to which a length belongs.
+fn bucket_of(nanos: u64) -> usize {
+    let nanos = nanos.min(LONGEST);
+    let shift = (nanos | 1 << PARTS).ilog2() - PARTS;
+    ((shift as usize) << PARTS) + (nanos >> shift) as usize
+}
+
+/// Returns the bounds of the bucket with this number.
+fn bounds_of(bucket: usize) -> Bounds {
+    let shift = (bucket >> PARTS).saturating_sub(1);
+    let first = ((bucket - (shift << PARTS)) as u64) << shift;
+    let last = first + ((1 << shift) - 1);
+    Bounds { first, last }
+}
+
+/// Returns the bounds and the count of each bucket that has a length in it, the shortest first.
+fn filled(counts: &[u64]) -> impl Iterator<Item = (Bounds, u64)> + '_ {
+    let all = counts.iter().enumerate();
+    all.filter(|(_, count)| **count > 0)
+        .map(|(bucket, count)| (bounds_of(bucket), *count))
+}
 
 /// A recorder of lengths of time, for all threads.
 pub(crate) struct Recorder {
-    buckets: AtomicHistogram,
+    counts: Box<[AtomicU64]>,
     least: AtomicU64,
     greatest: AtomicU64,
 }
 
 impl Default for Recorder {
     fn default() -> Self {
-        let buckets = AtomicHistogram::new(PARTS, POWERS);
         Self {
-            buckets: buckets.expect("there are fewer parts than nanoseconds"),
+            counts: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(),
             least: AtomicU64::new(u64::MAX),
             greatest: AtomicU64::new(0),
         }
@@ -243,16 +271,16 @@ impl Recorder {
         if nanos > self.greatest.load(Ordering::Relaxed) {
             self.greatest.fetch_max(nanos, Ordering::Relaxed);
         }
-        let counted = self.buckets.increment(nanos.min(LONGEST));
-        debug_assert!(counted.is_ok(), "there is a bucket for every length");
+        self.counts[bucket_of(nanos)].fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn load(&self) -> Distribution {
-        let buckets = self.buckets.load();
-        let count = buckets.as_slice().iter().sum();
+        let counts = self.counts.iter();
+        let counts: Box<[u64]> = counts.map(|count| count.load(Ordering::Relaxed)).collect();
+        let count = counts.iter().sum();
         let greatest = self.greatest.load(Ordering::Relaxed);
         Distribution {
-            buckets,
+            counts,
             count,
             least: self.least.load(Ordering::Relaxed).min(greatest),
             greatest,
@@ -359,8 +387,20 @@ mod tests {
 
     #[test]
     fn a_distribution_is_as_small_as_it_says() {
-        let buckets = Recorder::default().buckets.load();
-        assert_eq!(size_of_val(buckets.as_slice()), 11 * 1024);
+        assert_eq!(size_of_val(&*Recorder::default().load().counts), 11 * 1024);
+    }
+
+    #[test]
+    fn each_bucket_begins_where_the_one_before_ends() {
+        let mut next = 0;
+        for bucket in 0..BUCKETS {
+            let bounds = bounds_of(bucket);
+            assert_eq!(bounds.first, next);
+            assert_eq!(bucket_of(bounds.first), bucket);
+            assert_eq!(bucket_of(bounds.last), bucket);
+            next = bounds.last + 1;
+        }
+        assert_eq!(next, LONGEST + 1);
     }
 
     proptest! {
