@@ -74,7 +74,7 @@ impl Load {
             lost_leases: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             ended_us: AtomicU64::new(0),
-            waits: SharedWaits::new(),
+            waits: SharedWaits::default(),
         });
         let start = |index| {
             let team = team.clone();

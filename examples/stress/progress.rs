@@ -1,38 +1,27 @@
-//! The bar that moves while the threads work.
+//! The line that moves while the threads work.
 
+use std::fmt::Display;
+use std::io::{IsTerminal, stderr};
 use std::time::Duration;
-
-use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::clock;
 use crate::ledger::Ledger;
 use crate::options::{Options, Work};
 
+/// Moves to the start of the line, and clears it.
+const CLEAR: &str = "\r\x1b[K";
+
 pub struct Progress {
-    bar: ProgressBar,
+    is_shown: bool,
     work: Work,
     start: Duration,
 }
 
 impl Progress {
-    /// Returns a bar on stderr. It is hidden if stderr is no terminal, or the run prints JSON.
+    /// Returns a line on stderr. It is hidden if stderr is no terminal, or the run prints JSON.
     pub fn new(options: &Options, start: Duration) -> Self {
-        let length = match options.work {
-            Work::Increments(increments) => {
-                let threads = u64::from(options.threads) * u64::from(options.processes);
-                threads.saturating_mul(increments)
-            }
-            Work::Seconds(seconds) => seconds.as_millis() as u64,
-        };
-        let target = if options.json {
-            ProgressDrawTarget::hidden()
-        } else {
-            ProgressDrawTarget::stderr()
-        };
-        let style = ProgressStyle::with_template("{elapsed:>4} {bar:40} {msg}")
-            .expect("the template is well-formed");
         Self {
-            bar: ProgressBar::with_draw_target(Some(length), target).with_style(style),
+            is_shown: !options.json && stderr().is_terminal(),
             work: options.work,
             start,
         }
@@ -40,7 +29,7 @@ impl Progress {
 
     /// Shows the updates in the ledger so far.
     pub fn show(&self, ledger: &Ledger) {
-        if self.bar.is_hidden() {
+        if !self.is_shown {
             return;
         }
         // If the ledger cannot be read, the threads report it.
@@ -48,30 +37,36 @@ impl Progress {
             return;
         };
         let elapsed = clock::now().saturating_sub(self.start);
-        let position = match self.work {
-            Work::Increments(_) => updates,
-            Work::Seconds(_) => elapsed.as_millis() as u64,
-        };
         let per_second = u128::from(updates) * 1_000 / elapsed.as_millis().max(1);
         let last = match self.work {
             Work::Seconds(seconds) if elapsed > seconds => ", the last are in line",
             Work::Seconds(_) | Work::Increments(_) => "",
         };
-        // Setting the position draws the message too.
-        self.bar.set_message(format!(
-            "{} guards, {}/s{last}",
-            HumanCount(updates),
-            HumanCount(per_second as u64),
-        ));
-        self.bar.set_position(position);
+        eprint!(
+            "{CLEAR}{:>3} s: {} guards, {}/s{last}",
+            elapsed.as_secs(),
+            grouped(updates),
+            grouped(per_second as u64),
+        );
     }
 
-    /// Prints a line on stderr without breaking the bar.
+    /// Prints a line on stderr above the line that moves.
     pub fn say(&self, line: &str) {
-        self.bar.suspend(|| eprintln!("stress: {line}"));
+        self.clear();
+        eprintln!("stress: {line}");
     }
 
     pub fn clear(&self) {
-        self.bar.finish_and_clear();
+        if self.is_shown {
+            eprint!("{CLEAR}");
+        }
     }
+}
+
+/// Returns a whole number with a comma between each three digits.
+pub fn grouped(number: impl Display) -> String {
+    let digits = number.to_string();
+    let groups = digits.as_bytes().rchunks(3).rev();
+    let groups: Vec<_> = groups.map(String::from_utf8_lossy).collect();
+    groups.join(",")
 }

@@ -4,12 +4,12 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use indicatif::{HumanCount, HumanFloatCount};
 use serde_json::{Value, json};
 
 use crate::fleet::{Fleet, Member, State};
 use crate::ledger::Ledger;
 use crate::options::Options;
+use crate::progress::grouped;
 use crate::waits::Waits;
 
 pub struct Report {
@@ -53,7 +53,7 @@ impl Report {
             processes: Vec::with_capacity(fleet.members().len()),
             guards: 0,
             took: Duration::ZERO,
-            waits: Waits::new(),
+            waits: Waits::default(),
             commands,
             lost_updates: 0,
             fence_violations: 0,
@@ -84,8 +84,8 @@ impl Report {
             "guards": self.guards,
             "seconds": self.took.as_secs_f64(),
             "guards_per_s": self.guards_per_second(),
-            "wait_p50_us": self.waits.quantile(0.5).as_micros() as u64,
-            "wait_p99_us": self.waits.quantile(0.99).as_micros() as u64,
+            "wait_p50_us": self.waits.quantile(500).as_micros() as u64,
+            "wait_p99_us": self.waits.quantile(990).as_micros() as u64,
             "wait_max_us": self.waits.longest().as_micros() as u64,
             "commands_per_guard": self.commands_per_guard(),
             "min_share": shares().reduce(f64::min),
@@ -160,7 +160,6 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = |number| HumanCount(number).to_string();
         let known = |figure: Option<f64>, digits| match figure {
             Some(figure) => format!("{figure:.digits$}"),
             None => "–".to_owned(),
@@ -168,7 +167,7 @@ impl fmt::Display for Report {
         let of = |number: u64, one, many| {
             format!(
                 "{} {}",
-                HumanCount(number),
+                grouped(number),
                 if number == 1 { one } else { many }
             )
         };
@@ -186,17 +185,17 @@ impl fmt::Display for Report {
                 "guards",
                 format!(
                     "{} in {:.2?}, {} a second",
-                    count(self.guards),
+                    grouped(self.guards),
                     self.took,
-                    HumanFloatCount(per_second),
+                    grouped(per_second),
                 ),
             ),
             (
                 "wait",
                 format!(
                     "p50 {:.1?}, p99 {:.1?}, longest {:.1?}",
-                    self.waits.quantile(0.5),
-                    self.waits.quantile(0.99),
+                    self.waits.quantile(500),
+                    self.waits.quantile(990),
                     self.waits.longest(),
                 ),
             ),
@@ -205,9 +204,9 @@ impl fmt::Display for Report {
                 format!("{} a guard", known(self.commands_per_guard(), 3)),
             ),
             ("lost updates", self.lost_updates.to_string()),
-            ("fence violations", count(self.fence_violations)),
-            ("lost leases", count(self.lost_leases)),
-            ("errors", count(self.errors)),
+            ("fence violations", grouped(self.fence_violations)),
+            ("lost leases", grouped(self.lost_leases)),
+            ("errors", grouped(self.errors)),
             ("processes died", self.died().to_string()),
         ];
         for (what, how_much) in lines {
@@ -224,7 +223,7 @@ impl fmt::Display for Report {
                 f,
                 "  {:<10}{:>14}{:>8}{}",
                 process.pid,
-                count(process.guards),
+                grouped(process.guards),
                 known(process.share, 2),
                 death,
             )?;

@@ -1,74 +1,73 @@
 //! The waits of the threads for their guards.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-/// The longest wait that the histogram distinguishes from longer ones.
-const LONGEST: Duration = Duration::from_hours(1);
-
-/// Waits in microseconds, each with a precision of a tenth of a percent.
-pub struct Waits(Histogram<u64>);
+/// How often each wait occurred, in microseconds, with three digits.
+#[derive(Default)]
+pub struct Waits(BTreeMap<u64, u64>);
 
 /// The waits of one process, recorded by all of its threads.
+#[derive(Default)]
 pub struct SharedWaits(Mutex<Waits>);
 
 /// The last few waits of one thread. The thread records them together, so that thousands of threads do not compete
-/// for the mutex. A histogram for each thread would need gigabytes.
+/// for the mutex.
 pub struct Recorder<'a> {
     shared: &'a SharedWaits,
     waits: Vec<Duration>,
 }
 
 impl Waits {
-    pub fn new() -> Self {
-        let longest = LONGEST.as_micros() as u64;
-        Self(Histogram::new_with_bounds(1, longest, 3).expect("these bounds are in order"))
-    }
-
     pub fn merge(&mut self, other: &Self) {
-        self.0
-            .add(&other.0)
-            .expect("all histograms have equal bounds");
+        for (wait, count) in &other.0 {
+            *self.0.entry(*wait).or_default() += count;
+        }
     }
 
-    pub fn quantile(&self, quantile: f64) -> Duration {
-        Duration::from_micros(self.0.value_at_quantile(quantile))
+    /// Returns the wait that this share of all waits did not exceed, in thousandths. Returns zero without a wait.
+    pub fn quantile(&self, thousandths: u64) -> Duration {
+        let mut left = (self.0.values().sum::<u64>() * thousandths).div_ceil(1000);
+        for (wait, count) in &self.0 {
+            left = left.saturating_sub(*count);
+            if left == 0 {
+                return Duration::from_micros(*wait);
+            }
+        }
+        Duration::ZERO
     }
 
     pub fn longest(&self) -> Duration {
-        Duration::from_micros(self.0.max())
+        self.quantile(1000)
     }
 
     /// Returns pairs of a wait and its count.
     pub fn to_json(&self) -> Value {
         self.0
-            .iter_recorded()
-            .map(|step| json!([step.value_iterated_to(), step.count_since_last_iteration()]))
+            .iter()
+            .map(|(wait, count)| json!([wait, count]))
             .collect()
     }
 
     pub fn from_json(value: &Value) -> Option<Self> {
-        let mut waits = Self::new();
-        for pair in value.as_array()? {
-            let (wait, count) = (pair.get(0)?.as_u64()?, pair.get(1)?.as_u64()?);
-            waits.0.saturating_record_n(wait, count);
-        }
-        Some(waits)
+        let pair = |pair: &Value| Some((pair.get(0)?.as_u64()?, pair.get(1)?.as_u64()?));
+        let waits: Option<_> = value.as_array()?.iter().map(pair).collect();
+        waits.map(Self)
     }
 
     fn record(&mut self, wait: Duration) {
-        self.0.saturating_record(wait.as_micros() as u64);
+        let (mut digits, mut unit) = (wait.as_micros() as u64, 1);
+        while digits >= 1000 {
+            (digits, unit) = (digits.div_ceil(10), unit * 10);
+        }
+        *self.0.entry(digits * unit).or_default() += 1;
     }
 }
 
 impl SharedWaits {
-    pub fn new() -> Self {
-        Self(Mutex::new(Waits::new()))
-    }
-
     pub fn recorder(&self) -> Recorder<'_> {
         Recorder {
             shared: self,
@@ -78,7 +77,7 @@ impl SharedWaits {
 
     /// Returns the waits that were recorded so far.
     pub fn take(&self) -> Waits {
-        self.with(|waits| std::mem::replace(waits, Waits::new()))
+        self.with(std::mem::take)
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut Waits) -> T) -> T {
