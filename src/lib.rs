@@ -269,9 +269,6 @@ mod core;
 mod engine;
 mod error;
 mod event;
-#[cfg(any(fuzzing, test))]
-#[doc(hidden)]
-pub mod fuzzing;
 mod guard;
 mod lock;
 mod logging;

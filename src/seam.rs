@@ -5,6 +5,8 @@ use std::io;
 
 use crate::sys::{Arc, Machine};
 
+pub mod fuzz;
+
 pub use crate::name::slot_of;
 pub use crate::sys::test_machine::{
     MovedByTest, TestMachine, TestNetwork, TestScheduler, TestStream,

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| leasehold::fuzzing::replies(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| leasehold_fuzz::replies(bytes));

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|text: &str| leasehold::fuzzing::urls(text));
+libfuzzer_sys::fuzz_target!(|text: &str| leasehold_fuzz::urls(text));

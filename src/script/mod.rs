@@ -118,6 +118,32 @@ pub(crate) fn decode(request: &Request<'_>, value: Value) -> Result<Reply, Failu
     })
 }
 
+/// Reads a value as the reply to each sort of request, for the fuzz targets: with the number of names in the request.
+#[cfg(feature = "seam")]
+pub(crate) fn read_as_each(value: &Value) -> Vec<(usize, Option<Reply>)> {
+    let second = std::time::Duration::from_secs(1);
+    let request = crate::message::RateRequest {
+        permits: 1,
+        per: second,
+        patience: second,
+    };
+    vec![
+        (1, reply::grant(1, true, value)),
+        (1, reply::grant(1, false, value)),
+        (3, reply::grant(3, true, value)),
+        (1, reply::release(value)),
+        (2, single::renewed(2, value)),
+        (2, single::released_many(2, value)),
+        (1, single::admission(&request, value)),
+        (1, operators::inspected(1, true, value.clone())),
+        (3, operators::inspected(3, false, value.clone())),
+        (
+            1,
+            operators::page(crate::message::Cursor::START, value.clone()),
+        ),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

@@ -52,9 +52,10 @@ fn code(directory: &Path) -> String {
 }
 
 /// Where the tests are that begin with one of these, and are not in this binary.
-const ELSEWHERE: [(&str, &str); 5] = [
+const ELSEWHERE: [(&str, &str); 6] = [
     ("crate::", "src"),
     ("cli::", "cli/tests/cli"),
+    ("fuzz::", "testkit/tests"),
     ("metrics::", "testkit/tests/metrics"),
     ("testing::", "testkit/tests/kit"),
     ("tls::", "tests/tls"),

@@ -11,7 +11,7 @@ use std::fs;
 use std::path::Path;
 
 /// The folders of test code: the fuzzer, and the machines of tests.
-const TEST_CODE: [&str; 4] = ["fuzzing", "moved_by_test", "of_test", "test_machine"];
+const TEST_CODE: [&str; 4] = ["moved_by_test", "of_test", "seam", "test_machine"];
 
 /// Returns the layer of a module right below the root. What `lib.rs` itself defines or re-exports is in the last one.
 fn layer(module: &str) -> u32 {

@@ -1,13 +1,14 @@
 //! The bodies of the fuzz targets. Each function checks one input of the target of its name.
+//!
+//! testkit/tests/fuzz.rs calls each with the seeds of its target.
 
-use once_cell::sync::Lazy;
+use std::sync::LazyLock;
+
+use leasehold::seam::fuzz::{answers, check_replies, hear, keys, server};
+use leasehold::{Claim, Error, LockGuard, LockManager};
+use leasehold_testing::Redis;
 use percent_encoding::percent_decode_str;
 use redis::Value;
-
-use super::access::{Listening, answers, keys, reply, server};
-use crate::claim::Claim;
-use crate::error::Error;
-use crate::manager::LockManager;
 
 /// Checks that an accepted name never collides with another lock or its own companions, and stays in one hash slot.
 ///
@@ -163,7 +164,7 @@ pub fn replies(bytes: &[u8]) {
     for value in answers(bytes) {
         // An error reply is recognized before it is read as the reply to a call.
         if !has_error(&value) {
-            reply(&value);
+            check_replies(&value);
         }
     }
 }
@@ -176,11 +177,18 @@ fn has_error(value: &Value) -> bool {
     }
 }
 
-static LISTENING: Lazy<Listening> = Lazy::new(Listening::new);
+/// A process that holds a lock, and listens to messages.
+static HOLDER: LazyLock<(LockManager, LockGuard)> = LazyLock::new(|| {
+    let locks = Redis::new().manager();
+    let guard = locks.lock("n").expect("it is free");
+    (locks, guard)
+});
 
-/// Checks that a pub/sub message wakes a thread, makes it ask Redis, or is rejected. It never grants a lock.
+/// Checks that a pub/sub message wakes a thread, makes it ask Redis, or is rejected. It grants no lock, and ends none.
 pub fn messages(bytes: &[u8]) {
-    let count = LISTENING.hear(bytes);
+    let (locks, guard) = &*HOLDER;
+    let count = hear(locks, guard.owner(), bytes);
+    guard.check().expect("no message ends the lease");
     assert!(
         count <= bytes.len() / 20,
         "each message has at least 20 bytes"

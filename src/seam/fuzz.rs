@@ -1,0 +1,96 @@
+//! What the fuzz targets need of the library: see `fuzz/`.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use crate::admin::LockInfo;
+use crate::config::Server;
+use crate::core::fence::Fences;
+use crate::error::Result;
+use crate::manager::LockManager;
+use crate::message::{LockKind, Reply};
+use crate::name::{Companion, LockKey};
+use crate::script;
+use crate::store::server::pubsub::PushMessage;
+use crate::store::transport::frame::{self, Frame};
+
+/// Returns a lock's key, its companions, and the slot that all of them must be in.
+///
+/// # Errors
+///
+/// The name cannot be a lock's name.
+pub fn keys(prefix: &str, name: &str) -> Result<(String, [String; 3], u16)> {
+    let key = LockKey::new(prefix, name)?;
+    assert_eq!(key.name(), name);
+    let companions = [Companion::Fence, Companion::Queue, Companion::Waiters];
+    let companions = companions.map(|which| key.companion(which));
+    Ok((key.key().to_owned(), companions, key.slot()))
+}
+
+/// Returns the text that logs and errors show of a server with this URL.
+///
+/// # Errors
+///
+/// The URL cannot be used.
+pub fn server(url: &str) -> Result<String> {
+    Server::parse(url).map(|server| format!("{} {server:?}", server.address))
+}
+
+/// Returns all answers in these bytes, up to the first that is malformed.
+#[must_use]
+pub fn answers(mut bytes: &[u8]) -> Vec<Value> {
+    std::iter::from_fn(|| {
+        let end = Frame::default().end(bytes, 8 << 20).ok()??;
+        let (answer, rest) = bytes.split_at(end);
+        bytes = rest;
+        frame::parse(answer).ok()
+    })
+    .collect()
+}
+
+/// Reads a value as the reply to each sort of request, and checks what it is read as.
+pub fn check_replies(value: &Value) {
+    for (asked, reply) in script::read_as_each(value) {
+        match reply {
+            Some(Reply::Granted { fence, rest, .. }) => {
+                assert_eq!(rest.len() + 1, asked);
+                let mut fences = Fences::granted(LockKind::Mutex, fence, 50_000);
+                assert_eq!(fences.take(), Some(fence));
+                fences.give_back();
+            }
+            Some(Reply::Renewed(said)) => assert_eq!(said.len(), asked),
+            Some(Reply::Each(said)) => assert_eq!(said.len(), asked),
+            Some(Reply::Admitted(wait)) => assert!(wait <= Duration::from_secs(1)),
+            Some(Reply::Inspected(seen)) => {
+                let key = LockKey::new("", "a").expect("a name");
+                for seen in seen.into_iter().flatten() {
+                    assert!(!format!("{:?}", LockInfo::new(&key, seen)).is_empty());
+                }
+            }
+            Some(_) | None => {}
+        }
+    }
+}
+
+/// Has a manager hear the pub/sub messages in these bytes, up to the first that is malformed, and returns their number. The
+/// message `@` stands for this owner.
+#[must_use]
+pub fn hear(locks: &LockManager, owner: &str, bytes: &[u8]) -> usize {
+    let server = Server::parse("redis://h/").expect("a URL");
+    let heard = answers(bytes).into_iter();
+    let heard = heard.map_while(|value| PushMessage::of(&server, value).ok());
+    let mut count = 0;
+    for said in heard {
+        if let PushMessage::Message { channel, payload } = said {
+            let payload = match &payload[..] {
+                b"@" => owner.as_bytes(),
+                payload => payload,
+            };
+            let channel = String::from_utf8_lossy(&channel);
+            locks.engine.hear(&channel, payload);
+            count += 1;
+        }
+    }
+    count
+}
