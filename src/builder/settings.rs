@@ -417,7 +417,7 @@ impl Builder {
     /// Has the manager run on this machine of a test.
     #[cfg(feature = "seam")]
     #[doc(hidden)]
-    pub fn on(mut self, machine: Arc<dyn crate::seam::TestMachine>) -> Self {
+    pub fn on(mut self, machine: Arc<dyn crate::sys::test_machine::TestMachine>) -> Self {
         self.settings.machine = crate::sys::Machine::new(machine);
         self
     }

@@ -135,7 +135,9 @@ fn is_item(package: &Package, item: &str) -> bool {
     let has_method = |anchor: &str| {
         let method = anchor.strip_prefix("method.");
         method.is_some_and(|method| {
-            code(package).any(|text| text.contains(&format!("pub fn {method}(")))
+            // It may be generic.
+            let starts = ["(", "<"].map(|end| format!("pub fn {method}{end}"));
+            code(package).any(|text| starts.iter().any(|start| text.contains(start)))
         })
     };
     name.is_some_and(|(_, name)| code(package).any(|text| defines(text, name)))
