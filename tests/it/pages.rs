@@ -23,7 +23,11 @@ fn package() -> Package {
     let (include, _) = include.split_once(']').expect("its end");
     let mut package = Package::new();
     for entry in include.split('"').skip(1).step_by(2) {
-        let entry = entry.strip_prefix('/').expect("a slash in front");
+        let Some(entry) = entry.strip_prefix('/') else {
+            assert!(entry.starts_with("!/"), "{entry} has no slash in front");
+            // Only the repository has it.
+            continue;
+        };
         // No page links to the licences.
         if !entry.contains('*') {
             read(root, entry.trim_end_matches('/'), &mut package);
