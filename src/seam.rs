@@ -1,4 +1,4 @@
-//! What a machine of a test needs of the library. The test kit (`testkit/`) and `tests/simulator` make such machines, and a
+//! The door to the library for a machine of a test. The test kit (`testkit/`) and `tests/simulator` make such machines, and a
 //! manager runs on one by [`Builder::on`](crate::Builder::on). None of it is public API: it changes with the library.
 
 use std::io;

@@ -112,7 +112,9 @@ impl Server<'_> {
     fn client(&self) -> Result<Client, RedisError> {
         let tls = self.deployment.tls.as_ref();
         let (host, port) = self.address.rsplit_once(':').unwrap_or_default();
-        let (host, port) = (host.to_owned(), port.parse().unwrap_or_default());
+        // An address of IPv6 is in brackets.
+        let host = host.trim_matches(['[', ']']).to_owned();
+        let port = port.parse().unwrap_or_default();
         let address = if self.address.starts_with('/') {
             ConnectionAddr::Unix(self.address.into())
         } else if tls.is_some() {
@@ -170,5 +172,28 @@ pub fn text(reply: &Value) -> Option<Cow<'_, str>> {
         Value::SimpleString(text) => Some(text.into()),
         Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_form_of_an_address_is_understood() {
+        let deployment = &Deployment::read("redis://h");
+        for (address, expected) in [
+            ("h:6379", ConnectionAddr::Tcp("h".to_owned(), 6379)),
+            ("[::1]:7", ConnectionAddr::Tcp("::1".to_owned(), 7)),
+            ("/tmp/s", ConnectionAddr::Unix("/tmp/s".into())),
+        ] {
+            let client = Server {
+                address,
+                deployment,
+            }
+            .client()
+            .expect("it is one");
+            assert_eq!(*client.get_connection_info().addr(), expected);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! What the fuzz targets need of the library: see `fuzz/`.
+//! The door to the library for the fuzz targets in `fuzz/`.
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ pub fn check_replies(value: &Value) {
     }
 }
 
-/// Has a manager hear the pub/sub messages in these bytes, up to the first that is malformed, and returns their number. The
+/// Lets a manager hear the pub/sub messages in these bytes, up to the first that is malformed, and returns their number. The
 /// message `@` stands for this owner.
 #[must_use]
 pub fn hear(locks: &LockManager, owner: &str, bytes: &[u8]) -> usize {
