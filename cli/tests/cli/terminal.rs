@@ -1,6 +1,6 @@
 //! A terminal for a program under test: a pseudo-terminal, a thread that reads what the program writes, and a screen.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
-use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcgetpgrp, tcsetwinsize};
 use vt100::Parser;
 
 use crate::support::{PATIENCE, ms};
@@ -104,6 +104,16 @@ impl Terminal {
     pub(crate) fn collects_lines(&self) -> bool {
         let modes = tcgetattr(self.master()).expect("a terminal").local_modes;
         modes.contains(LocalModes::ICANON)
+    }
+
+    /// Returns the name of the process that leads the group in the foreground, unless that is the program itself.
+    pub(crate) fn job_in_front(&self) -> Option<String> {
+        let leader = tcgetpgrp(self.master()).ok()?.as_raw_nonzero().get();
+        if leader.cast_unsigned() == self.pid() {
+            return None;
+        }
+        let name = fs::read_to_string(format!("/proc/{leader}/comm")).ok()?;
+        Some(name.trim_end().to_owned())
     }
 
     /// Blocks until the program has ended.

@@ -28,9 +28,16 @@ fn shell(work: &Work) -> Terminal {
     terminal
 }
 
-/// Types a line for the command. A line that the shell could still read has another end.
+/// Blocks until a job of the shell has the terminal. What is typed before is for the shell.
+fn wait_for_job(shell: &Terminal) {
+    wait_until("a job has the terminal", || {
+        shell.collects_lines() && shell.job_in_front().is_some()
+    });
+}
+
+/// Types a line for the job.
 fn type_line(shell: &Terminal, line: &str) {
-    wait_until("the command has the terminal", || shell.collects_lines());
+    wait_for_job(shell);
     shell.send(&format!("{line}\r"));
 }
 
@@ -61,6 +68,10 @@ fn a_job_can_be_stopped_and_continued() {
         "run --lease 10m $LOCK -- sh -c '{script}' | cat; echo status ${{PIPESTATUS[0]}}\r"
     ));
     shell.wait_for("its begin", |screen| screen.contains("begun"));
+    // The shell may give the terminal to the job once more, after the command had it.
+    wait_until("the command has the terminal", || {
+        shell.job_in_front().is_some_and(|leader| leader == "sh")
+    });
     shell.send("\x1a");
     shell.wait_for("the stop", |screen| {
         screen.contains("Stopped") && screen.ends_with('>')
@@ -117,12 +128,14 @@ fn a_wait_can_be_stopped_and_continued_and_interrupted() {
     let shell = shell(&work);
     shell.send("run $LOCK -- true; echo status $?\r");
     server.raw().wait_until_queued(&work.lock, 1);
+    wait_for_job(&shell);
     shell.send("\x1a");
     shell.wait_for("the stop", |screen| {
         screen.contains("Stopped") && screen.ends_with('>')
     });
     shell.send("clear; fg\r");
     shell.wait_for("the wait", |screen| screen.contains("waiting for"));
+    wait_for_job(&shell);
     shell.send("\x03");
     shell.wait_for("the end", |screen| screen.ends_with('>'));
     shell.send("echo status $?\r");
