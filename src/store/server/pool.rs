@@ -301,11 +301,14 @@ mod tests {
         let pool = pool(&threads, Some(sender));
         for _ in 0..2 {
             clock.advance(LOOKS_EVERY);
-            // The thread looks at the clock.
-            threads.tasks().after(Duration::ZERO, || {});
+            // The thread looks at the clock. When it has done this task, it has planned its next look.
+            let (done, is_done) = channel();
+            let tell = move || done.send(()).expect("the test waits");
+            threads.tasks().after(Duration::ZERO, tell);
             for _ in 0..3 {
                 assert_eq!(to_close.recv_timeout(SOON), Ok(IDLE));
             }
+            assert_eq!(is_done.recv_timeout(SOON), Ok(()));
         }
         drop(pool);
     }
