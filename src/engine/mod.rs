@@ -152,7 +152,7 @@ impl Engine {
     }
 
     /// Handles a message as the wakeup thread does.
-    #[cfg(any(test, feature = "seam"))]
+    #[cfg(feature = "seam")]
     pub(crate) fn hear(&self, channel: &str, payload: &[u8]) {
         self.leases.wakeup.message(channel, payload);
     }

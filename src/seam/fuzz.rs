@@ -7,9 +7,9 @@ use redis::Value;
 use crate::admin::LockInfo;
 use crate::config::Server;
 use crate::core::fence::Fences;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::manager::LockManager;
-use crate::message::{LockKind, Reply};
+use crate::message::{Cursor, LockKind, RateRequest, Reply, Request};
 use crate::name::{Companion, LockKey};
 use crate::script;
 use crate::store::server::pubsub::PushMessage;
@@ -34,7 +34,9 @@ pub fn keys(prefix: &str, name: &str) -> Result<(String, [String; 3], u16)> {
 ///
 /// The URL cannot be used.
 pub fn server(url: &str) -> Result<String> {
-    Server::parse(url).map(|server| format!("{} {server:?}", server.address))
+    let server = Server::parse(url)?;
+    assert!(!server.address.is_empty());
+    Ok(format!("{} {server:?}", server.address))
 }
 
 /// Returns all answers in these bytes, up to the first that is malformed.
@@ -51,24 +53,61 @@ pub fn answers(mut bytes: &[u8]) -> Vec<Value> {
 
 /// Reads a value as the reply to each sort of request, and checks what it is read as.
 pub fn check_replies(value: &Value) {
-    for (asked, reply) in script::read_as_each(value) {
+    for (names, reply) in script::read_as_each(value) {
         match reply {
             Some(Reply::Granted { fence, rest, .. }) => {
-                assert_eq!(rest.len() + 1, asked);
-                let mut fences = Fences::granted(LockKind::Mutex, fence, 50_000);
-                assert_eq!(fences.take(), Some(fence));
-                fences.give_back();
-            }
-            Some(Reply::Renewed(said)) => assert_eq!(said.len(), asked),
-            Some(Reply::Each(said)) => assert_eq!(said.len(), asked),
-            Some(Reply::Admitted(wait)) => assert!(wait <= Duration::from_secs(1)),
-            Some(Reply::Inspected(seen)) => {
-                let key = LockKey::new("", "a").expect("a name");
-                for seen in seen.into_iter().flatten() {
-                    assert!(!format!("{:?}", LockInfo::new(&key, seen)).is_empty());
+                assert_eq!(rest.len() + 1, names);
+                for kind in [LockKind::Mutex, LockKind::Read] {
+                    let mut fences = Fences::granted(kind, fence, 50_000);
+                    assert_eq!(fences.take(), Some(fence));
+                    fences.give_back();
                 }
             }
+            Some(Reply::Renewed(said)) => assert_eq!(said.len(), names),
+            Some(Reply::Each(said)) => assert_eq!(said.len(), names),
             Some(_) | None => {}
+        }
+    }
+    let keys = ["a", "b", "c"].map(|name| LockKey::new("", name).expect("a name"));
+    let (key, second) = (&keys[0], Duration::from_secs(1));
+    let (owner, pattern, prefix) = ("lh1:u:l", "*", "");
+    let request = RateRequest {
+        permits: 1,
+        per: second,
+        patience: second,
+    };
+    let from = Cursor::START;
+    let (one, all) = (&keys[..1], &keys[..]);
+    for request in [
+        Request::Ping,
+        Request::RateLimit { key, request },
+        Request::Inspect {
+            keys: one,
+            named: true,
+        },
+        Request::Inspect {
+            keys: all,
+            named: false,
+        },
+        Request::Scan {
+            from,
+            prefix,
+            pattern,
+        },
+        Request::ForceRelease { key, owner },
+    ] {
+        match script::decode(&request, value.clone()) {
+            Ok(Reply::Admitted(wait)) => assert!(wait <= second),
+            Ok(Reply::Inspected(seen)) => {
+                for seen in seen.into_iter().flatten() {
+                    assert!(!format!("{:?}", LockInfo::new(key, seen)).is_empty());
+                }
+            }
+            Ok(_) => {}
+            Err(failure) => {
+                let error = failure.into_error(Some("a"));
+                assert!(matches!(error, Error::Protocol { .. }));
+            }
         }
     }
 }
