@@ -1,4 +1,5 @@
-//! The facts about the servers that `doctor` and `bench` need from the URL. The library has checked the URL before.
+//! The facts about the servers that `doctor` and `bench` need from the URL. The library has checked the URL before, and
+//! reads it by the same rules in its `builder/url.rs`.
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ pub struct Deployment {
     pub user: Option<String>,
     pub password: Option<String>,
     /// The database, if it is not the first.
-    database: Option<String>,
+    database: Option<i64>,
     /// The files of TLS, if the servers have TLS.
     pub tls: Option<TlsFiles>,
     /// The prefix of the names.
@@ -76,7 +77,9 @@ impl Deployment {
             topology,
             user: in_front(user).or_else(|| parameter(&["username", "user"])),
             password: in_front(password).or_else(|| parameter(&["password", "pass"])),
-            database: database.filter(|number| number.parse() != Ok(0)),
+            database: database
+                .and_then(|number| number.parse().ok())
+                .filter(|number| *number != 0),
             tls: has_tls.then(|| TlsFiles {
                 roots: parameter(&["cacert"]),
                 client: parameter(&["cert"]).zip(parameter(&["key"])),
@@ -91,20 +94,18 @@ impl Deployment {
     }
 
     /// Returns the commands with which a connection logs in.
-    pub fn login(&self) -> Vec<Vec<&str>> {
+    pub fn login(&self) -> Vec<Vec<String>> {
         let mut commands = Vec::new();
         if self.user.is_some() || self.password.is_some() {
-            let mut auth = vec!["AUTH"];
-            auth.extend(self.user.as_deref());
+            let mut auth = vec!["AUTH".to_owned()];
+            auth.extend(self.user.clone());
             // A user may have no password.
-            auth.push(self.password.as_deref().unwrap_or_default());
+            auth.push(self.password.clone().unwrap_or_default());
             commands.push(auth);
         }
-        commands.extend(
-            self.database
-                .as_deref()
-                .map(|number| vec!["SELECT", number]),
-        );
+        if let Some(number) = self.database {
+            commands.push(vec!["SELECT".to_owned(), number.to_string()]);
+        }
         commands
     }
 
@@ -143,7 +144,10 @@ mod tests {
     #[test]
     fn the_url_of_each_topology_is_read() {
         let read = Deployment::read;
-        assert_eq!(read("redis://127.0.0.1:6379/").topology, Topology::Single);
+        let plain = read("redis://127.0.0.1:6379/");
+        assert_eq!(plain.topology, Topology::Single);
+        assert_eq!((&*plain.prefix, plain.replicas), ("", 0));
+        assert_eq!(read("redis+unix:///tmp/s").topology, Topology::Single);
         assert_eq!(read("rediss+cluster://n1,n2").topology, Topology::Cluster);
         assert_eq!(read("redis+quorum://n1,n2,n3").topology, Topology::Quorum);
         let full = read(
@@ -166,7 +170,7 @@ mod tests {
         for (url, expected) in [
             ("redis://h", ""),
             ("redis://h/0?database=0", ""),
-            ("redis://:p%3Aw@h/3", "AUTH p:w; SELECT 3"),
+            ("redis://:p%3Aw@h/03", "AUTH p:w; SELECT 3"),
             (
                 "valkey://app@h?password=p%20w&database=4",
                 "AUTH app p w; SELECT 4",

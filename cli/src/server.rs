@@ -98,10 +98,16 @@ impl Server<'_> {
             let _ = self.ask_on(&mut connection, &["PING"])?;
         }
         for command in deployment.login() {
-            let (answer, _) = self.ask_on(&mut connection, &command)?;
+            let words: Vec<&str> = command.iter().map(String::as_str).collect();
+            let (answer, _) = self.ask_on(&mut connection, &words)?;
             // It is not quoted, because a server that does not know AUTH quotes the password, perhaps in part.
             if !matches!(answer, Ok(Value::Okay)) {
-                return Err(Problem::Failed("the server rejects the login".to_owned()));
+                let what = if words[0] == "AUTH" {
+                    "login"
+                } else {
+                    "database"
+                };
+                return Err(Problem::Failed(format!("the server rejects the {what}")));
             }
         }
         Ok(connection)
