@@ -81,7 +81,7 @@ impl SharedWaits {
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut Waits) -> T) -> T {
-        // A panic leaves the histogram valid. It may miss the wait that was being recorded.
+        // A panic leaves the counts valid. It may miss the wait that was being recorded.
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

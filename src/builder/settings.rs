@@ -414,7 +414,7 @@ impl Builder {
         Ok(manager)
     }
 
-    /// Has the manager run on this machine of a test.
+    /// Runs the manager on this machine of a test.
     #[cfg(feature = "seam")]
     #[doc(hidden)]
     pub fn on(mut self, machine: Arc<dyn crate::sys::test_machine::TestMachine>) -> Self {
@@ -441,15 +441,15 @@ impl Builder {
         // Clones of this builder count for themselves.
         settings.pools = Arc::default();
         settings.check()?;
+        let machine = settings.machine.clone();
+        // The threads of the store run on it too.
+        let _entered = machine.enter();
         #[cfg(feature = "tls")]
         {
             provide_crypto();
             let tls = self.tls.map(TlsClients::new).transpose()?;
             settings.tls = tls.map(Arc::new);
         }
-        let machine = settings.machine.clone();
-        // The threads of the store run on it too.
-        let _entered = machine.enter();
         let store = self.servers.store(&mut settings)?;
         let engine = Engine::new(settings, store);
         Ok(LockManager { engine })

@@ -14,7 +14,7 @@ use super::text;
 use super::text::{
     OF_A_QUORUM, QUORUM_ACQUIRE, QUORUM_ADOPT, QUORUM_FORCE_RELEASE, QUORUM_JOIN, QUORUM_KEEP,
     QUORUM_MULTI_ACQUIRE, QUORUM_MULTI_RELEASE, QUORUM_RAISE, QUORUM_RELEASE, QUORUM_RESTART_DELAY,
-    QUORUM_SHARE_ACQUIRE, QUORUM_SHARE_RELEASE, Script, ScriptSettings, WAITER_LIFE,
+    QUORUM_SHARE_ACQUIRE, QUORUM_SHARE_RELEASE, Script, ScriptSettings,
 };
 use crate::core::quorum::{NodeHolder, Reserved, ReservedByName, Vote};
 use crate::message::{Adopt, Ask, Gone, Keep, LockKind, Reply};
@@ -201,7 +201,7 @@ pub(crate) fn force_release(key: &LockKey, owner: &str) -> Command {
 
 /// Adds the arguments of `queue.lua`. A node is one server, so it counts all of its subscribers.
 fn of_waiters(command: &mut Command) {
-    command.arg(ms_rounded_up(WAITER_LIFE)).arg(1);
+    text::of_waiters(command, true);
 }
 
 /// Reads a node's answer to a request for a lock, which has a fence with `fencing`.

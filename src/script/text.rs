@@ -312,7 +312,7 @@ pub(crate) struct ScriptSettings {
 }
 
 /// How long a process stays in a queue after it was last seen: three polls.
-pub(super) const WAITER_LIFE: Duration = Duration::from_secs(3);
+const WAITER_LIFE: Duration = Duration::from_secs(3);
 
 impl ScriptSettings {
     pub(crate) fn new(fence_memory: Duration, io_timeout: Duration) -> Self {
@@ -349,9 +349,7 @@ impl ScriptSettings {
 
     /// Adds the arguments of `queue.lua`. Each script that queues or wakes a waiter has them.
     pub(super) fn of_waiters(&self, command: &mut Command) {
-        command
-            .arg(ms_rounded_up(WAITER_LIFE))
-            .arg(u8::from(self.counts_subscribers));
+        of_waiters(command, self.counts_subscribers);
     }
 
     /// Adds the arguments of `gap.lua`. Without `may_leave` there is no gap.
@@ -363,6 +361,13 @@ impl ScriptSettings {
         };
         command.arg(gap).arg(ms_rounded_up(self.quantum));
     }
+}
+
+/// Adds the arguments of `queue.lua`. `counts_subscribers`: a PUBLISH counts all subscribers, and not those of one node.
+pub(super) fn of_waiters(command: &mut Command, counts_subscribers: bool) {
+    command
+        .arg(ms_rounded_up(WAITER_LIFE))
+        .arg(u8::from(counts_subscribers));
 }
 
 #[cfg(test)]

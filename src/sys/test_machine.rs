@@ -182,7 +182,6 @@ pub(crate) mod manual {
     }
 
     impl TestMachine for ManualClock {
-        /// Returns the time of the clock of leases.
         fn now(&self) -> Time {
             Time::from_nanos(self.0.load(Ordering::SeqCst))
         }

@@ -43,7 +43,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Has a manager of this builder run in this process.
+    /// Runs the manager of this builder in this process.
     pub(crate) fn builder(&self, builder: Builder) -> Builder {
         builder.on(Arc::new(self.clone()))
     }
