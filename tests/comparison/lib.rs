@@ -1,7 +1,6 @@
 //! The requests of the sequences that `tests/compare.rs` compares: commands, scripts, and what leasehold sends.
 //!
-//! What leasehold sends comes from `script/` of the library and the layers below it, which this package compiles for
-//! itself. The Redis in memory is that of the test kit, which links the library: only bytes go from here to there.
+//! This package compiles `script/` of the library and the layers below it for itself, to make the requests of leasehold. The Redis in memory is that of the test kit, which links the library: only bytes go from here to there.
 
 #![allow(
     dead_code,

@@ -28,7 +28,7 @@ fn shell(work: &Work) -> Terminal {
     terminal
 }
 
-/// Blocks until a job of the shell has the terminal. What is typed before is for the shell.
+/// Blocks until a job of the shell has the terminal. Before that, the shell reads the keys.
 fn wait_for_job(shell: &Terminal) {
     wait_until("a job has the terminal", || {
         shell.collects_lines() && shell.job_in_front().is_some()
