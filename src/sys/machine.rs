@@ -15,7 +15,7 @@
 #[cfg(any(test, feature = "seam"))]
 use std::cell::RefCell;
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
@@ -126,6 +126,12 @@ impl Machine {
     pub(crate) fn now(&self) -> Time {
         self.of_test()
             .map_or_else(real::now, |machine| machine.now())
+    }
+
+    /// Returns the time of the clock that programs read.
+    pub(crate) fn instant(&self) -> Instant {
+        self.of_test()
+            .map_or_else(Instant::now, |machine| machine.instant())
     }
 
     /// Returns the time of day, in µs since 1970. Only fences depend on it.

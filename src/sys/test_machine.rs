@@ -6,6 +6,7 @@ use std::fmt;
 use std::io;
 #[cfg(feature = "seam")]
 use std::time::Duration;
+use std::time::Instant;
 
 use super::real;
 use super::time::Time;
@@ -17,6 +18,11 @@ pub trait TestMachine: Send + Sync {
     /// Returns the time of the clock of leases.
     fn now(&self) -> Time {
         real::now()
+    }
+
+    /// Returns the time of the clock that programs read.
+    fn instant(&self) -> Instant {
+        Instant::now()
     }
 
     /// Returns the time of day, in µs since 1970.

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 pub(crate) use std::time::SystemTime;
 
+use super::machine::Machine;
+
 /// The longest sleep of a thread. While the machine is suspended, this clock goes on, but the time of a sleep does not. So a
 /// thread looks at the clock at least as often, and notices a resume.
 pub const LONGEST_SLEEP: Duration = Duration::from_secs(1);
@@ -73,7 +75,7 @@ pub(crate) const fn ms_rounded_up(length: Duration) -> u64 {
 
 /// Returns how long it is until this time of the program's own clock.
 pub(crate) fn left_until(deadline: Instant) -> Duration {
-    deadline.saturating_duration_since(Instant::now())
+    deadline.saturating_duration_since(Machine::here().instant())
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@
 //! | [`checks`], `fairness` | the rules that a schedule must keep |
 //! | [`history`], [`linearizability`] | the calls at the fenced registers, and whether one order explains them |
 //! | `trace` | the events of a schedule |
+//! | [`stage`] | the same world for the body of a test |
 //! | [`record`] | the lines in `docs/evidence` |
 //! | [`evidence`] | EVIDENCE.md, which is made of these lines |
 //! | [`soak`] | a long run on real servers, without a virtual machine |
@@ -46,10 +47,13 @@ pub mod scenario;
 pub mod schedule;
 pub mod shrink;
 pub mod soak;
+pub mod stage;
 mod trace;
 mod workload;
 mod world;
 
+pub use network::LinkFault;
 pub use scenario::{Kept, Scenario};
 pub use schedule::{Plan, Report, Topology};
 pub use shrink::{Shrunk, shrink};
+pub use stage::Stage;

@@ -56,6 +56,8 @@ pub(crate) struct Network {
     pub(crate) servers: Vec<SimulatedServer>,
     /// Until when the link between a process and a server is blocked.
     blocked: BTreeMap<(usize, usize), Duration>,
+    /// What the links of a process lose.
+    losses: BTreeMap<usize, Losses>,
     connections: BTreeMap<u64, Connection>,
     next_connection: u64,
     /// The longest time that a request was on its way.
@@ -68,6 +70,23 @@ pub(crate) struct Network {
     pub(crate) cluster: Option<Cluster>,
     /// Whether a lock that counts is on each replica, and the servers have one time.
     pub(crate) is_kept_by_replicas: bool,
+}
+
+/// What the links of a process lose from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkFault {
+    LoseRequests,
+    LoseAnswers,
+    /// Both, and nobody learns of it.
+    LoseAll,
+    /// Each connection is reset at its next request.
+    Reset,
+}
+
+struct Losses {
+    fault: LinkFault,
+    /// How many pieces were lost.
+    count: u64,
 }
 
 pub(crate) struct SimulatedServer {
@@ -141,6 +160,7 @@ impl Network {
         Self {
             servers: clocks.into_iter().enumerate().map(server).collect(),
             blocked: BTreeMap::new(),
+            losses: BTreeMap::new(),
             connections: BTreeMap::new(),
             next_connection: 0,
             longest_way: Duration::ZERO,
@@ -362,7 +382,7 @@ impl WorldState {
             let wait = next.at.saturating_sub(now);
             self.plan(wait, Event::Arrival(flow));
         }
-        if is_dead {
+        if is_dead || self.loses(flow, process) {
             return;
         }
         if flow.is_up {
@@ -394,6 +414,38 @@ impl WorldState {
             }
             (false, Piece::End) => self.end_at_process(flow.connection, End::Closed),
         }
+    }
+
+    /// Returns whether the links of the process lose the next piece of a flow, and notes that.
+    fn loses(&mut self, flow: Flow, process: usize) -> bool {
+        let Some(losses) = self.network.losses.get_mut(&process) else {
+            return false;
+        };
+        let is_lost = match losses.fault {
+            LinkFault::LoseRequests | LinkFault::Reset => flow.is_up,
+            LinkFault::LoseAnswers => !flow.is_up,
+            LinkFault::LoseAll => true,
+        };
+        losses.count += u64::from(is_lost);
+        if is_lost && losses.fault == LinkFault::Reset {
+            self.end_at_server(flow.connection);
+            self.end_at_process(flow.connection, End::Reset);
+        }
+        is_lost
+    }
+
+    /// Has the links of a process lose something, or no longer.
+    pub(crate) fn lose(&mut self, process: usize, fault: Option<LinkFault>) {
+        match fault {
+            Some(fault) => drop(self.network.losses.insert(process, Losses { fault, count: 0 })),
+            None => drop(self.network.losses.remove(&process)),
+        }
+    }
+
+    /// Returns how much the links of a process have lost since then.
+    pub(crate) fn lost_by(&self, process: usize) -> u64 {
+        let losses = self.network.losses.get(&process);
+        losses.map_or(0, |losses| losses.count)
     }
 
     /// Sends what a server has for its clients.
@@ -526,6 +578,18 @@ impl WorldState {
         *stalled = until.max(*stalled);
     }
 
+    /// Ends the stall of a server.
+    pub(crate) fn end_stall(&mut self, server: usize) {
+        self.network.servers[server].stalled_until = self.now;
+        for connection in self.numbers(|it| it.server == server && !it.up.waiting.is_empty()) {
+            let flow = Flow {
+                connection,
+                is_up: true,
+            };
+            self.plan(Duration::ZERO, Event::Arrival(flow));
+        }
+    }
+
     /// Stops a server, which is up again at `until`, with its data or without.
     pub(crate) fn restart(&mut self, server: usize, until: Duration, has_data: bool) {
         for number in self.numbers(|it| it.server == server) {
@@ -566,6 +630,16 @@ impl WorldState {
         let restarted = &mut self.network.servers[server];
         restarted.down_until = until.max(restarted.down_until);
         self.restart_node(server, until);
+    }
+
+    /// Executes a command on a server at once, and returns the bytes of the answer.
+    pub(crate) fn operate(&mut self, server: usize, command: &[&str]) -> Vec<u8> {
+        let its = &mut self.network.servers[server];
+        let answer = its.server.execute(command, its.clock.read(self.now));
+        self.trace
+            .note(self.now, format_args!("{command:?} at {server}"));
+        self.server_has_run(server);
+        answer
     }
 
     /// Executes a command on a server at once.

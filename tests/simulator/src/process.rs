@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold::Builder;
 use leasehold::seam::{
@@ -59,6 +59,10 @@ impl TestMachine for Process {
         self.world.step();
         let state = self.world.state();
         Time::from_nanos(0) + state.processes[self.number].clock.read(state.now)
+    }
+
+    fn instant(&self) -> Instant {
+        self.world.began_at + self.world.state().now
     }
 
     fn wall_us(&self) -> u64 {

@@ -26,7 +26,7 @@ const PROCESSES: usize = 3;
 /// The threads of each process.
 const THREADS: usize = 2;
 /// The time of day at the begin of each schedule.
-const BEGAN_AT: Duration = Duration::from_secs(1_795_514_000);
+pub(crate) const BEGAN_AT: Duration = Duration::from_secs(1_795_514_000);
 /// The largest drift of a clock, in millionths: two clocks differ by less than 1 %.
 const DRIFT: u32 = 4_950;
 /// The largest difference of two clocks' time of day.
@@ -242,6 +242,15 @@ impl ReplicationPlan {
         }
     }
 
+    /// Returns the plan with all replicas. The library waits for none.
+    pub(crate) fn of_all(topology: Topology) -> Self {
+        Self {
+            replicas: REPLICAS,
+            confirming: 0,
+            has_one_time: topology.has_replicas(),
+        }
+    }
+
     /// Returns how many replicas the library has to wait for.
     fn confirming(&self, bug: Option<Bug>) -> u32 {
         match bug {
@@ -310,7 +319,7 @@ impl Topology {
         matches!(self, Self::Sentinel | Self::Cluster)
     }
 
-    fn servers(self) -> usize {
+    pub(crate) fn servers(self) -> usize {
         match self {
             Self::Single => 1,
             Self::Sentinel => 1 + REPLICAS + SENTINELS,

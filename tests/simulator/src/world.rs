@@ -16,7 +16,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::clock::Clock;
 use crate::cluster::ClusterEvent;
@@ -35,8 +35,8 @@ const SHORTEST_WAIT: Duration = Duration::from_micros(1);
 const MOST_STEPS: u64 = 5_000_000;
 /// The longest schedule.
 const LONGEST: Duration = Duration::from_secs(12 * 3_600);
-/// The longest real time for which no thread passes the baton on.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest real time for which no thread passes the baton on. A machine that starves this process takes far less.
+const PATIENCE: Duration = Duration::from_secs(600);
 /// The time in which the threads of the library end after the programs.
 const THREADS_END_WITHIN: Duration = Duration::from_secs(120);
 /// For how long a thread may stand still at a step.
@@ -58,11 +58,15 @@ pub(crate) enum Place {
     Streams(Vec<u64>),
     /// Only for a time.
     Nowhere,
+    /// Until time has passed, and no other thread can run at that moment.
+    Quiet,
 }
 
 type Check = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 pub(crate) struct World {
+    /// What the clock of programs shows at the begin.
+    pub(crate) began_at: Instant,
     state: Mutex<WorldState>,
     /// Notified when the schedule is over.
     over: Condvar,
@@ -87,6 +91,8 @@ pub(crate) struct WorldState {
     pub(crate) beyond_ended_at: Option<Duration>,
     /// Until when a fault keeps threads from running.
     pub(crate) paused_until: Duration,
+    /// Whether threads stand still for a moment now and then, as on a busy machine.
+    pub(crate) has_hiccups: bool,
     threads: Vec<SimulatedThread>,
     /// The numbers of the threads that have not ended.
     alive: Vec<usize>,
@@ -146,6 +152,8 @@ pub(crate) struct PlannedPause {
 struct SimulatedThread {
     process: usize,
     status: Status,
+    /// When it began to wait.
+    waits_since: Duration,
     paused_until: Duration,
     /// How many steps it has made since its last wait.
     busy_steps: u32,
@@ -205,6 +213,7 @@ impl World {
         network: Network,
     ) -> Self {
         Self {
+            began_at: Instant::now(),
             state: Mutex::new(WorldState {
                 now: Duration::ZERO,
                 random,
@@ -216,6 +225,7 @@ impl World {
                 healed_at: Duration::ZERO,
                 beyond_ended_at: None,
                 paused_until: Duration::ZERO,
+                has_hiccups: true,
                 threads: Vec::new(),
                 alive: Vec::new(),
                 can_run: Vec::new(),
@@ -321,6 +331,7 @@ impl World {
         let length = limit.map_or(Duration::MAX, |limit| clock.true_length(limit));
         let until = state.now.saturating_add(length);
         state.threads[own].status = Status::Waiting { place, until };
+        state.threads[own].waits_since = state.now;
         self.pass_on(state, own);
     }
 
@@ -342,7 +353,7 @@ impl World {
         drop(state);
         self.look();
         let mut state = self.state();
-        if choice == 0 {
+        if choice == 0 && state.has_hiccups {
             let length = state.random.length(HICCUP);
             let (place, until) = (Place::Nowhere, state.now + length);
             state.threads[own].status = Status::Waiting { place, until };
@@ -370,6 +381,7 @@ impl World {
         state.threads.push(SimulatedThread {
             process,
             status: Status::Ready,
+            waits_since: Duration::ZERO,
             paused_until: Duration::ZERO,
             busy_steps: 0,
             turn: Arc::default(),
@@ -589,6 +601,9 @@ impl WorldState {
                     self.can_run.push(*number);
                 }
             }
+            if self.can_run.is_empty() {
+                self.wake_quiet();
+            }
             if !self.can_run.is_empty() {
                 self.steps += 1;
                 if self.steps > MOST_STEPS {
@@ -611,6 +626,18 @@ impl WorldState {
                 ));
             }
             self.now = next;
+        }
+    }
+
+    /// Has the threads run that wait until no other can.
+    fn wake_quiet(&mut self) {
+        for number in &self.alive {
+            let thread = &self.threads[*number];
+            let waits = matches!(&thread.status, Status::Waiting { place, .. } if *place == Place::Quiet);
+            let process = self.processes[thread.process].runs_from();
+            if waits && thread.waits_since < self.now && process <= self.now {
+                self.can_run.push(*number);
+            }
         }
     }
 

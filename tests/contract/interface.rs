@@ -1,0 +1,97 @@
+//! The trait `Lock`, which all kinds share, and the methods that all handles have.
+
+use std::time::Instant;
+
+use leasehold::{Guard, Lock, Result};
+
+use crate::support::{Kind, PATIENCE, SLACK, WithLock, manager, ms, name, shared, wait_in_vain};
+
+/// Locks and releases by each method of the trait.
+struct Steps;
+
+impl WithLock for Steps {
+    type Output = Result<()>;
+
+    fn call<L: Lock>(self, lock: &L) -> Result<()> {
+        let guard = lock.lock()?;
+        guard.check()?;
+        guard.release()?;
+        let tried = lock.try_lock()?.expect("it is free");
+        tried.release()?;
+        let waited = lock.try_lock_for(PATIENCE)?.expect("it is free");
+        waited.release()
+    }
+}
+
+/// Returns whether the lock is held.
+struct Busy;
+
+impl WithLock for Busy {
+    type Output = Result<bool>;
+
+    fn call<L: Lock>(self, lock: &L) -> Result<bool> {
+        Ok(lock.try_lock()?.is_none())
+    }
+}
+
+/// Returns the name, by the trait and by `Debug`.
+struct Name;
+
+impl WithLock for Name {
+    type Output = (String, String);
+
+    fn call<L: Lock>(self, lock: &L) -> (String, String) {
+        (lock.name().to_owned(), format!("{lock:?}"))
+    }
+}
+
+pub(crate) fn a_handle_returns_its_name_even_if_the_name_is_invalid(world: &World, kind: Kind) {
+    let locks = world.manager();
+    for given in ["fit", "", "a}b"] {
+        let (name, shown) = kind.of(&locks, given).as_lock(Name);
+        if kind == Kind::Multi {
+            let names = kind.keys(given);
+            assert!(
+                names.iter().all(|one| name.contains(one.as_str())),
+                "{name}"
+            );
+        } else {
+            assert_eq!(name, given);
+        }
+        assert!(shown.contains(&format!("{name:?}")), "{shown}");
+    }
+}
+
+pub(crate) fn code_that_is_generic_over_the_kind_can_lock(world: &World, kind: Kind) {
+    let locks = world.manager();
+    let name = world.name("generic");
+    kind.of(&locks, &name).as_lock(Steps).expect("it is free");
+    let holder = kind.rival().of(&world.manager(), &name).hold();
+    let is_busy = kind.of(&locks, &name).as_lock(Busy);
+    assert!(is_busy.expect("Redis replies"));
+    holder.release();
+}
+
+pub(crate) fn try_lock_until_waits_until_its_deadline(world: &World, kind: Kind) {
+    let redis = world.redis();
+    let name = world.name("until");
+    let (one, other) = (world.manager(), world.manager());
+    let lock = kind.of(&one, &name);
+    let free = lock.try_lock_until(world.now() + PATIENCE);
+    drop(free.expect("Redis replies").expect("it is free"));
+    let holder = kind.rival().of(&other, &name).hold();
+    // Another process holds the lock, and then the same process.
+    for locks in [&one, &other] {
+        let lock = kind.of(locks, &name);
+        let mut deadline = world.now();
+        wait_in_vain(|| {
+            deadline = world.now() + ms(300);
+            lock.try_lock_until(deadline)
+        });
+        assert!(world.now() >= deadline);
+        assert!(world.now() < deadline + SLACK);
+        // A deadline that has passed makes the call a try.
+        wait_in_vain(|| lock.try_lock_until(deadline));
+    }
+    holder.release();
+}

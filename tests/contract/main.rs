@@ -1,0 +1,82 @@
+//! The contract: what every kind of lock promises on every topology, in simulated time.
+//!
+//! A test is a body, a kind and a topology. A body is a function that gets a world: processes with managers and threads,
+//! servers, and their faults. It runs with several seeds, which decide what the body leaves open: which thread runs next, and
+//! how long messages take.
+//!
+//! | variable | its meaning |
+//! | --- | --- |
+//! | `LEASEHOLD_SEEDS` | how many seeds each body runs with; 3 if it is not set |
+//! | `LEASEHOLD_SEED` | runs this seed alone. A failure prints each event |
+
+mod matrix;
+mod redis;
+mod simulated;
+mod subject;
+mod world;
+
+mod exclusion;
+
+use std::env;
+use std::process::ExitCode;
+
+use leasehold_simulator::{Stage, Topology};
+use libtest_mimic::{Arguments, Failed, Trial};
+
+use matrix::{Body, CHAPTERS, name_of, why_not};
+use simulated::Simulated;
+use subject::Kind;
+use world::World;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    libtest_mimic::run(&arguments, trials()).exit_code()
+}
+
+fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for topology in Topology::ALL {
+        for (kind, of_kind) in Kind::NAMES {
+            for (capability, bodies) in CHAPTERS.iter().copied().flatten() {
+                if why_not(*capability, kind, topology).is_some() {
+                    continue;
+                }
+                for (behaviour, body) in *bodies {
+                    let name = name_of(topology, of_kind, behaviour);
+                    let (shown, body) = (name.clone(), *body);
+                    trials.push(Trial::test(name, move || run(&shown, body, kind, topology)));
+                }
+            }
+        }
+    }
+    trials
+}
+
+/// Runs a body with each seed.
+fn run(name: &str, body: Body, kind: Kind, topology: Topology) -> Result<(), Failed> {
+    let only = number_in("LEASEHOLD_SEED");
+    let seeds = match only {
+        Some(seed) => seed..seed + 1,
+        None => 0..number_in("LEASEHOLD_SEEDS").unwrap_or(3),
+    };
+    for seed in seeds {
+        let outcome = Stage::run(seed, topology, only.is_some(), move |stage| {
+            body(&World::new(Simulated::new(stage.clone())), kind);
+        });
+        if let Some(failure) = outcome.failure {
+            for line in outcome.trace {
+                eprintln!("{line}");
+            }
+            let again = "cargo test -p leasehold-contract -- --exact";
+            return Err(
+                format!("seed {seed}: {failure}\n  LEASEHOLD_SEED={seed} {again} {name}").into(),
+            );
+        }
+    }
+    Ok(())
+}
+
+fn number_in(variable: &str) -> Option<u64> {
+    let text = env::var(variable).ok()?;
+    Some(text.parse().expect(variable))
+}

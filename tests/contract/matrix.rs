@@ -1,0 +1,93 @@
+//! Which body runs for which kind of lock on which topology. What a kind lacks has a reason.
+
+use leasehold_simulator::Topology;
+
+use crate::exclusion;
+use crate::subject::Kind;
+use crate::world::World;
+
+pub(crate) type Body = fn(&World, Kind);
+
+/// What a kind has on a topology, or lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Capability {
+    Always,
+    /// A server knows whether a waiter still listens.
+    CountsListeners,
+    /// A release hands the lock to the next waiter.
+    HandsOver,
+    /// One server decides, so its faults are those of the lock.
+    OneServer,
+    Excludes,
+    InOrder,
+    Shares,
+    KeepsFences,
+    OneClock,
+    Numbers,
+    RepeatsTheLastNumber,
+    SpansNames,
+}
+
+use Capability::{
+    CountsListeners, Excludes, HandsOver, InOrder, KeepsFences, Numbers, OneClock, OneServer,
+    RepeatsTheLastNumber, Shares, SpansNames,
+};
+
+/// Returns why a kind lacks a capability, or `None` if it has it.
+pub(crate) fn why_not(
+    capability: Capability,
+    kind: Kind,
+    topology: Topology,
+) -> Option<&'static str> {
+    let is_semaphore = kind.family() == Kind::Permit;
+    if is_semaphore && topology == Topology::Quorum {
+        return Some("a quorum has no semaphores");
+    }
+    if kind == Kind::AllPermits {
+        return Some("it is the rival of a permit");
+    }
+    match (capability, kind, topology) {
+        (CountsListeners, _, Topology::Cluster) => Some(
+            "a node counts no listeners of other nodes: dead waiters are skipped after a pickup window",
+        ),
+        (HandsOver | InOrder, _, Topology::Quorum) => {
+            Some("a quorum hands no lock over: its waiters are woken, and ask again")
+        }
+        (OneServer, _, Topology::Quorum | Topology::Sentinel | Topology::Cluster) => {
+            Some("the faults of a server are those of a single one")
+        }
+        (OneClock, _, Topology::Quorum | Topology::Sentinel | Topology::Cluster) => {
+            Some("the clock of a server is that of a single one")
+        }
+        (Excludes | InOrder, Kind::Reader, _) => Some("readers share, and go in together"),
+        (Shares, Kind::Reader | Kind::Permit, _) => None,
+        (Shares, ..) => Some("there is one guard at a time, or none has room beside it"),
+        (KeepsFences | OneClock | Numbers, Kind::Unfenced, _) => Some("it has no fences"),
+        (OneClock | Numbers, Kind::Reader, _) => Some("a reader has the last writer's fence"),
+        (RepeatsTheLastNumber, Kind::Reader, _) => None,
+        (RepeatsTheLastNumber, ..) => Some("each guard has a fence of its own"),
+        (SpansNames, Kind::Multi, _) => None,
+        (SpansNames, ..) => Some("it has one name"),
+        _ => None,
+    }
+}
+
+/// The bodies of a chapter, by the capability that they need.
+pub(crate) type Chapter = &'static [(Capability, &'static [(&'static str, Body)])];
+
+/// Lists bodies with their names.
+macro_rules! bodies {
+    ($($behaviour:ident),* $(,)?) => {
+        &[$((stringify!($behaviour), $behaviour as $crate::matrix::Body),)*]
+    };
+}
+pub(crate) use bodies;
+
+pub(crate) const CHAPTERS: &[Chapter] = &[exclusion::BODIES];
+
+pub(crate) fn name_of(topology: Topology, kind: &str, behaviour: &str) -> String {
+    match topology {
+        Topology::Single => format!("{kind}::{behaviour}"),
+        _ => format!("{topology}_{kind}::{behaviour}"),
+    }
+}

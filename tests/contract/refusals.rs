@@ -1,0 +1,158 @@
+//! Names, options and keys that no lock can have.
+
+use std::time::Duration;
+
+use leasehold::{Error, LockManager, Result};
+
+use crate::support::{
+    Guard, Kind, PATIENCE, Subject, fence_of, is_unreachable, manager, ms, name, patient, secs,
+    shared, unfit_names, unused_urls,
+};
+
+/// Returns the result of each way to lock.
+fn outcomes(lock: &Subject) -> [Result<Option<Guard>>; 4] {
+    [
+        lock.lock().map(Some),
+        lock.try_lock(),
+        lock.try_lock_for(PATIENCE),
+        lock.with(PATIENCE, |_| ()).map(|()| None),
+    ]
+}
+
+pub(crate) fn a_key_of_another_type_is_the_wrong_type(world: &World, kind: Kind) {
+    let redis = world.redis();
+    let name = world.name("wrong-type");
+    let lock = kind.of(&world.manager(), &name);
+    for key in kind.keys(&name) {
+        let () = redis.ask(&["RPUSH", &key, "a list"]);
+        for outcome in outcomes(&lock) {
+            assert!(
+                matches!(outcome, Err(Error::WrongType { .. })),
+                "{outcome:?}"
+            );
+        }
+        let left: Vec<String> = redis.ask(&["LRANGE", &key, "0", "-1"]);
+        assert_eq!(left, ["a list"]);
+        let () = redis.ask(&["DEL", &key]);
+        // The other keys of the lock are free.
+        assert!(lock.try_lock().expect("Redis replies").is_some());
+    }
+}
+
+pub(crate) fn a_fence_of_another_type_leaves_no_lock_behind(world: &World, kind: Kind) {
+    let redis = world.redis();
+    let name = world.name("wrong-fence");
+    let lock = kind.of(&world.manager(), &name);
+    let keys = kind.keys(&name);
+    for key in &keys {
+        let fence = fence_of(key);
+        let () = redis.ask(&["DEL", &fence]);
+        let () = redis.ask(&["RPUSH", &fence, "a list"]);
+        for outcome in outcomes(&lock) {
+            assert!(
+                matches!(outcome, Err(Error::WrongType { .. })),
+                "{outcome:?}"
+            );
+            let left = keys.iter().find(|key| redis.exists(key));
+            assert_eq!(left, None, "a lock without a fence is an orphan");
+        }
+        let () = redis.ask(&["DEL", &fence]);
+        assert!(lock.try_lock().expect("Redis replies").is_some());
+    }
+}
+
+pub(crate) fn a_name_that_another_kind_holds_is_the_wrong_type(world: &World, kind: Kind) {
+    let redis = world.redis();
+    let locks = world.manager();
+    let families: [&[Kind]; 3] = [
+        &[Kind::Mutex, Kind::Reentrant, Kind::Multi],
+        &[Kind::Reader, Kind::Writer],
+        &[
+            Kind::OnlyPermit,
+            Kind::Permit,
+            Kind::Permits,
+            Kind::AllPermits,
+        ],
+    ];
+    let strangers = families
+        .iter()
+        .filter(|family| !family.contains(&kind.family()));
+    for &stranger in strangers.flat_map(|family| *family) {
+        let name = world.name("stranger");
+        // Another process holds the name, and then the same process.
+        for theirs in [&world.manager(), &locks] {
+            let held = stranger.of(theirs, &name).lock().expect("it is free");
+            for outcome in outcomes(&kind.of(&locks, &name)) {
+                let wrong = matches!(outcome, Err(Error::WrongType { .. }));
+                assert!(wrong, "held as {stranger:?}: {outcome:?}");
+            }
+            held.check().expect("a refused request does not matter");
+            held.release().expect("it was held until now");
+            // A name has one kind while it is held, and any kind later.
+            let guard = kind.of(&locks, &name).try_lock().expect("Redis replies");
+            let guard = guard.expect("it is free");
+            guard.release().expect("it was held until now");
+        }
+    }
+}
+
+/// Returns a manager whose server does not exist, so that no request is answered.
+fn without_server() -> LockManager {
+    let builder = patient(&unused_urls());
+    builder.build_unchecked().expect("nothing is wrong with it")
+}
+
+pub(crate) fn invalid_names_are_refused_before_a_request_is_sent(world: &World, kind: Kind) {
+    let locks = without_server();
+    for name in unfit_names() {
+        let name = &*name;
+        // The other names of a set are valid.
+        for outcome in outcomes(&kind.of(&locks, name)) {
+            let refused = matches!(outcome, Err(Error::InvalidName { .. }));
+            assert!(refused, "{name:?}: {outcome:?}");
+        }
+    }
+    // A valid name is sent.
+    let sent = kind.of(&locks, "n").try_lock();
+    assert!(sent.as_ref().is_err_and(is_unreachable), "{sent:?}");
+}
+
+pub(crate) fn invalid_options_are_refused_before_a_request_is_sent(world: &World, kind: Kind) {
+    let locks = without_server();
+    let lock = kind.of(&locks, "n");
+    for invalid in [
+        lock.clone().lease(ms(9)),
+        lock.clone().lease(Duration::ZERO),
+        lock.clone().lease(secs(24 * 60 * 60) + ms(1)),
+        lock.clone().lease(Duration::MAX),
+        lock.clone().max_hold(Duration::ZERO),
+    ] {
+        for outcome in outcomes(&invalid) {
+            assert!(matches!(outcome, Err(Error::Config { .. })), "{outcome:?}");
+        }
+    }
+    let own: Vec<Result<()>> = match kind {
+        Kind::Multi => vec![
+            locks.multi(["a", "b", "a"]).lock().map(drop),
+            locks.multi([""; 0]).try_lock().map(drop),
+        ],
+        Kind::OnlyPermit | Kind::Permit => vec![
+            locks.semaphore("n", 0).acquire().map(drop),
+            locks.semaphore("n", u32::MAX).try_acquire().map(drop),
+        ],
+        Kind::Permits | Kind::AllPermits => vec![
+            locks.semaphore("n", 3).acquire_many(0).map(drop),
+            locks.semaphore("n", 3).try_acquire_many(4).map(drop),
+            locks.semaphore("n", 0).acquire_many(0).map(drop),
+        ],
+        Kind::Mutex | Kind::Reentrant | Kind::Reader | Kind::Writer | Kind::Unfenced => Vec::new(),
+    };
+    for outcome in own {
+        assert!(matches!(outcome, Err(Error::Config { .. })), "{outcome:?}");
+    }
+    // The bounds themselves are valid, and are sent.
+    for valid in [lock.clone().lease(ms(10)), lock.lease(secs(24 * 60 * 60))] {
+        let sent = valid.try_lock();
+        assert!(sent.as_ref().is_err_and(is_unreachable), "{sent:?}");
+    }
+}

@@ -1,0 +1,125 @@
+//! A world in simulated time.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use leasehold::{Builder, LockManager};
+use leasehold_simulator::{Stage, Topology};
+
+use crate::world::{Fault, Machinery, ms};
+
+/// What a request and its answer take at most, each perhaps in several pieces, for a few requests in a row.
+const ROUND_TRIPS: Duration = ms(60);
+
+pub(crate) struct Simulated {
+    stage: Stage,
+}
+
+impl Simulated {
+    pub(crate) fn new(stage: Stage) -> Self {
+        Self { stage }
+    }
+}
+
+impl Machinery for Simulated {
+    fn topology(&self) -> Topology {
+        self.stage.topology()
+    }
+
+    fn now(&self) -> Duration {
+        self.stage.now()
+    }
+
+    fn instant(&self) -> Instant {
+        self.stage.instant()
+    }
+
+    fn time_of_day(&self) -> SystemTime {
+        self.stage.time_of_day()
+    }
+
+    fn tolerance(&self) -> Duration {
+        ROUND_TRIPS
+    }
+
+    fn pass(&self, length: Duration) {
+        self.stage.pass(length);
+    }
+
+    fn glance(&self, limit: Duration) {
+        self.stage.pass_to_quiet(limit);
+    }
+
+    fn wait_for_flag(&self, flag: &AtomicBool) {
+        while !flag.load(Ordering::SeqCst) {
+            self.stage.wait_at(std::ptr::from_ref(flag).addr());
+        }
+    }
+
+    fn raise(&self, flag: &AtomicBool) {
+        self.stage.wake(std::ptr::from_ref(flag).addr());
+    }
+
+    /// The world has no other test.
+    fn unique(&self, what: &str) -> String {
+        what.to_owned()
+    }
+
+    fn start_process(&self) -> usize {
+        self.stage.start_process()
+    }
+
+    fn builder(&self) -> Builder {
+        let builder = self.stage.builder();
+        match self.topology() {
+            // Its nodes vote at once after a restart, as new ones do.
+            Topology::Quorum => builder.restart_delay(Duration::ZERO),
+            _ => builder,
+        }
+    }
+
+    fn build(&self, process: usize, builder: Builder) -> leasehold::Result<LockManager> {
+        self.stage.build(process, builder)
+    }
+
+    fn spawn(&self, process: usize, run: Box<dyn FnOnce() + Send>) {
+        self.stage.spawn(process, run);
+    }
+
+    fn servers(&self) -> usize {
+        self.stage.servers()
+    }
+
+    fn execute(&self, server: usize, command: &[&str]) -> redis::RedisResult<redis::Value> {
+        let answer = self.stage.execute(server, command);
+        redis::parse_redis_value(&answer)?.extract_error()
+    }
+
+    fn builder_of(&self, user: &str, password: &str) -> Builder {
+        LockManager::single(&self.stage.url_of(user, password))
+    }
+
+    fn fault(&self, fault: Fault) {
+        let stage = &self.stage;
+        match fault {
+            Fault::PauseProcess(process) => stage.pause(process),
+            Fault::ResumeProcess(process) => stage.go_on(process),
+            Fault::KillProcess(process) => stage.kill(process),
+            Fault::PauseServer(server) => stage.stall(server),
+            Fault::ResumeServer(server) => stage.end_stall(server),
+            Fault::StopServer(server) => stage.stop(server),
+            Fault::StartServer { server, has_data } => stage.restart(server, has_data),
+            Fault::SetClock {
+                server,
+                by,
+                is_back,
+            } => stage.set_clock(server, by, is_back),
+            Fault::Links(process, fault) => stage.lose(process, fault),
+            Fault::Cut { process, server } => stage.cut(process, server),
+        }
+    }
+
+    fn lost_by(&self, process: usize) -> u64 {
+        self.stage.lost_by(process)
+    }
+}

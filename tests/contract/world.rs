@@ -1,0 +1,416 @@
+//! The world of a test: its time, its processes and threads, and its servers.
+//!
+//! A body never reads another clock, and waits only by the methods of the world. In the simulated world nothing is late but
+//! messages, which take at most 3 ms. So a bound is what `lib.rs` promises, and a few round trips ([`World::within`]).
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use crossbeam_channel::{Receiver, TryRecvError};
+use leasehold::{Builder, LockManager};
+use leasehold_simulator::{LinkFault, Topology};
+
+use crate::redis::Redis;
+
+/// How long a body waits for what must happen.
+const PATIENCE: Duration = secs(300);
+/// The pauses between two looks at a condition, if nothing happens meanwhile. They grow with the wait.
+const PAUSES: std::ops::RangeInclusive<Duration> = ms(1)..=ms(100);
+
+pub(crate) const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+pub(crate) const fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+/// What a world is made of.
+pub(crate) trait Machinery: Send + Sync {
+    fn topology(&self) -> Topology;
+    /// Returns the time since the begin.
+    fn now(&self) -> Duration;
+    fn instant(&self) -> Instant;
+    fn time_of_day(&self) -> SystemTime;
+    /// Returns how late something may come that is due after `bound`.
+    fn tolerance(&self) -> Duration;
+    fn pass(&self, length: Duration);
+    /// Blocks for at most `limit`, until something may have happened.
+    fn glance(&self, limit: Duration);
+    /// Blocks until `flag` is raised.
+    fn wait_for_flag(&self, flag: &AtomicBool);
+    fn raise(&self, flag: &AtomicBool);
+    fn unique(&self, what: &str) -> String;
+    fn start_process(&self) -> usize;
+    fn builder(&self) -> Builder;
+    fn build(&self, process: usize, builder: Builder) -> leasehold::Result<LockManager>;
+    fn spawn(&self, process: usize, run: Box<dyn FnOnce() + Send>);
+    fn servers(&self) -> usize;
+    fn execute(&self, server: usize, command: &[&str]) -> redis::RedisResult<redis::Value>;
+    /// Returns settings for a user of the only server.
+    fn builder_of(&self, user: &str, password: &str) -> Builder;
+    fn fault(&self, fault: Fault);
+    /// Returns how much the links of a process have lost since their fault began.
+    fn lost_by(&self, process: usize) -> u64;
+}
+
+/// What goes wrong, or is right again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fault {
+    /// No thread of a process runs.
+    PauseProcess(usize),
+    ResumeProcess(usize),
+    KillProcess(usize),
+    /// A server does nothing.
+    PauseServer(usize),
+    ResumeServer(usize),
+    /// A server is down, and keeps its data.
+    StopServer(usize),
+    /// A server begins again, with its data or without.
+    StartServer {
+        server: usize,
+        has_data: bool,
+    },
+    SetClock {
+        server: usize,
+        by: Duration,
+        is_back: bool,
+    },
+    /// The links of a process lose something, or are whole again.
+    Links(usize, Option<LinkFault>),
+    /// The connections of a process to a server end.
+    Cut {
+        process: usize,
+        server: usize,
+    },
+}
+
+/// The world of a test.
+#[derive(Clone)]
+pub(crate) struct World(Arc<dyn Machinery>);
+
+/// A manager of a process of its own.
+#[derive(Clone)]
+pub(crate) struct Locks {
+    manager: LockManager,
+    process: usize,
+    world: World,
+}
+
+/// The result of a thread.
+pub(crate) struct Task<T> {
+    result: Arc<Mutex<Option<T>>>,
+    world: World,
+}
+
+/// What a thread waits for, until another raises it.
+#[derive(Clone)]
+pub(crate) struct Flag {
+    is_raised: Arc<AtomicBool>,
+    world: World,
+}
+
+impl World {
+    pub(crate) fn new(machinery: impl Machinery + 'static) -> Self {
+        Self(Arc::new(machinery))
+    }
+
+    pub(crate) fn topology(&self) -> Topology {
+        self.0.topology()
+    }
+
+    /// Returns a name that no other test uses.
+    pub(crate) fn name(&self, what: &str) -> String {
+        self.0.unique(what)
+    }
+
+    /// Returns the time since the begin of the test.
+    pub(crate) fn now(&self) -> Duration {
+        self.0.now()
+    }
+
+    /// Returns the same time by the clock of programs.
+    pub(crate) fn instant(&self) -> Instant {
+        self.0.instant()
+    }
+
+    pub(crate) fn time_of_day(&self) -> SystemTime {
+        self.0.time_of_day()
+    }
+
+    /// Has the thread sleep.
+    pub(crate) fn pass(&self, length: Duration) {
+        self.0.pass(length);
+    }
+
+    /// Returns the latest time for what is due after `bound`: in the simulated world a few round trips later.
+    pub(crate) fn within(&self, bound: Duration) -> Duration {
+        bound + self.0.tolerance()
+    }
+
+    /// Blocks until a condition is true.
+    #[track_caller]
+    pub(crate) fn until(&self, what: &str, mut condition: impl FnMut() -> bool) {
+        let begun = self.now();
+        while !condition() {
+            let waited = self.now() - begun;
+            assert!(waited < PATIENCE, "it never came: {what}");
+            self.0
+                .glance((waited / 50).clamp(*PAUSES.start(), *PAUSES.end()));
+        }
+    }
+
+    /// Blocks until there is a message.
+    #[track_caller]
+    pub(crate) fn recv<T>(&self, from: &Receiver<T>) -> T {
+        self.recv_or_end(from).expect("a message")
+    }
+
+    /// Blocks until there is a message, or the end of the channel. Then returns `None`.
+    #[track_caller]
+    pub(crate) fn recv_or_end<T>(&self, from: &Receiver<T>) -> Option<T> {
+        let mut received = None;
+        self.until("a message, or the end of the channel", || {
+            received = match from.try_recv() {
+                Ok(message) => Some(Some(message)),
+                Err(TryRecvError::Disconnected) => Some(None),
+                Err(TryRecvError::Empty) => None,
+            };
+            received.is_some()
+        });
+        received.expect("it was waited for")
+    }
+
+    pub(crate) fn flag(&self) -> Flag {
+        Flag {
+            is_raised: Arc::default(),
+            world: self.clone(),
+        }
+    }
+
+    /// Returns a manager of a new process.
+    #[track_caller]
+    pub(crate) fn manager(&self) -> Locks {
+        self.build(|builder| builder)
+    }
+
+    /// Does the same with other settings.
+    #[track_caller]
+    pub(crate) fn build(&self, change: impl FnOnce(Builder) -> Builder) -> Locks {
+        let builder = change(self.0.builder());
+        self.manager_of(builder)
+    }
+
+    /// Returns a manager with the rights of a user of the only server.
+    #[track_caller]
+    pub(crate) fn manager_as(&self, user: &str, password: &str) -> Locks {
+        self.build_as(user, password, |builder| builder)
+    }
+
+    /// Does the same with other settings.
+    #[track_caller]
+    pub(crate) fn build_as(
+        &self,
+        user: &str,
+        password: &str,
+        change: impl FnOnce(Builder) -> Builder,
+    ) -> Locks {
+        let builder = change(self.0.builder_of(user, password));
+        self.manager_of(builder)
+    }
+
+    #[track_caller]
+    fn manager_of(&self, builder: Builder) -> Locks {
+        let process = self.0.start_process();
+        let built = self.0.build(process, builder);
+        Locks {
+            manager: built.expect("the server is there"),
+            process,
+            world: self.clone(),
+        }
+    }
+
+    /// Returns the servers as an operator sees them.
+    pub(crate) fn redis(&self) -> Redis {
+        Redis::new(self.clone())
+    }
+
+    /// Returns the number of servers that have keys of locks.
+    pub(crate) fn servers(&self) -> usize {
+        self.0.servers()
+    }
+
+    pub(crate) fn execute(
+        &self,
+        server: usize,
+        command: &[&str],
+    ) -> redis::RedisResult<redis::Value> {
+        self.0.execute(server, command)
+    }
+
+    pub(crate) fn fault(&self, fault: Fault) {
+        self.0.fault(fault);
+    }
+
+    fn each_server(&self, fault: impl Fn(usize) -> Fault) {
+        (0..self.servers()).for_each(|server| self.fault(fault(server)));
+    }
+
+    /// Has all servers do nothing.
+    pub(crate) fn pause_servers(&self) {
+        self.each_server(Fault::PauseServer);
+    }
+
+    pub(crate) fn resume_servers(&self) {
+        self.each_server(Fault::ResumeServer);
+    }
+
+    /// Stops all servers. They keep their data.
+    pub(crate) fn stop_servers(&self) {
+        self.each_server(Fault::StopServer);
+    }
+
+    pub(crate) fn start_servers(&self) {
+        self.each_server(|server| Fault::StartServer {
+            server,
+            has_data: true,
+        });
+    }
+
+    /// Restarts all servers without their data.
+    pub(crate) fn restart_servers_empty(&self) {
+        self.each_server(|server| Fault::StartServer {
+            server,
+            has_data: false,
+        });
+    }
+
+    /// Sets the clock of the only server forward.
+    pub(crate) fn set_clock_forward(&self, by: Duration) {
+        self.fault(Fault::SetClock {
+            server: 0,
+            by,
+            is_back: false,
+        });
+    }
+
+    pub(crate) fn set_clock_back(&self, by: Duration) {
+        self.fault(Fault::SetClock {
+            server: 0,
+            by,
+            is_back: true,
+        });
+    }
+}
+
+impl Locks {
+    pub(crate) fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// Runs `f` on a thread of the process.
+    pub(crate) fn thread<T: Send + 'static>(
+        &self,
+        f: impl FnOnce() -> T + Send + 'static,
+    ) -> Task<T> {
+        let result = Arc::new(Mutex::new(None));
+        let told = Arc::clone(&result);
+        let run = move || {
+            let value = f();
+            *locked(&told) = Some(value);
+        };
+        self.world.0.spawn(self.process, Box::new(run));
+        Task {
+            result,
+            world: self.world.clone(),
+        }
+    }
+
+    /// Has no thread of the process run until [`resume`](Self::resume).
+    pub(crate) fn pause(&self) {
+        self.world.fault(Fault::PauseProcess(self.process));
+    }
+
+    pub(crate) fn resume(&self) {
+        self.world.fault(Fault::ResumeProcess(self.process));
+    }
+
+    /// Kills the process. The servers notice it at once.
+    pub(crate) fn kill(&self) {
+        self.world.fault(Fault::KillProcess(self.process));
+    }
+
+    /// Has the links of the process lose something.
+    pub(crate) fn strike(&self, fault: LinkFault) {
+        self.world.fault(Fault::Links(self.process, Some(fault)));
+    }
+
+    /// Has the links of the process be whole again.
+    pub(crate) fn heal(&self) {
+        self.world.fault(Fault::Links(self.process, None));
+    }
+
+    /// Blocks until the fault of the links has taken something.
+    #[track_caller]
+    pub(crate) fn wait_until_struck(&self) {
+        let lost = || self.world.0.lost_by(self.process) > 0;
+        self.world.until("the links lose something", lost);
+    }
+
+    /// Ends the connections of the process to a server.
+    pub(crate) fn cut(&self, server: usize) {
+        self.world.fault(Fault::Cut {
+            process: self.process,
+            server,
+        });
+    }
+}
+
+impl Deref for Locks {
+    type Target = LockManager;
+
+    fn deref(&self) -> &LockManager {
+        &self.manager
+    }
+}
+
+impl<T> Task<T> {
+    /// Returns the result of the thread, which must end.
+    #[track_caller]
+    pub(crate) fn end(self) -> T {
+        self.world.until("the thread ends", || self.has_ended());
+        locked(&self.result).take().expect("it has ended")
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        locked(&self.result).is_some()
+    }
+}
+
+impl Flag {
+    pub(crate) fn raise(&self) {
+        self.is_raised.store(true, Ordering::SeqCst);
+        self.world.0.raise(&self.is_raised);
+    }
+
+    pub(crate) fn is_raised(&self) -> bool {
+        self.is_raised.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn wait(&self) {
+        self.world.0.wait_for_flag(&self.is_raised);
+    }
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("World")
+    }
+}
+
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,295 @@
+//! A world for the body of a test, which decides what happens: it starts processes and threads, and makes faults.
+//!
+//! The seed decides the rest: which thread runs next, how long messages take, and in how many pieces they come. No thread
+//! stands still for a while, no clock drifts, and no message takes longer than 3 ms. So what a body says about time is exact,
+//! but for the round trips.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+use leasehold::{Builder, LockManager};
+
+use crate::clock::Clock;
+use crate::network::{LinkFault, Network, host};
+use crate::process::Process;
+use crate::random::Random;
+use crate::replication::{Links, PORT};
+use crate::schedule::{BEGAN_AT, ReplicationPlan, Topology};
+use crate::trace::Trace;
+use crate::world::{Place, ProcessState, World, locked};
+
+/// How long a message to a replica takes.
+const REPLICATES_IN: std::ops::Range<Duration> =
+    Duration::from_micros(100)..Duration::from_millis(2);
+/// When a server is up again that was stopped without an end.
+const NEVER: Duration = Duration::from_secs(1_000_000);
+
+/// A world, from inside one of its threads.
+#[derive(Clone)]
+pub struct Stage {
+    world: Arc<World>,
+    topology: Topology,
+    managers: Arc<Mutex<Vec<LockManager>>>,
+}
+
+/// How the run of a body went.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What failed, or `None`.
+    pub failure: Option<String>,
+    /// A hash of all events, their times and their order.
+    pub hash: u64,
+    /// A line for each event, if they were kept.
+    pub trace: Vec<String>,
+}
+
+impl Stage {
+    /// Runs a body in a world of its own.
+    pub fn run(
+        seed: u64,
+        topology: Topology,
+        keeps_trace: bool,
+        body: impl FnOnce(&Self) + Send + 'static,
+    ) -> Outcome {
+        let clocks = vec![Clock::new(BEGAN_AT, 0); topology.servers()];
+        let world = Arc::new(World::new(
+            Random::new(seed, 1),
+            Trace::new(keeps_trace),
+            Vec::new(),
+            Network::new(clocks, Links::new(REPLICATES_IN), None),
+        ));
+        world.state().has_hiccups = false;
+        ReplicationPlan::of_all(topology).begin(topology, &world);
+        let stage = Self {
+            world: Arc::clone(&world),
+            topology,
+            managers: Arc::default(),
+        };
+        let own = stage.start_process();
+        let inside = stage.clone();
+        stage.spawn(own, move || {
+            body(&inside);
+            inside.end();
+        });
+        let course = world.run();
+        if course.failure.is_none() {
+            // After a failure, threads are still there.
+            world.state().network.end();
+        }
+        Outcome {
+            failure: course.failure,
+            hash: course.hash,
+            trace: course.lines,
+        }
+    }
+
+    /// Starts a process, and returns its number.
+    #[must_use]
+    pub fn start_process(&self) -> usize {
+        let mut state = self.world.state();
+        let number = state.processes.len();
+        // Each machine has booted at another time.
+        let shown = Duration::from_secs(1_000 * (number as u64 + 1));
+        let process = ProcessState::new(Clock::new(shown, 0), BEGAN_AT);
+        state.processes.push(process);
+        number
+    }
+
+    /// Makes a manager of a process.
+    ///
+    /// # Errors
+    ///
+    /// As [`Builder::build`].
+    pub fn build(&self, process: usize, builder: Builder) -> leasehold::Result<LockManager> {
+        let built = self.process(process).builder(builder).build()?;
+        locked(&self.managers).push(built.clone());
+        Ok(built)
+    }
+
+    /// Returns settings for the servers of this world.
+    #[must_use]
+    pub fn builder(&self) -> Builder {
+        self.topology.builder()
+    }
+
+    /// Starts a thread of a process. Its panic fails the run.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the system has no more threads.
+    pub fn spawn(&self, process: usize, run: impl FnOnce() + Send + 'static) {
+        let world = Arc::clone(&self.world);
+        let guarded = move || {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(run)) {
+                world.fail(text_of(&*panic).to_owned());
+            }
+        };
+        let started = self.process(process).spawn("test", guarded);
+        started.expect("the system starts a thread");
+    }
+
+    /// Returns the time since the begin.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.world.state().now
+    }
+
+    /// Returns the same by the clock of programs.
+    #[must_use]
+    pub fn instant(&self) -> Instant {
+        self.world.began_at + self.now()
+    }
+
+    /// Returns the time of day.
+    #[must_use]
+    pub fn time_of_day(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + BEGAN_AT + self.now()
+    }
+
+    /// Has the calling thread sleep.
+    pub fn pass(&self, length: Duration) {
+        self.world.wait(Place::Nowhere, Some(length));
+    }
+
+    /// Blocks until some time has passed, for at most `limit`, and no thread can run at that moment.
+    pub fn pass_to_quiet(&self, limit: Duration) {
+        self.world.wait(Place::Quiet, Some(limit));
+    }
+
+    /// Blocks until [`wake`](Self::wake) is called for this place. No other thread runs between the call and the wait.
+    pub fn wait_at(&self, place: usize) {
+        self.world.wait(Place::Address(place), None);
+    }
+
+    pub fn wake(&self, place: usize) {
+        self.world.wake(place, true);
+    }
+
+    #[must_use]
+    pub fn topology(&self) -> Topology {
+        self.topology
+    }
+
+    /// Returns the number of servers that have keys of locks. They are the first ones.
+    #[must_use]
+    pub fn servers(&self) -> usize {
+        match self.topology {
+            Topology::Single | Topology::Sentinel => 1,
+            Topology::Quorum | Topology::Cluster => 3,
+        }
+    }
+
+    /// Returns the URL of the first server for a user.
+    #[must_use]
+    pub fn url_of(&self, user: &str, password: &str) -> String {
+        format!("redis://{user}:{password}@{}:{PORT}", host(0))
+    }
+
+    /// Executes a command at once, as an operator on the machine of the server does. Returns the bytes of the answer.
+    #[must_use]
+    pub fn execute(&self, server: usize, command: &[&str]) -> Vec<u8> {
+        self.world.state().operate(server, command)
+    }
+
+    /// Has no thread of a process run until [`go_on`](Self::go_on).
+    pub fn pause(&self, process: usize) {
+        self.world.state().processes[process].paused_until = NEVER;
+    }
+
+    pub fn go_on(&self, process: usize) {
+        let mut state = self.world.state();
+        state.processes[process].paused_until = state.now;
+    }
+
+    /// Kills a process. The servers notice it at once.
+    pub fn kill(&self, process: usize) {
+        let mut state = self.world.state();
+        state.processes[process].is_crashed = true;
+        state.end_connections_of(process);
+    }
+
+    /// Has a server do nothing until [`end_stall`](Self::end_stall).
+    pub fn stall(&self, server: usize) {
+        self.world.state().stall(server, NEVER);
+    }
+
+    pub fn end_stall(&self, server: usize) {
+        self.world.state().end_stall(server);
+    }
+
+    /// Restarts a server, with its data or without.
+    pub fn restart(&self, server: usize, has_data: bool) {
+        let mut state = self.world.state();
+        let now = state.now;
+        state.restart(server, now, has_data);
+        state.network.servers[server].down_until = now;
+    }
+
+    /// Stops a server, until a restart.
+    pub fn stop(&self, server: usize) {
+        self.restart(server, true);
+        self.world.state().network.servers[server].down_until = NEVER;
+    }
+
+    /// Moves the clock of a server.
+    pub fn set_clock(&self, server: usize, by: Duration, is_back: bool) {
+        let mut state = self.world.state();
+        let now = state.now;
+        let server = &mut state.network.servers[server];
+        if is_back {
+            server.set_back(now, by);
+        } else {
+            server.jump(now, by);
+        }
+    }
+
+    /// Has the links of a process lose something, or no longer.
+    pub fn lose(&self, process: usize, fault: Option<LinkFault>) {
+        self.world.state().lose(process, fault);
+    }
+
+    /// Returns how many pieces the fault of the links has taken.
+    #[must_use]
+    pub fn lost_by(&self, process: usize) -> u64 {
+        self.world.state().lost_by(process)
+    }
+
+    /// Cuts all connections of a process to a server. Both ends learn of it.
+    pub fn cut(&self, process: usize, server: usize) {
+        self.world.state().cut(process, server);
+    }
+
+    fn process(&self, number: usize) -> Process {
+        Process {
+            world: Arc::clone(&self.world),
+            number,
+        }
+    }
+
+    /// Ends all waits, so that all threads can end.
+    fn end(&self) {
+        let processes = {
+            let mut state = self.world.state();
+            for process in &mut state.processes {
+                process.paused_until = Duration::ZERO;
+            }
+            state.processes.len()
+        };
+        for process in 0..processes {
+            self.world.process_finished(process);
+        }
+        for manager in locked(&self.managers).drain(..) {
+            let _ = manager.close(Duration::ZERO);
+        }
+    }
+}
+
+/// Returns the message of a panic.
+fn text_of(panic: &(dyn Any + Send)) -> &str {
+    match panic.downcast_ref::<String>() {
+        Some(text) => text,
+        None => panic.downcast_ref().copied().unwrap_or("a panic"),
+    }
+}
