@@ -102,7 +102,7 @@ fn every_error_has_its_reviewed_text() {
     if cannot_show("the server's errors in scripts have other words there") {
         return;
     }
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/error_texts.txt");
+    let path = Path::new(crate::ROOT).join("tests/it/error_texts.txt");
     if std::env::var_os("LEASEHOLD_WRITE_TEXTS").is_some() {
         fs::write(&path, &texts.written).expect("it is writable");
     }

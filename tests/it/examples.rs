@@ -131,7 +131,7 @@ fn run_both_on(option: &str, servers: &str) {
 
 #[test]
 fn every_example_is_run() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let root = Path::new(crate::ROOT).join("examples");
     for example in entries(&root) {
         let name = example.file_stem().and_then(|name| name.to_str());
         let name = name.expect("a name in UTF-8");

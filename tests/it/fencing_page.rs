@@ -10,7 +10,7 @@ use crate::support::{name, shared};
 static PAGE: LazyLock<String> = LazyLock::new(|| read("docs/fencing.md"));
 
 fn read(path: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    let path = Path::new(crate::ROOT).join(path);
     fs::read_to_string(path).expect("it is text")
 }
 

@@ -14,7 +14,6 @@ mod client_faults;
 mod cluster;
 mod connect;
 mod connections;
-mod contract;
 mod error_table;
 mod error_texts;
 mod events;
@@ -56,5 +55,15 @@ mod sentinel;
 mod server_faults;
 mod stale_writes;
 mod stats;
-mod support;
 mod tidy;
+
+use leasehold_test_support as support;
+
+/// The folder of the repository.
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+/// The child processes of the tests.
+#[test]
+fn child() {
+    support::child();
+}

@@ -7,7 +7,7 @@ use crate::support::{Server, manager, secs};
 
 /// Returns what stands behind `redis-cli` in each command of the page.
 fn commands() -> Vec<String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operating.md");
+    let path = Path::new(crate::ROOT).join("docs/operating.md");
     let page = fs::read_to_string(path).expect("it is text");
     // A command may stand on two lines.
     let page = page.replace('\n', " ");

@@ -17,7 +17,7 @@ type Package = BTreeMap<String, String>;
 
 /// Returns the files that the list `include` of Cargo.toml names.
 fn package() -> Package {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = Path::new(crate::ROOT);
     let manifest = fs::read_to_string(root.join("Cargo.toml")).expect("the manifest");
     let (_, include) = manifest.split_once("\ninclude = [").expect("a list");
     let (include, _) = include.split_once(']').expect("its end");

@@ -88,7 +88,7 @@ fn is_there(test: &str, tests: &HashSet<String>, elsewhere: &HashMap<&str, Strin
 
 #[test]
 fn every_fault_has_an_existing_test() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = Path::new(crate::ROOT);
     let page = fs::read_to_string(root.join("docs/FAULTS.md")).expect("the record");
     let elsewhere = ELSEWHERE.map(|(begin, folder)| (begin, code(&root.join(folder))));
     let elsewhere = HashMap::from(elsewhere);

@@ -306,7 +306,7 @@ fn library() -> Vec<(String, String)> {
 
 /// Returns the files in `src/` with this extension, each by its path there.
 fn files(extension: &str) -> Vec<(String, String)> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let root = Path::new(crate::ROOT).join("src");
     let (mut found, mut folders) = (Vec::new(), vec![root.clone()]);
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).expect("a folder") {

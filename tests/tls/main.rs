@@ -14,13 +14,7 @@
     reason = "only the library is compiled with the oldest Rust"
 )]
 
-#[path = "../it/support/mod.rs"]
-#[allow(
-    dead_code,
-    unused_imports,
-    reason = "it is what all integration tests need"
-)]
-mod support;
+use leasehold_test_support as support;
 
 mod certificates;
 

@@ -10,7 +10,7 @@ use crate::support::Raw;
 
 /// Names a directory `node_modules` that has node-redlock.
 const PACKAGES: &str = "LEASEHOLD_NODE_REDLOCK";
-const CLIENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/node_redlock/client.js");
+const CLIENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../node_redlock/client.js");
 
 pub(super) struct NodeRedlock;
 

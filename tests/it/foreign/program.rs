@@ -30,7 +30,7 @@ pub(super) fn in_python(client: &str) -> Command {
         panic!("{PYTHON} does not say which Python has the packages of {client}; see .ci/run");
     };
     let mut command = Command::new(python);
-    let program = format!("{}/tests/{client}/client.py", env!("CARGO_MANIFEST_DIR"));
+    let program = format!("{}/../{client}/client.py", env!("CARGO_MANIFEST_DIR"));
     command.args(["-u", &program]);
     command
 }

@@ -2,21 +2,21 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::LazyLock;
 
 use super::name;
 
 /// The offset of a server's clock. The server maps the file into its memory, see `clock.c`.
-pub(crate) struct Clock {
+pub struct Clock {
     dir: PathBuf,
     ahead: File,
 }
 
 /// The compiled library that the servers load. Rust needs a linker, so there is a C compiler.
 static LIBRARY: LazyLock<Vec<u8>> = LazyLock::new(|| {
-    let compiled = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name("clock").replace(':', "-"));
+    let compiled = std::env::temp_dir().join(name("leasehold-clock-c").replace(':', "-"));
     let source = compiled.with_extension("c");
     fs::write(&source, include_str!("clock.c")).expect("a file");
     let done = Command::new("cc")
@@ -34,7 +34,7 @@ static LIBRARY: LazyLock<Vec<u8>> = LazyLock::new(|| {
 
 impl Clock {
     #[track_caller]
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = std::env::temp_dir().join(name("leasehold-clock").replace(':', "-"));
         fs::create_dir(&dir).expect("a directory");
         let clock = Self {
@@ -47,7 +47,7 @@ impl Clock {
     }
 
     /// Sets the server's clock to `seconds` ahead of the true time.
-    pub(super) fn set_ahead(&self, seconds: i64) {
+    pub(crate) fn set_ahead(&self, seconds: i64) {
         let micros = seconds * 1_000_000;
         // One write of the eight bytes that the server reads at once.
         let written = self.ahead.write_at(&micros.to_ne_bytes(), 0);
@@ -55,7 +55,7 @@ impl Clock {
     }
 
     /// Returns the environment variables for the server.
-    pub(super) fn variables(&self) -> Vec<String> {
+    pub(crate) fn variables(&self) -> Vec<String> {
         let variable = |name, file| format!("{name}={}", self.dir.join(file).display());
         vec![
             variable("LD_PRELOAD", "clock.so"),

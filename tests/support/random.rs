@@ -5,11 +5,11 @@ use std::time::Duration;
 use super::ms;
 
 /// A linear congruential generator, with the constants of Knuth's MMIX.
-pub(crate) struct Random(pub(crate) u64);
+pub struct Random(pub u64);
 
 impl Random {
     /// Returns a number that is smaller than `limit`.
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+    pub fn below(&mut self, limit: u64) -> u64 {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -17,7 +17,7 @@ impl Random {
         (self.0 >> 33) % limit
     }
 
-    pub(crate) fn ms_below(&mut self, limit: u64) -> Duration {
+    pub fn ms_below(&mut self, limit: u64) -> Duration {
         ms(self.below(limit))
     }
 }

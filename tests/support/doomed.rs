@@ -10,10 +10,10 @@ use leasehold::LockManager;
 use super::{File, Guard, PATIENCE, Raw, ms, patient};
 
 /// The exit status of a child that a test makes exit. No failing test has this status.
-pub(crate) const EXITED: i32 = 7;
+pub const EXITED: i32 = 7;
 
 /// Executes a command about the end of guards, managers and the process. Returns `None` for any other command.
-pub(crate) fn answer(
+pub fn answer(
     raw: &Raw,
     manager: &mut Option<LockManager>,
     guards: &mut HashMap<String, Guard>,

@@ -13,7 +13,7 @@ use super::{PATIENCE, threads};
 
 /// A kind of lock, with the number of units that it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     Mutex,
     Reentrant,
     Reader,
@@ -34,7 +34,7 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// All kinds but [`Kind::Unfenced`], which is a mutex with another option.
-    pub(crate) const ALL: [Self; 9] = [
+    pub const ALL: [Self; 9] = [
         Self::Mutex,
         Self::Reentrant,
         Self::Reader,
@@ -46,7 +46,7 @@ impl Kind {
         Self::Multi,
     ];
 
-    pub(crate) const NAMES: [(Self, &str); 10] = [
+    pub const NAMES: [(Self, &str); 10] = [
         (Self::Mutex, "mutex"),
         (Self::Reentrant, "reentrant"),
         (Self::Reader, "reader"),
@@ -59,18 +59,18 @@ impl Kind {
         (Self::Unfenced, "unfenced"),
     ];
 
-    pub(crate) fn named(name: &str) -> Self {
+    pub fn named(name: &str) -> Self {
         let found = Self::NAMES.iter().find(|(_, own)| *own == name);
         found.expect("a kind").0
     }
 
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         let found = Self::NAMES.iter().find(|(kind, _)| *kind == self);
         found.expect("each has a name").1
     }
 
     /// Returns the first of the kinds that may use one name at the same time.
-    pub(crate) fn family(self) -> Self {
+    pub fn family(self) -> Self {
         match self {
             Self::Mutex | Self::Reentrant | Self::Multi | Self::Unfenced => Self::Mutex,
             Self::Reader | Self::Writer => Self::Reader,
@@ -79,7 +79,7 @@ impl Kind {
     }
 
     /// Returns the kind that excludes this one.
-    pub(crate) fn rival(self) -> Self {
+    pub fn rival(self) -> Self {
         match self {
             Self::Reader => Self::Writer,
             Self::Permit => Self::AllPermits,
@@ -88,17 +88,17 @@ impl Kind {
     }
 
     /// Returns a kind that leaves room for just one guard of this kind, if several guards of this kind have room.
-    pub(crate) fn crowd(self) -> Option<Self> {
+    pub fn crowd(self) -> Option<Self> {
         (self == Self::Permit).then_some(Self::Permits)
     }
 
     /// Returns whether guards have fences.
-    pub(crate) fn has_fences(self) -> bool {
+    pub fn has_fences(self) -> bool {
         self != Self::Unfenced
     }
 
     /// Returns whether two guards that held the lock one after the other may have these fences.
-    pub(crate) fn rises(self, earlier: u64, later: u64) -> bool {
+    pub fn rises(self, earlier: u64, later: u64) -> bool {
         if self.has_fences() {
             earlier < later
         } else {
@@ -108,7 +108,7 @@ impl Kind {
 
     /// Returns the keys of a lock of this name. The first is its name. They have one slot, so one request has them all,
     /// unless the name has braces or comes after them.
-    pub(crate) fn keys(self, name: &str) -> Vec<String> {
+    pub fn keys(self, name: &str) -> Vec<String> {
         let has_tag = !name.contains(['{', '}']) && name < "{";
         match self {
             Self::Multi if has_tag => [
@@ -123,7 +123,7 @@ impl Kind {
     }
 
     /// Returns a lock of this kind for one manager.
-    pub(crate) fn of(self, locks: &LockManager, name: &str) -> Subject {
+    pub fn of(self, locks: &LockManager, name: &str) -> Subject {
         Subject {
             kind: self,
             locks: locks.clone(),
@@ -137,7 +137,7 @@ impl Kind {
 }
 
 /// Code that is generic over the kind of lock. A closure cannot be generic.
-pub(crate) trait WithLock {
+pub trait WithLock {
     type Output;
 
     fn call<L: Lock>(self, lock: &L) -> Self::Output;
@@ -145,7 +145,7 @@ pub(crate) trait WithLock {
 
 /// A lock of any kind for one manager, and the options of its handle.
 #[derive(Clone)]
-pub(crate) struct Subject {
+pub struct Subject {
     kind: Kind,
     locks: LockManager,
     name: String,
@@ -192,49 +192,49 @@ macro_rules! acquire {
 }
 
 impl Subject {
-    pub(crate) fn lease(mut self, lease: Duration) -> Self {
+    pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
     }
 
-    pub(crate) fn unrenewed(mut self) -> Self {
+    pub fn unrenewed(mut self) -> Self {
         self.renew = false;
         self
     }
 
-    pub(crate) fn max_hold(mut self, limit: Duration) -> Self {
+    pub fn max_hold(mut self, limit: Duration) -> Self {
         self.max_hold = Some(limit);
         self
     }
 
-    pub(crate) fn min_hold(mut self, length: Duration) -> Self {
+    pub fn min_hold(mut self, length: Duration) -> Self {
         self.min_hold = length;
         self
     }
 
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         &self.name
     }
 
-    pub(crate) fn lock(&self) -> Result<Guard> {
+    pub fn lock(&self) -> Result<Guard> {
         let guard = self.acquire(Wait::Endless)?;
         Ok(guard.expect("a wait without an end ends with a guard"))
     }
 
-    pub(crate) fn try_lock(&self) -> Result<Option<Guard>> {
+    pub fn try_lock(&self) -> Result<Option<Guard>> {
         self.acquire(Wait::Not)
     }
 
-    pub(crate) fn try_lock_for(&self, wait: Duration) -> Result<Option<Guard>> {
+    pub fn try_lock_for(&self, wait: Duration) -> Result<Option<Guard>> {
         self.acquire(Wait::For(wait))
     }
 
-    pub(crate) fn try_lock_until(&self, deadline: Instant) -> Result<Option<Guard>> {
+    pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<Guard>> {
         self.acquire(Wait::Until(deadline))
     }
 
     /// Runs `f` under the lock.
-    pub(crate) fn with<T>(&self, wait: Duration, f: impl FnOnce(&[Lease]) -> T) -> Result<T> {
+    pub fn with<T>(&self, wait: Duration, f: impl FnOnce(&[Lease]) -> T) -> Result<T> {
         let (locks, name) = (&self.locks, &self.name);
         if self.kind == Kind::Multi {
             return with_options!(self, locks.multi(self.kind.keys(name))).with(wait, f);
@@ -257,7 +257,7 @@ impl Subject {
     }
 
     /// Runs `f` under the lock, and returns its result beside the loss.
-    pub(crate) fn run<T>(&self, wait: Duration, f: impl FnOnce(&[Lease]) -> T) -> Result<Ran<T>> {
+    pub fn run<T>(&self, wait: Duration, f: impl FnOnce(&[Lease]) -> T) -> Result<Ran<T>> {
         let (locks, name) = (&self.locks, &self.name);
         if self.kind == Kind::Multi {
             return with_options!(self, locks.multi(self.kind.keys(name))).run(wait, f);
@@ -280,7 +280,7 @@ impl Subject {
     }
 
     /// Calls code that is generic over the kind of lock.
-    pub(crate) fn as_lock<C: WithLock>(&self, code: C) -> C::Output {
+    pub fn as_lock<C: WithLock>(&self, code: C) -> C::Output {
         let (locks, name) = (&self.locks, &self.name);
         match self.kind {
             Kind::Mutex => code.call(&with_options!(self, locks.mutex(name))),
@@ -312,7 +312,7 @@ impl Subject {
     /// Locks on a thread, which keeps the guard until the test releases it. Returns when the thread holds the
     /// lock.
     #[track_caller]
-    pub(crate) fn hold(&self) -> Holder {
+    pub fn hold(&self) -> Holder {
         let holder = self.locking();
         holder.locked();
         holder
@@ -320,14 +320,14 @@ impl Subject {
 
     /// Does the same, but returns at once.
     #[track_caller]
-    pub(crate) fn locking(&self) -> Holder {
+    pub fn locking(&self) -> Holder {
         let subject = self.clone();
         Holder::start(|work| drop(threads::task(work)), subject)
     }
 
     /// Does the same, but returns when the thread sleeps.
     #[track_caller]
-    pub(crate) fn locking_asleep(&self) -> Holder {
+    pub fn locking_asleep(&self) -> Holder {
         let subject = self.clone();
         Holder::start(|work| drop(threads::task_asleep(work)), subject)
     }
@@ -424,7 +424,7 @@ impl Subject {
 
 /// A guard of any kind. It is not `Send`, because one of the kinds is not.
 #[derive(Debug)]
-pub(crate) enum Guard {
+pub enum Guard {
     Mutex(LockGuard),
     Reentrant(ReentrantGuard),
     Reader(ReadGuard),
@@ -435,7 +435,7 @@ pub(crate) enum Guard {
 
 impl Guard {
     /// Returns the lease of each name.
-    pub(crate) fn leases(&self) -> &[Lease] {
+    pub fn leases(&self) -> &[Lease] {
         match self {
             Self::Mutex(guard) => slice::from_ref(guard),
             Self::Reentrant(guard) => slice::from_ref(guard),
@@ -447,29 +447,29 @@ impl Guard {
     }
 
     /// Returns the lease of the first name. All names share one deadline.
-    pub(crate) fn lease(&self) -> &Lease {
+    pub fn lease(&self) -> &Lease {
         &self.leases()[0]
     }
 
-    pub(crate) fn fence(&self) -> u64 {
+    pub fn fence(&self) -> u64 {
         self.lease().fence()
     }
 
-    pub(crate) fn check(&self) -> Result<()> {
+    pub fn check(&self) -> Result<()> {
         match self {
             Self::Multi(guard) => guard.check(),
             _ => self.lease().check(),
         }
     }
 
-    pub(crate) fn on_lost(&self) -> Receiver<Lost> {
+    pub fn on_lost(&self) -> Receiver<Lost> {
         match self {
             Self::Multi(guard) => guard.on_lost(),
             _ => self.lease().on_lost(),
         }
     }
 
-    pub(crate) fn release(self) -> Result<()> {
+    pub fn release(self) -> Result<()> {
         match self {
             Self::Mutex(guard) => guard.release(),
             Self::Reentrant(guard) => guard.release(),
@@ -482,7 +482,7 @@ impl Guard {
 }
 
 /// A thread that locks, and keeps the guard until the test releases it or this is dropped.
-pub(crate) struct Holder {
+pub struct Holder {
     locked: Receiver<Result<u64>>,
     release: Sender<()>,
     released: Receiver<Result<()>>,
@@ -513,7 +513,7 @@ impl Holder {
 
     /// Blocks until the call ends, and returns the fence or the error.
     #[track_caller]
-    pub(crate) fn outcome(&self) -> Result<u64> {
+    pub fn outcome(&self) -> Result<u64> {
         match self.locked.recv_timeout(PATIENCE) {
             Ok(outcome) => outcome,
             Err(error) => panic!("the thread panicked, or waits for ever: {error}"),
@@ -522,18 +522,18 @@ impl Holder {
 
     /// Blocks until the thread holds the lock, and returns its fence.
     #[track_caller]
-    pub(crate) fn locked(&self) -> u64 {
+    pub fn locked(&self) -> u64 {
         self.outcome().expect("it becomes free")
     }
 
     /// Returns whether the call still waits.
     #[track_caller]
-    pub(crate) fn waits(&self) -> bool {
+    pub fn waits(&self) -> bool {
         self.locked.is_empty()
     }
 
     #[track_caller]
-    pub(crate) fn release(self) {
+    pub fn release(self) {
         self.release.send(()).expect("the thread holds it");
         match self.released.recv_timeout(PATIENCE) {
             Ok(released) => released.expect("it was held until now"),

@@ -12,12 +12,12 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use super::{PATIENCE, wait_until};
 
 /// The result of a thread. Unlike a scoped thread, the thread does not keep a failing test from ending.
-pub(crate) struct Task<T>(Receiver<T>);
+pub struct Task<T>(Receiver<T>);
 
 impl<T> Task<T> {
     /// Returns the result of the thread, which must end in time.
     #[track_caller]
-    pub(crate) fn end(self) -> T {
+    pub fn end(self) -> T {
         match self.0.recv_timeout(PATIENCE) {
             Ok(value) => value,
             Err(error) => panic!("the thread panicked, or never ends: {error}"),
@@ -27,7 +27,7 @@ impl<T> Task<T> {
 
 /// Runs `f` on a thread. Its stack is small, so that a thousand threads can run.
 #[track_caller]
-pub(crate) fn task<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> Task<T> {
+pub fn task<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> Task<T> {
     let (sender, receiver) = channel();
     thread::Builder::new()
         .stack_size(256 * 1024)
@@ -39,7 +39,7 @@ pub(crate) fn task<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) ->
 
 /// Does the same, and returns when the thread sleeps. So a test can make threads queue in a known order.
 #[track_caller]
-pub(crate) fn task_asleep<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> Task<T> {
+pub fn task_asleep<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> Task<T> {
     let (sender, receiver) = channel();
     let task = task(move || {
         send_own_directory(&sender);
@@ -51,7 +51,7 @@ pub(crate) fn task_asleep<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'sta
 
 /// Does the same with a thread that may borrow.
 #[track_caller]
-pub(crate) fn asleep<'scope, T: Send + 'scope>(
+pub fn asleep<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     f: impl FnOnce() -> T + Send + 'scope,
 ) -> ScopedJoinHandle<'scope, T> {
@@ -86,7 +86,7 @@ fn wait_until_asleep(directory: &Receiver<PathBuf>) {
 /// This function does not read `/proc/PID/task`. At the end of a process the kernel forgets its files in `/proc` that were
 /// read. With many files that took seconds of CPU time on a busy machine, and no other thread ran meanwhile.
 #[track_caller]
-pub(crate) fn signal(pid: Pid, signal: Signal) {
+pub fn signal(pid: Pid, signal: Signal) {
     kill_process(pid, signal).expect("the process is ours");
     if signal == Signal::STOP {
         let process = Path::new("/proc").join(pid.as_raw_nonzero().to_string());
@@ -110,20 +110,20 @@ fn state(directory: &Path) -> Option<char> {
 
 /// Locks on a thread.
 #[track_caller]
-pub(crate) fn locking(mutex: &Mutex) -> Task<Result<LockGuard>> {
+pub fn locking(mutex: &Mutex) -> Task<Result<LockGuard>> {
     let mutex = mutex.clone();
     task(move || mutex.lock())
 }
 
 /// Locks on a thread, and returns when the thread sleeps.
 #[track_caller]
-pub(crate) fn locking_asleep(mutex: &Mutex) -> Task<Result<LockGuard>> {
+pub fn locking_asleep(mutex: &Mutex) -> Task<Result<LockGuard>> {
     let mutex = mutex.clone();
     task_asleep(move || mutex.lock())
 }
 
 /// Returns the names of leasehold's threads in this process.
-pub(crate) fn own_threads() -> Vec<String> {
+pub fn own_threads() -> Vec<String> {
     fs::read_dir("/proc/self/task")
         .expect("the process's own directory")
         .filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok())

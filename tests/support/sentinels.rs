@@ -11,7 +11,7 @@ use super::server::dir_of_servers;
 use super::{BEHIND, Namespace, Network, Raw, Server, build, name, secs, wait_for_servers};
 
 /// The name of the master.
-pub(crate) const MASTER: &str = "mine";
+pub const MASTER: &str = "mine";
 const REPLICAS: usize = 2;
 const SENTINELS: usize = 3;
 
@@ -19,17 +19,17 @@ const SENTINELS: usize = 3;
 const DOWN_AFTER_MS: u32 = 2_000;
 
 /// One master, two replicas, and three sentinels. Dropping it ends them.
-pub(crate) struct Sentinels {
+pub struct Sentinels {
     servers: Vec<Server>,
     sentinels: Vec<Sentinel>,
 }
 
 /// The settings of a set.
 #[derive(Clone, Copy)]
-pub(crate) struct SetOptions<'a> {
-    pub(crate) passwords: Option<Passwords<'a>>,
+pub struct SetOptions<'a> {
+    pub passwords: Option<Passwords<'a>>,
     /// The time after which the sentinels call a master dead.
-    pub(crate) down_after_ms: u32,
+    pub down_after_ms: u32,
 }
 
 impl Default for SetOptions<'_> {
@@ -43,9 +43,9 @@ impl Default for SetOptions<'_> {
 
 /// The passwords of the sentinels and of the servers.
 #[derive(Clone, Copy)]
-pub(crate) struct Passwords<'a> {
-    pub(crate) of_sentinels: &'a str,
-    pub(crate) of_servers: &'a str,
+pub struct Passwords<'a> {
+    pub of_sentinels: &'a str,
+    pub of_servers: &'a str,
 }
 
 struct Sentinel {
@@ -63,13 +63,13 @@ impl Drop for Sentinel {
 impl Sentinels {
     /// Starts all of them, and waits until the sentinels know the servers and each other.
     #[track_caller]
-    pub(crate) fn start() -> Self {
+    pub fn start() -> Self {
         Self::with(SetOptions::default())
     }
 
     /// Starts a set whose sentinels do not call the master dead within a test. They still fail over by hand.
     #[track_caller]
-    pub(crate) fn without_failover() -> Self {
+    pub fn without_failover() -> Self {
         Self::with(SetOptions {
             down_after_ms: 3_600_000,
             ..SetOptions::default()
@@ -78,7 +78,7 @@ impl Sentinels {
 
     /// Starts a set with these settings.
     #[track_caller]
-    pub(crate) fn with(set_options: SetOptions<'_>) -> Self {
+    pub fn with(set_options: SetOptions<'_>) -> Self {
         let passwords = set_options.passwords;
         let mut options = vec![
             "--repl-diskless-sync-delay",
@@ -111,36 +111,36 @@ impl Sentinels {
     }
 
     /// Takes the first master out of the set. Its owner ends it.
-    pub(crate) fn take_master(&mut self) -> Server {
+    pub fn take_master(&mut self) -> Server {
         self.servers.remove(0)
     }
 
-    pub(crate) fn urls(&self) -> Vec<String> {
+    pub fn urls(&self) -> Vec<String> {
         self.sentinels().map(Server::url).collect()
     }
 
     /// Returns settings for a busy machine.
-    pub(crate) fn builder(&self) -> Builder {
+    pub fn builder(&self) -> Builder {
         let builder = LockManager::sentinel(self.urls(), MASTER);
         builder.connect_timeout(secs(20)).io_timeout(secs(15))
     }
 
     #[track_caller]
-    pub(crate) fn manager(&self) -> LockManager {
+    pub fn manager(&self) -> LockManager {
         build(self.builder())
     }
 
-    pub(crate) fn sentinels(&self) -> impl Iterator<Item = &Server> {
+    pub fn sentinels(&self) -> impl Iterator<Item = &Server> {
         self.sentinels.iter().map(|sentinel| &sentinel.server)
     }
 
-    pub(crate) fn servers(&self) -> impl Iterator<Item = &Server> {
+    pub fn servers(&self) -> impl Iterator<Item = &Server> {
         self.servers.iter()
     }
 
     /// Returns the server that a majority of the sentinels names as the master.
     #[track_caller]
-    pub(crate) fn master(&self) -> &Server {
+    pub fn master(&self) -> &Server {
         let mut master = None;
         wait_for_servers("the sentinels agree", || {
             let named = self.sentinels().map(|sentinel| {
@@ -162,7 +162,7 @@ impl Sentinels {
 
     /// Has the sentinels make another server the master, while the old one runs. Returns the old one.
     #[track_caller]
-    pub(crate) fn fail_over(&self) -> &Server {
+    pub fn fail_over(&self) -> &Server {
         let old = self.master();
         let first = self.sentinels[0].server.raw();
         wait_for_servers("the failover begins", || {
@@ -176,7 +176,7 @@ impl Sentinels {
 
     /// Blocks until the replicas have all writes so far.
     #[track_caller]
-    pub(crate) fn wait_until_replicated(&self) {
+    pub fn wait_until_replicated(&self) {
         let master = self.master().raw();
         // WAIT counts only the writes of the connection that sends it.
         let _: i64 = master.ask(&["INCR", "written"]);
@@ -186,7 +186,7 @@ impl Sentinels {
 
     /// Kills the master. The replicas lack all that `act` writes. Blocks until there is a new master.
     #[track_caller]
-    pub(crate) fn fail_over_without<T>(&self, act: impl FnOnce() -> T) -> T {
+    pub fn fail_over_without<T>(&self, act: impl FnOnce() -> T) -> T {
         let old = self.master();
         let others = || self.servers().filter(|server| server.port() != old.port());
         // The replicas must not read what the master sends from here on.
@@ -202,7 +202,7 @@ impl Sentinels {
     /// Does the same, but keeps the data of the old master. Returns its port, and for how long each replica keeps the mutex
     /// `n`, in ms.
     #[track_caller]
-    pub(crate) fn fail_over_for_now(&self, act: impl FnOnce()) -> (u16, Vec<i64>) {
+    pub fn fail_over_for_now(&self, act: impl FnOnce()) -> (u16, Vec<i64>) {
         let old = self.master();
         let others = || self.servers().filter(|server| server.port() != old.port());
         others().for_each(Server::pause);
@@ -218,7 +218,7 @@ impl Sentinels {
 
     /// Starts the killed server on this port as a replica. Blocks until both replicas follow the master.
     #[track_caller]
-    pub(crate) fn start_as_replica(&self, port: u16) {
+    pub fn start_as_replica(&self, port: u16) {
         let mut servers = self.servers();
         let killed = servers.find(|server| server.port() == port);
         killed.expect("it is of the set").start_again();
@@ -227,7 +227,7 @@ impl Sentinels {
 
     /// Blocks until both replicas follow the master, and the sentinels trust them.
     #[track_caller]
-    pub(crate) fn wait_until_well(&self) {
+    pub fn wait_until_well(&self) {
         wait_for_servers("both replicas follow", || {
             let master = self.master();
             let port = master.port().to_string();
@@ -263,7 +263,7 @@ impl Sentinels {
 
     /// Blocks until a majority of the sentinels names another master.
     #[track_caller]
-    pub(crate) fn wait_for_another_than(&self, old: &Server) {
+    pub fn wait_for_another_than(&self, old: &Server) {
         wait_for_servers("there is a new master", || {
             self.master().port() != old.port()
         });
@@ -307,8 +307,8 @@ impl Sentinel {
 
 /// A set in two halves of a network: the master and one sentinel in the first, a replica and two sentinels in the second.
 /// Dropping it ends them.
-pub(crate) struct SplitSentinels {
-    pub(crate) network: Network,
+pub struct SplitSentinels {
+    pub network: Network,
     servers: [Server; 2],
     sentinels: [Sentinel; SENTINELS],
 }
@@ -316,7 +316,7 @@ pub(crate) struct SplitSentinels {
 impl SplitSentinels {
     /// Starts a set. Returns the reason if the machine does not allow it.
     #[track_caller]
-    pub(crate) fn start() -> Result<Self, String> {
+    pub fn start() -> Result<Self, String> {
         let network = Network::new()?;
         let [first, second] = &network.halves;
         let options = ["--repl-diskless-sync-delay", "0"];
@@ -342,7 +342,7 @@ impl SplitSentinels {
     }
 
     /// Returns the URLs for a client in one of the halves: see [`settings_of`](super::settings_of).
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         let [first, second] = &self.network.halves;
         let sentinels = [first, second, second].into_iter().zip(&self.sentinels);
         let url = |half: &Namespace, server: &Server| {
@@ -377,7 +377,7 @@ fn wait_until_known(sentinel: &Raw, replicas: usize) {
 }
 
 /// Returns the URL with a password in it.
-pub(crate) fn with_password(url: &str, password: Option<&str>) -> String {
+pub fn with_password(url: &str, password: Option<&str>) -> String {
     match password {
         Some(password) => url.replace("//", &format!("//:{password}@")),
         None => url.to_owned(),

@@ -15,13 +15,13 @@ return 1
 ";
 
 /// A small store of one text, which can check the fences of its writers.
-pub(crate) struct File {
+pub struct File {
     redis: Raw,
     key: String,
 }
 
 impl File {
-    pub(crate) fn new(redis: &Raw, key: &str) -> Self {
+    pub fn new(redis: &Raw, key: &str) -> Self {
         Self {
             redis: redis.clone(),
             key: key.into(),
@@ -29,7 +29,7 @@ impl File {
     }
 
     /// Replaces the text. Returns `false` if the fence is too old. A write without a fence always succeeds.
-    pub(crate) fn write(&self, text: &str, fence: Option<u64>) -> bool {
+    pub fn write(&self, text: &str, fence: Option<u64>) -> bool {
         let Some(fence) = fence else {
             let () = self.redis.ask(&["HSET", &self.key, "text", text]);
             return true;
@@ -38,13 +38,13 @@ impl File {
             .ask(&["EVAL", WRITE, "1", &self.key, text, &fence.to_string()])
     }
 
-    pub(crate) fn read(&self) -> String {
+    pub fn read(&self) -> String {
         let text: Option<String> = self.redis.ask(&["HGET", &self.key, "text"]);
         text.unwrap_or_default()
     }
 
     /// Lets the file expire, long after the test.
-    pub(crate) fn leave(&self) {
+    pub fn leave(&self) {
         let ttl = ms(60_000).as_millis().to_string();
         let () = self.redis.ask(&["PEXPIRE", &self.key, &ttl]);
     }
@@ -52,7 +52,7 @@ impl File {
 
 /// Threads that write to a file under a lock, each write with the fence of its guard, until the test ends them. If the
 /// file refuses a write, its holder has lost the lock, and learns of it.
-pub(crate) struct FencedWriters {
+pub struct FencedWriters {
     file: File,
     stop: Arc<AtomicBool>,
     turns: Arc<AtomicU32>,
@@ -61,7 +61,7 @@ pub(crate) struct FencedWriters {
 
 impl FencedWriters {
     /// Starts two threads for each manager.
-    pub(crate) fn start(managers: &[LockManager], lock: &str) -> Self {
+    pub fn start(managers: &[LockManager], lock: &str) -> Self {
         let key = name("fenced-file");
         let file = File::new(shared(), &key);
         file.write("", Some(0));
@@ -101,7 +101,7 @@ impl FencedWriters {
 
     /// Blocks until there were this many more turns.
     #[track_caller]
-    pub(crate) fn wait_for_more(&self, turns: u32) {
+    pub fn wait_for_more(&self, turns: u32) {
         let before = self.turns.load(Ordering::Relaxed);
         wait_for_servers("they go on", || {
             self.turns.load(Ordering::Relaxed) >= before + turns
@@ -109,7 +109,7 @@ impl FencedWriters {
     }
 
     #[track_caller]
-    pub(crate) fn end(self) {
+    pub fn end(self) {
         self.stop.store(true, Ordering::Relaxed);
         self.threads.into_iter().for_each(Task::end);
         self.file.leave();

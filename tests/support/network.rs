@@ -9,23 +9,23 @@ use std::hash::{BuildHasher, RandomState};
 use std::process::{self, Command};
 
 /// Two halves. Dropping it removes them.
-pub(crate) struct Network {
-    pub(crate) halves: [Namespace; 2],
+pub struct Network {
+    pub halves: [Namespace; 2],
 }
 
 /// One half of a network.
 #[derive(Clone, Debug)]
-pub(crate) struct Namespace {
+pub struct Namespace {
     name: String,
     /// The address for the other half.
-    pub(crate) address: String,
+    pub address: String,
     /// The address for the test.
-    pub(crate) own_address: String,
+    pub own_address: String,
 }
 
 impl Network {
     /// Makes two connected halves. Returns the reason if the machine does not allow it.
-    pub(crate) fn new() -> Result<Self, String> {
+    pub fn new() -> Result<Self, String> {
         let chance = RandomState::new().hash_one(0u8).to_le_bytes();
         let prefix = format!("10.{}.{}", chance[0], chance[1]);
         let half = |number: u8| Namespace {
@@ -67,11 +67,11 @@ impl Network {
     }
 
     /// Cuts the halves from each other: packets are lost.
-    pub(crate) fn cut(&self) {
+    pub fn cut(&self) {
         self.set_link("down");
     }
 
-    pub(crate) fn heal(&self) {
+    pub fn heal(&self) {
         self.set_link("up");
     }
 
@@ -92,7 +92,7 @@ impl Drop for Network {
 
 impl Namespace {
     /// Returns the words that run the command after them in this half.
-    pub(crate) fn command(&self) -> [&str; 4] {
+    pub fn command(&self) -> [&str; 4] {
         ["ip", "netns", "exec", &self.name]
     }
 }

@@ -32,7 +32,7 @@ const CLAIM: &str = "LEASEHOLD_IT_CLAIM";
 const ANSWER: &str = "child says: ";
 
 /// A child process, which is killed when this is dropped.
-pub(crate) struct Child {
+pub struct Child {
     process: process::Child,
     stdin: ChildStdin,
     answers: Receiver<String>,
@@ -42,18 +42,18 @@ pub(crate) struct Child {
 
 impl Child {
     /// Starts a child with a manager that has the settings: see [`manager`].
-    pub(crate) fn start(url: &str, settings: &str) -> Self {
+    pub fn start(url: &str, settings: &str) -> Self {
         Self::start_with(url, settings, None)
     }
 
     /// Starts a child that has a claim in its environment.
-    pub(crate) fn start_with(url: &str, settings: &str, claim: Option<&Claim>) -> Self {
+    pub fn start_with(url: &str, settings: &str, claim: Option<&Claim>) -> Self {
         let variables = claim.map(|claim| (CLAIM.to_owned(), claim.to_string()));
         Self::begin(url, settings, variables, None, None)
     }
 
     /// Starts a child whose clock is `seconds` ahead of the true time.
-    pub(crate) fn start_at(url: &str, settings: &str, seconds: i64) -> Self {
+    pub fn start_at(url: &str, settings: &str, seconds: i64) -> Self {
         let clock = Clock::new();
         clock.set_ahead(seconds);
         let variables = clock.variables().into_iter().map(|variable| {
@@ -65,7 +65,7 @@ impl Child {
     }
 
     /// Starts a child in a half of a network.
-    pub(crate) fn start_within(half: &Namespace, url: &str, settings: &str) -> Self {
+    pub fn start_within(half: &Namespace, url: &str, settings: &str) -> Self {
         Self::begin(url, settings, [], None, Some(half))
     }
 
@@ -83,7 +83,7 @@ impl Child {
         words.push(env::current_exe().expect("this binary").into());
         let mut process = Command::new(&words[0])
             .args(&words[1..])
-            .args(["--exact", "support::child::child", "--nocapture", "-q"])
+            .args(["--exact", "child", "--nocapture", "-q"])
             .envs(variables)
             .env(URL, url)
             .env(SETTINGS, settings)
@@ -116,13 +116,13 @@ impl Child {
 
     /// Sends a command, and does not wait for the answer.
     #[track_caller]
-    pub(crate) fn say(&mut self, command: impl Display) {
+    pub fn say(&mut self, command: impl Display) {
         writeln!(self.stdin, "{command}").expect("the child listens");
     }
 
     /// Waits for the next answer.
     #[track_caller]
-    pub(crate) fn hear(&self) -> String {
+    pub fn hear(&self) -> String {
         match self.answers.recv_timeout(PATIENCE) {
             Ok(answer) => answer,
             Err(error) => panic!("the child says nothing: {error}"),
@@ -130,40 +130,40 @@ impl Child {
     }
 
     /// Returns whether an answer is there that was not heard yet.
-    pub(crate) fn has_answered(&self) -> bool {
+    pub fn has_answered(&self) -> bool {
         !self.answers.is_empty()
     }
 
     /// Sends a command and waits for its answer.
     #[track_caller]
-    pub(crate) fn ask(&mut self, command: impl Display) -> String {
+    pub fn ask(&mut self, command: impl Display) -> String {
         self.say(command);
         self.hear()
     }
 
     /// Takes a lock, and returns its fence.
     #[track_caller]
-    pub(crate) fn lock(&mut self, name: &str) -> u64 {
+    pub fn lock(&mut self, name: &str) -> u64 {
         self.say(format_args!("lock {name}"));
         self.locked()
     }
 
     /// Takes a lock of any kind, and returns its fence.
     #[track_caller]
-    pub(crate) fn lock_as(&mut self, kind: Kind, name: &str) -> u64 {
+    pub fn lock_as(&mut self, kind: Kind, name: &str) -> u64 {
         self.wait_as(kind, name);
         self.locked()
     }
 
     /// Makes the child wait for a lock of any kind, and keep it.
     #[track_caller]
-    pub(crate) fn wait_as(&mut self, kind: Kind, name: &str) {
+    pub fn wait_as(&mut self, kind: Kind, name: &str) {
         self.say(format_args!("lock@{} {name}", kind.name()));
     }
 
     /// Blocks until the child has the lock that it waits for, and returns the fence.
     #[track_caller]
-    pub(crate) fn locked(&self) -> u64 {
+    pub fn locked(&self) -> u64 {
         let answer = self.hear();
         match answer.strip_prefix("locked ").map(str::parse) {
             Some(Ok(fence)) => fence,
@@ -171,22 +171,22 @@ impl Child {
         }
     }
 
-    pub(crate) fn pause(&self) {
+    pub fn pause(&self) {
         self.signal(Signal::STOP);
     }
 
-    pub(crate) fn resume(&self) {
+    pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
     /// Ends it by SIGKILL. Returns when the system has closed its connections.
-    pub(crate) fn kill(mut self) {
+    pub fn kill(mut self) {
         self.end();
     }
 
     /// Returns the largest memory use of the child so far, in bytes.
     #[track_caller]
-    pub(crate) fn peak_memory(&self) -> u64 {
+    pub fn peak_memory(&self) -> u64 {
         let status = format!("/proc/{}/status", self.process.id());
         let status = fs::read_to_string(status).expect("the child is there");
         let peak = status
@@ -199,7 +199,7 @@ impl Child {
 
     /// Makes the child exit with all that it holds and waits for. Returns when the system has closed its connections.
     #[track_caller]
-    pub(crate) fn exit(mut self) {
+    pub fn exit(mut self) {
         self.say("exit");
         wait_until("the child exits", || {
             match self.process.try_wait().expect("it is ours") {
@@ -212,7 +212,7 @@ impl Child {
         });
     }
 
-    pub(crate) fn pid(&self) -> Pid {
+    pub fn pid(&self) -> Pid {
         Pid::from_child(&self.process)
     }
 
@@ -232,9 +232,9 @@ impl Drop for Child {
     }
 }
 
-/// Runs the commands of a parent process. Does nothing if this process is no child.
-#[test]
-fn child() {
+/// Runs the commands of a parent process. Does nothing if this process is no child. Each binary of tests with children has a
+/// test of this name that calls it.
+pub fn child() {
     let Ok(url) = env::var(URL) else {
         return;
     };
@@ -392,12 +392,12 @@ fn keep(guards: &mut HashMap<String, Guard>, name: &str, guard: Guard) -> String
 
 /// Adds one to a number in Redis `times` times, each time under the mutex: reads the number, writes it, and appends the
 /// fence to a list.
-pub(crate) fn add(raw: &Raw, manager: &LockManager, name: &str, times: u32) {
+pub fn add(raw: &Raw, manager: &LockManager, name: &str, times: u32) {
     add_under(raw, &Kind::Mutex.of(manager, name), times);
 }
 
 /// Does the same under a lock of any kind.
-pub(crate) fn add_under(raw: &Raw, subject: &Subject, times: u32) {
+pub fn add_under(raw: &Raw, subject: &Subject, times: u32) {
     let name = subject.name();
     let (sum, fences) = (format!("{name}:sum"), format!("{name}:fences"));
     for _ in 0..times {
@@ -410,7 +410,7 @@ pub(crate) fn add_under(raw: &Raw, subject: &Subject, times: u32) {
 }
 
 /// Returns the number, and the fences in the order of the list. Deletes both.
-pub(crate) fn added(raw: &Raw, name: &str) -> (u32, Vec<u64>) {
+pub fn added(raw: &Raw, name: &str) -> (u32, Vec<u64>) {
     let (sum, fences) = (format!("{name}:sum"), format!("{name}:fences"));
     let found = (
         raw.ask(&["GET", &sum]),

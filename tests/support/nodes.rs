@@ -11,7 +11,7 @@ use super::{BEHIND, CLUSTER, Cluster, Raw, Sentinels, Server, build, log, patien
 
 /// The servers of a manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Topology {
+pub enum Topology {
     Single,
     /// A quorum of three nodes.
     Quorum,
@@ -27,7 +27,7 @@ thread_local! {
 }
 
 /// Runs a test on a topology. The threads that the test starts must not call [`shared`] or [`start_servers`].
-pub(crate) fn on(topology: Topology, test: impl FnOnce()) {
+pub fn on(topology: Topology, test: impl FnOnce()) {
     TOPOLOGY.set(topology);
     test();
     TOPOLOGY.set(Topology::Single);
@@ -37,7 +37,7 @@ pub(crate) fn on(topology: Topology, test: impl FnOnce()) {
 /// another topology, all such tests of this process share servers too.
 ///
 /// No test may flush, stop or configure them. Names on them must be made by [`super::name`].
-pub(crate) fn shared() -> &'static Raw {
+pub fn shared() -> &'static Raw {
     static SERVER: LazyLock<(Raw, Option<Server>)> = LazyLock::new(|| {
         log::install();
         if let Some(url) = env::var("REDIS_URL").ok().filter(|url| !url.is_empty()) {
@@ -68,7 +68,7 @@ pub(crate) fn shared() -> &'static Raw {
 
 /// Starts the servers of a test that may stop and configure them.
 #[track_caller]
-pub(crate) fn start_servers() -> Nodes {
+pub fn start_servers() -> Nodes {
     match TOPOLOGY.get() {
         Topology::Single => Nodes::start(1),
         Topology::Quorum => Nodes::start(3),
@@ -81,7 +81,7 @@ pub(crate) fn start_servers() -> Nodes {
 }
 
 /// Returns the URLs of servers that do not exist.
-pub(crate) fn unused_urls() -> String {
+pub fn unused_urls() -> String {
     let urls = |count: usize| -> Vec<_> { (0..count).map(|_| unused_url()).collect() };
     match TOPOLOGY.get() {
         Topology::Single => unused_url(),
@@ -92,7 +92,7 @@ pub(crate) fn unused_urls() -> String {
 }
 
 /// Several independent servers, the master of a Sentinel set, or the masters of a Cluster.
-pub(crate) struct Nodes {
+pub struct Nodes {
     servers: Vec<Server>,
     /// The rest of the Sentinel set.
     sentinels: Option<Sentinels>,
@@ -102,13 +102,13 @@ pub(crate) struct Nodes {
 impl Nodes {
     /// Starts this number of servers, in parallel.
     #[track_caller]
-    pub(crate) fn start(count: usize) -> Self {
+    pub fn start(count: usize) -> Self {
         Self::start_each(count, Server::start)
     }
 
     /// Starts this number of servers by `start`, in parallel.
     #[track_caller]
-    pub(crate) fn start_each(count: usize, start: impl Fn() -> Server + Sync) -> Self {
+    pub fn start_each(count: usize, start: impl Fn() -> Server + Sync) -> Self {
         thread::scope(|scope| {
             let starting: Vec<_> = (0..count).map(|_| scope.spawn(&start)).collect();
             let servers = starting.into_iter().map(ScopedJoinHandle::join);
@@ -131,31 +131,31 @@ impl Nodes {
         }
     }
 
-    pub(crate) fn urls(&self) -> Vec<String> {
+    pub fn urls(&self) -> Vec<String> {
         self.servers.iter().map(Server::url).collect()
     }
 
     /// Returns settings for a busy machine. The nodes are new, so they vote at once.
-    pub(crate) fn builder(&self) -> Builder {
+    pub fn builder(&self) -> Builder {
         patient(&self.url())
     }
 
     /// Returns a new manager. To a lock, two managers are like two processes.
     #[track_caller]
-    pub(crate) fn manager(&self) -> LockManager {
+    pub fn manager(&self) -> LockManager {
         build(self.builder())
     }
 
-    pub(crate) fn servers(&self) -> &[Server] {
+    pub fn servers(&self) -> &[Server] {
         &self.servers
     }
 
-    pub(crate) fn raws(&self) -> Vec<Raw> {
+    pub fn raws(&self) -> Vec<Raw> {
         self.servers.iter().map(Server::raw).collect()
     }
 
     /// Returns one text for all URLs: see [`settings_of`](super::settings_of).
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         let mut words = self.urls();
         if let Some(sentinels) = &self.sentinels {
             words.push(BEHIND.to_owned());
@@ -167,20 +167,20 @@ impl Nodes {
         words.join(" ")
     }
 
-    pub(crate) fn raw(&self) -> Raw {
+    pub fn raw(&self) -> Raw {
         Raw::new(&self.url())
     }
 
-    pub(crate) fn pause(&self) {
+    pub fn pause(&self) {
         self.servers.iter().for_each(Server::pause);
     }
 
-    pub(crate) fn resume(&self) {
+    pub fn resume(&self) {
         self.servers.iter().for_each(Server::resume);
     }
 
     /// Kills all servers, and starts empty ones. Those of a Cluster keep their slots.
-    pub(crate) fn restart(&self) {
+    pub fn restart(&self) {
         if self.is_cluster {
             self.servers.iter().for_each(Server::kill_for_now);
             self.servers.iter().for_each(Server::start_again);

@@ -13,7 +13,7 @@ use super::{PATIENCE, SLACK, Server, ms, secs, task};
 
 /// The reply to a request.
 #[derive(Clone, Debug)]
-pub(crate) enum Answer {
+pub enum Answer {
     /// The reply of the real server.
     Pass,
     Say(Vec<u8>),
@@ -26,12 +26,12 @@ pub(crate) enum Answer {
 }
 
 /// The words of a request. They are empty when a connection is opened, which may get a reply too.
-pub(crate) type Words = [Vec<u8>];
+pub type Words = [Vec<u8>];
 
 type Rule = dyn Fn(&Words) -> Answer + Send + Sync;
 
 /// A server in front of a real one. Dropping it stops it.
-pub(crate) struct Hostile {
+pub struct Hostile {
     address: SocketAddr,
     shared: Arc<Shared>,
 }
@@ -50,7 +50,7 @@ struct Shared {
 impl Hostile {
     /// Starts a server that forwards everything.
     #[track_caller]
-    pub(crate) fn before(server: &Server) -> Self {
+    pub fn before(server: &Server) -> Self {
         let behind = server.port();
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("it is bound");
@@ -77,22 +77,22 @@ impl Hostile {
         Self { address, shared }
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("redis://{}/", self.address)
     }
 
     /// Sets the rule for all replies from now on.
-    pub(crate) fn answers(&self, rule: impl Fn(&Words) -> Answer + Send + Sync + 'static) {
+    pub fn answers(&self, rule: impl Fn(&Words) -> Answer + Send + Sync + 'static) {
         *guard(&self.shared.rule) = Arc::new(rule);
     }
 
     /// Forwards everything from now on. A connection that is in the middle of a reply stays there.
-    pub(crate) fn behaves(&self) {
+    pub fn behaves(&self) {
         self.answers(|_| Answer::Pass);
     }
 
     /// Returns the number of requests and connections that got a reply from the rule so far.
-    pub(crate) fn answered(&self) -> u64 {
+    pub fn answered(&self) -> u64 {
         self.shared.answered.load(Ordering::SeqCst)
     }
 }
@@ -218,24 +218,24 @@ fn guard<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The time limit of a request in these tests.
-pub(crate) const IO: Duration = ms(800);
+pub const IO: Duration = ms(800);
 
 /// Returns settings with short time limits, for servers that do not reply.
-pub(crate) fn impatient(url: &str) -> Builder {
+pub fn impatient(url: &str) -> Builder {
     LockManager::single(url)
         .connect_timeout(secs(10))
         .io_timeout(IO)
 }
 
 /// Returns whether a request runs a script, and so concerns a lock.
-pub(crate) fn is_script(words: &Words) -> bool {
+pub fn is_script(words: &Words) -> bool {
     words
         .first()
         .is_some_and(|verb| verb == b"EVALSHA" || verb == b"EVAL")
 }
 
 /// Returns a rule that sends this reply to each script, and forwards everything else.
-pub(crate) fn to_scripts(answer: Answer) -> impl Fn(&Words) -> Answer + Send + Sync {
+pub fn to_scripts(answer: Answer) -> impl Fn(&Words) -> Answer + Send + Sync {
     move |words| {
         if is_script(words) {
             answer.clone()
@@ -247,7 +247,7 @@ pub(crate) fn to_scripts(answer: Answer) -> impl Fn(&Words) -> Answer + Send + S
 
 /// Returns the result of a call, which must end in time.
 #[track_caller]
-pub(crate) fn in_time<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
+pub fn in_time<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
     let begun = Instant::now();
     let outcome = task(call).end();
     let took = begun.elapsed();
@@ -258,7 +258,7 @@ pub(crate) fn in_time<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'stat
 
 /// Repeats a call until it succeeds. The server is healthy, but the machine may be busy.
 #[track_caller]
-pub(crate) fn at_last<T>(mut call: impl FnMut() -> Result<T>) -> T {
+pub fn at_last<T>(mut call: impl FnMut() -> Result<T>) -> T {
     let begun = Instant::now();
     loop {
         match call() {

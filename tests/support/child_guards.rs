@@ -11,11 +11,11 @@ use super::Raw;
 
 /// Guards by the name of the lock.
 #[derive(Default)]
-pub(crate) struct ChildGuards(HashMap<String, Box<dyn Any>>);
+pub struct ChildGuards(HashMap<String, Box<dyn Any>>);
 
 impl ChildGuards {
     /// Executes a command of one of these guards. Returns `None` for any other command.
-    pub(crate) fn answer(
+    pub fn answer(
         &mut self,
         raw: &Raw,
         manager: &LockManager,
@@ -60,7 +60,7 @@ impl ChildGuards {
 }
 
 /// Acquires permits one after the other, and counts in Redis how many permits are held. Returns the largest count.
-pub(crate) fn count(raw: &Raw, semaphore: &Semaphore, name: &str, times: u32) -> u32 {
+pub fn count(raw: &Raw, semaphore: &Semaphore, name: &str, times: u32) -> u32 {
     let out = format!("{name}:out");
     let most = (0..times).map(|_| {
         let permit = semaphore.acquire().expect("it becomes free");

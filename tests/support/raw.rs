@@ -49,22 +49,22 @@ fn is_interrupted(error: &redis::RedisError) -> bool {
 /// Direct access to a server, or to the nodes of a quorum. Each command uses a new connection, because the tests stop
 /// servers.
 #[derive(Clone)]
-pub(crate) struct Raw {
+pub struct Raw {
     url: String,
 }
 
 impl Raw {
-    pub(crate) fn new(url: &str) -> Self {
+    pub fn new(url: &str) -> Self {
         Self { url: url.into() }
     }
 
-    pub(crate) fn url(&self) -> &str {
+    pub fn url(&self) -> &str {
         &self.url
     }
 
     /// Sends a command. A command that only reads is sent again if a signal interrupts it: that happens when a paused
     /// virtual machine resumes.
-    pub(crate) fn try_ask<T: FromRedisValue>(&self, command: &[&str]) -> redis::RedisResult<T> {
+    pub fn try_ask<T: FromRedisValue>(&self, command: &[&str]) -> redis::RedisResult<T> {
         loop {
             match self.ask_once(command) {
                 Err(error) if only_reads(command) && is_interrupted(&error) => {}
@@ -101,7 +101,7 @@ impl Raw {
     }
 
     /// Returns each node of a quorum. A Cluster is one node.
-    pub(crate) fn nodes(&self) -> Vec<Self> {
+    pub fn nodes(&self) -> Vec<Self> {
         if self.is_cluster() {
             return vec![self.clone()];
         }
@@ -109,7 +109,7 @@ impl Raw {
     }
 
     /// Returns each server.
-    pub(crate) fn servers(&self) -> Vec<Self> {
+    pub fn servers(&self) -> Vec<Self> {
         urls_of(&self.url).map(Self::new).collect()
     }
 
@@ -126,7 +126,7 @@ impl Raw {
     }
 
     #[track_caller]
-    pub(crate) fn ask<T: FromRedisValue>(&self, command: &[&str]) -> T {
+    pub fn ask<T: FromRedisValue>(&self, command: &[&str]) -> T {
         match self.try_ask(command) {
             Ok(answer) => answer,
             Err(error) => panic!("{command:?}: {error}"),
@@ -134,26 +134,26 @@ impl Raw {
     }
 
     #[track_caller]
-    pub(crate) fn get(&self, key: &str) -> Option<String> {
+    pub fn get(&self, key: &str) -> Option<String> {
         self.ask(&["GET", key])
     }
 
     /// Returns the owner that holds a mutex. Its value may have the mark that others wait.
     #[track_caller]
-    pub(crate) fn owner(&self, key: &str) -> Option<String> {
+    pub fn owner(&self, key: &str) -> Option<String> {
         let value = self.get(key)?;
         Some(value.trim_end_matches('!').to_owned())
     }
 
     /// Returns whether a majority of the nodes has the key.
     #[track_caller]
-    pub(crate) fn exists(&self, key: &str) -> bool {
+    pub fn exists(&self, key: &str) -> bool {
         self.of_a_majority(|node| node.ask::<bool>(&["EXISTS", key]))[0]
     }
 
     /// Returns the names of the keys, of all nodes.
     #[track_caller]
-    pub(crate) fn keys(&self, pattern: &str) -> BTreeSet<String> {
+    pub fn keys(&self, pattern: &str) -> BTreeSet<String> {
         let servers = self.servers().into_iter();
         servers
             .flat_map(|node| node.ask::<Vec<String>>(&["KEYS", pattern]))
@@ -162,7 +162,7 @@ impl Raw {
 
     /// Returns the time to live of the key at a majority, or `None` without a key or an expiry.
     #[track_caller]
-    pub(crate) fn ttl(&self, key: &str) -> Option<Duration> {
+    pub fn ttl(&self, key: &str) -> Option<Duration> {
         let ttl = self.of_a_majority(|node| node.ask::<i64>(&["PTTL", key]))[0];
         u64::try_from(ttl).ok().map(Duration::from_millis)
     }
@@ -170,7 +170,7 @@ impl Raw {
     /// Returns the holders of the lock of any kind at `key`, each with the rest of its lease. An owner that has no
     /// majority of the nodes is no holder.
     #[track_caller]
-    pub(crate) fn holders(&self, key: &str) -> Vec<(String, Duration)> {
+    pub fn holders(&self, key: &str) -> Vec<(String, Duration)> {
         let nodes: Vec<Vec<(String, u64)>> = self
             .nodes()
             .iter()
@@ -197,19 +197,19 @@ impl Raw {
 
     /// Returns the shares of the lock at `key`: `<units> <owner>`, each with the ms at which its lease ends.
     #[track_caller]
-    pub(crate) fn shares(&self, key: &str) -> HashMap<String, u64> {
+    pub fn shares(&self, key: &str) -> HashMap<String, u64> {
         self.ask(&["ZRANGEBYSCORE", key, "0", "+inf", "WITHSCORES"])
     }
 
     /// Returns the waiters of the lock at `key`, the first in front. Of a quorum, returns those of the first node.
     #[track_caller]
-    pub(crate) fn queue(&self, key: &str) -> Vec<String> {
+    pub fn queue(&self, key: &str) -> Vec<String> {
         self.ask(&["ZRANGE", &queue_of(key), "0", "-1"])
     }
 
     /// Blocks until `count` processes wait for the lock at `key`: at a majority of the nodes, or nobody at any node.
     #[track_caller]
-    pub(crate) fn wait_until_queued(&self, key: &str, count: usize) {
+    pub fn wait_until_queued(&self, key: &str, count: usize) {
         wait_until("the queue has its length", || {
             let nodes = self.nodes();
             let has_all = |node: &&Self| node.queue(key).len() == count;
@@ -224,7 +224,7 @@ impl Raw {
 
     /// Blocks until `count` processes wait for the lock at `key` at one node. Returns their owners and their channels.
     #[track_caller]
-    pub(crate) fn waiters(&self, key: &str, count: usize) -> Vec<(String, String)> {
+    pub fn waiters(&self, key: &str, count: usize) -> Vec<(String, String)> {
         let at = |node: &Self| {
             let with_channel = |owner: String| {
                 let entry: Option<String> = node.ask(&["HGET", &waiters_of(key), &owner]);
@@ -244,7 +244,7 @@ impl Raw {
 
     /// Blocks until the waiter `owner` has polled. It polls again most of a second later.
     #[track_caller]
-    pub(crate) fn wait_until_polled(&self, key: &str, owner: &str) {
+    pub fn wait_until_polled(&self, key: &str, owner: &str) {
         // `None` if Redis dropped the queue. It does so if a busy machine keeps all waiters from polling.
         let seen = || -> Option<String> { self.ask(&["HGET", &waiters_of(key), owner]) };
         let before = seen();
@@ -257,7 +257,7 @@ impl Raw {
 
     /// Returns how long the waiter `owner` has not polled, by the clock of this machine. `None` if it is not in the queue.
     #[track_caller]
-    pub(crate) fn silence(&self, key: &str, owner: &str) -> Option<Duration> {
+    pub fn silence(&self, key: &str, owner: &str) -> Option<Duration> {
         let entry: Option<String> = self.ask(&["HGET", &waiters_of(key), owner]);
         let seen = entry?.split(' ').next()?.parse().expect("ms");
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -266,14 +266,14 @@ impl Raw {
 
     /// Returns the channel of the waiter `owner`.
     #[track_caller]
-    pub(crate) fn channel(&self, key: &str, owner: &str) -> String {
+    pub fn channel(&self, key: &str, owner: &str) -> String {
         let entry: String = self.ask(&["HGET", &waiters_of(key), owner]);
         channel_in(&entry)
     }
 
     /// Returns the number of subscribers of a channel.
     #[track_caller]
-    pub(crate) fn listeners(&self, channel: &str) -> u32 {
+    pub fn listeners(&self, channel: &str) -> u32 {
         let servers = if self.is_cluster() {
             self.servers()
         } else {
@@ -288,7 +288,7 @@ impl Raw {
 
     /// Blocks until the lease at `key` has been renewed `times` times.
     #[track_caller]
-    pub(crate) fn wait_until_renewed(&self, key: &str, mut times: u32) {
+    pub fn wait_until_renewed(&self, key: &str, mut times: u32) {
         let mut last = self.ttl(key);
         wait_until("the lease is renewed", || {
             let ttl = self.ttl(key);
@@ -303,7 +303,7 @@ impl Raw {
     /// Returns the number of commands that the server has executed, also inside of scripts. The commands that ask for
     /// this number are not counted.
     #[track_caller]
-    pub(crate) fn commands(&self) -> u64 {
+    pub fn commands(&self) -> u64 {
         self.stats()
             .iter()
             .filter(|(command, _)| {
@@ -317,7 +317,7 @@ impl Raw {
 
     /// Returns how often the server has executed each command.
     #[track_caller]
-    pub(crate) fn stats(&self) -> HashMap<String, u64> {
+    pub fn stats(&self) -> HashMap<String, u64> {
         let report: String = self.ask(&["INFO", "commandstats"]);
         report
             .lines()
@@ -332,7 +332,7 @@ impl Raw {
 
 // These names do not come from the crate's code, because other versions of the crate read the same keys.
 
-pub(crate) fn fence_of(key: &str) -> String {
+pub fn fence_of(key: &str) -> String {
     companion_of(key, "fence")
 }
 
@@ -353,7 +353,7 @@ fn companion_of(key: &str, what: &str) -> String {
 }
 
 /// Returns all companions of the lock at `key`.
-pub(crate) fn companions_of(key: &str) -> [String; 3] {
+pub fn companions_of(key: &str) -> [String; 3] {
     [fence_of(key), queue_of(key), waiters_of(key)]
 }
 

@@ -12,12 +12,12 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 
 /// A record of the log.
 #[derive(Clone, Debug)]
-pub(crate) struct Logged {
-    pub(crate) level: Level,
-    pub(crate) target: String,
+pub struct Logged {
+    pub level: Level,
+    pub target: String,
     /// The name of the thread that logged it.
-    pub(crate) thread: String,
-    pub(crate) text: String,
+    pub thread: String,
+    pub text: String,
 }
 
 /// The texts that tests want, each with the receiver of the records that contain it.
@@ -73,7 +73,7 @@ impl Log for Output {
 }
 
 /// Installs the logger. Each way to a server's URL calls this, so it runs before the first record.
-pub(super) fn install() {
+pub(crate) fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         log::set_logger(&Output).expect("there is no other");
@@ -82,12 +82,12 @@ pub(super) fn install() {
 }
 
 /// Makes the logger of this process panic at each record of the crate.
-pub(super) fn panic_from_now_on() {
+pub(crate) fn panic_from_now_on() {
     PANICS.store(true, Ordering::Relaxed);
 }
 
 /// Returns a receiver of all records from now on that contain `text`.
-pub(crate) fn logged(text: &str) -> Receiver<Logged> {
+pub fn logged(text: &str) -> Receiver<Logged> {
     let (sender, receiver) = channel();
     let mut wanted = WANTED.lock().unwrap_or_else(PoisonError::into_inner);
     wanted.push((text.into(), sender));

@@ -9,10 +9,10 @@ use super::{Nodes, Raw, Server, build, secs, wait_for_servers};
 
 const MASTERS: usize = 3;
 const NODES: usize = 6;
-pub(crate) const SLOTS: usize = 16_384;
+pub const SLOTS: usize = 16_384;
 
 /// Three masters, and as many replicas or none. Dropping it ends them.
-pub(crate) struct Cluster {
+pub struct Cluster {
     nodes: Nodes,
 }
 
@@ -22,7 +22,7 @@ const NODE_TIMEOUT_MS: u32 = 2_000;
 const NEVER_MS: u32 = 3_600_000;
 
 /// A slot that is moving from one master to another.
-pub(crate) struct Migration<'a> {
+pub struct Migration<'a> {
     cluster: &'a Cluster,
     slot: u16,
     from: &'a Server,
@@ -32,13 +32,13 @@ pub(crate) struct Migration<'a> {
 impl Cluster {
     /// Starts all nodes, and waits until each knows all slots and the replicas are in sync.
     #[track_caller]
-    pub(crate) fn start() -> Self {
+    pub fn start() -> Self {
         Self::of(NODES, NODE_TIMEOUT_MS)
     }
 
     /// Starts three masters without replicas. No node calls another one dead within a test.
     #[track_caller]
-    pub(crate) fn without_failover() -> Nodes {
+    pub fn without_failover() -> Nodes {
         Self::of(MASTERS, NEVER_MS).nodes
     }
 
@@ -111,7 +111,7 @@ impl Cluster {
 
     /// Blocks until all nodes serve all slots, and each master has a replica in sync.
     #[track_caller]
-    pub(crate) fn wait_until_well(&self) {
+    pub fn wait_until_well(&self) {
         // A master and its replica, if there are replicas.
         let of_a_range = self.servers().len() / MASTERS;
         wait_for_servers("the cluster is well", || {
@@ -125,22 +125,22 @@ impl Cluster {
         });
     }
 
-    pub(crate) fn servers(&self) -> &[Server] {
+    pub fn servers(&self) -> &[Server] {
         self.nodes.servers()
     }
 
-    pub(crate) fn urls(&self) -> Vec<String> {
+    pub fn urls(&self) -> Vec<String> {
         self.nodes.urls()
     }
 
     /// Returns settings for a busy machine.
-    pub(crate) fn builder(&self) -> Builder {
+    pub fn builder(&self) -> Builder {
         let builder = LockManager::cluster(self.urls());
         builder.connect_timeout(secs(20)).io_timeout(secs(15))
     }
 
     #[track_caller]
-    pub(crate) fn manager(&self) -> LockManager {
+    pub fn manager(&self) -> LockManager {
         build(self.builder())
     }
 
@@ -152,7 +152,7 @@ impl Cluster {
 
     /// Returns the owner of a slot and its replica, as this node sees them. A node that is busy with a failover may see
     /// none.
-    pub(crate) fn owner_by(
+    pub fn owner_by(
         &self,
         server: &Server,
         slot: u16,
@@ -165,14 +165,14 @@ impl Cluster {
     }
 
     /// Returns whether a node sees this server as the owner of a slot.
-    pub(crate) fn is_owner_by(&self, server: &Server, slot: u16, owner: &Server) -> bool {
+    pub fn is_owner_by(&self, server: &Server, slot: u16, owner: &Server) -> bool {
         let seen = self.owner_by(server, slot);
         seen.is_some_and(|(seen, _)| seen.port() == owner.port())
     }
 
     /// Returns the master of a name and its replica, while the cluster is well.
     #[track_caller]
-    pub(crate) fn owner(&self, name: &str) -> (&Server, &Server) {
+    pub fn owner(&self, name: &str) -> (&Server, &Server) {
         let seen = self.owner_by(&self.servers()[0], slot_of(name));
         let (master, replica) = seen.expect("it has an owner");
         (master, replica.expect("it has a replica"))
@@ -180,7 +180,7 @@ impl Cluster {
 
     /// Blocks until the replica of a failed master has its slots, in the view of all others.
     #[track_caller]
-    pub(crate) fn wait_for_failover(&self, failed: &Server, replica: &Server, slot: u16) {
+    pub fn wait_for_failover(&self, failed: &Server, replica: &Server, slot: u16) {
         wait_for_servers("the replica is promoted", || {
             let mut others = self
                 .servers()
@@ -192,7 +192,7 @@ impl Cluster {
 
     /// Begins to move a slot to another master.
     #[track_caller]
-    pub(crate) fn migrate<'a>(&'a self, slot: u16, to: &'a Server) -> Migration<'a> {
+    pub fn migrate<'a>(&'a self, slot: u16, to: &'a Server) -> Migration<'a> {
         let (from, _) = self.owner_by(to, slot).expect("it has an owner");
         let number = slot.to_string();
         let set = |server: &Server, what: &str, other: &Server| {
@@ -215,7 +215,7 @@ impl Cluster {
 impl Migration<'_> {
     /// Moves one key, if it is still there.
     #[track_caller]
-    pub(crate) fn move_key(&self, key: &str) {
+    pub fn move_key(&self, key: &str) {
         let port = self.to.port().to_string();
         let () = self
             .from
@@ -232,7 +232,7 @@ impl Migration<'_> {
 
     /// Moves the other keys, and gives the slot to its new master. Blocks until all nodes know.
     #[track_caller]
-    pub(crate) fn end(self) {
+    pub fn end(self) {
         let (slot, to) = (self.slot.to_string(), id_of(self.to));
         let end = |server: &Server| {
             let set = ["CLUSTER", "SETSLOT", &slot, "NODE", &to];
@@ -287,7 +287,7 @@ fn info(raw: &Raw, command: &[&str]) -> BTreeMap<String, String> {
         .collect()
 }
 
-pub(crate) fn is_ok(server: &Server) -> bool {
+pub fn is_ok(server: &Server) -> bool {
     info(&server.raw(), &["CLUSTER", "INFO"])
         .get("cluster_state")
         .is_some_and(|state| state == "ok")
@@ -314,7 +314,7 @@ fn id_of(server: &Server) -> String {
 }
 
 /// Gives slots to a node. `ADDSLOTSRANGE` is a command of Redis 7.
-pub(crate) fn give_slots(server: &Server, slots: std::ops::Range<usize>) {
+pub fn give_slots(server: &Server, slots: std::ops::Range<usize>) {
     let slots: Vec<_> = slots.map(|slot| slot.to_string()).collect();
     let slots = slots.iter().map(String::as_str);
     let add: Vec<_> = ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots).collect();
@@ -322,7 +322,7 @@ pub(crate) fn give_slots(server: &Server, slots: std::ops::Range<usize>) {
 }
 
 /// Returns the slot of a name: CRC-16/XMODEM of the text in its first braces, or of the whole.
-pub(crate) fn slot_of(name: &str) -> u16 {
+pub fn slot_of(name: &str) -> u16 {
     let tag = name
         .split_once('{')
         .and_then(|(_, rest)| rest.split_once('}'));
@@ -336,7 +336,7 @@ pub(crate) fn slot_of(name: &str) -> u16 {
 }
 
 /// Returns a name on each of the masters, in the order of their slots.
-pub(crate) fn names_of_masters() -> [String; MASTERS] {
+pub fn names_of_masters() -> [String; MASTERS] {
     let third = |name: &String| usize::from(slot_of(name)) * MASTERS / SLOTS;
     std::array::from_fn(|master| {
         let mut names = (0..).map(|number| format!("n{number}"));

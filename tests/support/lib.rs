@@ -1,4 +1,18 @@
-//! Helpers of all tests: real servers, child processes that can be killed, and functions that wait for conditions.
+//! What tests on real servers share: the servers, child processes that can be killed, and functions that wait for conditions.
+
+#![allow(missing_docs, reason = "the package is for this repository alone")]
+#![allow(
+    clippy::incompatible_msrv,
+    reason = "only the library is compiled with the oldest Rust"
+)]
+#![allow(
+    clippy::missing_panics_doc,
+    clippy::missing_errors_doc,
+    clippy::must_use_candidate,
+    clippy::return_self_not_must_use,
+    clippy::new_without_default,
+    reason = "a test may panic, and its errors are those of the library"
+)]
 
 mod child;
 mod child_guards;
@@ -28,44 +42,44 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use leasehold::{Builder, Error, LockManager, Lost};
 
-pub(crate) use child::{Child, add, add_under, added};
-pub(crate) use child_guards::count;
-pub(crate) use clock::Clock;
-pub(crate) use cluster::{Cluster, SLOTS, give_slots, is_ok, names_of_masters, slot_of};
-pub(crate) use evidence::{
+pub use child::{Child, add, add_under, added, child};
+pub use child_guards::count;
+pub use clock::Clock;
+pub use cluster::{Cluster, SLOTS, give_slots, is_ok, names_of_masters, slot_of};
+pub use evidence::{
     append_evidence, commit, counts_in_json, server_in_evidence, text_in_json,
 };
-pub(crate) use file::{FencedWriters, File};
-pub(crate) use hostile::{
+pub use file::{FencedWriters, File};
+pub use hostile::{
     Answer, Hostile, IO, Words, at_last, impatient, in_time, is_script, to_scripts,
 };
-pub(crate) use log::{Logged, logged};
-pub(crate) use network::{Namespace, Network};
-pub(crate) use nodes::{Nodes, Topology, on, shared, start_servers, unused_urls};
-pub(crate) use proxy::{Fault, Proxy, Role};
-pub(crate) use random::Random;
-pub(crate) use raw::{Raw, companions_of, fence_of};
-pub(crate) use sentinels::{
+pub use log::{Logged, logged};
+pub use network::{Namespace, Network};
+pub use nodes::{Nodes, Topology, on, shared, start_servers, unused_urls};
+pub use proxy::{Fault, Proxy, Role};
+pub use random::Random;
+pub use raw::{Raw, companions_of, fence_of};
+pub use sentinels::{
     MASTER, Passwords, Sentinels, SetOptions, SplitSentinels, with_password,
 };
-pub(crate) use server::{
+pub use server::{
     SCRIPTS_NEED_NO_REPLICAS, Server, cannot_show, is_before_redis_7, lacks_in_memory, unused_url,
 };
-pub(crate) use subject::{Guard, Holder, Kind, Subject, WithLock};
-pub(crate) use threads::{
+pub use subject::{Guard, Holder, Kind, Subject, WithLock};
+pub use threads::{
     Task, asleep, locking, locking_asleep, own_threads, signal, task, task_asleep,
 };
 
 /// The time limit of anything that must happen. It is far longer than needed, so that a busy machine fails no test.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 /// How late a busy machine may be, in tests that measure time.
-pub(crate) const SLACK: Duration = Duration::from_secs(5);
+pub const SLACK: Duration = Duration::from_secs(5);
 
-pub(crate) const fn ms(n: u64) -> Duration {
+pub const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-pub(crate) const fn secs(n: u64) -> Duration {
+pub const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
@@ -76,13 +90,13 @@ const LONGEST_PAUSE: Duration = ms(10);
 
 /// Blocks until a condition is true, which must happen within [`PATIENCE`].
 #[track_caller]
-pub(crate) fn wait_until(what: &str, condition: impl FnMut() -> bool) {
+pub fn wait_until(what: &str, condition: impl FnMut() -> bool) {
     wait_for(PATIENCE, what, LONGEST_PAUSE, condition);
 }
 
 /// Does the same for a condition that must be seen within a millisecond.
 #[track_caller]
-pub(crate) fn wait_closely_until(what: &str, condition: impl FnMut() -> bool) {
+pub fn wait_closely_until(what: &str, condition: impl FnMut() -> bool) {
     wait_for(PATIENCE, what, SHORTEST_PAUSE, condition);
 }
 
@@ -90,11 +104,11 @@ pub(crate) fn wait_closely_until(what: &str, condition: impl FnMut() -> bool) {
 ///
 /// A sentinel that had no CPU time for 2 s does nothing for 30 s: this is its
 /// [TILT mode](https://redis.io/docs/latest/operate/oss_and_stack/management/sentinel/#tilt-mode).
-pub(crate) const PATIENCE_WITH_SERVERS: Duration = secs(120);
+pub const PATIENCE_WITH_SERVERS: Duration = secs(120);
 
 /// Blocks until a condition is true that servers reach by themselves.
 #[track_caller]
-pub(crate) fn wait_for_servers(what: &str, condition: impl FnMut() -> bool) {
+pub fn wait_for_servers(what: &str, condition: impl FnMut() -> bool) {
     wait_for(PATIENCE_WITH_SERVERS, what, LONGEST_PAUSE, condition);
 }
 
@@ -114,14 +128,14 @@ fn wait_for(
 }
 
 /// Returns the path of a program that cargo builds into `target/PROFILE/`. This binary is `target/PROFILE/deps/it-…`.
-pub(crate) fn built(program: impl AsRef<Path>) -> PathBuf {
+pub fn built(program: impl AsRef<Path>) -> PathBuf {
     let test = env::current_exe().expect("this binary");
     let profile = test.ancestors().nth(2).expect("target/PROFILE");
     profile.join(program)
 }
 
 /// Returns a name that no other test, process or run uses.
-pub(crate) fn name(what: &str) -> String {
+pub fn name(what: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let now = SystemTime::now()
@@ -136,7 +150,7 @@ pub(crate) fn name(what: &str) -> String {
 
 /// Returns names that no lock can have: empty or too long, with braces that put companions into another slot, or with
 /// the suffix of a companion.
-pub(crate) fn unfit_names() -> Vec<String> {
+pub fn unfit_names() -> Vec<String> {
     let long = ["x".repeat(1025), "é".repeat(512) + "x", "😀".repeat(257)];
     let short = [
         "",
@@ -161,7 +175,7 @@ pub(crate) fn unfit_names() -> Vec<String> {
 }
 
 /// Returns settings with a short time limit for requests, and leases that outlast each test.
-pub(crate) fn hasty(url: &str) -> Builder {
+pub fn hasty(url: &str) -> Builder {
     LockManager::single(url)
         .lease(Duration::from_mins(10))
         .io_timeout(secs(1))
@@ -169,16 +183,16 @@ pub(crate) fn hasty(url: &str) -> Builder {
 
 /// Returns settings for a busy machine, whose servers may take longer than the default allows. See [`settings_of`] for
 /// the URL.
-pub(crate) fn patient(url: &str) -> Builder {
+pub fn patient(url: &str) -> Builder {
     settings_of(url)
         .connect_timeout(secs(10))
         .io_timeout(secs(5))
 }
 
 /// Stands in a URL between the master and its sentinels.
-pub(crate) const BEHIND: &str = "behind";
+pub const BEHIND: &str = "behind";
 /// Stands behind the URLs of the masters of a Cluster.
-pub(crate) const CLUSTER: &str = "cluster";
+pub const CLUSTER: &str = "cluster";
 
 /// Returns the default settings for a URL, or for several words that are separated by spaces:
 ///
@@ -187,7 +201,7 @@ pub(crate) const CLUSTER: &str = "cluster";
 /// | several URLs | the nodes of a quorum. They are asked in time even on a busy machine, and they are new, so they vote at once. |
 /// | a URL, [`BEHIND`], and further URLs | a master, and its sentinels |
 /// | several URLs, and [`CLUSTER`] | the masters of a Cluster |
-pub(crate) fn settings_of(url: &str) -> Builder {
+pub fn settings_of(url: &str) -> Builder {
     let urls: Vec<_> = urls_of(url).collect();
     let sentinels: Vec<_> = url.split(' ').skip(urls.len() + 1).collect();
     if url.ends_with(CLUSTER) {
@@ -203,7 +217,7 @@ pub(crate) fn settings_of(url: &str) -> Builder {
 }
 
 /// Returns the nodes that a URL names: see [`settings_of`].
-pub(crate) fn urls_of(url: &str) -> impl Iterator<Item = &str> {
+pub fn urls_of(url: &str) -> impl Iterator<Item = &str> {
     let words = url.split(' ');
     words.take_while(|word| ![BEHIND, CLUSTER].contains(word))
 }
@@ -211,7 +225,7 @@ pub(crate) fn urls_of(url: &str) -> impl Iterator<Item = &str> {
 /// Returns a new manager. To a lock, two managers are like two processes. Tries three times, because a server may get no CPU
 /// time for seconds on a busy machine.
 #[track_caller]
-pub(crate) fn manager(url: &str) -> LockManager {
+pub fn manager(url: &str) -> LockManager {
     for _ in 0..2 {
         match patient(url).build() {
             Err(error) if is_unreachable(&error) => eprintln!("{error}"),
@@ -222,13 +236,13 @@ pub(crate) fn manager(url: &str) -> LockManager {
 }
 
 #[track_caller]
-pub(crate) fn build(builder: Builder) -> LockManager {
+pub fn build(builder: Builder) -> LockManager {
     builder.build().expect("the server is there")
 }
 
 /// Locks, and repeats a call that gets no answer. Returns the fence.
 #[track_caller]
-pub(crate) fn locked_at_last(locks: &LockManager, name: &str) -> u64 {
+pub fn locked_at_last(locks: &LockManager, name: &str) -> u64 {
     let mut fence = 0;
     wait_for_servers("it is locked", || match locks.try_lock_for(name, secs(1)) {
         Ok(Some(guard)) => {
@@ -243,7 +257,7 @@ pub(crate) fn locked_at_last(locks: &LockManager, name: &str) -> u64 {
 
 /// Calls `wait`, which must end without the lock because another owner holds it.
 #[track_caller]
-pub(crate) fn wait_in_vain<G: Debug>(mut wait: impl FnMut() -> Result<Option<G>, Error>) {
+pub fn wait_in_vain<G: Debug>(mut wait: impl FnMut() -> Result<Option<G>, Error>) {
     for _ in 0..10 {
         match wait() {
             Ok(None) => return,
@@ -257,7 +271,7 @@ pub(crate) fn wait_in_vain<G: Debug>(mut wait: impl FnMut() -> Result<Option<G>,
 
 /// Blocks until a wait ends without the lock. On a busy machine its last request may have got no reply.
 #[track_caller]
-pub(crate) fn gave_up<G: Debug>(waiting: Task<Result<Option<G>, Error>>) {
+pub fn gave_up<G: Debug>(waiting: Task<Result<Option<G>, Error>>) {
     match waiting.end() {
         Ok(None) => {}
         Err(error) if is_unreachable(&error) => {}
@@ -266,13 +280,13 @@ pub(crate) fn gave_up<G: Debug>(waiting: Task<Result<Option<G>, Error>>) {
 }
 
 /// Returns whether a call got no answer from its server, or from too few nodes.
-pub(crate) fn is_unreachable(error: &Error) -> bool {
+pub fn is_unreachable(error: &Error) -> bool {
     matches!(error, Error::Unavailable { .. } | Error::NoQuorum { .. })
 }
 
 /// Returns the loss in a result that must be `Err(Lost)`.
 #[track_caller]
-pub(crate) fn lost<T: Debug>(result: Result<T, Error>) -> Lost {
+pub fn lost<T: Debug>(result: Result<T, Error>) -> Lost {
     match result {
         Err(Error::Lost(lost)) => lost,
         other => panic!("not lost: {other:?}"),

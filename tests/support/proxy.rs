@@ -38,7 +38,7 @@ const DROPS: usize = 64;
 
 /// The use that a manager has for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Role {
+pub enum Role {
     /// The first request subscribes, or publishes, to check the right to do so.
     Listener,
     /// The first request renews a lease.
@@ -53,9 +53,9 @@ impl Role {
 
     fn of(first_request: &[u8]) -> Self {
         let renewal = redis::Script::new(concat!(
-            include_str!("../../../src/script/lua/value.lua"),
-            include_str!("../../../src/script/lua/batch.lua"),
-            include_str!("../../../src/script/lua/renew.lua")
+            include_str!("../../src/script/lua/value.lua"),
+            include_str!("../../src/script/lua/batch.lua"),
+            include_str!("../../src/script/lua/renew.lua")
         ));
         let has = |word: &str| {
             let mut windows = first_request.windows(word.len());
@@ -72,7 +72,7 @@ impl Role {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub enum Fault {
     Delay,
     /// Delays by this many milliseconds.
     Late(u64),
@@ -86,16 +86,16 @@ pub(crate) enum Fault {
 
 impl Fault {
     /// The delay of [`Fault::Delay`]. It is shorter than the time limit of any request.
-    pub(crate) const DELAY: Duration = ms(100);
+    pub const DELAY: Duration = ms(100);
 
     /// Returns whether requests get replies under this fault.
-    pub(crate) fn lets_through(self) -> bool {
+    pub fn lets_through(self) -> bool {
         matches!(self, Self::Delay | Self::Late(_) | Self::Drip)
     }
 }
 
 /// A proxy. Dropping it closes its connections.
-pub(crate) struct Proxy {
+pub struct Proxy {
     address: SocketAddr,
     net: Arc<Net>,
 }
@@ -141,11 +141,11 @@ enum What {
 }
 
 impl Proxy {
-    pub(crate) fn to(server: &Server) -> Self {
+    pub fn to(server: &Server) -> Self {
         Self::to_port(server.port())
     }
 
-    pub(crate) fn to_port(port: u16) -> Self {
+    pub fn to_port(port: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
         let address = listener.local_addr().expect("it has one");
         let net = Arc::new(Net {
@@ -169,40 +169,40 @@ impl Proxy {
         Self { address, net }
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("redis://{}/", self.address)
     }
 
     /// Applies a fault to all connections of a role from now on.
-    pub(crate) fn strike(&self, role: Role, fault: Fault) {
+    pub fn strike(&self, role: Role, fault: Fault) {
         let mut faults = self.net.faults();
         faults.now.insert(role, fault);
         faults.struck.remove(&role);
     }
 
-    pub(crate) fn strike_all(&self, fault: Fault) {
+    pub fn strike_all(&self, fault: Fault) {
         for role in Role::ALL {
             self.strike(role, fault);
         }
     }
 
-    pub(crate) fn heal(&self) {
+    pub fn heal(&self) {
         self.net.faults().now.clear();
     }
 
     /// Ends the faults, and closes all connections. A connection that lost data and goes on is no network fault.
-    pub(crate) fn heal_anew(&self) {
+    pub fn heal_anew(&self) {
         self.net.closings.fetch_add(1, Ordering::SeqCst);
         self.heal();
     }
 
     /// Loses all that is sent on the connections of now, in both directions.
-    pub(crate) fn forget_connections(&self) {
+    pub fn forget_connections(&self) {
         self.net.forgotten.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Returns whether a connection of this role is open that the proxy has not forgotten.
-    pub(crate) fn carries(&self, role: Role) -> bool {
+    pub fn carries(&self, role: Role) -> bool {
         let mut open = self.open_pairs().into_iter();
         open.any(|pair| pair.role == role && !pair.is_forgotten())
     }
@@ -222,14 +222,14 @@ impl Proxy {
 
     /// Sends at most `length` bytes of the last piece of answers of each connection once more. Returns how many
     /// connections have got them.
-    pub(crate) fn repeat_answers(&self, length: usize) -> usize {
+    pub fn repeat_answers(&self, length: usize) -> usize {
         let open = self.open_pairs().into_iter();
         open.filter(|pair| pair.repeat_answers(length)).count()
     }
 
     /// Blocks until the fault of the role has had an effect.
     #[track_caller]
-    pub(crate) fn wait_until_struck(&self, role: Role) {
+    pub fn wait_until_struck(&self, role: Role) {
         wait_until("the fault strikes", || {
             self.net.faults().struck.contains_key(&role)
         });

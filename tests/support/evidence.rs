@@ -10,8 +10,8 @@ use std::process::Command;
 use super::server::version_of_servers;
 
 /// Appends a line to a file of results.
-pub(crate) fn append_evidence(file: &str, line: &str) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/evidence");
+pub fn append_evidence(file: &str, line: &str) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/evidence");
     fs::create_dir_all(&folder).expect("a directory");
     let opened = File::options()
         .append(true)
@@ -26,11 +26,11 @@ pub(crate) fn append_evidence(file: &str, line: &str) {
 /// Returns the first 12 digits of the commit that is checked out. A test with results calls this first.
 ///
 /// Panics if the code differs from that commit, because nobody could run it again.
-pub(crate) fn commit() -> String {
+pub fn commit() -> String {
     let git = |words: &[&str]| {
         let git = Command::new("git")
             .args(words)
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
             .output()
             .expect("git");
         assert!(git.status.success(), "{git:?}");
@@ -53,7 +53,7 @@ pub(crate) fn commit() -> String {
 }
 
 /// Returns a JSON object of these counts. The names have no quotes or backslashes.
-pub(crate) fn counts_in_json<K: Display, V: Display>(counts: &BTreeMap<K, V>) -> String {
+pub fn counts_in_json<K: Display, V: Display>(counts: &BTreeMap<K, V>) -> String {
     let pairs = counts
         .iter()
         .map(|(name, count)| format!(r#""{name}": {count}"#));
@@ -61,7 +61,7 @@ pub(crate) fn counts_in_json<K: Display, V: Display>(counts: &BTreeMap<K, V>) ->
 }
 
 /// Returns a text in JSON.
-pub(crate) fn text_in_json(text: &str) -> String {
+pub fn text_in_json(text: &str) -> String {
     let escaped = text.chars().map(|letter| match letter {
         '"' | '\\' => format!("\\{letter}"),
         _ if letter.is_control() => " ".to_owned(),
@@ -71,7 +71,7 @@ pub(crate) fn text_in_json(text: &str) -> String {
 }
 
 /// Returns the kind and the version of the servers, such as `redis 7.0.15`.
-pub(crate) fn server_in_evidence() -> String {
+pub fn server_in_evidence() -> String {
     let mut words = version_of_servers().split_whitespace();
     let kind = words.next().unwrap_or("unknown").to_lowercase();
     let number = words.find_map(|word| word.strip_prefix("v="));

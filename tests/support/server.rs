@@ -43,7 +43,7 @@ rm -rf "$dir"
 
 /// Returns a directory for the files of servers: that of `TMPDIR`, or else one in memory if the system has such a one. A
 /// sentinel and a node of a cluster wait for the disk in the middle of a failover, and a busy disk would make them late.
-pub(super) fn dir_of_servers() -> PathBuf {
+pub(crate) fn dir_of_servers() -> PathBuf {
     let in_memory = PathBuf::from("/dev/shm");
     if env::var_os("TMPDIR").is_none() && in_memory.is_dir() {
         return in_memory;
@@ -64,13 +64,13 @@ const OWN_CLOCK: [&str; 2] = ["--jemalloc-bg-thread", "no"];
 const BUS: u16 = 10_000;
 
 /// Returns the URL of a server that does not exist.
-pub(crate) fn unused_url() -> String {
+pub fn unused_url() -> String {
     log::install();
     url(unused_port())
 }
 
 /// A server of one test, which the test may stop and configure. Dropping it ends the server.
-pub(crate) struct Server {
+pub struct Server {
     /// The half of a network in which the server runs, if there are halves.
     half: Option<Namespace>,
     port: u16,
@@ -93,20 +93,20 @@ struct Running {
 impl Server {
     /// Starts a server and waits until it is ready.
     #[track_caller]
-    pub(crate) fn start() -> Self {
+    pub fn start() -> Self {
         Self::with(&[])
     }
 
     /// Starts a server with further options.
     #[track_caller]
-    pub(crate) fn with(options: &[&str]) -> Self {
+    pub fn with(options: &[&str]) -> Self {
         Self::begin(options, None, None)
     }
 
     /// Starts a node of a Cluster with further options. Its bus has a port that is larger by 10,000, because a server
     /// before Redis 7 can have no other.
     #[track_caller]
-    pub(crate) fn of_cluster(options: &[&str]) -> Self {
+    pub fn of_cluster(options: &[&str]) -> Self {
         let options = [&["--cluster-enabled", "yes"], options].concat();
         let options: Vec<_> = options.iter().map(|&option| option.to_owned()).collect();
         on_free_ports(|port| {
@@ -117,25 +117,25 @@ impl Server {
 
     /// Starts a server with further options in a half of a network.
     #[track_caller]
-    pub(crate) fn within(half: &Namespace, options: &[&str]) -> Self {
+    pub fn within(half: &Namespace, options: &[&str]) -> Self {
         Self::begin(options, None, Some(half))
     }
 
     /// Starts a server whose clock the test can set.
     #[track_caller]
-    pub(crate) fn with_clock() -> Self {
+    pub fn with_clock() -> Self {
         Self::begin(&OWN_CLOCK, Some(Clock::new()), None)
     }
 
     /// Starts a server that keeps all acknowledged writes when it is killed and started again.
     #[track_caller]
-    pub(crate) fn keeping_data(options: &[&str]) -> Self {
+    pub fn keeping_data(options: &[&str]) -> Self {
         Self::begin(&[&DURABLE, options].concat(), None, None)
     }
 
     /// Does the same with a clock that the test can set.
     #[track_caller]
-    pub(crate) fn keeping_data_with_clock() -> Self {
+    pub fn keeping_data_with_clock() -> Self {
         Self::begin(
             &[&DURABLE[..], &OWN_CLOCK].concat(),
             Some(Clock::new()),
@@ -147,7 +147,7 @@ impl Server {
     /// from these files.
     #[allow(dead_code, reason = "only the tests of TLS need it")]
     #[track_caller]
-    pub(crate) fn with_tls(certificate: &str, key: &str, options: &[&str]) -> (Self, u16) {
+    pub fn with_tls(certificate: &str, key: &str, options: &[&str]) -> (Self, u16) {
         let of_tls = [
             "--tls-cert-file",
             certificate,
@@ -161,7 +161,7 @@ impl Server {
 
     /// Starts a server with further options, and with a second free port that this option sets. Returns that port, too.
     #[track_caller]
-    pub(crate) fn with_port(option: &str, options: &[&str]) -> (Self, u16) {
+    pub fn with_port(option: &str, options: &[&str]) -> (Self, u16) {
         on_free_ports(|port| {
             let second = unused_port();
             let options = options.iter().copied().map(str::to_owned);
@@ -195,37 +195,37 @@ impl Server {
         })
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         match &self.half {
             None => url(self.port),
             Some(half) => format!("redis://{}:{}/", half.own_address, self.port),
         }
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.port
     }
 
-    pub(crate) fn raw(&self) -> Raw {
+    pub fn raw(&self) -> Raw {
         Raw::new(&self.url())
     }
 
     /// Stops the process of the server: connections stay open, and no request is answered.
-    pub(crate) fn pause(&self) {
+    pub fn pause(&self) {
         self.signal(Signal::STOP);
     }
 
-    pub(crate) fn resume(&self) {
+    pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
     /// Kills the server. All its data is lost.
-    pub(crate) fn kill(&self) {
+    pub fn kill(&self) {
         self.running().take();
     }
 
     /// Kills the server if it still runs, and starts an empty server on the same port.
-    pub(crate) fn restart(&self) {
+    pub fn restart(&self) {
         let mut running = self.running();
         running.take();
         wait_until("the port is free again", || {
@@ -236,12 +236,12 @@ impl Server {
     }
 
     /// Kills the server, but keeps its data on disk for [`Self::start_again`].
-    pub(crate) fn kill_for_now(&self) {
+    pub fn kill_for_now(&self) {
         self.with_running(Running::kill_for_now);
     }
 
     /// Starts the killed server again with its data. Returns when it listens, perhaps before it has loaded the data.
-    pub(crate) fn start_again(&self) {
+    pub fn start_again(&self) {
         self.with_running(|running| {
             wait_until("the port is free again", || {
                 let listens = running.start_again();
@@ -254,7 +254,7 @@ impl Server {
     }
 
     /// Returns the directory of its data.
-    pub(crate) fn dir(&self) -> PathBuf {
+    pub fn dir(&self) -> PathBuf {
         self.with_running(|running| running.dir.clone())
     }
 
@@ -262,7 +262,7 @@ impl Server {
     ///
     /// Valkey 9.1 reads the clock once a millisecond. A key that it set just before would expire at once.
     #[track_caller]
-    pub(crate) fn set_clock_ahead(&self, seconds: i64) {
+    pub fn set_clock_ahead(&self, seconds: i64) {
         const NEAR: Duration = ms(500);
         let clock = self
             .clock
@@ -412,12 +412,12 @@ impl Drop for Running {
 }
 
 /// Why Redis before 7 grants locks although it has too few replicas: see [`cannot_show`].
-pub(crate) const SCRIPTS_NEED_NO_REPLICAS: &str =
+pub const SCRIPTS_NEED_NO_REPLICAS: &str =
     "its scripts are not held to `min-replicas-to-write`";
 
 /// Returns whether the servers of the tests are older than Redis 7. Then the caller's test shows nothing, so this
 /// function prints why.
-pub(crate) fn cannot_show(why: &str) -> bool {
+pub fn cannot_show(why: &str) -> bool {
     let is_old = is_before_redis_7();
     if is_old {
         println!("not shown by Redis before 7: {why}");
@@ -426,13 +426,13 @@ pub(crate) fn cannot_show(why: &str) -> bool {
 }
 
 /// Returns whether the servers of the tests are older than Redis 7.
-pub(crate) fn is_before_redis_7() -> bool {
+pub fn is_before_redis_7() -> bool {
     version_of_servers().starts_with("Redis server v=6.")
 }
 
 /// Returns whether the servers of the tests are those of the test kit, by `scripts/with-server memory`. They lack
 /// something that the caller's test needs, so this function prints what.
-pub(crate) fn lacks_in_memory(what: &str) -> bool {
+pub fn lacks_in_memory(what: &str) -> bool {
     let is_in_memory = version_of_servers().contains("in memory");
     if is_in_memory {
         println!("not shown by a Redis in memory, which lacks {what}");
@@ -440,7 +440,7 @@ pub(crate) fn lacks_in_memory(what: &str) -> bool {
     is_in_memory
 }
 
-pub(super) fn version_of_servers() -> &'static str {
+pub(crate) fn version_of_servers() -> &'static str {
     static VERSION: LazyLock<String> = LazyLock::new(|| {
         let version = Command::new("redis-server").arg("--version").output();
         let version = version.unwrap_or_else(|error| {
@@ -467,7 +467,7 @@ fn url(port: u16) -> String {
 
 /// Returns a free port below the range of outgoing connections. No test of this process gets it again: the server of
 /// another test would take the place of one that was killed.
-pub(super) fn unused_port() -> u16 {
+pub(crate) fn unused_port() -> u16 {
     loop {
         let chance = RandomState::new().hash_one(0u8) % PORTS_GIVEN.len() as u64;
         let port = PORTS_GIVEN.start + u16::try_from(chance).expect("it is small");
