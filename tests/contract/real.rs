@@ -1,0 +1,216 @@
+//! A world of real servers, in real time, for the same bodies.
+//!
+//! Each process is a manager behind a proxy of its own, if there is one server. So a process that is killed is one whose
+//! connections end, and that makes no new ones: the others see the same. Bodies that need more are in [`SIMULATED_ONLY`].
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use leasehold::{Builder, LockManager};
+use leasehold_simulator::{LinkFault, Topology};
+use leasehold_test_support as support;
+use support::{Nodes, Proxy, Role, Server};
+
+use crate::world::{Fault, Machinery, locked, ms, secs};
+
+/// How late a busy machine may be.
+const TOLERANCE: Duration = secs(20);
+
+/// The bodies that a world of real servers cannot show, each with the reason.
+pub(crate) const SIMULATED_ONLY: &[(&str, &str)] = &[];
+
+pub(crate) struct Real {
+    topology: Topology,
+    began: Instant,
+    servers: Servers,
+    /// The proxy of each process, if there is one server.
+    proxies: Mutex<HashMap<usize, Proxy>>,
+    processes: AtomicUsize,
+    /// How far the clock of the server is ahead, in seconds.
+    ahead: Mutex<i64>,
+    flags: (Mutex<()>, Condvar),
+}
+
+enum Servers {
+    One(Server),
+    Several(Nodes),
+}
+
+impl Real {
+    /// Starts the servers.
+    pub(crate) fn new(topology: Topology) -> Self {
+        let of = |topology| {
+            let mut nodes = None;
+            support::on(topology, || nodes = Some(support::start_servers()));
+            Servers::Several(nodes.expect("it was called"))
+        };
+        Self {
+            topology,
+            began: Instant::now(),
+            servers: match topology {
+                Topology::Single => Servers::One(Server::keeping_data_with_clock()),
+                Topology::Quorum => of(support::Topology::Quorum),
+                Topology::Sentinel => of(support::Topology::Sentinel),
+                Topology::Cluster => of(support::Topology::Cluster),
+            },
+            proxies: Mutex::default(),
+            processes: AtomicUsize::new(0),
+            ahead: Mutex::new(0),
+            flags: (Mutex::new(()), Condvar::new()),
+        }
+    }
+
+    fn servers(&self) -> &[Server] {
+        match &self.servers {
+            Servers::One(server) => std::slice::from_ref(server),
+            Servers::Several(nodes) => nodes.servers(),
+        }
+    }
+
+    fn with_proxy<T>(&self, process: usize, f: impl FnOnce(&Proxy) -> T) -> T {
+        f(&locked(&self.proxies)[&process])
+    }
+
+    /// Returns the URL of the only server behind a new proxy.
+    fn url_behind_proxy(&self, process: usize) -> String {
+        let proxy = Proxy::to(&self.servers()[0]);
+        let url = proxy.url();
+        locked(&self.proxies).insert(process, proxy);
+        url
+    }
+}
+
+impl Machinery for Real {
+    fn topology(&self) -> Topology {
+        self.topology
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    fn instant(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn time_of_day(&self) -> SystemTime {
+        SystemTime::now()
+    }
+
+    fn tolerance(&self) -> Duration {
+        TOLERANCE
+    }
+
+    fn pass(&self, length: Duration) {
+        thread::sleep(length);
+    }
+
+    fn glance(&self, limit: Duration) {
+        thread::sleep(limit.min(ms(10)));
+    }
+
+    fn wait_for_flag(&self, flag: &AtomicBool) {
+        let (mutex, raised) = &self.flags;
+        let mut guard = locked(mutex);
+        while !flag.load(Ordering::SeqCst) {
+            guard = raised.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn raise(&self, _: &AtomicBool) {
+        let (mutex, raised) = &self.flags;
+        drop(locked(mutex));
+        raised.notify_all();
+    }
+
+    fn unique(&self, what: &str) -> String {
+        support::name(what)
+    }
+
+    fn start_process(&self) -> usize {
+        self.processes.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn builder(&self, process: usize) -> Builder {
+        match &self.servers {
+            Servers::One(_) => support::patient(&self.url_behind_proxy(process)),
+            Servers::Several(nodes) => nodes.builder(),
+        }
+    }
+
+    fn builder_of(&self, process: usize, user: &str, password: &str) -> Builder {
+        let url = self.url_behind_proxy(process);
+        support::patient(&url.replace("//", &format!("//{user}:{password}@")))
+    }
+
+    fn build(&self, _: usize, builder: Builder) -> leasehold::Result<LockManager> {
+        builder.build()
+    }
+
+    fn spawn(&self, _: usize, run: Box<dyn FnOnce() + Send>) {
+        let thread = thread::Builder::new().stack_size(256 * 1024);
+        thread.spawn(run).expect("a thread");
+    }
+
+    fn servers(&self) -> usize {
+        self.servers().len()
+    }
+
+    fn execute(&self, server: usize, command: &[&str]) -> redis::RedisResult<redis::Value> {
+        let client = redis::Client::open(self.servers()[server].url())?;
+        let mut connection = client.get_connection_with_timeout(secs(30))?;
+        connection.set_read_timeout(Some(secs(30)))?;
+        redis::cmd(command[0]).arg(&command[1..]).query(&mut connection)
+    }
+
+    fn fault(&self, fault: Fault) {
+        match fault {
+            Fault::PauseServer(server) => self.servers()[server].pause(),
+            Fault::ResumeServer(server) => self.servers()[server].resume(),
+            Fault::StopServer(server) => self.servers()[server].kill_for_now(),
+            Fault::StartServer { server, has_data: true } => self.servers()[server].start_again(),
+            Fault::StartServer { server, .. } => {
+                self.servers()[server].kill();
+                self.servers()[server].restart();
+            }
+            Fault::SetClock { by, is_back, .. } => {
+                let by = i64::try_from(by.as_secs()).expect("it is short");
+                let mut ahead = locked(&self.ahead);
+                *ahead += if is_back { -by } else { by };
+                self.servers()[0].set_clock_ahead(*ahead);
+            }
+            Fault::Links(process, fault) => self.with_proxy(process, |proxy| match fault {
+                Some(fault) => proxy.strike_all(fault_of_proxy(fault)),
+                None => proxy.heal(),
+            }),
+            Fault::KillProcess(process) => {
+                self.with_proxy(process, |proxy| proxy.strike_all(support::Fault::Close));
+            }
+            Fault::Cut { server, .. } => {
+                for of in ["normal", "pubsub"] {
+                    let cut = self.execute(server, &["CLIENT", "KILL", "TYPE", of]);
+                    cut.expect("the server is there");
+                }
+            }
+            Fault::PauseProcess(_) | Fault::ResumeProcess(_) => {
+                unreachable!("such bodies are in the list of those that are only simulated")
+            }
+        }
+    }
+
+    fn lost_by(&self, process: usize) -> u64 {
+        self.with_proxy(process, |proxy| proxy.struck(Role::Pool))
+    }
+}
+
+fn fault_of_proxy(fault: LinkFault) -> support::Fault {
+    match fault {
+        LinkFault::LoseRequests => support::Fault::LoseRequests,
+        LinkFault::LoseAnswers => support::Fault::LoseAnswers,
+        LinkFault::LoseAll => support::Fault::HalfOpen,
+        LinkFault::Reset => support::Fault::Reset,
+    }
+}
