@@ -8,8 +8,10 @@
 //! | --- | --- |
 //! | `LEASEHOLD_SEEDS` | how many seeds each body runs with; 3 if it is not set |
 //! | `LEASEHOLD_SEED` | runs this seed alone. A failure prints each event |
+//! | `LEASEHOLD_WORLD` | `real` runs each body once on real servers, in real time |
 
 mod matrix;
+mod real;
 mod redis;
 mod simulated;
 mod subject;
@@ -23,7 +25,8 @@ use std::process::ExitCode;
 use leasehold_simulator::{Stage, Topology};
 use libtest_mimic::{Arguments, Failed, Trial};
 
-use matrix::{Body, CHAPTERS, name_of, why_not};
+use matrix::{Body, CHAPTERS, why_not};
+use real::{Real, SIMULATED_ONLY};
 use simulated::Simulated;
 use subject::Kind;
 use world::World;
@@ -35,6 +38,7 @@ fn main() -> ExitCode {
 
 fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
+    let is_real = is_real();
     for topology in Topology::ALL {
         for (kind, of_kind) in Kind::NAMES {
             for (capability, bodies) in CHAPTERS.iter().copied().flatten() {
@@ -42,7 +46,11 @@ fn trials() -> Vec<Trial> {
                     continue;
                 }
                 for (behaviour, body) in *bodies {
-                    let name = name_of(topology, of_kind, behaviour);
+                    let is_simulated_only = SIMULATED_ONLY.iter().any(|(one, _)| one == behaviour);
+                    if is_real && is_simulated_only {
+                        continue;
+                    }
+                    let name = format!("{topology}_{of_kind}::{behaviour}");
                     let (shown, body) = (name.clone(), *body);
                     trials.push(Trial::test(name, move || run(&shown, body, kind, topology)));
                 }
@@ -52,8 +60,12 @@ fn trials() -> Vec<Trial> {
     trials
 }
 
-/// Runs a body with each seed.
+/// Runs a body in each of its worlds.
 fn run(name: &str, body: Body, kind: Kind, topology: Topology) -> Result<(), Failed> {
+    if is_real() {
+        body(&World::new(Real::new(topology)), kind);
+        return Ok(());
+    }
     let only = number_in("LEASEHOLD_SEED");
     let seeds = match only {
         Some(seed) => seed..seed + 1,
@@ -67,13 +79,22 @@ fn run(name: &str, body: Body, kind: Kind, topology: Topology) -> Result<(), Fai
             for line in outcome.trace {
                 eprintln!("{line}");
             }
-            let again = "cargo test -p leasehold-contract -- --exact";
+            let again = "cargo test --test contract -- --exact";
             return Err(
                 format!("seed {seed}: {failure}\n  LEASEHOLD_SEED={seed} {again} {name}").into(),
             );
         }
     }
     Ok(())
+}
+
+/// Returns whether the bodies run on real servers.
+fn is_real() -> bool {
+    match env::var("LEASEHOLD_WORLD").ok().as_deref() {
+        None | Some("simulated") => false,
+        Some("real") => true,
+        Some(other) => panic!("LEASEHOLD_WORLD is real or simulated, not {other}"),
+    }
 }
 
 fn number_in(variable: &str) -> Option<u64> {

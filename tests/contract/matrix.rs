@@ -84,10 +84,3 @@ macro_rules! bodies {
 pub(crate) use bodies;
 
 pub(crate) const CHAPTERS: &[Chapter] = &[exclusion::BODIES];
-
-pub(crate) fn name_of(topology: Topology, kind: &str, behaviour: &str) -> String {
-    match topology {
-        Topology::Single => format!("{kind}::{behaviour}"),
-        _ => format!("{topology}_{kind}::{behaviour}"),
-    }
-}

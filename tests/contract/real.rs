@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use leasehold::{Builder, LockManager};
 use leasehold_simulator::{LinkFault, Topology};
 use leasehold_test_support as support;
-use support::{Nodes, Proxy, Role, Server};
+use support::{Nodes, Proxy, Server};
 
 use crate::world::{Fault, Machinery, locked, ms, secs};
 
@@ -163,7 +163,9 @@ impl Machinery for Real {
         let client = redis::Client::open(self.servers()[server].url())?;
         let mut connection = client.get_connection_with_timeout(secs(30))?;
         connection.set_read_timeout(Some(secs(30)))?;
-        redis::cmd(command[0]).arg(&command[1..]).query(&mut connection)
+        redis::cmd(command[0])
+            .arg(&command[1..])
+            .query(&mut connection)
     }
 
     fn fault(&self, fault: Fault) {
@@ -171,7 +173,10 @@ impl Machinery for Real {
             Fault::PauseServer(server) => self.servers()[server].pause(),
             Fault::ResumeServer(server) => self.servers()[server].resume(),
             Fault::StopServer(server) => self.servers()[server].kill_for_now(),
-            Fault::StartServer { server, has_data: true } => self.servers()[server].start_again(),
+            Fault::StartServer {
+                server,
+                has_data: true,
+            } => self.servers()[server].start_again(),
             Fault::StartServer { server, .. } => {
                 self.servers()[server].kill();
                 self.servers()[server].restart();
@@ -202,7 +207,7 @@ impl Machinery for Real {
     }
 
     fn lost_by(&self, process: usize) -> u64 {
-        self.with_proxy(process, |proxy| proxy.struck(Role::Pool))
+        self.with_proxy(process, Proxy::struck)
     }
 }
 

@@ -69,7 +69,7 @@ impl Machinery for Simulated {
         self.stage.start_process()
     }
 
-    fn builder(&self) -> Builder {
+    fn builder(&self, _: usize) -> Builder {
         let builder = self.stage.builder();
         match self.topology() {
             // Its nodes vote at once after a restart, as new ones do.
@@ -95,7 +95,7 @@ impl Machinery for Simulated {
         redis::parse_redis_value(&answer)?.extract_error()
     }
 
-    fn builder_of(&self, user: &str, password: &str) -> Builder {
+    fn builder_of(&self, _: usize, user: &str, password: &str) -> Builder {
         LockManager::single(&self.stage.url_of(user, password))
     }
 

@@ -45,13 +45,14 @@ pub(crate) trait Machinery: Send + Sync {
     fn raise(&self, flag: &AtomicBool);
     fn unique(&self, what: &str) -> String;
     fn start_process(&self) -> usize;
-    fn builder(&self) -> Builder;
+    /// Returns settings for a process.
+    fn builder(&self, process: usize) -> Builder;
     fn build(&self, process: usize, builder: Builder) -> leasehold::Result<LockManager>;
     fn spawn(&self, process: usize, run: Box<dyn FnOnce() + Send>);
     fn servers(&self) -> usize;
     fn execute(&self, server: usize, command: &[&str]) -> redis::RedisResult<redis::Value>;
     /// Returns settings for a user of the only server.
-    fn builder_of(&self, user: &str, password: &str) -> Builder;
+    fn builder_of(&self, process: usize, user: &str, password: &str) -> Builder;
     fn fault(&self, fault: Fault);
     /// Returns how much the links of a process have lost since their fault began.
     fn lost_by(&self, process: usize) -> u64;
@@ -200,8 +201,8 @@ impl World {
     /// Does the same with other settings.
     #[track_caller]
     pub(crate) fn build(&self, change: impl FnOnce(Builder) -> Builder) -> Locks {
-        let builder = change(self.0.builder());
-        self.manager_of(builder)
+        let process = self.0.start_process();
+        self.manager_of(process, change(self.0.builder(process)))
     }
 
     /// Returns a manager with the rights of a user of the only server.
@@ -218,13 +219,13 @@ impl World {
         password: &str,
         change: impl FnOnce(Builder) -> Builder,
     ) -> Locks {
-        let builder = change(self.0.builder_of(user, password));
-        self.manager_of(builder)
+        let process = self.0.start_process();
+        let builder = self.0.builder_of(process, user, password);
+        self.manager_of(process, change(builder))
     }
 
     #[track_caller]
-    fn manager_of(&self, builder: Builder) -> Locks {
-        let process = self.0.start_process();
+    fn manager_of(&self, process: usize, builder: Builder) -> Locks {
         let built = self.0.build(process, builder);
         Locks {
             manager: built.expect("the server is there"),

@@ -227,6 +227,11 @@ impl Proxy {
         open.filter(|pair| pair.repeat_answers(length)).count()
     }
 
+    /// Returns how often the faults have had an effect since they began.
+    pub fn struck(&self) -> u64 {
+        self.net.faults().struck.values().sum()
+    }
+
     /// Blocks until the fault of the role has had an effect.
     #[track_caller]
     pub fn wait_until_struck(&self, role: Role) {
