@@ -1,24 +1,25 @@
-//! The setting of the tests of server faults: one manager holds a lock, and a thread of another manager waits for it.
+//! The setting of the tests of server faults: one process holds a lock, and another waits for it.
 
-use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
-use leasehold::{Connection, Error, Event, LeaseState, LockManager};
+use crossbeam_channel::{Receiver, unbounded};
+use leasehold::{Builder, Connection, Error, Event, LeaseState};
 
-use crate::traces::only_fences_are_left;
-use crate::support::{Guard, Holder, Kind, PATIENCE, Raw, Server, build, patient, wait_until};
+use crate::redis::Redis;
+use crate::subject::{Guard, Holder, Kind};
+use crate::world::{Locks, World, locked};
 
 pub(crate) const NAME: &str = "pair";
 
 pub(crate) struct HolderAndWaiter {
-    pub(crate) server: Server,
-    pub(crate) redis: Raw,
+    pub(crate) world: World,
+    pub(crate) redis: Redis,
     pub(crate) kind: Kind,
     /// The manager of the holder.
-    pub(crate) locks: LockManager,
+    pub(crate) locks: Locks,
     /// The manager of the waiter.
-    pub(crate) other: LockManager,
+    pub(crate) other: Locks,
     pub(crate) guard: Guard,
     pub(crate) waiter: Holder,
     /// Receives `true` if the holder's renewal connection breaks, and `false` if it recovers.
@@ -26,7 +27,7 @@ pub(crate) struct HolderAndWaiter {
 }
 
 /// Runs a test twice: once with this kind as the holder, and once with this kind as the waiter.
-pub(crate) fn both_ways(world: &World, kind: Kind, test: impl Fn(Kind)) {
+pub(crate) fn both_ways(kind: Kind, test: impl Fn(Kind)) {
     test(kind);
     if kind.rival() != kind {
         test(kind.rival());
@@ -34,35 +35,40 @@ pub(crate) fn both_ways(world: &World, kind: Kind, test: impl Fn(Kind)) {
 }
 
 impl HolderAndWaiter {
-    pub(crate) fn new(world: &World, kind: Kind, server: Server, lease: Duration) -> Self {
-        let url = server.url();
-        Self::with_user(kind, server, lease, &url)
+    pub(crate) fn new(world: &World, kind: Kind, lease: Duration) -> Self {
+        Self::with(world, kind, lease, |change| world.build(change))
     }
 
-    /// Does the same with a URL that names a user.
-    pub(crate) fn with_user(world: &World, kind: Kind, server: Server, lease: Duration, url: &str) -> Self {
-        let (tell, unreachable) = channel();
-        let tell = Mutex::new(tell);
-        let listener = move |event: &Event<'_>| {
-            let (connection, is_unreachable) = match *event {
-                Event::Unreachable { connection, .. } => (connection, true),
-                Event::Recovered { connection, .. } => (connection, false),
-                _ => return,
-            };
-            if connection == Connection::Renewal {
-                let tell = tell.lock().unwrap_or_else(PoisonError::into_inner);
-                tell.send(is_unreachable).ok();
-            }
-        };
-        let locks = world.build(|it| it.listener(listener));
-        let other = build(patient(url));
-        let redis = server.raw();
+    /// Makes the managers by `build`.
+    pub(crate) fn with(
+        world: &World,
+        kind: Kind,
+        lease: Duration,
+        build: impl Fn(Box<dyn Fn(Builder) -> Builder>) -> Locks,
+    ) -> Self {
+        let (tell, unreachable) = unbounded();
+        let tell = std::sync::Arc::new(Mutex::new(tell));
+        let locks = build(Box::new(move |builder| {
+            let tell = std::sync::Arc::clone(&tell);
+            builder.listener(move |event: &Event<'_>| {
+                let (connection, is_unreachable) = match *event {
+                    Event::Unreachable { connection, .. } => (connection, true),
+                    Event::Recovered { connection, .. } => (connection, false),
+                    _ => return,
+                };
+                if connection == Connection::Renewal {
+                    locked(&tell).send(is_unreachable).ok();
+                }
+            })
+        }));
+        let other = build(Box::new(|builder| builder));
+        let redis = world.redis();
         let guard = kind.of(&locks, NAME).lease(lease).lock();
         let guard = guard.expect("it is free");
         let waiter = kind.rival().of(&other, NAME).locking();
         redis.wait_until_queued(NAME, 1);
         Self {
-            server,
+            world: world.clone(),
             redis,
             kind,
             locks,
@@ -76,15 +82,15 @@ impl HolderAndWaiter {
     /// Blocks until the renewal connection breaks (`true`) or recovers (`false`).
     #[track_caller]
     pub(crate) fn wait_until_unreachable(&self, is_unreachable: bool) {
-        let received = self.unreachable.recv_timeout(PATIENCE);
-        assert_eq!(received, Ok(is_unreachable));
+        assert_eq!(self.world.recv(&self.unreachable), is_unreachable);
     }
 
     /// Blocks until the holder's lease is renewed.
     #[track_caller]
     pub(crate) fn wait_until_renewed(&self) {
         let renewed = self.locks.stats().renewed;
-        world.until("it is renewed", || self.locks.stats().renewed > renewed);
+        self.world
+            .until("it is renewed", || self.locks.stats().renewed > renewed);
     }
 
     /// Checks that a lock of another name is refused, and not reported as held.
@@ -104,18 +110,15 @@ impl HolderAndWaiter {
     #[track_caller]
     pub(crate) fn assert_unharmed(self) {
         let (redis, kind) = (self.redis.clone(), self.kind);
-        let _server = self.assert_goes_on();
-        only_fences_are_left(&redis, kind, NAME);
+        self.assert_goes_on();
+        redis.only_fences_are_left(kind, NAME);
     }
 
     /// Checks the same, except for what stays in Redis.
     #[track_caller]
-    pub(crate) fn assert_goes_on(self) -> Server {
+    pub(crate) fn assert_goes_on(self) {
         self.wait_until_renewed();
-        world.until("it is held", || {
-            assert_ne!(self.guard.lease().state(), LeaseState::Lost);
-            self.guard.lease().state() == LeaseState::Held
-        });
+        assert_eq!(self.guard.lease().state(), LeaseState::Held);
         assert!(
             self.waiter.waits(),
             "the waiter was granted the lock beside the holder"
@@ -126,6 +129,5 @@ impl HolderAndWaiter {
         assert!(self.kind.rises(fence, next), "{next} {fence}");
         self.waiter.release();
         assert_eq!(self.locks.stats().lost(), 0);
-        self.server
     }
 }

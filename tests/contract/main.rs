@@ -17,7 +17,10 @@ mod simulated;
 mod subject;
 mod world;
 
+mod clocks;
 mod exclusion;
+mod holder_and_waiter;
+mod traces;
 
 use std::env;
 use std::process::ExitCode;

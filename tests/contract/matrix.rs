@@ -2,9 +2,9 @@
 
 use leasehold_simulator::Topology;
 
-use crate::exclusion;
 use crate::subject::Kind;
 use crate::world::World;
+use crate::{clocks, exclusion, traces};
 
 pub(crate) type Body = fn(&World, Kind);
 
@@ -83,4 +83,4 @@ macro_rules! bodies {
 }
 pub(crate) use bodies;
 
-pub(crate) const CHAPTERS: &[Chapter] = &[exclusion::BODIES];
+pub(crate) const CHAPTERS: &[Chapter] = &[exclusion::BODIES, traces::BODIES, clocks::BODIES];

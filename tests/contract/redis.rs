@@ -32,6 +32,9 @@ end
 return found
 ";
 
+/// For how long the record of the last fence stays after a release, and a little more.
+const FENCE_MEMORY: Duration = Duration::from_secs(11 * 60);
+
 /// The commands of one word in these tests that only read.
 const READS: [&str; 9] = [
     "EXISTS", "GET", "HGET", "INFO", "KEYS", "LRANGE", "PTTL", "PUBSUB", "ZRANGE",
@@ -143,6 +146,27 @@ impl Redis {
     pub(crate) fn is_free(&self, kind: Kind, name: &str) {
         for key in kind.keys(name) {
             assert!(!self.exists(&key), "{key} is there");
+        }
+    }
+
+    /// Blocks until only the fences of a lock are there, and checks that they expire.
+    #[track_caller]
+    pub(crate) fn only_fences_are_left(&self, kind: Kind, name: &str) {
+        let fences: Vec<_> = kind.keys(name).iter().map(|key| fence_of(key)).collect();
+        let all = || self.keys(&format!("*{name}*"));
+        // The renewal thread takes waiters that gave up out of the queue.
+        self.until("nothing but fences is left", || {
+            all().iter().all(|key| fences.contains(key))
+        });
+        let left = all();
+        if !kind.has_fences() {
+            assert!(left.is_empty(), "{left:?}");
+            return;
+        }
+        assert_eq!(left.len(), fences.len(), "{left:?}");
+        for fence in fences {
+            let ttl = self.ttl(&fence).expect("it does not stay for ever");
+            assert!(ttl < FENCE_MEMORY, "{fence}: {ttl:?}");
         }
     }
 

@@ -484,6 +484,15 @@ impl Guard {
     }
 }
 
+/// Returns the loss in a result that must be `Err(Lost)`.
+#[track_caller]
+pub(crate) fn lost<T: std::fmt::Debug>(result: Result<T>) -> Lost {
+    match result {
+        Err(leasehold::Error::Lost(lost)) => lost,
+        other => panic!("not lost: {other:?}"),
+    }
+}
+
 /// A thread that locks, and keeps the guard until the test releases it or this is dropped.
 pub(crate) struct Holder {
     state: Arc<Mutex<HolderState>>,
