@@ -4,7 +4,7 @@ use leasehold_simulator::Topology;
 
 use crate::subject::Kind;
 use crate::world::World;
-use crate::{clocks, exclusion, traces};
+use crate::{clocks, exclusion, outages, traces};
 
 pub(crate) type Body = fn(&World, Kind);
 

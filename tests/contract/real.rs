@@ -200,7 +200,16 @@ impl Machinery for Real {
                     cut.expect("the server is there");
                 }
             }
-            Fault::PauseProcess(_) | Fault::ResumeProcess(_) => {
+            Fault::Demote(server, is_replica) => {
+                let master = if is_replica {
+                    ["127.0.0.1", "1"]
+                } else {
+                    ["NO", "ONE"]
+                };
+                let told = self.execute(server, &["REPLICAOF", master[0], master[1]]);
+                told.expect("the server is there");
+            }
+            Fault::PauseProcess(_) | Fault::ResumeProcess(_) | Fault::Refuse(..) => {
                 unreachable!("such bodies are in the list of those that are only simulated")
             }
         }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_channel::{Receiver, TryRecvError};
 use leasehold::{Builder, LockManager};
-use leasehold_simulator::{LinkFault, Topology};
+use leasehold_simulator::{LinkFault, Refusal, Refused, Topology};
 
 use crate::redis::Redis;
 
@@ -87,6 +87,10 @@ pub(crate) enum Fault {
         process: usize,
         server: usize,
     },
+    /// The server refuses commands, or no longer.
+    Refuse(usize, Option<Refusal>),
+    /// The server is a replica of a master that does not exist, or a master again.
+    Demote(usize, bool),
 }
 
 /// The world of a test.
@@ -287,6 +291,20 @@ impl World {
             server,
             has_data: false,
         });
+    }
+
+    /// Makes the only server refuse commands by this error.
+    pub(crate) fn refuse(&self, what: Refused, error: &'static str) {
+        self.fault(Fault::Refuse(0, Some(Refusal { what, error })));
+    }
+
+    pub(crate) fn refuse_nothing(&self) {
+        self.fault(Fault::Refuse(0, None));
+    }
+
+    /// Makes the only server a replica of a master that does not exist, or a master again.
+    pub(crate) fn demote(&self, is_replica: bool) {
+        self.fault(Fault::Demote(0, is_replica));
     }
 
     /// Sets the clock of the only server forward.

@@ -71,7 +71,7 @@ use users::Users;
 
 pub use cluster::{ChannelMessage, ClusterNode, ClusterTable, MovedKey};
 pub use replication::{Change, DataCopy, WatchedMaster};
-pub use state::ServerState;
+pub use state::{Refusal, Refused, ServerState};
 
 type OnKeys = fn(&mut Keyspace, &Arguments<'_>) -> Result<Resp, CommandError>;
 type OnServer = fn(&mut ServerState, u64, &Arguments<'_>) -> Result<Resp, CommandError>;
@@ -230,6 +230,7 @@ impl MemoryServer {
             replication: Replication::default(),
             cluster: None,
             watched: None,
+            refusal: None,
             execute_for_script,
             execute_unread,
         })
@@ -251,6 +252,7 @@ impl MemoryServer {
         let Self(state) = self;
         (state.databases, state.users) = (BTreeMap::new(), Users::new());
         (state.replication, state.cluster, state.watched) = (Replication::default(), None, None);
+        state.refusal = None;
         state.next_connection = 0;
     }
 

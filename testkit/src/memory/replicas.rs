@@ -21,7 +21,7 @@ use std::sync::Arc;
 use super::arguments::{Arguments, CommandError};
 use super::replication::{BlockedClient, Change, DataCopy, Replica, Replication};
 use super::resp::Resp;
-use super::state::ServerState;
+use super::state::{Refusal, Refused, ServerState};
 
 /// The commands that a replica rejects.
 const WRITES: [&str; 15] = [
@@ -41,6 +41,9 @@ const WRITES: [&str; 15] = [
     "zpopmin",
     "zrem",
 ];
+
+/// Those of them that need memory.
+const GROWTH: [&str; 7] = ["append", "hset", "incr", "lset", "rpush", "set", "zadd"];
 
 /// The commands that a server executes while it loads its data.
 const WHILE_LOADING: [&str; 14] = [
@@ -71,7 +74,15 @@ pub(super) fn check(state: &ServerState, name: &str) -> Result<(), CommandError>
         let text = "READONLY You can't write against a read only replica.";
         return Err(CommandError::new(text));
     }
-    Ok(())
+    let is_refused = |refusal: &Refusal| match refusal.what {
+        Refused::Writes => WRITES.contains(&name),
+        Refused::Growth => GROWTH.contains(&name),
+        Refused::All => true,
+    };
+    match state.refusal.filter(is_refused) {
+        Some(refusal) => Err(CommandError::new(refusal.error)),
+        None => Ok(()),
+    }
 }
 
 /// Makes a change of what a client's command has written.

@@ -28,10 +28,28 @@ pub struct ServerState {
     pub(super) cluster: Option<ClusterMember>,
     /// The master that this server watches, if it is a sentinel.
     pub(super) watched: Option<WatchedMaster>,
+    /// What it refuses for a while.
+    pub(super) refusal: Option<Refusal>,
     /// Executes a command that a script calls.
     pub(super) execute_for_script: fn(&mut Self, u64, &Arguments<'_>) -> Resp,
     /// Executes each request of a connection that is whole.
     pub(super) execute_unread: fn(&mut Self, u64),
+}
+
+/// What a server refuses, as one does that has no disk, no memory, or no time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub what: Refused,
+    /// The error that it answers with.
+    pub error: &'static str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    Writes,
+    /// The writes that need memory.
+    Growth,
+    All,
 }
 
 /// A client, as the server sees it.
@@ -56,6 +74,11 @@ pub(super) struct Peer {
 }
 
 impl ServerState {
+    /// Makes the server refuse commands, or no longer.
+    pub fn refuse(&mut self, refusal: Option<Refusal>) {
+        self.refusal = refusal;
+    }
+
     pub(super) fn is_subscribed(&self, connection: u64) -> bool {
         let peer = self.peers.get(&connection);
         peer.is_some_and(|peer| !peer.channels.is_empty())

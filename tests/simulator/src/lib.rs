@@ -52,6 +52,7 @@ mod trace;
 mod workload;
 mod world;
 
+pub use leasehold_testing::memory::{Refusal, Refused};
 pub use network::LinkFault;
 pub use scenario::{Kept, Scenario};
 pub use schedule::{Plan, Report, Topology};

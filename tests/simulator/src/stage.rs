@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use leasehold::{Builder, LockManager};
+use leasehold_testing::memory::Refusal;
 
 use crate::clock::Clock;
 use crate::network::{LinkFault, Network, host};
@@ -242,6 +243,25 @@ impl Stage {
             server.set_back(now, by);
         } else {
             server.jump(now, by);
+        }
+    }
+
+    /// Makes a server refuse commands, or no longer.
+    pub fn refuse(&self, server: usize, refusal: Option<Refusal>) {
+        let mut state = self.world.state();
+        state.network.servers[server].server.state().refuse(refusal);
+    }
+
+    /// Makes a server a replica of a master that does not exist, or a master again. It keeps its data.
+    pub fn demote(&self, server: usize, is_replica: bool) {
+        let mut state = self.world.state();
+        let now = state.now;
+        let its = &mut state.network.servers[server];
+        let time = its.clock.read(now);
+        if is_replica {
+            its.server.state().follow((host(99), PORT), time);
+        } else {
+            its.server.state().lead();
         }
     }
 
