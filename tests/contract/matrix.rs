@@ -83,4 +83,9 @@ macro_rules! bodies {
 }
 pub(crate) use bodies;
 
-pub(crate) const CHAPTERS: &[Chapter] = &[exclusion::BODIES, traces::BODIES, clocks::BODIES];
+pub(crate) const CHAPTERS: &[Chapter] = &[
+    exclusion::BODIES,
+    traces::BODIES,
+    clocks::BODIES,
+    outages::BODIES,
+];

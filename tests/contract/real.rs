@@ -20,7 +20,16 @@ use crate::world::{Fault, Machinery, locked, ms, secs};
 const TOLERANCE: Duration = secs(20);
 
 /// The bodies that a world of real servers cannot show, each with the reason.
-pub(crate) const SIMULATED_ONLY: &[(&str, &str)] = &[];
+pub(crate) const SIMULATED_ONLY: &[(&str, &str)] = &[
+    (
+        "a_server_that_refuses_for_a_while_costs_nothing",
+        "the Redis in memory is told what it refuses: tests/it/server_faults.rs shows each cause",
+    ),
+    (
+        "full_memory_refuses_only_new_locks",
+        "the Redis in memory is told what it refuses: tests/it/server_faults.rs shows the cause",
+    ),
+];
 
 pub(crate) struct Real {
     topology: Topology,

@@ -139,6 +139,11 @@ impl Keyspace {
         self.written.insert(key.to_vec());
     }
 
+    /// Returns whether this request has written a key by now.
+    pub(super) fn is_written(&self) -> bool {
+        !self.written.is_empty()
+    }
+
     /// Returns the keys that were written since the last call.
     pub(super) fn take_written(&mut self) -> BTreeSet<Vec<u8>> {
         std::mem::take(&mut self.written)
