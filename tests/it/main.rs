@@ -34,6 +34,7 @@ mod mutex_processes;
 mod notes;
 mod operating_page;
 mod operators;
+mod outages;
 mod pages;
 mod poller_gap;
 mod polling;
