@@ -110,7 +110,6 @@ impl Stage {
     }
 
     /// Returns settings for the servers of this world.
-    #[must_use]
     pub fn builder(&self) -> Builder {
         self.topology.builder()
     }
