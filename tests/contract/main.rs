@@ -22,6 +22,7 @@ mod exclusion;
 mod holder_and_waiter;
 mod outages;
 mod traces;
+mod waits;
 
 use std::env;
 use std::process::ExitCode;

@@ -4,7 +4,7 @@ use leasehold_simulator::Topology;
 
 use crate::subject::Kind;
 use crate::world::World;
-use crate::{clocks, exclusion, outages, traces};
+use crate::{clocks, exclusion, outages, traces, waits};
 
 pub(crate) type Body = fn(&World, Kind);
 
@@ -88,4 +88,9 @@ pub(crate) const CHAPTERS: &[Chapter] = &[
     traces::BODIES,
     clocks::BODIES,
     outages::BODIES,
+    clocks::BODIES,
+    exclusion::BODIES,
+    outages::BODIES,
+    traces::BODIES,
+    waits::BODIES,
 ];

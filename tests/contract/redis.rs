@@ -149,6 +149,16 @@ impl Redis {
         }
     }
 
+    /// Blocks until no node has a key of a lock. On a quorum, a node may execute a release after a majority has.
+    #[track_caller]
+    pub(crate) fn wait_until_free(&self, kind: Kind, name: &str) {
+        let (keys, nodes) = (kind.keys(name), self.nodes());
+        self.until("each node has executed the release", || {
+            let is_free = |node: &Self| keys.iter().all(|key| !node.exists(key));
+            nodes.iter().all(is_free)
+        });
+    }
+
     /// Blocks until only the fences of a lock are there, and checks that they expire.
     #[track_caller]
     pub(crate) fn only_fences_are_left(&self, kind: Kind, name: &str) {

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 use leasehold::{
-    Lease, Lock, LockGuard, Lost, MultiGuard, Permit, Ran, ReadGuard, ReentrantGuard, Result,
-    Semaphore, WriteGuard,
+    Error, Lease, Lock, LockGuard, Lost, MultiGuard, Permit, Ran, ReadGuard, ReentrantGuard,
+    Result, Semaphore, WriteGuard,
 };
 
 use crate::world::{Flag, Locks, World, locked};
@@ -488,7 +488,7 @@ impl Guard {
 #[track_caller]
 pub(crate) fn lost<T: std::fmt::Debug>(result: Result<T>) -> Lost {
     match result {
-        Err(leasehold::Error::Lost(lost)) => lost,
+        Err(Error::Lost(lost)) => lost,
         other => panic!("not lost: {other:?}"),
     }
 }
@@ -585,4 +585,9 @@ impl Drop for Holder {
     fn drop(&mut self) {
         self.release.raise();
     }
+}
+
+/// Returns whether a call got no answer from its server, or from too few nodes.
+pub(crate) fn is_unreachable(error: &Error) -> bool {
+    matches!(error, Error::Unavailable { .. } | Error::NoQuorum { .. })
 }
