@@ -1,10 +1,20 @@
 //! The trait `Lock`, which all kinds share, and the methods that all handles have.
 
-use std::time::Instant;
-
 use leasehold::{Guard, Lock, Result};
 
-use crate::support::{Kind, PATIENCE, SLACK, WithLock, manager, ms, name, shared, wait_in_vain};
+use crate::matrix::Capability::Always;
+use crate::matrix::{Chapter, bodies};
+use crate::subject::{Kind, WithLock};
+use crate::world::{World, ms, secs};
+
+pub(crate) const BODIES: Chapter = &[(
+    Always,
+    bodies![
+        a_handle_returns_its_name_even_if_the_name_is_invalid,
+        code_that_is_generic_over_the_kind_can_lock,
+        try_lock_until_waits_until_its_deadline,
+    ],
+)];
 
 /// Locks and releases by each method of the trait.
 struct Steps;
@@ -18,7 +28,7 @@ impl WithLock for Steps {
         guard.release()?;
         let tried = lock.try_lock()?.expect("it is free");
         tried.release()?;
-        let waited = lock.try_lock_for(PATIENCE)?.expect("it is free");
+        let waited = lock.try_lock_for(secs(1))?.expect("it is free");
         waited.release()
     }
 }
@@ -73,25 +83,30 @@ pub(crate) fn code_that_is_generic_over_the_kind_can_lock(world: &World, kind: K
 }
 
 pub(crate) fn try_lock_until_waits_until_its_deadline(world: &World, kind: Kind) {
-    let redis = world.redis();
     let name = world.name("until");
     let (one, other) = (world.manager(), world.manager());
     let lock = kind.of(&one, &name);
-    let free = lock.try_lock_until(world.now() + PATIENCE);
+    let free = lock.try_lock_until(world.instant() + secs(1));
     drop(free.expect("Redis replies").expect("it is free"));
     let holder = kind.rival().of(&other, &name).hold();
     // Another process holds the lock, and then the same process.
     for locks in [&one, &other] {
         let lock = kind.of(locks, &name);
-        let mut deadline = world.now();
-        wait_in_vain(|| {
-            deadline = world.now() + ms(300);
-            lock.try_lock_until(deadline)
-        });
-        assert!(world.now() >= deadline);
-        assert!(world.now() < deadline + SLACK);
+        let deadline = world.instant() + ms(300);
+        let waited = lock.try_lock_until(deadline);
+        assert!(waited.expect("Redis replies").is_none());
+        let late = world.instant().checked_duration_since(deadline);
+        let late = late.expect("it waits for as long as it may");
+        assert!(late <= world.within(ms(0)), "{late:?}");
         // A deadline that has passed makes the call a try.
-        wait_in_vain(|| lock.try_lock_until(deadline));
+        let begun = world.now();
+        let tried = lock.try_lock_until(deadline);
+        assert!(tried.expect("Redis replies").is_none());
+        assert!(world.now() <= world.within(begun));
     }
+    // The release must hand the lock to none of these waits.
+    world.redis().wait_until_queued(&name, 0);
     holder.release();
+    let free = lock.try_lock_until(world.instant());
+    assert!(free.expect("Redis replies").is_some());
 }

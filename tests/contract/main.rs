@@ -20,6 +20,7 @@ mod world;
 mod clocks;
 mod exclusion;
 mod holder_and_waiter;
+mod interface;
 mod outages;
 mod traces;
 mod waits;

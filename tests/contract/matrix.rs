@@ -4,7 +4,7 @@ use leasehold_simulator::Topology;
 
 use crate::subject::Kind;
 use crate::world::World;
-use crate::{clocks, exclusion, outages, traces, waits};
+use crate::{clocks, exclusion, interface, outages, traces, waits};
 
 pub(crate) type Body = fn(&World, Kind);
 
@@ -90,6 +90,7 @@ pub(crate) const CHAPTERS: &[Chapter] = &[
     outages::BODIES,
     clocks::BODIES,
     exclusion::BODIES,
+    interface::BODIES,
     outages::BODIES,
     traces::BODIES,
     waits::BODIES,
