@@ -1,191 +1,198 @@
 //! Processes that are killed, or hang.
 
-use std::time::Instant;
+use std::time::Duration;
 
-use crate::support::{Child, Kind, SLACK, manager, ms, name, secs, shared, wait_until};
+use leasehold_simulator::Topology;
+
+use crate::matrix::Capability::{Always, CountsListeners, HandsOver, InOrder, Shares};
+use crate::matrix::{Chapter, bodies};
+use crate::subject::{Holder, Kind};
+use crate::world::{World, ms, secs};
+
+pub(crate) const BODIES: Chapter = &[
+    (Always, bodies![a_killed_holder_delays_others_by_its_lease]),
+    (CountsListeners, bodies![killed_waiters_delay_nobody]),
+    (
+        HandsOver,
+        bodies![hung_waiters_delay_others_by_one_pickup_window_together],
+    ),
+    (
+        InOrder,
+        bodies![a_waiter_that_stalls_keeps_its_place_beside_dead_ones],
+    ),
+    (Shares, bodies![a_killed_sharer_costs_the_others_nothing]),
+];
 
 pub(crate) fn a_killed_holder_delays_others_by_its_lease(world: &World, kind: Kind) {
-    a_killed_holder_delays_a_waiter(kind, kind.rival());
-    if kind.rival() != kind {
-        a_killed_holder_delays_a_waiter(kind.rival(), kind);
+    for lease in [secs(6), ms(100)] {
+        a_killed_holder_delays_a_waiter(world, kind, kind.rival(), lease);
+        if kind.rival() != kind {
+            a_killed_holder_delays_a_waiter(world, kind.rival(), kind, lease);
+        }
     }
 }
 
-fn a_killed_holder_delays_a_waiter(world: &World, kind: Kind, waiter: Kind) {
+fn a_killed_holder_delays_a_waiter(world: &World, kind: Kind, waiter: Kind, lease: Duration) {
+    let name = world.name(&format!("killed-{}-{}", kind.name(), lease.as_millis()));
     let redis = world.redis();
-    let name = world.name("killed-holder");
-    let lease = secs(6);
-    let locks = world.manager();
-    let mut holder = Child::start(, "lease_ms=6000");
-    holder.lock_as(kind, &name);
-    let waiter = waiter.of(&locks, &name).locking();
+    let killed = world.manager();
+    let _holder = kind.of(&killed, &name).lease(lease).hold();
+    let waiter = waiter.of(&world.manager(), &name).locking();
     redis.wait_until_queued(&name, 1);
     // The lock outlasts its first lease, so only a renewal can have kept it.
-    redis.wait_until_renewed(&name, 4);
-    holder.kill();
-    let killed = world.now();
+    world.pass(2 * lease);
+    assert!(waiter.waits());
+    killed.kill();
+    let killed_at = world.now();
     let left = redis.holders(&name);
     let [(_, left)] = left[..] else {
         panic!("it alone holds it: {left:?}");
     };
-    waiter.locked();
-    // The reading was taken a moment after `killed`, and the server counts in whole milliseconds.
-    assert!((world.now() - killed) + ms(2) >= left, "taken too early");
-    assert!((world.now() - killed) < lease + SLACK, "taken too late");
+    let locked_at = waiter.locked_at();
+    // The server counts in whole milliseconds.
+    assert!(locked_at + ms(1) >= killed_at + left, "taken too early");
+    let limit = lease.max(ms(250)) + late_by(world.topology());
+    assert!(locked_at <= world.within(killed_at + limit));
     waiter.release();
+}
+
+/// Returns how long after the end of a lease a waiter may ask. A waiter of a quorum takes a lease that is nearly over for the
+/// turn of another waiter, and leaves it alone for 250 ms.
+fn late_by(topology: Topology) -> Duration {
+    match topology {
+        Topology::Quorum => ms(250),
+        _ => Duration::ZERO,
+    }
 }
 
 pub(crate) fn killed_waiters_delay_nobody(world: &World, kind: Kind) {
     const KILLED: usize = 3;
-    let redis = world.redis();
-    let name = world.name("killed-waiters");
-    let locks = world.manager();
-    let holder = kind.rival().of(&locks, &name).hold();
-    let mut killed: Vec<_> = (0..KILLED).map(|_| Child::start(, "")).collect();
-    for (before, child) in killed.iter_mut().enumerate() {
-        child.wait_as(kind, &name);
+    let (redis, name) = (world.redis(), world.name("killed-waiters"));
+    let holder = kind.rival().of(&world.manager(), &name).hold();
+    let killed = [(); KILLED].map(|()| world.manager());
+    let mut waiting = Vec::new();
+    for (before, locks) in killed.iter().enumerate() {
+        waiting.push(kind.of(locks, &name).lease(secs(1)).locking());
         redis.wait_until_queued(&name, before + 1);
     }
-    // On a busy machine a waiter of a quorum may lose its place, and queue again as another owner. Its channel is the same.
     let dead = redis.waiters(&name, KILLED);
-    let mut live = Child::start(, "");
-    live.wait_as(kind, &name);
-    let mut all = redis.waiters(&name, KILLED + 1);
-    all.retain(|(_, channel)| dead.iter().all(|(_, dead)| dead != channel));
-    let [(_, channel_of_live)] = &all[..] else {
-        panic!("one more waits: {all:?}");
-    };
-    for child in killed {
-        child.kill();
+    let live = kind.of(&world.manager(), &name).locking();
+    redis.wait_until_queued(&name, KILLED + 1);
+    for locks in &killed {
+        locks.kill();
     }
     // Redis learns of each exit at once, long before the waiters count as stale.
     world.until("the server knows", || {
         let mut channels = dead.iter().map(|(_, channel)| channel);
         channels.all(|channel| redis.listeners(channel) == 0)
     });
-    assert_eq!(redis.listeners(channel_of_live), 1);
+    let released_at = world.now();
     holder.release();
-    let released = world.now();
-    let holders = redis.holders(&name);
-    for (owner, _) in holders {
-        assert!(
-            dead.iter().all(|(dead, _)| *dead != owner),
-            "it was given to a dead one"
-        );
-    }
-    live.locked();
-    // Waiting for a single one would have taken a pickup window, which is 10 s here.
-    assert!((world.now() - released) < secs(9));
+    assert!(live.locked_at() <= world.within(released_at));
+    assert!(waiting.iter().all(Holder::waits));
 }
 
 pub(crate) fn hung_waiters_delay_others_by_one_pickup_window_together(world: &World, kind: Kind) {
-    const HUNG: usize = 3;
-    let redis = world.redis();
-    let name = world.name("hung-waiters");
-    let locks = world.manager();
-    let holder = kind.rival().of(&locks, &name).hold();
     // A pickup window is never longer than the lease.
-    let window = secs(6);
-    let start = |_| Child::start(, "lease_ms=6000");
-    let mut hung: Vec<_> = (0..HUNG).map(start).collect();
-    for (before, child) in hung.iter_mut().enumerate() {
-        child.wait_as(kind, &name);
+    for (lease, window) in [(secs(30), secs(2)), (secs(1), secs(1))] {
+        hung_waiters_delay_others(world, kind, lease, window);
+    }
+    // A hand-over to a waiter that hangs tells the others nothing, so they notice the end of a shorter window by their poll.
+    hung_waiters_delay_others(world, kind, ms(100), secs(1));
+}
+
+fn hung_waiters_delay_others(world: &World, kind: Kind, lease: Duration, window: Duration) {
+    const HUNG: usize = 3;
+    let name = world.name(&format!("hung-{}", lease.as_millis()));
+    let redis = world.redis();
+    let holder = kind.rival().of(&world.manager(), &name).hold();
+    let hung = [(); HUNG].map(|()| world.manager());
+    let mut waiting = Vec::new();
+    for (before, locks) in hung.iter().enumerate() {
+        waiting.push(kind.of(locks, &name).lease(lease).locking());
         redis.wait_until_queued(&name, before + 1);
     }
-    let mut live = Child::start(, "");
-    live.wait_as(kind, &name);
+    let live = kind.of(&world.manager(), &name).locking();
     redis.wait_until_queued(&name, HUNG + 1);
-    // The waiters hang just after a poll. So they count as alive: the system keeps their connections open, but they
-    // act on no message.
-    let queue = redis.queue(&name);
-    for (child, owner) in hung.iter().zip(&queue) {
-        redis.wait_until_polled(&name, owner);
-        child.pause();
+    let first = redis.queue(&name).remove(0);
+    // A waiter polls twice in its window, so each of them still counts as alive: the system keeps its connections open, but
+    // it acts on no message.
+    for locks in &hung {
+        locks.pause();
     }
+    let released_at = world.now();
     holder.release();
-    let released = world.now();
-    live.locked();
+    let mut holders = redis.holders(&name).into_iter();
     assert!(
-        (world.now() - released) < window + SLACK,
-        "{:?}",
-        (world.now() - released)
+        holders.any(|(owner, _)| owner == first),
+        "it was passed over"
     );
+    assert!(live.locked_at() <= world.within(released_at + window));
+    assert!(waiting.iter().all(Holder::waits));
 }
 
 pub(crate) fn a_waiter_that_stalls_keeps_its_place_beside_dead_ones(world: &World, kind: Kind) {
-    // On a busy machine a round may take longer than the life of a waiter. It shows nothing then.
-    let is_shown = (0..20).any(|_| stalls_beside_dead_ones(kind));
-    assert!(is_shown, "the waiters lose their places");
-}
-
-fn stalls_beside_dead_ones(world: &World, kind: Kind) -> bool {
     const DEAD: usize = 2;
+    let (redis, name) = (world.redis(), world.name("stalled-waiter"));
     // A pickup window is never longer than the lease.
     let window = ms(300);
-    let (redis, name) = (world.redis(), world.name("stalled-waiter"));
     let locks = world.manager();
     let holder = kind.rival().of(&locks, &name).hold();
-    let start = |_| Child::start(, "lease_ms=300");
-    let mut silent: Vec<_> = (0..=DEAD).map(start).collect();
-    for (before, child) in silent.iter_mut().enumerate() {
-        child.wait_as(kind, &name);
+    let silent = [(); DEAD + 1].map(|()| world.manager());
+    let mut waiting = Vec::new();
+    for (before, silent) in silent.iter().enumerate() {
+        waiting.push(kind.of(silent, &name).lease(window).locking());
         redis.wait_until_queued(&name, before + 1);
     }
     let live = kind.of(&world.manager(), &name).locking();
     redis.wait_until_queued(&name, DEAD + 2);
     let queue = redis.queue(&name);
     let silence = |place: usize| redis.silence(&name, &queue[place]);
-    for child in &silent {
-        child.pause();
+    for locks in &silent {
+        locks.pause();
     }
-    world.until("they are silent for their window", || {
-        (0..=DEAD).all(|place| silence(place).is_none_or(|silence| silence > window))
-    });
-    // Passing over all of them takes one script, and no window.
+    world.pass(window + ms(1));
+    // The release passes over all of them, so that it costs no window.
+    let released_at = world.now();
     holder.release();
-    live.locked();
-    // A waiter that has left the queue has lost its place.
-    if (0..=DEAD).any(|place| silence(place).is_none_or(|silence| silence > secs(2))) {
-        return false;
-    }
-    let stalled = silent.pop().expect("it is the last one");
+    assert!(live.locked_at() <= world.within(released_at));
+    assert!((0..=DEAD).all(|place| silence(place).is_some_and(|silence| silence > window)));
+    let (stalled, waiting) = (&silent[DEAD], &waiting[DEAD]);
     stalled.resume();
     // A semaphore may have room for it.
     let is_back = || silence(DEAD).is_none_or(|silence| silence < window);
     world.until("it polls", is_back);
     let late = kind.rival().of(&locks, &name).locking();
     world.until("another one waits", || {
-        redis
-            .queue(&name)
-            .iter()
-            .any(|owner| !queue.contains(owner))
+        let now = redis.queue(&name);
+        now.iter().any(|owner| !queue.contains(owner))
     });
+    let released_at = world.now();
     live.release();
-    stalled.locked();
+    assert!(waiting.locked_at() <= world.within(released_at));
     assert!(late.waits());
     stalled.kill();
-    late.locked();
-    true
+    assert!(late.locked_at() <= world.within(world.now() + window));
 }
 
 pub(crate) fn a_killed_sharer_costs_the_others_nothing(world: &World, kind: Kind) {
-    let redis = world.redis();
-    let name = world.name("killed-sharer");
-    let locks = world.manager();
-    let mut killed = Child::start(, "lease_ms=6000");
-    killed.lock_as(kind, &name);
-    let guard = kind.of(&locks, &name).lease(secs(6)).lock();
+    let (redis, name) = (world.redis(), world.name("killed-sharer"));
+    let lease = secs(6);
+    let killed = world.manager();
+    let _killed = kind.of(&killed, &name).lease(lease).hold();
+    let guard = kind.of(&world.manager(), &name).lease(lease).lock();
     let guard = guard.expect("there is room");
-    let rival = kind.rival().of(&world.manager(), &name);
-    let waiter = rival.locking();
+    let waiter = kind.rival().of(&world.manager(), &name).locking();
     redis.wait_until_queued(&name, 1);
-    assert_eq!(redis.holders(&name).len(), 2);
     killed.kill();
-    world.until("its lease is over", || redis.holders(&name).len() == 1);
-    // The lease was renewed, although the other process crashed.
-    redis.wait_until_renewed(&name, 2);
+    assert_eq!(redis.holders(&name).len(), 2);
+    world.pass(lease);
+    assert_eq!(redis.holders(&name).len(), 1, "its lease is over");
+    // The lease is renewed, although the other process crashed.
+    world.pass(lease);
     guard.check().expect("it is held");
     assert!(waiter.waits());
+    let released_at = world.now();
     guard.release().expect("it was held until now");
-    waiter.locked();
+    assert!(waiter.locked_at() <= world.within(released_at));
 }

@@ -18,6 +18,7 @@ mod subject;
 mod world;
 
 mod clocks;
+mod crashes;
 mod exclusion;
 mod holder_and_waiter;
 mod interface;
