@@ -22,6 +22,7 @@ mod crashes;
 mod exclusion;
 mod holder_and_waiter;
 mod interface;
+mod operators;
 mod outages;
 mod traces;
 mod waits;

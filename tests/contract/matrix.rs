@@ -4,7 +4,7 @@ use leasehold_simulator::Topology;
 
 use crate::subject::Kind;
 use crate::world::World;
-use crate::{clocks, crashes, exclusion, interface, outages, traces, waits};
+use crate::{clocks, crashes, exclusion, interface, operators, outages, traces, waits};
 
 pub(crate) type Body = fn(&World, Kind);
 
@@ -92,6 +92,7 @@ pub(crate) const CHAPTERS: &[Chapter] = &[
     crashes::BODIES,
     exclusion::BODIES,
     interface::BODIES,
+    operators::BODIES,
     outages::BODIES,
     traces::BODIES,
     waits::BODIES,

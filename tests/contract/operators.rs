@@ -1,10 +1,20 @@
 //! Operators see the note of a holder, and ask for the release of its lock.
 
-use std::time::SystemTime;
-
 use leasehold::{Holder, Lease, LockManager};
 
-use crate::support::{Kind, PATIENCE, build, lost, manager, name, patient, shared, wait_until};
+use crate::matrix::Capability::Always;
+use crate::matrix::{Chapter, bodies};
+use crate::subject::{Kind, lost};
+use crate::world::{World, ms};
+
+pub(crate) const BODIES: Chapter = &[(
+    Always,
+    bodies![
+        a_note_is_shown_with_its_holder,
+        a_request_for_its_release_is_heard,
+        a_release_by_force_ends_the_requests,
+    ],
+)];
 
 /// A label and a note that make the longest owner.
 fn longest() -> (String, String) {
@@ -27,13 +37,10 @@ pub(crate) fn a_note_is_shown_with_its_holder(world: &World, kind: Kind) {
     let noted = || world.build(|it| it.label(&label).note(&note));
     let (one, other) = (noted(), noted());
     let guard = kind.of(&one, &name).lock().expect("it is free");
-    let show = |lease: &Lease, key: &str| {
+    for (key, lease) in kind.keys(&name).iter().zip(guard.leases()) {
         let holder = holder(&onlooker, key, lease);
         assert_eq!(holder.label.as_deref(), Some(&*label));
         assert_eq!(holder.note.as_deref(), Some(&*note));
-    };
-    for (key, lease) in kind.keys(&name).iter().zip(guard.leases()) {
-        show(lease, key);
     }
     // The lock goes on by the queue, whose scripts read the whole owner.
     let waiting = kind.rival().of(&other, &name).locking();
@@ -45,55 +52,51 @@ pub(crate) fn a_note_is_shown_with_its_holder(world: &World, kind: Kind) {
         assert_eq!(holder.note.as_deref(), Some(&*note));
     }
     waiting.release();
-    // On a quorum, a node may execute the release after a majority has.
+    // On a quorum, a node may execute the release after a majority has, and keep the waiter in its queue until then.
     world.until("it is free", || {
         onlooker.inspect(&name).expect("Redis replies").is_none()
     });
 }
 
 pub(crate) fn a_request_for_its_release_is_heard(world: &World, kind: Kind) {
-    let (redis, name) = (world.redis(), world.name("requested"));
+    let name = world.name("requested");
     let (holding, operator) = (world.manager(), world.manager());
     let ask = |why| operator.request_release(&name, why).expect("Redis replies");
     assert!(!ask("nobody holds it"));
     let guard = kind.of(&holding, &name).lock().expect("it is free");
     let requested = guard.lease().on_requested();
-    let asked = SystemTime::now();
     // The subscription begins in the background.
-    let mut heard = None;
-    world.until("a request is heard", || {
-        assert!(ask("a drain: 1 of 2"));
-        heard = requested.try_recv().ok();
-        heard.is_some()
-    });
-    let request = heard.expect("it was waited for");
+    world.pass(ms(100));
+    let asked = (world.now(), world.time_of_day());
+    assert!(ask("a drain: 1 of 2"));
+    let request = world.recv(&requested);
+    assert!(world.now() <= world.within(asked.0));
     assert_eq!(request.why, "a drain: 1 of 2");
-    assert!(asked <= request.at && request.at <= SystemTime::now());
+    assert!(asked.1 <= request.at && request.at <= world.time_of_day());
     guard.check().expect("a request ends nothing");
     // A later channel has the last request too.
     let later = guard.lease().on_requested();
-    let last = later.recv_timeout(PATIENCE).expect("there was one");
-    assert_eq!(last.why, request.why);
+    assert_eq!(world.recv(&later).why, request.why);
     assert!(ask("again"));
-    let all = std::iter::from_fn(|| later.recv_timeout(PATIENCE).ok());
-    let mut all = all.take_while(|heard| heard.why != "again");
-    assert!(all.all(|heard| heard.why == request.why));
+    // Each node of a quorum tells of a request.
+    while world.recv(&later).why != "again" {}
     guard.release().expect("it was held until now");
     for ended in [requested, later] {
-        while let Ok(heard) = ended.recv_timeout(PATIENCE) {
+        while let Some(heard) = world.recv_or_end(&ended) {
             assert!(heard.why == request.why || heard.why == "again");
         }
-        let end = ended.try_recv().expect_err("the guard has ended");
-        assert_eq!(end, leasehold::TryRecvError::Disconnected);
     }
-    // On a quorum, a node may execute the release after a majority has.
-    world.until("it is free", || !ask("it was released"));
+    world.redis().wait_until_free(kind, &name);
+    assert!(!ask("it was released"));
+}
 
+pub(crate) fn a_release_by_force_ends_the_requests(world: &World, kind: Kind) {
+    let name = world.name("forced");
+    let (holding, operator) = (world.manager(), world.manager());
     let guard = kind.of(&holding, &name).lock().expect("it is free");
     let requested = guard.lease().on_requested();
     let owner = guard.lease().owner();
     assert!(operator.force_release(&name, owner).expect("Redis replies"));
-    let ended = requested.recv_timeout(PATIENCE).expect_err("it is lost");
-    assert_eq!(ended, leasehold::RecvTimeoutError::Disconnected);
+    assert!(world.recv_or_end(&requested).is_none());
     lost(guard.release());
 }
