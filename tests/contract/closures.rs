@@ -1,22 +1,31 @@
 //! Running a closure under the lock.
 
-use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::{Error, LeaseState, LostCause};
 
-use crate::support::{
-    Kind, PATIENCE, Subject, is_unreachable, lost, manager, ms, name, secs, shared, wait_until,
-};
+use crate::matrix::Capability::Always;
+use crate::matrix::{Chapter, bodies};
+use crate::subject::{Kind, Subject, lost};
+use crate::world::{World, ms, secs};
+
+pub(crate) const BODIES: Chapter = &[(
+    Always,
+    bodies![
+        with_returns_what_the_closure_returns,
+        with_times_out_and_names_the_holder,
+        with_returns_lost_if_the_lease_ended_meanwhile,
+        run_returns_the_result_beside_the_loss,
+    ],
+)];
 
 pub(crate) fn with_returns_what_the_closure_returns(world: &World, kind: Kind) {
-    let redis = world.redis();
-    let name = world.name("with");
+    let (redis, name) = (world.redis(), world.name("with"));
     let lock = kind.of(&world.manager(), &name);
     let keys = kind.keys(&name);
     let owner = lock
-        .with(PATIENCE, |leases| {
+        .with(secs(1), |leases| {
             for (lease, key) in leases.iter().zip(&keys) {
                 assert_eq!(redis.holders(key)[0].0, lease.owner());
             }
@@ -24,41 +33,36 @@ pub(crate) fn with_returns_what_the_closure_returns(world: &World, kind: Kind) {
         })
         .expect("it is free");
     assert!(owner.starts_with("lh1:"));
-    assert!(keys.iter().all(|key| !redis.exists(key)));
+    redis.is_free(kind, &name);
     // An error of the closure is nested: the lock itself succeeded.
-    let nested: Result<Result<(), &str>, Error> = lock.with(PATIENCE, |_| Err("its own"));
+    let nested: Result<Result<(), &str>, Error> = lock.with(secs(1), |_| Err("its own"));
     assert_eq!(nested.expect("it is free"), Err("its own"));
-    assert!(keys.iter().all(|key| !redis.exists(key)));
+    redis.is_free(kind, &name);
 }
 
 pub(crate) fn with_times_out_and_names_the_holder(world: &World, kind: Kind) {
-    let redis = world.redis();
-    let name = world.name("with-timeout");
+    let (redis, name) = (world.redis(), world.name("with-timeout"));
     let holder = kind.rival().of(&world.manager(), &name).hold();
     let lock = kind.of(&world.manager(), &name);
     let (owner, _) = redis.holders(&name).remove(0);
     for wait in [Duration::ZERO, ms(600)] {
-        assert_eq!(holder_at_timeout(&lock, wait).as_deref(), Some(&*owner));
+        let named = holder_at_timeout(world, &lock, wait);
+        assert_eq!(named.as_deref(), Some(&*owner));
     }
     holder.release();
 }
 
 /// Waits for a lock that stays held, and returns the holder that the error names.
 #[track_caller]
-pub(crate) fn holder_at_timeout(lock: &Subject, wait: Duration) -> Option<Arc<str>> {
-    let try_it = || lock.with(wait, |_| panic!("it ran without the lock"));
-    // On a busy machine the last request may get no reply. Then the call does not know the holder.
-    let timeout = iter::repeat_with(try_it)
-        .take(10)
-        .find(|result| !result.as_ref().is_err_and(is_unreachable));
-    match timeout {
-        Some(Err(Error::Timeout {
+pub(crate) fn holder_at_timeout(world: &World, lock: &Subject, wait: Duration) -> Option<Arc<str>> {
+    match lock.with(wait, |_| panic!("it ran without the lock")) {
+        Err(Error::Timeout {
             name,
             waited,
             holder,
-        })) => {
+        }) => {
             assert!(name.starts_with(lock.name()), "{name}");
-            assert!(waited >= wait);
+            assert!(waited >= wait && waited <= world.within(wait), "{waited:?}");
             holder
         }
         other => panic!("no timeout: {other:?}"),
@@ -67,12 +71,12 @@ pub(crate) fn holder_at_timeout(lock: &Subject, wait: Duration) -> Option<Arc<st
 
 pub(crate) fn with_returns_lost_if_the_lease_ended_meanwhile(world: &World, kind: Kind) {
     let name = world.name("with-lost");
-    let lock = kind.of(&world.manager(), &name);
+    let lease = secs(2);
+    let lock = kind.of(&world.manager(), &name).lease(lease).unrenewed();
     let mut ran = false;
-    let result = lock.lease(secs(2)).unrenewed().with(PATIENCE, |leases| {
-        world.until("the lease is over", || {
-            leases[0].state() == LeaseState::Lost
-        });
+    let result = lock.with(secs(1), |leases| {
+        world.pass(lease);
+        assert_eq!(leases[0].state(), LeaseState::Lost);
         ran = true;
     });
     let loss = lost(result);
@@ -90,10 +94,10 @@ pub(crate) fn run_returns_the_result_beside_the_loss(world: &World, kind: Kind) 
     assert_eq!((ran.value.as_str(), &ran.lost), (&*name, &None));
     assert_eq!(ran.into_result().expect("it was held"), name);
 
-    let ran = lock.lease(secs(2)).unrenewed().run(PATIENCE, |leases| {
-        world.until("the lease is over", || {
-            leases[0].state() == LeaseState::Lost
-        });
+    let lease = secs(2);
+    let ran = lock.lease(lease).unrenewed().run(secs(1), |leases| {
+        world.pass(lease);
+        assert_eq!(leases[0].state(), LeaseState::Lost);
         17
     });
     let ran = ran.expect("it ran");

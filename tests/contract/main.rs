@@ -18,6 +18,7 @@ mod subject;
 mod world;
 
 mod clocks;
+mod closures;
 mod crashes;
 mod exclusion;
 mod holder_and_waiter;

@@ -4,7 +4,7 @@ use leasehold_simulator::Topology;
 
 use crate::subject::Kind;
 use crate::world::World;
-use crate::{clocks, crashes, exclusion, interface, operators, outages, traces, waits};
+use crate::{clocks, closures, crashes, exclusion, interface, operators, outages, traces, waits};
 
 pub(crate) type Body = fn(&World, Kind);
 
@@ -89,6 +89,7 @@ pub(crate) const CHAPTERS: &[Chapter] = &[
     clocks::BODIES,
     outages::BODIES,
     clocks::BODIES,
+    closures::BODIES,
     crashes::BODIES,
     exclusion::BODIES,
     interface::BODIES,
