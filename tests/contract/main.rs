@@ -25,6 +25,7 @@ mod holder_and_waiter;
 mod interface;
 mod operators;
 mod outages;
+mod refusals;
 mod traces;
 mod waits;
 

@@ -4,7 +4,9 @@ use leasehold_simulator::Topology;
 
 use crate::subject::Kind;
 use crate::world::World;
-use crate::{clocks, closures, crashes, exclusion, interface, operators, outages, traces, waits};
+use crate::{
+    clocks, closures, crashes, exclusion, interface, operators, outages, refusals, traces, waits,
+};
 
 pub(crate) type Body = fn(&World, Kind);
 
@@ -95,6 +97,7 @@ pub(crate) const CHAPTERS: &[Chapter] = &[
     interface::BODIES,
     operators::BODIES,
     outages::BODIES,
+    refusals::BODIES,
     traces::BODIES,
     waits::BODIES,
 ];

@@ -2,20 +2,41 @@
 
 use std::time::Duration;
 
-use leasehold::{Error, LockManager, Result};
+use leasehold::{Error, Result};
+use leasehold_simulator::Topology;
 
-use crate::support::{
-    Guard, Kind, PATIENCE, Subject, fence_of, is_unreachable, manager, ms, name, patient, secs,
-    shared, unfit_names, unused_urls,
-};
+use crate::matrix::Capability::{Always, KeepsFences, OneServer};
+use crate::matrix::{Chapter, bodies};
+use crate::redis::fence_of;
+use crate::subject::{Guard, Kind, Subject, is_unreachable};
+use crate::world::{World, ms, secs};
+
+pub(crate) const BODIES: Chapter = &[
+    (
+        Always,
+        bodies![
+            a_key_of_another_type_is_the_wrong_type,
+            invalid_names_are_refused_before_a_request_is_sent,
+            invalid_options_are_refused_before_a_request_is_sent,
+        ],
+    ),
+    (
+        KeepsFences,
+        bodies![a_fence_of_another_type_leaves_no_lock_behind],
+    ),
+    (
+        OneServer,
+        bodies![a_name_that_another_kind_holds_is_the_wrong_type],
+    ),
+];
 
 /// Returns the result of each way to lock.
 fn outcomes(lock: &Subject) -> [Result<Option<Guard>>; 4] {
     [
         lock.lock().map(Some),
         lock.try_lock(),
-        lock.try_lock_for(PATIENCE),
-        lock.with(PATIENCE, |_| ()).map(|()| None),
+        lock.try_lock_for(secs(1)),
+        lock.with(secs(1), |_| ()).map(|()| None),
     ]
 }
 
@@ -36,6 +57,7 @@ pub(crate) fn a_key_of_another_type_is_the_wrong_type(world: &World, kind: Kind)
         let () = redis.ask(&["DEL", &key]);
         // The other keys of the lock are free.
         assert!(lock.try_lock().expect("Redis replies").is_some());
+        redis.wait_until_free(kind, &name);
     }
 }
 
@@ -62,7 +84,6 @@ pub(crate) fn a_fence_of_another_type_leaves_no_lock_behind(world: &World, kind:
 }
 
 pub(crate) fn a_name_that_another_kind_holds_is_the_wrong_type(world: &World, kind: Kind) {
-    let redis = world.redis();
     let locks = world.manager();
     let families: [&[Kind]; 3] = [
         &[Kind::Mutex, Kind::Reentrant, Kind::Multi],
@@ -96,18 +117,13 @@ pub(crate) fn a_name_that_another_kind_holds_is_the_wrong_type(world: &World, ki
     }
 }
 
-/// Returns a manager whose server does not exist, so that no request is answered.
-fn without_server() -> LockManager {
-    let builder = patient(&unused_urls());
-    builder.build_unchecked().expect("nothing is wrong with it")
-}
-
 pub(crate) fn invalid_names_are_refused_before_a_request_is_sent(world: &World, kind: Kind) {
-    let locks = without_server();
+    let locks = world.manager();
+    // Without servers, a request would have another error.
+    world.stop_servers();
     for name in unfit_names() {
-        let name = &*name;
         // The other names of a set are valid.
-        for outcome in outcomes(&kind.of(&locks, name)) {
+        for outcome in outcomes(&kind.of(&locks, &name)) {
             let refused = matches!(outcome, Err(Error::InvalidName { .. }));
             assert!(refused, "{name:?}: {outcome:?}");
         }
@@ -118,12 +134,16 @@ pub(crate) fn invalid_names_are_refused_before_a_request_is_sent(world: &World, 
 }
 
 pub(crate) fn invalid_options_are_refused_before_a_request_is_sent(world: &World, kind: Kind) {
-    let locks = without_server();
-    let lock = kind.of(&locks, "n");
+    let locks = world.manager();
+    let name = &*world.name("n");
+    let lock = kind.of(&locks, name);
+    let longest = secs(24 * 60 * 60);
+    // Without servers, a request would have another error.
+    world.stop_servers();
     for invalid in [
         lock.clone().lease(ms(9)),
         lock.clone().lease(Duration::ZERO),
-        lock.clone().lease(secs(24 * 60 * 60) + ms(1)),
+        lock.clone().lease(longest + ms(1)),
         lock.clone().lease(Duration::MAX),
         lock.clone().max_hold(Duration::ZERO),
     ] {
@@ -137,22 +157,52 @@ pub(crate) fn invalid_options_are_refused_before_a_request_is_sent(world: &World
             locks.multi([""; 0]).try_lock().map(drop),
         ],
         Kind::OnlyPermit | Kind::Permit => vec![
-            locks.semaphore("n", 0).acquire().map(drop),
-            locks.semaphore("n", u32::MAX).try_acquire().map(drop),
+            locks.semaphore(name, 0).acquire().map(drop),
+            locks.semaphore(name, u32::MAX).try_acquire().map(drop),
         ],
         Kind::Permits | Kind::AllPermits => vec![
-            locks.semaphore("n", 3).acquire_many(0).map(drop),
-            locks.semaphore("n", 3).try_acquire_many(4).map(drop),
-            locks.semaphore("n", 0).acquire_many(0).map(drop),
+            locks.semaphore(name, 3).acquire_many(0).map(drop),
+            locks.semaphore(name, 3).try_acquire_many(4).map(drop),
+            locks.semaphore(name, 0).acquire_many(0).map(drop),
         ],
         Kind::Mutex | Kind::Reentrant | Kind::Reader | Kind::Writer | Kind::Unfenced => Vec::new(),
     };
     for outcome in own {
         assert!(matches!(outcome, Err(Error::Config { .. })), "{outcome:?}");
     }
-    // The bounds themselves are valid, and are sent.
-    for valid in [lock.clone().lease(ms(10)), lock.lease(secs(24 * 60 * 60))] {
-        let sent = valid.try_lock();
+    // The bounds themselves are valid, and are sent. A manager of a quorum would ask for the release of the longest lease
+    // until that is over.
+    let mut valid = vec![lock.clone().lease(ms(10))];
+    if world.topology() != Topology::Quorum {
+        valid.push(lock.lease(longest));
+    }
+    for lock in valid {
+        let sent = lock.try_lock();
         assert!(sent.as_ref().is_err_and(is_unreachable), "{sent:?}");
     }
+}
+
+/// Names that no lock can have: too long or empty, with an empty hash tag, or those of companions.
+fn unfit_names() -> Vec<String> {
+    let long = ["x".repeat(1025), "é".repeat(512) + "x", "😀".repeat(257)];
+    let short = [
+        "",
+        "}",
+        "{}",
+        "a}b",
+        "a}",
+        "}x",
+        "{}x",
+        "{}{x}",
+        "a{}b}c",
+        "x:lh:fence",
+        "x:lh:queue",
+        "x:lh:waiters",
+        ":lh:fence",
+        "x:lht:fence",
+        "{x}:lht:queue",
+        "{x}:lh:waiters",
+        "leasehold:restart_delay",
+    ];
+    long.into_iter().chain(short.map(str::to_owned)).collect()
 }
