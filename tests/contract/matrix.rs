@@ -4,9 +4,6 @@ use leasehold_simulator::Topology;
 
 use crate::subject::Kind;
 use crate::world::World;
-use crate::{
-    clocks, closures, crashes, exclusion, interface, operators, outages, refusals, traces, waits,
-};
 
 pub(crate) type Body = fn(&World, Kind);
 
@@ -86,18 +83,14 @@ macro_rules! bodies {
 pub(crate) use bodies;
 
 pub(crate) const CHAPTERS: &[Chapter] = &[
-    exclusion::BODIES,
-    traces::BODIES,
-    clocks::BODIES,
-    outages::BODIES,
-    clocks::BODIES,
-    closures::BODIES,
-    crashes::BODIES,
-    exclusion::BODIES,
-    interface::BODIES,
-    operators::BODIES,
-    outages::BODIES,
-    refusals::BODIES,
-    traces::BODIES,
-    waits::BODIES,
+    crate::clocks::BODIES,
+    crate::closures::BODIES,
+    crate::crashes::BODIES,
+    crate::exclusion::BODIES,
+    crate::interface::BODIES,
+    crate::operators::BODIES,
+    crate::outages::BODIES,
+    crate::refusals::BODIES,
+    crate::traces::BODIES,
+    crate::waits::BODIES,
 ];
