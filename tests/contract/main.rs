@@ -50,6 +50,12 @@ fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     let is_real = is_real();
     for topology in Topology::ALL {
+        if !is_real {
+            let name = format!("{topology}::a_seed_decides_everything");
+            trials.push(Trial::test(name, move || {
+                a_seed_decides_everything(topology)
+            }));
+        }
         for (kind, of_kind) in Kind::NAMES {
             for (capability, bodies) in CHAPTERS.iter().copied().flatten() {
                 if why_not(*capability, kind, topology).is_some() {
@@ -68,6 +74,22 @@ fn trials() -> Vec<Trial> {
         }
     }
     trials
+}
+
+/// A seed decides everything, so a failure can be replayed.
+fn a_seed_decides_everything(topology: Topology) -> Result<(), Failed> {
+    let hash = || {
+        let outcome = Stage::run(7, topology, false, |stage| {
+            let world = World::new(Simulated::new(stage.clone()));
+            exclusion::no_update_is_lost(&world, Kind::Mutex);
+        });
+        outcome.hash
+    };
+    if hash() == hash() {
+        Ok(())
+    } else {
+        Err("two runs of one seed differ".into())
+    }
 }
 
 /// Runs a body in each of its worlds.
