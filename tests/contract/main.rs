@@ -26,6 +26,7 @@ mod interface;
 mod operators;
 mod outages;
 mod refusals;
+mod rights;
 mod traces;
 mod waits;
 

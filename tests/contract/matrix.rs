@@ -91,6 +91,7 @@ pub(crate) const CHAPTERS: &[Chapter] = &[
     crate::operators::BODIES,
     crate::outages::BODIES,
     crate::refusals::BODIES,
+    crate::rights::BODIES,
     crate::traces::BODIES,
     crate::waits::BODIES,
 ];

@@ -97,7 +97,7 @@ impl Redis {
     }
 
     #[track_caller]
-    fn until(&self, what: &str, condition: impl FnMut() -> bool) {
+    pub(crate) fn until(&self, what: &str, condition: impl FnMut() -> bool) {
         self.world.until(what, condition);
     }
 

@@ -1,33 +1,73 @@
 //! Rights that the Redis user lacks or loses, and keys that another client has replaced.
 
+use std::time::Duration;
+
 use leasehold::{Error, LeaseState, LostCause};
 
 use crate::holder_and_waiter::{HolderAndWaiter, NAME, both_ways};
-use crate::traces::only_fences_are_left;
-use crate::support::{
-    Kind, PATIENCE, Raw, Server, companions_of, fence_of, lost, manager, secs, wait_until,
-};
+use crate::matrix::Capability::OneServer;
+use crate::matrix::{Chapter, bodies};
+use crate::redis::{Redis, companions_of, fence_of};
+use crate::subject::{Kind, lost};
+use crate::world::{Locks, World, ms, secs};
+
+pub(crate) const BODIES: Chapter = &[(
+    OneServer,
+    bodies![
+        a_user_without_scripts_or_the_keys_is_denied_at_once,
+        a_right_that_is_missing_leaves_no_lock_behind,
+        rights_taken_away_for_a_while_end_waits_and_cost_no_lease,
+        rights_taken_away_for_ever_lose_the_lock_at_its_deadline,
+        a_renewal_without_the_right_to_pttl_shortens_no_lease,
+        holder_and_waiter_learn_that_their_key_was_replaced,
+        a_companion_replaced_while_held_costs_no_lease,
+    ],
+)];
+
+const USER: &str = "user";
+const PASSWORD: &str = "us3r-s3cret";
+
+/// A waiter asks again at the latest after this time. So it learns by then what has become of its lock.
+const POLL: Duration = secs(1);
+
+const LEASE: Duration = secs(9);
+/// Longer than each test, so that the end of the lease releases no lock.
+const LONG_LEASE: Duration = secs(600);
 
 /// The kinds whose lock is a plain string in Redis.
 const IS_A_STRING: [Kind; 4] = [Kind::Mutex, Kind::Reentrant, Kind::Multi, Kind::Unfenced];
 
-/// Gives the user further rights.
-fn grant(redis: &Raw, rights: &[&str]) {
-    let () = redis.ask(&[&["ACL", "SETUSER", "user"], rights].concat());
+/// Changes the rights of the user.
+fn grant(redis: &Redis, rights: &[&str]) {
+    let () = redis.ask(&[&["ACL", "SETUSER", USER], rights].concat());
 }
 
-/// Returns a server with a user that has every right but those that `options` take away, and the user's URL.
-fn with_user(options: &[&str]) -> (Server, String) {
-    let server = Server::start();
-    grant(
-        &server.raw(),
-        &[&["on", ">us3r-s3cret", "~*", "&*", "+@all"], options].concat(),
+/// Makes the user anew, with every right but those that `options` take away.
+fn make_user(redis: &Redis, options: &[&str]) {
+    let password = format!(">{PASSWORD}");
+    let all = ["reset", "on", &password, "~*", "&*", "+@all"];
+    grant(redis, &[&all, options].concat());
+}
+
+/// Returns a manager with the rights of the user.
+fn manager_of_user(world: &World) -> Locks {
+    world.manager_as(USER, PASSWORD)
+}
+
+#[track_caller]
+fn assert_denied<T: std::fmt::Debug>(outcome: &leasehold::Result<T>) {
+    assert!(matches!(outcome, Err(Error::Denied { .. })), "{outcome:?}");
+}
+
+#[track_caller]
+fn assert_wrong_type<T: std::fmt::Debug>(outcome: &leasehold::Result<T>) {
+    assert!(
+        matches!(outcome, Err(Error::WrongType { .. })),
+        "{outcome:?}"
     );
-    let url = server.url().replace("//", "//user:us3r-s3cret@");
-    (server, url)
 }
 
-pub(crate) fn a_user_without_scripts_or_the_keys_is_denied_at_once(world: &World, kind: Kind) {
+fn a_user_without_scripts_or_the_keys_is_denied_at_once(world: &World, kind: Kind) {
     let rights: [&[&str]; 4] = [
         &["resetkeys", "~{pair*"],
         &["resetkeys", "~other"],
@@ -37,25 +77,24 @@ pub(crate) fn a_user_without_scripts_or_the_keys_is_denied_at_once(world: &World
     ];
     // Without fences, a free mutex is taken without a script, and without its companions.
     let needed = if kind.has_fences() { 4 } else { 2 };
+    let redis = world.redis();
     for rights in &rights[..needed] {
-        let (server, url) = with_user(rights);
-        let locks = manager(&url);
+        make_user(&redis, rights);
+        let locks = manager_of_user(world);
         let lock = kind.of(&locks, NAME);
-        for outcome in [
-            lock.lock().map(Some),
-            lock.try_lock(),
-            lock.try_lock_for(PATIENCE),
-        ] {
-            assert!(
-                matches!(outcome, Err(Error::Denied { .. })),
-                "{rights:?}: {outcome:?}"
-            );
-        }
-        let left: Vec<String> = server.raw().ask(&["KEYS", "*"]);
+        let begun = world.now();
+        assert_denied(&lock.lock());
+        assert_denied(&lock.try_lock());
+        assert_denied(&lock.try_lock_for(secs(30)));
+        assert!(world.now() <= world.within(begun), "{rights:?}");
+        let left = redis.keys("*");
         assert!(left.is_empty(), "{rights:?}: {left:?}");
-        grant(&server.raw(), &["+evalsha", "+eval", "~*"]);
+        grant(&redis, &["+evalsha", "+eval", "~*"]);
         let guard = lock.try_lock().expect("Redis replies");
-        assert!(guard.is_some(), "{rights:?}");
+        let guard = guard.unwrap_or_else(|| panic!("{rights:?}: it is free"));
+        guard.release().expect("it was held until now");
+        // The next rights find no fence.
+        let () = redis.ask(&["FLUSHALL"]);
     }
 }
 
@@ -104,23 +143,18 @@ const READS: [&str; 11] = [
 ];
 
 /// Takes each right away in turn, so that the scripts fail at every command.
-pub(crate) fn a_right_that_is_missing_leaves_no_lock_behind(world: &World, kind: Kind) {
-    let (server, url) = with_user(&[]);
-    let (redis, other) = (server.raw(), world.manager());
+fn a_right_that_is_missing_leaves_no_lock_behind(world: &World, kind: Kind) {
+    let (redis, other) = (world.redis(), world.manager());
+    make_user(&redis, &[]);
     let mut denied = 0;
     for command in COMMANDS {
         let name = &format!("without-{command}");
-        let locks = manager(&url);
+        let locks = manager_of_user(world);
         grant(&redis, &[&format!("-{command}")]);
-        let outcome = kind.of(&locks, name).lease(secs(600)).try_lock();
-        let fences: Vec<_> = kind.keys(name).iter().map(|key| fence_of(key)).collect();
-        let only_fences_are_left = || {
-            let left: Vec<String> = redis.ask(&["KEYS", &format!("*{name}*")]);
-            left.iter().all(|key| fences.contains(key))
-        };
+        let outcome = kind.of(&locks, name).lease(LONG_LEASE).try_lock();
         if READS.contains(&command) && outcome.is_err() {
             // The script may have failed after it wrote the lock. The clean-up needs no such right.
-            world.until("nothing but fences is left", only_fences_are_left);
+            wait_until_clean(&redis, kind, name);
         }
         grant(&redis, &["+@all"]);
         match outcome {
@@ -128,71 +162,91 @@ pub(crate) fn a_right_that_is_missing_leaves_no_lock_behind(world: &World, kind:
             Err(Error::Denied { .. }) => denied += 1,
             Err(error) => panic!("{name}: {error:?}"),
         }
-        let next = kind.rival().of(&other, name).try_lock_for(PATIENCE);
+        let next = kind.rival().of(&other, name);
+        let next = next.try_lock_for(world.within(POLL));
         let next = next.expect("Redis replies");
         drop(next.unwrap_or_else(|| panic!("{name}: a lock was left behind")));
-        world.until("nothing but fences is left", only_fences_are_left);
+        wait_until_clean(&redis, kind, name);
     }
     // Without fences, a free mutex is taken by SET alone.
     let least = if kind.has_fences() { 2 } else { 1 };
     assert!(denied >= least, "{denied} were denied");
 }
 
-pub(crate) fn rights_taken_away_for_a_while_end_waits_and_cost_no_lease(world: &World, kind: Kind) {
+/// Blocks until nothing but fences is there. A refused request may have left none.
+#[track_caller]
+fn wait_until_clean(redis: &Redis, kind: Kind, name: &str) {
+    let fences: Vec<_> = kind.keys(name).iter().map(|key| fence_of(key)).collect();
+    redis.until("nothing but fences is left", || {
+        let left = redis.keys(&format!("*{name}*"));
+        left.iter().all(|key| fences.contains(key))
+    });
+}
+
+fn rights_taken_away_for_a_while_end_waits_and_cost_no_lease(world: &World, kind: Kind) {
     both_ways(kind, |kind| {
-        let (server, url) = with_user(&[]);
-        let pair = HolderAndWaiter::with_user(kind, server, secs(15), &url);
-        // The lease is longer than the test, so its end does not release the lock.
-        let released = kind.of(&pair.locks, "other").lease(secs(600)).lock();
+        make_user(&world.redis(), &[]);
+        let pair = HolderAndWaiter::with(world, kind, LEASE, |change| {
+            world.build_as(USER, PASSWORD, change)
+        });
+        let released = kind.of(&pair.locks, "other").lease(LONG_LEASE).lock();
         let released = released.expect("it is free");
         let failed = pair.locks.stats().renewals_failed;
         grant(&pair.redis, &["-evalsha", "-eval"]);
-        let outcome = pair.waiter.outcome();
-        assert!(matches!(outcome, Err(Error::Denied { .. })), "{outcome:?}");
+        let taken_at = world.now();
+        assert_denied(&pair.waiter.outcome());
+        assert!(world.now() <= world.within(taken_at + POLL));
         // Without fences, a free mutex is taken without a script.
         let further = if kind.has_fences() { "further" } else { NAME };
-        let tried = kind.of(&pair.other, further).try_lock();
-        assert!(matches!(tried, Err(Error::Denied { .. })), "{tried:?}");
-        let refused = released.release();
-        assert!(matches!(refused, Err(Error::Denied { .. })), "{refused:?}");
+        assert_denied(&kind.of(&pair.other, further).try_lock());
+        assert_denied(&released.release());
         world.until("a renewal is refused", || {
             pair.locks.stats().renewals_failed > failed
         });
+        assert!(world.now() <= world.within(taken_at + LEASE / 3));
         assert_ne!(pair.guard.lease().state(), LeaseState::Lost);
         grant(&pair.redis, &["+evalsha", "+eval"]);
         pair.wait_until_renewed();
         pair.guard.check().expect("it is held");
         let release = pair.guard.release();
         release.expect("it was held until now");
-        only_fences_are_left(&pair.redis, kind, NAME);
-        only_fences_are_left(&pair.redis, kind, "other");
+        pair.redis.only_fences_are_left(kind, NAME);
+        pair.redis.only_fences_are_left(kind, "other");
     });
 }
 
-pub(crate) fn rights_taken_away_for_ever_lose_the_lock_at_its_deadline(world: &World, kind: Kind) {
-    let (server, url) = with_user(&[]);
-    let redis = server.raw();
-    let (locks, other) = (manager(&url), world.manager());
-    let guard = kind.of(&locks, NAME).lease(secs(3)).lock();
+fn rights_taken_away_for_ever_lose_the_lock_at_its_deadline(world: &World, kind: Kind) {
+    let redis = world.redis();
+    make_user(&redis, &[]);
+    let (locks, other) = (manager_of_user(world), world.manager());
+    let begun = world.now();
+    let guard = kind.of(&locks, NAME).lease(LEASE).lock();
     let guard = guard.expect("it is free");
+    let granted_at = world.now();
     let losses = guard.on_lost();
     grant(&redis, &["-evalsha", "-eval"]);
-    let loss = losses.recv_timeout(PATIENCE).expect("it is notified");
+    let loss = world.recv(&losses);
     assert_eq!(loss.cause, LostCause::Expired);
-    let next = kind.rival().of(&other, NAME).try_lock_for(PATIENCE);
+    // The guard counts its lease less 1 % and 2 ms, in case the clocks differ.
+    assert!(world.now() + ms(2) >= begun + LEASE * 99 / 100);
+    assert!(world.now() <= world.within(granted_at + LEASE));
+    let next = kind.rival().of(&other, NAME).try_lock_for(secs(30));
     let next = next.expect("Redis replies").expect("it becomes free");
+    assert!(world.now() <= world.within(granted_at + LEASE));
     assert_eq!(lost(guard.release()), loss);
     next.release().expect("it was held until now");
 }
 
 /// A renewal that may not read the time to live must not set a shorter one.
-pub(crate) fn a_renewal_without_the_right_to_pttl_shortens_no_lease(world: &World, kind: Kind) {
-    let (server, url) = with_user(&[]);
-    let (redis, locks) = (server.raw(), manager(&url));
-    let guard = kind.of(&locks, NAME).lease(secs(9)).lock();
+fn a_renewal_without_the_right_to_pttl_shortens_no_lease(world: &World, kind: Kind) {
+    let redis = world.redis();
+    make_user(&redis, &[]);
+    let locks = manager_of_user(world);
+    let guard = kind.of(&locks, NAME).lease(LEASE).lock();
     let guard = guard.expect("it is free");
     let speaks_for_all = guard.leases().last().expect("there is one");
-    speaks_for_all.extend(secs(600)).expect("it is held");
+    let extended_at = world.now();
+    speaks_for_all.extend(LONG_LEASE).expect("it is held");
     grant(&redis, &["-pttl"]);
     let failed = locks.stats().renewals_failed;
     world.until("two renewals are refused", || {
@@ -200,7 +254,11 @@ pub(crate) fn a_renewal_without_the_right_to_pttl_shortens_no_lease(world: &Worl
     });
     for key in kind.keys(NAME) {
         let ttl = redis.ttl(&key).expect("it is there");
-        assert!(ttl > secs(300), "{key}: {ttl:?}");
+        let ends_at = world.now() + ttl;
+        assert!(
+            ends_at + ms(1) >= extended_at + LONG_LEASE,
+            "{key}: {ttl:?}"
+        );
     }
     guard.check().expect("it is held");
     grant(&redis, &["+pttl"]);
@@ -208,75 +266,79 @@ pub(crate) fn a_renewal_without_the_right_to_pttl_shortens_no_lease(world: &Worl
 }
 
 /// Replaces a key of the lock by a list.
-fn spoil(redis: &Raw, key: &str) {
+fn spoil(redis: &Redis, key: &str) {
     // One script does both, so that no poll comes between them.
     let replace = "redis.call('DEL', KEYS[1]) redis.call('RPUSH', KEYS[1], 'a list')";
     let () = redis.ask(&["EVAL", replace, "1", key]);
 }
 
-pub(crate) fn holder_and_waiter_learn_that_their_key_was_replaced(world: &World, kind: Kind) {
+fn holder_and_waiter_learn_that_their_key_was_replaced(world: &World, kind: Kind) {
     both_ways(kind, |kind| {
-        let pair = HolderAndWaiter::new(kind, Server::start(), secs(9));
+        let pair = HolderAndWaiter::new(world, kind, LEASE);
         let losses = pair.guard.on_lost();
         spoil(&pair.redis, NAME);
-        let outcome = pair.waiter.outcome();
-        assert!(
-            matches!(outcome, Err(Error::WrongType { .. })),
-            "{outcome:?}"
-        );
-        let loss = losses.recv_timeout(PATIENCE).expect("it is notified");
+        let spoiled_at = world.now();
+        assert_wrong_type(&pair.waiter.outcome());
+        assert!(world.now() <= world.within(spoiled_at + POLL));
+        let loss = world.recv(&losses);
+        assert!(world.now() <= world.within(spoiled_at + LEASE / 3));
         assert_eq!(loss.cause, LostCause::Taken);
         assert_eq!(lost(pair.guard.release()), loss);
         // The list belongs to another client, and stays.
         let left: Vec<String> = pair.redis.ask(&["LRANGE", NAME, "0", "-1"]);
         assert_eq!(left, ["a list"]);
+        let () = pair.redis.ask(&["FLUSHALL"]);
     });
 }
 
-pub(crate) fn a_companion_replaced_while_held_costs_no_lease(world: &World, kind: Kind) {
-    for which in 0..companions_of(NAME).len() {
+fn a_companion_replaced_while_held_costs_no_lease(world: &World, kind: Kind) {
+    for companion in &companions_of(NAME) {
         both_ways(kind, |kind| {
-            let pair = HolderAndWaiter::new(kind, Server::start(), secs(9));
-            let companion = &companions_of(NAME)[which];
+            let pair = HolderAndWaiter::new(world, kind, LEASE);
             spoil(&pair.redis, companion);
             // A renewal needs the key of the lock alone.
             pair.wait_until_renewed();
             pair.guard.check().expect("it is held");
             if *companion == fence_of(NAME) {
-                // A waiter needs no fence until it is granted the lock.
-                assert!(pair.waiter.waits());
+                spoiled_fence_fails_the_next(pair);
             } else {
-                let outcome = pair.waiter.outcome();
-                assert!(
-                    matches!(outcome, Err(Error::WrongType { .. })),
-                    "{outcome:?}"
-                );
+                spoiled_queue_fails_the_waiter(pair, companion);
             }
-            match pair.guard.release() {
-                Ok(()) if *companion == fence_of(NAME) => {}
-                // Without its queue, the lock has no waiter that a hand-over could go to.
-                Ok(()) => assert!(kind.keys(NAME).iter().all(|key| !pair.redis.exists(key))),
-                // The release of a share reads the queue.
-                Err(Error::WrongType { .. }) if !IS_A_STRING.contains(&kind) => {}
-                other => panic!("{companion}: {other:?}"),
-            }
-            if *companion == fence_of(NAME) {
-                let outcome = pair.waiter.outcome();
-                if kind.has_fences() {
-                    assert!(
-                        matches!(outcome, Err(Error::WrongType { .. })),
-                        "{outcome:?}"
-                    );
-                } else {
-                    outcome.expect("it becomes free");
-                    pair.waiter.release();
-                }
-            }
-            let () = pair.redis.ask(&["DEL", companion]);
-            // The renewal thread repeats a refused release. So the lock is free long before its lease ends.
-            let next = kind.rival().of(&pair.other, NAME).try_lock_for(secs(6));
-            let next = next.expect("Redis replies").expect("it becomes free");
-            next.release().expect("it was held until now");
         });
     }
+}
+
+/// A waiter needs no fence until it is granted the lock.
+fn spoiled_fence_fails_the_next(pair: HolderAndWaiter) {
+    assert!(pair.waiter.waits());
+    pair.guard.release().expect("it was held until now");
+    if pair.kind.has_fences() {
+        assert_wrong_type(&pair.waiter.outcome());
+    } else {
+        pair.waiter.locked();
+        pair.waiter.release();
+    }
+    is_free_without(&pair.redis, pair.kind, &pair.other, &fence_of(NAME));
+}
+
+fn spoiled_queue_fails_the_waiter(pair: HolderAndWaiter, companion: &str) {
+    assert_wrong_type(&pair.waiter.outcome());
+    match pair.guard.release() {
+        // Without its queue, the lock has no waiter that a hand-over could go to.
+        Ok(()) => pair.redis.is_free(pair.kind, NAME),
+        // The release of a share reads the queue.
+        Err(Error::WrongType { .. }) if !IS_A_STRING.contains(&pair.kind) => {}
+        other => panic!("{companion}: {other:?}"),
+    }
+    is_free_without(&pair.redis, pair.kind, &pair.other, companion);
+}
+
+/// Deletes the list, and checks that the lock is free. The renewal thread repeats a refused release, so that the others
+/// need not wait for the end of the lease.
+fn is_free_without(redis: &Redis, kind: Kind, locks: &Locks, companion: &str) {
+    let () = redis.ask(&["DEL", companion]);
+    let next = kind.rival().of(locks, NAME);
+    let next = next.try_lock_for(locks.world().within(POLL));
+    let next = next.expect("Redis replies").expect("it becomes free");
+    next.release().expect("it was held until now");
 }
