@@ -27,6 +27,7 @@ mod operators;
 mod outages;
 mod refusals;
 mod rights;
+mod storms;
 mod traces;
 mod waits;
 

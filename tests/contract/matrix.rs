@@ -92,6 +92,7 @@ pub(crate) const CHAPTERS: &[Chapter] = &[
     crate::outages::BODIES,
     crate::refusals::BODIES,
     crate::rights::BODIES,
+    crate::storms::BODIES,
     crate::traces::BODIES,
     crate::waits::BODIES,
 ];
