@@ -9,7 +9,7 @@ use leasehold::LeaseState;
 use crate::matrix::Capability::{Always, Excludes, InOrder, Shares};
 use crate::matrix::{Chapter, bodies};
 use crate::redis::Redis;
-use crate::subject::{Kind, Subject};
+use crate::subject::{Holder, Kind, Subject};
 use crate::world::{Locks, World, ms, secs};
 
 pub(crate) const BODIES: Chapter = &[
@@ -225,19 +225,14 @@ pub(crate) fn serves_processes_in_the_order_in_which_they_came(world: &World, ki
             .next()
             .expect("one waiter for each owner in the queue");
         holder.locked();
-        assert!(waiters.as_slice().iter().all(|waiter| waiter.waits()));
+        assert!(waiters.as_slice().iter().all(Holder::waits));
     }
     holder.release();
     drop(crowd);
 }
 
 /// Has processes queue one after the other.
-pub(crate) fn waiters(
-    world: &World,
-    kind: Kind,
-    name: &str,
-    count: usize,
-) -> Vec<crate::subject::Holder> {
+pub(crate) fn waiters(world: &World, kind: Kind, name: &str, count: usize) -> Vec<Holder> {
     let queue = |before: usize| {
         let waiter = kind.of(&world.manager(), name).locking();
         world.redis().wait_until_queued(name, before + 1);
@@ -268,7 +263,7 @@ pub(crate) fn waiters_that_can_share_are_granted_together(world: &World, kind: K
     let rival = kind.rival().of(&world.manager(), &name);
     let holder = rival.hold();
     let waiters = waiters(world, kind, &name, 3);
-    assert!(waiters.iter().all(|waiter| waiter.waits()));
+    assert!(waiters.iter().all(Holder::waits));
     holder.release();
     // On one server the script of the release grants it to all, so that none waits for another's guard. A quorum wakes
     // them, and they ask.

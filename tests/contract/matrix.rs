@@ -59,14 +59,15 @@ pub(crate) fn why_not(
             Some("the clock of a server is that of a single one")
         }
         (Excludes | InOrder, Kind::Reader, _) => Some("readers share, and go in together"),
-        (Shares, Kind::Reader | Kind::Permit, _) => None,
-        (Shares, ..) => Some("there is one guard at a time, or none has room beside it"),
+        (Shares, kind, _) if !matches!(kind, Kind::Reader | Kind::Permit) => {
+            Some("there is one guard at a time, or none has room beside it")
+        }
         (KeepsFences | OneClock | Numbers, Kind::Unfenced, _) => Some("it has no fences"),
         (OneClock | Numbers, Kind::Reader, _) => Some("a reader has the last writer's fence"),
-        (RepeatsTheLastNumber, Kind::Reader, _) => None,
-        (RepeatsTheLastNumber, ..) => Some("each guard has a fence of its own"),
-        (SpansNames, Kind::Multi, _) => None,
-        (SpansNames, ..) => Some("it has one name"),
+        (RepeatsTheLastNumber, kind, _) if kind != Kind::Reader => {
+            Some("each guard has a fence of its own")
+        }
+        (SpansNames, kind, _) if kind != Kind::Multi => Some("it has one name"),
         _ => None,
     }
 }

@@ -86,7 +86,7 @@ fn a_server_that_refuses_for_a_while_costs_nothing(world: &World, kind: Kind) {
             "NOREPLICAS Not enough good replicas to write.",
         ),
         (
-            Refused::Writes,
+            Refused::WritesAndPing,
             "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
         ),
         (
@@ -94,7 +94,7 @@ fn a_server_that_refuses_for_a_while_costs_nothing(world: &World, kind: Kind) {
             "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
         ),
         (
-            Refused::All,
+            Refused::Data,
             "LOADING Redis is loading the dataset in memory",
         ),
     ] {

@@ -218,6 +218,14 @@ impl Machinery for Real {
                 let told = self.execute(server, &["REPLICAOF", master[0], master[1]]);
                 told.expect("the server is there");
             }
+            Fault::CutOne { which, .. } => {
+                let of = ["normal", "pubsub"][which % 2];
+                let cut = self.execute(
+                    which % self.servers().len(),
+                    &["CLIENT", "KILL", "TYPE", of],
+                );
+                cut.expect("the server is there");
+            }
             Fault::PauseProcess(_) | Fault::ResumeProcess(_) | Fault::Refuse(..) => {
                 unreachable!("such bodies are in the list of those that are only simulated")
             }

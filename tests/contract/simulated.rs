@@ -116,6 +116,7 @@ impl Machinery for Simulated {
             } => stage.set_clock(server, by, is_back),
             Fault::Links(process, fault) => stage.lose(process, fault),
             Fault::Cut { process, server } => stage.cut(process, server),
+            Fault::CutOne { process, which } => stage.cut_one(process, which),
             Fault::Refuse(server, refusal) => stage.refuse(server, refusal),
             Fault::Demote(server, is_replica) => stage.demote(server, is_replica),
         }

@@ -87,6 +87,11 @@ pub(crate) enum Fault {
         process: usize,
         server: usize,
     },
+    /// One of the open connections of a process ends: its first, its second, and so on.
+    CutOne {
+        process: usize,
+        which: usize,
+    },
     /// The server refuses commands, or no longer.
     Refuse(usize, Option<Refusal>),
     /// The server is a replica of a master that does not exist, or a master again.
@@ -161,7 +166,7 @@ impl World {
     pub(crate) fn until(&self, what: &str, mut condition: impl FnMut() -> bool) {
         let begun = self.now();
         while !condition() {
-            let waited = self.now() - begun;
+            let waited = self.now().saturating_sub(begun);
             assert!(waited < PATIENCE, "it never came: {what}");
             self.0
                 .glance((waited / 50).clamp(*PAUSES.start(), *PAUSES.end()));
@@ -384,6 +389,16 @@ impl Locks {
         self.world.fault(Fault::Cut {
             process: self.process,
             server,
+        });
+    }
+}
+
+impl Locks {
+    /// Ends one of the open connections of the process: its first, its second, and so on.
+    pub(crate) fn cut_one(&self, which: usize) {
+        self.world.fault(Fault::CutOne {
+            process: self.process,
+            which,
         });
     }
 }

@@ -243,6 +243,7 @@ impl MemoryServer {
         state.run_id = run_id;
         (state.now, state.started_at) = (now, now);
         state.peers.clear();
+        state.refusal = None;
         state.replication.restart();
     }
 
@@ -252,7 +253,6 @@ impl MemoryServer {
         let Self(state) = self;
         (state.databases, state.users) = (BTreeMap::new(), Users::new());
         (state.replication, state.cluster, state.watched) = (Replication::default(), None, None);
-        state.refusal = None;
         state.next_connection = 0;
     }
 

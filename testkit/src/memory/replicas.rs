@@ -77,6 +77,8 @@ pub(super) fn check(state: &ServerState, name: &str) -> Result<(), CommandError>
     }
     let is_refused = |refusal: &Refusal| match refusal.what {
         Refused::Writes => WRITES.contains(&name),
+        Refused::WritesAndPing => WRITES.contains(&name) || name == "ping",
+        Refused::Data => !WHILE_LOADING.contains(&name),
         // A script that has written something may write on.
         Refused::Growth => {
             GROWTH.contains(&name) && !state.databases.values().any(Keyspace::is_written)

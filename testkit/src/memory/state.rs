@@ -47,8 +47,12 @@ pub struct Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     Writes,
+    /// What a server refuses whose disk has failed.
+    WritesAndPing,
     /// The writes that need memory.
     Growth,
+    /// All but what a server answers while it loads its data.
+    Data,
     All,
 }
 

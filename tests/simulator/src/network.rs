@@ -437,7 +437,11 @@ impl WorldState {
     /// Has the links of a process lose something, or no longer.
     pub(crate) fn lose(&mut self, process: usize, fault: Option<LinkFault>) {
         match fault {
-            Some(fault) => drop(self.network.losses.insert(process, Losses { fault, count: 0 })),
+            Some(fault) => drop(
+                self.network
+                    .losses
+                    .insert(process, Losses { fault, count: 0 }),
+            ),
             None => drop(self.network.losses.remove(&process)),
         }
     }
@@ -508,18 +512,30 @@ impl WorldState {
     /// Cuts the connections between a process and a server. Both sides notice.
     pub(crate) fn cut(&mut self, process: usize, server: usize) {
         for number in self.numbers(|it| it.process == process && it.server == server) {
-            self.end_at_server(number);
-            let end = if self.random.one_in(2) {
-                End::Reset
-            } else {
-                End::Closed
-            };
-            if let Some(connection) = self.network.connections.get_mut(&number) {
-                connection.up.waiting.clear();
-                connection.down.waiting.clear();
-            }
-            self.end_at_process(number, end);
+            self.cut_connection(number);
         }
+    }
+
+    /// Cuts one of the connections of a process that are open: the first, the second, and so on, and then again the first.
+    pub(crate) fn cut_one(&mut self, process: usize, which: usize) {
+        let open = self.numbers(|it| it.process == process && it.end.is_none());
+        if let Some(at) = which.checked_rem(open.len()) {
+            self.cut_connection(open[at]);
+        }
+    }
+
+    fn cut_connection(&mut self, number: u64) {
+        self.end_at_server(number);
+        let end = if self.random.one_in(2) {
+            End::Reset
+        } else {
+            End::Closed
+        };
+        if let Some(connection) = self.network.connections.get_mut(&number) {
+            connection.up.waiting.clear();
+            connection.down.waiting.clear();
+        }
+        self.end_at_process(number, end);
     }
 
     /// Returns whether a process has connections that are dead, and has not noticed it.

@@ -280,6 +280,11 @@ impl Stage {
         self.world.state().cut(process, server);
     }
 
+    /// Cuts one of the open connections of a process: its first, its second, and so on.
+    pub fn cut_one(&self, process: usize, which: usize) {
+        self.world.state().cut_one(process, which);
+    }
+
     fn process(&self, number: usize) -> Process {
         Process {
             world: Arc::clone(&self.world),

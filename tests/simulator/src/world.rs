@@ -633,7 +633,8 @@ impl WorldState {
     fn wake_quiet(&mut self) {
         for number in &self.alive {
             let thread = &self.threads[*number];
-            let waits = matches!(&thread.status, Status::Waiting { place, .. } if *place == Place::Quiet);
+            let waits =
+                matches!(&thread.status, Status::Waiting { place, .. } if *place == Place::Quiet);
             let process = self.processes[thread.process].runs_from();
             if waits && thread.waits_since < self.now && process <= self.now {
                 self.can_run.push(*number);
