@@ -15,12 +15,7 @@ pub struct ChildGuards(HashMap<String, Box<dyn Any>>);
 
 impl ChildGuards {
     /// Executes a command of one of these guards. Returns `None` for any other command.
-    pub fn answer(
-        &mut self,
-        raw: &Raw,
-        manager: &LockManager,
-        command: &[&str],
-    ) -> Option<String> {
+    pub fn answer(&mut self, raw: &Raw, manager: &LockManager, command: &[&str]) -> Option<String> {
         let number = |word: &str| word.parse().expect("a number");
         Some(match *command {
             ["read", name] => self.keep(name, manager.rwlock(name).read()),

@@ -152,11 +152,7 @@ impl Cluster {
 
     /// Returns the owner of a slot and its replica, as this node sees them. A node that is busy with a failover may see
     /// none.
-    pub fn owner_by(
-        &self,
-        server: &Server,
-        slot: u16,
-    ) -> Option<(&Server, Option<&Server>)> {
+    pub fn owner_by(&self, server: &Server, slot: u16) -> Option<(&Server, Option<&Server>)> {
         let ranges = ranges_of(server);
         let has = |range: &&Range| (range.0..=range.1).contains(&usize::from(slot));
         let ports = &ranges.iter().find(has)?.2;

@@ -46,29 +46,21 @@ pub use child::{Child, add, add_under, added, child};
 pub use child_guards::count;
 pub use clock::Clock;
 pub use cluster::{Cluster, SLOTS, give_slots, is_ok, names_of_masters, slot_of};
-pub use evidence::{
-    append_evidence, commit, counts_in_json, server_in_evidence, text_in_json,
-};
+pub use evidence::{append_evidence, commit, counts_in_json, server_in_evidence, text_in_json};
 pub use file::{FencedWriters, File};
-pub use hostile::{
-    Answer, Hostile, IO, Words, at_last, impatient, in_time, is_script, to_scripts,
-};
+pub use hostile::{Answer, Hostile, IO, Words, at_last, impatient, in_time, is_script, to_scripts};
 pub use log::{Logged, logged};
 pub use network::{Namespace, Network};
 pub use nodes::{Nodes, Topology, on, shared, start_servers, unused_urls};
 pub use proxy::{Fault, Proxy, Role};
 pub use random::Random;
 pub use raw::{Raw, companions_of, fence_of};
-pub use sentinels::{
-    MASTER, Passwords, Sentinels, SetOptions, SplitSentinels, with_password,
-};
+pub use sentinels::{MASTER, Passwords, Sentinels, SetOptions, SplitSentinels, with_password};
 pub use server::{
     SCRIPTS_NEED_NO_REPLICAS, Server, cannot_show, is_before_redis_7, lacks_in_memory, unused_url,
 };
 pub use subject::{Guard, Holder, Kind, Subject, WithLock};
-pub use threads::{
-    Task, asleep, locking, locking_asleep, own_threads, signal, task, task_asleep,
-};
+pub use threads::{Task, asleep, locking, locking_asleep, own_threads, signal, task, task_asleep};
 
 /// The time limit of anything that must happen. It is far longer than needed, so that a busy machine fails no test.
 pub const PATIENCE: Duration = Duration::from_secs(30);

@@ -412,8 +412,7 @@ impl Drop for Running {
 }
 
 /// Why Redis before 7 grants locks although it has too few replicas: see [`cannot_show`].
-pub const SCRIPTS_NEED_NO_REPLICAS: &str =
-    "its scripts are not held to `min-replicas-to-write`";
+pub const SCRIPTS_NEED_NO_REPLICAS: &str = "its scripts are not held to `min-replicas-to-write`";
 
 /// Returns whether the servers of the tests are older than Redis 7. Then the caller's test shows nothing, so this
 /// function prints why.
