@@ -1,24 +1,37 @@
 //! A server that goes away for a while.
 
 use leasehold::LostCause;
+use leasehold_simulator::Topology;
 
-use crate::support::{
-    Kind, PATIENCE, build, is_unreachable, lost, manager, secs, settings_of, start_servers,
-    wait_until,
-};
+use crate::matrix::Capability::Always;
+use crate::matrix::{Chapter, bodies};
+use crate::subject::{Kind, is_unreachable, lost};
+use crate::world::{World, secs};
+
+pub(crate) const BODIES: Chapter = &[(
+    Always,
+    bodies![
+        a_wait_survives_the_servers_restart,
+        a_release_that_fails_is_repeated,
+    ],
+)];
 
 pub(crate) fn a_wait_survives_the_servers_restart(world: &World, kind: Kind) {
-        let redis = server.raw();
-    let one = world.manager();
-    let guard = kind.rival().of(&one, "n").lease(secs(3)).lock();
+    let (redis, name) = (world.redis(), world.name("restart"));
+    let lease = secs(3);
+    let guard = kind.rival().of(&world.manager(), &name).lease(lease).lock();
     let guard = guard.expect("it is free");
     let losses = guard.on_lost();
-    let waiter = kind.of(&world.manager(), "n").locking();
-    redis.wait_until_queued("n", 1);
+    let waiter = kind.of(&world.manager(), &name).locking();
+    redis.wait_until_queued(&name, 1);
     // All data is gone, and with it the lock and its queue.
-    server.restart();
-    waiter.locked();
-    let loss = losses.recv_timeout(PATIENCE).expect("it is notified");
+    world.restart_servers_empty();
+    wait_until_up(world, kind, &name);
+    let up_at = world.now();
+    // The next poll finds it free, and the next renewal finds it gone.
+    assert!(waiter.locked_at() <= world.within(up_at + secs(1)));
+    let loss = world.recv(&losses);
+    assert!(world.now() <= world.within(up_at + lease / 3));
     assert!(matches!(
         loss.cause,
         LostCause::Removed | LostCause::Taken | LostCause::Expired
@@ -26,24 +39,55 @@ pub(crate) fn a_wait_survives_the_servers_restart(world: &World, kind: Kind) {
     assert_eq!(lost(guard.release()), loss);
 }
 
+/// Blocks until the servers of a lock reply. The nodes of a cluster must first agree that it is up.
+fn wait_until_up(world: &World, kind: Kind, name: &str) {
+    let (redis, keys) = (world.redis(), kind.keys(name));
+    let replies = |key: &String| redis.try_ask::<bool>(&["EXISTS", key]).is_ok();
+    world.until("the servers reply", || keys.iter().all(replies));
+}
+
 pub(crate) fn a_release_that_fails_is_repeated(world: &World, kind: Kind) {
-        let redis = server.raw();
-    let locks = settings_of(&server.url()).io_timeout(secs(2));
-    let locks = build(locks.node_timeout(secs(2)));
-    // Far longer than this test: it is not the end of the lease that frees it.
-    let lock = kind.of(&locks, "n").lease(secs(600));
-    let (released, dropped) = (lock.lock().expect("it is free"), "m");
-    let other = kind.of(&locks, dropped).lease(secs(600)).lock();
-    let other = other.expect("it is free");
-    server.pause();
+    let (silent, down) = (["silent", "silent:drop"], ["down", "down:drop"]);
+    let (pause, resume) = (World::pause_servers, World::resume_servers);
+    a_release_fails_meanwhile(world, kind, silent, pause, resume);
+    a_release_fails_meanwhile(world, kind, down, World::stop_servers, World::start_servers);
+}
+
+fn a_release_fails_meanwhile(
+    world: &World,
+    kind: Kind,
+    names: [&str; 2],
+    begin: impl Fn(&World),
+    end: impl Fn(&World),
+) {
+    let limit = secs(2);
+    let redis = world.redis();
+    let locks = world.build(|it| it.io_timeout(limit).node_timeout(limit));
+    let names = names.map(|it| world.name(it));
+    // It is not the end of the lease that frees it.
+    let [released, dropped] = names.each_ref().map(|name| {
+        let guard = kind.of(&locks, name).lease(secs(60)).lock();
+        guard.expect("it is free")
+    });
+    begin(world);
+    let asked_at = world.now();
     let failed = released.release();
     assert!(failed.as_ref().is_err_and(is_unreachable), "{failed:?}");
-    drop(other);
-    server.resume();
-    let mut keys = kind.keys("n");
-    keys.extend(kind.keys(dropped));
-    world.until("both are free", || {
-        keys.iter().all(|key| !redis.exists(key))
-    });
-    assert!(locks.close(PATIENCE), "something is left to send");
+    drop(dropped);
+    assert!(world.now() <= world.within(asked_at + 2 * limit));
+    end(world);
+    for name in &names {
+        wait_until_up(world, kind, name);
+    }
+    let up_at = world.now();
+    for name in &names {
+        redis.wait_until_free(kind, name);
+    }
+    // The pauses before the next try are at most a second. On a cluster, it may have to read the slots again first.
+    let pauses = match world.topology() {
+        Topology::Cluster => secs(2),
+        _ => secs(1),
+    };
+    assert!(world.now() <= world.within(up_at + pauses));
+    assert!(locks.close(secs(30)), "something is left to send");
 }

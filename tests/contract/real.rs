@@ -235,6 +235,10 @@ impl Machinery for Real {
     fn lost_by(&self, process: usize) -> u64 {
         self.with_proxy(process, Proxy::struck)
     }
+
+    fn oversleeps(&self) -> Duration {
+        TOLERANCE
+    }
 }
 
 fn fault_of_proxy(fault: LinkFault) -> support::Fault {

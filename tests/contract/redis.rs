@@ -128,13 +128,6 @@ impl Redis {
         self.ask(&["GET", key])
     }
 
-    /// Returns the owner that holds a mutex. Its value may have the mark that others wait.
-    #[track_caller]
-    pub(crate) fn owner(&self, key: &str) -> Option<String> {
-        let value = self.get(key)?;
-        Some(value.trim_end_matches('!').to_owned())
-    }
-
     /// Returns whether a majority of the nodes has the key.
     #[track_caller]
     pub(crate) fn exists(&self, key: &str) -> bool {
@@ -224,12 +217,6 @@ impl Redis {
             .collect()
     }
 
-    /// Returns the shares of the lock at `key`: `<units> <owner>`, each with the ms at which its lease ends.
-    #[track_caller]
-    pub(crate) fn shares(&self, key: &str) -> BTreeMap<String, u64> {
-        self.ask(&["ZRANGEBYSCORE", key, "0", "+inf", "WITHSCORES"])
-    }
-
     /// Returns the waiters of the lock at `key`, the first in front. Of a quorum, returns those of the first node.
     #[track_caller]
     pub(crate) fn queue(&self, key: &str) -> Vec<String> {
@@ -292,13 +279,6 @@ impl Redis {
         Some(self.time().saturating_sub(Duration::from_millis(seen)))
     }
 
-    /// Returns the channel of the waiter `owner`.
-    #[track_caller]
-    pub(crate) fn channel(&self, key: &str, owner: &str) -> String {
-        let entry: String = self.ask(&["HGET", &waiters_of(key), owner]);
-        channel_in(&entry)
-    }
-
     /// Returns the number of subscribers of a channel.
     #[track_caller]
     pub(crate) fn listeners(&self, channel: &str) -> u32 {
@@ -312,20 +292,6 @@ impl Redis {
             count
         };
         servers.iter().map(count).sum()
-    }
-
-    /// Blocks until the lease at `key` has been renewed `times` times.
-    #[track_caller]
-    pub(crate) fn wait_until_renewed(&self, key: &str, mut times: u32) {
-        let mut last = self.ttl(key);
-        self.until("the lease is renewed", || {
-            let ttl = self.ttl(key);
-            if ttl > last {
-                times = times.saturating_sub(1);
-            }
-            last = ttl;
-            times == 0
-        });
     }
 }
 

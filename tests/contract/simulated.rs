@@ -11,6 +11,9 @@ use crate::world::{Fault, Machinery, ms};
 /// What a request and its answer take at most, each perhaps in several pieces, for a few requests in a row.
 const ROUND_TRIPS: Duration = ms(60);
 
+/// The clocks of processes round each sleep up to the next nanosecond.
+const ROUNDING: Duration = Duration::from_micros(1);
+
 pub(crate) struct Simulated {
     stage: Stage,
 }
@@ -124,5 +127,9 @@ impl Machinery for Simulated {
 
     fn lost_by(&self, process: usize) -> u64 {
         self.stage.lost_by(process)
+    }
+
+    fn oversleeps(&self) -> Duration {
+        ROUNDING
     }
 }

@@ -34,19 +34,6 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// All kinds but [`Kind::Unfenced`], which is a mutex with another option.
-    pub(crate) const ALL: [Self; 9] = [
-        Self::Mutex,
-        Self::Reentrant,
-        Self::Reader,
-        Self::Writer,
-        Self::OnlyPermit,
-        Self::Permit,
-        Self::Permits,
-        Self::AllPermits,
-        Self::Multi,
-    ];
-
     pub(crate) const NAMES: [(Self, &str); 10] = [
         (Self::Mutex, "mutex"),
         (Self::Reentrant, "reentrant"),
@@ -59,11 +46,6 @@ impl Kind {
         (Self::Multi, "multi"),
         (Self::Unfenced, "unfenced"),
     ];
-
-    pub(crate) fn named(name: &str) -> Self {
-        let found = Self::NAMES.iter().find(|(_, own)| *own == name);
-        found.expect("a kind").0
-    }
 
     pub(crate) fn name(self) -> &'static str {
         let found = Self::NAMES.iter().find(|(kind, _)| *kind == self);

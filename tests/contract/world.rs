@@ -56,6 +56,8 @@ pub(crate) trait Machinery: Send + Sync {
     fn fault(&self, fault: Fault);
     /// Returns how much the links of a process have lost since their fault began.
     fn lost_by(&self, process: usize) -> u64;
+    /// Returns how late a thread may wake up.
+    fn oversleeps(&self) -> Duration;
 }
 
 /// What goes wrong, or is right again.
@@ -156,9 +158,29 @@ impl World {
         self.0.pass(length);
     }
 
+    /// Makes the thread sleep until this time.
+    pub(crate) fn pass_until(&self, at: Duration) {
+        self.pass(at.saturating_sub(self.now()));
+    }
+
     /// Returns the latest time for what is due after `bound`: in the simulated world a few round trips later.
     pub(crate) fn within(&self, bound: Duration) -> Duration {
         bound + self.0.tolerance()
+    }
+
+    /// Returns the latest time for what happens at `bound` inside a process, without a message: in the simulated world
+    /// less than 1 µs later.
+    pub(crate) fn promptly(&self, bound: Duration) -> Duration {
+        bound + self.0.oversleeps()
+    }
+
+    /// Returns the latest time for the grant to a waiter of a lock that comes free at `bound`. On a quorum it comes free at
+    /// one node after the other, so the votes may be split. Then the waiter asks again, at the latest with its next poll.
+    pub(crate) fn granted_by(&self, bound: Duration) -> Duration {
+        match self.topology() {
+            Topology::Quorum => self.within(bound + secs(1)),
+            _ => self.within(bound),
+        }
     }
 
     /// Blocks until a condition is true.

@@ -76,8 +76,10 @@ impl Stage {
         });
         let course = world.run();
         if course.failure.is_none() {
-            // After a failure, threads are still there.
             world.state().network.end();
+        } else {
+            // The threads are still there, perhaps with a mutex of a manager, so its drop would wait for ever.
+            std::mem::forget(stage);
         }
         Outcome {
             failure: course.failure,
