@@ -22,6 +22,18 @@ const TOLERANCE: Duration = secs(20);
 /// The bodies that a world of real servers cannot show, each with the reason.
 pub(crate) const SIMULATED_ONLY: &[(&str, &str)] = &[
     (
+        "a_waiter_that_stalls_keeps_its_place_beside_dead_ones",
+        "it stops processes: tests/it/mutex_processes.rs does so with real ones",
+    ),
+    (
+        "an_acquire_that_is_executed_late_leaves_no_orphan",
+        "it looks into a server that stands still",
+    ),
+    (
+        "hung_waiters_delay_others_by_one_pickup_window_together",
+        "it stops processes: tests/it/mutex_processes.rs does so with real ones",
+    ),
+    (
         "a_server_that_refuses_for_a_while_costs_nothing",
         "the Redis in memory is told what it refuses: tests/it/server_faults.rs shows each cause",
     ),
