@@ -116,6 +116,9 @@ impl Running {
     }
 
     pub fn signal(&self, signal: Signal) {
+        if signal == Signal::STOP {
+            return stop(self.pid());
+        }
         kill_process(self.pid(), signal).expect("it runs, or was not waited for");
     }
 
@@ -194,4 +197,22 @@ pub fn wait_until_dead(pids: &[Pid]) {
         );
         std::thread::yield_now();
     }
+}
+
+/// Stops a process, and blocks until none of its threads runs. Until then they may act on what the test does next.
+#[track_caller]
+pub fn stop(pid: Pid) {
+    kill_process(pid, Signal::STOP).expect("it lives");
+    let threads = format!("/proc/{pid}/task");
+    wait_until("all its threads have stopped", || {
+        let all = fs::read_dir(&threads).expect("it is there");
+        // A thread that has ended meanwhile has no state.
+        let states = all.filter_map(|thread| {
+            let stat = fs::read_to_string(thread.ok()?.path().join("stat")).ok()?;
+            stat.rsplit_once(") ")?.1.chars().next()
+        });
+        states
+            .into_iter()
+            .all(|state| matches!(state, 'T' | 'Z' | 'X'))
+    });
 }

@@ -14,7 +14,7 @@ use rustix::net::{
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{Sentinels, Server, manager, secs, wait_for_servers, wait_until};
-use crate::work::{Running, Work, start, state, wait_until_dead};
+use crate::work::{Running, Work, start, state, stop, wait_until_dead};
 
 /// Starts four processes: the script, its child in the background, one in a new session, and one whose parent has
 /// ended and which has closed its streams. The last three ignore TERM.
@@ -88,7 +88,7 @@ fn all_descendants_end_after_a_loss_if_the_keeper_is_stopped() {
     let work = Work::new(&server.url());
     let (mut running, pids) = starts_family(&work, &["--grace", "100ms"], ON);
     let keeper = running.keeper();
-    kill_process(keeper, Signal::STOP).expect("it lives");
+    stop(keeper);
     take(&manager(&server.url()), &work.lock);
     assert_eq!(running.status(), 70);
     wait_until_dead(&pids);
@@ -103,7 +103,7 @@ fn the_command_ends_if_both_are_killed() {
     let it = work.pid("it");
     let keeper = running.keeper();
     // Stopped first, so that neither can act on the other's death.
-    kill_process(keeper, Signal::STOP).expect("it lives");
+    stop(keeper);
     running.signal(Signal::KILL);
     kill_process(keeper, Signal::KILL).expect("it lives");
     running.end();
@@ -243,7 +243,7 @@ fn a_loss_ends_a_stopped_command() {
     let script = format!("trap 'here term; exit 5' TERM; here it; {ON}");
     let mut running = work.start(&[], &script);
     let it = work.pid("it");
-    kill_process(it, Signal::STOP).expect("it lives");
+    stop(it);
     wait_until("it has stopped", || state(it) == Some('T'));
     take(&manager(&server.url()), &work.lock);
     assert_eq!(running.status(), 70);

@@ -20,7 +20,7 @@ use rustix::process::{
 };
 
 use crate::support::{Fault, PATIENCE, Proxy, Server, manager, wait_until};
-use crate::work::{Running, Work, start, state, wait_until_dead};
+use crate::work::{Running, Work, start, state, stop, wait_until_dead};
 
 /// The descriptor that all processes of the command inherit.
 const ALIVE: &str = "exec 9>>alive; flock -s 9;";
@@ -308,7 +308,7 @@ fn a_keeper_that_is_stopped_does_not_let_the_command_outlive_the_lease() {
         &["--lease", "10s"],
         &format!("{FAMILY}; {ON}"),
         |exit| {
-            kill_process(exit.front.keeper(), Signal::STOP).expect("it lives");
+            stop(exit.front.keeper());
             exit.link.strike_all(Fault::LoseRequests);
         },
     );
@@ -452,7 +452,7 @@ fn a_command_that_changes_its_user_ends_unless_both_die() {
     sleeps(it);
     let keeper = front.keeper();
     // Stopped first, so that neither can act on the other's death.
-    kill_process(keeper, Signal::STOP).expect("it lives");
+    stop(keeper);
     front.signal(Signal::KILL);
     kill_process(keeper, Signal::KILL).expect("it lives");
     front.end();
