@@ -24,6 +24,7 @@ mod exclusion;
 mod faults;
 mod holder_and_waiter;
 mod interface;
+mod link_phases;
 mod links;
 mod loss;
 mod min_hold;
@@ -41,7 +42,7 @@ use std::process::ExitCode;
 use leasehold_simulator::{Stage, Topology};
 use libtest_mimic::{Arguments, Failed, Trial};
 
-use matrix::{Body, CHAPTERS, why_not};
+use matrix::{CHAPTERS, SUBJECTS, why_not};
 use real::{Real, SIMULATED_ONLY};
 use simulated::Simulated;
 use subject::Kind;
@@ -74,8 +75,30 @@ fn trials() -> Vec<Trial> {
                     }
                     let name = format!("{topology}_{of_kind}::{behaviour}");
                     let (shown, body) = (name.clone(), *body);
-                    trials.push(Trial::test(name, move || run(&shown, body, kind, topology)));
+                    let body = move |world: &World| body(world, kind);
+                    trials.push(Trial::test(name, move || run(&shown, body, topology)));
                 }
+            }
+        }
+    }
+    if !is_real {
+        trials.extend(trials_of_subjects());
+    }
+    trials
+}
+
+fn trials_of_subjects() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for (chapter, topologies, bodies) in SUBJECTS.iter().copied() {
+        for topology in topologies.iter().copied() {
+            let of_topology = match topologies {
+                [_] => String::new(),
+                _ => format!("_{topology}"),
+            };
+            for (behaviour, body) in bodies.iter().copied() {
+                let name = format!("{chapter}{of_topology}::{behaviour}");
+                let shown = name.clone();
+                trials.push(Trial::test(name, move || run(&shown, body, topology)));
             }
         }
     }
@@ -99,9 +122,13 @@ fn a_seed_decides_everything(topology: Topology) -> Result<(), Failed> {
 }
 
 /// Runs a body in each of its worlds.
-fn run(name: &str, body: Body, kind: Kind, topology: Topology) -> Result<(), Failed> {
+fn run(
+    name: &str,
+    body: impl Fn(&World) + Copy + Send + 'static,
+    topology: Topology,
+) -> Result<(), Failed> {
     if is_real() {
-        body(&World::new(Real::new(topology)), kind);
+        body(&World::new(Real::new(topology)));
         return Ok(());
     }
     let only = number_in("LEASEHOLD_SEED");
@@ -111,7 +138,7 @@ fn run(name: &str, body: Body, kind: Kind, topology: Topology) -> Result<(), Fai
     };
     for seed in seeds {
         let outcome = Stage::run(seed, topology, only.is_some(), move |stage| {
-            body(&World::new(Simulated::new(stage.clone())), kind);
+            body(&World::new(Simulated::new(stage.clone())));
         });
         if let Some(failure) = outcome.failure {
             for line in outcome.trace {

@@ -83,6 +83,26 @@ macro_rules! bodies {
 }
 pub(crate) use bodies;
 
+/// Bodies about one subject, which run for no particular kind, on these topologies.
+pub(crate) type Subject = (
+    &'static str,
+    &'static [Topology],
+    &'static [(&'static str, fn(&World))],
+);
+
+/// Lists bodies of a subject with their names.
+macro_rules! subject_bodies {
+    ($($behaviour:ident),* $(,)?) => {
+        &[$((stringify!($behaviour), $behaviour as fn(&$crate::world::World)),)*]
+    };
+}
+pub(crate) use subject_bodies;
+
+pub(crate) const SUBJECTS: &[Subject] = &[
+    crate::link_phases::BODIES,
+    crate::link_phases::BODIES_OF_LINKS,
+];
+
 pub(crate) const CHAPTERS: &[Chapter] = &[
     crate::clocks::BODIES,
     crate::closures::BODIES,

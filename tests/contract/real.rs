@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use leasehold::{Builder, LockManager};
-use leasehold_simulator::{LinkFault, Topology};
+use leasehold_simulator::{LinkFault, Role, Topology};
 use leasehold_test_support as support;
 use support::{Nodes, Proxy, Server};
 
@@ -208,10 +208,13 @@ impl Machinery for Real {
                 *ahead += if is_back { -by } else { by };
                 self.servers()[0].set_clock_ahead(*ahead);
             }
-            Fault::Links(process, fault) => self.with_proxy(process, |proxy| match fault {
-                Some(fault) => proxy.strike_all(fault_of_proxy(fault)),
-                None => proxy.heal(),
-            }),
+            Fault::Links(process, role, fault) => {
+                self.with_proxy(process, |proxy| match (role, fault.map(fault_of_proxy)) {
+                    (None, Some(fault)) => proxy.strike_all(fault),
+                    (Some(role), Some(fault)) => proxy.strike(role_of_proxy(role), fault),
+                    (_, None) => proxy.heal(),
+                })
+            }
             Fault::KillProcess(process) => {
                 self.with_proxy(process, |proxy| proxy.strike_all(support::Fault::Close));
             }
@@ -244,8 +247,8 @@ impl Machinery for Real {
         }
     }
 
-    fn lost_by(&self, process: usize) -> u64 {
-        self.with_proxy(process, Proxy::struck)
+    fn lost_by(&self, process: usize, role: Option<Role>) -> u64 {
+        self.with_proxy(process, |proxy| proxy.struck(role.map(role_of_proxy)))
     }
 
     fn oversleeps(&self) -> Duration {
@@ -257,7 +260,18 @@ fn fault_of_proxy(fault: LinkFault) -> support::Fault {
     match fault {
         LinkFault::LoseRequests => support::Fault::LoseRequests,
         LinkFault::LoseAnswers => support::Fault::LoseAnswers,
-        LinkFault::LoseAll => support::Fault::HalfOpen,
+        LinkFault::LoseAll | LinkFault::HalfOpen => support::Fault::HalfOpen,
         LinkFault::Reset => support::Fault::Reset,
+        LinkFault::Close => support::Fault::Close,
+        LinkFault::Late(by) => support::Fault::Late(by.as_millis() as u64),
+        LinkFault::Drip => support::Fault::Drip,
+    }
+}
+
+fn role_of_proxy(role: Role) -> support::Role {
+    match role {
+        Role::Listener => support::Role::Listener,
+        Role::Renewal => support::Role::Renewal,
+        Role::Pool => support::Role::Pool,
     }
 }

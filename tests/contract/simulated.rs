@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use leasehold::{Builder, LockManager};
-use leasehold_simulator::{Stage, Topology};
+use leasehold_simulator::{Role, Stage, Topology};
 
 use crate::world::{Fault, Machinery, ms};
 
@@ -117,7 +117,7 @@ impl Machinery for Simulated {
                 by,
                 is_back,
             } => stage.set_clock(server, by, is_back),
-            Fault::Links(process, fault) => stage.lose(process, fault),
+            Fault::Links(process, role, fault) => stage.lose(process, role, fault),
             Fault::Cut { process, server } => stage.cut(process, server),
             Fault::CutOne { process, which } => stage.cut_one(process, which),
             Fault::Refuse(server, refusal) => stage.refuse(server, refusal),
@@ -125,8 +125,8 @@ impl Machinery for Simulated {
         }
     }
 
-    fn lost_by(&self, process: usize) -> u64 {
-        self.stage.lost_by(process)
+    fn lost_by(&self, process: usize, role: Option<Role>) -> u64 {
+        self.stage.lost_by(process, role)
     }
 
     fn oversleeps(&self) -> Duration {

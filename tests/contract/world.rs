@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_channel::{Receiver, TryRecvError};
 use leasehold::{Builder, LockManager};
-use leasehold_simulator::{LinkFault, Refusal, Refused, Topology};
+use leasehold_simulator::{LinkFault, Refusal, Refused, Role, Topology};
 
 use crate::redis::Redis;
 
@@ -54,8 +54,8 @@ pub(crate) trait Machinery: Send + Sync {
     /// Returns settings for a user of the only server.
     fn builder_of(&self, process: usize, user: &str, password: &str) -> Builder;
     fn fault(&self, fault: Fault);
-    /// Returns how much the links of a process have lost since their fault began.
-    fn lost_by(&self, process: usize) -> u64;
+    /// Returns how much the links of a process for one use, or for all, have lost since their fault began.
+    fn lost_by(&self, process: usize, role: Option<Role>) -> u64;
     /// Returns how late a thread may wake up.
     fn oversleeps(&self) -> Duration;
 }
@@ -82,8 +82,8 @@ pub(crate) enum Fault {
         by: Duration,
         is_back: bool,
     },
-    /// The links of a process lose something, or are whole again.
-    Links(usize, Option<LinkFault>),
+    /// The links of a process for one use, or for all, lose something, or are whole again.
+    Links(usize, Option<Role>, Option<LinkFault>),
     /// The connections of a process to a server end.
     Cut {
         process: usize,
@@ -391,19 +391,33 @@ impl Locks {
 
     /// Has the links of the process lose something.
     pub(crate) fn strike(&self, fault: LinkFault) {
-        self.world.fault(Fault::Links(self.process, Some(fault)));
+        self.world
+            .fault(Fault::Links(self.process, None, Some(fault)));
+    }
+
+    /// Makes the links that the process uses for something lose something.
+    pub(crate) fn strike_on(&self, role: Role, fault: LinkFault) {
+        self.world
+            .fault(Fault::Links(self.process, Some(role), Some(fault)));
     }
 
     /// Has the links of the process be whole again.
     pub(crate) fn heal(&self) {
-        self.world.fault(Fault::Links(self.process, None));
+        self.world.fault(Fault::Links(self.process, None, None));
     }
 
     /// Blocks until the fault of the links has taken something.
     #[track_caller]
     pub(crate) fn wait_until_struck(&self) {
-        let lost = || self.world.0.lost_by(self.process) > 0;
+        let lost = || self.world.0.lost_by(self.process, None) > 0;
         self.world.until("the links lose something", lost);
+    }
+
+    /// Blocks until the fault of such links has taken something.
+    #[track_caller]
+    pub(crate) fn wait_until_struck_on(&self, role: Role) {
+        let lost = || self.world.0.lost_by(self.process, Some(role)) > 0;
+        self.world.until("such a link loses something", lost);
     }
 
     /// Ends the connections of the process to a server.

@@ -23,7 +23,6 @@ mod fencing_page;
 mod foreign;
 mod fork;
 mod hostile;
-mod links;
 mod logging;
 mod message_grants;
 mod multi;

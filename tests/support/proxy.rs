@@ -227,9 +227,12 @@ impl Proxy {
         open.filter(|pair| pair.repeat_answers(length)).count()
     }
 
-    /// Returns how often the faults have had an effect since they began.
-    pub fn struck(&self) -> u64 {
-        self.net.faults().struck.values().sum()
+    /// Returns how often the fault of a role, or of all, has had an effect since it began.
+    pub fn struck(&self, role: Option<Role>) -> u64 {
+        let faults = self.net.faults();
+        let meant = |its: &Role| role.is_none_or(|role| role == *its);
+        let struck = faults.struck.iter().filter(|(its, _)| meant(its));
+        struck.map(|(_, count)| count).sum()
     }
 
     /// Blocks until the fault of the role has had an effect.

@@ -53,7 +53,7 @@ mod workload;
 mod world;
 
 pub use leasehold_testing::memory::{Refusal, Refused};
-pub use network::LinkFault;
+pub use network::{LinkFault, Role};
 pub use scenario::{Kept, Scenario};
 pub use schedule::{Plan, Report, Topology};
 pub use shrink::{Shrunk, shrink};

@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io::{self, Read};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use leasehold::seam::TestStream;
@@ -38,8 +38,22 @@ const DEAD_AFTER: std::ops::Range<Duration> = Duration::from_secs(5)..Duration::
 /// When a server notices that a connection with late requests has ended, after these.
 const SEEN_AFTER: Duration = Duration::from_millis(10);
 
+/// In how many pieces bytes come at most that drip, and the time between these.
+const DROPS: usize = 64;
+const DROP_EVERY: Duration = Duration::from_millis(1);
+
 /// For how long the servers are up at the begin of a schedule.
 const UP_FOR: Duration = Duration::from_secs(3_600);
+
+/// The digest of the script of renewals.
+static RENEWAL_DIGEST: LazyLock<String> = LazyLock::new(|| {
+    let script = concat!(
+        include_str!("../../../src/script/lua/value.lua"),
+        include_str!("../../../src/script/lua/batch.lua"),
+        include_str!("../../../src/script/lua/renew.lua")
+    );
+    sha1_smol::Sha1::from(script).digest().to_string()
+});
 
 /// Servers of schedules that are over. A new one would compile all scripts again. The next schedule restarts them without
 /// their data.
@@ -56,8 +70,8 @@ pub(crate) struct Network {
     pub(crate) servers: Vec<SimulatedServer>,
     /// Until when the link between a process and a server is blocked.
     blocked: BTreeMap<(usize, usize), Duration>,
-    /// What the links of a process lose.
-    losses: BTreeMap<usize, Losses>,
+    /// What the links of a process lose, by what it uses them for.
+    losses: BTreeMap<(usize, Role), Losses>,
     connections: BTreeMap<u64, Connection>,
     next_connection: u64,
     /// The longest time that a request was on its way.
@@ -72,6 +86,17 @@ pub(crate) struct Network {
     pub(crate) is_kept_by_replicas: bool,
 }
 
+/// What a process uses a connection for, as its first request shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// It publishes an empty message, to see whether it may, and then subscribes.
+    Listener,
+    /// It renews leases, or none, so that the server loads the script.
+    Renewal,
+    /// Anything else. On a quorum there is no other role, because each connection first asks about the server.
+    Pool,
+}
+
 /// What the links of a process lose from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkFault {
@@ -79,13 +104,22 @@ pub enum LinkFault {
     LoseAnswers,
     /// Both, and nobody learns of it.
     LoseAll,
-    /// Each connection is reset at its next request.
+    /// Each connection is reset at once, and a new one at its first request.
     Reset,
+    /// The same, but the connection is closed.
+    Close,
+    /// Both requests and answers are lost, and the server learns that the connection has ended. The process learns it
+    /// after the fault, at its next request.
+    HalfOpen,
+    /// Each piece takes so much longer.
+    Late(Duration),
+    /// Bytes come in small pieces.
+    Drip,
 }
 
 struct Losses {
     fault: LinkFault,
-    /// How many pieces were lost.
+    /// How many pieces were lost or late, and connections ended.
     count: u64,
 }
 
@@ -111,6 +145,8 @@ pub(crate) struct SimulatedServer {
 struct Connection {
     process: usize,
     server: usize,
+    /// `None` before its first request.
+    role: Option<Role>,
     /// The server's number of it. `None` after the server has ended it.
     at_server: Option<u64>,
     up: Pieces,
@@ -118,6 +154,8 @@ struct Connection {
     inbox: VecDeque<u8>,
     end: Option<End>,
     is_dead: bool,
+    /// Whether the server has ended it, and the process does not know that.
+    is_half_open: bool,
     /// Until when nothing arrives at the server.
     late_until: Duration,
 }
@@ -240,6 +278,24 @@ impl Network {
     }
 }
 
+impl Role {
+    const ALL: [Self; 3] = [Self::Listener, Self::Renewal, Self::Pool];
+
+    fn of(first_request: &[u8]) -> Self {
+        let has = |word: &str| {
+            let mut windows = first_request.windows(word.len());
+            windows.any(|window| window == word.as_bytes())
+        };
+        if first_request.starts_with(b"*3\r\n$7\r\nPUBLISH\r\n") {
+            Self::Listener
+        } else if has(&RENEWAL_DIGEST) {
+            Self::Renewal
+        } else {
+            Self::Pool
+        }
+    }
+}
+
 impl SimulatedServer {
     fn new(number: usize, clock: Clock) -> Self {
         let began = clock.read(Duration::ZERO).saturating_sub(UP_FOR);
@@ -326,11 +382,16 @@ impl WorldState {
     fn send(&mut self, flow: Flow, piece: Piece) {
         let now = self.now;
         let delay = self.delay();
+        let (late, apart) = match self.fault_of(flow.connection) {
+            Some(LinkFault::Late(by)) => (by, Duration::ZERO),
+            Some(LinkFault::Drip) => (Duration::ZERO, DROP_EVERY),
+            _ => (Duration::ZERO, Duration::ZERO),
+        };
         let Some(connection) = self.network.connections.get_mut(&flow.connection) else {
             return;
         };
         let pieces = connection.pieces(flow.is_up);
-        pieces.last = pieces.last.max(now + delay);
+        pieces.last = (pieces.last + apart).max(now + delay + late);
         let at = pieces.last;
         pieces.waiting.push_back(WaitingPiece {
             sent: now,
@@ -344,6 +405,12 @@ impl WorldState {
 
     /// Sends bytes, perhaps in several pieces.
     fn send_bytes(&mut self, flow: Flow, mut bytes: Vec<u8>) {
+        if self.fault_of(flow.connection) == Some(LinkFault::Drip) {
+            for drop in bytes.chunks(bytes.len().div_ceil(DROPS)) {
+                self.send(flow, Piece::Bytes(drop.to_vec()));
+            }
+            return;
+        }
         while bytes.len() > 1 && self.random.one_in(8) {
             let rest = bytes.split_off(self.random.within(1..bytes.len() as u64) as usize);
             self.send(flow, Piece::Bytes(bytes));
@@ -368,7 +435,7 @@ impl WorldState {
         let Some(connection) = self.network.connections.get_mut(&flow.connection) else {
             return;
         };
-        let is_dead = connection.is_dead;
+        let (is_dead, is_half_open) = (connection.is_dead, connection.is_half_open);
         let at_server = connection.at_server;
         let pieces = connection.pieces(flow.is_up);
         // The event may be that of a piece that was lost.
@@ -382,7 +449,7 @@ impl WorldState {
             let wait = next.at.saturating_sub(now);
             self.plan(wait, Event::Arrival(flow));
         }
-        if is_dead || self.loses(flow, process) {
+        if is_dead || self.loses(flow) {
             return;
         }
         if flow.is_up {
@@ -392,6 +459,9 @@ impl WorldState {
         match (flow.is_up, piece) {
             (true, Piece::Bytes(bytes)) => {
                 let Some(at_server) = at_server else {
+                    if is_half_open {
+                        self.end_at_process(flow.connection, End::Reset);
+                    }
                     return;
                 };
                 let number = flow.connection;
@@ -416,40 +486,82 @@ impl WorldState {
         }
     }
 
-    /// Returns whether the links of the process lose the next piece of a flow, and notes that.
-    fn loses(&mut self, flow: Flow, process: usize) -> bool {
-        let Some(losses) = self.network.losses.get_mut(&process) else {
+    /// Returns what the link of a connection loses.
+    fn fault_of(&self, connection: u64) -> Option<LinkFault> {
+        let connection = self.network.connections.get(&connection)?;
+        let losses = (self.network.losses).get(&(connection.process, connection.role?))?;
+        Some(losses.fault)
+    }
+
+    /// Returns whether the link loses the next piece of a flow, and notes that.
+    fn loses(&mut self, flow: Flow) -> bool {
+        let Some(fault) = self.fault_of(flow.connection) else {
             return false;
         };
-        let is_lost = match losses.fault {
-            LinkFault::LoseRequests | LinkFault::Reset => flow.is_up,
-            LinkFault::LoseAnswers => !flow.is_up,
-            LinkFault::LoseAll => true,
+        let (is_lost, is_struck) = match fault {
+            LinkFault::LoseRequests => (flow.is_up, flow.is_up),
+            LinkFault::LoseAnswers => (!flow.is_up, !flow.is_up),
+            LinkFault::Late(_) | LinkFault::Drip => (false, true),
+            LinkFault::LoseAll | LinkFault::Reset | LinkFault::Close | LinkFault::HalfOpen => {
+                (true, true)
+            }
         };
-        losses.count += u64::from(is_lost);
-        if is_lost && losses.fault == LinkFault::Reset {
-            self.end_at_server(flow.connection);
-            self.end_at_process(flow.connection, End::Reset);
+        if is_struck {
+            self.strike(flow.connection, fault);
         }
         is_lost
     }
 
-    /// Has the links of a process lose something, or no longer.
-    pub(crate) fn lose(&mut self, process: usize, fault: Option<LinkFault>) {
-        match fault {
-            Some(fault) => drop(
-                self.network
-                    .losses
-                    .insert(process, Losses { fault, count: 0 }),
-            ),
-            None => drop(self.network.losses.remove(&process)),
+    /// Notes that a fault strikes a connection, which it may end.
+    fn strike(&mut self, number: u64, fault: LinkFault) {
+        let connection = self.network.connections.get(&number);
+        let link = connection.and_then(|it| Some((it.process, it.role?)));
+        if let Some(losses) = link.and_then(|link| self.network.losses.get_mut(&link)) {
+            losses.count += 1;
+        }
+        let end = match fault {
+            LinkFault::Reset => Some(End::Reset),
+            LinkFault::Close => Some(End::Closed),
+            LinkFault::HalfOpen => None,
+            _ => return,
+        };
+        if let Some(connection) = self.network.connections.get_mut(&number) {
+            connection.is_half_open = end.is_none();
+        }
+        self.end_at_server(number);
+        if let Some(end) = end {
+            self.end_at_process(number, end);
         }
     }
 
-    /// Returns how much the links of a process have lost since then.
-    pub(crate) fn lost_by(&self, process: usize) -> u64 {
-        let losses = self.network.losses.get(&process);
-        losses.map_or(0, |losses| losses.count)
+    /// Makes the links that a process uses for something, or all of them, lose something, or no longer.
+    pub(crate) fn lose(&mut self, process: usize, role: Option<Role>, fault: Option<LinkFault>) {
+        let meant = |its: &Role| role.is_none_or(|role| role == *its);
+        for role in Role::ALL.into_iter().filter(meant) {
+            let Some(fault) = fault else {
+                self.network.losses.remove(&(process, role));
+                continue;
+            };
+            (self.network.losses).insert((process, role), Losses { fault, count: 0 });
+            if matches!(
+                fault,
+                LinkFault::Reset | LinkFault::Close | LinkFault::HalfOpen
+            ) {
+                for number in self.numbers(|it| it.process == process && it.role == Some(role)) {
+                    self.strike(number, fault);
+                }
+            }
+        }
+    }
+
+    /// Returns how much such links of a process have lost since then.
+    pub(crate) fn lost_by(&self, process: usize, role: Option<Role>) -> u64 {
+        let of_process = self
+            .network
+            .losses
+            .range((process, Role::Listener)..=(process, Role::Pool));
+        let meant = of_process.filter(|((_, its), _)| role.is_none_or(|role| role == *its));
+        meant.map(|(_, losses)| losses.count).sum()
     }
 
     /// Sends what a server has for its clients.
@@ -788,12 +900,14 @@ impl ProcessEnd {
         let connection = Connection {
             process,
             server,
+            role: None,
             at_server: Some(at_server),
             up: Pieces::default(),
             down: Pieces::default(),
             inbox: VecDeque::new(),
             end: None,
             is_dead: false,
+            is_half_open: false,
             late_until: Duration::ZERO,
         };
         state.network.connections.insert(number, connection);
@@ -839,10 +953,11 @@ impl TestStream for ProcessEnd {
     fn write_now(&self, from: &[u8]) -> io::Result<usize> {
         self.world.step();
         let mut state = self.world.state();
-        let connection = state.network.connections.get(&self.number);
-        if connection.is_none_or(|it| it.end.is_some()) {
+        let connection = state.network.connections.get_mut(&self.number);
+        let Some(connection) = connection.filter(|it| it.end.is_none()) else {
             return Err(io::ErrorKind::BrokenPipe.into());
-        }
+        };
+        connection.role.get_or_insert_with(|| Role::of(from));
         let is_part = from.len() > 1 && state.random.one_in(16);
         let length = if is_part {
             state.random.within(1..from.len() as u64) as usize

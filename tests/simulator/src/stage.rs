@@ -13,7 +13,7 @@ use leasehold::{Builder, LockManager};
 use leasehold_testing::memory::Refusal;
 
 use crate::clock::Clock;
-use crate::network::{LinkFault, Network, host};
+use crate::network::{LinkFault, Network, Role, host};
 use crate::process::Process;
 use crate::random::Random;
 use crate::replication::{Links, PORT};
@@ -266,15 +266,15 @@ impl Stage {
         }
     }
 
-    /// Has the links of a process lose something, or no longer.
-    pub fn lose(&self, process: usize, fault: Option<LinkFault>) {
-        self.world.state().lose(process, fault);
+    /// Makes the links that a process uses for something, or all of them, lose something, or no longer.
+    pub fn lose(&self, process: usize, role: Option<Role>, fault: Option<LinkFault>) {
+        self.world.state().lose(process, role, fault);
     }
 
-    /// Returns how many pieces the fault of the links has taken.
+    /// Returns how many pieces the fault of such links has taken.
     #[must_use]
-    pub fn lost_by(&self, process: usize) -> u64 {
-        self.world.state().lost_by(process)
+    pub fn lost_by(&self, process: usize, role: Option<Role>) -> u64 {
+        self.world.state().lost_by(process, role)
     }
 
     /// Cuts all connections of a process to a server. Both ends learn of it.
