@@ -10,6 +10,11 @@
 //! | `LEASEHOLD_SEED` | runs this seed alone. A failure prints each event |
 //! | `LEASEHOLD_WORLD` | `real` runs each body once on real servers, in real time |
 
+#![allow(
+    clippy::incompatible_msrv,
+    reason = "only the library is compiled with the oldest Rust"
+)]
+
 mod matrix;
 mod real;
 mod redis;

@@ -26,10 +26,6 @@ pub(crate) const SIMULATED_ONLY: &[(&str, &str)] = &[
         "it stops processes: tests/it/mutex_processes.rs does so with real ones",
     ),
     (
-        "an_acquire_that_is_executed_late_leaves_no_orphan",
-        "it looks into a server that stands still",
-    ),
-    (
         "hung_waiters_delay_others_by_one_pickup_window_together",
         "it stops processes: tests/it/mutex_processes.rs does so with real ones",
     ),
@@ -213,7 +209,7 @@ impl Machinery for Real {
                     (None, Some(fault)) => proxy.strike_all(fault),
                     (Some(role), Some(fault)) => proxy.strike(role_of_proxy(role), fault),
                     (_, None) => proxy.heal(),
-                })
+                });
             }
             Fault::KillProcess(process) => {
                 self.with_proxy(process, |proxy| proxy.strike_all(support::Fault::Close));

@@ -293,6 +293,20 @@ impl Redis {
         };
         servers.iter().map(count).sum()
     }
+
+    /// Blocks until the lease at `key` has been renewed `times` times.
+    #[track_caller]
+    pub(crate) fn wait_until_renewed(&self, key: &str, mut times: u32) {
+        let mut last = self.ttl(key);
+        self.until("the lease is renewed", || {
+            let ttl = self.ttl(key);
+            if ttl > last {
+                times = times.saturating_sub(1);
+            }
+            last = ttl;
+            times == 0
+        });
+    }
 }
 
 // These names do not come from the crate's code, because other versions of the crate read the same keys.
