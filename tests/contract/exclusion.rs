@@ -231,7 +231,7 @@ pub(crate) fn serves_processes_in_the_order_in_which_they_came(world: &World, ki
     drop(crowd);
 }
 
-/// Has processes queue one after the other.
+/// Makes processes queue one after the other.
 pub(crate) fn waiters(world: &World, kind: Kind, name: &str, count: usize) -> Vec<Holder> {
     let queue = |before: usize| {
         let waiter = kind.of(&world.manager(), name).locking();

@@ -1,4 +1,4 @@
-//! The contract: what every kind of lock promises on every topology, in simulated time.
+//! The contract: the promises of every kind of lock on every topology, in simulated time.
 //!
 //! A test is a body, a kind and a topology. A body is a function that gets a world: processes with managers and threads,
 //! servers, and their faults. It runs with several seeds, which decide what the body leaves open: which thread runs next, and

@@ -1,4 +1,4 @@
-//! Which body runs for which kind of lock on which topology. What a kind lacks has a reason.
+//! Which body runs for which kind of lock, and where. Whatever a kind lacks has a reason.
 
 use leasehold_simulator::Topology;
 

@@ -153,7 +153,7 @@ impl World {
         self.0.time_of_day()
     }
 
-    /// Has the thread sleep.
+    /// Makes the thread sleep.
     pub(crate) fn pass(&self, length: Duration) {
         self.0.pass(length);
     }
@@ -291,7 +291,7 @@ impl World {
         (0..self.servers()).for_each(|server| self.fault(fault(server)));
     }
 
-    /// Has all servers do nothing.
+    /// Makes all servers do nothing.
     pub(crate) fn pause_servers(&self) {
         self.each_server(Fault::PauseServer);
     }
@@ -375,7 +375,7 @@ impl Locks {
         }
     }
 
-    /// Has no thread of the process run until [`resume`](Self::resume).
+    /// Lets no thread of the process run until [`resume`](Self::resume).
     pub(crate) fn pause(&self) {
         self.world.fault(Fault::PauseProcess(self.process));
     }
@@ -389,7 +389,7 @@ impl Locks {
         self.world.fault(Fault::KillProcess(self.process));
     }
 
-    /// Has the links of the process lose something.
+    /// Makes the links of the process lose something.
     pub(crate) fn strike(&self, fault: LinkFault) {
         self.world
             .fault(Fault::Links(self.process, None, Some(fault)));
@@ -401,7 +401,7 @@ impl Locks {
             .fault(Fault::Links(self.process, Some(role), Some(fault)));
     }
 
-    /// Has the links of the process be whole again.
+    /// Makes the links of the process whole again.
     pub(crate) fn heal(&self) {
         self.world.fault(Fault::Links(self.process, None, None));
     }

@@ -150,7 +150,7 @@ impl Stage {
         SystemTime::UNIX_EPOCH + BEGAN_AT + self.now()
     }
 
-    /// Has the calling thread sleep.
+    /// Makes the calling thread sleep.
     pub fn pass(&self, length: Duration) {
         self.world.wait(Place::Nowhere, Some(length));
     }
@@ -195,7 +195,7 @@ impl Stage {
         self.world.state().operate(server, command)
     }
 
-    /// Has no thread of a process run until [`go_on`](Self::go_on).
+    /// Lets no thread of a process run until [`go_on`](Self::go_on).
     pub fn pause(&self, process: usize) {
         self.world.state().processes[process].paused_until = NEVER;
     }
@@ -212,7 +212,7 @@ impl Stage {
         state.end_connections_of(process);
     }
 
-    /// Has a server do nothing until [`end_stall`](Self::end_stall).
+    /// Makes a server do nothing until [`end_stall`](Self::end_stall).
     pub fn stall(&self, server: usize) {
         self.world.state().stall(server, NEVER);
     }

@@ -629,7 +629,7 @@ impl WorldState {
         }
     }
 
-    /// Has the threads run that wait until no other can.
+    /// Lets the threads run that wait until no other can.
     fn wake_quiet(&mut self) {
         for number in &self.alive {
             let thread = &self.threads[*number];
