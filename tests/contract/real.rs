@@ -122,10 +122,12 @@ impl Machinery for Real {
     }
 
     fn pass(&self, length: Duration) {
+        // A body asks for time itself here.
         thread::sleep(length);
     }
 
     fn glance(&self, limit: Duration) {
+        // The pause between two looks at a condition.
         thread::sleep(limit.min(ms(10)));
     }
 

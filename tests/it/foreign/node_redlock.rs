@@ -1,5 +1,5 @@
 //! node-redlock, run by `tests/node_redlock/client.js`. `LEASEHOLD_NODE_REDLOCK` names a directory with the packages of
-//! that program. `.ci/run` installs them and runs these tests with them.
+//! that program. `.ci/long` installs them and runs these tests with them.
 
 use std::env;
 use std::process::Command;
@@ -17,7 +17,7 @@ pub(super) struct NodeRedlock;
 impl Client for NodeRedlock {
     fn command(redis: &Raw, name: &str) -> Command {
         let Some(packages) = env::var_os(PACKAGES).filter(|packages| !packages.is_empty()) else {
-            panic!("{PACKAGES} does not say where node-redlock is; see .ci/run");
+            panic!("{PACKAGES} does not say where node-redlock is; see .ci/long");
         };
         let mut client = Command::new("node");
         client.args([CLIENT, &urls(redis), name]);
@@ -30,7 +30,7 @@ macro_rules! tests {
     ($servers:ident: $($behaviour:ident)+) => {
         $(
             #[test]
-            #[ignore = "it needs node and the packages of tests/node_redlock: .ci/run installs them"]
+            #[ignore = "it needs node and the packages of tests/node_redlock: .ci/long installs them"]
             fn $behaviour() {
                 use crate::foreign;
                 foreign::$servers(

@@ -21,13 +21,13 @@ pub(super) trait Client: Send + 'static {
     fn command(redis: &Raw, name: &str) -> Command;
 }
 
-/// Names a Python that has redis-py and python-redis-lock. `.ci/run` makes such a Python.
+/// Names a Python that has redis-py and python-redis-lock. `.ci/long` makes such a Python.
 const PYTHON: &str = "LEASEHOLD_PYTHON";
 
 /// Returns the command that runs `tests/CLIENT/client.py`.
 pub(super) fn in_python(client: &str) -> Command {
     let Some(python) = env::var_os(PYTHON).filter(|python| !python.is_empty()) else {
-        panic!("{PYTHON} does not say which Python has the packages of {client}; see .ci/run");
+        panic!("{PYTHON} does not say which Python has the packages of {client}; see .ci/long");
     };
     let mut command = Command::new(python);
     let program = format!("{}/../{client}/client.py", env!("CARGO_MANIFEST_DIR"));

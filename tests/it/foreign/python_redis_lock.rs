@@ -50,7 +50,7 @@ macro_rules! tests {
     ($servers:ident: $($behaviour:ident)+) => {
         $(
             #[test]
-            #[ignore = "it needs a Python with python-redis-lock: .ci/run makes one"]
+            #[ignore = "it needs a Python with python-redis-lock: .ci/long makes one"]
             fn $behaviour() {
                 super::$servers(super::$behaviour::<Theirs>);
             }
@@ -63,7 +63,7 @@ each_without_expiry!(tests);
 
 /// Its BLPOP ends after the expiry of theirs, 1 s.
 #[test]
-#[ignore = "it needs a Python with python-redis-lock: .ci/run makes one"]
+#[ignore = "it needs a Python with python-redis-lock: .ci/long makes one"]
 fn a_wait_of_theirs_tries_again_after_each_expiry() {
     let redis = shared();
     let name = name("next-try");
@@ -75,7 +75,7 @@ fn a_wait_of_theirs_tries_again_after_each_expiry() {
 }
 
 #[test]
-#[ignore = "it needs a Python with python-redis-lock: .ci/run makes one"]
+#[ignore = "it needs a Python with python-redis-lock: .ci/long makes one"]
 fn a_wait_of_theirs_without_an_expiry_notices_only_a_release_of_theirs() {
     let redis = shared();
     let name = name("no-signal");
@@ -91,7 +91,7 @@ fn a_wait_of_theirs_without_an_expiry_notices_only_a_release_of_theirs() {
 }
 
 #[test]
-#[ignore = "it needs a Python with python-redis-lock: .ci/run makes one"]
+#[ignore = "it needs a Python with python-redis-lock: .ci/long makes one"]
 fn a_reset_of_theirs_deletes_the_lock_of_ours() {
     let redis = shared();
     let name = name("reset");

@@ -22,7 +22,7 @@ macro_rules! tests {
     ($servers:ident: $($behaviour:ident)+) => {
         $(
             #[test]
-            #[ignore = "it needs a Python with redis-py: .ci/run makes one"]
+            #[ignore = "it needs a Python with redis-py: .ci/long makes one"]
             fn $behaviour() {
                 super::$servers(super::$behaviour::<Program<RedisPy>>);
             }

@@ -26,7 +26,7 @@ macro_rules! tests {
     ($servers:ident: $($behaviour:ident)+) => {
         $(
             #[test]
-            #[ignore = "it needs the program of tests/rslock: .ci/run builds it"]
+            #[ignore = "it needs the program of tests/rslock: .ci/long builds it"]
             fn $behaviour() {
                 use crate::foreign;
                 foreign::$servers(foreign::$behaviour::<foreign::Program<foreign::rslock::Rslock>>);
