@@ -36,6 +36,7 @@ mod min_hold;
 mod operators;
 mod outages;
 mod refusals;
+mod replicas;
 mod rights;
 mod storms;
 mod traces;

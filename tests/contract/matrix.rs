@@ -101,6 +101,8 @@ pub(crate) use subject_bodies;
 pub(crate) const SUBJECTS: &[Subject] = &[
     crate::link_phases::BODIES,
     crate::link_phases::BODIES_OF_LINKS,
+    crate::replicas::BODIES,
+    crate::replicas::LONELY_BODIES,
 ];
 
 pub(crate) const CHAPTERS: &[Chapter] = &[

@@ -239,10 +239,25 @@ impl Machinery for Real {
                 );
                 cut.expect("the server is there");
             }
-            Fault::PauseProcess(_) | Fault::ResumeProcess(_) | Fault::Refuse(..) => {
-                unreachable!("such bodies are in the list of those that are only simulated")
-            }
+            // Such bodies are in the list of those that are only simulated, or are of one subject.
+            Fault::PauseProcess(_)
+            | Fault::ResumeProcess(_)
+            | Fault::Refuse(..)
+            | Fault::Promote(_)
+            | Fault::MoveSlot(..)
+            | Fault::Block { .. }
+            | Fault::Lag(..)
+            | Fault::CutOff(..)
+            | Fault::Misname { .. } => unreachable!("only simulated servers do this: {fault:?}"),
         }
+    }
+
+    fn members(&self, _: &str) -> Vec<usize> {
+        unreachable!("bodies of one subject are only simulated")
+    }
+
+    fn received(&self, _: usize) -> u64 {
+        unreachable!("bodies of one subject are only simulated")
     }
 
     fn lost_by(&self, process: usize, role: Option<Role>) -> u64 {

@@ -57,6 +57,11 @@ impl Redis {
         Self { world, servers }
     }
 
+    pub(crate) fn at(world: World, server: usize) -> Self {
+        let servers = vec![server];
+        Self { world, servers }
+    }
+
     /// Sends a command to each node, or only to the first if the command reads. Returns the answer of the first. Of a
     /// cluster, returns the first answer that is no redirection.
     pub(crate) fn try_ask<T: FromRedisValue>(&self, command: &[&str]) -> redis::RedisResult<T> {

@@ -122,7 +122,25 @@ impl Machinery for Simulated {
             Fault::CutOne { process, which } => stage.cut_one(process, which),
             Fault::Refuse(server, refusal) => stage.refuse(server, refusal),
             Fault::Demote(server, is_replica) => stage.demote(server, is_replica),
+            Fault::Promote(replica) => stage.promote(replica),
+            Fault::MoveSlot(key, length) => stage.move_slot(key, length),
+            Fault::Block {
+                process,
+                server,
+                is_blocked,
+            } => stage.block(process, server, is_blocked),
+            Fault::Lag(replica, is_late) => stage.lag(replica, is_late),
+            Fault::CutOff(server, is_cut_off) => stage.cut_off(server, is_cut_off),
+            Fault::Misname { sentinel, server } => stage.misname(sentinel, server),
         }
+    }
+
+    fn members(&self, name: &str) -> Vec<usize> {
+        self.stage.members(name)
+    }
+
+    fn received(&self, server: usize) -> u64 {
+        self.stage.received(server)
     }
 
     fn lost_by(&self, process: usize, role: Option<Role>) -> u64 {

@@ -54,6 +54,10 @@ pub(crate) trait Machinery: Send + Sync {
     /// Returns settings for a user of the only server.
     fn builder_of(&self, process: usize, user: &str, password: &str) -> Builder;
     fn fault(&self, fault: Fault);
+    /// Returns the servers that may have the keys of a name, the master in front.
+    fn members(&self, name: &str) -> Vec<usize>;
+    /// Returns how many pieces of requests a server has received.
+    fn received(&self, server: usize) -> u64;
     /// Returns how much the links of a process for one use, or for all, have lost since their fault began.
     fn lost_by(&self, process: usize, role: Option<Role>) -> u64;
     /// Returns how late a thread may wake up.
@@ -98,6 +102,25 @@ pub(crate) enum Fault {
     Refuse(usize, Option<Refusal>),
     /// The server is a replica of a master that does not exist, or a master again.
     Demote(usize, bool),
+    /// The replica becomes the master, with what it has.
+    Promote(usize),
+    /// The slot of a key begins to move to another master, for about this time.
+    MoveSlot(&'static str, Duration),
+    /// Nothing arrives between a process and a server, or all does.
+    Block {
+        process: usize,
+        server: usize,
+        is_blocked: bool,
+    },
+    /// The replica gets nothing from its master, or all of it.
+    Lag(usize, bool),
+    /// The server or sentinel learns of no failover, or of those that it has missed.
+    CutOff(usize, bool),
+    /// The sentinel names a master beside the true one.
+    Misname {
+        sentinel: usize,
+        server: usize,
+    },
 }
 
 /// The world of a test.
@@ -236,6 +259,20 @@ impl World {
         self.manager_of(process, change(self.0.builder(process)))
     }
 
+    /// Tries to make a manager of a new process. The settings may be others than those for the servers of this world.
+    pub(crate) fn try_build(
+        &self,
+        change: impl FnOnce(Builder) -> Builder,
+    ) -> leasehold::Result<Locks> {
+        let process = self.0.start_process();
+        let manager = self.0.build(process, change(self.0.builder(process)))?;
+        Ok(Locks {
+            manager,
+            process,
+            world: self.clone(),
+        })
+    }
+
     /// Returns a manager with the rights of a user of the only server.
     #[track_caller]
     pub(crate) fn manager_as(&self, user: &str, password: &str) -> Locks {
@@ -268,6 +305,26 @@ impl World {
     /// Returns the servers as an operator sees them.
     pub(crate) fn redis(&self) -> Redis {
         Redis::new(self.clone())
+    }
+
+    /// Returns one server as an operator sees it.
+    pub(crate) fn redis_at(&self, server: usize) -> Redis {
+        Redis::at(self.clone(), server)
+    }
+
+    /// Returns the server that has the keys of a name.
+    pub(crate) fn master(&self, name: &str) -> usize {
+        self.0.members(name)[0]
+    }
+
+    /// Returns the replicas of that server, as the last failover has left them.
+    pub(crate) fn replicas(&self, name: &str) -> Vec<usize> {
+        self.0.members(name).split_off(1)
+    }
+
+    /// Returns how many pieces of requests a server has received.
+    pub(crate) fn received(&self, server: usize) -> u64 {
+        self.0.received(server)
     }
 
     /// Returns the number of servers that have keys of locks.
@@ -418,6 +475,15 @@ impl Locks {
     pub(crate) fn wait_until_struck_on(&self, role: Role) {
         let lost = || self.world.0.lost_by(self.process, Some(role)) > 0;
         self.world.until("such a link loses something", lost);
+    }
+
+    /// Lets nothing arrive between the process and a server, or lets all arrive that is on its way.
+    pub(crate) fn block(&self, server: usize, is_blocked: bool) {
+        self.world.fault(Fault::Block {
+            process: self.process,
+            server,
+            is_blocked,
+        });
     }
 
     /// Ends the connections of the process to a server.

@@ -148,7 +148,7 @@ impl WorldState {
         }
     }
 
-    fn watch(&mut self, sentinel: usize, master: usize, reported: usize, epoch: u64) {
+    pub(crate) fn watch(&mut self, sentinel: usize, master: usize, reported: usize, epoch: u64) {
         let its = &mut self.network.servers[sentinel];
         its.knows_epoch = epoch;
         its.server.state().watch(WatchedMaster {
@@ -176,6 +176,44 @@ impl WorldState {
             return false;
         }
         let new = *self.random.pick(&fit);
+        self.replace_master(group, new);
+        if self.random.one_in(2) {
+            self.restart(old, now + length / 2, true);
+        }
+        self.plan_failover(length, FailoverEvent::Follows { group, server: old });
+        self.tell_of_failover(group, old);
+        true
+    }
+
+    /// Makes this replica the master of its group, with what it has. The old master learns of it after `length`. If it is
+    /// down or hangs, [`tell_role`](Self::tell_role) has to tell it.
+    pub(crate) fn promote(&mut self, new: usize, length: Duration) {
+        let now = self.now;
+        let mut groups = self.network.groups.iter();
+        let group = groups.position(|group| group.members.contains(&new));
+        let group = group.expect("it is of a group");
+        let old = self.network.groups[group].master;
+        self.replace_master(group, new);
+        let its = &self.network.servers[old];
+        if its.down_until <= now && !its.stalls(now) {
+            self.plan_failover(length, FailoverEvent::Follows { group, server: old });
+        }
+        self.tell_of_failover(group, old);
+    }
+
+    /// Tells a server that is up again whom to follow, soon.
+    pub(crate) fn tell_role(&mut self, server: usize) {
+        let mut groups = self.network.groups.iter();
+        let is_former = |group: &Group| group.master != server && group.members.contains(&server);
+        if let Some(group) = groups.position(is_former) {
+            let after = self.random.length(TOLD_AFTER);
+            self.plan_failover(after, FailoverEvent::Follows { group, server });
+        }
+    }
+
+    fn replace_master(&mut self, group: usize, new: usize) {
+        let now = self.now;
+        let old = self.network.groups[group].master;
         let lacks_moved_key = self.network.links.lacks_moved_key(new);
         self.end_link(new);
         let its = &mut self.network.servers[new];
@@ -189,15 +227,18 @@ impl WorldState {
             ended_at: None,
             lacks_moved_key,
         });
-        let (epoch, sentinels) = (group_state.epoch, group_state.sentinels.clone());
+        let epoch = group_state.epoch;
         self.trace
             .note(now, format_args!("{new} replaces {old}, epoch {epoch}"));
         self.cluster_fails_over(group, old, new);
-        if self.random.one_in(2) {
-            self.restart(old, now + length / 2, true);
-        }
-        self.plan_failover(length, FailoverEvent::Follows { group, server: old });
-        for server in others {
+    }
+
+    /// Tells the other replicas and the sentinels of a new master, one after the other.
+    fn tell_of_failover(&mut self, group: usize, old: usize) {
+        let state = &self.network.groups[group];
+        let (new, epoch) = (state.master, state.epoch);
+        let (members, sentinels) = (state.members.clone(), state.sentinels.clone());
+        for server in members {
             if self.network.servers[server].follows == Some(old) {
                 let after = self.random.length(FOLLOWS_AFTER);
                 self.plan_failover(after, FailoverEvent::Follows { group, server });
@@ -205,7 +246,9 @@ impl WorldState {
         }
         if !sentinels.is_empty() {
             let leader = *self.random.pick(&sentinels);
-            self.watch(leader, new, old, epoch);
+            if !self.network.cut_off.contains(&leader) {
+                self.watch(leader, new, old, epoch);
+            }
         }
         for sentinel in sentinels {
             let after = self.random.length(LEARNS_AFTER);
@@ -219,7 +262,6 @@ impl WorldState {
                 },
             );
         }
-        true
     }
 
     pub(crate) fn failover_event(&mut self, event: FailoverEvent) {
@@ -237,7 +279,7 @@ impl WorldState {
     fn learns_role(&mut self, group: usize, server: usize) {
         let now = self.now;
         let its = &self.network.servers[server];
-        if its.down_until > now {
+        if its.down_until > now || self.network.cut_off.contains(&server) {
             let after = its.down_until.saturating_sub(now) + self.random.length(TOLD_AFTER);
             return self.plan_failover(after, FailoverEvent::Follows { group, server });
         }
@@ -268,7 +310,7 @@ impl WorldState {
         if its.knows_epoch > epoch {
             return;
         }
-        if its.down_until > now {
+        if its.down_until > now || self.network.cut_off.contains(&sentinel) {
             let after = its.down_until.saturating_sub(now) + self.random.length(TOLD_AFTER);
             return self.plan_failover(
                 after,

@@ -11,7 +11,7 @@
 //! | a server stalls | it takes no piece until then. Processes connect to it all the same |
 //! | a server is down | it refuses to connect. Its connections end |
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::io::{self, Read};
 use std::sync::{Arc, LazyLock, Mutex};
@@ -72,6 +72,8 @@ pub(crate) struct Network {
     blocked: BTreeMap<(usize, usize), Duration>,
     /// What the links of a process lose, by what it uses them for.
     losses: BTreeMap<(usize, Role), Losses>,
+    /// The servers that learn of no failover.
+    pub(crate) cut_off: BTreeSet<usize>,
     connections: BTreeMap<u64, Connection>,
     next_connection: u64,
     /// The longest time that a request was on its way.
@@ -134,6 +136,8 @@ pub(crate) struct SimulatedServer {
     pub(crate) knows_epoch: u64,
     /// When it looks for each `WAIT` whose time is over.
     pub(crate) looks_at: Option<Duration>,
+    /// How many pieces of requests it has received.
+    pub(crate) received: u64,
     restarts: u64,
     /// When it was last up again without its data.
     lost_data_at: Option<Duration>,
@@ -199,6 +203,7 @@ impl Network {
             servers: clocks.into_iter().enumerate().map(server).collect(),
             blocked: BTreeMap::new(),
             losses: BTreeMap::new(),
+            cut_off: BTreeSet::new(),
             connections: BTreeMap::new(),
             next_connection: 0,
             longest_way: Duration::ZERO,
@@ -315,6 +320,7 @@ impl SimulatedServer {
             follows: None,
             knows_epoch: 0,
             looks_at: None,
+            received: 0,
             restarts: 0,
             lost_data_at: None,
             lost_keys_at: None,
@@ -468,6 +474,7 @@ impl WorldState {
                 let way = format_args!("{process} to {server}, connection {number}");
                 self.trace.note_bytes(now, way, &bytes);
                 let receiver = &mut self.network.servers[server];
+                receiver.received += 1;
                 let time = receiver.clock.read(now);
                 receiver.server.receive(at_server, &bytes, time);
                 self.server_has_run(server);
@@ -701,6 +708,15 @@ impl WorldState {
         *blocked = until.max(*blocked);
     }
 
+    pub(crate) fn unblock(&mut self, process: usize, server: usize) {
+        self.network.blocked.remove(&(process, server));
+        for connection in self.numbers(|it| it.process == process && it.server == server) {
+            for is_up in [true, false] {
+                self.plan(Duration::ZERO, Event::Arrival(Flow { connection, is_up }));
+            }
+        }
+    }
+
     pub(crate) fn stall(&mut self, server: usize, until: Duration) {
         let stalled = &mut self.network.servers[server].stalled_until;
         *stalled = until.max(*stalled);
@@ -716,6 +732,7 @@ impl WorldState {
             };
             self.plan(Duration::ZERO, Event::Arrival(flow));
         }
+        self.go_on_with_links_of(server);
     }
 
     /// Stops a server, which is up again at `until`, with its data or without.

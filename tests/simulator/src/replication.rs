@@ -195,6 +195,24 @@ impl WorldState {
         *lag = until.max(*lag);
     }
 
+    pub(crate) fn end_lag(&mut self, replica: usize) {
+        self.network.links.lag_until.remove(&replica);
+        self.go_on_with_links_of(replica);
+    }
+
+    /// Makes the next item of each link from or to a server arrive, which was due while the server did nothing.
+    pub(crate) fn go_on_with_links_of(&mut self, server: usize) {
+        let links = self.network.links.by_replica.iter();
+        let links = links.filter(|(replica, link)| **replica == server || link.master == server);
+        let waiting: Vec<_> = links
+            .filter_map(|(replica, link)| Some((*replica, link.number, link.items.front()?.0)))
+            .collect();
+        for (replica, link, at) in waiting {
+            let after = at.saturating_sub(self.now);
+            self.plan_link(after, LinkEvent::Arrival { replica, link });
+        }
+    }
+
     /// Sends what a server has for its replicas and its clients.
     pub(crate) fn server_has_run(&mut self, server: usize) {
         let changes = self.network.servers[server].server.state().take_changes();

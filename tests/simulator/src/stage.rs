@@ -26,6 +26,8 @@ const REPLICATES_IN: std::ops::Range<Duration> =
     Duration::from_micros(100)..Duration::from_millis(2);
 /// When a server is up again that was stopped without an end.
 const NEVER: Duration = Duration::from_secs(1_000_000);
+/// For how long a master goes on that has a successor and is well. The clients learn earlier of the successor.
+const GOES_ON_FOR: Duration = Duration::from_secs(8);
 
 /// A world, from inside one of its threads.
 #[derive(Clone)]
@@ -218,7 +220,9 @@ impl Stage {
     }
 
     pub fn end_stall(&self, server: usize) {
-        self.world.state().end_stall(server);
+        let mut state = self.world.state();
+        state.end_stall(server);
+        state.tell_role(server);
     }
 
     /// Restarts a server, with its data or without.
@@ -227,6 +231,7 @@ impl Stage {
         let now = state.now;
         state.restart(server, now, has_data);
         state.network.servers[server].down_until = now;
+        state.tell_role(server);
     }
 
     /// Stops a server, until a restart.
@@ -285,6 +290,80 @@ impl Stage {
     /// Cuts one of the open connections of a process: its first, its second, and so on.
     pub fn cut_one(&self, process: usize, which: usize) {
         self.world.state().cut_one(process, which);
+    }
+
+    /// Returns the servers that may have the keys of a name, the master in front.
+    #[must_use]
+    pub fn members(&self, name: &str) -> Vec<usize> {
+        let state = self.world.state();
+        let master = state.network.masters_of(name)[0];
+        let groups = &state.network.groups;
+        let group = groups.iter().find(|group| group.master == master);
+        let members = group.map_or(&[][..], |group| &group.members);
+        let others = members.iter().copied().filter(|it| *it != master);
+        [master].into_iter().chain(others).collect()
+    }
+
+    /// Makes a replica the master, with what it has. The others learn of it one after the other, as in `failover`.
+    pub fn promote(&self, replica: usize) {
+        self.world.state().promote(replica, GOES_ON_FOR);
+    }
+
+    /// Begins to move the slot of a key to another master. Half of the time passes before the first key moves.
+    ///
+    /// # Panics
+    ///
+    /// Panics if another slot moves, or a master that was replaced does not know of it yet.
+    pub fn move_slot(&self, key: &str, length: Duration) {
+        let has_begun = self.world.state().move_slot(key, length);
+        assert!(has_begun, "another move or a failover is under way");
+    }
+
+    /// Lets nothing arrive between a process and a server, or lets all arrive that is on its way.
+    pub fn block(&self, process: usize, server: usize, is_blocked: bool) {
+        let mut state = self.world.state();
+        if is_blocked {
+            state.block(process, server, NEVER);
+        } else {
+            state.unblock(process, server);
+        }
+    }
+
+    /// Lets a replica get nothing from its master, or all that is on its way.
+    pub fn lag(&self, replica: usize, is_late: bool) {
+        let mut state = self.world.state();
+        if is_late {
+            state.lag(replica, NEVER);
+        } else {
+            state.end_lag(replica);
+        }
+    }
+
+    /// Lets a server or a sentinel learn of no failover, or of those that it has missed.
+    pub fn cut_off(&self, server: usize, is_cut_off: bool) {
+        let mut state = self.world.state();
+        if is_cut_off {
+            state.network.cut_off.insert(server);
+        } else {
+            state.network.cut_off.remove(&server);
+        }
+    }
+
+    /// Makes a sentinel name a server, which becomes a master beside the true one, as the master.
+    pub fn misname(&self, sentinel: usize, server: usize) {
+        let mut state = self.world.state();
+        state.end_link(server);
+        let its = &mut state.network.servers[server];
+        its.follows = None;
+        its.server.state().lead();
+        let epoch = state.network.servers[sentinel].knows_epoch;
+        state.watch(sentinel, server, server, epoch);
+    }
+
+    /// Returns how many pieces of requests a server has received.
+    #[must_use]
+    pub fn received(&self, server: usize) -> u64 {
+        self.world.state().network.servers[server].received
     }
 
     fn process(&self, number: usize) -> Process {
