@@ -101,8 +101,12 @@ pub(crate) use subject_bodies;
 pub(crate) const SUBJECTS: &[Subject] = &[
     crate::link_phases::BODIES,
     crate::link_phases::BODIES_OF_LINKS,
+    crate::failovers::BODIES,
+    crate::failovers::SENTINEL_BODIES,
+    crate::failovers::CLUSTER_BODIES,
     crate::replicas::BODIES,
     crate::replicas::LONELY_BODIES,
+    crate::sentinel::BODIES,
 ];
 
 pub(crate) const CHAPTERS: &[Chapter] = &[

@@ -184,27 +184,13 @@ impl Sentinels {
         assert_eq!(replicas, REPLICAS);
     }
 
-    /// Kills the master. The replicas lack all that `act` writes. Blocks until there is a new master.
-    #[track_caller]
-    pub fn fail_over_without<T>(&self, act: impl FnOnce() -> T) -> T {
-        let old = self.master();
-        let others = || self.servers().filter(|server| server.port() != old.port());
-        // The replicas must not read what the master sends from here on.
-        others().for_each(Server::pause);
-        let () = old.raw().ask(&["CLIENT", "KILL", "TYPE", "replica"]);
-        let done = act();
-        old.kill();
-        others().for_each(Server::resume);
-        self.wait_for_another_than(old);
-        done
-    }
-
-    /// Does the same, but keeps the data of the old master. Returns its port, and for how long each replica keeps the mutex
-    /// `n`, in ms.
+    /// Kills the master, which keeps its data. The replicas lack all that `act` writes. Blocks until there is a new master.
+    /// Returns the port of the old one, and for how long each replica keeps the mutex `n`, in ms.
     #[track_caller]
     pub fn fail_over_for_now(&self, act: impl FnOnce()) -> (u16, Vec<i64>) {
         let old = self.master();
         let others = || self.servers().filter(|server| server.port() != old.port());
+        // The replicas must not read what the master sends from here on.
         others().for_each(Server::pause);
         let () = old.raw().ask(&["CLIENT", "KILL", "TYPE", "replica"]);
         act();
