@@ -24,6 +24,7 @@ mod world;
 
 mod clocks;
 mod closures;
+mod cluster;
 mod crashes;
 mod exclusion;
 mod failovers;

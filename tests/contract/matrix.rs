@@ -101,6 +101,8 @@ pub(crate) use subject_bodies;
 pub(crate) const SUBJECTS: &[Subject] = &[
     crate::link_phases::BODIES,
     crate::link_phases::BODIES_OF_LINKS,
+    crate::cluster::BODIES,
+    crate::cluster::FOREIGN_BODIES,
     crate::failovers::BODIES,
     crate::failovers::SENTINEL_BODIES,
     crate::failovers::CLUSTER_BODIES,

@@ -1,108 +1,120 @@
-//! Locks on a Redis Cluster.
+//! Locks on a Redis Cluster: what only real nodes show. `tests/contract/cluster.rs` has the rest, and
+//! `tests/contract/failovers.rs` what a failover may lose.
 
-mod failover;
-mod migration;
-mod operators;
+use std::collections::BTreeSet;
 
-use std::time::Instant;
-
-use leasehold::{Admission, Error, LockGuard, LockManager};
+use leasehold::{Error, LockManager};
 
 use crate::connect::documented_rights;
 use crate::support::{
-    Cluster, Kind, PATIENCE, SCRIPTS_NEED_NO_REPLICAS, SLOTS, Server, build, cannot_show,
-    give_slots, hasty, is_ok, locked_at_last, logged, names_of_masters, secs, task, unused_url,
-    wait_for_servers, wait_until,
+    Cluster, Kind, Nodes, PATIENCE, SLOTS, Server, build, give_slots, is_ok, locked_at_last,
+    logged, names_of_masters, secs, slot_of, wait_for_servers, wait_until,
 };
-
-/// Returns the end of a lease, unless it is renewed before. A renewal moves it by much more than a second.
-fn end_of(guard: &LockGuard) -> Instant {
-    Instant::now() + guard.remaining()
-}
-
+/// After a manual failover, the old master is a replica, which answers every request with a redirection.
 #[test]
-fn every_kind_of_lock_goes_from_one_process_to_the_next() {
+fn a_failover_by_hand_loses_no_lock() {
     let cluster = Cluster::start();
     let (one, other) = (cluster.manager(), cluster.manager());
-    for kind in Kind::ALL {
-        let held = kind.rival().of(&one, kind.name()).hold();
-        let waiting = kind.of(&other, kind.name()).locking();
-        assert!(waiting.waits());
-        held.release();
-        waiting.locked();
-        waiting.release();
-    }
+    let guard = one.mutex("n").lease(secs(60)).lock().expect("it is free");
+    let waiting = Kind::Mutex.of(&other, "n").locking();
+    let (master, replica) = cluster.owner("n");
+    let () = replica.raw().ask(&["CLUSTER", "FAILOVER"]);
+    cluster.wait_for_failover(master, replica, slot_of("n"));
+    wait_until("it is renewed at the new master", || {
+        match guard.extend(secs(120)) {
+            Ok(()) => true,
+            Err(Error::Unavailable { .. }) => false,
+            Err(error) => panic!("{error:?}"),
+        }
+    });
+    assert!(waiting.waits());
+    guard.release().expect("it is held");
+    waiting.locked();
+    waiting.release();
 }
 
+/// A waiter has marked the lock. Its release cannot use the queue while the slot moves.
 #[test]
-fn a_rate_limiter_counts_the_permits_of_all_processes() {
+fn a_lock_with_a_waiter_is_released_while_its_slot_moves() {
+    let name = |number: usize| format!("{{moving}}{number}");
     let cluster = Cluster::start();
-    let (one, other) = (cluster.manager(), cluster.manager());
-    for name in names_of_masters() {
-        let limited = |locks: &LockManager| locks.rate_limiter(&name, 1, secs(600)).try_acquire();
-        assert_eq!(limited(&one).expect("asked"), Admission::Admitted);
-        assert!(limited(&other).expect("asked") != Admission::Admitted);
+    let (holder, other) = (cluster.manager(), cluster.manager());
+    let slot = slot_of(&name(0));
+    let (from, _) = cluster.owner(&name(0));
+    let to = cluster.servers()[..3]
+        .iter()
+        .find(|server| server.port() != from.port());
+    let guards = [0, 1].map(|number| holder.lock(name(number)).expect("it is free"));
+    let waiters = [0, 1].map(|number| Kind::Mutex.of(&other, &name(number)).locking());
+    wait_until("the locks are marked", || {
+        [0, 1].iter().all(|number| {
+            let value = from.raw().get(&name(*number));
+            value.is_some_and(|value| value.ends_with('!'))
+        })
+    });
+    let migration = cluster.migrate(slot, to.expect("there are three"));
+    // One of them is at the new master already.
+    migration.move_key(&name(0));
+    for guard in guards {
+        guard.release().expect("it is held");
+    }
+    // All keys of the other one are at the old master, so it may have been handed over.
+    assert!(waiters[0].waits());
+    migration.end();
+    for waiter in waiters {
+        waiter.locked();
+        waiter.release();
     }
 }
 
+/// The scan of the first master begins again at its replica.
 #[test]
-fn a_claim_is_adopted_by_another_process() {
+fn a_list_shows_each_lock_once_although_a_master_fails_meanwhile() {
+    const LOCKS: usize = 900;
     let cluster = Cluster::start();
-    let (one, other) = (cluster.manager(), cluster.manager());
-    for name in names_of_masters() {
-        let guard = one.lock(&name).expect("it is free");
-        let fence = guard.fence();
-        let claim = guard.detach();
-        let adopted = other.adopt(&claim).expect("nobody else has");
-        assert!(adopted.fence() > fence);
-        adopted.release().expect("it is held");
+    let locks = cluster.manager();
+    let names: Vec<_> = (0..LOCKS).map(|number| format!("lock-{number}")).collect();
+    let guards: Vec<_> = names
+        .iter()
+        .map(|name| {
+            let mutex = locks.mutex(name).lease(secs(600));
+            mutex.lock().expect("it is free")
+        })
+        .collect();
+    let all = || {
+        let all = locks.list("lock-*");
+        all.map(|lock| lock.expect("all masters are well").name)
+            .collect::<Vec<_>>()
+    };
+    let listed = all();
+    let once: BTreeSet<_> = listed.iter().cloned().collect();
+    assert_eq!((listed.len(), once.len()), (LOCKS, LOCKS));
+    for server in &cluster.servers()[..3] {
+        let _: u32 = server.raw().ask(&["WAIT", "1", "0"]);
     }
-}
-
-#[test]
-fn a_multi_lock_over_slots_excludes_each_of_its_names() {
-    let cluster = Cluster::start();
-    let (one, other) = (cluster.manager(), cluster.manager());
-    let names = names_of_masters();
-    let set = one.multi(&names);
-    let guard = set.lock().expect("all are free");
-    for name in &names {
-        assert!(other.try_lock(name).expect("asked").is_none());
-    }
-    assert!(
-        other
-            .multi(&names[1..])
-            .try_lock()
-            .expect("asked")
-            .is_none()
-    );
-    guard.extend(secs(120)).expect("all are held");
-    guard.release().expect("all are held");
-    // A try that gets only some of the names keeps none.
-    let last = other.lock(&names[2]).expect("it is free");
-    assert!(set.try_lock().expect("asked").is_none());
-    for name in &names[..2] {
-        drop(other.try_lock(name).expect("asked").expect("it is free"));
-    }
-    last.release().expect("it is held");
-    drop(set.try_lock().expect("asked").expect("all are free"));
-}
-
-/// Starts a node of another cluster. It has no slots yet.
-fn stranger() -> Server {
-    Server::of_cluster(&[])
-}
-
-#[track_caller]
-fn give_all_slots(stranger: &Server) {
-    give_slots(stranger, 0..SLOTS);
-    wait_for_servers("it serves all slots", || is_ok(stranger));
+    let mut list = locks.list("lock-*");
+    let mut seen: Vec<_> = list.by_ref().take(1).collect();
+    // The scan begins with the master of slot 0.
+    let first = names.iter().min_by_key(|name| slot_of(name)).expect("some");
+    let (master, replica) = cluster.owner(first);
+    master.kill();
+    cluster.wait_for_failover(master, replica, slot_of(first));
+    locked_at_last(&locks, &names_of_masters()[0]);
+    seen.extend(list);
+    let seen: Vec<_> = seen
+        .into_iter()
+        .map(|lock| lock.expect("they are well").name)
+        .collect();
+    let once: BTreeSet<_> = seen.iter().cloned().collect();
+    assert_eq!((seen.len(), once.len()), (LOCKS, LOCKS));
+    drop(guards);
 }
 
 /// A node that has left the cluster, or is of another one, would grant what the masters have granted.
 #[test]
 fn a_node_that_knows_none_of_the_masters_is_refused_and_warned_of_once() {
-    let (nodes, stranger) = (Cluster::without_failover(), stranger());
+    let (nodes, stranger) = (Cluster::without_failover(), Server::of_cluster(&[]));
+    // It has no slots yet.
     let urls = nodes.urls().into_iter().chain([stranger.url()]);
     let locks = build(
         LockManager::cluster(urls)
@@ -111,7 +123,9 @@ fn a_node_that_knows_none_of_the_masters_is_refused_and_warned_of_once() {
     );
     let address = stranger.url().replace("redis://", "").replace('/', "");
     let warnings = logged(&format!("{address} is a node of another cluster"));
-    give_all_slots(&stranger);
+    give_slots(&stranger, 0..SLOTS);
+    wait_for_servers("it serves all slots", || is_ok(&stranger));
+    seeds_of_several_clusters_are_an_error(&nodes, &stranger);
     let names = names_of_masters();
     let holder = build(LockManager::cluster(nodes.urls()).connect_timeout(secs(10)));
     let guard = holder.mutex(&names[0]).lease(secs(600)).lock();
@@ -138,10 +152,8 @@ fn a_node_that_knows_none_of_the_masters_is_refused_and_warned_of_once() {
     guard.release().expect("it is held");
 }
 
-#[test]
-fn seeds_of_several_clusters_are_an_error() {
-    let (nodes, stranger) = (Cluster::without_failover(), stranger());
-    give_all_slots(&stranger);
+/// Checks that nodes of two clusters are no seeds of one manager.
+fn seeds_of_several_clusters_are_an_error(nodes: &Nodes, stranger: &Server) {
     // A node that is late would be refused after the first discovery.
     wait_until("both answer at once", || {
         let urls = [nodes.urls()[0].clone(), stranger.url()];
@@ -154,140 +166,6 @@ fn seeds_of_several_clusters_are_an_error() {
         assert!(error.to_string().contains("different clusters"), "{error}");
         true
     });
-}
-
-#[test]
-fn without_full_coverage_the_slots_of_other_masters_are_served() {
-    let cluster = Cluster::start();
-    let locks = cluster.manager();
-    let names = names_of_masters();
-    let (master, replica) = cluster.owner(&names[0]);
-    let others = || {
-        let gone = [master.port(), replica.port()];
-        let all = cluster.servers().iter();
-        all.filter(move |server| !gone.contains(&server.port()))
-    };
-    let require = |required: &str| {
-        for server in others() {
-            let set = ["CONFIG", "SET", "cluster-require-full-coverage", required];
-            let () = server.raw().ask(&set);
-        }
-    };
-    require("yes");
-    replica.kill();
-    master.kill();
-    wait_for_servers("the cluster is down", || !others().any(is_ok));
-    for name in &names {
-        let error = locks.try_lock(name).expect_err("the cluster is down");
-        assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
-    }
-    require("no");
-    wait_for_servers("the others serve their slots", || others().all(is_ok));
-    for name in &names[1..] {
-        locked_at_last(&locks, name);
-    }
-    let error = locks.try_lock(&names[0]).expect_err("its master is gone");
-    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
-    // A new process finds the others too.
-    locked_at_last(&cluster.manager(), &names[1]);
-}
-
-#[test]
-fn a_master_with_too_few_replicas_grants_nothing() {
-    if cannot_show(SCRIPTS_NEED_NO_REPLICAS) {
-        return;
-    }
-    let cluster = Cluster::start();
-    let locks = cluster.manager();
-    let names = names_of_masters();
-    let (master, _) = cluster.owner(&names[0]);
-    let require = |replicas: &str| {
-        let set = ["CONFIG", "SET", "min-replicas-to-write", replicas];
-        let () = master.raw().ask(&set);
-    };
-    require("2");
-    let error = locks.try_lock(&names[0]).expect_err("it has one replica");
-    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
-    drop(locks.lock(&names[1]).expect("this master needs none"));
-    require("0");
-    locked_at_last(&locks, &names[0]);
-}
-
-#[test]
-fn a_grant_waits_for_replicas() {
-    let cluster = Cluster::start();
-    let name = &names_of_masters()[0];
-    let locks = cluster
-        .builder()
-        .replicas(1)
-        .build()
-        .expect("all are there");
-    let guard = locks
-        .mutex(name)
-        .lease(secs(15))
-        .lock()
-        .expect("it is free");
-    let end = end_of(&guard);
-    wait_until("it is renewed", || end_of(&guard) > end + secs(1));
-    guard.release().expect("it is held");
-    let (_, replica) = cluster.owner(name);
-    replica.pause();
-    let more = cluster.builder().replicas(2).build().expect("it is there");
-    let error = more.try_lock(name).expect_err("there is one replica");
-    assert!(matches!(error, Error::NotReplicated { .. }), "{error:?}");
-    replica.resume();
-}
-
-#[test]
-fn the_cluster_is_found_from_any_node_that_answers() {
-    let cluster = Cluster::start();
-    let fence = locked_at_last(&cluster.manager(), "n");
-    let mut last = fence;
-    for server in cluster.servers() {
-        let seeds = [unused_url(), server.url()];
-        let locks = LockManager::cluster(seeds)
-            .connect_timeout(secs(10))
-            .build();
-        let next = locked_at_last(&locks.expect("one of them answers"), "n");
-        assert!(next > last);
-        last = next;
-    }
-    let dead = LockManager::cluster([unused_url()]).connect_timeout(secs(1));
-    let dead = dead.build().expect_err("there is none");
-    assert!(matches!(dead, Error::Unavailable { .. }), "{dead:?}");
-}
-
-/// It accepts connections, and answers nothing.
-#[test]
-fn a_master_that_hangs_delays_no_build() {
-    let nodes = Cluster::without_failover();
-    for hung in nodes.servers() {
-        hung.pause();
-        // Longer than the test may take.
-        let limit = secs(600);
-        let builder = LockManager::cluster(nodes.urls())
-            .connect_timeout(limit)
-            .io_timeout(limit);
-        let built = task(move || builder.build());
-        drop(built.end().expect("the other masters answer"));
-        hung.resume();
-    }
-}
-
-#[test]
-fn a_server_that_is_no_node_of_a_cluster_is_unsupported() {
-    let server = Server::start();
-    let error = LockManager::cluster([server.url()]).build();
-    let error = error.expect_err("it is a single server");
-    assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
-    assert!(
-        error.to_string().contains("LockManager::cluster"),
-        "{error}"
-    );
-    // The other way round.
-    let cluster = Cluster::start();
-    let error = hasty(&cluster.urls()[0]).build().expect_err("a cluster");
-    assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
 }
 
 #[test]
@@ -323,25 +201,6 @@ fn the_documented_access_list_is_enough_for_a_cluster() {
     for server in cluster.servers() {
         let refused: Vec<redis::Value> = server.raw().ask(&["ACL", "LOG"]);
         assert!(refused.is_empty(), "{refused:?}");
-    }
-}
-
-#[test]
-fn a_wrong_password_is_denied_and_not_shown() {
-    let cluster = Cluster::start();
-    for server in cluster.servers() {
-        let set = ["CONFIG", "SET", "requirepass", "s3cret"];
-        let () = server.raw().ask(&set);
-    }
-    let builder = || cluster.builder().connect_timeout(secs(10));
-    drop(builder().password("s3cret").build().expect("it is right"));
-    for wrong in [builder().password("s3cret-wrong"), builder()] {
-        let error = wrong.build().expect_err("it is wrong");
-        assert!(matches!(error, Error::Denied { .. }), "{error:?}");
-        assert!(
-            !format!("{error:?} {error:#}").contains("s3cret"),
-            "{error}"
-        );
     }
 }
 

@@ -47,7 +47,7 @@ pub use child_guards::count;
 pub use clock::Clock;
 pub use cluster::{Cluster, SLOTS, give_slots, is_ok, names_of_masters, slot_of};
 pub use evidence::{append_evidence, commit, counts_in_json, server_in_evidence, text_in_json};
-pub use file::{FencedWriters, File};
+pub use file::File;
 pub use hostile::{Answer, Hostile, IO, Words, at_last, impatient, in_time, is_script, to_scripts};
 pub use log::{Logged, logged};
 pub use network::{Namespace, Network};

@@ -1,0 +1,319 @@
+//! Locks of all slots of a cluster, and slots that move. `failovers` has the failovers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use leasehold::{Admission, Error, LockGuard, LockManager};
+use leasehold_simulator::{Refusal, Refused, Topology};
+use leasehold_test_support::names_of_masters;
+
+use crate::failovers::locked_at_last;
+use crate::matrix::{Subject, subject_bodies};
+use crate::subject::{Kind, lost};
+use crate::world::{Fault, Locks, Task, World, secs};
+
+pub(crate) const BODIES: Subject = (
+    "cluster",
+    &[Topology::Cluster],
+    subject_bodies![
+        a_rate_limiter_counts_the_permits_of_all_processes,
+        a_claim_is_adopted_by_another_process,
+        a_multi_lock_over_slots_excludes_each_of_its_names,
+        without_full_coverage_the_slots_of_other_masters_are_served,
+        a_master_with_too_few_replicas_grants_nothing,
+        the_cluster_is_found_from_any_node_that_answers,
+        a_master_that_hangs_delays_no_build,
+        a_wrong_password_is_denied_and_not_shown,
+        a_lock_of_any_slot_is_inspected_and_released_by_force,
+        a_slot_moves_under_load_forwards_and_back_and_no_holder_loses_its_lock,
+        a_lock_waits_for_the_end_of_the_move_of_its_slot,
+    ],
+);
+
+pub(crate) const FOREIGN_BODIES: Subject = (
+    "cluster",
+    &[Topology::Single, Topology::Cluster],
+    subject_bodies![a_server_that_is_no_node_of_a_cluster_is_unsupported],
+);
+
+const MASTERS: usize = 3;
+const NODES: usize = 6;
+
+fn url(server: usize) -> String {
+    format!("redis://10.0.0.{}:6379", server + 1)
+}
+
+fn a_rate_limiter_counts_the_permits_of_all_processes(world: &World) {
+    let (one, other) = (world.manager(), world.manager());
+    for name in names_of_masters() {
+        let limited = |locks: &Locks| locks.rate_limiter(&name, 1, secs(600)).try_acquire();
+        assert_eq!(limited(&one).expect("asked"), Admission::Admitted);
+        assert!(limited(&other).expect("asked") != Admission::Admitted);
+    }
+}
+
+fn a_claim_is_adopted_by_another_process(world: &World) {
+    let (one, other) = (world.manager(), world.manager());
+    for name in names_of_masters() {
+        let guard = one.lock(&name).expect("it is free");
+        let fence = guard.fence();
+        let claim = guard.detach();
+        let adopted = other.adopt(&claim).expect("nobody else has");
+        assert!(adopted.fence() > fence);
+        adopted.release().expect("it is held");
+    }
+}
+
+fn a_multi_lock_over_slots_excludes_each_of_its_names(world: &World) {
+    let (one, other) = (world.manager(), world.manager());
+    let names = names_of_masters();
+    let set = one.multi(&names);
+    let guard = set.lock().expect("all are free");
+    for name in &names {
+        assert!(other.try_lock(name).expect("asked").is_none());
+    }
+    let two = other.multi(&names[1..]).try_lock();
+    assert!(two.expect("asked").is_none());
+    guard.extend(secs(120)).expect("all are held");
+    guard.release().expect("all are held");
+    // A try that gets only some of the names keeps none.
+    let last = other.lock(&names[2]).expect("it is free");
+    assert!(set.try_lock().expect("asked").is_none());
+    for name in &names[..2] {
+        drop(other.try_lock(name).expect("asked").expect("it is free"));
+    }
+    last.release().expect("it is held");
+    drop(set.try_lock().expect("asked").expect("all are free"));
+}
+
+#[track_caller]
+fn assert_unavailable(locks: &Locks, name: &str) {
+    let error = locks.try_lock(name).expect_err("no master serves its slot");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+}
+
+/// A cluster refuses all keys while a slot has no master, unless it need not have all slots.
+fn without_full_coverage_the_slots_of_other_masters_are_served(world: &World) {
+    let short = Duration::from_millis(300);
+    let locks = world.build(|it| it.io_timeout(short).lease(secs(1)));
+    let names = names_of_masters();
+    let require = |is_required: bool| {
+        let refusal = is_required.then_some(Refusal {
+            what: Refused::Writes,
+            error: "CLUSTERDOWN The cluster is down",
+        });
+        for other in [1, 2, 4, 5] {
+            world.fault(Fault::Refuse(other, refusal));
+        }
+    };
+    world.fault(Fault::StopServer(3));
+    world.fault(Fault::StopServer(0));
+    require(true);
+    for name in &names {
+        assert_unavailable(&locks, name);
+    }
+    require(false);
+    for name in &names[1..] {
+        let begun = world.now();
+        locked_at_last(world, &locks, name);
+        assert!(world.now() <= world.within(begun));
+    }
+    assert_unavailable(&locks, &names[0]);
+    // A new process finds the others too.
+    locked_at_last(world, &world.manager(), &names[1]);
+}
+
+fn a_master_with_too_few_replicas_grants_nothing(world: &World) {
+    let locks = world.manager();
+    let names = names_of_masters();
+    let refusal = Refusal {
+        what: Refused::Writes,
+        error: "NOREPLICAS Not enough good replicas to write.",
+    };
+    world.fault(Fault::Refuse(0, Some(refusal)));
+    assert_unavailable(&locks, &names[0]);
+    drop(locks.lock(&names[1]).expect("this master needs none"));
+    world.fault(Fault::Refuse(0, None));
+    let begun = world.now();
+    drop(locks.lock(&names[0]).expect("it has enough"));
+    assert!(world.now() <= world.within(begun));
+}
+
+fn the_cluster_is_found_from_any_node_that_answers(world: &World) {
+    let mut last = locked_at_last(world, &world.manager(), "n");
+    for node in 0..NODES {
+        let begun = world.now();
+        let found = world.build(|_| LockManager::cluster([url(99), url(node)]));
+        let guard = found.lock("n").expect("one of them answers");
+        assert!(world.now() <= world.within(begun));
+        assert!(guard.fence() > last);
+        last = guard.fence();
+    }
+    let dead = world.try_build(|_| LockManager::cluster([url(99)]));
+    let error = dead.map(drop).expect_err("there is none");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+}
+
+/// It accepts connections, and answers nothing.
+fn a_master_that_hangs_delays_no_build(world: &World) {
+    for hung in 0..MASTERS {
+        world.fault(Fault::PauseServer(hung));
+        let begun = world.now();
+        drop(world.manager());
+        // So long a build waits for the others, to compare the tables of all that answer.
+        assert!(world.now() <= world.within(begun + Duration::from_millis(200)));
+        world.fault(Fault::ResumeServer(hung));
+    }
+}
+
+/// Nor is a node of a cluster a single server.
+fn a_server_that_is_no_node_of_a_cluster_is_unsupported(world: &World) {
+    let is_single = world.topology() == Topology::Single;
+    let built = world.try_build(|_| {
+        if is_single {
+            LockManager::cluster([url(0)])
+        } else {
+            LockManager::single(&url(0))
+        }
+    });
+    let error = built.map(drop).expect_err("it is of the other topology");
+    assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
+    let text = error.to_string();
+    assert!(text.contains("LockManager::cluster"), "{text}");
+}
+
+fn a_wrong_password_is_denied_and_not_shown(world: &World) {
+    for node in 0..NODES {
+        let rules = ["ACL", "SETUSER", "default", "resetpass", ">s3cret"];
+        let () = world.redis_at(node).ask(&rules);
+    }
+    drop(world.build(|it| it.password("s3cret")));
+    for wrong in [Some("s3cret-wrong"), None] {
+        let built = world.try_build(|it| match wrong {
+            Some(wrong) => it.password(wrong),
+            None => it,
+        });
+        let error = built.map(drop).expect_err("it is wrong");
+        assert!(matches!(error, Error::Denied { .. }), "{error:?}");
+        let shown = format!("{error:?} {error:#}");
+        assert!(!shown.contains("s3cret"), "{shown}");
+    }
+}
+
+fn a_lock_of_any_slot_is_inspected_and_released_by_force(world: &World) {
+    let (holder, operator) = (world.manager(), world.manager());
+    let pings = operator.ping().expect("the masters are known");
+    assert_eq!(pings.len(), MASTERS);
+    assert!(pings.iter().all(|ping| ping.result.is_ok()), "{pings:?}");
+    for name in names_of_masters() {
+        assert_eq!(operator.inspect(&name).expect("asked"), None);
+        let guard = holder.lock(&name).expect("it is free");
+        let losses = guard.on_lost();
+        let seen = operator.inspect(&name).expect("asked").expect("it is held");
+        assert_eq!(seen.holders[0].owner, guard.owner());
+        let released = operator.force_release(&name, guard.owner());
+        assert!(released.expect("asked"));
+        guard.extend(secs(600)).expect_err("it is released");
+        world.recv(&losses);
+        lost(guard.release());
+    }
+}
+
+/// The names of the slot that moves.
+const MOVING: &str = "{moving}";
+
+fn name(number: usize) -> String {
+    format!("{MOVING}{number}")
+}
+
+/// Locks and unlocks names of the slot until `stop`. Counts the turns.
+fn turns(world: &World, locks: &Locks, stop: &AtomicBool, turns: &AtomicU32) {
+    for number in (100..110).cycle() {
+        if stop.load(Ordering::SeqCst) {
+            return;
+        }
+        match locks.try_lock_for(name(number), secs(1)) {
+            Ok(Some(guard)) => {
+                guard.release().expect("it is held");
+                turns.fetch_add(1, Ordering::SeqCst);
+                world.pass(Duration::from_millis(100));
+            }
+            // The slot moves for longer than the wait.
+            Ok(None) | Err(Error::Unavailable { .. }) => {}
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+}
+
+/// Moves the slot to another master. Half of its keys have moved at some time, and their leases are renewed all the while.
+fn move_slot(world: &World, guards: &[LockGuard]) {
+    const LENGTH: Duration = secs(4);
+    let old = world.master(MOVING);
+    world.fault(Fault::MoveSlot(MOVING, LENGTH));
+    let begun = world.now();
+    while world.master(MOVING) == old {
+        world.pass(Duration::from_millis(100));
+        for guard in guards {
+            guard.check().expect("it is held");
+            assert!(guard.remaining() > secs(1), "it is renewed after 1 s of 3");
+        }
+    }
+    assert!(world.now() >= begun + LENGTH);
+}
+
+fn a_slot_moves_under_load_forwards_and_back_and_no_holder_loses_its_lock(world: &World) {
+    let managers = [(); 2].map(|()| world.manager());
+    let (stop, count) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicU32::new(0)),
+    );
+    let go_on = || {
+        let before = count.load(Ordering::SeqCst);
+        let go_on = || count.load(Ordering::SeqCst) >= before + 10;
+        world.until("others lock names of the slot", go_on);
+    };
+    let load = |locks: &Locks| -> Task<()> {
+        let (world, own) = (world.clone(), locks.clone());
+        let (stop, count) = (Arc::clone(&stop), Arc::clone(&count));
+        locks.thread(move || turns(&world, &own, &stop, &count))
+    };
+    let load: Vec<_> = managers.iter().map(load).collect();
+    let lock = |number| {
+        let mutex = managers[0].mutex(name(number)).lease(secs(3));
+        mutex.lock().expect("it is free")
+    };
+    let guards: Vec<_> = (0..10).map(lock).collect();
+    for _ in 0..2 {
+        go_on();
+        move_slot(world, &guards);
+        go_on();
+    }
+    stop.store(true, Ordering::SeqCst);
+    load.into_iter().for_each(Task::end);
+    for guard in guards {
+        guard.release().expect("it is held");
+    }
+}
+
+fn a_lock_waits_for_the_end_of_the_move_of_its_slot(world: &World) {
+    const LENGTH: Duration = secs(10);
+    let (locks, name) = (world.manager(), name(0));
+    let begun = world.now();
+    world.fault(Fault::MoveSlot(MOVING, LENGTH));
+    // The master that has the slot knows of the move a moment later.
+    world.pass(secs(1));
+    let error = locks.try_lock(&name).expect_err("the slot moves");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    let waiting = Kind::Mutex.of(&locks, &name).locking();
+    let received = || (0..NODES).map(|node| world.received(node)).sum::<u64>();
+    let before = received();
+    world.pass(secs(3));
+    assert!(waiting.waits());
+    // Each request pauses before it is sent again.
+    let sent = received() - before;
+    assert!(sent > 0 && sent < 300, "{sent} pieces of requests in 3 s");
+    let (locked_at, ended_at) = (waiting.locked_at(), begun + LENGTH);
+    assert!(locked_at >= ended_at && locked_at <= world.within(ended_at + secs(2)));
+    waiting.release();
+}
