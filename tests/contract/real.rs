@@ -248,7 +248,13 @@ impl Machinery for Real {
             | Fault::Block { .. }
             | Fault::Lag(..)
             | Fault::CutOff(..)
-            | Fault::Misname { .. } => unreachable!("only simulated servers do this: {fault:?}"),
+            | Fault::Misname { .. }
+            | Fault::LinksTo { .. }
+            | Fault::Abandon { .. }
+            | Fault::Fill(..)
+            | Fault::SetTimeOfDay { .. } => {
+                unreachable!("only simulated servers do this: {fault:?}")
+            }
         }
     }
 
@@ -262,6 +268,18 @@ impl Machinery for Real {
 
     fn lost_by(&self, process: usize, role: Option<Role>) -> u64 {
         self.with_proxy(process, |proxy| proxy.struck(role.map(role_of_proxy)))
+    }
+
+    fn make_nodes(&self, _: usize) {
+        unreachable!("bodies of one subject are only simulated")
+    }
+
+    fn build_unchecked(&self, _: usize, builder: Builder) -> leasehold::Result<LockManager> {
+        builder.build_unchecked()
+    }
+
+    fn lost_at(&self, _: usize, _: usize) -> u64 {
+        unreachable!("bodies of one subject are only simulated")
     }
 
     fn oversleeps(&self) -> Duration {

@@ -132,6 +132,18 @@ impl Machinery for Simulated {
             Fault::Lag(replica, is_late) => stage.lag(replica, is_late),
             Fault::CutOff(server, is_cut_off) => stage.cut_off(server, is_cut_off),
             Fault::Misname { sentinel, server } => stage.misname(sentinel, server),
+            Fault::LinksTo {
+                process,
+                server,
+                fault,
+            } => stage.lose_at(process, server, fault),
+            Fault::Abandon { process, server } => stage.abandon(process, server),
+            Fault::Fill(server, is_full) => stage.fill(server, is_full),
+            Fault::SetTimeOfDay {
+                process,
+                by,
+                is_back,
+            } => stage.set_time_of_day(process, by, is_back),
         }
     }
 
@@ -145,6 +157,18 @@ impl Machinery for Simulated {
 
     fn lost_by(&self, process: usize, role: Option<Role>) -> u64 {
         self.stage.lost_by(process, role)
+    }
+
+    fn make_nodes(&self, count: usize) {
+        self.stage.make_nodes(count);
+    }
+
+    fn build_unchecked(&self, process: usize, builder: Builder) -> leasehold::Result<LockManager> {
+        self.stage.build_unchecked(process, builder)
+    }
+
+    fn lost_at(&self, process: usize, server: usize) -> u64 {
+        self.stage.lost_at(process, server)
     }
 
     fn oversleeps(&self) -> Duration {

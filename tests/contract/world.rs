@@ -60,6 +60,12 @@ pub(crate) trait Machinery: Send + Sync {
     fn received(&self, server: usize) -> u64;
     /// Returns how much the links of a process for one use, or for all, have lost since their fault began.
     fn lost_by(&self, process: usize, role: Option<Role>) -> u64;
+    /// Adds servers until a quorum has this number of nodes.
+    fn make_nodes(&self, count: usize);
+    /// Returns how much the links between a process and a server have lost since their fault began.
+    fn lost_at(&self, process: usize, server: usize) -> u64;
+    /// Makes a manager that sends nothing yet.
+    fn build_unchecked(&self, process: usize, builder: Builder) -> leasehold::Result<LockManager>;
     /// Returns how late a thread may wake up.
     fn oversleeps(&self) -> Duration;
 }
@@ -120,6 +126,26 @@ pub(crate) enum Fault {
     Misname {
         sentinel: usize,
         server: usize,
+    },
+    /// The links between a process and a server lose something. Or they are whole again, and the connections of which
+    /// something may be lost end.
+    LinksTo {
+        process: usize,
+        server: usize,
+        fault: Option<LinkFault>,
+    },
+    /// The connections of a process to a server end, but what it has sent still arrives.
+    Abandon {
+        process: usize,
+        server: usize,
+    },
+    /// The server admits no further client, or as many as there come.
+    Fill(usize, bool),
+    /// The process has another time of day.
+    SetTimeOfDay {
+        process: usize,
+        by: Duration,
+        is_back: bool,
     },
 }
 
@@ -273,6 +299,19 @@ impl World {
         })
     }
 
+    /// Returns a manager of a new process, which sends nothing yet.
+    #[track_caller]
+    pub(crate) fn build_unchecked(&self, change: impl FnOnce(Builder) -> Builder) -> Locks {
+        let process = self.0.start_process();
+        let builder = change(self.0.builder(process));
+        let built = self.0.build_unchecked(process, builder);
+        Locks {
+            manager: built.expect("the settings are right"),
+            process,
+            world: self.clone(),
+        }
+    }
+
     /// Returns a manager with the rights of a user of the only server.
     #[track_caller]
     pub(crate) fn manager_as(&self, user: &str, password: &str) -> Locks {
@@ -325,6 +364,11 @@ impl World {
     /// Returns how many pieces of requests a server has received.
     pub(crate) fn received(&self, server: usize) -> u64 {
         self.0.received(server)
+    }
+
+    /// Adds servers until the quorum has this number of nodes. Managers that are built later have all of them.
+    pub(crate) fn make_nodes(&self, count: usize) {
+        self.0.make_nodes(count);
     }
 
     /// Returns the number of servers that have keys of locks.
@@ -501,6 +545,57 @@ impl Locks {
         self.world.fault(Fault::CutOne {
             process: self.process,
             which,
+        });
+    }
+}
+
+impl Locks {
+    /// Makes the links of the process to some servers lose something.
+    pub(crate) fn strike_at(&self, servers: &[usize], fault: LinkFault) {
+        self.set_links_to(servers, Some(fault));
+    }
+
+    /// Makes the links to these servers whole again. The connections of which something may be lost end.
+    pub(crate) fn heal_at(&self, servers: &[usize]) {
+        self.set_links_to(servers, None);
+    }
+
+    fn set_links_to(&self, servers: &[usize], fault: Option<LinkFault>) {
+        for server in servers {
+            self.world.fault(Fault::LinksTo {
+                process: self.process,
+                server: *server,
+                fault,
+            });
+        }
+    }
+
+    /// Blocks until the fault of the links to a server has taken something.
+    #[track_caller]
+    pub(crate) fn wait_until_struck_at(&self, server: usize) {
+        let lost = || self.struck_at(server) > 0;
+        self.world.until("the link loses something", lost);
+    }
+
+    /// Returns how much the links to a server have lost since their fault began.
+    pub(crate) fn struck_at(&self, server: usize) -> u64 {
+        self.world.0.lost_at(self.process, server)
+    }
+
+    /// Ends the connections of the process to a server. What it has sent there still arrives.
+    pub(crate) fn abandon(&self, server: usize) {
+        self.world.fault(Fault::Abandon {
+            process: self.process,
+            server,
+        });
+    }
+
+    /// Sets the time of day of the process.
+    pub(crate) fn set_time_of_day(&self, by: Duration, is_back: bool) {
+        self.world.fault(Fault::SetTimeOfDay {
+            process: self.process,
+            by,
+            is_back,
         });
     }
 }

@@ -81,7 +81,14 @@ pub(super) fn info(
     _: u64,
     arguments: &Arguments<'_>,
 ) -> Result<Resp, CommandError> {
-    let uptime = server.now.saturating_sub(server.started_at).as_secs();
+    let uptime = match server.now.checked_sub(server.started_at) {
+        Some(uptime) => uptime.as_secs().to_string(),
+        // The clock was set back.
+        None => format!(
+            "-{}",
+            server.started_at.saturating_sub(server.now).as_secs()
+        ),
+    };
     let mode = match (&server.cluster, &server.watched) {
         (Some(_), _) => "cluster",
         (None, Some(_)) => "sentinel",

@@ -74,6 +74,8 @@ pub(crate) struct Network {
     losses: BTreeMap<(usize, Role), Losses>,
     /// The servers that learn of no failover.
     pub(crate) cut_off: BTreeSet<usize>,
+    /// What the links between a process and a server lose.
+    losses_at: BTreeMap<(usize, usize), Losses>,
     connections: BTreeMap<u64, Connection>,
     next_connection: u64,
     /// The longest time that a request was on its way.
@@ -138,6 +140,8 @@ pub(crate) struct SimulatedServer {
     pub(crate) looks_at: Option<Duration>,
     /// How many pieces of requests it has received.
     pub(crate) received: u64,
+    /// Whether it has as many clients as it admits.
+    pub(crate) is_full: bool,
     restarts: u64,
     /// When it was last up again without its data.
     lost_data_at: Option<Duration>,
@@ -204,6 +208,7 @@ impl Network {
             blocked: BTreeMap::new(),
             losses: BTreeMap::new(),
             cut_off: BTreeSet::new(),
+            losses_at: BTreeMap::new(),
             connections: BTreeMap::new(),
             next_connection: 0,
             longest_way: Duration::ZERO,
@@ -302,7 +307,7 @@ impl Role {
 }
 
 impl SimulatedServer {
-    fn new(number: usize, clock: Clock) -> Self {
+    pub(crate) fn new(number: usize, clock: Clock) -> Self {
         let began = clock.read(Duration::ZERO).saturating_sub(UP_FOR);
         let idle = locked(&IDLE_SERVERS).pop();
         let server = match idle {
@@ -321,6 +326,7 @@ impl SimulatedServer {
             knows_epoch: 0,
             looks_at: None,
             received: 0,
+            is_full: false,
             restarts: 0,
             lost_data_at: None,
             lost_keys_at: None,
@@ -496,7 +502,11 @@ impl WorldState {
     /// Returns what the link of a connection loses.
     fn fault_of(&self, connection: u64) -> Option<LinkFault> {
         let connection = self.network.connections.get(&connection)?;
-        let losses = (self.network.losses).get(&(connection.process, connection.role?))?;
+        let at = (self.network.losses_at).get(&(connection.process, connection.server));
+        let losses = match at {
+            Some(losses) => losses,
+            None => (self.network.losses).get(&(connection.process, connection.role?))?,
+        };
         Some(losses.fault)
     }
 
@@ -522,8 +532,11 @@ impl WorldState {
     /// Notes that a fault strikes a connection, which it may end.
     fn strike(&mut self, number: u64, fault: LinkFault) {
         let connection = self.network.connections.get(&number);
+        let at = connection.map(|it| (it.process, it.server));
         let link = connection.and_then(|it| Some((it.process, it.role?)));
-        if let Some(losses) = link.and_then(|link| self.network.losses.get_mut(&link)) {
+        let at = at.and_then(|at| self.network.losses_at.get_mut(&at));
+        let of_role = link.and_then(|link| self.network.losses.get_mut(&link));
+        if let Some(losses) = at.or(of_role) {
             losses.count += 1;
         }
         let end = match fault {
@@ -569,6 +582,62 @@ impl WorldState {
             .range((process, Role::Listener)..=(process, Role::Pool));
         let meant = of_process.filter(|((_, its), _)| role.is_none_or(|role| role == *its));
         meant.map(|(_, losses)| losses.count).sum()
+    }
+
+    /// Makes the links between a process and a server lose something. Without a fault they are whole again, but not the
+    /// connections of which something may be lost: these end.
+    pub(crate) fn lose_at(&mut self, process: usize, server: usize, fault: Option<LinkFault>) {
+        let Some(fault) = fault else {
+            self.network.losses_at.remove(&(process, server));
+            for number in
+                self.numbers(|it| it.process == process && it.server == server && it.end.is_none())
+            {
+                self.cut_connection(number);
+            }
+            return;
+        };
+        let losses = Losses { fault, count: 0 };
+        self.network.losses_at.insert((process, server), losses);
+        if matches!(
+            fault,
+            LinkFault::Reset | LinkFault::Close | LinkFault::HalfOpen
+        ) {
+            for number in self.numbers(|it| it.process == process && it.server == server) {
+                self.strike(number, fault);
+            }
+        }
+    }
+
+    /// Returns how much the links between a process and a server have lost since then.
+    pub(crate) fn lost_at(&self, process: usize, server: usize) -> u64 {
+        let losses = self.network.losses_at.get(&(process, server));
+        losses.map_or(0, |losses| losses.count)
+    }
+
+    /// Makes all servers and links do their work again.
+    pub(crate) fn heal_all(&mut self) {
+        self.network.losses.clear();
+        self.network.losses_at.clear();
+        for server in 0..self.network.servers.len() {
+            let its = &mut self.network.servers[server];
+            let (is_down, stalls) = (its.down_until > self.now, its.stalls(self.now));
+            its.is_full = false;
+            its.server.state().refuse(None);
+            if is_down {
+                self.restart(server, self.now, true);
+                self.network.servers[server].down_until = self.now;
+            }
+            if stalls {
+                self.end_stall(server);
+            }
+        }
+    }
+
+    /// Ends the connections between a process and a server for the process alone. What it has sent still arrives.
+    pub(crate) fn abandon(&mut self, process: usize, server: usize) {
+        for number in self.numbers(|it| it.process == process && it.server == server) {
+            self.end_at_process(number, End::Reset);
+        }
     }
 
     /// Sends what a server has for its clients.
@@ -912,13 +981,14 @@ impl ProcessEnd {
         if is_revived || accepting.down_until > now {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
-        let at_server = accepting.server.connect();
+        let is_full = accepting.is_full;
+        let at_server = (!is_full).then(|| accepting.server.connect());
         let number = state.network.next_stream();
         let connection = Connection {
             process,
             server,
             role: None,
-            at_server: Some(at_server),
+            at_server,
             up: Pieces::default(),
             down: Pieces::default(),
             inbox: VecDeque::new(),
@@ -931,6 +1001,15 @@ impl ProcessEnd {
         state
             .trace
             .note(now, format_args!("{process} connects to {server}"));
+        if is_full {
+            let flow = Flow {
+                connection: number,
+                is_up: false,
+            };
+            let refusal = b"-ERR max number of clients reached\r\n".to_vec();
+            state.send(flow, Piece::Bytes(refusal));
+            state.send(flow, Piece::End);
+        }
         Ok(Self {
             world: Arc::clone(world),
             number,

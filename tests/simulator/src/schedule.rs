@@ -345,11 +345,13 @@ impl Topology {
                 let urls = (0..MASTERS).map(|number| format!("redis://{}:{PORT}", host(number)));
                 LockManager::cluster(urls)
             }
-            Self::Quorum => {
-                let nodes = (0..self.servers()).map(|number| format!("unix:///{number}"));
-                LockManager::quorum(nodes).restart_delay(RESTART_DELAY)
-            }
+            Self::Quorum => Self::quorum_of(self.servers()).restart_delay(RESTART_DELAY),
         }
+    }
+
+    pub(crate) fn quorum_of(nodes: usize) -> Builder {
+        let nodes = (0..nodes).map(|number| format!("unix:///{number}"));
+        LockManager::quorum(nodes)
     }
 }
 

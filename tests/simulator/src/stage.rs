@@ -13,7 +13,7 @@ use leasehold::{Builder, LockManager};
 use leasehold_testing::memory::Refusal;
 
 use crate::clock::Clock;
-use crate::network::{LinkFault, Network, Role, host};
+use crate::network::{LinkFault, Network, Role, SimulatedServer, host};
 use crate::process::Process;
 use crate::random::Random;
 use crate::replication::{Links, PORT};
@@ -24,6 +24,8 @@ use crate::world::{Place, ProcessState, World, locked};
 /// How long a message to a replica takes.
 const REPLICATES_IN: std::ops::Range<Duration> =
     Duration::from_micros(100)..Duration::from_millis(2);
+/// Threads of the library go on while a request of theirs may come, which is for two leases at most.
+const THREADS_END_WITHIN: Duration = Duration::from_secs(15 * 60);
 /// When a server is up again that was stopped without an end.
 const NEVER: Duration = Duration::from_secs(1_000_000);
 /// For how long a master goes on that has a successor and is well. The clients learn earlier of the successor.
@@ -63,7 +65,11 @@ impl Stage {
             Vec::new(),
             Network::new(clocks, Links::new(REPLICATES_IN), None),
         ));
-        world.state().has_hiccups = false;
+        {
+            let mut state = world.state();
+            state.has_hiccups = false;
+            state.threads_end_within = THREADS_END_WITHIN;
+        }
         ReplicationPlan::of_all(topology).begin(topology, &world);
         let stage = Self {
             world: Arc::clone(&world),
@@ -113,9 +119,35 @@ impl Stage {
         Ok(built)
     }
 
+    /// Makes a manager of a process, which sends nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// As [`Builder::build_unchecked`].
+    pub fn build_unchecked(
+        &self,
+        process: usize,
+        builder: Builder,
+    ) -> leasehold::Result<LockManager> {
+        let built = self.process(process).builder(builder).build_unchecked()?;
+        locked(&self.managers).push(built.clone());
+        Ok(built)
+    }
+
     /// Returns settings for the servers of this world.
     pub fn builder(&self) -> Builder {
+        if self.topology == Topology::Quorum {
+            return Topology::quorum_of(self.servers());
+        }
         self.topology.builder()
+    }
+
+    /// Adds servers until a quorum has this number of nodes.
+    pub fn make_nodes(&self, count: usize) {
+        let servers = &mut self.world.state().network.servers;
+        while servers.len() < count {
+            servers.push(SimulatedServer::new(servers.len(), Clock::new(BEGAN_AT, 0)));
+        }
     }
 
     /// Starts a thread of a process. Its panic fails the run.
@@ -181,7 +213,8 @@ impl Stage {
     pub fn servers(&self) -> usize {
         match self.topology {
             Topology::Single | Topology::Sentinel => 1,
-            Topology::Quorum | Topology::Cluster => 3,
+            Topology::Cluster => 3,
+            Topology::Quorum => self.world.state().network.servers.len(),
         }
     }
 
@@ -366,6 +399,37 @@ impl Stage {
         self.world.state().network.servers[server].received
     }
 
+    /// Makes the links between a process and a server lose something, or ends those of which something may be lost.
+    pub fn lose_at(&self, process: usize, server: usize, fault: Option<LinkFault>) {
+        self.world.state().lose_at(process, server, fault);
+    }
+
+    /// Returns how many pieces the fault of these links has taken.
+    #[must_use]
+    pub fn lost_at(&self, process: usize, server: usize) -> u64 {
+        self.world.state().lost_at(process, server)
+    }
+
+    /// Ends the connections between a process and a server for the process alone. What it has sent still arrives.
+    pub fn abandon(&self, process: usize, server: usize) {
+        self.world.state().abandon(process, server);
+    }
+
+    /// Makes a server admit no further client, or as many as there come.
+    pub fn fill(&self, server: usize, is_full: bool) {
+        self.world.state().network.servers[server].is_full = is_full;
+    }
+
+    /// Sets the time of day of a process.
+    pub fn set_time_of_day(&self, process: usize, by: Duration, is_back: bool) {
+        let began_at = &mut self.world.state().processes[process].began_at;
+        *began_at = if is_back {
+            began_at.saturating_sub(by)
+        } else {
+            *began_at + by
+        };
+    }
+
     fn process(&self, number: usize) -> Process {
         Process {
             world: Arc::clone(&self.world),
@@ -380,6 +444,7 @@ impl Stage {
             for process in &mut state.processes {
                 process.paused_until = Duration::ZERO;
             }
+            state.heal_all();
             state.processes.len()
         };
         for process in 0..processes {

@@ -37,7 +37,7 @@ const MOST_STEPS: u64 = 5_000_000;
 const LONGEST: Duration = Duration::from_secs(12 * 3_600);
 /// The longest real time for which no thread passes the baton on. A machine that starves this process takes far less.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// The time in which the threads of the library end after the programs.
+/// This is longer than a lease.
 const THREADS_END_WITHIN: Duration = Duration::from_secs(120);
 /// For how long a thread may stand still at a step.
 const HICCUP: std::ops::Range<Duration> = Duration::from_micros(1)..Duration::from_millis(20);
@@ -93,6 +93,8 @@ pub(crate) struct WorldState {
     pub(crate) paused_until: Duration,
     /// Whether threads stand still for a moment now and then, as on a busy machine.
     pub(crate) has_hiccups: bool,
+    /// The time in which the threads of the library end after the programs.
+    pub(crate) threads_end_within: Duration,
     threads: Vec<SimulatedThread>,
     /// The numbers of the threads that have not ended.
     alive: Vec<usize>,
@@ -226,6 +228,7 @@ impl World {
                 beyond_ended_at: None,
                 paused_until: Duration::ZERO,
                 has_hiccups: true,
+                threads_end_within: THREADS_END_WITHIN,
                 threads: Vec::new(),
                 alive: Vec::new(),
                 can_run: Vec::new(),
@@ -499,7 +502,7 @@ impl WorldState {
             }
         }
         if self.processes.iter().all(|it| it.is_finished) {
-            self.plan(THREADS_END_WITHIN, Event::ThreadsEnded);
+            self.plan(self.threads_end_within, Event::ThreadsEnded);
         }
     }
 
