@@ -37,6 +37,7 @@ mod loss;
 mod min_hold;
 mod operators;
 mod outages;
+mod quorum;
 mod refusals;
 mod replicas;
 mod rights;

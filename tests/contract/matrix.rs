@@ -109,6 +109,15 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     crate::replicas::BODIES,
     crate::replicas::LONELY_BODIES,
     crate::sentinel::BODIES,
+    crate::quorum::BODIES,
+    crate::quorum::clients::BODIES,
+    crate::quorum::endings::BODIES,
+    crate::quorum::faults::BODIES,
+    crate::quorum::fences::BODIES,
+    crate::quorum::joins::BODIES,
+    crate::quorum::partitions::BODIES,
+    crate::quorum::restarts::BODIES,
+    crate::quorum::turns::BODIES,
 ];
 
 pub(crate) const CHAPTERS: &[Chapter] = &[

@@ -18,8 +18,8 @@ use rustix::process::{Pid, Signal};
 
 use super::child_guards::ChildGuards;
 use super::{
-    Clock, Guard, Kind, Namespace, PATIENCE, Raw, Subject, doomed, log, ms, own_threads, patient,
-    threads, wait_until,
+    Guard, Kind, Namespace, PATIENCE, Raw, Subject, doomed, log, ms, own_threads, patient, threads,
+    wait_until,
 };
 
 /// The variable with the server's URL. If it is set, this process is a child.
@@ -36,8 +36,6 @@ pub struct Child {
     process: process::Child,
     stdin: ChildStdin,
     answers: Receiver<String>,
-    /// The clock of the child, if the test sets it.
-    _clock: Option<Clock>,
 }
 
 impl Child {
@@ -49,31 +47,18 @@ impl Child {
     /// Starts a child that has a claim in its environment.
     pub fn start_with(url: &str, settings: &str, claim: Option<&Claim>) -> Self {
         let variables = claim.map(|claim| (CLAIM.to_owned(), claim.to_string()));
-        Self::begin(url, settings, variables, None, None)
-    }
-
-    /// Starts a child whose clock is `seconds` ahead of the true time.
-    pub fn start_at(url: &str, settings: &str, seconds: i64) -> Self {
-        let clock = Clock::new();
-        clock.set_ahead(seconds);
-        let variables = clock.variables().into_iter().map(|variable| {
-            let (name, value) = variable.split_once('=').expect("a variable");
-            (name.to_owned(), value.to_owned())
-        });
-        let variables: Vec<_> = variables.collect();
-        Self::begin(url, settings, variables, Some(clock), None)
+        Self::begin(url, settings, variables, None)
     }
 
     /// Starts a child in a half of a network.
     pub fn start_within(half: &Namespace, url: &str, settings: &str) -> Self {
-        Self::begin(url, settings, [], None, Some(half))
+        Self::begin(url, settings, [], Some(half))
     }
 
     fn begin(
         url: &str,
         settings: &str,
         variables: impl IntoIterator<Item = (String, String)>,
-        clock: Option<Clock>,
         half: Option<&Namespace>,
     ) -> Self {
         let mut words: Vec<OsString> = Vec::new();
@@ -108,7 +93,6 @@ impl Child {
             process,
             stdin,
             answers,
-            _clock: clock,
         };
         assert_eq!(child.hear(), "ready");
         child
@@ -127,11 +111,6 @@ impl Child {
             Ok(answer) => answer,
             Err(error) => panic!("the child says nothing: {error}"),
         }
-    }
-
-    /// Returns whether an answer is there that was not heard yet.
-    pub fn has_answered(&self) -> bool {
-        !self.answers.is_empty()
     }
 
     /// Sends a command and waits for its answer.

@@ -2,7 +2,8 @@
 //! names: mutexes, two names at once, readers and writers. At no moment do two guards that exclude each other hold a lock,
 //! fences rise, and nothing is left.
 //!
-//! It takes as many minutes as the variable `LEASEHOLD_STORM` says, or one.
+//! It takes as many minutes as the variable `LEASEHOLD_STORM` says, or one. The simulator has such storms in simulated time
+//! (`tests/simulator`). This one shows the same with real servers, clocks and sockets.
 
 use std::env;
 use std::fmt::Debug;
