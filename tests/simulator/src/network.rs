@@ -180,6 +180,8 @@ enum End {
 struct Pieces {
     waiting: VecDeque<WaitingPiece>,
     last: Duration,
+    /// Whether bytes were lost, so that none behind them arrive either.
+    has_gap: bool,
 }
 
 struct WaitingPiece {
@@ -457,11 +459,12 @@ impl WorldState {
         let Some(WaitingPiece { sent, piece, .. }) = pieces.waiting.pop_front() else {
             return;
         };
+        let is_behind_a_gap = pieces.has_gap && matches!(piece, Piece::Bytes(_));
         if let Some(next) = pieces.waiting.front() {
             let wait = next.at.saturating_sub(now);
             self.plan(wait, Event::Arrival(flow));
         }
-        if is_dead || self.loses(flow) {
+        if is_dead || self.loses(flow) || is_behind_a_gap {
             return;
         }
         if flow.is_up {
@@ -525,6 +528,10 @@ impl WorldState {
         };
         if is_struck {
             self.strike(flow.connection, fault);
+        }
+        if let Some(connection) = self.network.connections.get_mut(&flow.connection) {
+            // The server answers by a reset on a connection that it has ended.
+            connection.pieces(flow.is_up).has_gap |= is_lost && fault != LinkFault::HalfOpen;
         }
         is_lost
     }
