@@ -34,6 +34,7 @@ mod interface;
 mod link_phases;
 mod links;
 mod loss;
+mod message_grants;
 mod min_hold;
 mod operators;
 mod outages;

@@ -118,6 +118,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     crate::quorum::partitions::BODIES,
     crate::quorum::restarts::BODIES,
     crate::quorum::turns::BODIES,
+    crate::message_grants::BODIES,
 ];
 
 pub(crate) const CHAPTERS: &[Chapter] = &[

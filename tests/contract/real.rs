@@ -252,7 +252,8 @@ impl Machinery for Real {
             | Fault::LinksTo { .. }
             | Fault::Abandon { .. }
             | Fault::Fill(..)
-            | Fault::SetTimeOfDay { .. } => {
+            | Fault::SetTimeOfDay { .. }
+            | Fault::ForgetConnections(_) => {
                 unreachable!("only simulated servers do this: {fault:?}")
             }
         }

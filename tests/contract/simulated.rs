@@ -144,6 +144,7 @@ impl Machinery for Simulated {
                 by,
                 is_back,
             } => stage.set_time_of_day(process, by, is_back),
+            Fault::ForgetConnections(process) => stage.forget_connections(process),
         }
     }
 

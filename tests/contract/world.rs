@@ -147,6 +147,8 @@ pub(crate) enum Fault {
         by: Duration,
         is_back: bool,
     },
+    /// All that is sent on the open connections of a process vanishes, without a sign at either end.
+    ForgetConnections(usize),
 }
 
 /// The world of a test.
@@ -546,6 +548,11 @@ impl Locks {
             process: self.process,
             which,
         });
+    }
+
+    /// Makes all that is sent on the open connections of the process vanish, as a router does that has forgotten them.
+    pub(crate) fn forget_connections(&self) {
+        self.world.fault(Fault::ForgetConnections(self.process));
     }
 }
 

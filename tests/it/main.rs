@@ -24,7 +24,6 @@ mod foreign;
 mod fork;
 mod hostile;
 mod logging;
-mod message_grants;
 mod multi;
 mod mutex;
 mod mutex_faults;

@@ -201,12 +201,6 @@ impl Proxy {
         self.net.forgotten.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Returns whether a connection of this role is open that the proxy has not forgotten.
-    pub fn carries(&self, role: Role) -> bool {
-        let mut open = self.open_pairs().into_iter();
-        open.any(|pair| pair.role == role && !pair.is_forgotten())
-    }
-
     /// Returns the connections that have not ended.
     fn open_pairs(&self) -> Vec<Arc<Pair>> {
         let pairs = self

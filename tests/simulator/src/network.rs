@@ -754,6 +754,15 @@ impl WorldState {
         }
     }
 
+    /// Makes the open connections of a process dead. It notices that by itself, or not at all.
+    pub(crate) fn forget(&mut self, process: usize) {
+        for number in self.numbers(|it| it.process == process) {
+            if let Some(connection) = self.network.connections.get_mut(&number) {
+                connection.is_dead = true;
+            }
+        }
+    }
+
     /// Has the requests on the open connections between a process and a server come late. Some of the connections have ended
     /// for the process by then.
     pub(crate) fn delay_requests(&mut self, process: usize, server: usize, until: Duration) {

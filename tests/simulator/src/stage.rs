@@ -315,6 +315,16 @@ impl Stage {
         self.world.state().lost_by(process, role)
     }
 
+    /// Makes a server admit no further client, or as many as there come.
+    pub fn fill(&self, server: usize, is_full: bool) {
+        self.world.state().network.servers[server].is_full = is_full;
+    }
+
+    /// Makes all that is sent on the open connections of a process vanish, without a sign at either end.
+    pub fn forget_connections(&self, process: usize) {
+        self.world.state().forget(process);
+    }
+
     /// Cuts all connections of a process to a server. Both ends learn of it.
     pub fn cut(&self, process: usize, server: usize) {
         self.world.state().cut(process, server);
@@ -413,11 +423,6 @@ impl Stage {
     /// Ends the connections between a process and a server for the process alone. What it has sent still arrives.
     pub fn abandon(&self, process: usize, server: usize) {
         self.world.state().abandon(process, server);
-    }
-
-    /// Makes a server admit no further client, or as many as there come.
-    pub fn fill(&self, server: usize, is_full: bool) {
-        self.world.state().network.servers[server].is_full = is_full;
     }
 
     /// Sets the time of day of a process.
