@@ -39,6 +39,7 @@ mod min_hold;
 mod operators;
 mod outages;
 mod quorum;
+mod polling;
 mod refusals;
 mod replicas;
 mod rights;

@@ -35,7 +35,6 @@ mod operators;
 mod outages;
 mod pages;
 mod poller_gap;
-mod polling;
 mod process_ends;
 mod quantum;
 mod quorum;
