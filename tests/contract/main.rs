@@ -36,6 +36,7 @@ mod links;
 mod loss;
 mod message_grants;
 mod min_hold;
+mod mutex_loss;
 mod operators;
 mod outages;
 mod quorum;

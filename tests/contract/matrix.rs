@@ -119,6 +119,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     crate::quorum::restarts::BODIES,
     crate::quorum::turns::BODIES,
     crate::message_grants::BODIES,
+    crate::mutex_loss::BODIES,
     crate::polling::BODIES,
 ];
 

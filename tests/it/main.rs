@@ -27,7 +27,6 @@ mod logging;
 mod multi;
 mod mutex;
 mod mutex_faults;
-mod mutex_loss;
 mod mutex_processes;
 mod notes;
 mod operating_page;

@@ -83,13 +83,7 @@ const LONGEST_PAUSE: Duration = ms(10);
 /// Blocks until a condition is true, which must happen within [`PATIENCE`].
 #[track_caller]
 pub fn wait_until(what: &str, condition: impl FnMut() -> bool) {
-    wait_for(PATIENCE, what, LONGEST_PAUSE, condition);
-}
-
-/// Does the same for a condition that must be seen within a millisecond.
-#[track_caller]
-pub fn wait_closely_until(what: &str, condition: impl FnMut() -> bool) {
-    wait_for(PATIENCE, what, SHORTEST_PAUSE, condition);
+    wait_for(PATIENCE, what, condition);
 }
 
 /// How long a test waits for what servers do by themselves, such as a failover.
@@ -101,21 +95,16 @@ pub const PATIENCE_WITH_SERVERS: Duration = secs(120);
 /// Blocks until a condition is true that servers reach by themselves.
 #[track_caller]
 pub fn wait_for_servers(what: &str, condition: impl FnMut() -> bool) {
-    wait_for(PATIENCE_WITH_SERVERS, what, LONGEST_PAUSE, condition);
+    wait_for(PATIENCE_WITH_SERVERS, what, condition);
 }
 
 #[track_caller]
-fn wait_for(
-    limit: Duration,
-    what: &str,
-    longest_pause: Duration,
-    mut condition: impl FnMut() -> bool,
-) {
+fn wait_for(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !condition() {
         let waited = begun.elapsed();
         assert!(waited < limit, "it never came: {what}");
-        thread::sleep((waited / 50).clamp(SHORTEST_PAUSE, longest_pause));
+        thread::sleep((waited / 50).clamp(SHORTEST_PAUSE, LONGEST_PAUSE));
     }
 }
 
