@@ -294,13 +294,9 @@ impl Role {
     const ALL: [Self; 3] = [Self::Listener, Self::Renewal, Self::Pool];
 
     fn of(first_request: &[u8]) -> Self {
-        let has = |word: &str| {
-            let mut windows = first_request.windows(word.len());
-            windows.any(|window| window == word.as_bytes())
-        };
         if first_request.starts_with(b"*3\r\n$7\r\nPUBLISH\r\n") {
             Self::Listener
-        } else if has(&RENEWAL_DIGEST) {
+        } else if String::from_utf8_lossy(first_request).contains(&**RENEWAL_DIGEST) {
             Self::Renewal
         } else {
             Self::Pool
