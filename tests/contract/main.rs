@@ -6,7 +6,7 @@
 //!
 //! | variable | its meaning |
 //! | --- | --- |
-//! | `LEASEHOLD_SEEDS` | how many seeds each body runs with; 3 if it is not set |
+//! | `LEASEHOLD_SEEDS` | how many seeds each body runs with; 1 if it is not set |
 //! | `LEASEHOLD_SEED` | runs this seed alone. A failure prints each event |
 //! | `LEASEHOLD_WORLD` | `real` runs each body once on real servers, in real time |
 
@@ -147,7 +147,7 @@ fn run(
     let only = number_in("LEASEHOLD_SEED");
     let seeds = match only {
         Some(seed) => seed..seed + 1,
-        None => 0..number_in("LEASEHOLD_SEEDS").unwrap_or(3),
+        None => 0..number_in("LEASEHOLD_SEEDS").unwrap_or(1),
     };
     for seed in seeds {
         let outcome = Stage::run(seed, topology, only.is_some(), move |stage| {
