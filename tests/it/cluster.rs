@@ -8,7 +8,7 @@ use leasehold::{Error, LockManager};
 use crate::connect::documented_rights;
 use crate::support::{
     Cluster, Kind, Nodes, PATIENCE, SLOTS, Server, build, give_slots, is_ok, locked_at_last,
-    logged, names_of_masters, secs, slot_of, wait_for_servers, wait_until,
+    logged, names_of_masters, secs, slot_of, wait_until,
 };
 /// After a manual failover, the old master is a replica, which answers every request with a redirection.
 #[test]
@@ -124,7 +124,7 @@ fn a_node_that_knows_none_of_the_masters_is_refused_and_warned_of_once() {
     let address = stranger.url().replace("redis://", "").replace('/', "");
     let warnings = logged(&format!("{address} is a node of another cluster"));
     give_slots(&stranger, 0..SLOTS);
-    wait_for_servers("it serves all slots", || is_ok(&stranger));
+    wait_until("it serves all slots", || is_ok(&stranger));
     seeds_of_several_clusters_are_an_error(&nodes, &stranger);
     let names = names_of_masters();
     let holder = build(LockManager::cluster(nodes.urls()).connect_timeout(secs(10)));

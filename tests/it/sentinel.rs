@@ -10,7 +10,7 @@ use leasehold::{Error, LeaseState, LockGuard, LockManager};
 use crate::connect::documented_rights;
 use crate::support::{
     Child, MASTER, Passwords, Sentinels, Server, SetOptions, SplitSentinels, build, fence_of,
-    locked_at_last, ms, secs, wait_for_servers, wait_until, with_password,
+    locked_at_last, ms, secs, wait_until, with_password,
 };
 
 /// The sentinels find out and choose by themselves. `tests/contract/failovers.rs` has what a failover may lose.
@@ -113,7 +113,7 @@ fn hand_overs_that_are_lost_make_no_second_holder(failovers: u32, seed: u64) {
         let _ended = EndsAtDrop(&is_over, &holds_on);
         let more = |count| {
             let before = grants.load(SeqCst);
-            wait_for_servers("they work", || grants.load(SeqCst) >= before + count);
+            wait_until("they work", || grants.load(SeqCst) >= before + count);
         };
         for number in 0..failovers {
             more(50);
@@ -203,7 +203,7 @@ fn lost_before_the_other_half_had_the_lock(replicas: u32) -> Option<bool> {
     assert_eq!(other.ask("try n 0"), "held");
     set.network.cut();
     let mut next = None;
-    wait_for_servers("the second half has a master and the lock", || {
+    wait_until("the second half has a master and the lock", || {
         let answer = other.ask("try n 1000");
         next = answer
             .strip_prefix("locked ")
@@ -213,7 +213,7 @@ fn lost_before_the_other_half_had_the_lock(replicas: u32) -> Option<bool> {
     assert!(next > Some(fence));
     let was_lost = holder.ask("state n") == "Lost";
     set.network.heal();
-    wait_for_servers("the holder has lost the lock", || {
+    wait_until("the holder has lost the lock", || {
         holder.ask("state n") == "Lost"
     });
     assert_ne!(other.ask("state n"), "Lost");
@@ -221,7 +221,7 @@ fn lost_before_the_other_half_had_the_lock(replicas: u32) -> Option<bool> {
     // The holder releases its guard, and asks anew.
     assert!(holder.ask("release n").contains("Lost"));
     let mut last = None;
-    wait_for_servers("the first half follows the new master", || {
+    wait_until("the first half follows the new master", || {
         let answer = holder.ask("try n 1000");
         last = answer
             .strip_prefix("locked ")

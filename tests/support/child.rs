@@ -107,10 +107,7 @@ impl Child {
     /// Waits for the next answer.
     #[track_caller]
     pub fn hear(&self) -> String {
-        match self.answers.recv_timeout(PATIENCE) {
-            Ok(answer) => answer,
-            Err(error) => panic!("the child says nothing: {error}"),
-        }
+        threads::received(&self.answers, "the child says nothing")
     }
 
     /// Sends a command and waits for its answer.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use leasehold::{Builder, LockManager};
 use redis::Value;
 
-use super::{Nodes, Raw, Server, build, secs, wait_for_servers};
+use super::{Nodes, Raw, Server, build, secs, wait_until};
 
 const MASTERS: usize = 3;
 const NODES: usize = 6;
@@ -77,7 +77,7 @@ impl Cluster {
                 give_slots(server, end(number)..end(number + 1));
             }
         }
-        wait_for_servers("the nodes know each other", || {
+        wait_until("the nodes know each other", || {
             self.introduce();
             servers.iter().all(|server| {
                 let nodes = nodes_of(server);
@@ -114,7 +114,7 @@ impl Cluster {
     pub fn wait_until_well(&self) {
         // A master and its replica, if there are replicas.
         let of_a_range = self.servers().len() / MASTERS;
-        wait_for_servers("the cluster is well", || {
+        wait_until("the cluster is well", || {
             self.servers().iter().all(|server| {
                 let ranges = ranges_of(server);
                 let slots: usize = ranges.iter().map(|(first, last, _)| last - first + 1).sum();
@@ -177,7 +177,7 @@ impl Cluster {
     /// Blocks until the replica of a failed master has its slots, in the view of all others.
     #[track_caller]
     pub fn wait_for_failover(&self, failed: &Server, replica: &Server, slot: u16) {
-        wait_for_servers("the replica is promoted", || {
+        wait_until("the replica is promoted", || {
             let mut others = self
                 .servers()
                 .iter()
@@ -235,7 +235,7 @@ impl Migration<'_> {
             server.raw().try_ask::<()>(&set)
         };
         // The keys only become fewer: a request that would add one is sent to the new master.
-        wait_for_servers("all keys have moved", || {
+        wait_until("all keys have moved", || {
             let keys = self.keys();
             for key in &keys {
                 self.move_key(key);
@@ -244,7 +244,7 @@ impl Migration<'_> {
         });
         end(self.to).expect("it imports the slot");
         end(self.from).expect("it has no key of the slot");
-        wait_for_servers("all nodes know the new master", || {
+        wait_until("all nodes know the new master", || {
             let mut servers = self.cluster.servers().iter();
             servers.all(|server| self.cluster.is_owner_by(server, self.slot, self.to))
         });

@@ -30,6 +30,7 @@ mod random;
 mod raw;
 mod sentinels;
 mod server;
+mod stalls;
 mod subject;
 mod threads;
 
@@ -62,8 +63,11 @@ pub use server::{
 pub use subject::{Guard, Holder, Kind, Subject, WithLock};
 pub use threads::{Task, asleep, locking, locking_asleep, own_threads, signal, task, task_asleep};
 
-/// The time limit of anything that must happen. It is far longer than needed, so that a busy machine fails no test.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+/// The time limit of anything that must happen, so that a test that hangs fails. It is far longer than a starved thread waits.
+///
+/// A sentinel that had no CPU time for 2 s does nothing for 30 s: this is its
+/// [TILT mode](https://redis.io/docs/latest/operate/oss_and_stack/management/sentinel/#tilt-mode).
+pub const PATIENCE: Duration = Duration::from_secs(120);
 /// How late a busy machine may be, in tests that measure time.
 pub const SLACK: Duration = Duration::from_secs(5);
 
@@ -82,28 +86,16 @@ const LONGEST_PAUSE: Duration = ms(10);
 
 /// Blocks until a condition is true, which must happen within [`PATIENCE`].
 #[track_caller]
-pub fn wait_until(what: &str, condition: impl FnMut() -> bool) {
-    wait_for(PATIENCE, what, condition);
-}
-
-/// How long a test waits for what servers do by themselves, such as a failover.
-///
-/// A sentinel that had no CPU time for 2 s does nothing for 30 s: this is its
-/// [TILT mode](https://redis.io/docs/latest/operate/oss_and_stack/management/sentinel/#tilt-mode).
-pub const PATIENCE_WITH_SERVERS: Duration = secs(120);
-
-/// Blocks until a condition is true that servers reach by themselves.
-#[track_caller]
-pub fn wait_for_servers(what: &str, condition: impl FnMut() -> bool) {
-    wait_for(PATIENCE_WITH_SERVERS, what, condition);
-}
-
-#[track_caller]
-fn wait_for(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    stalls::watch();
     let begun = Instant::now();
     while !condition() {
         let waited = begun.elapsed();
-        assert!(waited < limit, "it never came: {what}");
+        assert!(
+            waited < PATIENCE,
+            "it never came: {what}; {}",
+            stalls::noticed()
+        );
         thread::sleep((waited / 50).clamp(SHORTEST_PAUSE, LONGEST_PAUSE));
     }
 }
@@ -225,7 +217,7 @@ pub fn build(builder: Builder) -> LockManager {
 #[track_caller]
 pub fn locked_at_last(locks: &LockManager, name: &str) -> u64 {
     let mut fence = 0;
-    wait_for_servers("it is locked", || match locks.try_lock_for(name, secs(1)) {
+    wait_until("it is locked", || match locks.try_lock_for(name, secs(1)) {
         Ok(Some(guard)) => {
             fence = guard.fence();
             true

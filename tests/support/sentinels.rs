@@ -8,7 +8,7 @@ use leasehold::{Builder, LockManager};
 use redis::Value;
 
 use super::server::dir_of_servers;
-use super::{BEHIND, Namespace, Network, Raw, Server, build, name, secs, wait_for_servers};
+use super::{BEHIND, Namespace, Network, Raw, Server, build, name, secs, wait_until};
 
 /// The name of the master.
 pub const MASTER: &str = "mine";
@@ -99,7 +99,7 @@ impl Sentinels {
         let set = Self { servers, sentinels };
         let password = passwords.map(|passwords| passwords.of_servers);
         let master = Raw::new(&with_password(&set.servers[0].url(), password));
-        wait_for_servers("the replicas are in sync", || {
+        wait_until("the replicas are in sync", || {
             replicas_of(&master) == REPLICAS
         });
         let password = passwords.map(|passwords| passwords.of_sentinels);
@@ -142,7 +142,7 @@ impl Sentinels {
     #[track_caller]
     pub fn master(&self) -> &Server {
         let mut master = None;
-        wait_for_servers("the sentinels agree", || {
+        wait_until("the sentinels agree", || {
             let named = self.sentinels().map(|sentinel| {
                 let address: (String, u16) =
                     sentinel
@@ -165,7 +165,7 @@ impl Sentinels {
     pub fn fail_over(&self) -> &Server {
         let old = self.master();
         let first = self.sentinels[0].server.raw();
-        wait_for_servers("the failover begins", || {
+        wait_until("the failover begins", || {
             first
                 .try_ask::<()>(&["SENTINEL", "FAILOVER", MASTER])
                 .is_ok()
@@ -214,7 +214,7 @@ impl Sentinels {
     /// Blocks until both replicas follow the master, and the sentinels trust them.
     #[track_caller]
     pub fn wait_until_well(&self) {
-        wait_for_servers("both replicas follow", || {
+        wait_until("both replicas follow", || {
             let master = self.master();
             let port = master.port().to_string();
             // In a failover the sentinels change the replicas themselves.
@@ -235,7 +235,7 @@ impl Sentinels {
             replicas_of(&master.raw()) == REPLICAS
         });
         for sentinel in self.sentinels() {
-            wait_for_servers("the sentinel trusts the replicas", || {
+            wait_until("the sentinel trusts the replicas", || {
                 let replicas = ["SENTINEL", "REPLICAS", MASTER];
                 let known: Vec<Vec<String>> = sentinel.raw().ask(&replicas);
                 let is_up = |facts: &Vec<String>| {
@@ -250,7 +250,7 @@ impl Sentinels {
     /// Blocks until a majority of the sentinels names another master.
     #[track_caller]
     pub fn wait_for_another_than(&self, old: &Server) {
-        wait_for_servers("there is a new master", || {
+        wait_until("there is a new master", || {
             self.master().port() != old.port()
         });
     }
@@ -310,7 +310,7 @@ impl SplitSentinels {
         let port = master.port().to_string();
         let of_replica = [&["--replicaof", &first.address, &port], &options[..]].concat();
         let replica = Server::within(second, &of_replica);
-        wait_for_servers("the replica is in sync", || replicas_of(&master.raw()) == 1);
+        wait_until("the replica is in sync", || replicas_of(&master.raw()) == 1);
         let sentinel = |half: &Namespace| {
             let master = (&*first.address, &*port);
             Sentinel::within(Some(half), master, SetOptions::default())
@@ -355,7 +355,7 @@ fn replicas_of(master: &Raw) -> usize {
 /// Blocks until a sentinel knows this number of replicas, and all other sentinels.
 #[track_caller]
 fn wait_until_known(sentinel: &Raw, replicas: usize) {
-    wait_for_servers("the sentinel knows all", || {
+    wait_until("the sentinel knows all", || {
         let facts = facts(sentinel);
         let is = |name: &str, number: usize| facts.contains(&(name.to_owned(), number.to_string()));
         is("num-slaves", replicas) && is("num-other-sentinels", SENTINELS - 1)

@@ -9,7 +9,7 @@ use leasehold::{
     Result, Semaphore, WriteGuard,
 };
 
-use super::{PATIENCE, threads};
+use super::threads;
 
 /// A kind of lock, with the number of units that it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -514,10 +514,7 @@ impl Holder {
     /// Blocks until the call ends, and returns the fence or the error.
     #[track_caller]
     pub fn outcome(&self) -> Result<u64> {
-        match self.locked.recv_timeout(PATIENCE) {
-            Ok(outcome) => outcome,
-            Err(error) => panic!("the thread panicked, or waits for ever: {error}"),
-        }
+        threads::received(&self.locked, "the thread panicked, or waits for ever")
     }
 
     /// Blocks until the thread holds the lock, and returns its fence.
@@ -535,9 +532,7 @@ impl Holder {
     #[track_caller]
     pub fn release(self) {
         self.release.send(()).expect("the thread holds it");
-        match self.released.recv_timeout(PATIENCE) {
-            Ok(released) => released.expect("it was held until now"),
-            Err(error) => panic!("the thread panicked, or never ends: {error}"),
-        }
+        threads::received(&self.released, "the thread panicked, or never ends")
+            .expect("it was held until now");
     }
 }

@@ -2,14 +2,24 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, Scope, ScopedJoinHandle};
 
+use crossbeam_channel::{Receiver, Sender, unbounded};
 use leasehold::{LockGuard, Mutex, Result};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
-use super::{PATIENCE, wait_until};
+use super::{PATIENCE, stalls, wait_until};
+
+/// Blocks until something is received, which must happen within [`PATIENCE`].
+#[track_caller]
+pub(crate) fn received<T>(from: &Receiver<T>, or_else: &str) -> T {
+    stalls::watch();
+    match from.recv_timeout(PATIENCE) {
+        Ok(value) => value,
+        Err(error) => panic!("{or_else}: {error}; {}", stalls::noticed()),
+    }
+}
 
 /// The result of a thread. Unlike a scoped thread, the thread does not keep a failing test from ending.
 pub struct Task<T>(Receiver<T>);
@@ -18,17 +28,14 @@ impl<T> Task<T> {
     /// Returns the result of the thread, which must end in time.
     #[track_caller]
     pub fn end(self) -> T {
-        match self.0.recv_timeout(PATIENCE) {
-            Ok(value) => value,
-            Err(error) => panic!("the thread panicked, or never ends: {error}"),
-        }
+        received(&self.0, "the thread panicked, or never ends")
     }
 }
 
 /// Runs `f` on a thread. Its stack is small, so that a thousand threads can run.
 #[track_caller]
 pub fn task<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> Task<T> {
-    let (sender, receiver) = channel();
+    let (sender, receiver) = unbounded();
     thread::Builder::new()
         .stack_size(256 * 1024)
         // If no receiver is left, the test has failed already.
@@ -40,7 +47,7 @@ pub fn task<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> Task<T
 /// Does the same, and returns when the thread sleeps. So a test can make threads queue in a known order.
 #[track_caller]
 pub fn task_asleep<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> Task<T> {
-    let (sender, receiver) = channel();
+    let (sender, receiver) = unbounded();
     let task = task(move || {
         send_own_directory(&sender);
         f()
@@ -55,7 +62,7 @@ pub fn asleep<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     f: impl FnOnce() -> T + Send + 'scope,
 ) -> ScopedJoinHandle<'scope, T> {
-    let (sender, receiver) = channel();
+    let (sender, receiver) = unbounded();
     let thread = scope.spawn(move || {
         send_own_directory(&sender);
         f()

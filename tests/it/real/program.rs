@@ -14,7 +14,7 @@ use super::Task;
 use super::plan::{Plan, THREADS, pick};
 use super::record::{Hold, Micros, NO_GRANT, Recorder, is_exclusive, now};
 use super::register::Register;
-use crate::support::{Guard, Kind, PATIENCE, PATIENCE_WITH_SERVERS, Random, ms, secs};
+use crate::support::{Guard, Kind, PATIENCE, Random, ms, secs};
 
 /// The names of mutexes and multi-locks, of a reader-writer lock, and of a semaphore.
 const MUTEXES: [&str; 2] = ["a", "b"];
@@ -178,7 +178,7 @@ impl<'a> Worker<'a> {
         };
         let begun = now();
         while self.acquire(kind, name, Some(secs(10))) != Some(true) {
-            if now() - begun > micros(PATIENCE_WITH_SERVERS) {
+            if now() - begun > micros(PATIENCE) {
                 return self.process.is_wrong(NO_GRANT);
             }
             thread::sleep(ms(20));

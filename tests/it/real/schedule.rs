@@ -17,7 +17,7 @@ use super::record::{Micros, NO_GRANT, Record, now};
 use super::register::Register;
 use super::stage::{Stage, Struck};
 use super::{NOT_RUN, TASK, Task, if_well};
-use crate::support::{PATIENCE, PATIENCE_WITH_SERVERS, Raw, ms, signal};
+use crate::support::{PATIENCE, Raw, ms, signal};
 
 /// The sums of several schedules, or the counts of one.
 #[derive(Debug, Default)]
@@ -313,7 +313,7 @@ impl Running {
     ///
     /// It has failed, or does not end.
     fn end(mut self) -> Result<(), String> {
-        let limit = PATIENCE_WITH_SERVERS * 2;
+        let limit = PATIENCE * 2;
         let begun = Instant::now();
         loop {
             match self.process.try_wait().expect("it is ours") {

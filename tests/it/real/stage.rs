@@ -14,7 +14,7 @@ use super::program::REGISTERS;
 use super::record::{Micros, now};
 use crate::support::{
     BEHIND, CLUSTER, Cluster, Fault, Nodes, Proxy, Random, Raw, Sentinels, Server, Topology, ms,
-    names_of_masters, secs, slot_of, wait_for_servers,
+    names_of_masters, secs, slot_of, wait_until,
 };
 
 /// The servers of a topology.
@@ -133,7 +133,7 @@ impl Stage {
     pub(super) fn wait_until_well(&self) {
         match self {
             Self::Single { .. } | Self::Quorum { .. } => {
-                wait_for_servers("the servers answer", || {
+                wait_until("the servers answer", || {
                     let pongs = self.servers().into_iter().map(Server::raw);
                     pongs
                         .into_iter()
@@ -152,7 +152,7 @@ impl Stage {
             .build_unchecked()
             .expect("good settings");
         let name = format!("{PREFIX}first");
-        wait_for_servers("the servers grant", || {
+        wait_until("the servers grant", || {
             locks
                 .try_lock_for(&name, secs(1))
                 .is_ok_and(|guard| guard.is_some())
@@ -306,7 +306,7 @@ impl Stage {
             Self::Cluster(cluster) => {
                 let name = plan.name(REGISTERS[0]);
                 let (_, replica) = cluster.owner(&name);
-                wait_for_servers("the replica takes over", || {
+                wait_until("the replica takes over", || {
                     // It gives up after 5 s on a busy machine. Then it is asked again.
                     ask(replica, &["CLUSTER", "FAILOVER"]);
                     (0..60).any(|_| {

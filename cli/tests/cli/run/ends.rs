@@ -13,7 +13,7 @@ use rustix::net::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Sentinels, Server, manager, secs, wait_for_servers, wait_until};
+use crate::support::{Sentinels, Server, manager, secs, wait_until};
 use crate::work::{Running, Work, start, state, stop, wait_until_dead};
 
 /// Starts four processes: the script, its child in the background, one in a new session, and one whose parent has
@@ -184,7 +184,7 @@ fn the_command_goes_on_through_a_failover() {
     set.wait_until_replicated();
     let master = set.fail_over().raw();
     let mut last = i64::MAX;
-    wait_for_servers("the lease is renewed on the new master", || {
+    wait_until("the lease is renewed on the new master", || {
         // A new master closes its connections once.
         let left: i64 = master.try_ask(&["PTTL", &work.lock]).unwrap_or(last);
         let is_renewed = left > last;
