@@ -52,7 +52,7 @@ mod waits;
 use std::env;
 use std::process::ExitCode;
 
-use leasehold_simulator::{Stage, Topology};
+use leasehold_simulator::{Stage, Topology, processor};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use matrix::{CHAPTERS, SUBJECTS, why_not};
@@ -144,6 +144,7 @@ fn run(
         body(&World::new(Real::new(topology)));
         return Ok(());
     }
+    processor::stay();
     let only = number_in("LEASEHOLD_SEED");
     let seeds = match only {
         Some(seed) => seed..seed + 1,

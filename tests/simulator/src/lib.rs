@@ -8,6 +8,7 @@
 //! | `world` | the time, and the threads, which pass a baton |
 //! | `clock` | clocks that drift and jump |
 //! | `process` | the world as one process sees it |
+//! | [`processor`] | the processor on which all threads of a world run |
 //! | `network` | streams of bytes, and servers |
 //! | `echo` | streams by which threads wake each other |
 //! | `replication` | what goes between masters and replicas |
@@ -39,6 +40,7 @@ pub mod history;
 pub mod linearizability;
 mod network;
 mod process;
+pub mod processor;
 pub mod programs;
 mod random;
 pub mod record;

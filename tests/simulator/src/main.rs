@@ -11,7 +11,7 @@ use leasehold_simulator::checks::Counts;
 use leasehold_simulator::faults::FaultKind;
 use leasehold_simulator::history::History;
 use leasehold_simulator::record::{self, Recorder, Run, Violation};
-use leasehold_simulator::{Plan, Report, Topology, evidence, shrink, soak};
+use leasehold_simulator::{Plan, Report, Topology, evidence, processor, shrink, soak};
 
 const HELP: &str = "\
 Runs the library on machines that seeds decide.
@@ -92,7 +92,7 @@ fn run_all(asked: Asked) -> Result<bool, String> {
     if asked.jobs > 1 {
         return Ok(share(&asked));
     }
-    stay_on_one_processor();
+    processor::stay();
     let recorder = asked.record.map(Recorder::new).transpose()?;
     let mut has_failed = false;
     for topology in asked.topologies {
@@ -148,7 +148,7 @@ fn share(asked: &Asked) -> bool {
         let start = |job| {
             let seeds = format!("{}..{}", bound(job), bound(job + 1));
             // The new process stays there.
-            stay_on(job as usize % processors);
+            processor::stay_on(job as usize % processors);
             let record = asked.record.iter();
             Command::new(&program)
                 .args(["--seeds", &seeds, "--topology", &topology.to_string()])
@@ -162,18 +162,6 @@ fn share(asked: &Asked) -> bool {
         }
     }
     has_failed
-}
-
-/// Has all threads run on the processor of this one, because only one of them runs at a time. That doubles the speed.
-fn stay_on_one_processor() {
-    stay_on(rustix::thread::sched_getcpu());
-}
-
-fn stay_on(processor: usize) {
-    let mut one = rustix::thread::CpuSet::new();
-    one.set(processor);
-    // A refusal costs only time.
-    rustix::thread::sched_setaffinity(None, &one).ok();
 }
 
 /// Prints something of a schedule. Returns whether the schedule has failed.
