@@ -59,7 +59,7 @@ impl Nodes {
         world.make_nodes(count);
         Self {
             world: world.clone(),
-            each: world.redis().each(),
+            each: world.redis().servers(),
         }
     }
 

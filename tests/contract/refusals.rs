@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use leasehold::{Error, Result};
 use leasehold_simulator::Topology;
+use leasehold_test_support::unfit_names;
 
 use crate::matrix::Capability::{Always, KeepsFences, OneServer};
 use crate::matrix::{Chapter, bodies};
@@ -180,29 +181,4 @@ pub(crate) fn invalid_options_are_refused_before_a_request_is_sent(world: &World
         let sent = lock.try_lock();
         assert!(sent.as_ref().is_err_and(is_unreachable), "{sent:?}");
     }
-}
-
-/// Names that no lock can have: too long or empty, with an empty hash tag, or those of companions.
-fn unfit_names() -> Vec<String> {
-    let long = ["x".repeat(1025), "é".repeat(512) + "x", "😀".repeat(257)];
-    let short = [
-        "",
-        "}",
-        "{}",
-        "a}b",
-        "a}",
-        "}x",
-        "{}x",
-        "{}{x}",
-        "a{}b}c",
-        "x:lh:fence",
-        "x:lh:queue",
-        "x:lh:waiters",
-        ":lh:fence",
-        "x:lht:fence",
-        "{x}:lht:queue",
-        "{x}:lh:waiters",
-        "leasehold:restart_delay",
-    ];
-    long.into_iter().chain(short.map(str::to_owned)).collect()
 }

@@ -12,21 +12,14 @@ use std::time::{Duration, Instant, SystemTime};
 use crossbeam_channel::{Receiver, TryRecvError};
 use leasehold::{Builder, LockManager};
 use leasehold_simulator::{LinkFault, Refusal, Refused, Role, Topology};
+pub(crate) use leasehold_test_support::{ms, secs};
 
-use crate::redis::Redis;
+use crate::redis::{Redis, ServersOf};
 
 /// How long a body waits for what must happen.
 const PATIENCE: Duration = secs(300);
 /// The pauses between two looks at a condition, if nothing happens meanwhile. They grow with the wait.
 const PAUSES: std::ops::RangeInclusive<Duration> = ms(1)..=ms(100);
-
-pub(crate) const fn ms(n: u64) -> Duration {
-    Duration::from_millis(n)
-}
-
-pub(crate) const fn secs(n: u64) -> Duration {
-    Duration::from_secs(n)
-}
 
 /// What a world is made of.
 pub(crate) trait Machinery: Send + Sync {
@@ -345,12 +338,12 @@ impl World {
 
     /// Returns the servers as an operator sees them.
     pub(crate) fn redis(&self) -> Redis {
-        Redis::new(self.clone())
+        Redis::to(ServersOf::new(self, 0..self.servers()))
     }
 
     /// Returns one server as an operator sees it.
     pub(crate) fn redis_at(&self, server: usize) -> Redis {
-        Redis::at(self.clone(), server)
+        Redis::to(ServersOf::new(self, [server]))
     }
 
     /// Returns the server that has the keys of a name.

@@ -124,19 +124,6 @@ impl Child {
         self.locked()
     }
 
-    /// Takes a lock of any kind, and returns its fence.
-    #[track_caller]
-    pub fn lock_as(&mut self, kind: Kind, name: &str) -> u64 {
-        self.wait_as(kind, name);
-        self.locked()
-    }
-
-    /// Makes the child wait for a lock of any kind, and keep it.
-    #[track_caller]
-    pub fn wait_as(&mut self, kind: Kind, name: &str) {
-        self.say(format_args!("lock@{} {name}", kind.name()));
-    }
-
     /// Blocks until the child has the lock that it waits for, and returns the fence.
     #[track_caller]
     pub fn locked(&self) -> u64 {
@@ -285,10 +272,8 @@ impl Session {
         let [verb, name, rest @ ..] = command else {
             panic!("no such command: {command:?}");
         };
-        // `lock` stands for a mutex, `lock@reader` for a reader.
-        let (verb, kind) = verb.split_once('@').unwrap_or((verb, "mutex"));
-        let subject = Kind::named(kind).of(manager, name);
-        match (verb, rest) {
+        let subject = Kind::Mutex.of(manager, name);
+        match (*verb, rest) {
             // Waits for a lock and keeps it.
             ("lock", []) => match subject.lock() {
                 Ok(guard) => keep(&mut self.guards, name, guard),

@@ -52,15 +52,15 @@ pub use file::File;
 pub use hostile::{Answer, Hostile, IO, Words, at_last, impatient, in_time, is_script, to_scripts};
 pub use log::{Logged, logged};
 pub use network::{Namespace, Network};
-pub use nodes::{Nodes, Topology, on, shared, start_servers, unused_urls};
+pub use nodes::{Nodes, Topology, on, shared, start_servers};
 pub use proxy::{Fault, Proxy, Role};
 pub use random::Random;
-pub use raw::{Raw, companions_of, fence_of};
+pub use raw::{Raw, Servers, companions_of, fence_of};
 pub use sentinels::{MASTER, Passwords, Sentinels, SetOptions, SplitSentinels, with_password};
 pub use server::{
     SCRIPTS_NEED_NO_REPLICAS, Server, cannot_show, is_before_redis_7, lacks_in_memory, unused_url,
 };
-pub use subject::{Guard, Holder, Kind, Subject, WithLock};
+pub use subject::{Guard, Holder, Kind, Locks, Subject, WithLock};
 pub use threads::{Task, asleep, locking, locking_asleep, own_threads, signal, task, task_asleep};
 
 /// The time limit of anything that must happen, so that a test that hangs fails. It is far longer than a starved thread waits.

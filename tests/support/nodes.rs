@@ -7,7 +7,7 @@ use std::thread::{self, ScopedJoinHandle};
 
 use leasehold::{Builder, LockManager};
 
-use super::{BEHIND, CLUSTER, Cluster, Raw, Sentinels, Server, build, log, patient, unused_url};
+use super::{BEHIND, CLUSTER, Cluster, Raw, Sentinels, Server, build, log, patient};
 
 /// The servers of a manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,17 +77,6 @@ pub fn start_servers() -> Nodes {
             is_cluster: true,
             ..Cluster::without_failover()
         },
-    }
-}
-
-/// Returns the URLs of servers that do not exist.
-pub fn unused_urls() -> String {
-    let urls = |count: usize| -> Vec<_> { (0..count).map(|_| unused_url()).collect() };
-    match TOPOLOGY.get() {
-        Topology::Single => unused_url(),
-        Topology::Quorum => urls(3).join(" "),
-        Topology::Sentinel => [unused_url(), BEHIND.to_owned(), urls(3).join(" ")].join(" "),
-        Topology::Cluster => [urls(3).join(" "), CLUSTER.to_owned()].join(" "),
     }
 }
 

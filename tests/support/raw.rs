@@ -1,17 +1,16 @@
-//! Direct access to Redis, without the crate under test.
+//! Servers as an operator sees them, without the crate under test.
 //!
-//! The URL of a [`Raw`] may name all nodes of a quorum, separated by spaces. Then a question about a lock gets the answer
-//! of a majority, a command that only reads goes to the first node, and any other command goes to all nodes.
-//!
-//! Of a Cluster, a command with a key goes to the owner of the slot, and a command without keys to all masters.
+//! On a quorum, a question about a lock gets the answer of a majority, a command that only reads goes to the first node,
+//! and any other command goes to all nodes. On a Cluster, a command with a key goes to the owner of the slot, and a command
+//! without keys to all masters.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use redis::FromRedisValue;
 
-use super::{CLUSTER, PATIENCE, urls_of, wait_until};
+use super::{CLUSTER, Kind, PATIENCE, urls_of, wait_until};
 
 /// Reads the holders at one moment. It removes the mark from the value of a mutex. In a sorted set, the scores of the
 /// sums are below zero, and each holder is `<units> <owner>` with the end of its lease in ms as the score.
@@ -41,68 +40,113 @@ fn only_reads(command: &[&str]) -> bool {
     READS.contains(&command[0]) || command.starts_with(&["SENTINEL", "MASTER"])
 }
 
+/// For how long the record of the last fence stays after a release, and a little more.
+const FENCE_MEMORY: Duration = Duration::from_secs(11 * 60);
+
 fn is_interrupted(error: &redis::RedisError) -> bool {
     let interrupted = io::Error::from(rustix::io::Errno::INTR);
     error.is_io_error() && error.to_string().contains(&interrupted.to_string())
 }
 
-/// Direct access to a server, or to the nodes of a quorum. Each command uses a new connection, because the tests stop
-/// servers.
-#[derive(Clone)]
-pub struct Raw {
-    url: String,
+/// One server, or several, and how a test waits for what they do.
+pub trait Servers: Clone {
+    /// Returns each server.
+    fn each(&self) -> Vec<Self>;
+
+    fn are_a_cluster(&self) -> bool;
+
+    /// Sends a command to one server.
+    fn send(&self, command: &[&str]) -> redis::RedisResult<redis::Value>;
+
+    /// Blocks until a condition is true.
+    #[track_caller]
+    fn until(&self, what: &str, condition: impl FnMut() -> bool);
 }
 
-impl Raw {
-    pub fn new(url: &str) -> Self {
-        Self { url: url.into() }
+/// The servers of a URL, which may name all nodes of a quorum: see [`urls_of`]. Each command uses a new connection, because
+/// the tests stop servers.
+#[derive(Clone)]
+pub struct Urls(String);
+
+impl Servers for Urls {
+    fn each(&self) -> Vec<Self> {
+        urls_of(&self.0).map(|url| Self(url.into())).collect()
     }
 
-    pub fn url(&self) -> &str {
-        &self.url
+    fn are_a_cluster(&self) -> bool {
+        self.0.ends_with(CLUSTER)
     }
 
-    /// Sends a command. A command that only reads is sent again if a signal interrupts it: that happens when a paused
-    /// virtual machine resumes.
-    pub fn try_ask<T: FromRedisValue>(&self, command: &[&str]) -> redis::RedisResult<T> {
+    /// A command that only reads is sent again if a signal interrupts it: that happens when a paused virtual machine
+    /// resumes.
+    fn send(&self, command: &[&str]) -> redis::RedisResult<redis::Value> {
+        let once = || {
+            let client = redis::Client::open(&*self.0)?;
+            let mut connection = client.get_connection_with_timeout(PATIENCE)?;
+            connection.set_read_timeout(Some(PATIENCE))?;
+            let mut packed = redis::cmd(command[0]);
+            packed.arg(&command[1..]);
+            packed.query(&mut connection)
+        };
         loop {
-            match self.ask_once(command) {
+            match once() {
                 Err(error) if only_reads(command) && is_interrupted(&error) => {}
                 answer => return answer,
             }
         }
     }
 
-    /// Sends a command to each node, or only to the first if the command reads. Returns the answer of the first. Of a
+    #[track_caller]
+    fn until(&self, what: &str, condition: impl FnMut() -> bool) {
+        wait_until(what, condition);
+    }
+}
+
+/// Direct access to servers.
+#[derive(Clone)]
+pub struct Raw<S = Urls>(S);
+
+impl Raw {
+    pub fn new(url: &str) -> Self {
+        Self(Urls(url.into()))
+    }
+
+    pub fn url(&self) -> &str {
+        &self.0.0
+    }
+}
+
+impl<S: Servers> Raw<S> {
+    pub fn to(servers: S) -> Self {
+        Self(servers)
+    }
+
+    /// Sends a command to each server, or only to the first if the command reads. Returns the answer of the first. Of a
     /// Cluster, returns the first answer that is no redirection.
-    fn ask_once<T: FromRedisValue>(&self, command: &[&str]) -> redis::RedisResult<T> {
-        if self.is_cluster() {
-            let answers = self.servers().into_iter().map(|it| it.ask_once(command));
-            let is_moved = |answer: &redis::RedisResult<T>| {
+    pub fn try_ask<T: FromRedisValue>(&self, command: &[&str]) -> redis::RedisResult<T> {
+        let each = self.0.each();
+        if self.0.are_a_cluster() {
+            let is_moved = |answer: &redis::RedisResult<redis::Value>| {
                 let error = answer.as_ref().err();
                 error.is_some_and(|error| error.code() == Some("MOVED"))
             };
-            let all: Vec<_> = answers.filter(|answer| !is_moved(answer)).collect();
-            return all.into_iter().next().expect("a slot has an owner");
+            let answers: Vec<_> = each.iter().map(|it| it.send(command)).collect();
+            let mut answers = answers.into_iter().filter(|answer| !is_moved(answer));
+            let first = answers.next().expect("a slot has an owner")?;
+            return redis::from_redis_value(first).map_err(Into::into);
         }
-        let mut answers = urls_of(&self.url).map(|url| {
-            let client = redis::Client::open(url)?;
-            let mut connection = client.get_connection_with_timeout(PATIENCE)?;
-            connection.set_read_timeout(Some(PATIENCE))?;
-            let mut packed = redis::cmd(command[0]);
-            packed.arg(&command[1..]);
-            packed.query(&mut connection)
-        });
-        let first = answers.next().expect("a node")?;
+        let first = each[0].send(command)?;
         if !only_reads(command) {
-            answers.try_for_each(|answer| answer.map(|_: redis::Value| ()))?;
+            for other in &each[1..] {
+                other.send(command)?;
+            }
         }
         redis::from_redis_value(first).map_err(Into::into)
     }
 
     /// Returns each node of a quorum. A Cluster is one node.
     pub fn nodes(&self) -> Vec<Self> {
-        if self.is_cluster() {
+        if self.0.are_a_cluster() {
             return vec![self.clone()];
         }
         self.servers()
@@ -110,11 +154,19 @@ impl Raw {
 
     /// Returns each server.
     pub fn servers(&self) -> Vec<Self> {
-        urls_of(&self.url).map(Self::new).collect()
+        self.0.each().into_iter().map(Self).collect()
     }
 
-    fn is_cluster(&self) -> bool {
-        self.url.ends_with(CLUSTER)
+    #[track_caller]
+    pub fn until(&self, what: &str, condition: impl FnMut() -> bool) {
+        self.0.until(what, condition);
+    }
+
+    /// Returns the time of the first server.
+    #[track_caller]
+    pub fn time(&self) -> Duration {
+        let (whole, micros): (u64, u64) = self.servers()[0].ask(&["TIME"]);
+        Duration::from_secs(whole) + Duration::from_micros(micros)
     }
 
     /// Returns the answers of a majority of the nodes, the largest ones, in order.
@@ -151,6 +203,45 @@ impl Raw {
         self.of_a_majority(|node| node.ask::<bool>(&["EXISTS", key]))[0]
     }
 
+    /// Checks that no key of a lock is there.
+    #[track_caller]
+    pub fn is_free(&self, kind: Kind, name: &str) {
+        for key in kind.keys(name) {
+            assert!(!self.exists(&key), "{key} is there");
+        }
+    }
+
+    /// Blocks until no node has a key of a lock. On a quorum, a node may execute a release after a majority has.
+    #[track_caller]
+    pub fn wait_until_free(&self, kind: Kind, name: &str) {
+        let (keys, nodes) = (kind.keys(name), self.nodes());
+        self.until("each node has executed the release", || {
+            let is_free = |node: &Self| keys.iter().all(|key| !node.exists(key));
+            nodes.iter().all(is_free)
+        });
+    }
+
+    /// Blocks until only the fences of a lock are there, and checks that they expire.
+    #[track_caller]
+    pub fn only_fences_are_left(&self, kind: Kind, name: &str) {
+        let fences: Vec<_> = kind.keys(name).iter().map(|key| fence_of(key)).collect();
+        let all = || self.keys(&format!("*{name}*"));
+        // The renewal thread takes waiters that gave up out of the queue.
+        self.until("nothing but fences is left", || {
+            all().iter().all(|key| fences.contains(key))
+        });
+        let left = all();
+        if !kind.has_fences() {
+            assert!(left.is_empty(), "{left:?}");
+            return;
+        }
+        assert_eq!(left.len(), fences.len(), "{left:?}");
+        for fence in fences {
+            let ttl = self.ttl(&fence).expect("it does not stay for ever");
+            assert!(ttl < FENCE_MEMORY, "{fence}: {ttl:?}");
+        }
+    }
+
     /// Returns the names of the keys, of all nodes.
     #[track_caller]
     pub fn keys(&self, pattern: &str) -> BTreeSet<String> {
@@ -177,7 +268,7 @@ impl Raw {
             .map(|node| node.ask(&["EVAL", HOLDERS, "1", key]))
             .collect();
         let [alone] = &nodes[..] else {
-            let mut left: HashMap<&str, Vec<u64>> = HashMap::new();
+            let mut left: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
             for (owner, left_ms) in nodes.iter().flatten() {
                 left.entry(owner).or_default().push(*left_ms);
             }
@@ -210,7 +301,7 @@ impl Raw {
     /// Blocks until `count` processes wait for the lock at `key`: at a majority of the nodes, or nobody at any node.
     #[track_caller]
     pub fn wait_until_queued(&self, key: &str, count: usize) {
-        wait_until("the queue has its length", || {
+        self.until("the queue has its length", || {
             let nodes = self.nodes();
             let has_all = |node: &&Self| node.queue(key).len() == count;
             let needed = if count == 0 {
@@ -234,7 +325,7 @@ impl Raw {
             waiters.collect::<Vec<_>>()
         };
         let mut found = None;
-        wait_until("a node has all waiters", || {
+        self.until("a node has all waiters", || {
             let mut nodes = self.nodes().into_iter().map(|node| at(&node));
             found = nodes.find(|waiters| waiters.len() == count);
             found.is_some()
@@ -248,20 +339,19 @@ impl Raw {
         // `None` if Redis dropped the queue. It does so if a busy machine keeps all waiters from polling.
         let seen = || -> Option<String> { self.ask(&["HGET", &waiters_of(key), owner]) };
         let before = seen();
-        wait_until("the waiter polls", || {
+        self.until("the waiter polls", || {
             let now = seen();
             // On a quorum a waiter may ask under a new owner each time.
             (now.is_some() || self.nodes().len() > 1) && now != before
         });
     }
 
-    /// Returns how long the waiter `owner` has not polled, by the clock of this machine. `None` if it is not in the queue.
+    /// Returns how long the waiter `owner` has not polled. `None` if it is not in the queue.
     #[track_caller]
     pub fn silence(&self, key: &str, owner: &str) -> Option<Duration> {
         let entry: Option<String> = self.ask(&["HGET", &waiters_of(key), owner]);
         let seen = entry?.split(' ').next()?.parse().expect("ms");
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        Some(now.ok()?.saturating_sub(Duration::from_millis(seen)))
+        Some(self.time().saturating_sub(Duration::from_millis(seen)))
     }
 
     /// Returns the channel of the waiter `owner`.
@@ -274,7 +364,7 @@ impl Raw {
     /// Returns the number of subscribers of a channel.
     #[track_caller]
     pub fn listeners(&self, channel: &str) -> u32 {
-        let servers = if self.is_cluster() {
+        let servers = if self.0.are_a_cluster() {
             self.servers()
         } else {
             vec![self.clone()]
@@ -290,7 +380,7 @@ impl Raw {
     #[track_caller]
     pub fn wait_until_renewed(&self, key: &str, mut times: u32) {
         let mut last = self.ttl(key);
-        wait_until("the lease is renewed", || {
+        self.until("the lease is renewed", || {
             let ttl = self.ttl(key);
             if ttl > last {
                 times = times.saturating_sub(1);

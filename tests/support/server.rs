@@ -145,7 +145,6 @@ impl Server {
 
     /// Starts a server that also speaks TLS, on another port, with further options and with a certificate and its key
     /// from these files.
-    #[allow(dead_code, reason = "only the tests of TLS need it")]
     #[track_caller]
     pub fn with_tls(certificate: &str, key: &str, options: &[&str]) -> (Self, u16) {
         let of_tls = [
@@ -161,7 +160,7 @@ impl Server {
 
     /// Starts a server with further options, and with a second free port that this option sets. Returns that port, too.
     #[track_caller]
-    pub fn with_port(option: &str, options: &[&str]) -> (Self, u16) {
+    fn with_port(option: &str, options: &[&str]) -> (Self, u16) {
         on_free_ports(|port| {
             let second = unused_port();
             let options = options.iter().copied().map(str::to_owned);

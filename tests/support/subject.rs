@@ -1,5 +1,6 @@
 //! Locks of every kind behind one interface, so that one test covers all kinds.
 
+use std::borrow::Borrow;
 use std::slice;
 use std::time::{Duration, Instant};
 
@@ -123,7 +124,7 @@ impl Kind {
     }
 
     /// Returns a lock of this kind for one manager.
-    pub fn of(self, locks: &LockManager, name: &str) -> Subject {
+    pub fn of<L: Locks>(self, locks: &L, name: &str) -> Subject<L> {
         Subject {
             kind: self,
             locks: locks.clone(),
@@ -143,11 +144,26 @@ pub trait WithLock {
     fn call<L: Lock>(self, lock: &L) -> Self::Output;
 }
 
+/// A manager whose locks the threads of a test hold.
+pub trait Locks: Borrow<LockManager> + Clone {
+    /// A thread that locks, and keeps the guard until the test releases it.
+    type Holder;
+
+    /// Starts such a thread.
+    fn locking(subject: Subject<Self>) -> Self::Holder;
+
+    /// Does the same, and returns when the thread waits.
+    fn locking_asleep(subject: Subject<Self>) -> Self::Holder;
+
+    /// Blocks until the thread holds the lock.
+    fn wait_until_locked(holder: &Self::Holder);
+}
+
 /// A lock of any kind for one manager, and the options of its handle.
 #[derive(Clone)]
-pub struct Subject {
+pub struct Subject<L = LockManager> {
     kind: Kind,
-    locks: LockManager,
+    locks: L,
     name: String,
     lease: Option<Duration>,
     renew: bool,
@@ -191,7 +207,7 @@ macro_rules! acquire {
     }};
 }
 
-impl Subject {
+impl<L: Locks> Subject<L> {
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
@@ -210,6 +226,10 @@ impl Subject {
     pub fn min_hold(mut self, length: Duration) -> Self {
         self.min_hold = length;
         self
+    }
+
+    pub fn locks(&self) -> &L {
+        &self.locks
     }
 
     pub fn name(&self) -> &str {
@@ -235,7 +255,7 @@ impl Subject {
 
     /// Runs `f` under the lock.
     pub fn with<T>(&self, wait: Duration, f: impl FnOnce(&[Lease]) -> T) -> Result<T> {
-        let (locks, name) = (&self.locks, &self.name);
+        let (locks, name) = (self.manager(), &self.name);
         if self.kind == Kind::Multi {
             return with_options!(self, locks.multi(self.kind.keys(name))).with(wait, f);
         }
@@ -258,7 +278,7 @@ impl Subject {
 
     /// Runs `f` under the lock, and returns its result beside the loss.
     pub fn run<T>(&self, wait: Duration, f: impl FnOnce(&[Lease]) -> T) -> Result<Ran<T>> {
-        let (locks, name) = (&self.locks, &self.name);
+        let (locks, name) = (self.manager(), &self.name);
         if self.kind == Kind::Multi {
             return with_options!(self, locks.multi(self.kind.keys(name))).run(wait, f);
         }
@@ -281,7 +301,7 @@ impl Subject {
 
     /// Calls code that is generic over the kind of lock.
     pub fn as_lock<C: WithLock>(&self, code: C) -> C::Output {
-        let (locks, name) = (&self.locks, &self.name);
+        let (locks, name) = (self.manager(), &self.name);
         match self.kind {
             Kind::Mutex => code.call(&with_options!(self, locks.mutex(name))),
             Kind::Unfenced => code.call(&with_options!(self, locks.mutex(name).fencing(false))),
@@ -297,7 +317,7 @@ impl Subject {
 
     fn semaphore(&self) -> Semaphore {
         let permits = if self.kind == Kind::OnlyPermit { 1 } else { 3 };
-        self.locks.semaphore(&self.name, permits)
+        self.manager().semaphore(&self.name, permits)
     }
 
     /// Returns the number of permits that a guard of this kind has.
@@ -312,28 +332,30 @@ impl Subject {
     /// Locks on a thread, which keeps the guard until the test releases it. Returns when the thread holds the
     /// lock.
     #[track_caller]
-    pub fn hold(&self) -> Holder {
+    pub fn hold(&self) -> L::Holder {
         let holder = self.locking();
-        holder.locked();
+        L::wait_until_locked(&holder);
         holder
     }
 
     /// Does the same, but returns at once.
     #[track_caller]
-    pub fn locking(&self) -> Holder {
-        let subject = self.clone();
-        Holder::start(|work| drop(threads::task(work)), subject)
+    pub fn locking(&self) -> L::Holder {
+        L::locking(self.clone())
     }
 
-    /// Does the same, but returns when the thread sleeps.
+    /// Does the same, but returns when the thread waits.
     #[track_caller]
-    pub fn locking_asleep(&self) -> Holder {
-        let subject = self.clone();
-        Holder::start(|work| drop(threads::task_asleep(work)), subject)
+    pub fn locking_asleep(&self) -> L::Holder {
+        L::locking_asleep(self.clone())
+    }
+
+    fn manager(&self) -> &LockManager {
+        self.locks.borrow()
     }
 
     fn acquire(&self, wait: Wait) -> Result<Option<Guard>> {
-        let (locks, name) = (&self.locks, &self.name);
+        let (locks, name) = (self.manager(), &self.name);
         let permits = |of| locks.semaphore(name, of);
         match self.kind {
             Kind::Mutex => acquire!(
@@ -478,6 +500,25 @@ impl Guard {
             Self::Permit(guard) => guard.release(),
             Self::Multi(guard) => guard.release(),
         }
+    }
+}
+
+impl Locks for LockManager {
+    type Holder = Holder;
+
+    #[track_caller]
+    fn locking(subject: Subject) -> Holder {
+        Holder::start(|work| drop(threads::task(work)), subject)
+    }
+
+    #[track_caller]
+    fn locking_asleep(subject: Subject) -> Holder {
+        Holder::start(|work| drop(threads::task_asleep(work)), subject)
+    }
+
+    #[track_caller]
+    fn wait_until_locked(holder: &Holder) {
+        holder.locked();
     }
 }
 
