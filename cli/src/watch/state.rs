@@ -487,7 +487,7 @@ mod tests {
         Held {
             owner: owner.to_owned(),
             label: Some(format!("label of {owner}")),
-            note: None,
+            note: Some(format!("note of {owner}")),
             fence: Some(7),
             since: Some(at),
             ends_at: Some(at + Duration::from_secs(ttl)),
@@ -614,6 +614,8 @@ mod tests {
         assert_eq!(names(&state), "b");
         typed(&mut state, "\x1b");
         assert_eq!(names(&state), "abc");
+        typed(&mut state, "/NOTE of 3");
+        assert_eq!(names(&state), "c");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `bench`.
 
 use std::process::{Command, Stdio};
+use std::thread;
 
 use serde_json::Value;
 
@@ -19,9 +20,23 @@ fn has_no_keys(server: &Raw) {
 #[test]
 fn pairs_and_hand_overs_are_measured_and_no_key_stays() {
     let server = Server::start();
-    let url = format!("{}?{CALM}&prefix=billing:&min_hold=3s", server.url());
+    let nodes = Cluster::without_failover();
+    let hosts = nodes
+        .servers()
+        .iter()
+        .map(|server| format!("127.0.0.1:{}", server.port()));
+    let hosts = hosts.collect::<Vec<_>>().join(",");
     let sizes = ["--threads", "2", "--names", "3", "--seconds", "1"];
-    let plain = output(&url, &[&["bench", "--yes"], &sizes[..]].concat());
+    let bench = |url: String, options: &[&str]| {
+        output(&url, &[&["bench", "--yes"], options, &sizes[..]].concat())
+    };
+    let of_server = format!("{}?{CALM}&prefix=billing:&min_hold=3s", server.url());
+    let of_cluster = format!("redis+cluster://{hosts}?{CALM}");
+    let (plain, json) = thread::scope(|scope| {
+        let plain = scope.spawn(|| bench(of_server, &[]));
+        let json = bench(of_cluster, &["--json"]);
+        (plain.join().expect("it has not panicked"), json)
+    });
     assert_eq!(plain.status.code(), Some(0), "{}", err(&plain));
     for words in [
         "uncontended: 2 threads, 3 names",
@@ -31,8 +46,6 @@ fn pairs_and_hand_overs_are_measured_and_no_key_stays() {
     ] {
         assert!(out(&plain).contains(words), "{}", out(&plain));
     }
-    has_no_keys(&server.raw());
-    let json = output(&url, &[&["bench", "--yes", "--json"], &sizes[..]].concat());
     let object: Value = serde_json::from_str(&out(&json)).expect("an object");
     let parts = object["parts"].as_array().expect("parts");
     assert_eq!(parts.len(), 3);
@@ -43,21 +56,7 @@ fn pairs_and_hand_overs_are_measured_and_no_key_stays() {
             "{part}"
         );
     }
-    has_no_keys(&server.raw());
-}
-
-#[test]
-fn no_key_stays_on_a_cluster() {
-    let nodes = Cluster::without_failover();
-    let hosts = nodes
-        .servers()
-        .iter()
-        .map(|server| format!("127.0.0.1:{}", server.port()));
-    let hosts: Vec<_> = hosts.collect();
-    let url = format!("redis+cluster://{}?{CALM}", hosts.join(","));
-    let output = output(&url, &["bench", "--yes", "--seconds", "1", "--names", "8"]);
-    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    for server in nodes.servers() {
+    for server in [&server].into_iter().chain(nodes.servers()) {
         has_no_keys(&server.raw());
     }
 }
@@ -68,6 +67,10 @@ fn nothing_is_written_without_a_yes() {
     let refused = output(&server.url(), &["bench"]);
     assert_eq!(refused.status.code(), Some(64));
     assert!(err(&refused).contains("--yes"), "{}", err(&refused));
+    let few = ["bench", "--yes", "--threads", "4", "--names", "2"];
+    let refused = output(&server.url(), &few);
+    assert_eq!(refused.status.code(), Some(64));
+    assert!(err(&refused).contains("--names"), "{}", err(&refused));
     // `script` runs a command on a terminal.
     let asked = Command::new("script")
         .args([
@@ -93,14 +96,4 @@ fn nothing_is_written_without_a_yes() {
     let calls: String = server.raw().ask(&["INFO", "commandstats"]);
     assert!(!calls.contains("cmdstat_set:"), "{calls}");
     has_no_keys(&server.raw());
-}
-
-#[test]
-fn fewer_names_than_threads_are_a_wrong_usage() {
-    let output = output(
-        "redis://h",
-        &["bench", "--yes", "--threads", "4", "--names", "2"],
-    );
-    assert_eq!(output.status.code(), Some(64));
-    assert!(err(&output).contains("--names"), "{}", err(&output));
 }

@@ -134,8 +134,7 @@ fn the_recipes_of_the_page_run_their_programs() {
 
 #[test]
 fn the_page_has_the_exit_statuses_of_the_manual() {
-    let server = Server::start();
-    let manual = out(&output(&server.url(), &["man"]));
+    let manual = out(&output("", &["man"]));
     let (_, table) = manual
         .split_once(".SH \"EXIT STATUS\"\n")
         .expect("it has the section");

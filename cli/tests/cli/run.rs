@@ -2,13 +2,11 @@
 
 mod ends;
 mod exits;
-mod many;
 mod terminal;
 
 use std::fs::File;
 use std::io::Write;
 use std::process::Stdio;
-use std::thread;
 
 use leasehold::{Kind, LockManager, Mode};
 use rustix::process::Signal;
@@ -21,34 +19,14 @@ use crate::{err, leasehold, out, output};
 const FOREVER: &str = "here it; while :; do sleep 1; done";
 
 #[test]
-fn the_status_of_the_command_is_the_status() {
+fn the_status_is_that_of_the_command_or_128_and_its_signal() {
     let server = Server::start();
-    let url = &server.url();
-    thread::scope(|scope| {
-        for part in 0..8 {
-            scope.spawn(move || {
-                for status in (part..256).step_by(8) {
-                    let work = Work::new(url);
-                    let ran = work.start(&[], &format!("exit {status}")).status();
-                    assert_eq!(ran, status);
-                }
-            });
-        }
-    });
-}
-
-#[test]
-fn a_signal_that_kills_the_command_is_128_and_its_number() {
-    let server = Server::start();
-    for signal in 1..=64 {
-        let ends_nothing = matches!(signal, 17 | 18 | 23 | 28);
-        let stops = matches!(signal, 19..=22);
-        // The C library keeps these for itself. A process that it starts ignores them.
-        let is_of_the_c_library = matches!(signal, 32 | 33);
-        if ends_nothing || stops || is_of_the_c_library {
-            continue;
-        }
-        let work = Work::new(&server.url());
+    let work = Work::new(&server.url());
+    for status in [0, 1, 75, 255] {
+        assert_eq!(work.start(&[], &format!("exit {status}")).status(), status);
+    }
+    // The keeper blocks all signals, and the command must not.
+    for signal in [1, 2, 3, 9, 13, 15, 34, 64] {
         let status = work.start(&[], &format!("kill -{signal} $$")).status();
         assert_eq!(status, 128 + signal);
     }
@@ -85,28 +63,20 @@ fn nothing_runs_if_others_hold_the_lock() {
 }
 
 #[test]
-fn nothing_runs_without_a_server() {
-    let work = Work::new(&unused_url());
-    assert_eq!(work.start(&[], "here it").status(), 69);
-    assert!(!work.has("it"));
-}
-
-#[test]
-fn a_denied_login_has_its_own_status_and_no_output_has_the_password() {
-    let server = Server::with(&["--requirepass", "right"]);
-    let url = server.url().replace("//", "//:wrong-s3cret@");
-    let output = output(&url, &["run", "n", "--", "true"]);
-    assert_eq!(output.status.code(), Some(77));
-    assert!(!err(&output).contains("s3cret"), "{}", err(&output));
-}
-
-#[test]
-fn a_key_of_another_kind_has_its_own_status() {
+fn each_error_has_its_own_status_and_nothing_runs() {
     let server = Server::start();
-    let work = Work::new(&server.url());
-    let () = server.raw().ask(&["LPUSH", &work.lock, "x"]);
-    assert_eq!(work.start(&[], "here it").status(), 65);
-    assert!(!work.has("it"));
+    let wrong = server.url().replace("//", "//app:wrong-s3cret@");
+    let () = server.raw().ask(&["LPUSH", "list", "x"]);
+    for (url, lock, status) in [
+        (&unused_url(), "n", 69),
+        (&wrong, "n", 77),
+        (&server.url(), "list", 65),
+    ] {
+        let output = output(url, &["run", lock, "--", "echo", "ran"]);
+        assert_eq!(output.status.code(), Some(status), "{}", err(&output));
+        assert_eq!(out(&output), "");
+        assert!(!err(&output).contains("s3cret"), "{}", err(&output));
+    }
 }
 
 #[test]
@@ -154,20 +124,27 @@ fn a_wrong_command_line_has_its_own_status() {
 }
 
 #[test]
-fn a_nested_run_finds_its_own_lock_in_the_environment() {
+fn a_command_finds_its_own_locks_in_the_environment() {
     let server = Server::start();
     let program = env!("CARGO_BIN_EXE_leasehold");
-    let show = "echo $LEASEHOLD_NAME $LEASEHOLD_FENCE; env | grep -c LEASEHOLD_FENCE=";
+    let show = r#"echo $LEASEHOLD_NAME: $LEASEHOLD_FENCE; env | grep -c LEASEHOLD_FENCE="#;
     let script = format!("{show}; {program} run inner -- sh -c '{show}'");
-    let output = output(&server.url(), &["run", "outer", "--", "sh", "-c", &script]);
+    // Several names are locked at once.
+    let run = ["run", "one", "two", "--", "sh", "-c", &script];
+    let output = output(&server.url(), &run);
     let text = out(&output);
-    let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(' ').collect()).collect();
-    assert_eq!(
-        [lines[0][0], lines[1][0], lines[2][0], lines[3][0]],
-        ["outer", "1", "inner", "1"]
-    );
-    let fence = |line: usize| -> u64 { lines[line][1].parse().expect("a fence") };
-    assert!(fence(0) < fence(2), "{text}");
+    let lines: Vec<_> = text.lines().collect();
+    let [outer, "1", inner, "1"] = lines[..] else {
+        panic!("{text}");
+    };
+    let fences = |line: &str, names: &str| -> Vec<u64> {
+        let fences = line.strip_prefix(names).expect(line).split_whitespace();
+        fences
+            .map(|fence| fence.parse().expect("a fence"))
+            .collect()
+    };
+    assert_eq!(fences(outer, "one two:").len(), 2);
+    assert_eq!(fences(inner, "inner:").len(), 1);
 }
 
 #[test]
@@ -233,22 +210,6 @@ fn each_option_takes_its_kind_of_lock() {
         assert_eq!(running.status(), 143);
         assert_eq!(locks.inspect(&work.lock).expect("it answers"), None);
     }
-}
-
-#[test]
-fn several_names_are_locked_at_once() {
-    let server = Server::start();
-    let names = [name("a"), name("b")];
-    let show = [
-        "sh",
-        "-c",
-        r#"echo "$LEASEHOLD_NAME"; echo "$LEASEHOLD_FENCE" | wc -l"#,
-    ];
-    let output = output(
-        &server.url(),
-        &[&["run", &names[0], &names[1], "--"], &show[..]].concat(),
-    );
-    assert_eq!(out(&output), format!("{}\n{}\n2\n", names[0], names[1]));
 }
 
 #[test]

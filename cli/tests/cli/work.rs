@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Instant;
 
+use leasehold::LockManager;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::leasehold;
@@ -215,4 +216,12 @@ pub fn stop(pid: Pid) {
             .into_iter()
             .all(|state| matches!(state, 'T' | 'Z' | 'X'))
     });
+}
+
+/// Takes a lock from its holder.
+#[track_caller]
+pub fn take(locks: &LockManager, name: &str) {
+    let info = locks.inspect(name).expect("it answers");
+    let owner = &info.expect("it is held").holders[0].owner;
+    assert!(locks.force_release(name, owner).expect("it answers"));
 }

@@ -1,9 +1,11 @@
 //! Quorums, Sentinel sets and Clusters.
 
-use crate::support::{Cluster, Nodes, Sentinels, Server};
+use crate::support::{
+    Cluster, MASTER, Nodes, Passwords, Raw, Sentinels, Server, SetOptions, with_password,
+};
 use crate::{out, output};
 
-use super::{doctor, ends_with, has_no_keys, healthy, says};
+use super::{PASSWORD, doctor, ends_with, has_no_keys, healthy, says};
 
 /// Returns the hosts of servers, as the URL of several has them.
 pub(super) fn hosts<'a>(servers: impl IntoIterator<Item = &'a Server>) -> String {
@@ -59,11 +61,21 @@ fn a_node_that_is_named_twice_is_bad() {
     says(&output, "nodes", "bad", &["are one server"]);
 }
 
+/// The servers behind the sentinels have a login of their own.
 #[test]
 fn a_failover_that_may_lose_locks_is_a_warning() {
-    let sentinels = Sentinels::without_failover();
-    let url = format!("redis+sentinel://{}/mine", hosts(sentinels.sentinels()));
-    let found = doctor(&url, "");
+    let passwords = Passwords {
+        of_sentinels: "s3cret-of-sentinels",
+        of_servers: PASSWORD,
+    };
+    let sentinels = Sentinels::with(SetOptions {
+        passwords: Some(passwords),
+        down_after_ms: 3_600_000,
+    });
+    let hosts = hosts(sentinels.sentinels());
+    let url = format!("redis+sentinel://:{PASSWORD}@{hosts}/{MASTER}/1");
+    let of_sentinels = format!("&sentinel_pass={}", passwords.of_sentinels);
+    let found = doctor(&url, &of_sentinels);
     ends_with(&found, 1);
     says(
         &found,
@@ -71,26 +83,27 @@ fn a_failover_that_may_lose_locks_is_a_warning() {
         "warn",
         &["2 in step", "failover", "replicas=1"],
     );
-    says(&found, "rights", "ok", &[]);
-    says(&found, "lock", "ok", &[]);
+    for check in ["rights", "proxy", "lock"] {
+        says(&found, check, "ok", &[]);
+    }
+    assert!(!out(&found).contains(PASSWORD));
     says(
-        &doctor(&url, "&replicas=1"),
+        &doctor(&url, &format!("{of_sentinels}&replicas=1")),
         "replicas",
         "ok",
         &["2 in step"],
     );
     // An acquire waits for the third replica for one `io_timeout`.
-    let impatient = format!("{url}?replicas=3&io_timeout=3s&connect_timeout=20s");
-    let too_many = output(&impatient, &["doctor"]);
+    let impatient = "replicas=3&io_timeout=3s&connect_timeout=20s";
+    let too_many = output(&format!("{url}?{impatient}{of_sentinels}"), &["doctor"]);
     ends_with(&too_many, 2);
     says(&too_many, "replicas", "bad", &["wants 3"]);
-    let master = sentinels.master();
-    has_no_keys(&master.raw());
-    let replica = sentinels
+    let mut servers = sentinels
         .servers()
-        .find(|server| server.port() != master.port());
-    let replica = replica.expect("there are two");
-    let output = doctor(&replica.url(), "");
+        .map(|server| with_password(&server.url(), Some(PASSWORD)));
+    let master = servers.next().expect("it is the first");
+    has_no_keys(&Raw::new(&format!("{master}1")));
+    let output = doctor(&servers.next().expect("a replica"), "");
     ends_with(&output, 2);
     says(&output, "mode", "bad", &["replica", "redis+sentinel"]);
 }

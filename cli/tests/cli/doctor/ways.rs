@@ -1,7 +1,7 @@
-//! The ways to a server: a socket, TLS, and the logins of each topology.
+//! The ways to a server: a socket, TLS, and the login of a quorum.
 
 use crate::out;
-use crate::support::{MASTER, Passwords, Raw, Sentinels, Server, SetOptions, name};
+use crate::support::{Raw, Server, name};
 
 use super::several::hosts;
 use super::{PASSWORD, doctor, ends_with, says};
@@ -42,26 +42,6 @@ fn a_server_with_tls_may_demand_a_certificate() {
     let output = doctor(&url, &format!("&cacert={roots}"));
     ends_with(&output, 2);
     says(&output, "connection", "bad", &["certificate"]);
-}
-
-#[test]
-fn the_servers_behind_sentinels_have_a_login_of_their_own() {
-    let passwords = Passwords {
-        of_sentinels: "s3cret-of-sentinels",
-        of_servers: PASSWORD,
-    };
-    let sentinels = Sentinels::with(SetOptions {
-        passwords: Some(passwords),
-        down_after_ms: 3_600_000,
-    });
-    let hosts = hosts(sentinels.sentinels());
-    let url = format!("redis+sentinel://:{PASSWORD}@{hosts}/{MASTER}/1");
-    let output = doctor(&url, &format!("&sentinel_pass={}", passwords.of_sentinels));
-    // A failover may lose locks.
-    ends_with(&output, 1);
-    says(&output, "rights", "ok", &[]);
-    says(&output, "proxy", "ok", &[]);
-    assert!(!out(&output).contains(PASSWORD));
 }
 
 #[test]

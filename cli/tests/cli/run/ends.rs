@@ -1,20 +1,18 @@
 //! The command ends before the lock does, whatever happens to the processes and to the server.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{IoSlice, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::SystemTime;
 
-use leasehold::LockManager;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
     sendmsg, socketpair,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Sentinels, Server, manager, secs, wait_until};
-use crate::work::{Running, Work, start, state, stop, wait_until_dead};
+use crate::support::{Server, manager, wait_until};
+use crate::work::{Work, start, state, stop, take, wait_until_dead};
 
 /// Starts four processes: the script, its child in the background, one in a new session, and one whose parent has
 /// ended and which has closed its streams. The last three ignore TERM.
@@ -28,17 +26,11 @@ here parent
 "#;
 const MEMBERS: [&str; 4] = ["parent", "child", "session", "orphan"];
 
+const ON: &str = "while :; do sleep 0.1; done";
+
 fn family(work: &Work) -> Vec<Pid> {
     MEMBERS.iter().map(|member| work.pid(member)).collect()
 }
-
-fn starts_family(work: &Work, options: &[&str], last: &str) -> (Running, Vec<Pid>) {
-    let running = work.start(options, &format!("{FAMILY}{last}"));
-    let pids = family(work);
-    (running, pids)
-}
-
-const ON: &str = "while :; do sleep 0.1; done";
 
 #[test]
 fn all_descendants_end_with_the_command() {
@@ -52,47 +44,6 @@ fn all_descendants_end_with_the_command() {
     assert_eq!(running.status(), 6);
     assert!(pids.iter().all(|pid| state(*pid).is_none()));
     assert!(work.text("log").contains("left"), "{}", work.text("log"));
-}
-
-#[test]
-fn all_descendants_end_if_leasehold_is_killed() {
-    let server = Server::start();
-    let work = Work::new(&server.url());
-    let (mut running, pids) = starts_family(&work, &["--grace", "100ms"], ON);
-    let keeper = running.keeper();
-    running.signal(Signal::KILL);
-    running.end();
-    wait_until_dead(&pids);
-    wait_until_dead(&[keeper]);
-}
-
-#[test]
-fn all_descendants_end_if_the_keeper_is_killed() {
-    let server = Server::start();
-    let work = Work::new(&server.url());
-    let (mut running, pids) = starts_family(&work, &[], ON);
-    kill_process(running.keeper(), Signal::KILL).expect("it lives");
-    assert_eq!(running.status(), 70);
-    assert!(pids.iter().all(|pid| state(*pid).is_none()));
-    assert_eq!(
-        manager(&server.url())
-            .inspect(&work.lock)
-            .expect("it answers"),
-        None
-    );
-}
-
-#[test]
-fn all_descendants_end_after_a_loss_if_the_keeper_is_stopped() {
-    let server = Server::start();
-    let work = Work::new(&server.url());
-    let (mut running, pids) = starts_family(&work, &["--grace", "100ms"], ON);
-    let keeper = running.keeper();
-    stop(keeper);
-    take(&manager(&server.url()), &work.lock);
-    assert_eq!(running.status(), 70);
-    wait_until_dead(&pids);
-    wait_until_dead(&[keeper]);
 }
 
 #[test]
@@ -110,190 +61,51 @@ fn the_command_ends_if_both_are_killed() {
     wait_until_dead(&[it, keeper]);
 }
 
+/// The holder learns of the loss when it renews the lease.
 #[test]
-fn all_descendants_end_by_the_deadline_if_leasehold_is_stopped() {
-    let server = Server::start();
-    let work = Work::new(&server.url());
-    let (mut running, pids) = starts_family(&work, &["--lease", "10s"], ON);
-    running.signal(Signal::STOP);
-    wait_until_dead(&pids);
-    running.signal(Signal::CONT);
-    assert_eq!(running.status(), 70);
-}
-
-/// Checks that the command gets TERM before its lease is over.
-#[track_caller]
-fn ends_in_time(server: &Server, stop: impl FnOnce(&Server)) {
-    let work = Work::new(&server.url());
-    let script = format!("trap 'here term; exit 0' TERM; here it; {ON}");
-    let mut running = work.start(&["--lease", "12s"], &script);
-    work.pid("it");
-    let begun = SystemTime::now();
-    stop(server);
-    assert_eq!(running.status(), 70);
-    let written = fs::metadata(work.dir.join("term")).and_then(|file| file.modified());
-    let ended = written.expect("it got TERM").duration_since(begun);
-    assert!(ended.is_ok_and(|it| it < secs(12)));
-}
-
-#[test]
-fn the_command_ends_if_the_server_hangs() {
-    let server = Server::start();
-    ends_in_time(&server, Server::pause);
-    server.resume();
-}
-
-#[test]
-fn the_command_ends_if_the_server_dies() {
-    let server = Server::start();
-    ends_in_time(&server, Server::kill);
-}
-
-#[test]
-fn the_command_goes_on_if_the_server_comes_back_in_time() {
-    let server = Server::start();
-    let work = Work::new(&server.url());
-    let mut running = work.start(&[], "here it; while [ ! -e go ]; do sleep 0.01; done");
-    work.pid("it");
-    server.pause();
-    server.resume();
-    server.raw().wait_until_renewed(&work.lock, 1);
-    File::create_new(work.dir.join("go")).expect("the directory exists");
-    assert_eq!(running.status(), 0);
-}
-
-#[test]
-fn the_command_goes_on_through_a_failover() {
-    let set = Sentinels::start();
-    let hosts: Vec<_> = set
-        .urls()
-        .iter()
-        .map(|url| url.replace("redis://", "").replace('/', ""))
-        .collect();
-    let url = format!(
-        "redis+sentinel://{}/{}",
-        hosts.join(","),
-        crate::support::MASTER
-    );
-    let work = Work::new(&url);
-    let mut running = work.start(
-        &["--lease", "60s"],
-        "here it; while [ ! -e go ]; do sleep 0.01; done",
-    );
-    work.pid("it");
-    set.wait_until_replicated();
-    let master = set.fail_over().raw();
-    let mut last = i64::MAX;
-    wait_until("the lease is renewed on the new master", || {
-        // A new master closes its connections once.
-        let left: i64 = master.try_ask(&["PTTL", &work.lock]).unwrap_or(last);
-        let is_renewed = left > last;
-        last = left;
-        is_renewed
-    });
-    File::create_new(work.dir.join("go")).expect("the directory exists");
-    assert_eq!(running.status(), 0);
-}
-
-/// Runs a script that gets TERM because its lock is taken away, and returns the status of the run.
-#[track_caller]
-fn status_after_a_loss(work: &Work, options: &[&str], script: &str) -> i32 {
-    let mut running = work.start(options, script);
-    work.pid("it");
-    take(&manager(work.url()), &work.lock);
-    running.status()
-}
-
-#[track_caller]
-fn take(locks: &LockManager, name: &str) {
-    let info = locks
-        .inspect(name)
-        .expect("it answers")
-        .expect("it is held");
-    assert!(
-        locks
-            .force_release(name, &info.holders[0].owner)
-            .expect("it answers")
-    );
-}
-
-#[test]
-fn a_loss_ends_the_command_by_term() {
-    let server = Server::start();
-    let work = Work::new(&server.url());
-    let script = format!("trap 'here term; exit 5' TERM; here it; {ON}");
-    assert_eq!(status_after_a_loss(&work, &[], &script), 70);
-    assert!(work.has("term"));
-}
-
-#[test]
-fn a_loss_ends_a_command_that_ignores_term_by_kill() {
-    let server = Server::start();
-    let work = Work::new(&server.url());
-    let (mut running, pids) = starts_family(&work, &["--grace", "100ms"], ON);
-    take(&manager(&server.url()), &work.lock);
-    assert_eq!(running.status(), 70);
-    assert!(pids.iter().all(|pid| state(*pid).is_none()));
-}
-
-#[test]
-fn a_loss_ends_a_stopped_command() {
-    let server = Server::start();
-    let work = Work::new(&server.url());
-    let script = format!("trap 'here term; exit 5' TERM; here it; {ON}");
-    let mut running = work.start(&[], &script);
-    let it = work.pid("it");
-    stop(it);
-    wait_until("it has stopped", || state(it) == Some('T'));
-    take(&manager(&server.url()), &work.lock);
-    assert_eq!(running.status(), 70);
-    assert!(work.has("term"));
-}
-
-#[test]
-fn on_loss_kill_sends_no_term() {
-    let server = Server::start();
-    let work = Work::new(&server.url());
-    let script = format!("trap 'here term' TERM; here it; {ON}");
-    assert_eq!(
-        status_after_a_loss(&work, &["--on-loss", "kill"], &script),
-        70
-    );
-    assert!(!work.has("term"));
-}
-
-#[test]
-fn on_loss_ignore_lets_the_command_go_on_beyond_its_lease() {
-    let server = Server::start();
-    let work = Work::new(&server.url());
-    let log = File::create_new(work.dir.join("log")).expect("the directory exists");
-    let script = "here it; while [ ! -e go ]; do sleep 0.01; done; exit 7";
-    let options = ["--on-loss", "ignore", "--lease", "10s", "--json"];
-    let mut running = start(work.run(&options, script).stderr(log));
-    let it = work.pid("it");
-    server.kill();
-    wait_until("the lock is lost", || work.text("log").contains("\"lost\""));
-    assert!(state(it).is_some());
-    File::create_new(work.dir.join("go")).expect("the directory exists");
-    assert_eq!(running.status(), 7);
-}
-
-#[test]
-fn max_ends_the_command_before_the_lock_is_released() {
+fn a_loss_ends_each_command_unless_it_is_to_be_ignored() {
     let server = Server::start();
     let locks = manager(&server.url());
-    let work = Work::new(&server.url());
-    // The command has four seconds between TERM and KILL for another process.
-    let script = format!(
-        "trap '{} status {} >seen; exit 0' TERM; here it; {ON}",
-        env!("CARGO_BIN_EXE_leasehold"),
-        work.lock
-    );
-    let mut running = work.start(&["--max", "12s"], &script);
-    assert_eq!(running.status(), 70);
-    // The command saw at TERM that its lock was held.
-    assert!(work.text("seen").contains("mutex"), "{}", work.text("seen"));
-    assert_eq!(locks.inspect(&work.lock).expect("it answers"), None);
+    let run = |options: &[&str], script: &str| {
+        let work = Work::new(&server.url());
+        let log = File::create_new(work.dir.join("log")).expect("the directory exists");
+        let options = [&["--lease", "10s", "--json"], options].concat();
+        let running = start(work.run(&options, script).stderr(log));
+        (work, running)
+    };
+    let on_term = format!("trap 'here term; exit 5' TERM; here it; {ON}");
+    let deaf = format!("{FAMILY}{ON}");
+    let mut stopped = run(&[], &on_term);
+    let mut killed = run(&["--on-loss", "kill"], &on_term);
+    let go = "here it; while [ ! -e go ]; do sleep 0.01; done; exit 7";
+    let mut ignored = run(&["--on-loss", "ignore"], go);
+    let [mut deaf, mut without_keeper] = [(); 2].map(|()| run(&["--grace", "100ms"], &deaf));
+
+    let it = stopped.0.pid("it");
+    stop(it);
+    killed.0.pid("it");
+    let goes_on = ignored.0.pid("it");
+    let families = [&deaf.0, &without_keeper.0].map(family).concat();
+    let keeper = without_keeper.1.keeper();
+    stop(keeper);
+    for (work, _) in [&stopped, &killed, &ignored, &deaf, &without_keeper] {
+        take(&locks, &work.lock);
+    }
+
+    assert_eq!(stopped.1.status(), 70);
+    assert!(stopped.0.has("term"), "it got TERM, and CONT after it");
+    assert_eq!(killed.1.status(), 70);
+    assert!(!killed.0.has("term"));
+    assert_eq!(deaf.1.status(), 70);
+    assert_eq!(without_keeper.1.status(), 70);
+    wait_until_dead(&families);
+    wait_until_dead(&[keeper]);
+    wait_until("the loss is told", || {
+        ignored.0.text("log").contains("\"lost\"")
+    });
+    assert!(state(goes_on).is_some());
+    File::create_new(ignored.0.dir.join("go")).expect("the directory exists");
+    assert_eq!(ignored.1.status(), 7);
 }
 
 #[test]
@@ -406,22 +218,4 @@ fn a_pipe_behind_the_command_has_time_to_write() {
         0
     );
     assert_eq!(work.text("log"), "line");
-}
-
-#[test]
-fn a_process_that_another_program_started_lives_on() {
-    let server = Server::start();
-    let work = Work::new(&server.url());
-    let script = format!(
-        "sleep 1000 & echo $! >.it; mv .it it; exec {} run {} -- true",
-        env!("CARGO_BIN_EXE_leasehold"),
-        work.lock
-    );
-    let mut command = std::process::Command::new("sh");
-    command.args(["-c", &script]).current_dir(&work.dir);
-    command.env("LEASEHOLD_URL", server.url());
-    assert_eq!(start(&mut command).status(), 0);
-    let it = work.pid("it");
-    assert!(state(it).is_some());
-    kill_process(it, Signal::KILL).expect("it lives");
 }
