@@ -28,19 +28,6 @@ fn on_both(test: fn(&Redis)) {
 }
 
 #[test]
-fn two_managers_are_two_processes() {
-    on_both(|redis| {
-        let (one, other) = (redis.manager(), redis.manager());
-        let guard = one.lock("n").expect("it is free");
-        assert!(other.try_lock("n").expect("it answers").is_none());
-        let fence = guard.fence();
-        guard.release().expect("it was held");
-        let next = other.lock("n").expect("it is free");
-        assert!(next.fence() > fence);
-    });
-}
-
-#[test]
 fn a_waiter_gets_the_lock_at_its_release() {
     on_both(|redis| {
         let guard = redis.manager().lock("n").expect("it is free");
@@ -111,7 +98,6 @@ fn a_suspended_machine_has_lost_its_lock() {
         let guard = one.lock("n").expect("it is free");
         redis.advance(secs(20));
         assert_ne!(guard.state(), LeaseState::Lost);
-        let begun = Instant::now();
         redis.advance(secs(40));
         assert_eq!(guard.state(), LeaseState::Lost);
         let loss = guard.on_lost().recv_timeout(secs(20)).expect("it is told");
@@ -121,7 +107,6 @@ fn a_suspended_machine_has_lost_its_lock() {
             .expect("it answers")
             .expect("it is free");
         assert!(next.fence() > guard.fence());
-        assert!(begun.elapsed() < secs(20));
     });
 }
 

@@ -32,8 +32,7 @@ fn a_guard_is_recorded_from_its_call_to_its_end() {
     assert_eq!(recorded.times("leasehold_hold_seconds{name=n}"), [0.0; 0]);
     guard.release().expect("it was held");
     assert_eq!(recorded.changed(), [(ACQUIRED.to_owned(), 1)]);
-    let held = recorded.times("leasehold_hold_seconds{name=n}");
-    assert!(held.len() == 1 && held[0] < 20.0, "{held:?}");
+    assert_eq!(recorded.times("leasehold_hold_seconds{name=n}").len(), 1);
     // Its acquire and its release.
     assert_eq!(recorded.times("leasehold_request_seconds{name=n}").len(), 2);
 }
