@@ -127,7 +127,7 @@ fn a_wrong_command_line_has_its_own_status() {
 fn a_command_finds_its_own_locks_in_the_environment() {
     let server = Server::start();
     let program = env!("CARGO_BIN_EXE_leasehold");
-    let show = r#"echo $LEASEHOLD_NAME: $LEASEHOLD_FENCE; env | grep -c LEASEHOLD_FENCE="#;
+    let show = r"echo $LEASEHOLD_NAME: $LEASEHOLD_FENCE; env | grep -c LEASEHOLD_FENCE=";
     let script = format!("{show}; {program} run inner -- sh -c '{show}'");
     // Several names are locked at once.
     let run = ["run", "one", "two", "--", "sh", "-c", &script];
