@@ -20,6 +20,7 @@ pub(crate) const BODIES: Subject = (
         a_rate_limiter_counts_the_permits_of_all_processes,
         a_claim_is_adopted_by_another_process,
         a_multi_lock_over_slots_excludes_each_of_its_names,
+        a_multi_lock_that_loses_an_earlier_slot_begins_again,
         without_full_coverage_the_slots_of_other_masters_are_served,
         a_master_with_too_few_replicas_grants_nothing,
         the_cluster_is_found_from_any_node_that_answers,
@@ -94,6 +95,30 @@ fn assert_unavailable(locks: &Locks, name: &str) {
 }
 
 /// A cluster refuses all keys while a slot has no master, unless it need not have all slots.
+/// The wait for a later slot outlasts the lease of the first one, and another process takes that.
+fn a_multi_lock_that_loses_an_earlier_slot_begins_again(world: &World) {
+    let [one, other] = [(); 2].map(|()| world.manager());
+    let names = names_of_masters();
+    // The slots are asked for in their order, which the names do not show. So each name is once the one that is held.
+    for last in 0..names.len() {
+        let set = one.multi(&names).lease(secs(2)).renew(false);
+        let held = other.lock(&names[last]).expect("it is free");
+        let locking = one.thread(move || set.lock().map(|guard| guard.check().is_ok()));
+        world.pass(secs(5));
+        assert!(!locking.has_ended());
+        let taken: Vec<_> = (0..names.len())
+            .filter(|name| *name != last)
+            .map(|name| other.try_lock_for(&names[name], secs(5)))
+            .map(|guard| guard.expect("asked").expect("its lease has ended"))
+            .collect();
+        held.release().expect("it is held");
+        world.pass(secs(5));
+        assert!(!locking.has_ended(), "it lacks the other names");
+        drop(taken);
+        assert!(locking.end().expect("all are free"), "it lacks a name");
+    }
+}
+
 fn without_full_coverage_the_slots_of_other_masters_are_served(world: &World) {
     let short = Duration::from_millis(300);
     let locks = world.build(|it| it.io_timeout(short).lease(secs(1)));

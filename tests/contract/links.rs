@@ -17,6 +17,8 @@ pub(crate) const BODIES: Chapter = &[(
         an_acquire_whose_answer_was_lost_leaves_no_orphan,
         an_acquire_that_is_executed_late_leaves_no_orphan,
         a_release_whose_answer_was_lost_frees_it,
+        a_renewal_counts_from_before_its_request,
+        close_tells_that_a_release_was_given_up,
         a_dead_link_loses_the_lock_at_its_deadline_for_ever,
         a_wait_outlives_the_faults_of_its_link,
     ],
@@ -104,6 +106,33 @@ pub(crate) fn a_release_whose_answer_was_lost_frees_it(world: &World, kind: Kind
     // The renewal thread repeated the release until Redis answered. That did not touch the next owner.
     next.release().expect("it was held until now");
     redis.is_free(kind, &name);
+}
+
+/// However late the answer comes, the guard ends before its key.
+pub(crate) fn a_renewal_counts_from_before_its_request(world: &World, kind: Kind) {
+    let (redis, name) = (world.redis(), world.name("late-renewal"));
+    let (locks, _) = managers(world);
+    let guard = kind.of(&locks, &name).lease(secs(9)).lock();
+    let guard = guard.expect("it is free");
+    locks.strike(LinkFault::Late(ms(300)));
+    let renewed = locks.stats().renewed;
+    world.until("it is renewed", || locks.stats().renewed > renewed);
+    let (_, key_left) = redis.holders(&name)[0];
+    assert!(guard.lease().remaining() <= key_left * 99 / 100);
+    locks.heal();
+    guard.release().expect("it was held until now");
+}
+
+/// The server has not received the release before the key has ended.
+pub(crate) fn close_tells_that_a_release_was_given_up(world: &World, kind: Kind) {
+    let name = world.name("given-up");
+    let (locks, _) = managers(world);
+    let guard = kind.of(&locks, &name).lease(secs(3)).lock();
+    let guard = guard.expect("it is free");
+    locks.strike(LinkFault::LoseRequests);
+    guard.release().expect_err("the server does not answer");
+    world.pass(secs(30));
+    assert!(!locks.close(secs(30)), "nobody knows what it executes");
 }
 
 pub(crate) fn a_dead_link_loses_the_lock_at_its_deadline_for_ever(world: &World, kind: Kind) {

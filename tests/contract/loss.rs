@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Error, Lease, LeaseState, LostCause};
+use leasehold::{Builder, Error, Lease, LeaseState, LostCause};
 
 use crate::matrix::Capability::{Always, Shares, SpansNames};
 use crate::matrix::{Chapter, bodies};
@@ -280,7 +280,8 @@ pub(crate) fn extend_lengthens_and_never_shortens(world: &World, kind: Kind) {
 
 pub(crate) fn max_hold_releases_for_the_others(world: &World, kind: Kind) {
     let name = world.name("max-hold");
-    let (one, other) = (world.manager(), world.manager());
+    let warns = |it: Builder| it.warn_after(Some(ms(600)));
+    let (one, other) = (world.build(warns), world.manager());
     let limit = ms(300);
     let begun = world.now();
     let guard = kind.of(&one, &name).max_hold(limit).lock();
@@ -309,6 +310,8 @@ pub(crate) fn max_hold_releases_for_the_others(world: &World, kind: Kind) {
     assert!(kind.rises(guard_fence, next.locked()));
     // The limit of another guard does not matter.
     next.release();
+    world.pass(secs(1));
+    assert_eq!(one.stats().held_long, 0, "it has ended");
     // A guard that ends within the limit is not lost.
     let guard = kind.of(&one, &name).max_hold(secs(30)).lock();
     let guard = guard.expect("it is free");

@@ -22,10 +22,12 @@ mod simulated;
 mod subject;
 mod world;
 
+mod background;
 mod clocks;
 mod closures;
 mod cluster;
 mod crashes;
+mod detached;
 mod exclusion;
 mod failovers;
 mod faults;
@@ -46,6 +48,7 @@ mod replicas;
 mod rights;
 mod sentinel;
 mod storms;
+mod suspends;
 mod traces;
 mod waits;
 

@@ -101,6 +101,7 @@ pub(crate) use subject_bodies;
 pub(crate) const SUBJECTS: &[Subject] = &[
     crate::link_phases::BODIES,
     crate::link_phases::BODIES_OF_LINKS,
+    crate::detached::BODIES,
     crate::cluster::BODIES,
     crate::cluster::FOREIGN_BODIES,
     crate::failovers::BODIES,
@@ -124,6 +125,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
 ];
 
 pub(crate) const CHAPTERS: &[Chapter] = &[
+    crate::background::BODIES,
     crate::clocks::BODIES,
     crate::closures::BODIES,
     crate::crashes::BODIES,
@@ -138,6 +140,7 @@ pub(crate) const CHAPTERS: &[Chapter] = &[
     crate::refusals::BODIES,
     crate::rights::BODIES,
     crate::storms::BODIES,
+    crate::suspends::BODIES,
     crate::traces::BODIES,
     crate::waits::BODIES,
 ];

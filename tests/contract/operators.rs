@@ -1,20 +1,27 @@
 //! Operators see the note of a holder, and ask for the release of its lock.
 
-use leasehold::{Holder, Lease, LockManager};
+use leasehold::{Holder, Lease, LockManager, LostCause};
+use leasehold_simulator::{LinkFault, Role};
 
-use crate::matrix::Capability::Always;
+use crate::matrix::Capability::{Always, OneServer};
 use crate::matrix::{Chapter, bodies};
 use crate::subject::{Kind, lost};
-use crate::world::{World, ms};
+use crate::world::{World, ms, secs};
 
-pub(crate) const BODIES: Chapter = &[(
-    Always,
-    bodies![
-        a_note_is_shown_with_its_holder,
-        a_request_for_its_release_is_heard,
-        a_release_by_force_ends_the_requests,
-    ],
-)];
+pub(crate) const BODIES: Chapter = &[
+    (
+        Always,
+        bodies![
+            a_note_is_shown_with_its_holder,
+            a_request_for_its_release_is_heard,
+            a_release_by_force_ends_the_requests,
+        ],
+    ),
+    (
+        OneServer,
+        bodies![a_release_by_force_that_overtakes_its_grant_is_a_loss],
+    ),
+];
 
 /// A label and a note that make the longest owner.
 fn longest() -> (String, String) {
@@ -99,4 +106,35 @@ pub(crate) fn a_release_by_force_ends_the_requests(world: &World, kind: Kind) {
     assert!(operator.force_release(&name, owner).expect("Redis replies"));
     assert!(world.recv_or_end(&requested).is_none());
     lost(guard.release());
+}
+
+/// The answers to calls are late, and messages are not.
+pub(crate) fn a_release_by_force_that_overtakes_its_grant_is_a_loss(world: &World, kind: Kind) {
+    let (redis, name) = (world.redis(), world.name("overtaken"));
+    let (holding, operator) = (world.manager(), world.manager());
+    // A process subscribes when it waits for the first time.
+    let theirs = kind.rival().of(&operator, &name).hold();
+    let waiter = kind.of(&holding, &name).locking();
+    redis.wait_until_queued(&name, 1);
+    theirs.release();
+    waiter.locked();
+    waiter.release();
+    holding.strike_on(Role::Pool, LinkFault::Late(ms(300)));
+    let locking = {
+        let locks = holding.clone();
+        let name = name.clone();
+        holding.thread(move || {
+            let guard = kind.of(&locks, &name).lease(secs(600)).lock();
+            let guard = guard.expect("it is free");
+            let loss = locks.world().recv(&guard.on_lost());
+            (loss.cause, locks.world().now())
+        })
+    };
+    world.until("the server has executed it", || redis.exists(&name));
+    let (owner, _) = redis.holders(&name).remove(0);
+    assert!(operator.force_release(&name, &owner).expect("it replies"));
+    let forced_at = world.now();
+    let (cause, told_at) = locking.end();
+    assert_eq!(cause, LostCause::Removed);
+    assert!(told_at <= world.within(forced_at + secs(1)));
 }

@@ -22,6 +22,14 @@ const TOLERANCE: Duration = secs(20);
 /// The bodies that a world of real servers cannot show, each with the reason.
 pub(crate) const SIMULATED_ONLY: &[(&str, &str)] = &[
     (
+        "a_lease_that_ended_during_a_suspend_is_lost_at_once",
+        "it stops processes for an hour",
+    ),
+    (
+        "what_was_over_during_a_suspend_ends_after_it",
+        "it stops processes for minutes",
+    ),
+    (
         "a_waiter_that_stalls_keeps_its_place_beside_dead_ones",
         "it stops processes: tests/it/mutex_processes.rs does so with real ones",
     ),

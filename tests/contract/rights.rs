@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use leasehold::{Error, LeaseState, LostCause};
+use crossbeam_channel::unbounded;
+use leasehold::{Error, Event, LeaseState, LostCause};
 
 use crate::holder_and_waiter::{HolderAndWaiter, NAME, both_ways};
 use crate::matrix::Capability::OneServer;
@@ -18,6 +19,7 @@ pub(crate) const BODIES: Chapter = &[(
         a_right_that_is_missing_leaves_no_lock_behind,
         rights_taken_away_for_a_while_end_waits_and_cost_no_lease,
         rights_taken_away_for_ever_lose_the_lock_at_its_deadline,
+        a_name_without_rights_costs_the_others_nothing,
         a_renewal_without_the_right_to_pttl_shortens_no_lease,
         holder_and_waiter_learn_that_their_key_was_replaced,
         a_companion_replaced_while_held_costs_no_lease,
@@ -235,6 +237,45 @@ fn rights_taken_away_for_ever_lose_the_lock_at_its_deadline(world: &World, kind:
     assert!(world.now() <= world.within(granted_at + LEASE));
     assert_eq!(lost(guard.release()), loss);
     next.release().expect("it was held until now");
+}
+
+/// One request renews the leases of several names, and one releases them. The server refuses it as a whole.
+fn a_name_without_rights_costs_the_others_nothing(world: &World, kind: Kind) {
+    let redis = world.redis();
+    make_user(&redis, &[]);
+    let (tell, told) = unbounded();
+    let locks = world.build_as(USER, PASSWORD, |it| {
+        let listener = move |event: &Event<'_>| drop(tell.send(format!("{event:?}")));
+        it.background_release(true).listener(listener)
+    });
+    let names = ["kept:a", "kept:b", "refused", "kept:c", "kept:d"];
+    let lock = |name: &str| kind.of(&locks, name).lease(LEASE).lock();
+    let guards = names.map(|name| lock(name).expect("it is free"));
+    grant(&redis, &["resetkeys", "~kept:*", "~{kept:*"]);
+    world.pass(2 * LEASE);
+    for (name, guard) in names.iter().zip(&guards) {
+        let is_lost = guard.lease().state() == LeaseState::Lost;
+        assert_eq!(is_lost, *name == "refused", "{name}");
+    }
+    // A refusal is an answer.
+    let events: Vec<_> = told.try_iter().collect();
+    let has = |kind: &str| events.iter().any(|event| event.starts_with(kind));
+    assert!(has("AtRisk") && !has("Unreachable"), "{events:?}");
+    grant(&redis, &["~*"]);
+    let refused = lock("refused:2").expect("it is free");
+    grant(
+        &redis,
+        &["resetkeys", "~kept:*", "~{kept:*", "~leasehold:*"],
+    );
+    let released_at = world.now();
+    drop((guards, refused));
+    for name in names.iter().filter(|name| **name != "refused") {
+        redis.wait_until_free(kind, name);
+    }
+    assert!(world.now() <= world.within(released_at));
+    assert!(redis.exists("refused:2"));
+    grant(&redis, &["~*"]);
+    redis.wait_until_free(kind, "refused:2");
 }
 
 /// A renewal that may not read the time to live must not set a shorter one.
