@@ -16,8 +16,6 @@
 pub(crate) mod attempt;
 pub(crate) mod fence;
 pub(crate) mod lease;
-#[cfg(test)]
-mod model;
 mod outage;
 pub(crate) mod poll;
 pub(crate) mod quantum;

@@ -85,11 +85,6 @@ impl Tried {
         self.0.lock().remove(claimed).unwrap_or_default()
     }
 
-    #[cfg(test)]
-    pub(super) fn count(&self, claimed: &str) -> usize {
-        self.0.lock().get(claimed).map_or(0, Vec::len)
-    }
-
     /// Keeps those owners for a claim that may have the lock. Drops all owners, of any claim, that can no longer have
     /// it.
     fn keep(&self, claimed: &str, candidates: Vec<Candidate>, now: Time) {

@@ -95,9 +95,6 @@ pub(crate) mod wakeup;
 pub(crate) mod watch;
 pub(crate) mod way_in;
 
-#[cfg(test)]
-mod tests;
-
 use std::time::Duration;
 
 use crate::config::Settings;
@@ -138,17 +135,6 @@ impl Engine {
             },
             leases,
         })
-    }
-
-    /// Makes an engine that runs on this machine.
-    #[cfg(test)]
-    pub(crate) fn on(
-        machine: Arc<dyn crate::sys::TestMachine>,
-        mut settings: Settings,
-        store: Arc<dyn Store>,
-    ) -> Arc<Self> {
-        settings.machine = crate::sys::Machine::new(machine);
-        Self::new(settings, store)
     }
 
     /// Handles a message as the wakeup thread does.

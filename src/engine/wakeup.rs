@@ -430,8 +430,6 @@ impl Drop for Waker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::Request;
-    use crate::store::{Answer, Deadline, DedicatedConnection, Store};
     use crate::sys::{Machine, Time};
 
     const START: Time = Time::from_nanos(1 << 50);
@@ -447,30 +445,6 @@ mod tests {
     fn new_wakeup() -> Wakeup {
         let nobody = Weak::<Leaseless>::new();
         Wakeup::new(Uuid::nil(), nobody)
-    }
-
-    /// A store whose subscription is a function of the test.
-    struct Listening<F>(F);
-
-    impl<F> Store for Listening<F>
-    where
-        F: Fn(&mut dyn FnMut(PubSubEvent<'_>) -> bool) -> Result<(), Failure> + Send + Sync,
-    {
-        fn call(&self, _: &Request<'_>, _: Deadline<'_>) -> Result<Answer, Failure> {
-            unreachable!("the wakeup thread sends no request")
-        }
-
-        fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {
-            unreachable!("the wakeup thread sends no request")
-        }
-
-        fn listen(
-            &self,
-            _: &[&str],
-            hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
-        ) -> Result<(), Failure> {
-            (self.0)(hear)
-        }
     }
 
     #[test]
@@ -493,130 +467,6 @@ mod tests {
         assert_eq!(heard(&[""]), None);
         assert_eq!(heard(&["", " 7", " 9", ""]), Some(7));
         assert_eq!(heard(&[" 9"]), Some(9), "the next sleep begins anew");
-    }
-
-    #[test]
-    fn a_subscription_wakes_all_delegates_and_a_message_wakes_one() {
-        let wakeup = Arc::new(new_wakeup());
-        let (mut one, mut other) = (None, None);
-        wakeup.register(&mut one, &"one".into());
-        wakeup.register(&mut other, &"other".into());
-        let were_woken = || {
-            [&one, &other].map(|waker: &Option<Waker>| {
-                let waker = waker.as_ref().expect("it is registered");
-                let was_woken = waker.sleeper.woken.swap(false, Ordering::SeqCst);
-                (
-                    was_woken,
-                    waker
-                        .wait(&Machine::default(), Time::from_nanos(0))
-                        .is_some(),
-                )
-            })
-        };
-        let seen = Mutex::new(Vec::new());
-        let message = |payload| PubSubEvent::Message {
-            channel: "leasehold:its own",
-            payload,
-        };
-        let store = Listening(|hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool| {
-            let mut seen = seen.lock();
-            for heard in [
-                PubSubEvent::Subscribed,
-                PubSubEvent::Silence,
-                message(b"other"),
-                message(b"nobody"),
-                message(b"\xff"),
-                // The store has subscribed again after a broken connection.
-                PubSubEvent::Subscribed,
-            ] {
-                assert!(hear(heard));
-                seen.push(were_woken());
-            }
-            wakeup.stop();
-            Ok(())
-        });
-        wakeup.run(&store, &Weak::new());
-        let (none, all) = ([(false, false); 2], [(true, false); 2]);
-        let one_called = [(false, false), (true, true)];
-        assert_eq!(*seen.lock(), [all, none, one_called, none, none, all]);
-        assert_eq!(
-            wakeup.subscription(START),
-            SubscriptionState::NoSubscription,
-            "it has stopped"
-        );
-    }
-
-    /// Runs the thread over a store whose subscriptions fail in these ways, one after another. Returns for each failure
-    /// whether it woke a delegate.
-    fn woken_by_failures(kinds: &[FailureKind]) -> (Arc<Wakeup>, Vec<bool>) {
-        let wakeup = Arc::new(new_wakeup());
-        let mut waker = None;
-        wakeup.register(&mut waker, &"owner".into());
-        let sleeper = Arc::clone(&waker.as_ref().expect("it is registered").sleeper);
-        let (woken, left) = (Mutex::new(Vec::new()), Mutex::new(kinds.iter()));
-        let was_woken = || sleeper.woken.swap(false, Ordering::SeqCst);
-        let is_first = AtomicBool::new(true);
-        let store = Listening(|_: &mut dyn FnMut(PubSubEvent<'_>) -> bool| {
-            if !is_first.swap(false, Ordering::SeqCst) {
-                woken.lock().push(was_woken());
-            }
-            let Some(kind) = left.lock().next() else {
-                wakeup.stop();
-                return Ok(());
-            };
-            Err(Failure::plain(
-                *kind,
-                Outcome::NotExecuted,
-                "no subscription",
-            ))
-        });
-        wakeup.run(&store, &Weak::new());
-        let woken = woken.lock().clone();
-        (Arc::clone(&wakeup), woken)
-    }
-
-    #[test]
-    fn any_failure_to_subscribe_lets_waits_queue_without_a_channel() {
-        for kind in [FailureKind::Unavailable, FailureKind::Protocol] {
-            let (wakeup, woken) = woken_by_failures(&[kind, kind]);
-            assert_eq!(
-                wakeup.subscription(START),
-                SubscriptionState::NoSubscription
-            );
-            // The second failure does not change the state.
-            assert_eq!(woken, [true, false], "{kind:?}");
-        }
-    }
-
-    #[test]
-    fn a_subscription_that_ends_makes_those_who_named_it_ask_again() {
-        let wakeup = Arc::new(new_wakeup());
-        let mut waker = None;
-        wakeup.register(&mut waker, &"owner".into());
-        let sleeper = Arc::clone(&waker.as_ref().expect("it is registered").sleeper);
-        let seen = Mutex::new(Vec::new());
-        let store = Listening(|hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool| {
-            let was_woken = || sleeper.woken.swap(false, Ordering::SeqCst);
-            seen.lock().push(was_woken());
-            if seen.lock().len() == 2 {
-                wakeup.stop();
-                return Ok(());
-            }
-            hear(PubSubEvent::Subscribed);
-            assert!(was_woken());
-            assert!(matches!(
-                wakeup.subscription(START),
-                SubscriptionState::Ready(_)
-            ));
-            let words = "the connection is closed";
-            Err(Failure::plain(
-                FailureKind::Unavailable,
-                Outcome::NotExecuted,
-                words,
-            ))
-        });
-        wakeup.run(&store, &Weak::new());
-        assert_eq!(*seen.lock(), [false, true]);
     }
 
     #[test]

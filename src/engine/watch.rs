@@ -236,13 +236,6 @@ impl Watch {
         last.filter(|_| looked_at == AT_A_TIME)
     }
 
-    /// Returns the number of pieces of a look ahead.
-    #[cfg(test)]
-    pub(super) fn pieces_before(&self, client: &Client, until: Time) -> usize {
-        let next = |after: &TimerKey| self.put_back_moved(client, *after, until);
-        std::iter::successors(Some((Time::from_nanos(0), 0)), next).count()
-    }
-
     /// Settles all that is due.
     fn handle_all_due(&self, client: &Client, losses: &dyn LossHandler) {
         loop {

@@ -38,8 +38,6 @@ pub(crate) use of_test::locks::{
 };
 pub(crate) use process::ForkGuard;
 pub(crate) use random::Rng;
-#[cfg(test)]
-pub(crate) use test_machine::TestMachine;
 pub use time::{LONGEST_SLEEP, Time};
 
 /// Maps and hashes. Their order depends on a random seed of the process.

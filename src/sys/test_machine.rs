@@ -192,9 +192,4 @@ pub(crate) mod manual {
             Time::from_nanos(self.0.load(Ordering::SeqCst))
         }
     }
-
-    /// The real machine, where a test may have another one.
-    pub(crate) struct RealMachine;
-
-    impl TestMachine for RealMachine {}
 }

@@ -46,12 +46,9 @@ use crate::sys::{Arc, AtomicU64, Condvar, LONGEST_SLEEP, Mutex, Ordering, Rng, T
 mod release_tasks;
 mod rounds;
 
-#[cfg(test)]
-pub(super) use release_tasks::MOST_REPEATED;
-
 /// The number of keys in one request. The last lease of a batch may exceed it, if that lease has several keys. The
 /// server is busy for about a millisecond with such a request.
-pub(crate) const BATCH: usize = 200;
+const BATCH: usize = 200;
 /// How long after its grant by message a lease is raised to its full length. Redis need not raise a lease that ends
 /// before.
 const RAISED_AFTER: Duration = Duration::from_millis(10);

@@ -6,9 +6,6 @@
 //! the master took lately, and at least [`SHORTEST_GRACE`]. It does not wait for a connection that opens after a failure.
 //! So a master that hangs delays the others once, by its grace.
 
-#[cfg(test)]
-mod tests;
-
 use std::time::Duration;
 
 use redis::Value;

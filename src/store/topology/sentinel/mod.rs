@@ -19,8 +19,6 @@
 mod client;
 mod opinion;
 mod search;
-#[cfg(test)]
-mod tests;
 
 use std::time::Duration;
 
