@@ -122,6 +122,9 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     crate::message_grants::BODIES,
     crate::mutex_loss::BODIES,
     crate::polling::BODIES,
+    crate::fencing::OPTION_BODIES,
+    crate::quantum::BODIES,
+    crate::rate_limiter::BODIES,
 ];
 
 pub(crate) const CHAPTERS: &[Chapter] = &[
@@ -131,6 +134,7 @@ pub(crate) const CHAPTERS: &[Chapter] = &[
     crate::crashes::BODIES,
     crate::exclusion::BODIES,
     crate::faults::BODIES,
+    crate::fencing::BODIES,
     crate::interface::BODIES,
     crate::links::BODIES,
     crate::loss::BODIES,

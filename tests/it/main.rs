@@ -35,7 +35,6 @@ mod outages;
 mod pages;
 mod poller_gap;
 mod process_ends;
-mod quantum;
 mod quorum;
 mod rate_limiter;
 mod real;
