@@ -32,6 +32,7 @@ mod exclusion;
 mod failovers;
 mod faults;
 mod fencing;
+mod gaps;
 mod holder_and_waiter;
 mod interface;
 mod link_phases;

@@ -123,6 +123,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     crate::mutex_loss::BODIES,
     crate::polling::BODIES,
     crate::fencing::OPTION_BODIES,
+    crate::gaps::BODIES,
     crate::quantum::BODIES,
     crate::rate_limiter::BODIES,
 ];

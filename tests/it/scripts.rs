@@ -1,10 +1,11 @@
-//! Random histories of requests to the real Lua scripts, compared with plain models. Several owners ask in any order,
-//! repeat requests, die and expire. That covers more cases than the threads of a test would.
+//! What concerns a script alone, and no call of the library reaches: what it leaves in the keys, arguments that are stale or
+//! late, keys of other clients, full memory, missing rights, and queues that are longer than a test has processes.
+//!
+//! The contract shows what follows from the scripts for callers. These tests send the scripts to a real Redis by hand, in
+//! the order that they need.
 
 use std::collections::BTreeSet;
 
-use proptest::prelude::*;
-use proptest::test_runner::{TestCaseError, TestError, TestRunner};
 use redis::{Connection, RedisResult, Value};
 
 use crate::support::{PATIENCE, Server, companions_of};
@@ -17,7 +18,11 @@ const CLAIM: &str = "3600000";
 const STALL: u64 = 5_400_000;
 /// The time in ms after which a silent waiter is dropped.
 const LIFE: u64 = 7_200_000;
-/// At least the number of owners in any test.
+/// How long the record of the last fence is kept after that fence, in ms.
+const MEMORY: &str = "600000";
+/// The units that a writer takes.
+const ALL: &str = "4294967295";
+/// At least the number of owners that listen in any test.
 const OWNERS: usize = 8;
 
 /// Joins the parts of a script. The path is relative to the files one folder further down.
@@ -29,16 +34,8 @@ macro_rules! script {
 
 // These modules stand after the macro because they use it.
 mod fast_paths;
-mod fences;
-mod mutexes;
+mod queue;
 mod quorum;
-mod quorum_multi;
-mod quorum_owners;
-mod quorum_shares;
-mod shares;
-mod turns;
-
-type Check = Result<(), TestCaseError>;
 
 struct Redis(Connection);
 
@@ -46,15 +43,6 @@ struct Redis(Connection);
 fn connect(server: &Server) -> Connection {
     let client = redis::Client::open(server.url()).expect("a url");
     client.get_connection().expect("the server is there")
-}
-
-/// Opens a connection that waits for a message for at most [`PATIENCE`].
-fn connect_to_listen(server: &Server) -> Connection {
-    let listening = connect(server);
-    listening
-        .set_read_timeout(Some(PATIENCE))
-        .expect("a timeout");
-    listening
 }
 
 impl Redis {
@@ -78,32 +66,18 @@ impl Redis {
         command.query(&mut self.0)
     }
 
-    fn now(&mut self) -> u64 {
-        let (seconds, micros): (u64, u64) = self.ask(&["TIME"]);
-        seconds * 1000 + micros / 1000
-    }
-
     fn now_us(&mut self) -> u64 {
         let (seconds, micros): (u64, u64) = self.ask(&["TIME"]);
         seconds * 1_000_000 + micros
     }
 
-    /// Returns the time in ms at which a key expires: -1 if it never expires, and -2 if there is no key.
-    fn expiry(&mut self, key: &str) -> i64 {
-        if let Ok(expiry) = redis::cmd("PEXPIRETIME").arg(key).query(&mut self.0) {
-            return expiry;
-        }
-        // Redis before 7 tells only the time that is left. The clock must not move on while it answers.
-        loop {
-            let before = self.now();
-            let left: i64 = self.ask(&["PTTL", key]);
-            if left < 0 {
-                return left;
-            }
-            if self.now() == before {
-                return before.cast_signed() + left;
-            }
-        }
+    fn now(&mut self) -> u64 {
+        self.now_us() / 1000
+    }
+
+    /// Returns the ms that a key has left. Less than 0 if it never expires, or if there is no key.
+    fn left(&mut self, key: &str) -> i64 {
+        self.ask(&["PTTL", key])
     }
 
     fn exists(&mut self, key: &str) -> bool {
@@ -133,6 +107,14 @@ impl Redis {
         result
     }
 
+    /// Acts while the memory of the server is full.
+    fn while_full<T>(&mut self, act: impl FnOnce(&mut Self) -> T) -> T {
+        let () = self.ask(&["CONFIG", "SET", "maxmemory", "1"]);
+        let result = act(self);
+        let () = self.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+        result
+    }
+
     /// Sets the last poll of a waiter to `ms` ago.
     fn age(&mut self, lock: &str, owner: &str, ms: u64) {
         let [_, _, waiters] = companions_of(lock);
@@ -142,14 +124,7 @@ impl Redis {
         let () = self.ask(&["HSET", &waiters, owner, &entry]);
     }
 
-    /// Returns whether a waiter was silent for longer than its pickup window.
-    fn is_silent(&mut self, lock: &str, owner: &str) -> bool {
-        let [_, _, waiters] = companions_of(lock);
-        let entry: String = self.ask(&["HGET", &waiters, owner]);
-        let (seen, _) = entry.split_once(' ').expect("it begins with a time");
-        self.now() - seen.parse::<u64>().expect("ms") >= STALL
-    }
-
+    /// Returns the waiters of a lock in their order. Each of them has a record.
     fn queue(&mut self, lock: &str) -> Vec<String> {
         let [_, queue, waiters] = companions_of(lock);
         let mut known: BTreeSet<String> = self.ask(&["HKEYS", &waiters]);
@@ -160,66 +135,40 @@ impl Redis {
     }
 }
 
-/// A connection that listens to channels.
+/// A connection that listens to all channels.
 struct Listener {
     connection: Connection,
     /// A subscriber of the waiters' channels, which reads nothing. NUMSUB counts no patterns.
-    _subscriber: Option<Connection>,
+    _subscriber: Connection,
 }
 
 impl Listener {
     /// A message on this channel ends the messages of a request.
     const END: &str = "end";
 
-    /// Listens to all channels.
     fn new(server: &Server) -> Self {
-        let mut subscriber = connect_to_listen(server);
-        for who in 0..OWNERS {
-            let subscribe = redis::cmd("SUBSCRIBE")
-                .arg(channel(who))
-                .get_packed_command();
-            let sent = subscriber.send_packed_command(&subscribe);
-            sent.expect("Redis is there");
-            subscriber.recv_response().expect("subscribed");
-        }
+        let listen = |command: &str, channels: &[String]| {
+            let mut connection = connect(server);
+            let limit = connection.set_read_timeout(Some(PATIENCE));
+            limit.expect("a timeout");
+            for channel in channels {
+                let subscribe = redis::cmd(command).arg(channel).get_packed_command();
+                let sent = connection.send_packed_command(&subscribe);
+                sent.expect("Redis is there");
+                connection.recv_response().expect("subscribed");
+            }
+            connection
+        };
+        let channels: Vec<_> = (0..OWNERS).map(channel).collect();
         Self {
-            _subscriber: Some(subscriber),
-            ..Self::to(server, &["*"])
-        }
-    }
-
-    /// Listens to one channel only.
-    fn to_one(server: &Server, channel: &str) -> Self {
-        Self::to(server, &[channel, Self::END])
-    }
-
-    fn to(server: &Server, patterns: &[&str]) -> Self {
-        let mut connection = connect_to_listen(server);
-        for pattern in patterns {
-            let subscribe = redis::cmd("PSUBSCRIBE").arg(pattern).get_packed_command();
-            let sent = connection.send_packed_command(&subscribe);
-            sent.expect("Redis is there");
-            connection.recv_response().expect("subscribed");
-        }
-        Self {
-            connection,
-            _subscriber: None,
+            connection: listen("PSUBSCRIBE", &["*".to_owned()]),
+            _subscriber: listen("SUBSCRIBE", &channels),
         }
     }
 
     /// Returns the messages since the last call, each with its channel. Leaves out those that tell a waiter of another's
     /// turn: it depends on the time whether a script sends one.
     fn messages(&mut self, redis: &mut Redis) -> Vec<(String, String)> {
-        let mut messages = self.all_messages(redis);
-        messages.retain(|(_, payload)| {
-            let after_owner = payload.split_once(' ').map(|(_, rest)| rest);
-            after_owner.is_none_or(|rest| rest.parse::<u64>().is_err())
-        });
-        messages
-    }
-
-    /// Returns all messages since the last call, each with its channel.
-    fn all_messages(&mut self, redis: &mut Redis) -> Vec<(String, String)> {
         let () = redis.ask(&["PUBLISH", Self::END, ""]);
         let mut messages = Vec::new();
         loop {
@@ -229,7 +178,11 @@ impl Listener {
             if channel == Self::END {
                 return messages;
             }
-            messages.push((channel, message.get_payload().expect("text")));
+            let payload: String = message.get_payload().expect("text");
+            let after_owner = payload.split_once(' ').map(|(_, rest)| rest);
+            if after_owner.is_none_or(|rest| rest.parse::<u64>().is_err()) {
+                messages.push((channel, payload));
+            }
         }
     }
 }
@@ -255,61 +208,13 @@ fn code(reply: RedisResult<Value>) -> String {
     own.or(code).expect("it has a code").to_owned()
 }
 
-/// Runs random histories on one server, which is emptied before each.
-fn run<T: std::fmt::Debug>(
-    cases: u32,
-    histories: impl Strategy<Value = T>,
-    check: impl FnMut(&mut Redis, T) -> Check,
-) {
-    run_on(&Server::start(), cases, histories, check);
-}
-
-/// Does the same with a listener to all channels.
-fn run_heard<T: std::fmt::Debug>(
-    cases: u32,
-    histories: impl Strategy<Value = T>,
-    mut check: impl FnMut(&mut Redis, &mut Listener, T) -> Check,
-) {
-    let server = Server::start();
-    let mut listener = Listener::new(&server);
-    run_on(&server, cases, histories, |redis, history| {
-        // The last history may have ended before it read all messages.
-        listener.messages(redis);
-        check(redis, &mut listener, history)
-    });
-}
-
-fn run_on<T: std::fmt::Debug>(
-    server: &Server,
-    cases: u32,
-    histories: impl Strategy<Value = T>,
-    mut check: impl FnMut(&mut Redis, T) -> Check,
-) {
-    let redis = std::cell::RefCell::new(Redis(connect(server)));
-    let check = std::cell::RefCell::new(&mut check);
-    let config = ProptestConfig {
-        failure_persistence: None,
-        ..ProptestConfig::with_cases(cases)
-    };
-    let outcome = TestRunner::new(config).run(&histories, |history| {
-        let mut redis = redis.borrow_mut();
-        let () = redis.ask(&["FLUSHALL"]);
-        (check.borrow_mut())(&mut redis, history)
-    });
-    match outcome {
-        Ok(()) => {}
-        Err(TestError::Fail(why, history)) => panic!("{why}\n{history:?}"),
-        Err(TestError::Abort(why)) => panic!("{why}"),
-    }
-}
-
-/// Runs one history on its own server.
+/// Runs a test on its own server.
 fn once(check: impl FnOnce(&mut Redis)) {
     let server = Server::start();
     check(&mut Redis(connect(&server)));
 }
 
-/// Runs one history on its own server, with a listener to all channels.
+/// Runs a test on its own server, with a listener to all channels.
 fn once_heard(check: impl FnOnce(&mut Redis, &mut Listener)) {
     let server = Server::start();
     let mut listener = Listener::new(&server);

@@ -2,12 +2,10 @@
 //! and the same script without it, meet the same data, and must leave the same.
 
 use proptest::prelude::*;
+use proptest::test_runner::{TestError, TestRunner};
 
-use super::mutexes::MUTEX_HAND_OVER;
-use super::{
-    CLAIM, Check, LEASE, LIFE, Listener, OWNERS, Redis, STALL, channel, once_heard, owner,
-    run_heard,
-};
+use super::queue::MUTEX_HAND_OVER;
+use super::{CLAIM, LEASE, LIFE, Listener, OWNERS, Redis, STALL, channel, once_heard, owner};
 use crate::support::companions_of;
 
 /// The caller of the script. The other owners wait.
@@ -179,19 +177,10 @@ impl Case {
                 }
                 _ => Vec::new(),
             };
-            let left: i64 = redis.ask(&["PTTL", key]);
+            let left = redis.left(key);
             seen.push(format!("{kind} {content:?} {left}"));
         }
         seen.iter().map(|seen| without_times(seen)).collect()
-    }
-
-    /// Checks that the script leaves the same with and without its fast path.
-    fn check(&self, redis: &mut Redis, listener: &mut Listener) -> Check {
-        let slow = without_fast_path();
-        let [with, without] =
-            [MUTEX_HAND_OVER, &*slow].map(|one| self.seen_after(redis, listener, one));
-        prop_assert_eq!(with, without);
-        Ok(())
     }
 }
 
@@ -256,8 +245,25 @@ fn the_fast_path_of_a_hand_over_does_what_the_script_does() {
     );
     let args =
         args.prop_map(|(counts, withdraws, gap, used)| hand_over(&used, &counts, &withdraws, &gap));
-    run_heard(2_500, case(args), |redis, listener, case| {
-        case.check(redis, listener)
+    let slow = without_fast_path();
+    let config = ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(1_000)
+    };
+    once_heard(|redis, listener| {
+        let seen = std::cell::RefCell::new((redis, listener));
+        let outcome = TestRunner::new(config).run(&case(args), |case| {
+            let (redis, listener) = &mut *seen.borrow_mut();
+            let [with, without] =
+                [MUTEX_HAND_OVER, &*slow].map(|one| case.seen_after(redis, listener, one));
+            prop_assert_eq!(with, without);
+            Ok(())
+        });
+        match outcome {
+            Ok(()) => {}
+            Err(TestError::Fail(why, case)) => panic!("{why}\n{case:?}"),
+            Err(TestError::Abort(why)) => panic!("{why}"),
+        }
     });
 }
 

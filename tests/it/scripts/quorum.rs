@@ -1,22 +1,11 @@
-//! A mutex on one node of a quorum.
+//! The scripts of one node of a quorum. Each test of several kinds shares one server.
 
-use std::collections::BTreeSet;
-use std::ops::RangeInclusive;
 use std::slice;
 
-use proptest::prelude::*;
-use proptest::sample::Index;
 use redis::{RedisResult, Value};
 
-use super::fences::{
-    Fences, HOUR, LEEWAY, MEMORY, ROUNDING, Unused, Used, check_raised, granted, held, more, raise,
-    raised, records, skew, used,
-};
-use super::{
-    CLAIM, Check, LEASE, LIFE, Listener, Redis, STALL, channel, code, connect, hint, once,
-    once_heard, owner, run,
-};
-use crate::support::{Server, companions_of};
+use super::{ALL, CLAIM, LEASE, LIFE, MEMORY, Redis, channel, code, hint, once, once_heard, owner};
+use crate::support::companions_of;
 
 const QUORUM_ACQUIRE: &str = script!(
     "record.lua",
@@ -38,756 +27,826 @@ const QUORUM_RELEASE: &str = script!(
     "quorum_turn.lua",
     "quorum_release.lua"
 );
+const QUORUM_MULTI_ACQUIRE: &str = script!(
+    "record.lua",
+    "value.lua",
+    "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
+    "quorum_turn.lua",
+    "quorum_fence.lua",
+    "quorum_multi_acquire.lua"
+);
+const QUORUM_MULTI_RELEASE: &str = script!(
+    "value.lua",
+    "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
+    "quorum_turn.lua",
+    "quorum_multi_release.lua"
+);
+const QUORUM_SHARE_ACQUIRE: &str = script!(
+    "record.lua",
+    "value.lua",
+    "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
+    "share.lua",
+    "quorum_turn.lua",
+    "quorum_share.lua",
+    "quorum_fence.lua",
+    "quorum_share_acquire.lua"
+);
+const QUORUM_SHARE_RELEASE: &str = script!(
+    "value.lua",
+    "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
+    "share.lua",
+    "quorum_turn.lua",
+    "quorum_share.lua",
+    "quorum_share_release.lua"
+);
+const QUORUM_RAISE: &str = script!(
+    "record.lua",
+    "value.lua",
+    "quorum_fence.lua",
+    "quorum_raise.lua"
+);
+const QUORUM_ADOPT: &str = script!(
+    "record.lua",
+    "value.lua",
+    "quorum_fence.lua",
+    "quorum_adopt.lua"
+);
+const QUORUM_JOIN: &str = script!(
+    "record.lua",
+    "value.lua",
+    "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
+    "share.lua",
+    "quorum_turn.lua",
+    "quorum_fence.lua",
+    "quorum_join.lua"
+);
+const QUORUM_FORCE_RELEASE: &str = script!(
+    "value.lua",
+    "queue.lua",
+    "queue_waiter.lua",
+    "queue_next.lua",
+    "share.lua",
+    "quorum_turn.lua",
+    "quorum_share.lua",
+    "quorum_force_release.lua",
+    "force_release.lua"
+);
 
-const NAMES: [&str; 2] = ["a", "b"];
-/// The number of fences that each owner asks for.
-const COUNTS: [u64; 4] = [1, 50, 1_000, 3_000_000];
+const NAME: &str = "a";
+const NAMES: [&str; 3] = ["a", "b", "c"];
+/// How far a client's clock, and the end of the reserved fences, may be from the node's time, in µs.
+const LEEWAY: u64 = 1_000_000;
+/// The number of fences that an owner of a single name asks for.
+const COUNT: u64 = 50;
 
-/// A request to one node.
-#[derive(Clone, Copy, Debug)]
-enum Request {
-    Acquire {
-        who: usize,
-        waits: bool,
-        clock: u64,
-    },
-    Raise {
-        who: usize,
-        first: u64,
-    },
-    Release {
-        who: usize,
-        unused: Option<Unused>,
-        withdraws: bool,
-    },
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Mutex,
+    Multi,
+    Reader,
+    Writer,
 }
 
-impl Request {
-    /// Sends the request to the mutex `name`.
-    fn send(&self, redis: &mut Redis, name: &str) -> RedisResult<Value> {
-        match *self {
-            Self::Acquire { who, waits, clock } => {
-                let channel = if waits { "" } else { "-" };
-                send_acquire(redis, name, who, LEASE, clock, channel)
-            }
-            Self::Raise { who, first } => raise(redis, &[name], who, 0, COUNTS[who], &[first]),
-            Self::Release {
-                who,
-                unused,
-                withdraws,
-            } => {
-                let [used, last, first] = &Unused::arguments(unused);
-                let withdraws = if withdraws { "1" } else { "0" };
-                let (me, life) = (owner(who), LIFE.to_string());
-                let args = [&*me, used, last, first, &life, "0", withdraws];
-                redis.try_eval(QUORUM_RELEASE, &[name], &args)
-            }
+use Kind::{Multi, Mutex, Reader, Writer};
+
+impl Kind {
+    const ALL: [Self; 4] = [Mutex, Multi, Reader, Writer];
+
+    fn names(self) -> &'static [&'static str] {
+        if self == Multi { &NAMES } else { &NAMES[..1] }
+    }
+
+    /// Returns the kind that excludes this one.
+    fn rival(self) -> Self {
+        if self == Reader { Writer } else { self }
+    }
+
+    /// Returns the units of an owner if several owners share the lock, else 0.
+    fn units(self) -> &'static str {
+        match self {
+            Mutex | Multi => "0",
+            Reader => "1",
+            Writer => ALL,
         }
     }
 
-    fn must_send(&self, redis: &mut Redis, name: &str) -> Value {
-        self.send(redis, name).expect("no script fails")
+    /// Returns the number of fences that an owner asks for.
+    fn count(self) -> u64 {
+        if matches!(self, Mutex | Writer) {
+            COUNT
+        } else {
+            1
+        }
     }
 }
 
-fn send_acquire(
-    redis: &mut Redis,
-    name: &str,
-    who: usize,
-    lease: &str,
+/// A request for a lock.
+#[derive(Clone, Copy)]
+struct Ask<'a> {
+    lease: &'a str,
     clock: u64,
-    channel: &str,
-) -> RedisResult<Value> {
-    let (me, count, clock) = (owner(who), COUNTS[who].to_string(), clock.to_string());
-    let (memory, life) = (MEMORY.to_string(), LIFE.to_string());
+    channel: &'a str,
+}
+
+impl Default for Ask<'_> {
+    /// A try, of a client whose clock is behind.
+    fn default() -> Self {
+        Self {
+            lease: LEASE,
+            clock: 0,
+            channel: "-",
+        }
+    }
+}
+
+fn send_acquire(redis: &mut Redis, kind: Kind, who: usize, ask: Ask) -> RedisResult<Value> {
+    let (me, life, clock) = (owner(who), LIFE.to_string(), ask.clock.to_string());
+    let count = kind.count().to_string();
     let args = [
-        &*me, lease, &count, &memory, &clock, channel, CLAIM, &life, "0",
+        &*me,
+        ask.lease,
+        &count,
+        MEMORY,
+        &clock,
+        ask.channel,
+        CLAIM,
+        &life,
+        "1",
     ];
-    redis.try_eval(QUORUM_ACQUIRE, &[name], &args)
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    /// The owner asks. With `true` it waits, otherwise it tries.
-    /// Its clock differs from the server's by this number of µs.
-    Acquire(usize, bool, i64),
-    /// Another node answered a fence that is larger by this number.
-    Raise(usize, u64),
-    /// The owner releases, and may give unused fences back.
-    Release(usize, Option<Used>),
-    Withdraw(usize, Option<Used>),
-    /// Redis executes a copy of an earlier request.
-    Repeat(Index),
-    /// A waiter dies.
-    Die(usize),
-    /// The key of the lock is deleted.
-    Delete,
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let who = || 0..COUNTS.len();
-    prop_oneof![
-        9 => (who(), any::<bool>(), skew())
-            .prop_map(|(who, waits, skew)| Step::Acquire(who, waits, skew)),
-        3 => (who(), more()).prop_map(|(who, more)| Step::Raise(who, more)),
-        5 => (who(), used()).prop_map(|(who, used)| Step::Release(who, used)),
-        2 => (who(), used()).prop_map(|(who, used)| Step::Withdraw(who, used)),
-        4 => any::<Index>().prop_map(Step::Repeat),
-        1 => who().prop_map(Step::Die),
-        1 => Just(Step::Delete),
-    ]
-}
-
-/// The content of a mutex's keys: its value, the record of the last fence, the queue, and the owners in `waiters`.
-type Content = (Option<String>, Option<u64>, Vec<String>, BTreeSet<String>);
-
-/// The model of one mutex on one node.
-#[derive(Default)]
-struct Model {
-    holder: Option<usize>,
-    is_marked: bool,
-    /// The last fence that was reserved, or 0.
-    record: u64,
-    /// The waiters in order, and whether they are dead.
-    queue: Vec<(usize, bool)>,
-
-    // The rest follows from the requests and replies only.
-    /// All requests.
-    sent: Vec<Request>,
-    /// The owner that a reply granted the mutex to, unless it has been released or deleted since.
-    granted: Option<usize>,
-    /// The largest fence that was answered or used.
-    floor: u64,
-    /// The fences that each owner was last granted.
-    reserved: [Option<Fences>; COUNTS.len()],
-    /// The first fence that each owner uses. A raise moves it.
-    first_used: [u64; COUNTS.len()],
-}
-
-impl Model {
-    /// Returns the request of a step, if the step is one.
-    fn request(&self, step: &Step, now: u64) -> Option<Request> {
-        Some(match *step {
-            Step::Acquire(who, waits, skew) => Request::Acquire {
-                who,
-                waits,
-                clock: now.saturating_add_signed(skew),
-            },
-            Step::Raise(who, more) => Request::Raise {
-                who,
-                first: self.reserved[who]?.first + more,
-            },
-            Step::Release(who, used) => self.release(who, used, false),
-            Step::Withdraw(who, used) => self.release(who, used, true),
-            Step::Repeat(_) if self.sent.is_empty() => return None,
-            Step::Repeat(index) => *index.get(&self.sent),
-            Step::Die(_) | Step::Delete => return None,
-        })
-    }
-
-    fn release(&self, who: usize, used: Option<Used>, withdraws: bool) -> Request {
-        let unused = used
-            .zip(self.reserved[who])
-            .map(|(used, reserved)| used.unused(reserved, self.first_used[who]));
-        Request::Release {
-            who,
-            unused,
-            withdraws,
+    match kind {
+        Mutex => redis.try_eval(QUORUM_ACQUIRE, kind.names(), &args),
+        Multi => redis.try_eval(QUORUM_MULTI_ACQUIRE, kind.names(), &args),
+        Reader | Writer => {
+            let args = [&args[..], &[kind.units(), "0"]].concat();
+            redis.try_eval(QUORUM_SHARE_ACQUIRE, kind.names(), &args)
         }
     }
-
-    /// Applies a request to the model, and compares the reply. The node's time was in `time`.
-    fn answered(&mut self, request: &Request, reply: &Value, time: &RangeInclusive<u64>) -> Check {
-        match *request {
-            Request::Acquire { who, waits, clock } => {
-                let Some((fences, others)) = granted(reply) else {
-                    return self.refused(who, waits, reply);
-                };
-                prop_assert!(
-                    self.holder.is_none_or(|it| it == who),
-                    "{:?} holds it",
-                    self.holder
-                );
-                self.leave(who);
-                prop_assert_eq!(others, !self.queue.is_empty());
-                if self.holder.is_none() {
-                    self.holder = Some(who);
-                    self.is_marked = others;
-                }
-                fences.check(self.record, COUNTS[who], clock, time)?;
-                self.record = fences.last;
-                self.reserved[who] = Some(fences);
-                self.first_used[who] = fences.first;
-
-                prop_assert!(
-                    self.granted.is_none_or(|it| it == who),
-                    "two owners hold it"
-                );
-                self.granted = Some(who);
-                prop_assert!(
-                    fences.first > self.floor,
-                    "a fence is not larger than all before"
-                );
-                self.floor = fences.first;
-            }
-            Request::Raise { who, first } => match self.holder {
-                Some(holder) if holder == who => {
-                    let record = raised(reply)[0];
-                    check_raised(record, self.record, first, COUNTS[who], time)?;
-                    self.record = record;
-                    self.first_used[who] = self.first_used[who].max(first);
-                }
-                Some(_) => prop_assert_eq!(reply, &Value::Int(-1)),
-                None => prop_assert_eq!(reply, &Value::Int(0)),
-            },
-            Request::Release {
-                who,
-                unused,
-                withdraws,
-            } => {
-                if matches!(reply, Value::Int(1 | 3)) {
-                    self.granted.take_if(|it| *it == who);
-                }
-                let before = self.holder;
-                if before == Some(who) {
-                    self.give_back(who, unused);
-                    self.holder = None;
-                    self.is_marked = false;
-                }
-                if withdraws {
-                    self.leave(who);
-                }
-                let is_free = self.holder.is_none() && (before.is_some() || withdraws);
-                if is_free {
-                    // The script drops the dead waiters before the first live one.
-                    let dead = self.queue.iter().take_while(|(_, is_dead)| *is_dead);
-                    self.queue.drain(..dead.count());
-                }
-                let wanted = match before {
-                    None => 0,
-                    Some(holder) if holder != who => -1,
-                    Some(_) if self.queue.is_empty() => 1,
-                    Some(_) => 3,
-                };
-                prop_assert_eq!(reply, &Value::Int(wanted));
-            }
-        }
-        Ok(())
-    }
-
-    /// Applies the reply that another owner holds the mutex.
-    fn refused(&mut self, who: usize, waits: bool, reply: &Value) -> Check {
-        let holder = self.holder.filter(|holder| *holder != who);
-        let Value::Array(parts) = reply else {
-            panic!("{reply:?}");
-        };
-        let holder = holder.map(|who| Value::BulkString(owner(who).into()));
-        prop_assert_eq!(Some(&parts[2]), holder.as_ref());
-        let lease: i64 = LEASE.parse().expect("a number");
-        prop_assert!(
-            matches!(parts[1], Value::Int(ttl) if (1..=lease).contains(&ttl)),
-            "{:?}",
-            parts
-        );
-        if waits {
-            match self.queue.iter_mut().find(|(it, _)| *it == who) {
-                Some((_, is_dead)) => *is_dead = false,
-                None => self.queue.push((who, false)),
-            }
-            self.is_marked = true;
-        }
-        Ok(())
-    }
-
-    fn give_back(&mut self, who: usize, unused: Option<Unused>) {
-        let Some(unused) = unused else {
-            return;
-        };
-        let Unused { used, reserved } = unused;
-        // Another node reserved the fences that this one did not.
-        if used <= self.record && self.reserved[who] == Some(reserved) {
-            self.floor = self.floor.max(used);
-        }
-        self.record = unused.record_after(self.record);
-    }
-
-    fn leave(&mut self, who: usize) {
-        self.queue.retain(|(it, _)| *it != who);
-    }
-
-    /// Compares the keys of the mutex with the model.
-    fn agrees(&self, redis: &mut Redis, name: &str) -> Check {
-        let [fence, queue, waiters] = companions_of(name);
-        let mut content = redis::pipe();
-        content
-            .get(name)
-            .get(&fence)
-            .zrange(&queue, 0, -1)
-            .hkeys(&waiters);
-        let content = content.query::<Content>(&mut redis.0);
-        let (value, record, queued, records) = content.expect("Redis replies");
-        let mark = if self.is_marked { "!" } else { "" };
-        prop_assert_eq!(value, self.holder.map(|who| owner(who) + mark));
-        prop_assert!(
-            self.is_marked || self.holder.is_none() || queued.is_empty(),
-            "no mark"
-        );
-        prop_assert_eq!(record.unwrap_or(0), self.record);
-        prop_assert!(
-            self.record >= self.floor,
-            "the record fell below {}",
-            self.floor
-        );
-        let waiting: Vec<_> = self.queue.iter().map(|(who, _)| owner(*who)).collect();
-        prop_assert_eq!(&queued, &waiting);
-        prop_assert_eq!(records, waiting.into_iter().collect());
-
-        let keys = [name, &*fence, &queue, &waiters];
-        let expiry = keys.map(|key| redis.expiry(key));
-        // The reply is -1 for a key without expiry, and -2 without the key.
-        prop_assert!(!expiry.contains(&-1), "{:?} expire at {:?}", keys, expiry);
-        let kept_until = (self.record / 1_000 + MEMORY).cast_signed() - ROUNDING;
-        prop_assert!(
-            self.record == 0 || expiry[1] >= kept_until,
-            "the record expires early"
-        );
-        Ok(())
-    }
 }
 
-fn history(redis: &mut Redis, steps: &[(usize, Step)]) -> Check {
-    let mut models = [Model::default(), Model::default()];
-    for (index, step) in steps {
-        let (name, model) = (NAMES[*index], &mut models[*index]);
-        let before = redis.now_us();
-        if let Some(request) = model.request(step, before) {
-            let reply = request.must_send(redis, name);
-            model.answered(&request, &reply, &(before..=redis.now_us()))?;
-            model.sent.push(request);
-        }
-        match *step {
-            Step::Die(who) => {
-                if let Some((_, is_dead)) = model.queue.iter_mut().find(|(it, _)| *it == who) {
-                    redis.age(name, &owner(who), LIFE * 2);
-                    *is_dead = true;
-                }
-            }
-            Step::Delete => {
-                let () = redis.ask(&["DEL", name]);
-                (model.holder, model.is_marked, model.granted) = (None, false, None);
-            }
-            _ => {}
-        }
-        for (name, model) in NAMES.into_iter().zip(&models) {
-            model.agrees(redis, name)?;
-        }
-    }
-    Ok(())
+/// Asks once. Returns the first fence, or else the owner that has the lock or its turn.
+fn acquire(redis: &mut Redis, kind: Kind, who: usize) -> Result<u64, String> {
+    outcome(&send_acquire(redis, kind, who, Ask::default()).expect("no script fails"))
 }
 
-#[test]
-fn a_quorums_mutexes_agree_with_their_model() {
-    let steps = prop::collection::vec((0..NAMES.len(), step()), 1..60);
-    run(150, steps, |redis, steps| history(redis, &steps));
+/// Does the same as a waiter.
+fn wait(redis: &mut Redis, kind: Kind, who: usize) -> Result<u64, String> {
+    wait_on(redis, kind, who, &channel(who))
 }
 
-/// Sends an acquire for the mutex `a`, with the right clock.
-fn acquire(redis: &mut Redis, who: usize, waits: bool) -> Value {
-    let clock = redis.now_us();
-    Request::Acquire { who, waits, clock }.must_send(redis, "a")
-}
-
-fn acquire_free(redis: &mut Redis, who: usize) -> Fences {
-    let (fences, _) = granted(&acquire(redis, who, false)).expect("it is free");
-    fences
-}
-
-fn release(redis: &mut Redis, who: usize, unused: Option<Unused>) -> Value {
-    let withdraws = false;
-    let request = Request::Release {
-        who,
-        unused,
-        withdraws,
+fn wait_on(redis: &mut Redis, kind: Kind, who: usize, channel: &str) -> Result<u64, String> {
+    let ask = Ask {
+        channel,
+        ..Ask::default()
     };
-    request.must_send(redis, "a")
+    outcome(&send_acquire(redis, kind, who, ask).expect("no script fails"))
 }
 
-fn withdraw(redis: &mut Redis, who: usize) -> Value {
-    let (unused, withdraws) = (None, true);
-    let request = Request::Release {
-        who,
-        unused,
-        withdraws,
+fn outcome(reply: &Value) -> Result<u64, String> {
+    let Value::Array(parts) = reply else {
+        panic!("{reply:?}");
     };
-    request.must_send(redis, "a")
-}
-
-#[test]
-fn a_node_follows_a_wrong_clock_by_at_most_a_second() {
-    for skew in [HOUR, -HOUR] {
-        once(|redis| {
-            let before = redis.now_us();
-            let clock = before.saturating_add_signed(skew);
-            let (who, waits) = (2, false);
-            let reply = Request::Acquire { who, waits, clock }.must_send(redis, "a");
-            let after = redis.now_us();
-            let (fences, _) = granted(&reply).expect("it is free");
-            let clamped = |now: u64| clock.clamp(now - LEEWAY, now + LEEWAY);
-            assert!((clamped(before)..=clamped(after)).contains(&fences.first));
-            let last = |now: u64| (now + LEEWAY).min(fences.first + COUNTS[who] - 1);
-            let last = last(before).max(fences.first)..=last(after).max(fences.first);
-            assert!(last.contains(&fences.last), "{fences:?}");
-            assert_eq!(redis.record("a"), Some(fences.last));
-            // The record is kept from now on, even if its fence is long ago.
-            let [fence, _, _] = companions_of("a");
-            let expiry = redis.expiry(&fence);
-            let from = before.max(fences.last) / 1_000 + MEMORY;
-            assert!(expiry >= from.cast_signed() - ROUNDING, "{expiry}");
-        });
-    }
-}
-
-#[test]
-fn a_companion_of_another_type_blocks_an_acquire_and_no_release() {
-    let companions = companions_of("a");
-    let [fence, queue, _] = &companions;
-    for spoiled in &companions {
-        // A free lock.
-        once(|redis| {
-            redis.spoil(spoiled);
-            let clock = redis.now_us();
-            for waits in [false, true] {
-                let (who, name) = (1, "a");
-                let reply = Request::Acquire { who, waits, clock }.send(redis, name);
-                assert_eq!(code(reply), "WRONGTYPE", "{spoiled}");
-                let keys: Vec<String> = redis.ask(&["KEYS", "*"]);
-                assert_eq!(&keys[..], slice::from_ref(spoiled), "the script wrote");
-            }
-        });
-        // A held lock with a waiter.
-        once(|redis| {
-            let fences = acquire_free(redis, 1);
-            if spoiled == fence {
-                acquire(redis, 2, true);
-            }
-            redis.spoil(spoiled);
-            let (who, first) = (1, fences.last);
-            let raised = Request::Raise { who, first }.send(redis, "a");
-            if spoiled == fence {
-                assert_eq!(code(raised), "WRONGTYPE");
-            } else {
-                assert!(raised.is_ok());
-                let (who, waits, clock) = (2, true, fences.first);
-                let reply = Request::Acquire { who, waits, clock }.send(redis, "a");
-                assert_eq!(code(reply), "WRONGTYPE", "{spoiled}");
-                assert_eq!(redis.ask::<String>(&["GET", "a"]), owner(1), "it is marked");
-                assert!(spoiled == queue || !redis.exists(queue));
-            }
-            let unused = Unused {
-                used: 0,
-                reserved: fences,
-            };
-            let released = if spoiled == fence { 3 } else { 1 };
-            let reply = release(redis, 1, Some(unused));
-            assert_eq!(reply, Value::Int(released), "{spoiled}");
-            assert!(!redis.exists("a"));
-            assert_eq!(withdraw(redis, 2), Value::Int(0), "{spoiled}");
-            assert!(redis.exists(spoiled), "it is another client's");
-        });
-        // A withdrawal of an owner that holds the lock.
-        once(|redis| {
-            acquire_free(redis, 1);
-            redis.spoil(spoiled);
-            assert_eq!(withdraw(redis, 1), Value::Int(1), "{spoiled}");
-            assert!(!redis.exists("a"));
-        });
-    }
-}
-
-#[test]
-fn a_repeated_acquire_never_shortens_a_lease() {
-    once(|redis| {
-        let clock = redis.now_us();
-        let ask = |redis: &mut Redis, lease| {
-            let reply = send_acquire(redis, "a", 1, lease, clock, "-").expect("Redis replies");
-            let (_, others) = granted(&reply).expect("it is free, or this owner's");
-            (redis.expiry("a"), others)
-        };
-        let (longest, _) = ask(redis, "3600000");
-        assert_eq!(ask(redis, "1000"), (longest, false));
-        acquire(redis, 2, true);
-        assert_eq!(ask(redis, "1000"), (longest, true));
-        let (longer, _) = ask(redis, "7200000");
-        assert!(longer > longest);
-        let value: String = redis.ask(&["GET", "a"]);
-        assert_eq!(value, owner(1) + "!", "the mark is lost");
-    });
-}
-
-#[test]
-fn fences_are_not_given_back_after_another_owner_has_reserved() {
-    once(|redis| {
-        let reserved = acquire_free(redis, 1);
-        let () = redis.ask(&["DEL", "a"]);
-        let others = acquire_free(redis, 2);
-        assert!(others.first > reserved.first);
-        release(redis, 2, None);
-        // Redis executes a copy of the first acquire late, and then the release.
-        let newest = acquire_free(redis, 1);
-        let unused = Unused { used: 0, reserved };
-        assert_eq!(release(redis, 1, Some(unused)), Value::Int(1));
-        assert_eq!(redis.record("a"), Some(newest.last));
-        let next = acquire_free(redis, 3);
-        assert!(next.first > others.last);
-    });
-}
-
-/// Redis executes all requests of an owner again, after the grant of another owner. The owner's clock is ahead, so the
-/// other owner's fence is between those of the first.
-#[test]
-fn late_copies_of_an_owners_requests_never_lower_the_record() {
-    once(|redis| {
-        let (who, waits, withdraws) = (1, false, false);
-        let clock = redis.now_us() + LEEWAY / 2;
-        let acquire = Request::Acquire { who, waits, clock };
-        let (reserved, _) = granted(&acquire.must_send(redis, "a")).expect("it is free");
-        let first = reserved.first + 7;
-        let raise = Request::Raise { who, first };
-        let raised = raise.must_send(redis, "a");
-        let release = Request::Release {
-            who,
-            unused: Some(Unused { used: 0, reserved }),
-            withdraws,
-        };
-        release.must_send(redis, "a");
-        // The record is not the end that the release names, so nothing is given back.
-        assert_eq!(raised, records(&[first + COUNTS[who] - 1]));
-        assert_eq!(redis.record("a"), Some(first + COUNTS[who] - 1));
-
-        let other = acquire_free(redis, 0);
-        let () = redis.ask(&["DEL", "a"]);
-        for request in [acquire, raise, release] {
-            request.must_send(redis, "a");
+    match &parts[..] {
+        [Value::Int(0), _, Value::BulkString(holder), ..] => {
+            Err(String::from_utf8_lossy(holder).into_owned())
         }
-        assert!(redis.record("a") > Some(other.first));
-    });
-}
-
-#[test]
-fn unused_fences_are_given_back() {
-    once(|redis| {
-        let reserved = acquire_free(redis, 2);
-        let used = reserved.first + 3;
-        release(redis, 2, Some(Unused { used, reserved }));
-        assert_eq!(redis.record("a"), Some(used));
-        // The first fence was answered, so it is not given back.
-        let reserved = acquire_free(redis, 2);
-        release(redis, 2, Some(Unused { used: 0, reserved }));
-        assert_eq!(redis.record("a"), Some(reserved.first));
-        // Another node answered more.
-        let reserved = acquire_free(redis, 2);
-        let used = reserved.last + 1;
-        release(redis, 2, Some(Unused { used, reserved }));
-        assert_eq!(redis.record("a"), Some(reserved.last));
-    });
-}
-
-#[test]
-fn a_raise_for_an_owner_that_is_gone_changes_nothing() {
-    once(|redis| {
-        let fences = acquire_free(redis, 1);
-        let (who, first) = (1, fences.last + 100);
-        let raise = Request::Raise { who, first };
-        release(redis, 1, None);
-        assert_eq!(raise.must_send(redis, "a"), Value::Int(0));
-        assert_eq!(redis.record("a"), Some(fences.last));
-
-        let others = acquire_free(redis, 2);
-        let first = others.last + 1;
-        let raise = Request::Raise { who, first };
-        assert_eq!(raise.must_send(redis, "a"), Value::Int(-1));
-        assert_eq!(redis.record("a"), Some(others.last));
-        // For the holder it raises the record, and never lowers it.
-        let who = 2;
-        for (first, last) in [
-            (first, first + COUNTS[who] - 1),
-            (first + 5, first + 5 + COUNTS[who] - 1),
-            (first, first + 5 + COUNTS[who] - 1),
-        ] {
-            let reply = Request::Raise { who, first }.must_send(redis, "a");
-            assert_eq!(reply, records(&[last]));
-            assert_eq!(redis.record("a"), Some(last));
-        }
-    });
-}
-
-#[test]
-fn a_release_wakes_the_first_live_waiter_and_does_not_give_it_the_lock() {
-    let server = Server::start();
-    let (holder, first, second, third) = (0, 1, 2, 3);
-    // The process of the first waiter is gone: its channel has no subscriber.
-    let subscribed = [&*channel(second), &*channel(third), Listener::END];
-    let mut listener = Listener::to(&server, &subscribed);
-    let mut redis = Redis(connect(&server));
-    acquire_free(&mut redis, holder);
-    for who in [first, second, third] {
-        assert_eq!(wait_for(&mut redis, who), Some(owner(holder)));
+        [Value::Int(first @ 1..), ..] => Ok(first.cast_unsigned()),
+        _ => panic!("{reply:?}"),
     }
-    let life = LIFE.to_string();
-    let end = |redis: &mut Redis, who, withdraws| {
-        let args = [&*owner(who), "", "", "", &life, "1", withdraws];
-        redis.eval(QUORUM_RELEASE, &["a"], &args)
+}
+
+/// Ends the lock of an owner, or its wait. It gives unused fences back: `[used, last, first]`.
+fn send_end(
+    redis: &mut Redis,
+    kind: Kind,
+    who: usize,
+    withdraws: bool,
+    unused: [u64; 3],
+) -> RedisResult<Value> {
+    let (me, life) = (owner(who), LIFE.to_string());
+    let withdraws = if withdraws { "1" } else { "0" };
+    let [used, last, first] = unused.map(|fence| fence.to_string());
+    let [used, last, first] = if unused == [0; 3] {
+        [""; 3]
+    } else {
+        [&*used, &*last, &*first]
     };
-    assert_eq!(end(&mut redis, holder, "0"), Value::Int(3));
-    redis.lengthen_turn("a");
-    assert_eq!(listener.messages(&mut redis), [hint(second)]);
-    assert!(!redis.exists("a"), "it was given to a waiter");
-    assert_eq!(redis.queue("a"), [second, third].map(owner));
-    // A copy of the release wakes no waiter. The waiter that was woken gives up.
-    assert_eq!(end(&mut redis, holder, "0"), Value::Int(0));
-    assert_eq!(end(&mut redis, second, "1"), Value::Int(0));
-    redis.lengthen_turn("a");
-    assert_eq!(listener.messages(&mut redis), [hint(third)]);
-    assert!(!redis.exists("a"), "it was given to a waiter");
-    assert_eq!(redis.queue("a"), [owner(third)]);
-    // Until its turn is over, only the waiter that was woken last gets the free lock. Then anybody gets it.
-    assert_eq!(held(&acquire(&mut redis, first, false)).1, owner(third));
-    redis.end_turn("a");
-    let reply = acquire(&mut redis, first, false);
-    assert!(matches!(granted(&reply), Some((_, true))));
-    assert_eq!(redis.ask::<String>(&["GET", "a"]), owner(first) + "!");
-}
-
-#[test]
-fn a_waiter_has_its_turn_once_for_each_release() {
-    let (holder, waiter, other, same_process) = (0, 1, 2, 3);
-    once_heard(|redis, _| {
-        for next in [waiter, same_process] {
-            acquire_free(redis, holder);
-            assert_eq!(wait_for(redis, waiter), Some(owner(holder)));
-            assert_eq!(release(redis, holder, None), Value::Int(3));
-            redis.lengthen_turn("a");
-            assert_eq!(held(&acquire(redis, other, false)).1, owner(waiter));
-            // After the waiter, or another owner of its process, no turn is left over for the next release.
-            let clock = redis.now_us();
-            let reply = send_acquire(redis, "a", next, LEASE, clock, &channel(waiter));
-            let reply = reply.expect("Redis replies");
-            let is_contended = next != waiter;
-            assert!(matches!(granted(&reply), Some((_, contended)) if contended == is_contended));
-            assert_eq!(redis.turn("a"), None);
-            release(redis, next, None);
-            withdraw(redis, waiter);
+    let args = [&*me, used, last, first, &life, "1", withdraws];
+    match kind {
+        Mutex => redis.try_eval(QUORUM_RELEASE, kind.names(), &args),
+        Multi => redis.try_eval(QUORUM_MULTI_RELEASE, kind.names(), &[&me, &life, "1"]),
+        Reader | Writer => {
+            let args = [&args[..], &[kind.units()]].concat();
+            redis.try_eval(QUORUM_SHARE_RELEASE, kind.names(), &args)
         }
-    });
+    }
 }
 
-/// Acquires the mutex `a` as a waiter with a channel. Returns the owner that has the mutex or its turn.
-fn wait_for(redis: &mut Redis, who: usize) -> Option<String> {
-    let clock = redis.now_us();
-    let reply = send_acquire(redis, "a", who, LEASE, clock, &channel(who)).expect("Redis replies");
-    granted(&reply).is_none().then(|| held(&reply).1)
+fn end(redis: &mut Redis, kind: Kind, who: usize, withdraws: bool) -> i64 {
+    number(send_end(redis, kind, who, withdraws, [0; 3]))
+}
+
+fn release(redis: &mut Redis, kind: Kind, who: usize) -> i64 {
+    end(redis, kind, who, false)
+}
+
+fn number(reply: RedisResult<Value>) -> i64 {
+    redis::from_redis_value(reply.expect("no script fails")).expect("a number")
+}
+
+/// Raises the record of each name, as if another node had answered `first`.
+fn raise(redis: &mut Redis, kind: Kind, who: usize, first: u64) -> RedisResult<Value> {
+    let mut command = redis::cmd("EVAL");
+    command.arg(QUORUM_RAISE).arg(2 * kind.names().len());
+    for name in kind.names() {
+        let [fence, _, _] = companions_of(name);
+        command.arg(name).arg(fence);
+    }
+    command
+        .arg(owner(who))
+        .arg(kind.units())
+        .arg(kind.count())
+        .arg(MEMORY);
+    for _ in kind.names() {
+        command.arg(first);
+    }
+    command.query(&mut redis.0)
+}
+
+/// Changes the owner of the mutex from `from` to `to`.
+fn adopt(redis: &mut Redis, from: usize, to: usize, lease: &str, clock: u64) -> RedisResult<Value> {
+    let clock = clock.to_string();
+    let args = [&*owner(to), lease, MEMORY, &clock, &owner(from), "1"];
+    redis.try_eval(QUORUM_ADOPT, &[NAME], &args)
+}
+
+/// Has the node join the lease of an owner, which has these last fences.
+fn join(redis: &mut Redis, kind: Kind, who: usize, last: u64) -> RedisResult<Value> {
+    let (me, last) = (owner(who), last.to_string());
+    let mut args = vec![&*me, LEASE, kind.units(), MEMORY];
+    args.resize(args.len() + kind.names().len(), &*last);
+    redis.try_eval(QUORUM_JOIN, kind.names(), &args)
+}
+
+/// Takes the lock from an owner, as an operator does.
+fn force_release(redis: &mut Redis, who: usize) -> RedisResult<Value> {
+    let args = [&*owner(who), "broken", &LIFE.to_string(), "1"];
+    redis.try_eval(QUORUM_FORCE_RELEASE, &[NAME], &args)
+}
+
+fn value(redis: &mut Redis) -> Option<String> {
+    redis.ask(&["GET", NAME])
+}
+
+/// Makes a mutex have this value, with a record of the last fence.
+fn hold(redis: &mut Redis, value: &str, record: u64) {
+    let [fence, _, _] = companions_of(NAME);
+    let () = redis.ask(&["SET", NAME, value, "PX", LEASE]);
+    let () = redis.ask(&["SET", &fence, &record.to_string(), "PX", LEASE]);
+}
+
+impl Redis {
+    /// Returns the waiter whose turn it is, and the length of the turn, ms.
+    fn turn(&mut self) -> Option<(String, u64)> {
+        let [_, _, waiters] = companions_of(NAME);
+        let field: Option<String> = self.ask(&["HGET", &waiters, "=turn"]);
+        let field = field?;
+        let [_, length, who] = field.split(' ').collect::<Vec<_>>()[..] else {
+            panic!("{field}");
+        };
+        Some((who.to_owned(), length.parse().expect("ms")))
+    }
+
+    /// Lets the time of a turn pass.
+    fn end_turn(&mut self) {
+        let (who, length) = self.turn().expect("it is the turn of a waiter");
+        self.write_turn(&format!("1 {length} {who}"));
+    }
+
+    /// Has a turn last for an hour, also if its time has passed unnoticed because the machine stalled.
+    fn lengthen_turn(&mut self) {
+        let (who, _) = self.turn().expect("it is the turn of a waiter");
+        let hour = 3_600_000;
+        let ends = self.now() + hour;
+        self.write_turn(&format!("{ends} {hour} {who}"));
+    }
+
+    fn write_turn(&mut self, turn: &str) {
+        let [_, _, waiters] = companions_of(NAME);
+        let () = self.ask(&["HSET", &waiters, "=turn", turn]);
+    }
 }
 
 #[test]
 fn a_waiter_that_let_its_turn_lapse_has_no_other_until_it_asks_again() {
     let (holder, first, second, caller) = (0, 1, 2, 3);
     once_heard(|redis, listener| {
-        acquire_free(redis, holder);
+        acquire(redis, Mutex, holder).expect("it is free");
         for who in [first, second] {
-            assert_eq!(wait_for(redis, who), Some(owner(holder)));
+            assert_eq!(wait(redis, Mutex, who), Err(owner(holder)));
         }
-        assert_eq!(release(redis, holder, None), Value::Int(3));
-        assert_eq!(redis.turn("a"), Some((owner(first), 100)));
+        assert_eq!(release(redis, Mutex, holder), 3);
+        assert_eq!(redis.turn(), Some((owner(first), 100)));
         assert_eq!(listener.messages(redis), [hint(first)]);
         // The caller that finds the turn lapsed begins the next one's, and is refused.
-        redis.end_turn("a");
-        assert_eq!(held(&acquire(redis, caller, false)).1, owner(second));
-        assert_eq!(redis.turn("a"), Some((owner(second), 100)));
+        redis.end_turn();
+        assert_eq!(acquire(redis, Mutex, caller), Err(owner(second)));
+        assert_eq!(redis.turn(), Some((owner(second), 100)));
         assert_eq!(listener.messages(redis), [hint(first), hint(second)]);
-        assert_eq!(redis.queue("a"), [first, second].map(owner));
+        assert_eq!(redis.queue(NAME), [first, second].map(owner));
         // A further release wakes the first waiter, and gives it no turn.
-        assert_eq!(wait_for(redis, second), None);
-        assert_eq!(release(redis, second, None), Value::Int(1));
+        wait(redis, Mutex, second).expect("it is its turn, or nobody's");
+        assert_eq!(release(redis, Mutex, second), 1);
         assert_eq!(listener.messages(redis), [hint(first)]);
-        assert_eq!(redis.turn("a"), None);
-        acquire_free(redis, caller);
+        assert_eq!(redis.turn(), None);
+        acquire(redis, Mutex, caller).expect("it is free");
 
         // When it asks again, it has its place, and each turn is twice as long as the one that lapsed.
-        assert_eq!(wait_for(redis, second), Some(owner(caller)));
+        assert_eq!(wait(redis, Mutex, second), Err(owner(caller)));
         for length in [200, 400] {
-            assert_eq!(wait_for(redis, first), Some(owner(caller)));
-            assert_eq!(redis.queue("a"), [first, second].map(owner));
-            assert_eq!(release(redis, caller, None), Value::Int(3));
-            assert_eq!(redis.turn("a"), Some((owner(first), length)));
+            assert_eq!(wait(redis, Mutex, first), Err(owner(caller)));
+            assert_eq!(redis.queue(NAME), [first, second].map(owner));
+            assert_eq!(release(redis, Mutex, caller), 3);
+            assert_eq!(redis.turn(), Some((owner(first), length)));
             assert_eq!(listener.messages(redis), [hint(first)]);
-            // A lapsed turn that nobody has noticed is still its own.
-            redis.end_turn("a");
-            if length == 400 {
-                assert_eq!(wait_for(redis, first), None);
-                break;
+            redis.end_turn();
+            if length == 200 {
+                // A waiter that withdraws notices that it has lapsed.
+                assert_eq!(end(redis, Mutex, second, true), 0);
+                assert_eq!(redis.turn(), None);
+                assert_eq!(listener.messages(redis), [hint(first)]);
+                acquire(redis, Mutex, caller).expect("it is nobody's turn");
+                assert_eq!(wait(redis, Mutex, second), Err(owner(caller)));
             }
-            // A waiter that withdraws notices it too.
-            assert_eq!(withdraw(redis, second), Value::Int(0));
-            assert_eq!(redis.turn("a"), None);
-            assert_eq!(listener.messages(redis), [hint(first)]);
-            acquire_free(redis, caller);
-            assert_eq!(wait_for(redis, second), Some(owner(caller)));
+        }
+        // A lapsed turn that nobody has noticed is still its own.
+        wait(redis, Mutex, first).expect("it is its turn");
+    });
+}
+
+/// A process that was outvoted asks under a new owner, and has the turn of its former one. Its readers do not use the turn of
+/// its writer.
+#[test]
+fn a_process_has_the_turn_of_its_former_owner() {
+    let (holder, former, next, other) = (0, 1, 2, 3);
+    once_heard(|redis, _| {
+        for kind in [Mutex, Reader, Writer] {
+            let () = redis.ask(&["FLUSHALL"]);
+            acquire(redis, kind.rival(), holder).expect("it is free");
+            assert_eq!(wait(redis, kind, former), Err(owner(holder)));
+            assert_eq!(release(redis, kind.rival(), holder), 3, "{kind:?}");
+            redis.lengthen_turn();
+            assert_eq!(acquire(redis, kind.rival(), other), Err(owner(former)));
+            if kind == Writer {
+                let refused = wait_on(redis, Reader, next, &channel(former));
+                assert_eq!(refused, Err(owner(former)));
+                end(redis, Reader, next, true);
+            }
+            let granted = wait_on(redis, kind, next, &channel(former));
+            granted.expect("it is the turn of its process");
+            // No turn is left over for the next release.
+            assert_eq!(redis.turn(), None, "{kind:?}");
         }
     });
 }
 
 #[test]
-fn the_second_waiter_is_told_how_long_the_turn_of_a_silent_one_lasts() {
-    let (holder, first, silent, second) = (0, 1, 2, 3);
+fn a_writer_that_waits_keeps_new_readers_out_while_it_lives() {
+    let (first, before, writer, nobody) = (0, 1, 2, 100);
     once_heard(|redis, listener| {
-        acquire_free(redis, holder);
-        for who in [first, silent, second] {
-            assert_eq!(wait_for(redis, who), Some(owner(holder)));
+        // A reader that waits keeps no reader out.
+        acquire(redis, Writer, 7).expect("it is free");
+        assert!(wait(redis, Reader, before).is_err());
+        release(redis, Writer, 7);
+        acquire(redis, Reader, first).expect("readers share");
+        // The process of this writer is gone: its channel has no subscriber.
+        assert!(wait(redis, Writer, nobody).is_err());
+        acquire(redis, Reader, 3).expect("no writer is reached");
+        end(redis, Writer, nobody, true);
+        assert!(wait(redis, Writer, writer).is_err());
+        assert_eq!(acquire(redis, Reader, 4), Err(owner(first)));
+        assert_eq!(wait(redis, Reader, 4), Err(owner(first)));
+        // The reader before the writer goes in.
+        wait(redis, Reader, before).expect("no writer is before it");
+        // A writer that was silent for too long keeps no reader out, until it asks again.
+        redis.age(NAME, &owner(writer), LIFE * 2);
+        wait(redis, Reader, 4).expect("the writer is dead");
+        assert!(wait(redis, Writer, writer).is_err());
+        assert!(wait(redis, Reader, 5).is_err());
+        listener.messages(redis);
+        for (reader, released) in [(first, 1), (before, 1), (3, 1), (4, 3)] {
+            assert_eq!(release(redis, Reader, reader), released);
         }
-        redis.age("a", &owner(first), STALL / 2);
-        redis.age("a", &owner(silent), STALL);
-        assert_eq!(release(redis, holder, None), Value::Int(3));
-        let told = (channel(second), format!("{} 100", owner(second)));
-        assert_eq!(listener.all_messages(redis), [hint(first), told]);
-        assert_eq!(redis.queue("a"), [first, silent, second].map(owner));
+        assert_eq!(listener.messages(redis), [hint(writer)]);
+        wait(redis, Writer, writer).expect("it is its turn");
+    });
+}
+
+#[test]
+fn no_repeat_shortens_a_lease() {
+    const SHORT: &str = "1000";
+    once(|redis| {
+        for kind in Kind::ALL {
+            let () = redis.ask(&["FLUSHALL"]);
+            let ask = |redis: &mut Redis, lease| {
+                let ask = Ask {
+                    lease,
+                    ..Ask::default()
+                };
+                let reply = send_acquire(redis, kind, 1, ask);
+                outcome(&reply.expect("no script fails")).expect("it is free, or its own");
+            };
+            ask(redis, LEASE);
+            // The mark, too, stays.
+            assert_eq!(wait(redis, kind.rival(), 2), Err(owner(1)));
+            let before: Vec<u8> = redis.ask(&["DUMP", NAME]);
+            ask(redis, SHORT);
+            for name in kind.names() {
+                assert!(redis.left(name) > 1_000_000, "{kind:?}");
+            }
+            assert_eq!(redis.ask::<Vec<u8>>(&["DUMP", NAME]), before, "{kind:?}");
+            // The first name expires last of all: a join of the owner does not shorten it either.
+            assert_eq!(number(join(redis, kind, 1, 7)), 1);
+            assert!(redis.left(NAME) > 1_000_000, "{kind:?}");
+        }
+        hold(redis, &owner(0), 5);
+        for (from, to) in [(0, 1), (0, 1), (1, 0), (0, 2)] {
+            outcome(&adopt(redis, from, to, SHORT, 0).expect("no script fails")).expect("adopted");
+            assert_eq!(value(redis), Some(owner(to)));
+            assert!(redis.left(NAME) > 1_000_000);
+        }
+    });
+}
+
+/// Redis executes all requests of an owner again, after the grant of another owner. The owner's clock is ahead, so the
+/// other owner's fence is between those of the first.
+#[test]
+fn late_copies_never_lower_the_record() {
+    let (late, other) = (1, 2);
+    once(|redis| {
+        for kind in [Mutex, Multi, Writer] {
+            let records = |redis: &mut Redis| {
+                let records = kind
+                    .names()
+                    .iter()
+                    .map(|name| redis.record(name).expect("a record"));
+                records.collect::<Vec<_>>()
+            };
+            let () = redis.ask(&["FLUSHALL"]);
+            let ask = Ask {
+                clock: redis.now_us() + LEEWAY / 2,
+                ..Ask::default()
+            };
+            let send =
+                |redis: &mut Redis| send_acquire(redis, kind, late, ask).expect("no script fails");
+            let first = outcome(&send(redis)).expect("it is free");
+            let unused = [0, records(redis)[0], first];
+            let send_rest = |redis: &mut Redis| {
+                raise(redis, kind, late, first + 7).expect("no script fails");
+                send_end(redis, kind, late, false, unused).expect("no script fails");
+            };
+            send_rest(redis);
+            // The record is not the end that the release names, so nothing is given back.
+            let raised = first + 7 + kind.count() - 1;
+            assert!(records(redis).iter().all(|record| *record == raised));
+            // The owner is gone, so its raise changes nothing.
+            assert_eq!(number(raise(redis, kind, late, raised + 100)), 0);
+            acquire(redis, kind, other).expect("it is free");
+            let others = records(redis);
+            assert!(others.iter().all(|record| *record > raised));
+            let beside = number(raise(redis, kind, late, others[0] + 100));
+            assert_eq!(beside, if kind == Writer { 0 } else { -1 });
+            assert_eq!(records(redis), others);
+            let () = redis.ask(&[&["DEL"][..], kind.names()].concat());
+            send(redis);
+            send_rest(redis);
+            for (now, before) in records(redis).into_iter().zip(others) {
+                assert!(now > before, "{kind:?}");
+            }
+        }
+        // An adoption raises the record, however far that is from the time of the node and of the client.
+        let now = redis.now_us();
+        for (record, clock) in [
+            (now + 10 * LEEWAY, now),
+            (now + 10 * LEEWAY, 0),
+            (now - LEEWAY, 0),
+            (now - LEEWAY, now + 10 * LEEWAY),
+        ] {
+            hold(redis, &owner(0), record);
+            let reply = adopt(redis, 0, 1, LEASE, clock).expect("no script fails");
+            let fence = outcome(&reply).expect("it is adopted");
+            assert!(fence > record);
+            assert_eq!(redis.record(NAME), Some(fence));
+        }
+    });
+}
+
+#[test]
+fn only_unused_fences_are_given_back() {
+    once(|redis| {
+        for kind in [Mutex, Writer] {
+            let () = redis.ask(&["FLUSHALL"]);
+            let take = |redis: &mut Redis, who| {
+                let first = acquire(redis, kind, who).expect("it is free");
+                (first, redis.record(NAME).expect("a record"))
+            };
+            let give_back = |redis: &mut Redis, unused| {
+                assert_eq!(number(send_end(redis, kind, 1, false, unused)), 1);
+                redis.record(NAME).expect("a record")
+            };
+            let (first, last) = take(redis, 1);
+            assert_eq!(last, first + COUNT - 1);
+            assert_eq!(give_back(redis, [first + 3, last, first]), first + 3);
+            // The first fence was answered, so it is not given back.
+            let (first, last) = take(redis, 1);
+            assert_eq!(give_back(redis, [0, last, first]), first);
+            // Another node answered more.
+            let (first, last) = take(redis, 1);
+            assert_eq!(give_back(redis, [last + 1, last, first]), last);
+            // Another owner has reserved since. Then Redis executes a copy of the first acquire late.
+            let (first, last) = take(redis, 1);
+            let () = redis.ask(&["DEL", NAME]);
+            take(redis, 2);
+            release(redis, kind, 2);
+            let (_, newest) = take(redis, 1);
+            assert_eq!(give_back(redis, [0, last, first]), newest);
+        }
+    });
+}
+
+#[test]
+fn a_key_of_another_type_blocks_an_acquire_and_no_end() {
+    once(|redis| {
+        for kind in Kind::ALL {
+            let companions = kind.names().iter().copied().flat_map(companions_of);
+            for spoiled in &companions.collect::<Vec<_>>() {
+                let waiting = Ask {
+                    channel: "",
+                    ..Ask::default()
+                };
+                for ask in [Ask::default(), waiting] {
+                    let () = redis.ask(&["FLUSHALL"]);
+                    redis.spoil(spoiled);
+                    let reply = send_acquire(redis, kind, 1, ask);
+                    assert_eq!(code(reply), "WRONGTYPE", "{kind:?}, {spoiled}");
+                    let keys: Vec<String> = redis.ask(&["KEYS", "*"]);
+                    assert_eq!(&keys[..], slice::from_ref(spoiled), "the script wrote");
+                    let joined = join(redis, kind, 1, 7);
+                    assert_eq!(code(joined), "WRONGTYPE", "{kind:?}, {spoiled}");
+                    assert!(kind.names().iter().all(|name| !redis.exists(name)));
+                }
+                for withdraws in [false, true] {
+                    let () = redis.ask(&["FLUSHALL"]);
+                    acquire(redis, kind, 1).expect("it is free");
+                    redis.spoil(spoiled);
+                    for released in [1, 0] {
+                        assert_eq!(end(redis, kind, 1, withdraws), released, "{spoiled}");
+                        assert!(kind.names().iter().all(|name| !redis.exists(name)));
+                    }
+                    assert!(redis.exists(spoiled), "it is another client's");
+                }
+                if kind != Multi {
+                    let () = redis.ask(&["FLUSHALL"]);
+                    acquire(redis, kind, 1).expect("it is free");
+                    redis.spoil(spoiled);
+                    assert_eq!(number(force_release(redis, 1)), 1, "{spoiled}");
+                    assert!(!redis.exists(NAME) && redis.exists(spoiled));
+                }
+            }
+        }
+        // One of the names is another client's.
+        for name in NAMES {
+            let () = redis.ask(&["FLUSHALL"]);
+            acquire(redis, Multi, 1).expect("it is free");
+            redis.spoil(name);
+            assert_eq!(end(redis, Multi, 1, false), -1, "{name}");
+            for other in NAMES {
+                assert_eq!(redis.exists(other), other == name);
+            }
+        }
+        let [fence, _, _] = companions_of(NAME);
+        hold(redis, &owner(1), 5);
+        redis.spoil(&fence);
+        assert_eq!(code(adopt(redis, 1, 2, LEASE, 0)), "WRONGTYPE");
+        assert_eq!(value(redis), Some(owner(1)));
+    });
+}
+
+/// Redis refuses the first write of a script, and no later one.
+#[test]
+fn full_memory_rejects_an_acquire_and_no_release() {
+    once(|redis| {
+        for kind in Kind::ALL {
+            let rejects = |redis: &mut Redis, callers: &[(Kind, usize)]| {
+                redis.while_full(|redis| {
+                    let before: Option<Vec<u8>> = redis.ask(&["DUMP", NAME]);
+                    for (kind, who) in callers {
+                        let ask = Ask {
+                            channel: "",
+                            ..Ask::default()
+                        };
+                        assert_eq!(
+                            code(send_acquire(redis, *kind, *who, ask)),
+                            "OOM",
+                            "{kind:?}"
+                        );
+                    }
+                    assert_eq!(redis.ask::<Option<Vec<u8>>>(&["DUMP", NAME]), before);
+                });
+            };
+            let () = redis.ask(&["FLUSHALL"]);
+            rejects(redis, &[(kind, 1)]);
+            redis.while_full(|redis| assert_eq!(code(join(redis, kind, 1, 7)), "OOM"));
+            assert_eq!((redis.exists(NAME), redis.record(NAME)), (false, None));
+            // A repeat by the holder, and a further waiter.
+            acquire(redis, kind, 1).expect("it is free");
+            rejects(redis, &[(kind, 1), (kind.rival(), 2)]);
+            assert!(redis.queue(NAME).is_empty());
+            redis.while_full(|redis| assert_eq!(release(redis, kind, 1), 1));
+            assert!(!redis.exists(NAME), "{kind:?}");
+        }
+        hold(redis, &owner(1), 5);
+        redis.while_full(|redis| assert_eq!(code(adopt(redis, 1, 2, LEASE, 0)), "OOM"));
+        assert_eq!(
+            (value(redis), redis.record(NAME)),
+            (Some(owner(1)), Some(5))
+        );
     });
 }
 
 /// The user of Redis may not use one of the commands.
 #[test]
 fn a_missing_right_leaves_no_lock_behind() {
+    const OF_MUTEXES: &[&str] = &["time", "set", "zscore", "hget", "zcard", "zrem", "hdel"];
+    const OF_MULTI_LOCKS: &[&str] = &["get", "getrange", "exists"];
+    const OF_SHARES: &[&str] = &[
+        "time",
+        "exists",
+        "zscore",
+        "zrange",
+        "zrangebyscore",
+        "zcard",
+        "zadd",
+        "zrem",
+        "hget",
+        "hlen",
+        "hdel",
+    ];
     once(|redis| {
-        for command in ["time", "set", "zscore", "hget", "zcard", "zrem", "hdel"] {
+        for (kind, commands) in [
+            (Mutex, [OF_MUTEXES, &[]]),
+            (Multi, [OF_MUTEXES, OF_MULTI_LOCKS]),
+            (Reader, [OF_SHARES, &["get"]]),
+            (Writer, [OF_SHARES, &["set"]]),
+        ] {
+            for command in commands.concat() {
+                let () = redis.ask(&["FLUSHALL"]);
+                acquire(redis, kind.rival(), 1).expect("it is free");
+                let waiting = Ask {
+                    channel: "",
+                    ..Ask::default()
+                };
+                send_acquire(redis, kind, 2, waiting).expect("it waits");
+                let () = redis.ask(&[&["DEL"][..], kind.names()].concat());
+                let reply = redis.without(command, |redis| send_acquire(redis, kind, 2, waiting));
+                assert!(reply.is_err(), "{kind:?} does not use {command}");
+                for name in kind.names() {
+                    assert!(!redis.exists(name), "{kind:?} without {command}");
+                }
+            }
+            // The user may not read the waiters.
             let () = redis.ask(&["FLUSHALL"]);
-            acquire_free(redis, 1);
-            acquire(redis, 2, true);
-            let clock = redis.now_us();
-            let () = redis.ask(&["DEL", "a"]);
-            let (who, waits) = (2, true);
-            let request = Request::Acquire { who, waits, clock };
-            let reply = redis.without(command, |redis| request.send(redis, "a"));
-            assert!(reply.is_err(), "{command} is not used");
-            assert!(!redis.exists("a"), "{command}");
+            acquire(redis, kind, 1).expect("it is free");
+            assert!(wait(redis, kind.rival(), 2).is_err());
+            let released = redis.without("hget", |redis| release(redis, kind, 1));
+            assert_eq!(released, 1, "{kind:?}");
+            assert!(!redis.exists(NAME));
         }
     });
 }
 
 #[test]
-fn full_memory_rejects_an_acquire_and_no_release() {
+fn only_the_whole_owner_can_be_adopted_from() {
     once(|redis| {
-        let reserved = acquire_free(redis, 2);
-        acquire(redis, 1, true);
-        let () = redis.ask(&["CONFIG", "SET", "maxmemory", "1"]);
-        let clock = redis.now_us();
-        for (who, name) in [(1, "b"), (2, "a"), (3, "a")] {
-            let waits = true;
-            let reply = Request::Acquire { who, waits, clock }.send(redis, name);
-            assert_eq!(code(reply), "OOM", "{name}");
+        let me = owner(0);
+        // Another label, a lock that is kept for a while after its release, and two values of other clients.
+        for held in [
+            me.clone() + "x",
+            me.clone() + "!~",
+            "lh1".into(),
+            "x".repeat(300),
+        ] {
+            hold(redis, &held, 5);
+            assert_eq!(number(adopt(redis, 0, 1, LEASE, 0)), -2, "{held}");
+            assert_eq!((value(redis), redis.record(NAME)), (Some(held), Some(5)));
         }
-        assert!(!redis.exists("b"));
-        assert_eq!(redis.queue("a"), [owner(1)]);
-        let unused = Unused { used: 0, reserved };
-        assert_eq!(release(redis, 2, Some(unused)), Value::Int(3));
-        assert!(!redis.exists("a"));
+        // The adopter may repeat its request. A second one finds the mutex taken. The mark for waiters stays.
+        hold(redis, &(me + "!"), 5);
+        for _ in 0..2 {
+            outcome(&adopt(redis, 0, 1, LEASE, 0).expect("no script fails")).expect("adopted");
+            assert_eq!(value(redis), Some(owner(1) + "!"));
+        }
+        assert_eq!(number(adopt(redis, 0, 2, LEASE, 0)), -2);
+        let () = redis.ask(&["DEL", NAME]);
+        assert_eq!(number(adopt(redis, 0, 2, LEASE, 0)), -1);
+        assert!(!redis.exists(NAME));
+    });
+}
+
+#[test]
+fn an_operator_takes_a_lock_from_its_owner_alone() {
+    let (holder, waiter, other) = (1, 2, 3);
+    let broken = |who| ("broken".to_owned(), owner(who));
+    once_heard(|redis, listener| {
+        for suffix in ["", "!", "!~", "!~!"] {
+            let () = redis.ask(&["FLUSHALL"]);
+            hold(redis, &owner(holder), 5);
+            assert!(wait(redis, Mutex, waiter).is_err());
+            let held = owner(holder) + suffix;
+            hold(redis, &held, 5);
+            assert_eq!(number(force_release(redis, other)), 0);
+            assert_eq!(value(redis), Some(held));
+            assert_eq!(listener.messages(redis), []);
+            assert_eq!(number(force_release(redis, holder)), 1, "{suffix}");
+            assert!(!redis.exists(NAME), "it was given to a waiter");
+            assert_eq!(listener.messages(redis), [hint(waiter), broken(holder)]);
+            // A copy of the request finds no lock.
+            assert_eq!(number(force_release(redis, holder)), 0);
+            assert_eq!(listener.messages(redis), []);
+        }
+        // The writer needs all units, so it is woken after the last reader.
+        let () = redis.ask(&["FLUSHALL"]);
+        for reader in [holder, other] {
+            acquire(redis, Reader, reader).expect("readers share");
+        }
+        assert!(wait(redis, Writer, waiter).is_err());
+        assert_eq!(number(force_release(redis, waiter)), 0);
+        assert_eq!(number(force_release(redis, other)), 1);
+        assert_eq!(listener.messages(redis), [broken(other)]);
+        assert_eq!(number(force_release(redis, holder)), 1);
+        assert_eq!(listener.messages(redis), [hint(waiter), broken(holder)]);
+        assert!(!redis.exists(NAME));
+        // A key that is no lock.
+        let () = redis.ask(&["ZADD", NAME, "1", "x"]);
+        assert_eq!(code(force_release(redis, holder)), "WRONGTYPE");
+        assert!(redis.exists(NAME));
+    });
+}
+
+#[test]
+fn a_node_joins_a_lease_that_nobody_else_excludes_there() {
+    let (me, waiter) = (1, 2);
+    once_heard(|redis, _| {
+        // Far ahead of the node's time.
+        let last = redis.now_us() + 1_000 * LEEWAY;
+        for kind in Kind::ALL {
+            let () = redis.ask(&["FLUSHALL"]);
+            assert_eq!(number(join(redis, kind, me, last)), 1);
+            assert_eq!(number(join(redis, kind, me, last - 1)), 1);
+            for name in kind.names() {
+                assert_eq!(redis.record(name), Some(last), "{kind:?}");
+            }
+            // A second owner is refused, and changes nothing.
+            if kind != Reader {
+                assert_eq!(number(join(redis, kind, waiter, last + 9)), 0);
+                assert_eq!(redis.record(NAME), Some(last));
+            }
+            // The owner leaves the queue, the turn of another ends, and the value has the mark for the others.
+            let () = redis.ask(&["FLUSHALL"]);
+            acquire(redis, kind.rival(), 0).expect("it is free");
+            for who in [me, waiter] {
+                assert!(wait(redis, kind, who).is_err());
+            }
+            release(redis, kind.rival(), 0);
+            assert_eq!(number(join(redis, kind, me, 7)), 1, "{kind:?}");
+            assert_eq!(redis.queue(NAME), [owner(waiter)]);
+            assert_eq!(redis.turn(), None);
+            if matches!(kind, Mutex | Multi) {
+                assert_eq!(
+                    value(redis),
+                    Some(owner(me) + "!"),
+                    "nobody would wake the waiter"
+                );
+            }
+        }
+        // All names are joined, or none.
+        for held in [owner(waiter), "theirs".to_owned(), owner(me) + "!~"] {
+            for name in NAMES {
+                let () = redis.ask(&["FLUSHALL"]);
+                let () = redis.ask(&["SET", name, &held, "PX", LEASE]);
+                assert_eq!(number(join(redis, Multi, me, last)), 0, "{held}");
+                let keys: Vec<String> = redis.ask(&["KEYS", "*"]);
+                assert_eq!(keys, [name]);
+            }
+        }
     });
 }
