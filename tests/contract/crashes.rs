@@ -2,15 +2,24 @@
 
 use std::time::Duration;
 
+use leasehold::{LeaseState, LostCause};
 use leasehold_simulator::Topology;
 
 use crate::matrix::Capability::{Always, CountsListeners, HandsOver, InOrder, Shares};
 use crate::matrix::{Chapter, bodies};
-use crate::subject::{Holder, Kind};
+use crate::redis::companions_of;
+use crate::subject::{Holder, Kind, lost};
 use crate::world::{World, ms, secs};
 
 pub(crate) const BODIES: Chapter = &[
-    (Always, bodies![a_killed_holder_delays_others_by_its_lease]),
+    (
+        Always,
+        bodies![
+            a_killed_holder_delays_others_by_its_lease,
+            a_holder_that_was_stopped_past_its_lease_knows_it,
+            the_companions_of_a_killed_waiter_expire,
+        ],
+    ),
     (CountsListeners, bodies![killed_waiters_delay_nobody]),
     (
         HandsOver,
@@ -54,6 +63,50 @@ fn a_killed_holder_delays_a_waiter(world: &World, kind: Kind, waiter: Kind, leas
     let limit = lease.max(ms(250)) + late_by(world.topology());
     assert!(locked_at <= world.within(killed_at + limit));
     waiter.release();
+}
+
+fn a_holder_that_was_stopped_past_its_lease_knows_it(world: &World, kind: Kind) {
+    let name = world.name("stopped-holder");
+    let stopped = world.manager();
+    let lock = kind.of(&stopped, &name).lease(secs(1));
+    let (holds, goes_on) = (world.flag(), world.flag());
+    let holder = {
+        let (holds, goes_on) = (holds.clone(), goes_on.clone());
+        stopped.thread(move || {
+            let guard = lock.lock().expect("it is free");
+            holds.raise();
+            goes_on.wait();
+            // The first look, before any thread of the process has received a reply.
+            let state = guard.lease().state();
+            (state, lost(guard.release()).cause)
+        })
+    };
+    holds.wait();
+    stopped.pause();
+    let next = kind.rival().of(&world.manager(), &name).lock();
+    let next = next.expect("its lease ends");
+    goes_on.raise();
+    stopped.resume();
+    assert_eq!(holder.end(), (LeaseState::Lost, LostCause::Expired));
+    next.check().expect("the late release does not matter");
+    next.release().expect("it was held until now");
+}
+
+/// Nobody releases the lock, so no script looks into the queue.
+fn the_companions_of_a_killed_waiter_expire(world: &World, kind: Kind) {
+    let (redis, name) = (world.redis(), world.name("companions"));
+    let holder = kind.rival().of(&world.manager(), &name).hold();
+    let killed = world.manager();
+    let _waiter = kind.of(&killed, &name).locking();
+    redis.wait_until_queued(&name, 1);
+    killed.kill();
+    let [_, queue, waiters] = companions_of(&name);
+    let nodes = redis.nodes();
+    world.until("the queue is gone", || {
+        let mut nodes = nodes.iter();
+        nodes.all(|node| !node.exists(&queue) && !node.exists(&waiters))
+    });
+    holder.release();
 }
 
 /// Returns how long after the end of a lease a waiter may ask. A waiter of a quorum takes a lease that is nearly over for the

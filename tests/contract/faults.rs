@@ -19,7 +19,10 @@ pub(crate) const BODIES: Chapter = &[
     ),
     (
         OneServer,
-        bodies![a_lock_that_a_restart_has_lost_does_not_go_on_in_memory],
+        bodies![
+            a_lock_that_a_restart_has_lost_does_not_go_on_in_memory,
+            after_the_loss_of_all_data_no_release_frees_the_lock_of_another,
+        ],
     ),
 ];
 
@@ -186,4 +189,21 @@ pub(crate) fn a_lock_that_a_restart_has_lost_does_not_go_on_in_memory(world: &Wo
             drop(shared);
         }
     }
+}
+
+fn after_the_loss_of_all_data_no_release_frees_the_lock_of_another(world: &World, kind: Kind) {
+    let name = world.name("forgotten");
+    let rival = kind.rival().of(&world.manager(), &name);
+    // With a lease of 30 s, no renewal finds the loss.
+    let forgotten = kind.of(&world.manager(), &name).lock();
+    let forgotten = forgotten.expect("it is free");
+    world.restart_servers_empty();
+    wait_until_up(world, kind, &name);
+    let next = rival.lock().expect("the data is gone");
+    assert!(kind.rises(forgotten.fence(), next.fence()));
+    // The restart may have cut the first request short. Then nobody knows whether it was the release.
+    forgotten.release().ok();
+    let third = kind.of(&world.manager(), &name);
+    assert!(third.try_lock().expect("Redis replies").is_none());
+    next.release().expect("it was held until now");
 }

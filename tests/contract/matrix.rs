@@ -120,12 +120,17 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     crate::quorum::restarts::BODIES,
     crate::quorum::turns::BODIES,
     crate::message_grants::BODIES,
+    crate::multi::BODIES,
+    crate::mutex::BODIES,
     crate::mutex_loss::BODIES,
     crate::polling::BODIES,
     crate::fencing::OPTION_BODIES,
     crate::gaps::BODIES,
     crate::quantum::BODIES,
     crate::rate_limiter::BODIES,
+    crate::reentrant::BODIES,
+    crate::rwlock::BODIES,
+    crate::semaphore::BODIES,
 ];
 
 pub(crate) const CHAPTERS: &[Chapter] = &[

@@ -31,11 +31,15 @@ pub(crate) const SIMULATED_ONLY: &[(&str, &str)] = &[
     ),
     (
         "a_waiter_that_stalls_keeps_its_place_beside_dead_ones",
-        "it stops processes: tests/it/mutex_processes.rs does so with real ones",
+        "it stops processes: tests/it/process_ends.rs does so with real ones",
     ),
     (
         "hung_waiters_delay_others_by_one_pickup_window_together",
-        "it stops processes: tests/it/mutex_processes.rs does so with real ones",
+        "it stops processes: tests/it/process_ends.rs does so with real ones",
+    ),
+    (
+        "a_holder_that_was_stopped_past_its_lease_knows_it",
+        "it stops a process: tests/it/stale_writes.rs does so with real ones",
     ),
     (
         "a_server_that_refuses_for_a_while_costs_nothing",

@@ -2,20 +2,26 @@
 
 use leasehold::{Error, LockManager};
 
-use crate::matrix::Capability::Always;
+use crate::matrix::Capability::{Always, InOrder};
 use crate::matrix::{Chapter, bodies};
 use crate::subject::Kind;
 use crate::world::{World, ms, secs};
 
-pub(crate) const BODIES: Chapter = &[(
-    Always,
-    bodies![
-        a_wait_returns_none_at_its_deadline_and_not_before,
-        a_release_lets_in_a_thread_of_its_manager,
-        a_release_wakes_another_process,
-        close_ends_waits_and_leaves_guards,
-    ],
-)];
+pub(crate) const BODIES: Chapter = &[
+    (
+        Always,
+        bodies![
+            a_wait_returns_none_at_its_deadline_and_not_before,
+            a_release_lets_in_a_thread_of_its_manager,
+            a_release_wakes_another_process,
+            close_ends_waits_and_leaves_guards,
+        ],
+    ),
+    (
+        InOrder,
+        bodies![a_thread_that_gives_up_leaves_its_place_to_the_next],
+    ),
+];
 
 pub(crate) fn a_wait_returns_none_at_its_deadline_and_not_before(world: &World, kind: Kind) {
     let name = world.name("deadline");
@@ -116,4 +122,22 @@ pub(crate) fn close_ends_waits_and_leaves_guards(world: &World, kind: Kind) {
     // Other managers are not affected.
     theirs.check().expect("it is held");
     theirs.release().expect("it was held until now");
+}
+
+fn a_thread_that_gives_up_leaves_its_place_to_the_next(world: &World, kind: Kind) {
+    let (redis, name) = (world.redis(), world.name("place"));
+    let (one, other) = (world.manager(), world.manager());
+    let holder = kind.rival().of(&one, &name).hold();
+    let lock = kind.of(&other, &name);
+    let first = other.thread(move || lock.try_lock_for(secs(2)).map(|guard| guard.is_none()));
+    redis.wait_until_queued(&name, 1);
+    let place = redis.queue(&name);
+    let second = kind.of(&other, &name).locking_asleep();
+    assert!(first.end().expect("Redis replies"));
+    assert_eq!(redis.queue(&name), place, "the place was given up");
+    let released_at = world.now();
+    holder.release();
+    assert!(second.locked_at() <= world.within(released_at));
+    assert_eq!(redis.holders(&name)[0].0, place[0]);
+    second.release();
 }
