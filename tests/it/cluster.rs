@@ -10,28 +10,6 @@ use crate::support::{
     Cluster, Kind, Nodes, PATIENCE, SLOTS, Server, build, give_slots, is_ok, locked_at_last,
     logged, names_of_masters, secs, slot_of, wait_until,
 };
-/// After a manual failover, the old master is a replica, which answers every request with a redirection.
-#[test]
-fn a_failover_by_hand_loses_no_lock() {
-    let cluster = Cluster::start();
-    let (one, other) = (cluster.manager(), cluster.manager());
-    let guard = one.mutex("n").lease(secs(60)).lock().expect("it is free");
-    let waiting = Kind::Mutex.of(&other, "n").locking();
-    let (master, replica) = cluster.owner("n");
-    let () = replica.raw().ask(&["CLUSTER", "FAILOVER"]);
-    cluster.wait_for_failover(master, replica, slot_of("n"));
-    wait_until("it is renewed at the new master", || {
-        match guard.extend(secs(120)) {
-            Ok(()) => true,
-            Err(Error::Unavailable { .. }) => false,
-            Err(error) => panic!("{error:?}"),
-        }
-    });
-    assert!(waiting.waits());
-    guard.release().expect("it is held");
-    waiting.locked();
-    waiting.release();
-}
 
 /// A waiter has marked the lock. Its release cannot use the queue while the slot moves.
 #[test]
@@ -204,26 +182,33 @@ fn the_documented_access_list_is_enough_for_a_cluster() {
     }
 }
 
+/// Also of a Sentinel set.
 #[test]
 fn wrong_settings_are_rejected_before_anything_is_sent() {
-    let urls = ["redis://127.0.0.1:1/", "redis://127.0.0.1:2/"];
+    let [one, other] = ["redis://127.0.0.1:1/", "redis://127.0.0.1:2/"];
+    let cluster = |urls: &[&str]| LockManager::cluster(urls);
+    let sentinel = |urls: &[&str]| LockManager::sentinel(urls, "mine");
+    let with_database = "redis://127.0.0.1:1/3";
     for (builder, option) in [
-        (LockManager::cluster([""; 0]), "urls"),
-        (LockManager::cluster([urls[0], urls[0]]), "urls"),
-        (LockManager::cluster(["redis://127.0.0.1:1/3"]), "urls"),
-        (LockManager::cluster(["unix:///run/redis"]), "urls"),
-        (
-            LockManager::cluster([urls[0], "redis://:other@127.0.0.1:2/"]),
-            "urls",
-        ),
-        (LockManager::cluster(urls).database(3), "database"),
-        (LockManager::cluster(["host"]), "url"),
+        (cluster(&[]), "urls"),
+        (cluster(&[one, one]), "urls"),
+        (cluster(&[with_database]), "urls"),
+        (cluster(&["unix:///run/redis"]), "urls"),
+        (cluster(&[one, "redis://:other@127.0.0.1:2/"]), "urls"),
+        (cluster(&[one, other]).database(3), "database"),
+        (cluster(&["host"]), "url"),
+        (sentinel(&[]), "sentinels"),
+        (LockManager::sentinel([one, other], ""), "master"),
+        (sentinel(&[one, one]), "sentinels"),
+        (sentinel(&[with_database]), "sentinels"),
+        (sentinel(&["unix:///run/sentinel"]), "sentinels"),
+        (sentinel(&["host"]), "url"),
     ] {
         match builder.build_unchecked() {
             Err(Error::Config { option: wrong, .. }) => assert_eq!(wrong, option),
             other => panic!("{other:?}"),
         }
     }
-    let same = LockManager::cluster(urls).database(0).build_unchecked();
+    let same = cluster(&[one, other]).database(0).build_unchecked();
     drop(same.expect("a cluster has database 0"));
 }

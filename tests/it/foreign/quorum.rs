@@ -2,9 +2,12 @@
 
 use std::ops::Range;
 
+use leasehold::{LockGuard, Mutex};
+
 use super::{Foreign, LONG, held_everywhere, value};
-use crate::quorum::locked_on_all;
-use crate::support::{Kind, Nodes, PATIENCE, Raw, manager, ms, name, secs, wait_in_vain};
+use crate::support::{
+    Kind, Nodes, PATIENCE, Raw, is_unreachable, manager, ms, name, secs, wait_in_vain, wait_until,
+};
 
 /// Calls `tests!` with the names of the tests of a quorum, and with the function that starts its servers.
 macro_rules! each_on_a_quorum {
@@ -55,6 +58,23 @@ pub(super) fn on_three_of_five_nodes(test: fn(&Raw)) {
 /// Runs a test on five nodes, two of which it kills.
 pub(super) fn losing_two_of_five_nodes(test: fn(&Nodes)) {
     test(&Nodes::start(5));
+}
+
+/// Locks on every node. A busy machine may be late with the answer of a node, and then its vote does not count.
+#[track_caller]
+fn locked_on_all(mutex: &Mutex) -> LockGuard {
+    let mut guard = None;
+    wait_until("each node grants it", || {
+        let locked = match mutex.lock() {
+            Ok(locked) => locked,
+            // Too few nodes vote yet.
+            Err(error) if is_unreachable(&error) => return false,
+            Err(error) => panic!("{error:?}"),
+        };
+        guard = Some(locked).filter(|locked| locked.missing_nodes().is_empty());
+        guard.is_some()
+    });
+    guard.expect("each node granted it")
 }
 
 fn kill_two(nodes: &Nodes) {

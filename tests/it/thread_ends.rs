@@ -1,0 +1,40 @@
+//! The threads of a manager end with it, in a process of its own.
+
+use crate::support::{Child, Topology, manager, name, on, shared};
+
+#[test]
+fn threads_end_when_everything_is_dropped() {
+    on(Topology::Single, || threads_end(&[]));
+}
+
+#[test]
+fn threads_end_when_everything_behind_sentinels_is_dropped() {
+    on(Topology::Sentinel, || threads_end(&["senti"]));
+}
+
+/// `more`: the threads of the topology.
+fn threads_end(more: &[&str]) {
+    let redis = shared();
+    let (name, own) = (name("threads-end"), name("threads-end-own"));
+    let locks = manager(redis.url());
+    let guard = locks.lock(&name).expect("it is free");
+    let mut child = Child::start(redis.url(), "");
+    // One lease to renew and to watch, and one wait that subscribes.
+    child.lock(&own);
+    child.say(format_args!("lock {name}"));
+    redis.wait_until_queued(&name, 1);
+    guard.release().expect("it was held until now");
+    child.locked();
+    let threads = [&["renew", "watch", "wakeu", "pool", "r2d2-"], more].concat();
+    let answer = child.ask(format_args!("drop {}", threads.len()));
+    let (before, after) = answer.split_once(" -> ").expect("two lists");
+    // The system cuts names after 15 characters.
+    for thread in threads {
+        assert!(
+            before.contains(&format!("leasehold-{thread}\"")),
+            "{before}"
+        );
+    }
+    assert_eq!(after, "[]");
+    assert!(!redis.exists(&name) && !redis.exists(&own));
+}
