@@ -4,7 +4,6 @@
 
 use std::collections::HashMap;
 use std::env;
-use std::ffi::OsString;
 use std::fmt::Display;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -16,10 +15,8 @@ use crossbeam_channel::{Receiver, unbounded};
 use leasehold::{Claim, LockManager};
 use rustix::process::{Pid, Signal};
 
-use super::child_guards::ChildGuards;
 use super::{
-    Guard, Kind, Namespace, PATIENCE, Raw, Subject, doomed, log, ms, own_threads, patient, threads,
-    wait_until,
+    Guard, Kind, PATIENCE, Raw, Subject, doomed, log, ms, own_threads, patient, threads, wait_until,
 };
 
 /// The variable with the server's URL. If it is set, this process is a child.
@@ -47,27 +44,7 @@ impl Child {
     /// Starts a child that has a claim in its environment.
     pub fn start_with(url: &str, settings: &str, claim: Option<&Claim>) -> Self {
         let variables = claim.map(|claim| (CLAIM.to_owned(), claim.to_string()));
-        Self::begin(url, settings, variables, None)
-    }
-
-    /// Starts a child in a half of a network.
-    pub fn start_within(half: &Namespace, url: &str, settings: &str) -> Self {
-        Self::begin(url, settings, [], Some(half))
-    }
-
-    fn begin(
-        url: &str,
-        settings: &str,
-        variables: impl IntoIterator<Item = (String, String)>,
-        half: Option<&Namespace>,
-    ) -> Self {
-        let mut words: Vec<OsString> = Vec::new();
-        if let Some(half) = half {
-            words.extend(half.command().map(Into::into));
-        }
-        words.push(env::current_exe().expect("this binary").into());
-        let mut process = Command::new(&words[0])
-            .args(&words[1..])
+        let mut process = Command::new(env::current_exe().expect("this binary"))
             .args(["--exact", "child", "--nocapture", "-q"])
             .envs(variables)
             .env(URL, url)
@@ -207,7 +184,6 @@ pub fn child() {
         raw: Raw::new(&url),
         manager: Some(manager(&url, &settings)),
         guards: HashMap::new(),
-        other_guards: ChildGuards::default(),
     };
     say("ready");
     for line in io::stdin().lines().map_while(Result::ok) {
@@ -253,7 +229,6 @@ struct Session {
     raw: Raw,
     manager: Option<LockManager>,
     guards: HashMap<String, Guard>,
-    other_guards: ChildGuards,
 }
 
 impl Session {
@@ -266,9 +241,6 @@ impl Session {
             return answer;
         }
         let manager = self.manager.as_ref().expect("it was not dropped");
-        if let Some(answer) = self.other_guards.answer(&self.raw, manager, command) {
-            return answer;
-        }
         let [verb, name, rest @ ..] = command else {
             panic!("no such command: {command:?}");
         };
@@ -311,15 +283,6 @@ impl Session {
                 }
             }
             ("state", []) => format!("{:?}", self.guards[*name].lease().state()),
-            ("add", [threads, times]) => {
-                let times = times.parse().expect("a number");
-                thread::scope(|scope| {
-                    for _ in 0..threads.parse().expect("a number") {
-                        scope.spawn(|| add_under(&self.raw, &subject, times));
-                    }
-                });
-                "added".into()
-            }
             _ => panic!("no such command: {command:?}"),
         }
     }
@@ -351,13 +314,8 @@ fn keep(guards: &mut HashMap<String, Guard>, name: &str, guard: Guard) -> String
     answer
 }
 
-/// Adds one to a number in Redis `times` times, each time under the mutex: reads the number, writes it, and appends the
-/// fence to a list.
-pub fn add(raw: &Raw, manager: &LockManager, name: &str, times: u32) {
-    add_under(raw, &Kind::Mutex.of(manager, name), times);
-}
-
-/// Does the same under a lock of any kind.
+/// Adds one to a number in Redis `times` times, each time under the lock: reads the number, writes it, and appends the fence to
+/// a list.
 pub fn add_under(raw: &Raw, subject: &Subject, times: u32) {
     let name = subject.name();
     let (sum, fences) = (format!("{name}:sum"), format!("{name}:fences"));

@@ -15,7 +15,6 @@
 )]
 
 mod child;
-mod child_guards;
 mod clock;
 mod cluster;
 mod doomed;
@@ -23,7 +22,6 @@ mod evidence;
 mod file;
 mod hostile;
 mod log;
-mod network;
 mod nodes;
 mod proxy;
 mod random;
@@ -43,20 +41,18 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use leasehold::{Builder, Error, LockManager, Lost};
 
-pub use child::{Child, add, add_under, added, child};
-pub use child_guards::count;
+pub use child::{Child, add_under, added, child};
 pub use clock::Clock;
 pub use cluster::{Cluster, SLOTS, give_slots, is_ok, names_of_masters, slot_of};
 pub use evidence::{append_evidence, commit, counts_in_json, server_in_evidence, text_in_json};
 pub use file::File;
 pub use hostile::{Answer, Hostile, IO, Words, at_last, impatient, in_time, is_script, to_scripts};
 pub use log::{Logged, logged};
-pub use network::{Namespace, Network};
 pub use nodes::{Nodes, Topology, on, shared, start_servers};
 pub use proxy::{Fault, Proxy, Role};
 pub use random::Random;
 pub use raw::{Raw, Servers, companions_of, fence_of};
-pub use sentinels::{MASTER, Passwords, Sentinels, SetOptions, SplitSentinels, with_password};
+pub use sentinels::{MASTER, Passwords, Sentinels, SetOptions, with_password};
 pub use server::{
     SCRIPTS_NEED_NO_REPLICAS, Server, cannot_show, is_before_redis_7, lacks_in_memory, unused_url,
 };

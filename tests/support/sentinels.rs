@@ -8,7 +8,7 @@ use leasehold::{Builder, LockManager};
 use redis::Value;
 
 use super::server::dir_of_servers;
-use super::{BEHIND, Namespace, Network, Raw, Server, build, name, secs, wait_until};
+use super::{Raw, Server, build, name, secs, wait_until};
 
 /// The name of the master.
 pub const MASTER: &str = "mine";
@@ -184,24 +184,6 @@ impl Sentinels {
         assert_eq!(replicas, REPLICAS);
     }
 
-    /// Kills the master, which keeps its data. The replicas lack all that `act` writes. Blocks until there is a new master.
-    /// Returns the port of the old one, and for how long each replica keeps the mutex `n`, in ms.
-    #[track_caller]
-    pub fn fail_over_for_now(&self, act: impl FnOnce()) -> (u16, Vec<i64>) {
-        let old = self.master();
-        let others = || self.servers().filter(|server| server.port() != old.port());
-        // The replicas must not read what the master sends from here on.
-        others().for_each(Server::pause);
-        let () = old.raw().ask(&["CLIENT", "KILL", "TYPE", "replica"]);
-        act();
-        old.kill_for_now();
-        others().for_each(Server::resume);
-        let ttls = others().map(|server| server.raw().ask(&["PTTL", "n"]));
-        let ttls = ttls.collect();
-        self.wait_for_another_than(old);
-        (old.port(), ttls)
-    }
-
     /// Starts the killed server on this port as a replica. Blocks until both replicas follow the master.
     #[track_caller]
     pub fn start_as_replica(&self, port: u16) {
@@ -258,14 +240,6 @@ impl Sentinels {
 
 impl Sentinel {
     fn of(port: &str, options: SetOptions<'_>) -> Self {
-        Self::within(None, ("127.0.0.1", port), options)
-    }
-
-    fn within(
-        half: Option<&Namespace>,
-        (master, port): (&str, &str),
-        options: SetOptions<'_>,
-    ) -> Self {
         let file = dir_of_servers().join(name("sentinel").replace(':', "-"));
         let of_passwords = options.passwords.map_or_else(String::new, |passwords| {
             let (of_sentinels, of_servers) = (passwords.of_sentinels, passwords.of_servers);
@@ -276,67 +250,14 @@ impl Sentinel {
         });
         let down_after_ms = options.down_after_ms;
         let settings = format!(
-            "sentinel monitor {MASTER} {master} {port} 2\n\
+            "sentinel monitor {MASTER} 127.0.0.1 {port} 2\n\
              sentinel down-after-milliseconds {MASTER} {down_after_ms}\n\
              sentinel failover-timeout {MASTER} 4000\n\
              {of_passwords}"
         );
         fs::write(&file, settings).expect("a file");
-        let options = [file.to_str().expect("a path"), "--sentinel"];
-        let server = match half {
-            None => Server::with(&options),
-            Some(half) => Server::within(half, &options),
-        };
+        let server = Server::with(&[file.to_str().expect("a path"), "--sentinel"]);
         Self { server, file }
-    }
-}
-
-/// A set in two halves of a network: the master and one sentinel in the first, a replica and two sentinels in the second.
-/// Dropping it ends them.
-pub struct SplitSentinels {
-    pub network: Network,
-    servers: [Server; 2],
-    sentinels: [Sentinel; SENTINELS],
-}
-
-impl SplitSentinels {
-    /// Starts a set. Returns the reason if the machine does not allow it.
-    #[track_caller]
-    pub fn start() -> Result<Self, String> {
-        let network = Network::new()?;
-        let [first, second] = &network.halves;
-        let options = ["--repl-diskless-sync-delay", "0"];
-        let master = Server::within(first, &options);
-        let port = master.port().to_string();
-        let of_replica = [&["--replicaof", &first.address, &port], &options[..]].concat();
-        let replica = Server::within(second, &of_replica);
-        wait_until("the replica is in sync", || replicas_of(&master.raw()) == 1);
-        let sentinel = |half: &Namespace| {
-            let master = (&*first.address, &*port);
-            Sentinel::within(Some(half), master, SetOptions::default())
-        };
-        let sentinels = [first, second, second].map(sentinel);
-        for sentinel in &sentinels {
-            wait_until_known(&sentinel.server.raw(), 1);
-        }
-        let servers = [master, replica];
-        Ok(Self {
-            network,
-            servers,
-            sentinels,
-        })
-    }
-
-    /// Returns the URLs for a client in one of the halves: see [`settings_of`](super::settings_of).
-    pub fn url(&self) -> String {
-        let [first, second] = &self.network.halves;
-        let sentinels = [first, second, second].into_iter().zip(&self.sentinels);
-        let url = |half: &Namespace, server: &Server| {
-            format!("redis://{}:{}/", half.address, server.port())
-        };
-        let mut words = vec![url(first, &self.servers[0]), BEHIND.to_owned()];
-        words.extend(sentinels.map(|(half, sentinel)| url(half, &sentinel.server)));
-        words.join(" ")
     }
 }
 

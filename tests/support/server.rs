@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 use rustix::process::{Pid, Signal};
 
-use super::{Clock, Namespace, Raw, log, ms, secs, threads, wait_until};
+use super::{Clock, Raw, log, ms, secs, threads, wait_until};
 
 /// A shell script that starts a server, and kills it when the standard input of the script ends. So a test process that
 /// is killed leaves no server behind, not even a stopped one.
@@ -71,8 +71,6 @@ pub fn unused_url() -> String {
 
 /// A server of one test, which the test may stop and configure. Dropping it ends the server.
 pub struct Server {
-    /// The half of a network in which the server runs, if there are halves.
-    half: Option<Namespace>,
     port: u16,
     options: Vec<String>,
     /// The clock of the server, if the test sets it.
@@ -100,7 +98,7 @@ impl Server {
     /// Starts a server with further options.
     #[track_caller]
     pub fn with(options: &[&str]) -> Self {
-        Self::begin(options, None, None)
+        Self::begin(options, None)
     }
 
     /// Starts a node of a Cluster with further options. Its bus has a port that is larger by 10,000, because a server
@@ -111,36 +109,26 @@ impl Server {
         let options: Vec<_> = options.iter().map(|&option| option.to_owned()).collect();
         on_free_ports(|port| {
             let has_bus = PORTS_GIVEN.contains(&(port + BUS)) && take(port + BUS);
-            has_bus.then(|| Self::on(port, &options, &mut None, None))?
+            has_bus.then(|| Self::on(port, &options, &mut None))?
         })
-    }
-
-    /// Starts a server with further options in a half of a network.
-    #[track_caller]
-    pub fn within(half: &Namespace, options: &[&str]) -> Self {
-        Self::begin(options, None, Some(half))
     }
 
     /// Starts a server whose clock the test can set.
     #[track_caller]
     pub fn with_clock() -> Self {
-        Self::begin(&OWN_CLOCK, Some(Clock::new()), None)
+        Self::begin(&OWN_CLOCK, Some(Clock::new()))
     }
 
     /// Starts a server that keeps all acknowledged writes when it is killed and started again.
     #[track_caller]
     pub fn keeping_data(options: &[&str]) -> Self {
-        Self::begin(&[&DURABLE, options].concat(), None, None)
+        Self::begin(&[&DURABLE, options].concat(), None)
     }
 
     /// Does the same with a clock that the test can set.
     #[track_caller]
     pub fn keeping_data_with_clock() -> Self {
-        Self::begin(
-            &[&DURABLE[..], &OWN_CLOCK].concat(),
-            Some(Clock::new()),
-            None,
-        )
+        Self::begin(&[&DURABLE[..], &OWN_CLOCK].concat(), Some(Clock::new()))
     }
 
     /// Starts a server that also speaks TLS, on another port, with further options and with a certificate and its key
@@ -166,27 +154,21 @@ impl Server {
             let options = options.iter().copied().map(str::to_owned);
             let second_port = [option.to_owned(), second.to_string()];
             let options: Vec<_> = options.chain(second_port).collect();
-            let server = Self::on(port, &options, &mut None, None)?;
+            let server = Self::on(port, &options, &mut None)?;
             Some((server, second))
         })
     }
 
     #[track_caller]
-    fn begin(options: &[&str], mut clock: Option<Clock>, half: Option<&Namespace>) -> Self {
+    fn begin(options: &[&str], mut clock: Option<Clock>) -> Self {
         let options: Vec<_> = options.iter().map(|&option| option.to_owned()).collect();
-        on_free_ports(|port| Self::on(port, &options, &mut clock, half))
+        on_free_ports(|port| Self::on(port, &options, &mut clock))
     }
 
     /// Returns `None` if the port is taken.
-    fn on(
-        port: u16,
-        options: &[String],
-        clock: &mut Option<Clock>,
-        half: Option<&Namespace>,
-    ) -> Option<Self> {
-        let running = Running::start(port, options, clock.as_ref(), half)?;
+    fn on(port: u16, options: &[String], clock: &mut Option<Clock>) -> Option<Self> {
+        let running = Running::start(port, options, clock.as_ref())?;
         Some(Self {
-            half: half.cloned(),
             port,
             options: options.to_owned(),
             clock: clock.take(),
@@ -195,10 +177,7 @@ impl Server {
     }
 
     pub fn url(&self) -> String {
-        match &self.half {
-            None => url(self.port),
-            Some(half) => format!("redis://{}:{}/", half.own_address, self.port),
-        }
+        url(self.port)
     }
 
     pub fn port(&self) -> u16 {
@@ -228,8 +207,7 @@ impl Server {
         let mut running = self.running();
         running.take();
         wait_until("the port is free again", || {
-            let (clock, half) = (self.clock.as_ref(), self.half.as_ref());
-            *running = Running::start(self.port, &self.options, clock, half);
+            *running = Running::start(self.port, &self.options, self.clock.as_ref());
             running.is_some()
         });
     }
@@ -300,32 +278,20 @@ impl Server {
 
 impl Running {
     /// Returns `None` if the port is taken.
-    fn start(
-        port: u16,
-        options: &[String],
-        clock: Option<&Clock>,
-        half: Option<&Namespace>,
-    ) -> Option<Self> {
+    fn start(port: u16, options: &[String], clock: Option<&Clock>) -> Option<Self> {
         let mut supervisor = Command::new("sh");
         supervisor
             .args(["-c", SUPERVISOR, "supervisor"])
             .arg(dir_of_servers())
             .arg("env")
             .args(clock.map(Clock::variables).unwrap_or_default());
-        if let Some(half) = half {
-            supervisor.args(half.command());
-        }
         supervisor.arg("redis-server");
         let is_sentinel = options.iter().any(|option| option == "--sentinel");
         if is_sentinel {
             // A Sentinel takes its configuration file first. It keeps no data.
             supervisor.args(options);
         }
-        let (address, is_protected) = match half {
-            None => ("127.0.0.1", "yes"),
-            Some(_) => ("0.0.0.0", "no"),
-        };
-        supervisor.args(["--bind", address, "--protected-mode", is_protected]);
+        supervisor.args(["--bind", "127.0.0.1"]);
         supervisor.args(["--port", &port.to_string()]);
         if !is_sentinel {
             supervisor
