@@ -16,6 +16,7 @@ pub(crate) const BODIES: Subject = (
     &[Topology::Single],
     subject_bodies![
         with_lock_runs_a_closure_under_the_mutex_of_that_name,
+        locks_of_different_databases_are_different_locks,
         a_try_for_a_lock_of_this_process_sends_no_request,
         a_short_wait_fails_no_longer_wait_behind_it,
         an_extension_ends_with_its_guard,
@@ -44,6 +45,14 @@ fn with_lock_runs_a_closure_under_the_mutex_of_that_name(world: &World) {
     assert!(is_timeout, "{timeout:?}");
     let refused = locks.with_lock("", secs(1), |_| ());
     assert!(matches!(refused, Err(Error::InvalidName { .. })));
+}
+
+fn locks_of_different_databases_are_different_locks(world: &World) {
+    let [one, same] = [(); 2].map(|()| world.build(|it| it.database(3)));
+    let elsewhere = world.manager();
+    let _guard = one.lock(NAME).expect("it is free");
+    assert!(same.try_lock(NAME).expect("Redis replies").is_none());
+    assert!(elsewhere.try_lock(NAME).expect("Redis replies").is_some());
 }
 
 fn a_try_for_a_lock_of_this_process_sends_no_request(world: &World) {

@@ -8,18 +8,6 @@ use crate::support::{
     Kind, Server, build, fence_of, manager, ms, name, patient, secs, shared, wait_until,
 };
 
-/// The Redis in memory has one database.
-#[test]
-fn locks_of_different_databases_are_different_locks() {
-    let server = Server::start();
-    let locks = build(patient(&server.url()).database(3));
-    let by_url = manager(&format!("{}3", server.url()));
-    let elsewhere = manager(&server.url());
-    let _guard = locks.lock("n").expect("it is free");
-    assert!(by_url.try_lock("n").expect("Redis replies").is_none());
-    assert!(elsewhere.try_lock("n").expect("Redis replies").is_some());
-}
-
 /// Lua passes at most 8,000 arguments to a command, and the short scripts pass all keys to one.
 #[test]
 fn a_set_may_have_thousands_of_names() {
@@ -38,8 +26,8 @@ fn a_set_may_have_thousands_of_names() {
     }
 }
 
-/// The Lua of a real server reads the record. It is a text of another program, or a number that no clock has reached. Fences go on
-/// from the clock.
+/// The Lua of a real server reads the record: a text of another program, or a number that no clock has reached. Fences go on from
+/// the clock.
 #[test]
 fn an_impossible_fence_in_redis_is_ignored() {
     let server = Server::start();

@@ -2,18 +2,13 @@
 
 use crate::support::{Child, Topology, manager, name, on, shared};
 
+/// Behind sentinels there is one thread more than on a single server.
 #[test]
 fn threads_end_when_everything_is_dropped() {
-    on(Topology::Single, || threads_end(&[]));
+    on(Topology::Sentinel, threads_end);
 }
 
-#[test]
-fn threads_end_when_everything_behind_sentinels_is_dropped() {
-    on(Topology::Sentinel, || threads_end(&["senti"]));
-}
-
-/// `more`: the threads of the topology.
-fn threads_end(more: &[&str]) {
+fn threads_end() {
     let redis = shared();
     let (name, own) = (name("threads-end"), name("threads-end-own"));
     let locks = manager(redis.url());
@@ -25,7 +20,7 @@ fn threads_end(more: &[&str]) {
     redis.wait_until_queued(&name, 1);
     guard.release().expect("it was held until now");
     child.locked();
-    let threads = [&["renew", "watch", "wakeu", "pool", "r2d2-"], more].concat();
+    let threads = ["renew", "watch", "wakeu", "pool", "r2d2-", "senti"];
     let answer = child.ask(format_args!("drop {}", threads.len()));
     let (before, after) = answer.split_once(" -> ").expect("two lists");
     // The system cuts names after 15 characters.
