@@ -66,6 +66,7 @@ use std::process::ExitCode;
 
 use leasehold_simulator::{Stage, Topology, processor};
 use libtest_mimic::{Arguments, Failed, Trial};
+use log::{LevelFilter, Log, Metadata, Record};
 
 use matrix::{CHAPTERS, SUBJECTS, why_not};
 use real::{Real, SIMULATED_ONLY};
@@ -73,7 +74,29 @@ use simulated::Simulated;
 use subject::Kind;
 use world::World;
 
+/// A logger that panics at each record. No body may notice.
+struct Panics;
+
+impl Log for Panics {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        // The text is made, as by any logger.
+        let text = record.args().to_string();
+        // `panic!` would print a message that looks like a failure.
+        std::panic::resume_unwind(Box::new(text));
+    }
+
+    fn flush(&self) {}
+}
+
 fn main() -> ExitCode {
+    if !is_real() {
+        log::set_logger(&Panics).expect("there is no other");
+        log::set_max_level(LevelFilter::Trace);
+    }
     let arguments = Arguments::from_args();
     libtest_mimic::run(&arguments, trials()).exit_code()
 }
