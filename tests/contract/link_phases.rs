@@ -59,6 +59,7 @@ pub(crate) const BODIES_OF_LINKS: Subject = (
         on_lost_fires_within_50_ms_of_the_deadline,
         a_short_lease_is_renewed_over_a_slow_link_with_a_login,
         a_lease_is_renewed_although_a_round_trip_takes_more_than_its_quarter,
+        a_lost_reply_about_eviction_fails_no_call,
     ],
 );
 
@@ -346,4 +347,22 @@ fn a_short_lease_is_renewed_over_a_slow_link_with_a_login(world: &World) {
 /// A round trip takes longer than a quarter of the lease.
 fn a_lease_is_renewed_although_a_round_trip_takes_more_than_its_quarter(world: &World) {
     is_renewed_over_a_slow_link(world, ms(1_200), secs(9), 2);
+}
+
+/// The first connection asks the server about itself. A call has half of its time for that.
+fn a_lost_reply_about_eviction_fails_no_call(world: &World) {
+    let wait = secs(12);
+    // A call takes less time than a request may take.
+    let locks = world.build_unchecked(|it| it.io_timeout(2 * wait));
+    locks.strike(LinkFault::LoseAnswers);
+    let mutex = locks.mutex(NAME);
+    let locking = locks.thread(move || mutex.try_lock_for(wait).map(|guard| guard.is_some()));
+    locks.wait_until_struck();
+    locks.heal();
+    assert!(locking.end().expect("Redis replies"), "it is free");
+    let (asked_for, now) = (wait / 2, world.now());
+    assert!(
+        now >= asked_for && now <= world.within(asked_for),
+        "{now:?}"
+    );
 }

@@ -24,6 +24,7 @@ mod world;
 
 mod background;
 mod clocks;
+mod closes;
 mod closures;
 mod cluster;
 mod crashes;
@@ -33,6 +34,7 @@ mod failovers;
 mod faults;
 mod fencing;
 mod gaps;
+mod foreign;
 mod holder_and_waiter;
 mod interface;
 mod link_phases;

@@ -18,6 +18,8 @@ pub(crate) enum Capability {
     /// One server decides, so its faults are those of the lock.
     OneServer,
     Excludes,
+    /// Its lock is a plain string in Redis, like that of other clients.
+    IsAString,
     InOrder,
     Shares,
     KeepsFences,
@@ -28,8 +30,8 @@ pub(crate) enum Capability {
 }
 
 use Capability::{
-    CountsListeners, Excludes, HandsOver, InOrder, KeepsFences, Numbers, OneClock, OneServer,
-    RepeatsTheLastNumber, Shares, SpansNames,
+    CountsListeners, Excludes, HandsOver, InOrder, IsAString, KeepsFences, Numbers, OneClock,
+    OneServer, RepeatsTheLastNumber, Shares, SpansNames,
 };
 
 /// Returns why a kind lacks a capability, or `None` if it has it.
@@ -62,6 +64,7 @@ pub(crate) fn why_not(
         (Shares, kind, _) if !matches!(kind, Kind::Reader | Kind::Permit) => {
             Some("there is one guard at a time, or none has room beside it")
         }
+        (IsAString, kind, _) if kind.family() != Kind::Mutex => Some("its lock is no plain string"),
         (KeepsFences | OneClock | Numbers, Kind::Unfenced, _) => Some("it has no fences"),
         (OneClock | Numbers, Kind::Reader, _) => Some("a reader has the last writer's fence"),
         (RepeatsTheLastNumber, kind, _) if kind != Kind::Reader => {
@@ -99,6 +102,7 @@ macro_rules! subject_bodies {
 pub(crate) use subject_bodies;
 
 pub(crate) const SUBJECTS: &[Subject] = &[
+    crate::closes::BODIES_OF_DROPS,
     crate::link_phases::BODIES,
     crate::link_phases::BODIES_OF_LINKS,
     crate::detached::BODIES,
@@ -136,11 +140,13 @@ pub(crate) const SUBJECTS: &[Subject] = &[
 pub(crate) const CHAPTERS: &[Chapter] = &[
     crate::background::BODIES,
     crate::clocks::BODIES,
+    crate::closes::BODIES,
     crate::closures::BODIES,
     crate::crashes::BODIES,
     crate::exclusion::BODIES,
     crate::faults::BODIES,
     crate::fencing::BODIES,
+    crate::foreign::BODIES,
     crate::interface::BODIES,
     crate::links::BODIES,
     crate::loss::BODIES,

@@ -1,12 +1,12 @@
 //! What a mutex does after a loss of its key, its companions or all data. `loss.rs` has what all kinds have in common.
 
 use leasehold::{LeaseState, LostCause};
-use leasehold_simulator::Topology;
+use leasehold_simulator::{LinkFault, Topology};
 
 use crate::matrix::{Subject, subject_bodies};
 use crate::redis::{Redis, companions_of};
-use crate::subject::{Kind, lost};
-use crate::world::{Task, World, secs};
+use crate::subject::{Kind, is_unreachable, lost};
+use crate::world::{Fault, Task, World, secs};
 
 pub(crate) const BODIES: Subject = (
     "mutex_loss",
@@ -17,6 +17,9 @@ pub(crate) const BODIES: Subject = (
         fences_rise_past_the_loss_of_all_data,
         fences_rise_past_the_loss_of_all_companions,
         a_waiter_survives_the_loss_of_its_queue,
+        a_lease_from_before_a_restart_without_data_is_not_handed_on_in_memory,
+        a_queue_of_another_type_leaves_no_orphan,
+        a_renewal_that_cannot_connect_is_repeated_until_it_can,
     ],
 );
 
@@ -122,4 +125,77 @@ fn a_waiter_survives_the_loss_of_its_queue(world: &World) {
     // Redis does not know the waiter, so that it finds the lock free by its next poll.
     assert!(waiter.locked_at() <= world.within(released_at + secs(1)));
     assert!(waiter.locked() > last);
+}
+
+/// The connection of the subscription closes with the server. From then on the process hands the old lease on no more.
+fn a_lease_from_before_a_restart_without_data_is_not_handed_on_in_memory(world: &World) {
+    let (redis, other) = (world.redis(), world.manager());
+    // No quantum ends meanwhile, so only the closed connection makes a thread ask.
+    let locks = world.build(|it| it.quantum(secs(3600)).lease(secs(600)));
+    // The manager subscribes when it waits for the first time.
+    let first = other.lock("first").expect("it is free");
+    let waiter = Kind::Mutex.of(&locks, "first").locking();
+    redis.wait_until_queued("first", 1);
+    first.release().expect("it was held until now");
+    waiter.locked();
+    waiter.release();
+    let locking = || Kind::Mutex.of(&locks, NAME).locking_asleep();
+    // The second guard has fences for many more.
+    let guard = locks.lock(NAME).expect("it is free");
+    let second = locking();
+    guard.release().expect("it was held until now");
+    second.locked();
+    let last = locking();
+    world.restart_servers_empty();
+    world.until("it subscribes again", || {
+        let channels: Vec<String> = redis.ask(&["PUBSUB", "CHANNELS"]);
+        !channels.is_empty()
+    });
+    let others = other.lock(NAME).expect("the server has forgotten it");
+    let fence = others.fence();
+    // Redis replies that the lock is gone, or no thread has asked yet.
+    drop(second);
+    redis.wait_until_queued(NAME, 1);
+    assert!(last.waits(), "it was handed on");
+    others.release().expect("it was held until now");
+    assert!(last.locked() > fence);
+}
+
+/// The server admits no further client when the renewal thread connects.
+fn a_renewal_that_cannot_connect_is_repeated_until_it_can(world: &World) {
+    let locks = world.build(|it| it.pool_size(1));
+    // Opens the only connection of the pool. Without a renewal, no other one.
+    drop(
+        locks
+            .mutex("inside")
+            .renew(false)
+            .lock()
+            .expect("it is free"),
+    );
+    world.fault(Fault::Fill(0, true));
+    let guard = locks.mutex(NAME).lease(secs(12)).lock();
+    let guard = guard.expect("the pool has its connection");
+    world.until("a renewal fails", || locks.stats().renewals_failed > 0);
+    assert_eq!(locks.stats().renewed, 0);
+    world.fault(Fault::Fill(0, false));
+    world.until("it is renewed", || locks.stats().renewed > 0);
+    assert_eq!(guard.state(), LeaseState::Held);
+    guard.release().expect("it was held until now");
+}
+
+/// A grant whose answer is lost is withdrawn, although the queue belongs to another client.
+fn a_queue_of_another_type_leaves_no_orphan(world: &World) {
+    let redis = world.redis();
+    let locks = world.build(|it| it.io_timeout(secs(2)));
+    // The server knows the script then.
+    drop(locks.lock(NAME).expect("it is free"));
+    let [_, queue, _] = companions_of(NAME);
+    let () = redis.ask(&["SET", &queue, "a string"]);
+    locks.strike(LinkFault::LoseAnswers);
+    let tried = locks.mutex(NAME).lease(secs(600)).try_lock();
+    assert!(tried.as_ref().is_err_and(is_unreachable), "{tried:?}");
+    assert!(redis.exists(NAME), "it was not granted");
+    locks.heal();
+    redis.wait_until_free(Kind::Mutex, NAME);
+    assert_eq!(redis.get(&queue).as_deref(), Some("a string"));
 }

@@ -8,7 +8,7 @@ use leasehold_simulator::Refused;
 use crate::holder_and_waiter::{HolderAndWaiter, NAME, both_ways};
 use crate::matrix::Capability::OneServer;
 use crate::matrix::{Chapter, bodies};
-use crate::subject::{Kind, lost};
+use crate::subject::{Kind, is_unreachable, lost};
 use crate::world::{World, secs};
 
 pub(crate) const BODIES: Chapter = &[(
@@ -22,6 +22,8 @@ pub(crate) const BODIES: Chapter = &[(
         a_server_that_stops_for_less_than_the_lease_costs_nothing,
         a_server_that_stops_for_longer_than_the_lease_loses_it_once,
         connections_that_are_closed_cost_nothing,
+        an_outage_ends_all_waits_together,
+        a_call_waits_through_an_outage_from_its_first_request_on,
     ],
 )];
 
@@ -78,7 +80,7 @@ fn a_waiter_that_gives_up_beside_a_replica_leaves_the_queue_of_the_master(
     staying.release();
 }
 
-/// `tests/it/server_faults.rs` shows on a real server how each of these errors comes about.
+/// `tests/it/outages.rs` shows on a real server how each of these errors comes about.
 fn a_server_that_refuses_for_a_while_costs_nothing(world: &World, kind: Kind) {
     for (what, error) in [
         (
@@ -182,4 +184,72 @@ fn connections_that_are_closed_cost_nothing(world: &World, kind: Kind) {
         }
         pair.assert_unharmed();
     });
+}
+
+fn an_outage_ends_all_waits_together(world: &World, kind: Kind) {
+    let limit = secs(2);
+    let locks = world.build(|it| it.outage_limit(limit));
+    let _holder = kind.rival().of(&world.manager(), NAME).hold();
+    let lock = kind.of(&locks, NAME);
+    let mut waits = vec![lock.locking()];
+    world.redis().wait_until_queued(NAME, 1);
+    waits.extend([(); 7].map(|()| lock.locking_asleep()));
+    let (short, begun) = (secs(1), world.now());
+    let ends_early = {
+        let (lock, world) = (lock.clone(), world.clone());
+        locks.thread(move || {
+            let ended = lock.try_lock_for(short).map(drop);
+            (ended, world.now())
+        })
+    };
+    world.pass(short / 2);
+    world.stop_servers();
+    let stopped_at = world.now();
+    // The call could not ask Redis. That is an error, and not "held".
+    let (ended, at) = ends_early.end();
+    assert!(ended.as_ref().is_err_and(is_unreachable), "{ended:?}");
+    assert!(at >= begun + short && at <= world.within(begun + short));
+    for wait in waits {
+        let ended = wait.outcome();
+        assert!(ended.as_ref().is_err_and(is_unreachable), "{ended:?}");
+        let now = world.now();
+        assert!(now >= stopped_at + limit, "given up too early");
+        // A wait notices the outage by its next poll.
+        assert!(now <= world.within(stopped_at + limit + secs(1)), "{now:?}");
+    }
+}
+
+fn a_call_waits_through_an_outage_from_its_first_request_on(world: &World, kind: Kind) {
+    let limit = secs(6);
+    let build = |change: fn(leasehold::Builder) -> leasehold::Builder| {
+        world.build_unchecked(|it| change(it).outage_limit(limit))
+    };
+    let patient = build(|it| it.wait_through_outages(true));
+    let lock = kind.of(&patient, NAME);
+    world.stop_servers();
+    for tried in [
+        lock.try_lock(),
+        kind.of(&build(|it| it), NAME).lock().map(Some),
+    ] {
+        assert!(tried.as_ref().is_err_and(is_unreachable), "{tried:?}");
+    }
+    let waiting = lock.locking();
+    world.pass(limit / 2);
+    assert!(waiting.waits());
+    world.start_servers();
+    let up_at = world.now();
+    assert!(waiting.locked_at() <= world.within(up_at + secs(1)));
+    waiting.release();
+    // The wait is bounded.
+    world.stop_servers();
+    for (wait, bound) in [(None, limit), (Some(secs(3)), secs(3))] {
+        let begun = world.now();
+        let ended = match wait {
+            None => lock.lock().map(Some),
+            Some(wait) => lock.try_lock_for(wait),
+        };
+        assert!(ended.as_ref().is_err_and(is_unreachable), "{ended:?}");
+        let now = world.now();
+        assert!(now >= begun + bound && now <= world.within(begun + bound + secs(1)));
+    }
 }

@@ -8,6 +8,7 @@ use leasehold::Mutex;
 use leasehold_simulator::{LinkFault, Role, Topology};
 
 use crate::matrix::{Subject, subject_bodies};
+use crate::subject::Kind;
 use crate::world::{Fault, Flag, Locks, Task, World, ms, secs};
 
 pub(crate) const BODIES: Subject = (
@@ -20,6 +21,7 @@ pub(crate) const BODIES: Subject = (
         a_process_whose_subscription_hangs_gets_its_turn,
         a_process_whose_subscription_cannot_connect_gets_its_turn,
         a_subscription_that_is_closed_repeatedly_loses_no_turn,
+        a_subscription_that_is_closed_repeatedly_comes_back_after_pauses,
         a_holder_of_another_client_is_polled_more_often_than_one_of_ours,
     ],
 );
@@ -170,6 +172,24 @@ fn a_subscription_that_is_closed_repeatedly_loses_no_turn(world: &World) {
     over.raise();
     faults.end();
     busy.end();
+}
+
+/// Each new subscription makes all waits ask Redis. So the process must pause before it subscribes again.
+fn a_subscription_that_is_closed_repeatedly_comes_back_after_pauses(world: &World) {
+    let guard = world.manager().lock(NAME).expect("it is free");
+    let locks = world.manager();
+    let waiter = Kind::Mutex.of(&locks, NAME).locking();
+    world.redis().wait_until_queued(NAME, 1);
+    locks.strike_on(Role::Listener, LinkFault::Close);
+    // The pauses have reached their maximum by then.
+    world.pass(secs(10));
+    let before = locks.struck_on(Role::Listener);
+    world.pass(secs(60));
+    let times = locks.struck_on(Role::Listener) - before;
+    assert!((60..=120).contains(&times), "{times} times in a minute");
+    guard.release().expect("it was held until now");
+    waiter.locked();
+    waiter.release();
 }
 
 /// Another client sends no message when it releases; a holder of ours does.

@@ -42,12 +42,16 @@ pub(crate) const SIMULATED_ONLY: &[(&str, &str)] = &[
         "it stops a process: tests/it/stale_writes.rs does so with real ones",
     ),
     (
+        "a_lock_that_has_expired_does_not_touch_that_of_the_other_side",
+        "it stops a process",
+    ),
+    (
         "a_server_that_refuses_for_a_while_costs_nothing",
-        "the Redis in memory is told what it refuses: tests/it/server_faults.rs shows each cause",
+        "the Redis in memory is told what it refuses: tests/it/outages.rs shows each cause",
     ),
     (
         "full_memory_refuses_only_new_locks",
-        "the Redis in memory is told what it refuses: tests/it/server_faults.rs shows the cause",
+        "the Redis in memory is told what it refuses: tests/it/outages.rs shows the cause",
     ),
 ];
 

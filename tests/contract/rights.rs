@@ -23,6 +23,7 @@ pub(crate) const BODIES: Chapter = &[(
         a_renewal_without_the_right_to_pttl_shortens_no_lease,
         holder_and_waiter_learn_that_their_key_was_replaced,
         a_companion_replaced_while_held_costs_no_lease,
+        a_password_that_is_changed_is_asked_for_by_new_connections,
     ],
 )];
 
@@ -225,6 +226,29 @@ fn rights_taken_away_for_a_while_end_waits_and_cost_no_lease(world: &World, kind
         pair.redis.only_fences_are_left(kind, NAME);
         pair.redis.only_fences_are_left(kind, "other");
     });
+}
+
+fn a_password_that_is_changed_is_asked_for_by_new_connections(world: &World, kind: Kind) {
+    make_user(&world.redis(), &[]);
+    let pair = HolderAndWaiter::with(world, kind, LEASE, |change| {
+        // With more connections, a call might open one.
+        world.build_as(USER, PASSWORD, |it| change(it).pool_size(1))
+    });
+    pair.wait_until_renewed();
+    grant(&pair.redis, &["resetpass", ">another"]);
+    // Open connections stay logged in.
+    drop(kind.of(&pair.locks, "other").lock().expect("it is free"));
+    pair.locks.cut(0);
+    pair.other.cut(0);
+    assert_denied(&pair.waiter.outcome());
+    assert_denied(&kind.of(&pair.locks, "other").try_lock());
+    world.until("a renewal is refused", || {
+        pair.locks.stats().renewals_failed > 0
+    });
+    assert_ne!(pair.guard.lease().state(), LeaseState::Lost);
+    grant(&pair.redis, &["resetpass", &format!(">{PASSWORD}")]);
+    pair.wait_until_renewed();
+    pair.guard.release().expect("it was held until now");
 }
 
 fn rights_taken_away_for_ever_lose_the_lock_at_its_deadline(world: &World, kind: Kind) {

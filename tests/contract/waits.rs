@@ -15,6 +15,7 @@ pub(crate) const BODIES: Chapter = &[
             a_release_lets_in_a_thread_of_its_manager,
             a_release_wakes_another_process,
             close_ends_waits_and_leaves_guards,
+            waits_that_fill_the_pool_stop_neither_renewal_nor_release,
         ],
     ),
     (
@@ -140,4 +141,35 @@ fn a_thread_that_gives_up_leaves_its_place_to_the_next(world: &World, kind: Kind
     assert!(second.locked_at() <= world.within(released_at));
     assert_eq!(redis.holders(&name)[0].0, place[0]);
     second.release();
+}
+
+/// Each thread waits for another name, so each sends its own requests. All share one connection.
+fn waits_that_fill_the_pool_stop_neither_renewal_nor_release(world: &World, kind: Kind) {
+    let (redis, mine) = (world.redis(), world.name("mine"));
+    let others = [1, 2, 3, 4, 5, 6, 7, 8].map(|number| world.name(&format!("other-{number}")));
+    let (holder, locks) = (world.manager(), world.build(|it| it.pool_size(1)));
+    let held = others.each_ref().map(|name| {
+        let guard = kind.rival().of(&holder, name).lock();
+        guard.expect("it is free")
+    });
+    let guard = kind.of(&locks, &mine).lease(secs(6)).lock();
+    let guard = guard.expect("it is free");
+    let waits = others
+        .each_ref()
+        .map(|name| kind.of(&locks, name).locking());
+    for name in &others {
+        redis.wait_until_queued(name, 1);
+    }
+    let renewed = locks.stats().renewed;
+    world.until("it is renewed", || locks.stats().renewed > renewed + 1);
+    guard.check().expect("it is held");
+    let released_at = world.now();
+    guard.release().expect("there is a connection for it");
+    assert!(world.now() <= world.within(released_at));
+    redis.wait_until_free(kind, &mine);
+    drop(held);
+    for wait in waits {
+        wait.locked();
+        wait.release();
+    }
 }

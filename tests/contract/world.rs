@@ -512,8 +512,13 @@ impl Locks {
     /// Blocks until the fault of such links has taken something.
     #[track_caller]
     pub(crate) fn wait_until_struck_on(&self, role: Role) {
-        let lost = || self.world.0.lost_by(self.process, Some(role)) > 0;
+        let lost = || self.struck_on(role) > 0;
         self.world.until("such a link loses something", lost);
+    }
+
+    /// Returns how much such links have lost since their fault began.
+    pub(crate) fn struck_on(&self, role: Role) -> u64 {
+        self.world.0.lost_by(self.process, Some(role))
     }
 
     /// Lets nothing arrive between the process and a server, or lets all arrive that is on its way.
