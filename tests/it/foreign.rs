@@ -1,10 +1,10 @@
-//! Other clients of the same keys. They lock by `SET name value NX PX ttl`, release by compare-and-delete, and wait
-//! by polling. One set of tests is expanded for each client. Neither side ever breaks the other's lock.
+//! Other clients of the same keys: real programs, for their own values, commands and waits. They lock by `SET name value NX
+//! PX ttl`, release by compare-and-delete, and wait by polling. One set of tests is expanded for each client. Neither side
+//! ever breaks the other's lock. `tests/contract/foreign.rs` has what ours does beside any such client.
 //!
 //! Two of the clients, node-redlock and rslock, can lock a majority of several servers. `quorum` has a second set of tests
 //! for them.
 
-mod bare;
 mod node_redlock;
 mod pauses;
 mod program;
@@ -14,16 +14,15 @@ mod quorum;
 mod redis_py;
 mod rslock;
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use leasehold::{Error, LeaseState, LockManager, LostCause};
+use leasehold::LockManager;
 
 use crate::support::{
-    self, Child, Holder, Kind, PATIENCE, Raw, Server, Task, locking, locking_asleep, lost, manager,
-    ms, patient, secs, shared, task, wait_in_vain, wait_until,
+    self, Kind, PATIENCE, Raw, Task, locking, locking_asleep, manager, ms, secs, shared, task,
+    wait_in_vain, wait_until,
 };
 
 /// Longer than any test runs.
@@ -71,10 +70,6 @@ macro_rules! each {
             theirs_excludes_ours
             theirs_is_not_touched_while_ours_waits
             theirs_that_expires_is_taken_over_and_cannot_come_back
-            ours_that_expires_is_taken_over_and_cannot_come_back
-            ours_that_was_stopped_past_its_lease_leaves_theirs_alone
-            theirs_does_not_overtake_waiters_for_ours
-            a_multi_lock_waits_for_theirs_and_then_keeps_it_out
             both_sides_together_lose_no_update
         }
     };
@@ -94,9 +89,8 @@ use {each, each_without_expiry};
 use program::Program;
 use quorum::{
     a_majority_excludes_the_other_side_and_a_minority_does_not, each_on_a_quorum,
-    losing_two_of_five_nodes, on_five_nodes, on_three_of_five_nodes,
-    ours_excludes_theirs_on_a_quorum, ours_keeps_its_lock_and_excludes_theirs,
-    theirs_keeps_its_lock_and_excludes_ours,
+    losing_two_of_five_nodes, on_five_nodes, ours_excludes_theirs_on_a_quorum,
+    ours_keeps_its_lock_and_excludes_theirs, theirs_keeps_its_lock_and_excludes_ours,
 };
 
 /// Runs a test on a server that other tests use too.
@@ -248,140 +242,6 @@ fn theirs_that_expires_is_taken_over_and_cannot_come_back<F: Foreign>(redis: &Ra
     guard.release().expect("it was held until now");
 }
 
-fn ours_that_expires_is_taken_over_and_cannot_come_back<F: Foreign>(redis: &Raw) {
-    let name = name("lapses");
-    let locks = manager(redis.url());
-    let unrenewed = locks.mutex(&name).lease(secs(3)).renew(false);
-    let guard = unrenewed.lock().expect("it is free");
-    let mut foreign = F::new(redis, &name);
-    foreign.acquire(LONG);
-    assert_eq!(guard.state(), LeaseState::Lost, "two hold it");
-    let theirs = held_everywhere(&mut foreign, redis, &name);
-    lost(guard.release());
-    // The renewal thread cleans up in Redis. `close` returns `true` when that is done.
-    assert!(locks.close(PATIENCE));
-    assert_eq!(value(redis, &name), theirs);
-    assert!(redis.ttl(&name) > Some(LONG / 2), "it was shortened");
-    assert!(foreign.release());
-}
-
-fn ours_that_was_stopped_past_its_lease_leaves_theirs_alone<F: Foreign>(redis: &Raw) {
-    let name = name("stopped");
-    let mut holder = Child::start(redis.url(), "lease_ms=3000");
-    holder.lock(&name);
-    holder.pause();
-    let mut foreign = F::new(redis, &name);
-    foreign.acquire(LONG);
-    let theirs = held_everywhere(&mut foreign, redis, &name);
-    // A renewal is overdue now, and the guard does not know of the loss.
-    holder.resume();
-    assert_eq!(holder.ask(format_args!("state {name}")), "Lost");
-    let answer = holder.ask(format_args!("release {name}"));
-    assert!(answer.starts_with("Lost: "), "{answer}");
-    assert_eq!(holder.ask("close"), "closed");
-    assert_eq!(value(redis, &name), theirs);
-    let left = redis.ttl(&name);
-    assert!(left > Some(LONG / 2) && left <= Some(LONG), "{left:?}");
-    assert!(foreign.release());
-}
-
-/// Starts a thread that tries to take the lock again and again. Returns the number of its tries so far, and a task
-/// that returns how often it got the lock.
-fn trying<F: Foreign>(redis: &Raw, name: &str, stop: &Arc<()>) -> (Arc<AtomicU32>, Task<u32>) {
-    let (mut foreign, stopped) = (F::new(redis, name), Arc::downgrade(stop));
-    let tries = Arc::new(AtomicU32::new(0));
-    let counted = Arc::clone(&tries);
-    let end = task(move || {
-        let mut taken = 0;
-        while stopped.strong_count() > 0 {
-            if foreign.try_acquire(Some(LONG)) {
-                taken += 1;
-                foreign.release();
-            }
-            counted.fetch_add(1, Ordering::Relaxed);
-        }
-        taken
-    });
-    (tries, end)
-}
-
-/// Blocks until a waiter has the lock, and takes it out of the list. Redis skips a waiter that has not polled for 3 s, so on
-/// a busy machine it may not be the first.
-fn next_holder(waiters: &mut Vec<Holder>) -> Holder {
-    let mut next = None;
-    wait_until("a waiter has it", || {
-        next = waiters.iter().position(|waiter| !waiter.waits());
-        next.is_some()
-    });
-    waiters.remove(next.expect("one has it"))
-}
-
-fn theirs_does_not_overtake_waiters_for_ours<F: Foreign>(redis: &Raw) {
-    const WAITERS: usize = 12;
-    let name = name("gap");
-    let mut holder = Kind::Mutex.of(&manager(redis.url()), &name).hold();
-    let mut waiters: Vec<_> = (0..WAITERS)
-        .map(|before| {
-            let waiter = Kind::Mutex.of(&manager(redis.url()), &name).locking();
-            redis.wait_until_queued(&name, before + 1);
-            waiter
-        })
-        .collect();
-    let stop = Arc::new(());
-    let (tries, end) = trying::<F>(redis, &name, &stop);
-    let next_tries = || {
-        let before = tries.load(Ordering::Relaxed);
-        wait_until("it tries", || tries.load(Ordering::Relaxed) > before + 1);
-    };
-    while !waiters.is_empty() {
-        next_tries();
-        holder.release();
-        holder = next_holder(&mut waiters);
-    }
-    next_tries();
-    drop(stop);
-    assert_eq!(end.end(), 0, "it came in between");
-    holder.release();
-}
-
-fn a_multi_lock_waits_for_theirs_and_then_keeps_it_out<F: Foreign>(redis: &Raw) {
-    let names = [name("set-1"), name("set-2")];
-    let locks = manager(redis.url());
-    let mut theirs = names.each_ref().map(|name| F::new(redis, name));
-    for which in 0..names.len() {
-        theirs[which].acquire(LONG);
-        let before = held_everywhere(&mut theirs[which], redis, &names[which]);
-        assert!(
-            locks
-                .multi(&names)
-                .try_lock()
-                .expect("Redis replies")
-                .is_none()
-        );
-        let set = locks.multi(&names);
-        let (told, has_it) = std::sync::mpsc::channel();
-        let (release, until) = std::sync::mpsc::channel::<()>();
-        let waiter = task(move || {
-            let guard = set.lock().expect("it becomes free");
-            told.send(()).expect("the test goes on");
-            until.recv().ok();
-            guard.release()
-        });
-        redis.wait_until_queued(&names[which], 1);
-        for owner in redis.queue(&names[which]) {
-            redis.wait_until_polled(&names[which], &owner);
-        }
-        assert_eq!(value(redis, &names[which]), before);
-        assert!(theirs[which].release());
-        has_it.recv_timeout(PATIENCE).expect("it has all of them");
-        for foreign in &mut theirs {
-            assert!(!foreign.try_acquire(Some(secs(1))));
-        }
-        drop(release);
-        waiter.end().expect("it was held until now");
-    }
-}
-
 /// The work of both sides under the lock: they read a number on the shared server, and then write it.
 #[derive(Clone)]
 struct Sum {
@@ -530,153 +390,4 @@ fn lapsing_of_theirs<F: Foreign>(redis: &Raw, name: &str, turns: &Arc<Turns>) ->
             thread::sleep(ms(300));
         }
     })
-}
-
-/// The kinds whose lock is a plain string, like the lock of other clients.
-const STRINGS: [Kind; 3] = [Kind::Mutex, Kind::Reentrant, Kind::Multi];
-
-/// The length of the huge values. No reply may be as long.
-const HUGE: usize = 9 << 20;
-
-/// Sets a huge value that starts with `beginning`.
-fn set_huge(redis: &Raw, key: &str, beginning: &str) {
-    let set = "redis.call('SET', KEYS[1], ARGV[1] .. string.rep('x', ARGV[2] - #ARGV[1]))";
-    let () = redis.ask(&["EVAL", set, "1", key, beginning, &HUGE.to_string()]);
-}
-
-#[track_caller]
-fn is_whole(redis: &Raw, key: &str) {
-    assert_eq!(redis.ask::<usize>(&["STRLEN", key]), HUGE);
-}
-
-/// Returns the number of bytes that the server has sent so far.
-fn sent(redis: &Raw) -> u64 {
-    let info: String = redis.ask(&["INFO", "stats"]);
-    let line = info
-        .lines()
-        .find_map(|line| line.strip_prefix("total_net_output_bytes:"));
-    line.and_then(|bytes| bytes.parse().ok()).expect("a number")
-}
-
-#[test]
-fn a_huge_value_is_a_held_lock_and_is_not_transferred() {
-    let server = Server::start();
-    let redis = server.raw();
-    let locks = manager(&server.url());
-    for kind in STRINGS {
-        for beginning in ["theirs", "lh1:theirs"] {
-            let name = name("huge");
-            let keys = kind.keys(&name);
-            for key in &keys {
-                set_huge(&redis, key, beginning);
-            }
-            let before = sent(&redis);
-            let lock = kind.of(&locks, &name);
-            assert!(lock.try_lock().expect("Redis replies").is_none());
-            wait_in_vain(|| lock.try_lock_for(ms(300)));
-            for key in &keys {
-                is_whole(&redis, key);
-            }
-            let sent = sent(&redis) - before;
-            assert!(sent < 1 << 20, "{sent} bytes");
-        }
-    }
-    let error = locks.with_lock("huge", ms(100), |_| ()).map(drop);
-    error.expect("it is free");
-    set_huge(&redis, "huge", "theirs");
-    let error = locks.with_lock("huge", ms(100), |_| ()).expect_err("held");
-    if let Error::Timeout { holder, .. } = &error {
-        let holder = holder.as_deref().unwrap_or_default();
-        assert_eq!(
-            holder,
-            "a value of another client (at least 512 characters)"
-        );
-    }
-}
-
-#[test]
-fn a_huge_value_in_place_of_ours_is_a_loss() {
-    let server = Server::start();
-    let redis = server.raw();
-    let locks = manager(&server.url());
-    for kind in STRINGS {
-        // The value is another client's, or begins like the value of this lock.
-        for is_like_ours in [false, true] {
-            let name = name("huge");
-            let lock = kind.of(&locks, &name);
-            let keys = kind.keys(&name);
-            let guard = lock.lock().expect("it is free");
-            let owner = guard.leases()[0].owner().to_owned();
-            let beginning = if is_like_ours { &*owner } else { "theirs" };
-            set_huge(&redis, &keys[0], beginning);
-            lost(guard.release());
-            is_whole(&redis, &keys[0]);
-            let () = redis.ask(&["DEL", &keys[0]]);
-            // A renewal finds the same loss.
-            let guard = lock.clone().lease(secs(3)).lock().expect("it is free");
-            let losses = guard.on_lost();
-            set_huge(&redis, &keys[0], beginning);
-            let loss = losses.recv_timeout(PATIENCE).expect("it is notified");
-            assert_eq!(loss.cause, LostCause::Taken);
-            drop(guard);
-            is_whole(&redis, &keys[0]);
-        }
-    }
-    // Adoption, `force_release` and a background release find it too.
-    let guard = locks.lock("claimed").expect("it is free");
-    let claim = guard.detach();
-    set_huge(&redis, "claimed", claim.owner());
-    assert!(matches!(locks.adopt(&claim), Err(Error::Lost(_))));
-    let broken = locks.force_release("claimed", claim.owner());
-    assert!(!broken.expect("Redis replies"));
-    is_whole(&redis, "claimed");
-    let background = patient(&server.url()).background_release(true);
-    let background = background.build().expect("it is there");
-    let guard = background.lock("background").expect("it is free");
-    set_huge(&redis, "background", guard.owner());
-    drop(guard);
-    assert!(background.close(PATIENCE), "something is left to send");
-    is_whole(&redis, "background");
-}
-
-/// `force_release` needs the whole value. An operator can read it unless it is too long to be shown.
-#[test]
-fn force_release_of_a_long_value_needs_the_whole_value() {
-    let redis = shared();
-    let locks = manager(redis.url());
-    let name = name("long");
-    let value = "theirs!".repeat(100);
-    let () = redis.ask(&["SET", &name, &value]);
-    let held = locks
-        .inspect(&name)
-        .expect("Redis replies")
-        .expect("it is held");
-    assert_eq!(held.holders[0].owner, value);
-    for owner in [&value[..512], &value[..value.len() - 1], ""] {
-        assert!(!locks.force_release(&name, owner).expect("Redis replies"));
-    }
-    assert!(locks.force_release(&name, &value).expect("Redis replies"));
-    assert!(!redis.exists(&name));
-}
-
-#[test]
-fn an_empty_value_is_a_lock_that_is_held() {
-    let redis = shared();
-    let locks = manager(redis.url());
-    for kind in STRINGS {
-        let name = name("empty");
-        let keys = kind.keys(&name);
-        let lock = kind.of(&locks, &name).lease(secs(3));
-        let () = redis.ask(&["SET", &keys[0], ""]);
-        assert!(lock.try_lock().expect("Redis replies").is_none());
-        wait_in_vain(|| lock.try_lock_for(ms(100)));
-        let () = redis.ask(&["DEL", &keys[0]]);
-        let guard = lock.lock().expect("it is free");
-        let losses = guard.on_lost();
-        let () = redis.ask(&["SET", &keys[0], ""]);
-        let loss = losses.recv_timeout(PATIENCE).expect("it is notified");
-        assert_eq!(loss.cause, LostCause::Taken);
-        drop(guard);
-        assert!(redis.exists(&keys[0]));
-    }
 }

@@ -1,16 +1,13 @@
 //! A server that sends wrong, partial or endless replies, or none.
 
 use std::fmt::Debug;
-use std::sync::Barrier;
 use std::thread;
-use std::time::Instant;
 
 use leasehold::{Claim, Error, LeaseState, LockManager, LostCause, Result};
 
 use crate::support::{
-    Answer, Child, Hostile, IO, Kind, PATIENCE, Proxy, SLACK, Server, Words, at_last, build,
-    impatient, in_time, is_script, locking, lost, manager, name, patient, secs, to_scripts,
-    wait_until,
+    Answer, Child, Hostile, Proxy, Server, Words, at_last, build, impatient, in_time, is_script,
+    locking, lost, manager, name, patient, secs, to_scripts, wait_until,
 };
 
 fn is_listening(words: &Words) -> bool {
@@ -69,31 +66,10 @@ fn nonsense() -> Vec<Vec<u8>> {
     // Nested more deeply than any reply may be, and than a stack could bear.
     all.push(b"*1\r\n".repeat(100_000));
     all.push([&b"*1\r\n".repeat(99)[..], b":1\r\n"].concat());
-    all.push(b">1\r\n+x\r\n".repeat(3));
     all.push([&b"-ERR "[..], &b"long ".repeat(1 << 21), b"\r\n"].concat());
     all.push(b"-ERR a line\nbroken\rtwice\r\n".to_vec());
     all.push(b"!21\r\nSYNTAX a\r\nsplit line\r\n".to_vec());
     all
-}
-
-#[test]
-fn nonsense_is_an_error_in_time_for_every_kind() {
-    let server = Server::start();
-    let hostile = Hostile::before(&server);
-    let locks = at_last(|| impatient(&hostile.url()).build());
-    for bytes in nonsense() {
-        hostile.answers(to_scripts(Answer::Say(bytes.clone())));
-        for kind in Kind::ALL {
-            let lock = kind.of(&locks, "n");
-            let outcome = in_time(move || lock.try_lock().map(drop));
-            refused(outcome, &bytes, kind);
-        }
-    }
-    hostile.behaves();
-    for kind in Kind::ALL {
-        let lock = kind.of(&locks, &format!("after:{}", kind.name()));
-        drop(at_last(|| lock.lock()));
-    }
 }
 
 /// Checks that the result is an error whose text is fit for a log.
@@ -111,13 +87,22 @@ fn refused<T: Debug>(outcome: Result<T>, answer: &[u8], what: impl Debug) {
 }
 
 #[test]
-fn nonsense_is_an_error_in_time_for_every_other_call() {
+fn nonsense_is_an_error_in_time_for_every_call() {
     const OWNER: &str = "lh1:67e55044-10b1-426f-9247-bb680e5fe0c8:h:1";
     let server = Server::start();
     let hostile = Hostile::before(&server);
     let locks = at_last(|| impatient(&hostile.url()).build());
     let claim: Claim = format!("1/{OWNER}/n").parse().expect("a claim");
-    let calls: [Call; 5] = [
+    // A kind for each way to read a grant.
+    let calls: [Call; 9] = [
+        ("mutex", |locks, _| locks.try_lock("n").map(drop)),
+        ("reader", |locks, _| locks.rwlock("n").try_read().map(drop)),
+        ("permit", |locks, _| {
+            locks.semaphore("n", 2).try_acquire().map(drop)
+        }),
+        ("multi", |locks, _| {
+            locks.multi(["n", "{n}:2"]).try_lock().map(drop)
+        }),
         ("inspect", |locks, _| locks.inspect("n").map(drop)),
         ("force_release", |locks, _| {
             locks.force_release("n", OWNER).map(drop)
@@ -168,6 +153,7 @@ fn nonsense_is_an_error_in_time_for_every_other_call() {
     );
     hostile.behaves();
     assert_eq!(at_last(|| locks.inspect("n")), None);
+    drop(at_last(|| locks.lock("n")));
 }
 
 type Call = (&'static str, fn(&LockManager, &Claim) -> Result<()>);
@@ -175,7 +161,7 @@ type Call = (&'static str, fn(&LockManager, &Claim) -> Result<()>);
 #[test]
 fn half_a_reply_is_an_error_in_time() {
     let server = Server::start();
-    let halves: [&[u8]; 8] = [
+    let halves: [&[u8]; 9] = [
         b"",
         b":",
         b":17000000",
@@ -184,6 +170,8 @@ fn half_a_reply_is_an_error_in_time() {
         b"*1000000000\r\n:1\r\n",
         b"*9223372036854775807\r\n",
         b"*2\r\n*2147483647\r\n*2147483647\r\n%2147483647\r\n",
+        // Pushes, and no reply.
+        b">1\r\n+x\r\n>1\r\n+x\r\n",
     ];
     thread::scope(|scope| {
         for half in halves {
@@ -228,14 +216,13 @@ fn an_endless_reply_is_an_error_in_time_and_takes_no_memory() {
     const MOST: u64 = 400 << 20;
     let server = Server::start();
     let hostile = Hostile::before(&server);
-    let mut child = Child::start(&hostile.url(), "io_timeout_ms=800");
+    // The whole time limit passes with each reply.
+    let mut child = Child::start(&hostile.url(), "io_timeout_ms=300");
     for answer in endless() {
-        let begun = Instant::now();
         hostile.answers(to_scripts(answer.clone()));
         let said = child.ask("try n 100");
         let is_error = said.starts_with("Unavailable") || said.starts_with("Protocol");
         assert!(is_error, "{answer:.100?}: {said}");
-        assert!(begun.elapsed() < 4 * IO + SLACK, "{answer:.100?}");
         let peak = child.peak_memory();
         assert!(peak < MOST, "{answer:.100?}: {} MiB", peak >> 20);
     }
@@ -246,101 +233,31 @@ fn an_endless_reply_is_an_error_in_time_and_takes_no_memory() {
     });
 }
 
+/// The proxy repeats the last answer of each connection, which grants a lock.
 #[test]
-fn nonsense_in_reply_to_renewals_loses_the_guard_at_its_deadline() {
-    let server = Server::start();
-    let answers = endless()
-        .into_iter()
-        .filter(|answer| matches!(answer, Answer::Drip(..)))
-        .chain(nonsense().into_iter().step_by(5).map(Answer::Say))
-        .chain([Answer::Say(Vec::new()), Answer::Close(Vec::new())]);
-    thread::scope(|scope| {
-        for answer in answers {
-            let server = &server;
-            scope.spawn(move || {
-                let hostile = Hostile::before(server);
-                let locks = at_last(|| impatient(&hostile.url()).lease(secs(2)).build());
-                let name = name("renewed");
-                let guard = at_last(|| locks.lock(&name));
-                let told = guard.on_lost();
-                let begun = Instant::now();
-                hostile.answers(to_scripts(answer.clone()));
-                let cause = told.recv_timeout(PATIENCE).expect("it is lost").cause;
-                // The test needs time to pass: a guard is never valid for longer than its lease.
-                assert!(begun.elapsed() < secs(2) + SLACK, "{answer:.100?}");
-                assert_eq!(cause, LostCause::Expired, "{answer:.100?}");
-                assert_eq!(guard.state(), LeaseState::Lost);
-                assert!(guard.remaining().is_zero());
-                hostile.behaves();
-                assert_eq!(lost(guard.release()).cause, LostCause::Expired);
-                drop(at_last(|| locks.lock(&name)));
-            });
-        }
-    });
-}
-
-/// The last answer on a pooled connection grants a lock. The proxy repeats it before the next call.
-#[test]
-fn an_answer_that_nobody_has_asked_for_grants_no_lock() {
+fn an_answer_that_nobody_has_asked_for_grants_and_confirms_nothing() {
     let server = Server::start();
     let proxy = Proxy::to(&server);
-    // A busy machine renews such a lease in time.
-    let locks = build(patient(&proxy.url()).lease(secs(12)));
+    // No renewal is due by itself.
+    let locks = build(patient(&proxy.url()).lease(secs(600)));
     let other = manager(&server.url());
-    let holder = other.lock("held").expect("it is free");
-    for number in 0..4 {
-        let own = locks.lock(format!("own{number}")).expect("it is free");
-        assert!(
-            proxy.repeat_answers(usize::MAX) > 0,
-            "no connection is open"
-        );
+    let _held = other.lock("held").expect("it is free");
+    let [kept, gone] = ["kept", "gone"].map(|name| locks.lock(name).expect("it is free"));
+    let () = server.raw().ask(&["DEL", "gone"]);
+    let renewed = locks.stats().renewed;
+    assert!(
+        proxy.repeat_answers(usize::MAX) > 0,
+        "no connection is open"
+    );
+    wait_until("each lease is asked for", || {
+        // The repeated answer may come after the look, and then it is found at the next one.
         let tried = locks.try_lock("held").expect("Redis replies");
         assert!(tried.is_none(), "another process holds it");
-        own.release().expect("it was held until now");
-    }
-    holder.release().expect("it was held until now");
-}
-
-/// The proxy repeats the answer to a renewal before the next one.
-#[test]
-fn an_answer_that_nobody_has_asked_for_confirms_no_renewal() {
-    let server = Server::start();
-    let proxy = Proxy::to(&server);
-    let locks = build(patient(&proxy.url()).lease(secs(6)));
-    let guard = locks.lock("n").expect("it is free");
-    let raw = server.raw();
-    raw.wait_until_renewed("n", 1);
-    assert!(
-        proxy.repeat_answers(usize::MAX) > 0,
-        "no connection is open"
-    );
-    let () = raw.ask(&["DEL", "n"]);
-    let renewed = locks.stats().renewed;
-    let lost = guard.on_lost().recv_timeout(PATIENCE).expect("it is lost");
-    assert_eq!(lost.cause, LostCause::Removed);
-    assert_eq!(locks.stats().renewed, renewed, "its key was deleted");
-}
-
-/// An earlier reply may have been such an answer, so no lease is certain any more. The next renewal would be far away.
-#[test]
-fn after_an_answer_that_nobody_has_asked_for_each_lease_is_confirmed_again() {
-    let server = Server::start();
-    let proxy = Proxy::to(&server);
-    let locks = build(patient(&proxy.url()).lease(secs(600)));
-    let guards = ["n", "m"].map(|name| locks.lock(name).expect("it is free"));
-    let renewed = locks.stats().renewed;
-    assert!(
-        proxy.repeat_answers(usize::MAX) > 0,
-        "no connection is open"
-    );
-    wait_until("both are confirmed", || {
-        // The repeated answer may come after the look, and then it is found at the next one.
-        drop(locks.lock("other"));
-        locks.stats().renewed >= renewed + 2
+        locks.stats().renewed > renewed && gone.state() == LeaseState::Lost
     });
-    for guard in &guards {
-        wait_until("it is held", || guard.state() == LeaseState::Held);
-    }
+    assert_eq!(lost(gone.release()).cause, LostCause::Removed);
+    wait_until("it is held", || kept.state() == LeaseState::Held);
+    kept.release().expect("it was held until now");
 }
 
 /// Returns the right reply to a SUBSCRIBE, followed by `more`.
@@ -371,7 +288,7 @@ fn message(channel: &[u8], payload: &[u8]) -> Vec<u8> {
 #[test]
 fn a_wait_goes_on_whatever_messages_arrive() {
     let server = Server::start();
-    let mut pieces: Vec<Vec<u8>> = nonsense().into_iter().step_by(4).collect();
+    let mut pieces: Vec<Vec<u8>> = nonsense().into_iter().step_by(12).collect();
     pieces.extend([
         b"".to_vec(),
         b":1\r\n".to_vec(),
@@ -423,70 +340,11 @@ fn a_wait_goes_on_whatever_messages_arrive() {
     });
 }
 
-/// Each new subscription makes all waits ask Redis. So the process must pause before it subscribes again.
-#[test]
-fn a_subscription_that_is_closed_repeatedly_comes_back_after_pauses() {
-    let server = Server::start();
-    let hostile = Hostile::before(&server);
-    let locks = build(patient(&hostile.url()));
-    let guard = manager(&server.url()).lock("n").expect("it is free");
-    hostile.answers(|words| {
-        if is_listening(words) {
-            Answer::Close(confirmed(words, b""))
-        } else {
-            Answer::Pass
-        }
-    });
-    let waiting = locking(&locks.mutex("n"));
-    let wait_until_cut_off = |times| {
-        wait_until("the connection is closed", || hostile.answered() >= times);
-    };
-    // The pauses have reached their maximum by then.
-    wait_until_cut_off(8);
-    let begun = Instant::now();
-    wait_until_cut_off(12);
-    // The test needs time to pass: four pauses of a second, less their jitter.
-    assert!(begun.elapsed() > secs(1), "{:?}", begun.elapsed());
-    guard.release().expect("it was held until now");
-    drop(waiting.end().expect("it becomes free"));
-}
-
-/// No call depends on the question about the eviction policy.
-#[test]
-fn a_lost_reply_about_eviction_fails_no_call() {
-    let server = Server::start();
-    let hostile = Hostile::before(&server);
-    hostile.answers(|words| match words.first().map(Vec::as_slice) {
-        Some(b"CONFIG" | b"INFO") => Answer::Say(Vec::new()),
-        _ => Answer::Pass,
-    });
-    for at_once in [1, 8] {
-        let builder = patient(&hostile.url()).io_timeout(secs(20));
-        let locks = builder.build_unchecked().expect("no request is sent yet");
-        let before = hostile.answered();
-        // Each thread uses its own connection, and each connection might ask.
-        let together = Barrier::new(at_once);
-        thread::scope(|scope| {
-            for n in 0..at_once {
-                let (locks, together) = (&locks, &together);
-                scope.spawn(move || {
-                    together.wait();
-                    // The call takes less time than a request may take.
-                    let lock = locks.try_lock_for(format!("n{n}"), secs(12));
-                    drop(lock.expect("Redis replies").expect("it is free"));
-                });
-            }
-        });
-        drop(locks.lock("n").expect("it is free"));
-        assert_eq!(hostile.answered() - before, 1, "questions of {at_once}");
-    }
-}
-
 #[test]
 fn the_wakeup_thread_ends_with_its_manager_whatever_messages_arrive() {
     let server = Server::start();
     thread::scope(|scope| {
-        for piece in [&b":1\r\n"[..], b">1\r\n+x\r\n", b"*3\r\n", b"+x", b""] {
+        for piece in [&b":1\r\n"[..], b"*3\r\n", b""] {
             let server = &server;
             scope.spawn(move || {
                 let hostile = Hostile::before(server);
@@ -504,7 +362,7 @@ fn the_wakeup_thread_ends_with_its_manager_whatever_messages_arrive() {
                 wait_until("the message is received", || hostile.answered() > 0);
                 guard.release().expect("it was held until now");
                 child.locked();
-                let threads = child.ask("drop 4");
+                let threads = child.ask("drop 5");
                 assert!(threads.ends_with("-> []"), "{piece:?}: {threads}");
             });
         }

@@ -1,76 +1,78 @@
-//! How a real server comes to refuse requests for a while. `tests/contract/outages.rs` shows for every kind of lock what
-//! follows from the refusal, so a mutex and a semaphore, whose scripts differ most, stand for all here.
+//! How a real server comes to refuse requests for a while, and by which error. `tests/contract/outages.rs` shows for every
+//! kind of lock what follows from the refusal.
 
 use std::fs;
 use std::time::Duration;
 
-use leasehold::{Error, LeaseState};
+use leasehold::{Error, LockManager};
 
 use crate::support::{
-    Guard, Holder, Kind, Raw, SCRIPTS_NEED_NO_REPLICAS, Server, cannot_show, manager, secs, task,
+    Guard, Kind, Raw, SCRIPTS_NEED_NO_REPLICAS, Server, cannot_show, manager, secs, task,
     wait_until,
 };
 
 const NAME: &str = "n";
-/// It is renewed after a third, so a busy machine may take long for a fault that a test ends by itself.
-const LEASE: Duration = secs(15);
+/// No lease is renewed or ends by itself.
+const LEASE: Duration = secs(3600);
 
-/// A guard and a waiter of another process.
-struct Pair {
-    server: Server,
+/// A server, and a lock of a mutex and of a semaphore, whose scripts differ most.
+struct Outage {
     redis: Raw,
-    guard: Guard,
-    waiter: Holder,
-    /// A manager of a third process.
-    locks: leasehold::LockManager,
-    kind: Kind,
+    locks: LockManager,
+    guards: [Guard; 2],
+    server: Server,
 }
 
-impl Pair {
-    fn new(kind: Kind, options: &[&str]) -> Self {
+impl Outage {
+    const KINDS: [Kind; 2] = [Kind::Mutex, Kind::Permit];
+
+    fn on(options: &[&str]) -> Self {
         let server = Server::with(options);
-        let redis = server.raw();
-        let [one, other, locks] = [(); 3].map(|()| manager(&server.url()));
-        let guard = kind.of(&one, NAME).lease(LEASE).lock();
-        let guard = guard.expect("it is free");
-        let waiter = kind.rival().of(&other, NAME).locking();
-        redis.wait_until_queued(NAME, 1);
+        let locks = manager(&server.url());
+        let guards = Self::KINDS.map(|kind| {
+            let lock = kind.of(&locks, &format!("{NAME}:{}", kind.name()));
+            lock.lease(LEASE).lock().expect("it is free")
+        });
         Self {
-            server,
-            redis,
-            guard,
-            waiter,
+            redis: server.raw(),
             locks,
-            kind,
+            guards,
+            server,
         }
     }
 
-    /// Checks that nothing is granted now.
+    /// Checks that nothing is granted now, and that the error is that of an outage.
     #[track_caller]
     fn is_refused(&self) {
-        let outcome = self.kind.of(&self.locks, "further").try_lock();
-        assert!(
-            matches!(outcome, Err(Error::Unavailable { .. })),
-            "{outcome:?}"
-        );
-        assert!(self.waiter.waits(), "the waiter got a transient error");
+        for kind in Self::KINDS {
+            let outcome = kind.of(&self.locks, "further").try_lock();
+            assert!(
+                matches!(outcome, Err(Error::Unavailable { .. })),
+                "{outcome:?}"
+            );
+        }
     }
 
-    /// Checks that the refusal has cost nothing: the lock is renewed, and then goes to the waiter.
+    /// Checks the same of extensions, which the server executes like renewals.
+    #[track_caller]
+    fn refuses_renewals(&self) {
+        for guard in &self.guards {
+            let outcome = guard.lease().extend(2 * LEASE);
+            assert!(
+                matches!(outcome, Err(Error::Unavailable { .. })),
+                "{outcome:?}"
+            );
+        }
+    }
+
+    /// Checks that the refusal has cost nothing.
     #[track_caller]
     fn goes_on(self) {
-        self.redis.wait_until_renewed(NAME, 1);
-        assert_ne!(self.guard.lease().state(), LeaseState::Lost);
-        assert!(self.waiter.waits(), "it was granted beside the holder");
-        self.guard.release().expect("it was held until now");
-        self.waiter.locked();
-        self.waiter.release();
+        for guard in self.guards {
+            guard.lease().extend(2 * LEASE).expect("it is held");
+            guard.release().expect("it was held until now");
+        }
     }
-}
-
-fn both(test: impl Fn(Kind)) {
-    test(Kind::Mutex);
-    test(Kind::Permit);
 }
 
 /// Waits until the server replies with an error.
@@ -82,60 +84,67 @@ fn wait_until_says(redis: &Raw, code: &str) {
     });
 }
 
+/// Waits until the server replies as usual.
+#[track_caller]
+fn wait_until_well(redis: &Raw) {
+    wait_until("PONG", || redis.try_ask::<String>(&["PING"]).is_ok());
+}
+
 #[test]
 fn replicas_are_missing_for_a_while() {
     if cannot_show(SCRIPTS_NEED_NO_REPLICAS) {
         return;
     }
-    both(|kind| {
-        let pair = Pair::new(kind, &[]);
-        let wanted = |n: &str| {
-            let config = ["CONFIG", "SET", "min-replicas-to-write", n];
-            let () = pair.redis.ask(&config);
-        };
-        wanted("1");
-        pair.is_refused();
-        wanted("0");
-        pair.goes_on();
-    });
+    let outage = Outage::on(&[]);
+    let wanted = |n: &str| {
+        let config = ["CONFIG", "SET", "min-replicas-to-write", n];
+        let () = outage.redis.ask(&config);
+    };
+    wanted("1");
+    outage.is_refused();
+    outage.refuses_renewals();
+    wanted("0");
+    outage.goes_on();
 }
 
 #[test]
 fn a_disk_fails_for_a_while() {
-    both(|kind| {
-        // Redis refuses writes after a failed save only if saves are configured. These saves never become due.
-        let pair = Pair::new(kind, &["--save", "3600", "1000000"]);
-        let saves = |outcome: &str| {
-            let () = pair.redis.ask(&["BGSAVE"]);
-            wait_until("it is saved, or not", || {
-                let report: String = pair.redis.ask(&["INFO", "persistence"]);
-                report.contains("rdb_bgsave_in_progress:0")
-                    && report.contains(&format!("rdb_last_bgsave_status:{outcome}"))
-            });
-        };
-        let dump = pair.server.dir().join("dump.rdb");
-        fs::create_dir(&dump).expect("nothing is there");
-        saves("err");
-        pair.is_refused();
-        fs::remove_dir(&dump).expect("it is empty");
-        saves("ok");
-        pair.goes_on();
-    });
+    // Redis refuses writes after a failed save only if saves are configured. These saves never become due.
+    let outage = Outage::on(&["--save", "3600", "1000000"]);
+    let saves = |outcome: &str| {
+        let () = outage.redis.ask(&["BGSAVE"]);
+        wait_until("it is saved, or not", || {
+            let report: String = outage.redis.ask(&["INFO", "persistence"]);
+            report.contains("rdb_bgsave_in_progress:0")
+                && report.contains(&format!("rdb_last_bgsave_status:{outcome}"))
+        });
+    };
+    let dump = outage.server.dir().join("dump.rdb");
+    fs::create_dir(&dump).expect("nothing is there");
+    saves("err");
+    outage.is_refused();
+    outage.refuses_renewals();
+    fs::remove_dir(&dump).expect("it is empty");
+    saves("ok");
+    outage.goes_on();
 }
 
 #[test]
 fn another_client_runs_an_endless_script() {
-    let pair = Pair::new(Kind::Mutex, &["--lua-time-limit", "50"]);
-    let redis = pair.redis.clone();
-    // The script ends with an error when it is killed.
-    task(move || {
+    let outage = Outage::on(&["--lua-time-limit", "50"]);
+    let redis = outage.redis.clone();
+    let script = task(move || {
         let endless = ["EVAL", "while true do end", "0"];
         redis.try_ask::<()>(&endless).is_err()
     });
-    wait_until_says(&pair.redis, "BUSY");
-    pair.is_refused();
-    let () = pair.redis.ask(&["SCRIPT", "KILL"]);
-    pair.goes_on();
+    wait_until_says(&outage.redis, "BUSY");
+    outage.is_refused();
+    outage.refuses_renewals();
+    let () = outage.redis.ask(&["SCRIPT", "KILL"]);
+    assert!(script.end(), "it ends with an error");
+    // Redis says OK to the kill before the script has ended, and the script ends before Redis is no longer busy.
+    wait_until_well(&outage.redis);
+    outage.goes_on();
 }
 
 #[test]
@@ -146,58 +155,35 @@ fn a_server_loads_its_data_for_a_while() {
         return;
     }
     // Loading takes half a minute unless `key-load-delay` changes. The server replies while it loads.
-    let pair = Pair::new(
-        Kind::Mutex,
-        &[
-            "--rdbcompression",
-            "no",
-            "--loading-process-events-interval-bytes",
-            "1024",
-            "--key-load-delay",
-            "50000",
-        ],
-    );
+    let outage = Outage::on(&[
+        "--rdbcompression",
+        "no",
+        "--loading-process-events-interval-bytes",
+        "1024",
+        "--key-load-delay",
+        "50000",
+    ]);
     let filler = "for i = 1, 600 do redis.call('SET', 'filler' .. i, string.rep('x', 1024)) end";
-    let () = pair.redis.ask(&["EVAL", filler, "0"]);
-    let () = pair.redis.ask(&["SAVE"]);
-    pair.server.kill_for_now();
-    pair.server.start_again();
-    wait_until_says(&pair.redis, "LOADING");
-    pair.is_refused();
-    let () = pair.redis.ask(&["CONFIG", "SET", "key-load-delay", "0"]);
-    wait_until("it has loaded", || {
-        pair.redis.try_ask::<String>(&["PING"]).is_ok()
-    });
-    pair.goes_on();
+    let () = outage.redis.ask(&["EVAL", filler, "0"]);
+    let () = outage.redis.ask(&["SAVE"]);
+    outage.server.kill_for_now();
+    outage.server.start_again();
+    wait_until_says(&outage.redis, "LOADING");
+    outage.is_refused();
+    outage.refuses_renewals();
+    let () = outage.redis.ask(&["CONFIG", "SET", "key-load-delay", "0"]);
+    wait_until_well(&outage.redis);
+    outage.goes_on();
 }
 
+/// A full server executes what frees memory or needs little.
 #[test]
 fn full_memory_refuses_only_new_locks() {
-    both(|kind| {
-        let pair = Pair::new(kind, &[]);
-        let most = |bytes: &str| {
-            let () = pair.redis.ask(&["CONFIG", "SET", "maxmemory", bytes]);
-        };
-        most("1");
-        pair.is_refused();
-        pair.redis.wait_until_renewed(NAME, 1);
-        let owner = pair.guard.lease().owner().to_owned();
-        let release = pair.guard.release();
-        release.expect("a full server still frees memory");
-        let holders = pair.redis.holders(NAME);
-        most("0");
-        pair.waiter.locked();
-        pair.waiter.release();
-        // A hand-over needs memory. The server either hands the lock over or only deletes the key.
-        assert!(holders.iter().all(|(holder, _)| *holder != owner));
-    });
-}
-
-#[test]
-fn clients_are_paused_for_less_than_the_lease() {
-    for which in ["WRITE", "ALL"] {
-        let pair = Pair::new(Kind::Mutex, &[]);
-        let () = pair.redis.ask(&["CLIENT", "PAUSE", "3000", which]);
-        pair.goes_on();
-    }
+    let outage = Outage::on(&[]);
+    let most = |bytes: &str| {
+        let () = outage.redis.ask(&["CONFIG", "SET", "maxmemory", bytes]);
+    };
+    most("1");
+    outage.is_refused();
+    outage.goes_on();
 }

@@ -213,12 +213,6 @@ fn manager(url: &str, settings: &str) -> LockManager {
             "node_timeout_ms" => builder.node_timeout(ms(number())),
             "replicas" => builder.replicas(value.parse().expect("a number")),
             "label" => builder.label(value),
-            "background_release" => builder.background_release(value == "yes"),
-            "logger" => {
-                assert_eq!(value, "panics");
-                log::panic_from_now_on();
-                builder
-            }
             _ => panic!("no such setting: {key}"),
         };
     }
@@ -236,7 +230,7 @@ impl Session {
         if let ["drop", threads] = command {
             return self.drop_everything(threads.parse().expect("a number"));
         }
-        let done = doomed::answer(&self.raw, &mut self.manager, &mut self.guards, command);
+        let done = doomed::answer(&self.raw, &self.guards, command);
         if let Some(answer) = done {
             return answer;
         }

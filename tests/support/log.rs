@@ -2,7 +2,6 @@
 //! it to each test that wants it.
 
 use std::fmt::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, Once, OnceLock, PoisonError};
 use std::thread;
@@ -23,9 +22,6 @@ pub struct Logged {
 /// The texts that tests want, each with the receiver of the records that contain it.
 static WANTED: Mutex<Vec<(String, Sender<Logged>)>> = Mutex::new(Vec::new());
 
-/// Whether the logger panics.
-static PANICS: AtomicBool = AtomicBool::new(false);
-
 /// When the first record came.
 static BEGUN: OnceLock<Instant> = OnceLock::new();
 
@@ -43,11 +39,6 @@ impl Log for Output {
             thread: thread::current().name().unwrap_or_default().into(),
             text: record.args().to_string(),
         };
-        let is_fatal = PANICS.load(Ordering::Relaxed) && record.target().starts_with("leasehold");
-        if is_fatal {
-            // `panic!` would print a message that looks like a failure and, with a backtrace, take seconds.
-            std::panic::resume_unwind(Box::new("the logger's own"));
-        }
         // Seconds, to compare the times of lines.
         let begun = BEGUN.get_or_init(Instant::now);
         let mut line = String::new();
@@ -79,11 +70,6 @@ pub(crate) fn install() {
         log::set_logger(&Output).expect("there is no other");
         log::set_max_level(LevelFilter::Trace);
     });
-}
-
-/// Makes the logger of this process panic at each record of the crate.
-pub(crate) fn panic_from_now_on() {
-    PANICS.store(true, Ordering::Relaxed);
 }
 
 /// Returns a receiver of all records from now on that contain `text`.

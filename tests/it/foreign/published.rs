@@ -8,16 +8,19 @@
 //! | ShedLock 7.9.0 | <https://github.com/lukas-krecan/ShedLock/blob/shedlock-parent-7.9.0/providers/redis/shedlock-support-redis/src/main/java/net/javacrumbs/shedlock/provider/redis/support/InternalRedisLockProvider.java> |
 //! | Redisson 4.7.0 | <https://github.com/redisson/redisson/blob/redisson-4.7.0/redisson/src/main/java/org/redisson/RedissonLock.java>, `RedissonBucket.java` |
 
-use leasehold::{Error, LostCause};
+use leasehold::Error;
 use redis::Value;
 
-use super::bare::{EXTEND, RELEASE};
 use super::name;
-use crate::support::{PATIENCE, Raw, build, locking, manager, patient, secs, shared};
+use crate::support::{Raw, build, locking, manager, patient, secs, shared};
 
 /// The commands that acquire, extend and release a client's lock. `KEY` stands for the key, `TOKEN` for the value of the
 /// holder, and `MS` for the time to live.
 type Commands = [&'static [&'static str]; 3];
+
+const RELEASE: &str =
+    "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0";
+const EXTEND: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], ARGV[2]) end return 0";
 
 /// redsync; ShedLock with `safeUpdate`; `setIfAbsent` and `compareAndSet` of Redisson's `RBucket`, which cannot extend.
 const PLAIN: Commands = [
@@ -130,20 +133,4 @@ fn a_lock_of_redisson_and_ours_fail_on_each_others_key() {
         assert!(error.to_string().contains("WRONGTYPE"), "{error}");
     }
     guard.release().expect("it was held until now");
-}
-
-/// ShedLock without `safeUpdate` sends both of these, and `forceUnlock` of Redisson the first.
-#[test]
-fn commands_that_compare_no_token_take_the_lock_from_ours() {
-    let redis = shared();
-    let delete: &[_] = &["DEL", "KEY"];
-    let replace: &[_] = &["SET", "KEY", "TOKEN", "XX", "PX", "MS"];
-    for (command, cause) in [(delete, LostCause::Removed), (replace, LostCause::Taken)] {
-        let key = name("careless");
-        let mutex = manager(redis.url()).mutex(&key).lease(secs(3));
-        let guard = mutex.lock().expect("it is free");
-        assert!(has_it(redis, &key, command));
-        let loss = guard.on_lost().recv_timeout(PATIENCE);
-        assert_eq!(loss.expect("it is notified").cause, cause);
-    }
 }

@@ -19,16 +19,6 @@ macro_rules! each_on_a_quorum {
                 a_majority_excludes_the_other_side_and_a_minority_does_not
                 theirs_is_not_touched_while_ours_waits
                 theirs_that_expires_is_taken_over_and_cannot_come_back
-                ours_that_expires_is_taken_over_and_cannot_come_back
-                ours_that_was_stopped_past_its_lease_leaves_theirs_alone
-                a_multi_lock_waits_for_theirs_and_then_keeps_it_out
-                both_sides_together_lose_no_update
-            }
-        }
-
-        mod on_three_of_five_nodes {
-            $tests! { on_three_of_five_nodes:
-                theirs_excludes_ours
                 both_sides_together_lose_no_update
             }
         }
@@ -46,13 +36,6 @@ pub(super) use each_on_a_quorum;
 
 pub(super) fn on_five_nodes(test: fn(&Raw)) {
     test(&Nodes::start(5).raw());
-}
-
-/// Runs a test on five nodes, two of which are killed before. The test must not ask the nodes itself.
-pub(super) fn on_three_of_five_nodes(test: fn(&Raw)) {
-    let nodes = Nodes::start(5);
-    kill_two(&nodes);
-    test(&nodes.raw());
 }
 
 /// Runs a test on five nodes, two of which it kills.
