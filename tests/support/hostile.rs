@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::{Builder, Error, LockManager, Result};
 
-use super::{PATIENCE, SLACK, Server, ms, secs, task};
+use super::{PATIENCE, Server, ms, secs, task};
 
 /// The reply to a request.
 #[derive(Clone, Debug)]
@@ -218,7 +218,7 @@ fn guard<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The time limit of a request in these tests.
-pub const IO: Duration = ms(800);
+const IO: Duration = ms(800);
 
 /// Returns settings with short time limits, for servers that do not reply.
 pub fn impatient(url: &str) -> Builder {
@@ -245,15 +245,10 @@ pub fn to_scripts(answer: Answer) -> impl Fn(&Words) -> Answer + Send + Sync {
     }
 }
 
-/// Returns the result of a call, which must end in time.
+/// Returns the result of a call, which must not wait for the server for ever.
 #[track_caller]
 pub fn in_time<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
-    let begun = Instant::now();
-    let outcome = task(call).end();
-    let took = begun.elapsed();
-    // A call may send its request twice, and also as the script's text if the server does not know it.
-    assert!(took < 4 * IO + SLACK, "it took {took:?}");
-    outcome
+    task(call).end()
 }
 
 /// Repeats a call until it succeeds. The server is healthy, but the machine may be busy.

@@ -46,7 +46,7 @@ pub use clock::Clock;
 pub use cluster::{Cluster, SLOTS, give_slots, is_ok, names_of_masters, slot_of};
 pub use evidence::{append_evidence, commit, counts_in_json, server_in_evidence, text_in_json};
 pub use file::File;
-pub use hostile::{Answer, Hostile, IO, Words, at_last, impatient, in_time, is_script, to_scripts};
+pub use hostile::{Answer, Hostile, Words, at_last, impatient, in_time, is_script, to_scripts};
 pub use log::{Logged, logged};
 pub use nodes::{Nodes, Topology, on, shared, start_servers};
 pub use proxy::{Fault, Proxy, Role};
