@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use crossbeam_channel::unbounded;
 use leasehold::{LeaseState, LostCause};
 use leasehold_simulator::Topology;
 
-use crate::matrix::Capability::{Always, CountsListeners, HandsOver, InOrder, Shares};
+use crate::matrix::Capability::{Always, CountsListeners, HandsOver, InOrder, Numbers, Shares};
 use crate::matrix::{Chapter, bodies};
 use crate::redis::companions_of;
 use crate::subject::{Holder, Kind, lost};
@@ -19,6 +20,10 @@ pub(crate) const BODIES: Chapter = &[
             a_holder_that_was_stopped_past_its_lease_knows_it,
             the_companions_of_a_killed_waiter_expire,
         ],
+    ),
+    (
+        Numbers,
+        bodies![a_write_after_a_pause_has_a_smaller_fence_than_the_next_holder],
     ),
     (CountsListeners, bodies![killed_waiters_delay_nobody]),
     (
@@ -248,4 +253,32 @@ pub(crate) fn a_killed_sharer_costs_the_others_nothing(world: &World, kind: Kind
     let released_at = world.now();
     guard.release().expect("it was held until now");
     assert!(waiter.locked_at() <= world.within(released_at));
+}
+
+/// A holder hangs between its check and its write, for longer than its lease. It writes without knowing of its loss. No lock
+/// can prevent that, but what it writes to can compare fences.
+pub(crate) fn a_write_after_a_pause_has_a_smaller_fence_than_the_next_holder(
+    world: &World,
+    kind: Kind,
+) {
+    let name = world.name("stale");
+    let hangs = world.manager();
+    let (tell, told) = unbounded();
+    let (lock, clock) = (kind.of(&hangs, &name).lease(secs(3)), world.clone());
+    let writer = hangs.thread(move || {
+        let guard = lock.lock().expect("it is free");
+        guard.check().expect("it is held");
+        tell.send(()).ok();
+        clock.pass(ms(10));
+        let written_with = guard.fence();
+        lost(guard.release());
+        written_with
+    });
+    world.recv(&told);
+    hangs.pause();
+    let next = kind.rival().of(&world.manager(), &name).lock();
+    let next = next.expect("it becomes free");
+    hangs.resume();
+    assert!(writer.end() < next.fence());
+    next.check().expect("it is held");
 }

@@ -53,7 +53,7 @@ fn the_last_fence_is_kept(world: &World) {
     let records = || {
         // A node of a quorum may execute a release after a majority has.
         world.pass(secs(1));
-        let nodes = world.redis().each().into_iter();
+        let nodes = world.redis().servers().into_iter();
         nodes
             .map(|node| node.get(&fence_of(NAME)))
             .collect::<Vec<_>>()

@@ -27,7 +27,10 @@ pub(crate) const BODIES: Chapter = &[
     ),
     (
         OneServer,
-        bodies![a_name_that_another_kind_holds_is_the_wrong_type],
+        bodies![
+            a_name_that_another_kind_holds_is_the_wrong_type,
+            odd_names_work_like_any_other,
+        ],
     ),
 ];
 
@@ -44,10 +47,13 @@ fn outcomes(lock: &Subject) -> [Result<Option<Guard>>; 4] {
 pub(crate) fn a_key_of_another_type_is_the_wrong_type(world: &World, kind: Kind) {
     let redis = world.redis();
     let name = world.name("wrong-type");
-    let lock = kind.of(&world.manager(), &name);
+    let locks = world.manager();
+    let lock = kind.of(&locks, &name);
     for key in kind.keys(&name) {
         let () = redis.ask(&["RPUSH", &key, "a list"]);
-        for outcome in outcomes(&lock) {
+        let shown = locks.inspect(&key).map(|_| None);
+        let broken = locks.force_release(&key, "value").map(|_| None);
+        for outcome in outcomes(&lock).into_iter().chain([shown, broken]) {
             assert!(
                 matches!(outcome, Err(Error::WrongType { .. })),
                 "{outcome:?}"
@@ -124,7 +130,10 @@ pub(crate) fn invalid_names_are_refused_before_a_request_is_sent(world: &World, 
     world.stop_servers();
     for name in unfit_names() {
         // The other names of a set are valid.
-        for outcome in outcomes(&kind.of(&locks, &name)) {
+        let shown = locks.inspect(&name).map(|_| None);
+        let broken = locks.force_release(&name, "x").map(|_| None);
+        let all = outcomes(&kind.of(&locks, &name)).into_iter();
+        for outcome in all.chain([shown, broken]) {
             let refused = matches!(outcome, Err(Error::InvalidName { .. }));
             assert!(refused, "{name:?}: {outcome:?}");
         }
@@ -180,5 +189,51 @@ pub(crate) fn invalid_options_are_refused_before_a_request_is_sent(world: &World
     for lock in valid {
         let sent = lock.try_lock();
         assert!(sent.as_ref().is_err_and(is_unreachable), "{sent:?}");
+    }
+}
+
+/// Each is locked, waited for, handed over, shown and listed.
+pub(crate) fn odd_names_work_like_any_other(world: &World, kind: Kind) {
+    let [here, elsewhere, onlooker] = [(); 3].map(|()| world.manager());
+    let longest = ["x".repeat(1024), "😀".repeat(256)];
+    let odd = [
+        "\0",
+        "a\nb\r\n",
+        " sp ace ",
+        "quo'te\"s\\",
+        "é😀\u{202e}",
+        "*",
+        "[a-z]?\\*",
+        "{",
+        "a{b",
+        "{a}",
+        "{a}b}c",
+        "{{a}}",
+        "x{a}y{",
+        "}{a}",
+        ":lh:fences",
+        "$1\r\n",
+        "-1",
+    ];
+    for name in odd.map(str::to_owned).into_iter().chain(longest) {
+        // The keys of a multi-lock are longer than the name.
+        if kind == Kind::Multi && name.len() == 1024 {
+            continue;
+        }
+        let guard = kind.of(&here, &name).lock().expect(&name);
+        let fence = guard.fence();
+        let waiting = kind.rival().of(&elsewhere, &name).locking();
+        world.until("it waits", || {
+            let info = onlooker.inspect(&name).expect(&name);
+            info.is_some_and(|info| info.waiters == 1 && info.name == name)
+        });
+        let mut listed = onlooker.list("*").filter_map(|info| Some(info.ok()?.name));
+        assert!(listed.any(|listed| listed == name), "{name:?}");
+        guard.release().expect(&name);
+        assert!(waiting.locked() >= fence, "{name:?}");
+        waiting.release();
+        world.until("it is free", || {
+            onlooker.inspect(&name).expect(&name).is_none()
+        });
     }
 }

@@ -1,10 +1,12 @@
 //! How long a call waits, and what ends its wait.
 
+use std::time::Duration;
+
 use leasehold::{Error, LockManager};
 
 use crate::matrix::Capability::{Always, InOrder};
 use crate::matrix::{Chapter, bodies};
-use crate::subject::Kind;
+use crate::subject::{Kind, is_unreachable};
 use crate::world::{World, ms, secs};
 
 pub(crate) const BODIES: Chapter = &[
@@ -12,6 +14,7 @@ pub(crate) const BODIES: Chapter = &[
         Always,
         bodies![
             a_wait_returns_none_at_its_deadline_and_not_before,
+            a_wait_may_have_any_duration,
             a_release_lets_in_a_thread_of_its_manager,
             a_release_wakes_another_process,
             close_ends_waits_and_leaves_guards,
@@ -46,6 +49,44 @@ pub(crate) fn a_wait_returns_none_at_its_deadline_and_not_before(world: &World, 
         let guard = guard.expect("Redis replies").expect("it is free again");
         guard.release().expect("it was held until now");
     }
+}
+
+/// A wait of 0 is a try, and the longest wait has no end. Neither is a busy loop.
+pub(crate) fn a_wait_may_have_any_duration(world: &World, kind: Kind) {
+    let name = world.name("any-duration");
+    let (one, other) = (world.manager(), world.manager());
+    let lock = kind.of(&one, &name);
+    let nano = Duration::from_nanos(1);
+    for wait in [Duration::MAX, Duration::ZERO, nano] {
+        let guard = lock.try_lock_for(wait).expect("Redis replies");
+        guard.expect("it is free").release().expect("it was held");
+    }
+    let far = world.instant() + secs(100 * 365 * 24 * 60 * 60);
+    drop(
+        lock.try_lock_until(far)
+            .expect("Redis replies")
+            .expect("it is free"),
+    );
+    world.redis().wait_until_free(kind, &name);
+    let holder = kind.rival().of(&other, &name).hold();
+    for wait in [Duration::ZERO, nano] {
+        let outcome = lock.try_lock_for(wait);
+        // The one request of the shortest wait has no time left.
+        let is_unanswered = wait == nano && outcome.as_ref().is_err_and(is_unreachable);
+        assert!(is_unanswered || matches!(outcome, Ok(None)), "{outcome:?}");
+    }
+    let waiting = one.thread(move || {
+        let guard = lock.try_lock_for(Duration::MAX);
+        guard.map(|guard| guard.is_some())
+    });
+    world.redis().wait_until_queued(&name, 1);
+    let before = one.stats().requests;
+    world.pass(secs(10));
+    let requests = one.stats().requests - before;
+    assert!(requests <= 60, "{requests} requests in 10 s");
+    holder.release();
+    assert!(waiting.end().expect("Redis replies"));
+    assert!(LockManager::clone(&one).close(Duration::MAX));
 }
 
 pub(crate) fn a_release_lets_in_a_thread_of_its_manager(world: &World, kind: Kind) {

@@ -6,16 +6,10 @@
     reason = "only the library is compiled with the oldest Rust"
 )]
 
-mod background_release;
-mod bad_input;
-mod cancel;
-mod claims;
 mod cluster;
 mod connect;
 mod connections;
-mod error_table;
 mod error_texts;
-mod events;
 mod examples;
 mod fencing;
 mod fencing_page;
@@ -24,12 +18,10 @@ mod fork;
 mod hostile;
 mod kinds;
 mod logging;
-mod notes;
 mod operating_page;
 mod operators;
 mod outages;
 mod pages;
-mod poller_gap;
 mod process_ends;
 mod rate_limiter;
 mod real;
@@ -39,8 +31,6 @@ mod scripts;
 mod secrets;
 mod sentinel;
 mod server_faults;
-mod stale_writes;
-mod stats;
 mod thread_ends;
 mod tidy;
 

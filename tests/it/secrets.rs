@@ -14,8 +14,7 @@ use leasehold::{Error, Event, LockManager};
 use percent_encoding::percent_decode_str;
 
 use crate::support::{
-    Answer, Hostile, PATIENCE, Server, at_last, build, locking, logged, lost, manager, ms, patient,
-    secs, unused_url, wait_until,
+    PATIENCE, Server, build, locking, logged, lost, manager, ms, patient, secs, wait_until,
 };
 
 /// The password as the server knows it. It has many characters that a URL must encode.
@@ -118,7 +117,7 @@ fn no_error_has_the_password() {
     let redis = server.raw();
     let locks = manager(&url);
     fails!(locks.lock(""), Error::InvalidName { .. });
-    let guard = locks.mutex("m").lease(secs(2)).renew(false).lock();
+    let guard = locks.mutex("m").max_hold(Some(ms(1))).lock();
     let guard = guard.expect("it is free");
     let loss = guard
         .on_lost()
@@ -160,44 +159,6 @@ fn no_error_has_the_password() {
     fails!(locks.lock("n"), Error::Closed);
     let socket = "unix:///nowhere/redis.sock?user=us%2Der&pass=pa55-s%33cret";
     fails!(LockManager::connect(socket), Error::Unavailable { .. });
-}
-
-#[test]
-fn no_refused_url_is_repeated() {
-    for url in [
-        format!("redis://{LOGIN}host:port/"),
-        format!("redis://{LOGIN}host/nine"),
-        format!("redis://{LOGIN}host/-1"),
-        format!("redis://{LOGIN}:1/"),
-        format!("http://{LOGIN}host/"),
-        format!("redis+unix://{LOGIN}host/"),
-        format!("{LOGIN}host:6379"),
-        // Users often forget to encode such characters.
-        "redis://us-er:pa55/s3cret@host/".into(),
-        "redis://us-er:pa55#s3cret@host/".into(),
-        "redis://us-er:pa55?s3cret@host/".into(),
-        "redis://us-er:s3cret%ff@host/".into(),
-        "redis://host/?password=s3cret&protocol=s3cret".into(),
-        "unix:///tmp/x?pass=s%33cret&db=s%33cret".into(),
-        "s3cret".into(),
-    ] {
-        show(&LockManager::single(&url));
-        fails!(
-            LockManager::single(&url).build_unchecked(),
-            Error::Config { option: "url", .. }
-        );
-    }
-    // A valid URL beside an invalid setting.
-    let url = unused_url().replace("//", &format!("//{LOGIN}"));
-    let bad = LockManager::single(&url).lease(Duration::ZERO);
-    show(&bad);
-    fails!(
-        bad.build(),
-        Error::Config {
-            option: "lease",
-            ..
-        }
-    );
 }
 
 /// A server that does not know AUTH repeats the command in its error.
@@ -249,44 +210,6 @@ fn no_server_that_repeats_the_password_is_quoted() {
     }
 }
 
-/// A server or a proxy may quote the password in an error long after the login.
-#[test]
-fn no_answer_after_the_login_has_the_password() {
-    let (server, url) = server();
-    let hostile = Hostile::before(&server);
-    let url = url.replace(
-        &format!(":{}/", server.port()),
-        &hostile.url().replace("redis://127.0.0.1", ""),
-    );
-    let quotes = [
-        "ERR what is",
-        "ERR Error running script (call to f_1): @user_script:1:",
-        "NOPERM not with",
-        "NOAUTH not with",
-        "WRONGTYPE not with",
-        "LOADING not with",
-        "MOVED 1",
-        "WHATEVER",
-        PASSWORD,
-    ];
-    for quote in quotes {
-        // Each request after the login gets an error that has the password.
-        hostile.behaves();
-        let locks = at_last(|| patient(&url).build());
-        let answer = format!("-{quote} {PASSWORD} \u{1}\r\n");
-        hostile.answers(move |words| match words {
-            [verb, ..] if verb == b"AUTH" => Answer::Pass,
-            [] => Answer::Pass,
-            _ => Answer::Say(answer.clone().into_bytes()),
-        });
-        show_error(&locks.lock("n").expect_err(quote));
-        show_error(&locks.inspect("n").expect_err(quote));
-        show_error(&LockManager::connect(&url).expect_err(quote));
-        let third = url.clone() + "3";
-        show_error(&LockManager::connect(&third).expect_err(quote));
-    }
-}
-
 #[test]
 fn no_event_log_or_panic_has_the_password() {
     let (server, url) = server();
@@ -304,6 +227,7 @@ fn no_event_log_or_panic_has_the_password() {
         panic!("on purpose, by a listener: {event:?} {locks:?}");
     };
     let builder = patient(&url).listener(listener).warn_after(Some(ms(1)));
+    let builder = builder.background_release(true);
     show(&builder);
     let locks = build(builder);
     *own.lock().expect("no panic") = Some(locks.clone());
@@ -315,27 +239,27 @@ fn no_event_log_or_panic_has_the_password() {
     let panicked = panicked.map(|outcome: Result<(), Error>| outcome);
     let payload = panicked.expect_err("it panics");
     show_text(payload.downcast_ref::<String>().expect("a message"));
-    // Waits, hand-overs, renewals, a warning about a long hold, and failures.
+    // Waits, renewals, a warning about a long hold, a loss, and failures.
     let other = manager(&url);
-    let guard = locks.mutex("n").lease(secs(3)).lock();
+    let guard = locks.mutex("n").lease(secs(60)).lock();
     let guard = guard.expect("it is free");
+    guard.extend(secs(120)).expect("it is held");
     let waiter = locking(&other.mutex("n"));
     server.raw().wait_until_queued("n", 1);
-    wait_until("it is renewed and warned of", || {
-        let stats = locks.stats();
-        stats.renewed > 0 && stats.held_long > 0
-    });
+    let limited = locks.mutex("limited").max_hold(Some(ms(1))).lock();
+    let limited = limited.expect("it is free");
+    show(&limited.on_lost().recv_timeout(PATIENCE));
+    show_error(&Error::Lost(lost(limited.release())));
+    wait_until("it is warned of", || locks.stats().held_long > 0);
     let () = server.raw().ask(&["ACL", "DELUSER", "us-er"]);
     show_error(&waiter.end().expect_err("it has no right any more"));
     let refused = locks.lock("further").expect_err("neither has it");
     show_error(&refused);
     server.kill();
-    // The drop of this guard logs a warning.
-    let second = guard.on_lost();
-    show(&second.recv_timeout(PATIENCE));
-    show_error(&Error::Lost(lost(guard.release())));
+    // The renewal thread finds no server for the release.
+    guard.release().expect("it is left to the renewal thread");
     own.lock().unwrap_or_else(PoisonError::into_inner).take();
-    drop((locks, other));
+    drop(other);
     let mut wanted = vec!["Acquired", "Renewed", "HeldLong", "Unreachable", "Lost"];
     while !wanted.is_empty() {
         let event = told.recv_timeout(PATIENCE).expect("it is notified");

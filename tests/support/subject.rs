@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use leasehold::{
-    Lease, Lock, LockGuard, LockManager, Lost, MultiGuard, Permit, Ran, ReadGuard, ReentrantGuard,
-    Result, Semaphore, WriteGuard,
+    Cancel, Lease, Lock, LockGuard, LockManager, Lost, MultiGuard, Permit, Ran, ReadGuard,
+    ReentrantGuard, Result, Semaphore, WriteGuard,
 };
 
 use super::threads;
@@ -133,6 +133,7 @@ impl Kind {
             renew: true,
             max_hold: None,
             min_hold: Duration::ZERO,
+            cancel: None,
         }
     }
 }
@@ -169,6 +170,7 @@ pub struct Subject<L = LockManager> {
     renew: bool,
     max_hold: Option<Duration>,
     min_hold: Duration,
+    cancel: Option<Cancel>,
 }
 
 #[derive(Clone, Copy)]
@@ -184,6 +186,10 @@ macro_rules! with_options {
     ($subject:expr, $handle:expr) => {{
         let handle = $handle.renew($subject.renew).max_hold($subject.max_hold);
         let handle = handle.min_hold($subject.min_hold);
+        let handle = match &$subject.cancel {
+            Some(token) => handle.cancel_with(token),
+            None => handle,
+        };
         match $subject.lease {
             Some(lease) => handle.lease(lease),
             None => handle,
@@ -225,6 +231,11 @@ impl<L: Locks> Subject<L> {
 
     pub fn min_hold(mut self, length: Duration) -> Self {
         self.min_hold = length;
+        self
+    }
+
+    pub fn cancel_with(mut self, token: &Cancel) -> Self {
+        self.cancel = Some(token.clone());
         self
     }
 

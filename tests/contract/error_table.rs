@@ -1,14 +1,24 @@
 //! The error for each reply of a server, row by row of the table in the documentation of [`Error`].
 
 use std::collections::{HashMap, HashSet};
-use std::thread;
 
-use leasehold::{Error, ErrorKind, LockManager};
+use leasehold::{Error, ErrorKind};
+use leasehold_simulator::{Refused, Topology};
 
-use crate::support::{
-    Answer, Hostile, PATIENCE, Server, Words, at_last, impatient, in_time, locking, locking_asleep,
-    lost, manager, name, patient, secs, shared, to_scripts, wait_until,
-};
+use crate::matrix::{Subject, subject_bodies};
+use crate::subject::Kind;
+use crate::world::{World, secs};
+
+pub(crate) const BODIES: Subject = (
+    "error_table",
+    &[Topology::Single],
+    subject_bodies![
+        the_first_answer_is_the_error_at_once,
+        a_wait_that_has_begun_goes_on_or_ends,
+        the_documented_table_is_this_one,
+        each_documented_variant_is_retryable_or_not_as_it_says,
+    ],
+);
 
 /// A server's reply, its error, and whether a wait that has begun goes on.
 type Row = (&'static str, Becomes, bool);
@@ -131,224 +141,66 @@ fn became(error: &Error) -> Becomes {
     }
 }
 
-fn line(text: &str) -> Answer {
-    Answer::Say(format!("-{text}\r\n").into_bytes())
-}
-
-const SILENT: &str = "does not reply in time";
-
-/// Faults that are no error reply: a description, the error, whether a wait goes on, and the reply that causes it.
-fn faults() -> [(&'static str, Becomes, bool, Answer); 5] {
-    [
-        (
-            "closes or resets it",
-            Unavailable,
-            true,
-            Answer::Close(Vec::new()),
-        ),
-        (
-            "half",
-            Unavailable,
-            true,
-            Answer::Close(b"$5\r\nab".to_vec()),
-        ),
-        (SILENT, Unavailable, true, Answer::Say(Vec::new())),
-        (
-            "garbage",
-            Protocol,
-            false,
-            Answer::Say(b"garbage\r\n".to_vec()),
-        ),
-        (
-            "no answer to it",
-            Protocol,
-            false,
-            Answer::Say(b"+OK\r\n".to_vec()),
-        ),
-    ]
-}
-
-/// Returns a manager. It gives up soon on a silent server; all other servers may be slow on a busy machine.
-fn locks_of(hostile: &Hostile, text: &str) -> LockManager {
-    let builder = match text {
-        SILENT => impatient(&hostile.url()),
-        _ => patient(&hostile.url()),
-    };
-    at_last(|| builder.clone().build())
-}
-
-type Answered = (String, Becomes, bool, Answer);
-
-fn all() -> Vec<Answered> {
-    let rows = ROWS.map(|(text, error, goes_on)| (text.to_owned(), error, goes_on, line(text)));
-    let faults = faults().map(|(what, error, on, answer)| (what.to_owned(), error, on, answer));
-    rows.into_iter().chain(faults).collect()
-}
-
 /// The first request of a call is not retried, whatever the time limit of the call is.
-#[test]
-fn the_first_answer_is_the_error_at_once() {
-    let server = Server::start();
-    let hostile = Hostile::before(&server);
-    for (text, expected, _, answer) in all() {
-        let locks = locks_of(&hostile, &text);
-        hostile.answers(to_scripts(answer));
-        let lock = locks.mutex("n");
-        let outcomes = in_time(move || {
-            let waits = [
-                lock.lock().map(drop),
-                lock.try_lock_for(secs(600)).map(drop),
-            ];
-            let tries = [lock.try_lock().map(drop), lock.with(secs(600), |_| ())];
-            [waits, tries].concat()
-        });
-        for outcome in outcomes {
-            let error = outcome.expect_err(&text);
+fn the_first_answer_is_the_error_at_once(world: &World) {
+    let locks = world.manager();
+    let lock = locks.mutex("n");
+    drop(lock.lock().expect("it is free"));
+    for (text, expected, _) in ROWS {
+        world.refuse(Refused::All, text);
+        let begun = world.now();
+        for outcome in [
+            lock.lock().map(drop),
+            lock.try_lock_for(secs(600)).map(drop),
+            lock.try_lock().map(drop),
+            lock.with(secs(600), |_| ()),
+        ] {
+            let error = outcome.expect_err(text);
             assert_eq!(became(&error), expected, "{text}: {error:?}");
             assert_eq!(error.is_retryable(), expected == Unavailable);
             // The server is unsupported for every lock, so the text names no lock.
             let names_it = error.to_string().starts_with("lock \"n\": ");
             assert_eq!(names_it, expected != Unsupported, "{error}");
         }
-        hostile.behaves();
-        drop(at_last(|| locks.lock("n")));
+        assert!(world.now() <= world.within(begun), "{text}");
+        world.refuse_nothing();
+        drop(lock.lock().expect("it is free"));
     }
 }
 
 /// A wait that has begun goes on or ends, for the thread that asks and for a thread behind it.
-#[test]
-fn a_wait_that_has_begun_goes_on_or_ends() {
-    let server = Server::start();
-    let rows = all();
-    // A few rows at a time, because on a busy machine their first requests would come late.
-    for some in rows.chunks(6) {
-        thread::scope(|scope| {
-            for row in some {
-                scope.spawn(|| goes_on_or_ends(&server, row));
+fn a_wait_that_has_begun_goes_on_or_ends(world: &World) {
+    for (number, (text, expected, goes_on)) in ROWS.into_iter().enumerate() {
+        let name = world.name(&format!("row-{number}"));
+        let locks = world.manager();
+        let holder = Kind::Mutex
+            .of(&world.manager(), &name)
+            .lease(secs(60))
+            .hold();
+        let lock = Kind::Mutex.of(&locks, &name);
+        let asks = lock.locking();
+        world.redis().wait_until_queued(&name, 1);
+        let behind = lock.locking_asleep();
+        world.refuse(Refused::All, text);
+        // Each polls once a second.
+        world.pass(secs(5));
+        world.refuse_nothing();
+        if goes_on {
+            assert!(asks.waits() && behind.waits(), "{text}");
+            holder.release();
+        }
+        for waiting in [asks, behind] {
+            match waiting.outcome() {
+                Ok(_) if goes_on => waiting.release(),
+                Err(error) if !goes_on => assert_eq!(became(&error), expected, "{text}"),
+                outcome => panic!("{text}: {outcome:?}"),
             }
-        });
-    }
-}
-
-fn goes_on_or_ends(server: &Server, (text, expected, goes_on, answer): &Answered) {
-    let hostile = Hostile::before(server);
-    let locks = locks_of(&hostile, text);
-    let name = name("row");
-    let guard = manager(&server.url()).lock(&name).expect("it is free");
-    let fence = guard.fence();
-    let asks = locking(&locks.mutex(&name));
-    server.raw().wait_until_queued(&name, 1);
-    let behind = locking_asleep(&locks.mutex(&name));
-    let before = hostile.answered();
-    hostile.answers(to_scripts(answer.clone()));
-    if *goes_on {
-        wait_until("it asks again and again", || {
-            hostile.answered() > before + 2
-        });
-        hostile.behaves();
-        guard.release().expect("it was held until now");
-    }
-    for waiting in [asks, behind] {
-        match waiting.end() {
-            Ok(next) if *goes_on => assert!(next.fence() > fence, "{text}"),
-            Err(error) if !*goes_on => assert_eq!(became(&error), *expected, "{text}"),
-            outcome => panic!("{text}: {outcome:?}"),
-        }
-    }
-}
-
-/// The server replies like this to one client too many, and closes the connection.
-#[test]
-fn a_server_with_too_many_clients_is_unavailable() {
-    let server = Server::start();
-    let hostile = Hostile::before(&server);
-    let (locks, holder) = (manager(&hostile.url()), manager(&server.url()));
-    let guard = holder.lock("n").expect("it is free");
-    let waiting = locking(&locks.mutex("n"));
-    server.raw().wait_until_queued("n", 1);
-    hostile.answers(|words: &Words| {
-        Answer::Close(match words {
-            [] => b"-ERR max number of clients reached\r\n".to_vec(),
-            _ => Vec::new(),
-        })
-    });
-    let (first, before) = (locks.mutex("other"), hostile.answered());
-    for outcome in in_time(move || [first.lock().map(drop), first.try_lock().map(drop)]) {
-        assert!(
-            matches!(outcome, Err(Error::Unavailable { .. })),
-            "{outcome:?}"
-        );
-    }
-    guard.release().expect("it was held until now");
-    wait_until("the wait goes on", || hostile.answered() > before + 6);
-    hostile.behaves();
-    drop(waiting.end().expect("it becomes free"));
-}
-
-/// A loss is final for its guard or claim: a loop that retries while the error is retryable runs once.
-#[test]
-fn a_loop_that_retries_does_not_repeat_after_a_loss() {
-    let redis = shared();
-    let (locks, name) = (manager(redis.url()), name("retry"));
-    let claim = locks.lock(&name).expect("it is free").detach();
-    drop(locks.adopt(&claim).expect("nobody has adopted it"));
-    let mut adoptions = 0;
-    let error = retried(|| {
-        adoptions += 1;
-        locks.adopt(&claim).map(drop)
-    });
-    assert_eq!((adoptions, error.is_retryable()), (1, false), "{error:?}");
-    lost::<()>(Err(error));
-
-    let mut runs = 0;
-    let error = retried(|| {
-        locks.with_lock(&name, PATIENCE, |_| {
-            runs += 1;
-            let () = redis.ask(&["DEL", &name]);
-        })
-    });
-    assert_eq!((runs, error.is_retryable()), (1, false), "{error:?}");
-    lost::<()>(Err(error));
-}
-
-/// Repeats a call while its error is retryable, and returns the last error.
-fn retried(mut call: impl FnMut() -> Result<(), Error>) -> Error {
-    let mut last = None;
-    for _ in 0..5 {
-        match call() {
-            Ok(()) => panic!("it was lost"),
-            Err(error) if error.is_retryable() => last = Some(error),
-            Err(error) => return error,
-        }
-    }
-    last.expect("it was called")
-}
-
-/// Every way to log in returns the error that the server gave for the password.
-#[test]
-fn a_failed_login_returns_the_reason() {
-    let server = Server::start();
-    let hostile = Hostile::before(&server);
-    let url = hostile.url().replace("//", "//user:s3cret@") + "3";
-    for (text, expected, _) in ROWS {
-        for refused in ["AUTH", "SELECT"] {
-            hostile.answers(move |words| match words {
-                [verb, ..] if verb == refused.as_bytes() => line(text),
-                [verb, ..] if verb == b"AUTH" => Answer::Say(b"+OK\r\n".to_vec()),
-                _ => Answer::Pass,
-            });
-            let built = LockManager::single(&url).connect_timeout(secs(10));
-            let error = built.build().expect_err(text);
-            assert_eq!(became(&error), expected, "{refused}: {text}: {error:?}");
-            let shown = format!("{error} {error:?}");
-            assert!(!shown.contains("s3cret"), "{shown}");
         }
     }
 }
 
 /// The documentation of [`Error`] has the same table.
-#[test]
-fn the_documented_table_is_this_one() {
+fn the_documented_table_is_this_one(_: &World) {
     let page = include_str!("../../src/error/public.rs");
     let documented: Vec<(&str, &str, bool)> = page
         .lines()
@@ -381,7 +233,7 @@ fn the_documented_table_is_this_one() {
     let spoken = [
         ("refuses the connection", Unavailable, true),
         ("closes or resets it", Unavailable, true),
-        (SILENT, Unavailable, true),
+        ("does not reply in time", Unavailable, true),
         ("sends anything else", Protocol, false),
     ];
     let rows = ROWS.map(|(text, error, goes_on)| (words(text), error, goes_on));
@@ -433,8 +285,7 @@ fn retryable_variants(page: &str) -> HashMap<&str, bool> {
 }
 
 /// The documented table has a row for each variant, which agrees with `is_retryable`.
-#[test]
-fn each_documented_variant_is_retryable_or_not_as_it_says() {
+fn each_documented_variant_is_retryable_or_not_as_it_says(_: &World) {
     let page = include_str!("../../src/error/public.rs");
     let documented = retryable_variants(page);
     let kinds = [
