@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use leasehold::{Error, Result};
 use leasehold_simulator::Topology;
-use leasehold_test_support::unfit_names;
 
 use crate::matrix::Capability::{Always, KeepsFences, OneServer};
 use crate::matrix::{Chapter, bodies};
@@ -236,4 +235,29 @@ pub(crate) fn odd_names_work_like_any_other(world: &World, kind: Kind) {
             onlooker.inspect(&name).expect(&name).is_none()
         });
     }
+}
+
+/// Names that no lock can have: too long or empty, with an empty hash tag, or those of companions.
+fn unfit_names() -> Vec<String> {
+    let long = ["x".repeat(1025), "é".repeat(512) + "x", "😀".repeat(257)];
+    let short = [
+        "",
+        "}",
+        "{}",
+        "a}b",
+        "a}",
+        "}x",
+        "{}x",
+        "{}{x}",
+        "a{}b}c",
+        "x:lh:fence",
+        "x:lh:queue",
+        "x:lh:waiters",
+        ":lh:fence",
+        "x:lht:fence",
+        "{x}:lht:queue",
+        "{x}:lh:waiters",
+        "leasehold:restart_delay",
+    ];
+    long.into_iter().chain(short.map(str::to_owned)).collect()
 }

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, unbounded};
-use leasehold::{Claim, LockManager};
+use leasehold::LockManager;
 use rustix::process::{Pid, Signal};
 
 use super::{
@@ -23,8 +23,6 @@ use super::{
 const URL: &str = "LEASEHOLD_IT_CHILD";
 /// The variable with the manager's settings: `key=value`, separated by spaces.
 const SETTINGS: &str = "LEASEHOLD_IT_SETTINGS";
-/// The variable with a claim for the child to adopt.
-const CLAIM: &str = "LEASEHOLD_IT_CLAIM";
 /// The start of each answer. Other lines are printed by the test harness.
 const ANSWER: &str = "child says: ";
 
@@ -38,15 +36,8 @@ pub struct Child {
 impl Child {
     /// Starts a child with a manager that has the settings: see [`manager`].
     pub fn start(url: &str, settings: &str) -> Self {
-        Self::start_with(url, settings, None)
-    }
-
-    /// Starts a child that has a claim in its environment.
-    pub fn start_with(url: &str, settings: &str, claim: Option<&Claim>) -> Self {
-        let variables = claim.map(|claim| (CLAIM.to_owned(), claim.to_string()));
         let mut process = Command::new(env::current_exe().expect("this binary"))
             .args(["--exact", "child", "--nocapture", "-q"])
-            .envs(variables)
             .env(URL, url)
             .env(SETTINGS, settings)
             .stdin(Stdio::piped())
@@ -230,7 +221,7 @@ impl Session {
         if let ["drop", threads] = command {
             return self.drop_everything(threads.parse().expect("a number"));
         }
-        let done = doomed::answer(&self.raw, &self.guards, command);
+        let done = doomed::answer(&self.raw, command);
         if let Some(answer) = done {
             return answer;
         }
@@ -258,21 +249,6 @@ impl Session {
                 let guard = self.guards.remove(*name).expect("it is held");
                 match guard.release() {
                     Ok(()) => "released".into(),
-                    Err(error) => format!("{error:?}"),
-                }
-            }
-            ("detach", []) => match self.guards.remove(*name) {
-                Some(Guard::Mutex(guard)) => guard.detach().to_string(),
-                other => panic!("no mutex: {other:?}"),
-            },
-            // Adopts a claim, which is given as text or is in the environment, and keeps the lock.
-            ("adopt", given) => {
-                let text = match given {
-                    [text] => (*text).to_owned(),
-                    _ => env::var(CLAIM).expect("it was born with a claim"),
-                };
-                match text.parse().and_then(|claim| manager.adopt(&claim)) {
-                    Ok(guard) => keep(&mut self.guards, name, Guard::Mutex(guard)),
                     Err(error) => format!("{error:?}"),
                 }
             }

@@ -1,17 +1,16 @@
-//! The commands of a child that ends badly: waits that nobody ends, exits without drops, and writes without a check.
+//! The commands of a child that ends badly: waits that nobody ends, and exits without drops.
 
-use std::collections::HashMap;
 use std::mem;
 use std::process;
 use std::thread;
 
-use super::{File, Guard, Raw, ms, patient};
+use super::{Raw, ms, patient};
 
 /// The exit status of a child that a test makes exit. No failing test has this status.
 pub const EXITED: i32 = 7;
 
-/// Executes a command about the end of guards, managers and the process. Returns `None` for any other command.
-pub fn answer(raw: &Raw, guards: &HashMap<String, Guard>, command: &[&str]) -> Option<String> {
+/// Executes a command about the end of waits and of the process. Returns `None` for any other command.
+pub fn answer(raw: &Raw, command: &[&str]) -> Option<String> {
     let number = |word: &str| word.parse().expect("a number");
     Some(match *command {
         // No stack is unwound and no value dropped, as if `main` returned while other threads run.
@@ -25,12 +24,6 @@ pub fn answer(raw: &Raw, guards: &HashMap<String, Guard>, command: &[&str]) -> O
                 thread::spawn(move || mem::forget(locks.lock(name)));
             }
             "waiting".into()
-        }
-        // Writes the data that a lock protects, and does not check the lock again.
-        ["write", name, key, text, how] => {
-            let fence = (how == "fenced").then(|| guards[name].fence());
-            let accepted = File::new(raw, key).write(text, fence);
-            if accepted { "written" } else { "refused" }.into()
         }
         _ => return None,
     })

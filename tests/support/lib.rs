@@ -19,7 +19,6 @@ mod clock;
 mod cluster;
 mod doomed;
 mod evidence;
-mod file;
 mod hostile;
 mod log;
 mod nodes;
@@ -45,7 +44,6 @@ pub use child::{Child, add_under, added, child};
 pub use clock::Clock;
 pub use cluster::{Cluster, SLOTS, give_slots, is_ok, names_of_masters, slot_of};
 pub use evidence::{append_evidence, commit, counts_in_json, server_in_evidence, text_in_json};
-pub use file::File;
 pub use hostile::{Answer, Hostile, Words, at_last, impatient, in_time, is_script, to_scripts};
 pub use log::{Logged, logged};
 pub use nodes::{Nodes, Topology, on, shared, start_servers};
@@ -115,32 +113,6 @@ pub fn name(what: &str) -> String {
         std::process::id(),
         now.as_micros()
     )
-}
-
-/// Returns names that no lock can have: empty or too long, with braces that put companions into another slot, or with
-/// the suffix of a companion.
-pub fn unfit_names() -> Vec<String> {
-    let long = ["x".repeat(1025), "é".repeat(512) + "x", "😀".repeat(257)];
-    let short = [
-        "",
-        "}",
-        "{}",
-        "a}b",
-        "a}",
-        "}x",
-        "{}x",
-        "{}{x}",
-        "a{}b}c",
-        "x:lh:fence",
-        "x:lh:queue",
-        "x:lh:waiters",
-        ":lh:fence",
-        "x:lht:fence",
-        "{x}:lht:queue",
-        "{x}:lh:waiters",
-        "leasehold:restart_delay",
-    ];
-    long.into_iter().chain(short.map(str::to_owned)).collect()
 }
 
 /// Returns settings with a short time limit for requests, and leases that outlast each test.
