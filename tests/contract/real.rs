@@ -53,6 +53,26 @@ pub(crate) const SIMULATED_ONLY: &[(&str, &str)] = &[
         "full_memory_refuses_only_new_locks",
         "the Redis in memory is told what it refuses: tests/it/outages.rs shows the cause",
     ),
+    (
+        "a_write_after_a_pause_has_a_smaller_fence_than_the_next_holder",
+        "it stops a process: tests/it/mutex_processes.rs does so with a real one",
+    ),
+    (
+        "a_free_lock_with_a_waiter_is_shown_without_a_holder",
+        "it stops a process, so that its waiter does not poll",
+    ),
+    (
+        "a_share_that_has_run_out_is_not_shown",
+        "it stops a process, so that it releases nothing",
+    ),
+    (
+        "a_cancel_that_meets_a_grant_leaves_no_orphan",
+        "it needs messages of about one length",
+    ),
+    (
+        "a_cancel_that_meets_a_hand_over_costs_nobody_a_turn",
+        "it needs messages of about one length",
+    ),
 ];
 
 pub(crate) struct Real {

@@ -100,7 +100,7 @@ fn failures_and_repeated_releases_are_counted(world: &World, kind: Kind) {
     let long = of("long").lease(secs(600)).lock().expect("it is free");
     let short = of("short").lease(secs(9)).lock().expect("it is free");
     world.until("it is renewed", || locks.stats().renewed > 0);
-    assert!(locks.stats().renewal_lags.max() < ms(100));
+    assert!(locks.stats().renewal_lags.max() <= world.within(ms(100)));
     let renewed = locks.stats().renewed;
     let extended = short.leases().last().expect("there is one");
     extended.extend(secs(10)).expect("it is held");

@@ -107,8 +107,8 @@ fn patterns_match_names_and_the_prefix_is_literal() {
 
 #[test]
 fn all_locks_are_listed_once_each_while_others_come_and_go() {
-    const LOCKS: usize = 2000;
-    const OTHERS: &str = "60000";
+    const LOCKS: usize = 1000;
+    const OTHERS: &str = "30000";
     let server = Server::start();
     let raw = server.raw();
     let locks = build(patient(&server.url()).lease(secs(600)));
@@ -126,11 +126,11 @@ fn all_locks_are_listed_once_each_while_others_come_and_go() {
         assert!(listed.insert(info.name), "twice");
         match at {
             // The hash table shrinks during the scan. The scan returns some keys again.
-            400 => {
+            200 => {
                 let () = raw.ask(&["EVAL", empty, "0", OTHERS]);
             }
             // The hash table grows.
-            1200 => {
+            600 => {
                 let () = raw.ask(&["EVAL", fill, "0", OTHERS]);
             }
             at if at % 50 == 0 => drop(locks.lock(format!("n:gone:{at}")).expect("it is free")),
@@ -145,6 +145,7 @@ fn all_locks_are_listed_once_each_while_others_come_and_go() {
 
 /// With very many holders, one page of the list is longer than any reply may be.
 #[test]
+#[ignore = "it reads 240,000 holders: .ci/long runs it"]
 fn a_list_has_room_for_very_many_holders() {
     const LOCKS: usize = 240;
     const HOLDERS: usize = 1000;
