@@ -452,12 +452,10 @@ fn each_node_and_the_majority_have_events(world: &World) {
                     (Some(node), Some(server)) => node.ends_with(&format!("/{server}")),
                     (node, server) => node.is_some() == server.is_some(),
                 };
-                let of = all
+                let mut of = all
                     .iter()
                     .filter(|told| told.connection == Some(connection));
-                of.filter(is_of)
-                    .next_back()
-                    .is_some_and(|told| told.what == what)
+                of.rfind(is_of).is_some_and(|told| told.what == what)
             });
         }
     };
