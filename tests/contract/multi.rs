@@ -253,7 +253,7 @@ impl Keeping {
     }
 
     /// Checks that the process behind the set gets the first name, and that nothing is left.
-    fn is_given_back_by(self, world: &World, at: Duration) {
+    fn assert_given_back_by(self, world: &World, at: Duration) {
         assert!(self.behind.locked_at() <= world.within(at));
         self.behind.release();
         self.second.release();
@@ -281,14 +281,14 @@ fn a_wait_that_ends_gives_its_kept_names_back_at_once(world: &World) {
     let keeping = Keeping::start(world, &stop);
     let cancelled_at = world.now();
     stop.cancel();
-    keeping.is_given_back_by(world, cancelled_at);
+    keeping.assert_given_back_by(world, cancelled_at);
 }
 
 fn a_multi_lock_killed_while_it_keeps_a_name_costs_a_pickup_window(world: &World) {
     let keeping = Keeping::start(world, &Cancel::new());
     let killed_at = world.now();
     keeping.locks.kill();
-    keeping.is_given_back_by(world, killed_at + WINDOW);
+    keeping.assert_given_back_by(world, killed_at + WINDOW);
 }
 
 /// A thread that locks and releases again and again.
