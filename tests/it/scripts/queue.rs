@@ -215,18 +215,17 @@ fn a_waiter_that_joins_keeps_the_queue_alive() {
     let keys = [&*queue, &*waiters];
     once(|redis| {
         poll(redis, A);
-        let spoilers: [fn(&mut Redis, [&str; 2]); 4] = [
-            |_, _| {},
-            |redis, keys| {
-                keys.iter()
-                    .for_each(|key| redis.ask(&["PEXPIRE", key, "3600000"]))
-            },
-            |redis, keys| keys.iter().for_each(|key| redis.ask(&["PERSIST", key])),
-            // The records of the waiters are gone alone, as after an eviction.
-            |redis, [_, waiters]| redis.ask(&["DEL", waiters]),
+        // The last one: the records of the waiters are gone alone, as after an eviction.
+        let spoilers: [&[&str]; 6] = [
+            &["EXISTS", &queue],
+            &["PEXPIRE", &queue, "3600000"],
+            &["PEXPIRE", &waiters, "3600000"],
+            &["PERSIST", &queue],
+            &["PERSIST", &waiters],
+            &["DEL", &waiters],
         ];
         for spoil in spoilers {
-            spoil(redis, keys);
+            let () = redis.ask(spoil);
             poll(redis, (2, &["a"]));
             for key in keys {
                 let left = redis.left(key);
@@ -396,9 +395,15 @@ fn the_caller_has_the_lock_if_a_script_can_pass_over_no_more_waiters() {
         let args = [&args[..], &["1", "1", "", "", "", ""]].concat();
         is_granted(&redis.eval(SHARE_ACQUIRE, &["n"], &args))
     };
-    let asks: [&dyn Fn(&mut Redis, usize) -> bool; 2] = [&mutex, &permit];
     once(|redis| {
-        for (is_mutex, ask) in [true, false].into_iter().zip(asks) {
+        for is_mutex in [true, false] {
+            let ask = |redis: &mut Redis, who| {
+                if is_mutex {
+                    mutex(redis, who)
+                } else {
+                    permit(redis, who)
+                }
+            };
             let () = redis.ask(&["FLUSHALL"]);
             for who in 0..=last {
                 assert_eq!(ask(redis, who), who == 0);
@@ -412,7 +417,6 @@ fn the_caller_has_the_lock_if_a_script_can_pass_over_no_more_waiters() {
             } else {
                 redis.eval(SHARE_RELEASE, &["n"], &[&me, "", "", &life, "0", "0", "1"])
             };
-            // Nobody hears on the channel of a waiter in this test, and none has a channel.
             assert_eq!(released, Value::Int(1));
             assert!(!redis.exists("n"));
             assert_eq!(redis.queue("n").len(), last);
