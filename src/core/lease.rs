@@ -227,17 +227,13 @@ mod tests {
         use std::thread;
         const ROUNDS: usize = 200_000;
         let cells: Arc<Vec<_>> = Arc::new((0..ROUNDS).map(|_| AtomicLease::new(at(100))).collect());
-        // Each round begins when both threads have reached it, so that they meet in the middle of their work.
+        // Each round begins when both threads have reached it, so that they meet in the middle of their work. One that has no
+        // processor is not waited for.
         let turns = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
         let meet = |turns: &[AtomicU64; 2], me: usize, round: usize| {
             turns[me].store(round as u64, Ordering::SeqCst);
-            let mut spins = 0_u32;
-            while turns[1 - me].load(Ordering::SeqCst) < round as u64 {
-                spins += 1;
-                if spins > 1_000 {
-                    thread::yield_now();
-                }
-            }
+            let is_there = || turns[1 - me].load(Ordering::SeqCst) >= round as u64;
+            (0..1_000).any(|_| is_there());
         };
         let (theirs, shared) = (Arc::clone(&cells), Arc::clone(&turns));
         let renewal = thread::spawn(move || {
