@@ -62,8 +62,6 @@ pub use threads::{Task, asleep, locking, locking_asleep, own_threads, signal, ta
 /// A sentinel that had no CPU time for 2 s does nothing for 30 s: this is its
 /// [TILT mode](https://redis.io/docs/latest/operate/oss_and_stack/management/sentinel/#tilt-mode).
 pub const PATIENCE: Duration = Duration::from_secs(120);
-/// How late a busy machine may be, in tests that measure time.
-pub const SLACK: Duration = Duration::from_secs(5);
 
 pub const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
