@@ -17,6 +17,7 @@ pub(crate) const BODIES: Chapter = &[
             a_queued_release_whose_answer_was_lost_is_repeated,
             close_returns_whether_queued_releases_were_sent,
             a_release_in_the_background_outlives_its_manager,
+            a_queued_release_is_lost_with_its_process,
         ],
     ),
     (
@@ -114,6 +115,21 @@ fn a_release_in_the_background_outlives_its_manager(world: &World, kind: Kind) {
     drop(guard);
     redis.wait_until_free(kind, &name);
     assert!(world.now() <= world.within(released_at));
+}
+
+/// It is not if the program called `close` before.
+fn a_queued_release_is_lost_with_its_process(world: &World, kind: Kind) {
+    let (redis, name, lease) = (world.redis(), world.name("lost-release"), secs(12));
+    let locks = background(world);
+    let guard = kind.of(&locks, &name).lease(lease).lock();
+    let guard = guard.expect("it is free");
+    locks.strike(LinkFault::LoseRequests);
+    guard.release().expect("this process knows of no loss");
+    locks.wait_until_struck();
+    locks.kill();
+    assert_eq!(redis.holders(&name).len(), 1);
+    world.pass(world.within(lease));
+    redis.is_free(kind, &name);
 }
 
 /// "Held", by an owner that this process has released, would be no answer.

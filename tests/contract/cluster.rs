@@ -94,7 +94,6 @@ fn assert_unavailable(locks: &Locks, name: &str) {
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
 }
 
-/// A cluster refuses all keys while a slot has no master, unless it need not have all slots.
 /// The wait for a later slot outlasts the lease of the first one, and another process takes that.
 fn a_multi_lock_that_loses_an_earlier_slot_begins_again(world: &World) {
     let [one, other] = [(); 2].map(|()| world.manager());
@@ -119,6 +118,7 @@ fn a_multi_lock_that_loses_an_earlier_slot_begins_again(world: &World) {
     }
 }
 
+/// A cluster refuses all keys while a slot has no master, unless it need not have all slots.
 fn without_full_coverage_the_slots_of_other_masters_are_served(world: &World) {
     let short = Duration::from_millis(300);
     let locks = world.build(|it| it.io_timeout(short).lease(secs(1)));

@@ -17,6 +17,8 @@ pub(crate) const BODIES: Chapter = &[
         Always,
         bodies![
             a_killed_holder_delays_others_by_its_lease,
+            a_killed_holder_delays_others_by_its_short_lease,
+            a_guard_that_is_not_dropped_is_renewed_until_its_process_ends,
             a_holder_that_was_stopped_past_its_lease_knows_it,
             the_companions_of_a_killed_waiter_expire,
         ],
@@ -38,12 +40,45 @@ pub(crate) const BODIES: Chapter = &[
 ];
 
 pub(crate) fn a_killed_holder_delays_others_by_its_lease(world: &World, kind: Kind) {
-    for lease in [secs(6), ms(100)] {
-        a_killed_holder_delays_a_waiter(world, kind, kind.rival(), lease);
-        if kind.rival() != kind {
-            a_killed_holder_delays_a_waiter(world, kind.rival(), kind, lease);
-        }
+    a_killed_holder_delays_a_rival(world, kind, secs(6));
+}
+
+pub(crate) fn a_killed_holder_delays_others_by_its_short_lease(world: &World, kind: Kind) {
+    a_killed_holder_delays_a_rival(world, kind, ms(100));
+}
+
+fn a_killed_holder_delays_a_rival(world: &World, kind: Kind, lease: Duration) {
+    a_killed_holder_delays_a_waiter(world, kind, kind.rival(), lease);
+    if kind.rival() != kind {
+        a_killed_holder_delays_a_waiter(world, kind.rival(), kind, lease);
     }
+}
+
+/// Or until `max_hold`. Neither needs the manager.
+pub(crate) fn a_guard_that_is_not_dropped_is_renewed_until_its_process_ends(
+    world: &World,
+    kind: Kind,
+) {
+    let (redis, lease) = (world.redis(), secs(12));
+    let [name, limited] = ["endless", "limited"].map(|it| world.name(it));
+    let locks = world.manager();
+    let guard = kind.of(&locks, &name).lease(lease).lock();
+    let guard = guard.expect("it is free");
+    let kept = kind.of(&locks, &limited).max_hold(lease).lock();
+    let kept = kept.expect("it is free");
+    let locked_at = world.now();
+    assert!(locks.close(secs(1)), "nothing is to be sent");
+    redis.wait_until_free(kind, &limited);
+    assert!(world.now() <= world.within(locked_at + lease));
+    world.pass(3 * lease);
+    guard.check().expect("it is renewed");
+    locks.kill();
+    for key in kind.keys(&name) {
+        assert_eq!(redis.holders(&key).len(), 1);
+    }
+    world.pass(world.within(lease));
+    redis.is_free(kind, &name);
+    drop((guard, kept));
 }
 
 fn a_killed_holder_delays_a_waiter(world: &World, kind: Kind, waiter: Kind, lease: Duration) {

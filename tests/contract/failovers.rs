@@ -323,8 +323,9 @@ impl File {
     /// Returns `false` if the fence is too old.
     fn write(&self, fence: u64) -> bool {
         let mut last = locked(&self.0);
+        let is_later = fence > *last;
         *last = fence.max(*last);
-        *last == fence
+        is_later
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use leasehold::{Cancel, LeaseState, LostCause, MultiGuard, MultiLock};
+use leasehold::{Cancel, Error, LeaseState, LostCause, MultiGuard, MultiLock};
 use leasehold_simulator::Topology;
 
 use crate::matrix::{Subject, subject_bodies};
@@ -253,11 +253,17 @@ impl Keeping {
     }
 
     /// Checks that the process behind the set gets the first name, and that nothing is left.
-    fn assert_given_back_by(self, world: &World, at: Duration) {
+    /// Returns the thread that waited for both names.
+    fn assert_given_back_by(
+        self,
+        world: &World,
+        at: Duration,
+    ) -> Task<leasehold::Result<MultiGuard>> {
         assert!(self.behind.locked_at() <= world.within(at));
         self.behind.release();
         self.second.release();
         nothing_is_left(world, &["a", "b"]);
+        self.set
     }
 }
 
@@ -281,14 +287,15 @@ fn a_wait_that_ends_gives_its_kept_names_back_at_once(world: &World) {
     let keeping = Keeping::start(world, &stop);
     let cancelled_at = world.now();
     stop.cancel();
-    keeping.assert_given_back_by(world, cancelled_at);
+    let ended = keeping.assert_given_back_by(world, cancelled_at).end();
+    assert!(matches!(ended, Err(Error::Cancelled)), "{ended:?}");
 }
 
 fn a_multi_lock_killed_while_it_keeps_a_name_costs_a_pickup_window(world: &World) {
     let keeping = Keeping::start(world, &Cancel::new());
     let killed_at = world.now();
     keeping.locks.kill();
-    keeping.assert_given_back_by(world, killed_at + WINDOW);
+    drop(keeping.assert_given_back_by(world, killed_at + WINDOW));
 }
 
 /// A thread that locks and releases again and again.

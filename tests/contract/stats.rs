@@ -127,19 +127,23 @@ fn failures_and_repeated_releases_are_counted(world: &World, kind: Kind) {
 
 fn requests_of_operators_are_counted(world: &World) {
     let locks = world.manager();
-    let before = locks.stats().requests;
-    let asked = |least: u64| assert!(locks.stats().requests >= before + least);
+    let mut before = locks.stats().requests;
+    let mut asked = || {
+        let now = locks.stats().requests;
+        assert!(now > before, "a request was not counted");
+        before = now;
+    };
     locks.inspect("n").expect("Redis replies");
-    asked(1);
+    asked();
     assert_eq!(locks.list("n").count(), 0);
-    asked(2);
+    asked();
     let claim = locks.lock("n").expect("it is free").detach();
-    asked(3);
+    asked();
     let guard = locks.adopt(&claim).expect("it is held");
-    asked(4);
+    asked();
     let broken = locks.force_release("n", guard.owner());
     assert!(broken.expect("Redis replies"));
-    asked(5);
+    asked();
 }
 
 fn waits_for_a_connection_and_the_times_of_requests_are_measured(world: &World) {

@@ -537,9 +537,7 @@ impl Locks {
             server,
         });
     }
-}
 
-impl Locks {
     /// Ends one of the open connections of the process: its first, its second, and so on.
     pub(crate) fn cut_one(&self, which: usize) {
         self.world.fault(Fault::CutOne {
@@ -552,9 +550,7 @@ impl Locks {
     pub(crate) fn forget_connections(&self) {
         self.world.fault(Fault::ForgetConnections(self.process));
     }
-}
 
-impl Locks {
     /// Makes the links of the process to some servers lose something.
     pub(crate) fn strike_at(&self, servers: &[usize], fault: LinkFault) {
         self.set_links_to(servers, Some(fault));

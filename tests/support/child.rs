@@ -16,7 +16,7 @@ use leasehold::LockManager;
 use rustix::process::{Pid, Signal};
 
 use super::{
-    Guard, Kind, PATIENCE, Raw, Subject, doomed, log, ms, own_threads, patient, threads, wait_until,
+    Guard, Kind, PATIENCE, Raw, doomed, log, ms, own_threads, patient, threads, wait_until,
 };
 
 /// The variable with the server's URL. If it is set, this process is a child.
@@ -201,9 +201,6 @@ fn manager(url: &str, settings: &str) -> LockManager {
         builder = match key {
             "lease_ms" => builder.lease(ms(number())),
             "io_timeout_ms" => builder.io_timeout(ms(number())),
-            "node_timeout_ms" => builder.node_timeout(ms(number())),
-            "replicas" => builder.replicas(value.parse().expect("a number")),
-            "label" => builder.label(value),
             _ => panic!("no such setting: {key}"),
         };
     }
@@ -252,7 +249,6 @@ impl Session {
                     Err(error) => format!("{error:?}"),
                 }
             }
-            ("state", []) => format!("{:?}", self.guards[*name].lease().state()),
             _ => panic!("no such command: {command:?}"),
         }
     }
@@ -282,29 +278,4 @@ fn keep(guards: &mut HashMap<String, Guard>, name: &str, guard: Guard) -> String
     let answer = format!("locked {}", guard.fence());
     guards.insert(name.into(), guard);
     answer
-}
-
-/// Adds one to a number in Redis `times` times, each time under the lock: reads the number, writes it, and appends the fence to
-/// a list.
-pub fn add_under(raw: &Raw, subject: &Subject, times: u32) {
-    let name = subject.name();
-    let (sum, fences) = (format!("{name}:sum"), format!("{name}:fences"));
-    for _ in 0..times {
-        let guard = subject.lock().expect("it becomes free");
-        let value: Option<u64> = raw.ask(&["GET", &sum]);
-        let () = raw.ask(&["RPUSH", &fences, &guard.fence().to_string()]);
-        let () = raw.ask(&["SET", &sum, &(value.unwrap_or(0) + 1).to_string()]);
-        guard.release().expect("it was held until now");
-    }
-}
-
-/// Returns the number, and the fences in the order of the list. Deletes both.
-pub fn added(raw: &Raw, name: &str) -> (u32, Vec<u64>) {
-    let (sum, fences) = (format!("{name}:sum"), format!("{name}:fences"));
-    let found = (
-        raw.ask(&["GET", &sum]),
-        raw.ask(&["LRANGE", &fences, "0", "-1"]),
-    );
-    let _: [u32; 2] = [&sum, &fences].map(|key| raw.ask(&["DEL", key]));
-    found
 }

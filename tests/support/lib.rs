@@ -40,7 +40,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use leasehold::{Builder, Error, LockManager, Lost};
 
-pub use child::{Child, add_under, added, child};
+pub use child::{Child, child};
 pub use clock::Clock;
 pub use cluster::{Cluster, SLOTS, give_slots, is_ok, names_of_masters, slot_of};
 pub use evidence::{append_evidence, commit, counts_in_json, server_in_evidence, text_in_json};
@@ -206,16 +206,6 @@ pub fn wait_in_vain<G: Debug>(mut wait: impl FnMut() -> Result<Option<G>, Error>
         }
     }
     panic!("the server never answers");
-}
-
-/// Blocks until a wait ends without the lock. On a busy machine its last request may have got no reply.
-#[track_caller]
-pub fn gave_up<G: Debug>(waiting: Task<Result<Option<G>, Error>>) {
-    match waiting.end() {
-        Ok(None) => {}
-        Err(error) if is_unreachable(&error) => {}
-        other => panic!("it was held all the while: {other:?}"),
-    }
 }
 
 /// Returns whether a call got no answer from its server, or from too few nodes.

@@ -174,16 +174,6 @@ impl Sentinels {
         old
     }
 
-    /// Blocks until the replicas have all writes so far.
-    #[track_caller]
-    pub fn wait_until_replicated(&self) {
-        let master = self.master().raw();
-        // WAIT counts only the writes of the connection that sends it.
-        let _: i64 = master.ask(&["INCR", "written"]);
-        let replicas: usize = master.ask(&["WAIT", "2", "0"]);
-        assert_eq!(replicas, REPLICAS);
-    }
-
     /// Starts the killed server on this port as a replica. Blocks until both replicas follow the master.
     #[track_caller]
     pub fn start_as_replica(&self, port: u16) {

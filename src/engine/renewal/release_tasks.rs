@@ -37,7 +37,7 @@ use crate::sys::{Arc, Ordering, Time};
 const RELEASES_IN_A_ROW: usize = 64;
 /// The time for which the release of a mutex without a known waiter is held back, so that others go with it.
 const GATHERED_FOR: Duration = Duration::from_millis(1);
-/// The largest number of tasks that wait for a repeat. Of more, the one goes first whose key Redis drops first.
+/// The largest number of tasks that wait for a repeat. If there are more, the one whose key Redis drops first is given up.
 const MOST_REPEATED: usize = 4096;
 /// The longest time for which a thread waits for a reply to a release task without a look at the clock. While the
 /// machine is suspended, the clock goes on but the time of waiting does not.
