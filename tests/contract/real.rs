@@ -66,6 +66,14 @@ const SIMULATED_ONLY: &[(&str, &str)] = &[
         "it stops a process, so that it releases nothing",
     ),
     (
+        "a_guard_that_is_not_dropped_is_renewed_until_its_process_ends",
+        "five leases must pass",
+    ),
+    (
+        "a_queued_release_is_lost_with_its_process",
+        "two leases must pass",
+    ),
+    (
         "a_killed_holder_delays_others_by_its_short_lease",
         "its lease must be renewed within 100 ms",
     ),
@@ -82,10 +90,8 @@ const SIMULATED_ONLY: &[(&str, &str)] = &[
 /// The bodies whose processes need proxies. Only a world of one server has them.
 const BEHIND_PROXIES: &[&str] = &[
     "a_cancelled_call_inside_of_a_request_ends_with_it",
-    "a_guard_that_is_not_dropped_is_renewed_until_its_process_ends",
     "a_killed_holder_delays_others_by_its_lease",
     "a_killed_sharer_costs_the_others_nothing",
-    "a_queued_release_is_lost_with_its_process",
     "a_queued_release_whose_answer_was_lost_is_repeated",
     "killed_waiters_delay_nobody",
     "the_companions_of_a_killed_waiter_expire",

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Has this thread, and what it starts from now on, stay on one processor. Each thread that calls this gets the next one.
+/// Keeps this thread, and what it starts from now on, on one processor. Each thread that calls this gets the next one.
 pub fn stay() {
     static ALL: LazyLock<Vec<usize>> = LazyLock::new(|| {
         let allowed = sched_getaffinity(None).unwrap_or_default();
@@ -25,7 +25,7 @@ pub fn stay() {
     }
 }
 
-/// Has this thread, and what it starts from now on, stay on a processor.
+/// Keeps this thread, and what it starts from now on, on a processor.
 pub fn stay_on(processor: usize) {
     let mut one = CpuSet::new();
     one.set(processor);
