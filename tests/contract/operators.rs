@@ -348,7 +348,8 @@ fn locks_are_broken_while_threads_come_and_go(world: &World, kind: Kind) {
         locks.thread(move || {
             for _ in 0..10 {
                 let guard = lock.lock().expect("it becomes free");
-                world.pass(ms(1));
+                // For longer than an operator takes to see the holder and to break the lock.
+                world.pass(ms(30));
                 match guard.release() {
                     Ok(()) => {}
                     broken => _ = lost(broken),
