@@ -256,6 +256,7 @@ fn outcome<P: Locking>(
                 gates[number].set(false);
             }
             pauses += 1;
+            // The experiment is about pauses at these times.
             thread::sleep(next.saturating_duration_since(Instant::now()));
         }
         let done = working.into_iter().map(|it| it.join().expect("it works"));
