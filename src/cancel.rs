@@ -2,21 +2,19 @@
 //!
 //! The token has a flag, and a register of the threads that are blocked with it. It has no reference to locks or
 //! queues:
-//! [`Cancel::cancel`] sets the flag and unparks the threads, and each thread leaves its queue itself. So no thread takes a
+//! [`Cancel::cancel`] sets the flag and wakes the threads, and each thread leaves its queue itself. So no thread takes a
 //! mutex while it holds another.
 //!
-//! 1. A thread enters the register before it parks for the first time, and leaves the register when its call ends.
-//! 2. The thread reads the flag before each park.
+//! 1. A thread enters the register before it sleeps for the first time, and leaves the register when its call ends.
+//! 2. The thread reads the flag before each sleep.
 //! 3. `cancel` sets the flag before it reads the register. So either the thread sees the flag, or `cancel` sees the
-//!    thread. If `cancel` unparks the thread before it parks, the park returns at once.
+//!    thread. If `cancel` wakes the thread before it sleeps, the sleep returns at once.
 
 use std::fmt;
 
 use crate::sys::hash::HashMap;
-use crate::sys::{
-    Arc, AtomicBool, Mutex, Ordering,
-    thread::{self, Thread},
-};
+use crate::sys::thread::Parker;
+use crate::sys::{Arc, AtomicBool, Mutex, Ordering};
 
 /// A token that ends blocked calls from another thread.
 ///
@@ -74,7 +72,7 @@ struct TokenState {
 /// The threads that are blocked with a token. The token's mutex guards it.
 #[derive(Default)]
 struct BlockedThreads {
-    blocked: HashMap<u64, Thread>,
+    blocked: HashMap<u64, Arc<Parker>>,
     next: u64,
 }
 
@@ -114,8 +112,8 @@ impl Cancel {
     pub fn cancel(&self) {
         self.shared.cancelled.store(true, Ordering::SeqCst);
         let blocked = std::mem::take(&mut self.shared.register.lock().blocked);
-        for thread in blocked.into_values() {
-            thread.unpark();
+        for parker in blocked.into_values() {
+            parker.wake();
         }
     }
 
@@ -133,14 +131,14 @@ impl Cancel {
         self.shared.cancelled.load(Ordering::SeqCst)
     }
 
-    /// Registers the calling thread: [`cancel`](Cancel::cancel) unparks it, until the result is dropped.
-    pub(crate) fn register(&self) -> Registered {
+    /// Registers the thread that sleeps at `parker`: [`cancel`](Cancel::cancel) wakes it, until the result is dropped.
+    pub(crate) fn register(&self, parker: &Arc<Parker>) -> Registered {
         let shared = Arc::clone(&self.shared);
         let number = {
             let mut register = shared.register.lock();
             let number = register.next;
             register.next += 1;
-            register.blocked.insert(number, thread::current());
+            register.blocked.insert(number, Arc::clone(parker));
             number
         };
         Registered { shared, number }
@@ -164,11 +162,13 @@ impl fmt::Debug for Cancel {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::{Machine, Time};
 
     #[test]
     fn a_call_that_ends_leaves_nothing_in_the_register() {
         let token = Cancel::new();
-        let (one, other) = (token.register(), token.clone().register());
+        let parker = Arc::default();
+        let (one, other) = (token.register(&parker), token.clone().register(&parker));
         let blocked = || token.shared.register.lock().blocked.len();
         assert_eq!(blocked(), 2);
         drop(one);
@@ -183,11 +183,12 @@ mod tests {
     fn a_cancel_is_never_slept_through() {
         for _ in 0..2000 {
             let token = Cancel::new();
-            let parked = token.clone();
+            let waits_for = token.clone();
             let thread = std::thread::spawn(move || {
-                let _registered = parked.register();
-                while !parked.is_cancelled() {
-                    thread::park();
+                let parker = Arc::default();
+                let _registered = waits_for.register(&parker);
+                while !waits_for.is_cancelled() {
+                    parker.sleep_until(&Machine::default(), Time::NEVER);
                 }
             });
             token.cancel();

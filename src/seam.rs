@@ -11,7 +11,7 @@ pub use crate::name::slot_of;
 pub use crate::sys::test_machine::{
     MovedByTest, TestMachine, TestNetwork, TestScheduler, TestStream,
 };
-pub use crate::sys::thread::{park_for, sleep};
+pub use crate::sys::thread::sleep;
 pub use crate::sys::{LONGEST_SLEEP, Time};
 
 /// Starts a thread on this machine, with this name.

@@ -260,9 +260,10 @@ impl<W, T: HeldLease> Queue<W, T> {
         self.is_releasing
     }
 
-    #[cfg(test)]
-    pub(crate) fn waiting(&self) -> usize {
-        self.waiting.iter().count()
+    /// Returns the threads that wait.
+    #[cfg(any(test, feature = "seam"))]
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = &W> {
+        self.waiting.iter().map(|it| &it.waiter)
     }
 
     /// Returns the lease of this process, if it can have no other.

@@ -23,7 +23,6 @@
 use std::mem;
 use std::time::Duration;
 
-use crate::cancel::Cancel;
 use crate::core::attempt::{Attempt, CallContext, Grant, Input, Step, StepContext};
 use crate::core::queue::GrantedTo;
 use crate::core::{fence, poll};
@@ -335,8 +334,6 @@ impl<'w> Delegate<'w, '_> {
     /// Sleeps until a message comes, `until` has passed, or the call must end. Returns the result of the sleep.
     fn sleep(&mut self, until: Time) -> Input {
         let (leases, client) = (self.way_in.leases, self.way_in.client);
-        // From here on, a cancel unparks this thread.
-        let _registered = self.way_in.call.cancel.map(Cancel::register);
         leases.wakeup.start(client);
         if self.call_context.grants_by_message {
             leases.renewal.prepare(&leases.client);
@@ -344,6 +341,9 @@ impl<'w> Delegate<'w, '_> {
         let waker = leases
             .wakeup
             .register(&mut self.waker, self.attempt.owner());
+        // From here on, a cancel wakes this thread.
+        let cancel = self.way_in.call.cancel;
+        let _registered = cancel.map(|token| token.register(waker.parker()));
         // `close` sets its flag before it wakes all registered threads. So either this thread sees the flag, or `close`
         // wakes it.
         if self.way_in.is_over() {

@@ -60,7 +60,8 @@
 //! | 3 | [`process_lease::WaitingThread`] | the signal for one waiting thread |
 //! | 3 | [`claim::Tried`] | the owners of adoptions without a clear reply |
 //! | 3 | [`events::Events`] | the listener, until the events thread takes it; its queue |
-//! | 3 | [`Cancel`](crate::Cancel) | the threads that a cancel unparks |
+//! | 3 | [`Cancel`](crate::Cancel) | the threads that a cancel wakes |
+//! | 4 | [`Parker`](crate::sys::thread::Parker) | whether one thread sleeps |
 //!
 //! A thread holds at most one mutex of row 3. A store has further mutexes. A thread takes them only in a call to the
 //! store, and then it holds none of these. The threads of a store take no others. There are two exceptions. At a failover, the

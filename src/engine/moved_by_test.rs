@@ -10,6 +10,10 @@ impl MovedByTest for Leases {
         self.watch.look_at_the_clock();
         self.renewal.notify_waiting();
         self.wakeup.wake_all();
+        // The threads behind the delegates have time limits too.
+        for entry in self.names.all() {
+            entry.lock().queue.waiting().for_each(|it| it.parker.wake());
+        }
     }
 
     fn renew_all(&self) {

@@ -20,7 +20,7 @@ use crate::event::ReleaseRequest;
 use crate::message::{LockKind, Renewed, Request, Verb};
 use crate::name::{LockKey, Target};
 use crate::owner::Owner;
-use crate::sys::thread::{self, Thread};
+use crate::sys::thread::Parker;
 use crate::sys::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, Time};
 
 /// How many channels for requests a lease has. A further one replaces the oldest.
@@ -44,11 +44,10 @@ pub(crate) struct NameState {
 
 /// A thread that waits in the queue of a name, and the signal to it.
 pub(crate) struct WaitingThread {
-    thread: Thread,
+    /// Where the thread sleeps.
+    pub(super) parker: Arc<Parker>,
     /// The tail of its owners, if its handle has its own note.
     pub(super) tail: Option<Arc<str>>,
-    /// Whether the signal was sent, so that a thread that wakes without one locks no mutex.
-    ready: AtomicBool,
     signal: Mutex<Option<Signal>>,
 }
 
@@ -162,25 +161,20 @@ impl WaitingThread {
     /// Returns the calling thread, without a signal.
     pub(crate) fn new(tail: Option<&Arc<str>>) -> Arc<Self> {
         Arc::new(Self {
-            thread: thread::current(),
+            parker: Arc::default(),
             tail: tail.cloned(),
-            ready: AtomicBool::new(false),
             signal: Mutex::new(None),
         })
     }
 
-    /// Sends the signal and unparks the thread. The thread that took this one out of the queue must call this, once.
+    /// Sends the signal and wakes the thread. The thread that took this one out of the queue must call this, once.
     pub(crate) fn send(&self, signal: Signal) {
         *self.signal.lock() = Some(signal);
-        self.ready.store(true, Ordering::Release);
-        self.thread.unpark();
+        self.parker.wake();
     }
 
     /// Returns the signal, if it was sent.
     pub(crate) fn take(&self) -> Option<Signal> {
-        if !self.ready.load(Ordering::Acquire) {
-            return None;
-        }
         self.signal.lock().take()
     }
 }

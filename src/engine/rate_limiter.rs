@@ -43,7 +43,6 @@ pub(crate) fn ask(
 
 /// Sleeps for `length`, or until the manager is closed or the call is cancelled.
 fn sleep(leases: &Leases, length: Duration, cancel: Option<&Cancel>) -> Result<()> {
-    let _registered = cancel.map(Cancel::register);
     let client = &leases.client;
     let until = client.now() + length;
     // No message is sent to this owner, but `close` wakes all registered threads.
@@ -51,6 +50,7 @@ fn sleep(leases: &Leases, length: Duration, cancel: Option<&Cancel>) -> Result<(
     let waker = leases
         .wakeup
         .register(&mut waker, &owner::generate(client.machine(), "sleeps"));
+    let _registered = cancel.map(|token| token.register(waker.parker()));
     loop {
         // `close` sets its flag before it wakes all registered threads. So either this thread sees the flag, or
         // `close` wakes it.

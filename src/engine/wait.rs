@@ -1,6 +1,6 @@
 //! How a thread waits behind the delegate of its process.
 //!
-//! The thread parks until one of these has happened. If several have, the first row counts:
+//! The thread sleeps until one of these has happened. If several have, the first row counts:
 //!
 //! | event | the thread |
 //! | --- | --- |
@@ -16,7 +16,6 @@
 
 use std::ops::ControlFlow;
 
-use crate::cancel::Cancel;
 use crate::core::attempt::Attempt;
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::leases::CountedBusy;
@@ -26,7 +25,7 @@ use crate::engine::way_in::NotAcquired;
 use crate::engine::way_in::WayIn;
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
 use crate::store::LEAST;
-use crate::sys::{Arc, Rng, Time, thread};
+use crate::sys::{Arc, Rng, Time};
 
 impl<'a> WayIn<'a> {
     /// Blocks until a signal comes, or the call must end. Breaks with the guard that another thread gave, or continues with
@@ -92,8 +91,8 @@ impl<'a> WayIn<'a> {
         } else {
             until
         };
-        // From here on, a cancel unparks this thread.
-        let _registered = call.cancel.map(Cancel::register);
+        // From here on, a cancel wakes this thread.
+        let _registered = call.cancel.map(|token| token.register(&waiter.parker));
         let mut is_taken_out = false;
         loop {
             // 1. A signal decides, if there is one.
@@ -107,15 +106,15 @@ impl<'a> WayIn<'a> {
                 }
                 is_taken_out = true;
             }
-            // 3. Park. If a signal is on the way, or the wait has no end, only an unpark ends this.
-            let wakes_at = until.min(self.long_at);
-            if is_taken_out || wakes_at == Time::NEVER {
-                thread::park();
-                continue;
-            }
+            // 3. Sleep. If a signal is on the way, only the signal ends this.
+            let wakes_at = if is_taken_out {
+                Time::NEVER
+            } else {
+                until.min(self.long_at)
+            };
             let now = self.client.now();
             if wakes_at > now {
-                self.client.machine().park_until(wakes_at);
+                waiter.parker.sleep_until(self.client.machine(), wakes_at);
                 continue;
             }
             if until > now {

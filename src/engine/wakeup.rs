@@ -20,7 +20,7 @@
 //! No wake-up is lost:
 //!
 //! 1. A delegate enters the register before it sends the request that queues it. If the message arrives before the
-//!    delegate sleeps, it sets a flag, and the delegate does not sleep.
+//!    delegate sleeps, the delegate does not sleep ([`Parker`]).
 //! 2. At each change to or from "ready", the thread first sets the state, and then wakes all delegates in the register.
 //!    They ask again, and so queue under the right channel.
 //! 3. A delegate can miss such a change: it built its request before the change, and entered the register after it.
@@ -53,9 +53,8 @@ use crate::store::PubSubEvent;
 use crate::sys::hash::HashMap;
 use crate::sys::random::jittered;
 use crate::sys::{
-    Arc, AtomicBool, AtomicU8, AtomicU64, Condvar, Machine, Mutex, MutexGuard, Ordering, Time,
-    Weak,
-    thread::{self, Thread},
+    Arc, AtomicU8, AtomicU64, Condvar, Machine, Mutex, MutexGuard, Ordering, Time, Weak,
+    thread::Parker,
 };
 
 /// The first pause after a failed subscription. Each further pause is twice as long. After a subscription that has
@@ -108,11 +107,7 @@ struct Register {
 
 /// A delegate in the register.
 struct Sleeper {
-    thread: Thread,
-    /// Whether the thread was woken since its last sleep.
-    woken: AtomicBool,
-    /// Whether the thread sleeps, or is about to. A test kit waits until all threads do.
-    asleep: AtomicBool,
+    parker: Arc<Parker>,
     /// The first grant for its owner since its last sleep, or else another message.
     message: Mutex<Option<Message>>,
 }
@@ -215,9 +210,7 @@ impl Wakeup {
     ) -> &'a Waker {
         if waker.as_ref().is_none_or(|waker| waker.owner != *owner) {
             let sleeper = Arc::new(Sleeper {
-                thread: thread::current(),
-                woken: AtomicBool::new(false),
-                asleep: AtomicBool::new(false),
+                parker: Arc::default(),
                 message: Mutex::default(),
             });
             self.register
@@ -237,7 +230,7 @@ impl Wakeup {
     pub(crate) fn wake_all(&self) {
         let all: Vec<_> = self.register.lock().sleepers.values().cloned().collect();
         for sleeper in all {
-            sleeper.wake();
+            sleeper.parker.wake();
         }
     }
 
@@ -246,10 +239,7 @@ impl Wakeup {
     pub(super) fn is_at_rest(&self) -> bool {
         let register = self.register.lock();
         let mut sleepers = register.sleepers.values();
-        sleepers.all(|sleeper| {
-            // In this order: a woken thread first clears `asleep`, and then `woken`.
-            !sleeper.woken.load(Ordering::SeqCst) && sleeper.asleep.load(Ordering::SeqCst)
-        })
+        sleepers.all(|sleeper| sleeper.parker.is_asleep())
     }
 
     /// Ends the thread.
@@ -263,7 +253,7 @@ impl Wakeup {
         let sleeper = self.register.lock().sleepers.get(owner).cloned();
         if let Some(sleeper) = sleeper {
             sleeper.take_in(message);
-            sleeper.wake();
+            sleeper.parker.wake();
         }
     }
 
@@ -400,23 +390,17 @@ impl Sleeper {
             *kept = Some(message);
         }
     }
-
-    fn wake(&self) {
-        self.woken.store(true, Ordering::Release);
-        self.thread.unpark();
-    }
 }
 
 impl Waker {
-    /// Sleeps until the thread is woken, or until then, for at most a second. Returns the message for the owner, if one
-    /// came.
+    /// Returns the place where the thread sleeps.
+    pub(super) fn parker(&self) -> &Arc<Parker> {
+        &self.sleeper.parker
+    }
+
+    /// Sleeps until the thread is woken, or until then. Returns the message for the owner, if one came.
     pub(super) fn wait(&self, machine: &Machine, until: Time) -> Option<Message> {
-        if !self.sleeper.woken.load(Ordering::Acquire) {
-            self.sleeper.asleep.store(true, Ordering::SeqCst);
-            machine.park_until(until);
-            self.sleeper.asleep.store(false, Ordering::SeqCst);
-        }
-        self.sleeper.woken.store(false, Ordering::Release);
+        self.sleeper.parker.sleep_until(machine, until);
         self.sleeper.message.lock().take()
     }
 }

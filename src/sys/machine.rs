@@ -140,15 +140,6 @@ impl Machine {
             .map_or_else(real::wall_us, |machine| machine.wall_us())
     }
 
-    /// Blocks until the thread is unparked, or until then, for at most [`LONGEST_SLEEP`](super::LONGEST_SLEEP). May return
-    /// earlier.
-    pub(crate) fn park_until(&self, until: Time) {
-        match self.of_test() {
-            Some(machine) => machine.park_until(until),
-            None => real::park_for(until.since(self.now())),
-        }
-    }
-
     /// Tells a test of an engine that runs on this machine.
     #[cfg(feature = "seam")]
     pub(crate) fn register(&self, engine: Weak<dyn MovedByTest>) {
@@ -228,13 +219,12 @@ pub(crate) fn wall_us() -> u64 {
 
 /// The real machine.
 pub(crate) mod real {
-    use std::thread::park_timeout;
-    use std::time::{Duration, SystemTime, UNIX_EPOCH};
+    use std::time::{SystemTime, UNIX_EPOCH};
 
     use once_cell::sync::OnceCell;
     use uuid::Uuid;
 
-    use crate::sys::time::{LONGEST_SLEEP, Time};
+    use crate::sys::time::Time;
     use crate::sys::{AtomicU64, Ordering};
 
     /// Returns the time.
@@ -259,13 +249,6 @@ pub(crate) mod real {
     pub(crate) fn wall_us() -> u64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         since.map_or(1, |since| u64::try_from(since.as_micros()).unwrap_or(1))
-    }
-
-    /// Blocks until the thread is unparked, for at most this time and [`LONGEST_SLEEP`].
-    pub(crate) fn park_for(left: Duration) {
-        if !left.is_zero() {
-            park_timeout(left.min(LONGEST_SLEEP));
-        }
     }
 
     /// Returns 64 random bits.

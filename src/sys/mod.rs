@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | [`time`] | the clock of a lease's holder, and the time of day |
 //! | [`Arc`] and the atomics, `locks` | memory that threads share, and waits for other threads |
-//! | [`thread`] | starts, parks and sleeps; a queue between threads |
+//! | [`thread`] | starts and sleeps; a queue between threads |
 //! | [`random`] | random numbers |
 //! | [`hash`] | maps, whose order depends on a random seed |
 //! | [`net`] | connections, waits for several of them, and lookups of names |

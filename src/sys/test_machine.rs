@@ -30,12 +30,6 @@ pub trait TestMachine: Send + Sync {
         real::wall_us()
     }
 
-    /// Blocks until the thread is unparked, or until then, for at most [`LONGEST_SLEEP`](super::LONGEST_SLEEP). May return
-    /// earlier.
-    fn park_until(&self, until: Time) {
-        real::park_for(until.since(self.now()));
-    }
-
     /// Notes that a call has begun that may ask a server. Blocks while a test moves the clock.
     fn call_begins(&self) {}
 

@@ -1,17 +1,18 @@
-//! Threads, and a queue between them. Each thread runs on the machine of the one that has started it.
+//! Threads, their sleep until another one wakes them, and a queue between them. Each thread runs on the machine of the one
+//! that has started it.
 
 use std::collections::VecDeque;
 use std::io;
+use std::mem;
 use std::thread::Builder;
 
 #[cfg(not(feature = "seam"))]
-pub(crate) use std::thread::{Thread, current, park, sleep};
+pub(crate) use std::thread::sleep;
 
 use super::machine::Machine;
 #[cfg(feature = "seam")]
-pub(crate) use super::of_test::thread::{Thread, current, park};
-#[cfg(feature = "seam")]
-pub use super::of_test::thread::{park_for, sleep};
+pub use super::of_test::thread::sleep;
+use super::time::{LONGEST_SLEEP, Time};
 use super::{Condvar, Mutex};
 
 /// Starts a thread with this name, or with none if it is empty.
@@ -44,6 +45,59 @@ impl Machine {
             #[cfg(feature = "seam")]
             drop(scheduled);
         }
+    }
+}
+
+/// The place where one thread sleeps until another thread of the library wakes it.
+///
+/// It takes the place of `std::thread::park`, whose token is the program's: a program that unparks a thread which waits for a
+/// lock would wake it for nothing, and the wait would take the token for which the thread parks later.
+#[derive(Default)]
+pub(crate) struct Parker {
+    state: Mutex<Parked>,
+    woken: Condvar,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Parked {
+    #[default]
+    Awake,
+    Asleep,
+    /// Another thread has woken it since it last slept.
+    Woken,
+}
+
+impl Parker {
+    /// Sleeps until a wake, or until then. Returns at once after a wake since the last sleep.
+    pub(crate) fn sleep_until(&self, machine: &Machine, until: Time) {
+        let mut state = self.state.lock();
+        while *state != Parked::Woken {
+            let left = (until != Time::NEVER).then(|| until.since(machine.now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                break;
+            }
+            *state = Parked::Asleep;
+            state = match left {
+                None => self.woken.wait(state),
+                Some(left) => self.woken.wait_for(state, left.min(LONGEST_SLEEP)),
+            };
+        }
+        *state = Parked::Awake;
+    }
+
+    /// Ends the sleep of the thread, or else its next one.
+    pub(crate) fn wake(&self) {
+        let before = mem::replace(&mut *self.state.lock(), Parked::Woken);
+        // The mutex is free again, so the thread need not wait for it. If nobody sleeps, this saves the system call.
+        if before == Parked::Asleep {
+            self.woken.notify_one();
+        }
+    }
+
+    /// Returns whether the thread sleeps, and was not woken.
+    #[cfg(feature = "seam")]
+    pub(crate) fn is_asleep(&self) -> bool {
+        *self.state.lock() == Parked::Asleep
     }
 }
 
@@ -107,8 +161,24 @@ impl<T> BlockingQueue<T> {
 #[cfg(test)]
 mod tests {
     use std::thread;
+    use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn a_sleep_ends_by_a_wake_and_takes_no_token_of_the_program() {
+        let (parker, machine) = (Parker::default(), Machine::default());
+        thread::current().unpark();
+        for _ in 0..2 {
+            parker.wake();
+            parker.sleep_until(&machine, Time::NEVER);
+            let until = machine.now() + Duration::from_millis(5);
+            parker.sleep_until(&machine, until);
+            assert!(machine.now() >= until, "the token has ended the sleep");
+        }
+        // It would block without the token.
+        thread::park();
+    }
 
     #[test]
     fn a_reader_gets_all_items_in_order_and_then_the_end() {

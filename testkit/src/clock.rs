@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread::{self, Thread};
+use std::thread;
 use std::time::Duration;
 
-use leasehold::seam::{LONGEST_SLEEP, MovedByTest, TestMachine, Time};
+use leasehold::seam::{MovedByTest, TestMachine, Time};
 
 /// For how long the kit waits for the managers to do what is due. A busy machine may need some of it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -17,8 +17,6 @@ pub(crate) struct TestClock {
     added: AtomicU64,
     /// The engines that read it.
     engines: Mutex<Vec<Weak<dyn MovedByTest>>>,
-    /// The threads that sleep until some time of this clock.
-    sleepers: Mutex<Vec<Thread>>,
     calls: Mutex<Calls>,
     /// Notified when the last call has returned, and when calls may begin.
     calls_changed: Condvar,
@@ -110,9 +108,6 @@ impl TestClock {
         for engine in self.engines() {
             engine.look_at_the_clock();
         }
-        for sleeper in locked(&self.sleepers).iter() {
-            sleeper.unpark();
-        }
     }
 
     /// Has the managers renew all their leases, because the test has done something to the locks.
@@ -159,18 +154,6 @@ impl TestClock {
     fn until_changed<'a>(&self, calls: MutexGuard<'a, Calls>) -> MutexGuard<'a, Calls> {
         let waited = self.calls_changed.wait_timeout(calls, PATIENCE);
         waited.unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    /// Does what [`TestMachine::park_until`] says.
-    pub(crate) fn park_until(&self, until: Time) {
-        let this = thread::current();
-        locked(&self.sleepers).push(this.clone());
-        // From here on, a move of the clock unparks this thread.
-        let left = until.since(self.now());
-        if !left.is_zero() {
-            thread::park_timeout(left.min(LONGEST_SLEEP));
-        }
-        locked(&self.sleepers).retain(|other| other.id() != this.id());
     }
 }
 

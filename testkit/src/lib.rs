@@ -253,10 +253,6 @@ impl TestMachine for Redis {
         self.clock.wall_us()
     }
 
-    fn park_until(&self, until: Time) {
-        self.clock.park_until(until);
-    }
-
     fn call_begins(&self) {
         self.clock.call_begins();
     }

@@ -227,7 +227,7 @@ fn an_adopted_lease_goes_on_in_memory_if_no_thread_asks() {
     let adopted = || grant(8, Fences::new(90, 9), at(50));
     let mut queue = asking(ALONE);
     let begun = queue.begin(adopted(), GrantedTo::OtherThread, at(0));
-    assert_eq!((first_of(&begun), queue.waiting()), (None, 1));
+    assert_eq!((first_of(&begun), queue.waiting().count()), (None, 1));
     let finish = queue.finish(8, at(1), Health::Good);
     assert!(matches!(finish, Finish::Release(_)), "{finish:?}");
 

@@ -378,7 +378,7 @@ mod tests {
         let hung = HungLookup::begin(&resolver);
         for name in [("other.test", NAME.1), (NAME.0, NAME.1 + 1)] {
             let found = resolve(&resolver, name, PATIENCE, |(host, port)| {
-                assert_eq!(thread::current().name(), Some("leasehold-dns"));
+                assert_eq!(std::thread::current().name(), Some("leasehold-dns"));
                 Err(io::Error::other(format!("{host}:{port}")))
             });
             let error = found.expect_err("the lookup failed");

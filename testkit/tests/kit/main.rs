@@ -6,6 +6,7 @@
 )]
 
 mod pains;
+mod unparks;
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};

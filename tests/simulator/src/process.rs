@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leasehold::Builder;
-use leasehold::seam::{
-    self, LONGEST_SLEEP, TestMachine, TestNetwork, TestScheduler, TestStream, Time,
-};
+use leasehold::seam::{self, TestMachine, TestNetwork, TestScheduler, TestStream, Time};
 
 use crate::echo::Echo;
 use crate::network::{ProcessEnd, server_at};
@@ -69,13 +67,6 @@ impl TestMachine for Process {
         let state = self.world.state();
         let since_1970 = state.processes[self.number].began_at + state.now;
         u64::try_from(since_1970.as_micros()).unwrap_or(u64::MAX)
-    }
-
-    fn park_until(&self, until: Time) {
-        let left = until.since(self.now());
-        if !left.is_zero() {
-            seam::park_for(left.min(LONGEST_SLEEP));
-        }
     }
 
     fn network(&self) -> Option<Arc<dyn TestNetwork>> {
