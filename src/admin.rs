@@ -332,7 +332,7 @@ impl LockManager {
     /// | --- | --- |
     /// | a thread of it has ever waited for a lock | by a message, within milliseconds |
     /// | no thread of it has | at the next renewal, within a third of the lease |
-    /// | the same, and the lease is not renewed | at the deadline of the lease |
+    /// | the same, and the lease is not renewed | at the next look, within ten seconds |
     ///
     /// Then a guard reads `Lost`, as [`Removed`](LostCause::Removed) or [`Taken`](LostCause::Taken), and its
     /// [`on_lost`](crate::Lease::on_lost) fires. Let the system that the lock protects check the

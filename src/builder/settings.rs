@@ -474,7 +474,8 @@ impl Builder {
     }
 
     /// Sets whether leases are renewed for as long as their guards live. Without renewal, a guard is lost when its
-    /// lease is over. Defaults to `true`.
+    /// lease is over. Before that, this process asks about every ten seconds whether the lock is still its own, so that
+    /// a guard whose key was removed or taken reads `Lost` soon. Defaults to `true`.
     ///
     /// # Example
     ///

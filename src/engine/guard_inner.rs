@@ -211,9 +211,15 @@ impl GuardInner {
         }
         // The holder counts less than it asks for, because of drift. So it asks for more.
         let lease = at_least + drift(at_least) * 2;
-        self.process_lease
-            .note_extension(self.leases.client.now() + lease);
-        self.renew(lease, left)
+        let now = self.leases.client.now();
+        self.process_lease.note_extension(now + lease);
+        self.renew(lease, left)?;
+        if !self.process_lease.terms.renew {
+            // It may live long enough for a look now. Without a thread nobody looks, and the lease is held all the same.
+            let (client, renewal) = (&self.leases.client, &self.leases.renewal);
+            renewal.register(client, &self.process_lease, now).ok();
+        }
+        Ok(())
     }
 
     /// Sends a renewal for `lease`, and waits for the reply for at most `left`, the time that is left of the lease.

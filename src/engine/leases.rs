@@ -17,8 +17,7 @@
 //! lease begins.
 //!
 //! If the message is lost, or the process has no subscription because no thread has waited yet, the next renewal gets
-//! the same reply. For a lease without renewal, the renewal of step 2 lengthens nothing. If that message is lost, the
-//! lease reads held until its deadline.
+//! the same reply. For a lease without renewal, a renewal only looks whether it is still held.
 //!
 //! A *request to release* a lock names the holder's owner too. It ends nothing: the process sends it to the channels of the
 //! guards of that lease, and remembers the last one for a channel that comes later. If the request overtakes the grant,

@@ -360,13 +360,13 @@ impl ProcessLease {
         self.terms.renew && now > self.at_risk_from(now + left)
     }
 
-    /// Returns the lease that a renewal asks for. A lease without renewal gets a renewal only to check that the lock is
-    /// still held. That renewal asks for 1 ms, so it lengthens nothing.
+    /// Returns the lease that a renewal asks for. For a lease without renewal that is zero: such a request only looks
+    /// whether the lock is still held.
     pub(crate) fn renewed_for(&self) -> Duration {
         if self.terms.renew {
             self.terms.lease()
         } else {
-            Duration::from_millis(1)
+            Duration::ZERO
         }
     }
 

@@ -23,6 +23,7 @@ pub(crate) const BODIES: Subject = (
         locks_go_to_the_new_master_if_the_old_one_hangs,
         a_lock_that_was_confirmed_outlives_its_master,
         a_lock_that_the_new_master_lacks_is_lost_and_fenced,
+        a_lock_without_renewal_that_the_new_master_lacks_is_lost_too,
         a_lock_stays_for_its_lease_if_the_new_master_lacks_its_release,
         a_hand_over_that_the_new_master_lacks_makes_no_second_holder,
         a_failover_by_hand_loses_no_lock,
@@ -158,9 +159,17 @@ fn a_lock_that_was_confirmed_outlives_its_master(world: &World) {
 }
 
 fn a_lock_that_the_new_master_lacks_is_lost_and_fenced(world: &World) {
+    is_lost_if_the_new_master_lacks_it(world, true);
+}
+
+fn a_lock_without_renewal_that_the_new_master_lacks_is_lost_too(world: &World) {
+    is_lost_if_the_new_master_lacks_it(world, false);
+}
+
+fn is_lost_if_the_new_master_lacks_it(world: &World, is_renewed: bool) {
     let (one, other) = (world.manager(), world.manager());
     let (guard, losses) = fail_over_without(world, || {
-        let guard = one.mutex(NAME).lease(secs(60)).lock();
+        let guard = one.mutex(NAME).lease(secs(60)).renew(is_renewed).lock();
         let guard = guard.expect("it is free");
         let losses = guard.on_lost();
         (guard, losses)

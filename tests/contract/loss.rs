@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use leasehold::{Builder, Error, Lease, LeaseState, LostCause};
+use leasehold_simulator::Topology;
 
 use crate::matrix::Capability::{Always, Shares, SpansNames};
 use crate::matrix::{Chapter, bodies};
@@ -18,6 +19,8 @@ pub(crate) const BODIES: Chapter = &[
             a_guard_never_reads_held_after_its_key_is_gone,
             a_silent_server_loses_the_lock_at_its_deadline_for_ever,
             a_deleted_key_is_lost_as_removed,
+            a_lock_without_renewal_is_looked_at,
+            an_extended_lock_without_renewal_is_looked_at,
             on_lost_disconnects_at_a_healthy_end,
             extend_lengthens_and_never_shortens,
             max_hold_releases_for_the_others,
@@ -221,6 +224,83 @@ fn a_deleted_key_costs_the_lock(world: &World, kind: Kind, which: usize) {
     next.check()
         .expect("the loss of another guard does not matter");
     next.release().expect("it was held until now");
+}
+
+/// How long the loss of a lock without renewal may stay unnoticed.
+const LOOKED_AT_EVERY: Duration = secs(10);
+
+/// What ends the lock of a guard without a word to it.
+const LOSSES: [LostCause; 2] = [LostCause::Removed, LostCause::Taken];
+
+/// Ends the lock as this cause says, and checks that the guard learns of it by the next look.
+fn a_look_finds(world: &World, kind: Kind, name: &str, cause: LostCause, guard: &Guard) {
+    let (redis, losses) = (world.redis(), guard.on_lost());
+    let keys = kind.keys(name);
+    let key = keys.last().expect("there is one");
+    let gone_at = world.now();
+    match cause {
+        LostCause::Removed => {
+            let () = redis.ask(&["DEL", key]);
+        }
+        _ => {
+            let () = redis.ask(&["SET", key, "another"]);
+        }
+    }
+    let loss = world.recv(&losses);
+    assert!(world.now() <= world.within(gone_at + LOOKED_AT_EVERY));
+    assert_eq!((loss.fence, loss.cause), (guard.fence(), cause));
+    assert_eq!(guard.lease().state(), LeaseState::Lost);
+}
+
+/// The next look finds the loss. No look lengthens the lease, and a minute has few of them.
+pub(crate) fn a_lock_without_renewal_is_looked_at(world: &World, kind: Kind) {
+    let (redis, minute) = (world.redis(), secs(60));
+    for cause in LOSSES {
+        let name = world.name(&format!("looked-at-{cause:?}"));
+        let locks = world.manager();
+        let lock = kind.of(&locks, &name).lease(secs(600)).unrenewed();
+        let guard = lock.lock().expect("it is free");
+        // The last node of a quorum may still grant it.
+        world.pass(secs(1));
+        let ttls = || {
+            let keys = kind.keys(&name).into_iter();
+            keys.map(|key| redis.ttl(&key).expect("it has one"))
+        };
+        let (left, before): (Vec<_>, _) = (ttls().collect(), locks.stats().requests);
+        world.pass(minute);
+        let sent = locks.stats().requests - before;
+        assert!((6..=8).contains(&sent), "{sent} requests");
+        // The first look may come before the connection to a node that votes.
+        let most = u64::from(world.topology() == Topology::Quorum);
+        assert!(locks.stats().renewals_failed <= most);
+        for (left, now_left) in left.into_iter().zip(ttls()) {
+            assert!(now_left + minute <= left, "it was lengthened");
+        }
+        assert_eq!(guard.lease().state(), LeaseState::Held);
+        a_look_finds(world, kind, &name, cause, &guard);
+        drop(guard);
+        for key in kind.keys(&name) {
+            let _: i64 = redis.ask(&["DEL", &key]);
+        }
+    }
+}
+
+/// A lease that ends before a look needs none. When it is extended, it does.
+pub(crate) fn an_extended_lock_without_renewal_is_looked_at(world: &World, kind: Kind) {
+    let name = world.name("extended");
+    let locks = world.manager();
+    let lock = kind.of(&locks, &name).lease(secs(7)).unrenewed();
+    let guard = lock.lock().expect("it is free");
+    let before = locks.stats().requests;
+    world.pass(secs(6));
+    assert_eq!(locks.stats().requests, before, "it looks for nothing");
+    let lease = guard
+        .leases()
+        .last()
+        .expect("there is one")
+        .extend(secs(600));
+    lease.expect("it is held");
+    a_look_finds(world, kind, &name, LostCause::Removed, &guard);
 }
 
 pub(crate) fn on_lost_disconnects_at_a_healthy_end(world: &World, kind: Kind) {

@@ -73,7 +73,7 @@ fn a_multi_guard_has_one_state_and_one_extension(world: &World) {
 }
 
 fn free_names_take_two_requests(world: &World) {
-    let locks = world.build(|it| it.lease(secs(600)).renew(false));
+    let locks = world.build(|it| it.lease(secs(5)).renew(false));
     let set = locks.multi(["a", "b", "c"]);
     // The first call connects and loads the scripts.
     drop(set.lock().expect("they are free"));

@@ -164,10 +164,11 @@ fn a_lease_from_before_a_restart_without_data_is_not_handed_on_in_memory(world: 
 /// The server admits no further client when the renewal thread connects.
 fn a_renewal_that_cannot_connect_is_repeated_until_it_can(world: &World) {
     let locks = world.build(|it| it.pool_size(1));
-    // Opens the only connection of the pool. Without a renewal, no other one.
+    // Opens the only connection of the pool. Without a renewal, and a look before the end, no other one.
     drop(
         locks
             .mutex("inside")
+            .lease(secs(5))
             .renew(false)
             .lock()
             .expect("it is free"),

@@ -21,6 +21,9 @@
 //! delegate that begins to wait has the thread start and connect ([`RenewalThread::prepare`]). If no reply has come on the
 //! connection for five seconds, the delegate has the thread check it by a PING.
 //!
+//! The thread also looks at leases that are not to be renewed, by a renewal that lengthens nothing. Otherwise a job that holds a
+//! lock for a day would not learn in that day that its key is gone.
+//!
 //! A thread registers a lease before it makes the lease's first guard. It deregisters the lease before it sends the
 //! release.
 //!
@@ -57,6 +60,8 @@ const RAISED_AFTER: Duration = Duration::from_millis(10);
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 /// How long a round of the thread takes until the thread counts as stuck.
 const STUCK_AFTER: Duration = Duration::from_millis(20);
+/// A lease without renewal is looked at as often as a lease of this length is renewed: about every ten seconds.
+const LOOKED_AT_AS: Duration = Duration::from_secs(30);
 /// How many times as often a lease is renewed that lacks votes, if an early renewal may bring one.
 const SOONER_WITHOUT_VOTES: u32 = 4;
 /// The value of `renewal_due_ns` for a lease that is in flight.
@@ -118,10 +123,11 @@ pub(super) struct Job {
 /// How far the thread has come with its connection for renewals.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Opening {
-    /// The first lease will have it opened.
+    /// The first lease to renew will have it opened, or the first look at another one.
     #[default]
     NotWanted,
-    /// A delegate waits, and a message may grant it a lease. The thread must connect, or check its connection.
+    /// There is a lease to renew. Or a delegate waits, and a message may grant it one. The thread must connect, or check its
+    /// connection.
     Wanted,
     /// The thread connects, or checks its connection.
     Begun,
@@ -146,7 +152,8 @@ impl RenewalThread {
         Time::from_nanos(self.failed_over_at.load(Ordering::SeqCst))
     }
 
-    /// Registers a lease, which was granted by a request sent at `sent`. Does nothing for a lease without renewal.
+    /// Registers a lease, which was granted or extended by a request sent at `sent`. Does nothing for a lease without
+    /// renewal that ends before the first look.
     ///
     /// # Errors
     ///
@@ -157,24 +164,29 @@ impl RenewalThread {
         process_lease: &Arc<ProcessLease>,
         sent: Time,
     ) -> std::io::Result<()> {
-        if !process_lease.terms.renew {
-            return Ok(());
-        }
         let due = if process_lease.is_in_pickup_window() {
             client.now() + RAISED_AFTER
         } else {
-            let confirmed = (sent, process_lease.terms.lease());
             let lacks_votes = client.store.is_quorum()
                 && client.store.lacks_votes(&client.owner_of(process_lease));
-            next_renewal(confirmed, lacks_votes, client.machine().jitter())
+            next_renewal(process_lease, sent, lacks_votes, client.machine().jitter())
         };
+        let deadline = process_lease.validity.deadline();
+        if !process_lease.terms.renew && deadline.is_none_or(|deadline| deadline <= due) {
+            return Ok(());
+        }
         let mut state = self.state.lock();
         self.ensure_running(&mut state, client)?;
+        state.take(process_lease);
         state.put(process_lease, due);
-        // Have the thread connect at once. On a slow link there may be no time for that when the renewal is due.
+        // Have the thread connect at once. On a slow link there may be no time for that when the renewal is due. A look can
+        // wait.
+        if process_lease.terms.renew && state.opening == Opening::NotWanted {
+            state.opening = Opening::Wanted;
+        }
         let wakes_at = match state.opening {
-            Opening::Begun | Opening::Opened | Opening::Failed => due,
-            Opening::NotWanted | Opening::Wanted => client.now(),
+            Opening::Wanted => client.now(),
+            Opening::NotWanted | Opening::Begun | Opening::Opened | Opening::Failed => due,
         };
         self.wake_for(&mut state, wakes_at);
         Ok(())
@@ -302,18 +314,18 @@ impl RenewalThread {
 }
 
 impl RenewalState {
-    /// Returns true once, after the first lease was registered, or may soon be.
-    pub(super) fn must_open(&mut self) -> bool {
-        let must_open = self.should_open();
+    /// Returns true once, after the first lease to renew was registered, or may soon be, or when the first look is due.
+    pub(super) fn must_open(&mut self, now: Time) -> bool {
+        let must_open = self.should_open(now);
         if must_open {
             self.opening = Opening::Begun;
         }
         must_open
     }
 
-    pub(super) fn should_open(&self) -> bool {
+    pub(super) fn should_open(&self, now: Time) -> bool {
         match self.opening {
-            Opening::NotWanted => self.leases.next().is_some(),
+            Opening::NotWanted => self.leases.next().is_some_and(|due| due <= now),
             Opening::Wanted => true,
             Opening::Begun | Opening::Opened | Opening::Failed => false,
         }
@@ -434,15 +446,19 @@ impl RenewalState {
     }
 }
 
-/// Returns when a lease is renewed next that was confirmed for `lease` by a request sent at `sent`. If it lacks votes of a
-/// quorum that an early renewal may bring, that is after a quarter of the usual time.
+/// Returns when a lease is renewed next that was confirmed by a request sent at `sent`. If it lacks votes of a quorum that an
+/// early renewal may bring, that is after a quarter of the usual time.
 pub(super) fn next_renewal(
-    (sent, lease): (Time, Duration),
+    process_lease: &ProcessLease,
+    sent: Time,
     lacks_votes: bool,
     jitter: u64,
 ) -> Time {
+    if !process_lease.terms.renew {
+        return renewal_due(sent, LOOKED_AT_AS, jitter);
+    }
     let parts = if lacks_votes { SOONER_WITHOUT_VOTES } else { 1 };
-    renewal_due(sent, lease / parts, jitter)
+    renewal_due(sent, process_lease.confirmed_length() / parts, jitter)
 }
 
 /// Returns when a lease is renewed again whose renewal has failed at `now`.

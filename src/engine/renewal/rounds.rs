@@ -36,8 +36,9 @@ impl RenewalThread {
                     dedicated_connection.get_or_insert_with(|| client.store.dedicated_connection());
                 let is_silent = {
                     let mut state = self.state.lock();
-                    let is_silent = state.is_silent(client.now());
-                    state.must_open().then_some(is_silent)
+                    let now = client.now();
+                    let is_silent = state.is_silent(now);
+                    state.must_open(now).then_some(is_silent)
                 };
                 if let Some(is_silent) = is_silent {
                     // If this fails, the first renewal connects again, and logs a failure.
@@ -71,7 +72,7 @@ impl RenewalThread {
             let mut state = self.state.lock();
             state.busy_since = None;
             // A thread that wants the connection since the last step 1 could not wake this one, which did not sleep.
-            let next = if state.should_open() {
+            let next = if state.should_open(now) {
                 Some(now)
             } else {
                 state.next_due()
@@ -157,10 +158,9 @@ impl RenewalThread {
                     let own;
                     (own, replies) = replies.split_at(process_lease.keys().len());
                     let is_confirmed = self.confirmed(client, process_lease, sent, own)?;
-                    let lease = process_lease.confirmed_length();
                     let due = if is_confirmed {
                         let lacks_votes = own.iter().any(Renewed::lacks_votes);
-                        next_renewal((sent, lease), lacks_votes, jitter)
+                        next_renewal(process_lease, sent, lacks_votes, jitter)
                     } else {
                         retry_at(process_lease, now)
                     };
@@ -216,13 +216,16 @@ impl RenewalThread {
                 client.stats.renewals_failed.add(1);
                 Some(false)
             }
-            LeaseStatus::Live(left) => process_lease.terms.renew.then(|| {
-                client.count_renewal(process_lease, left);
-                if replies.iter().any(Renewed::has_new_misses) {
-                    client.tell_of_misses(process_lease);
+            LeaseStatus::Live(left) => {
+                // A look is no renewal.
+                if process_lease.terms.renew {
+                    client.count_renewal(process_lease, left);
+                    if replies.iter().any(Renewed::has_new_misses) {
+                        client.tell_of_misses(process_lease);
+                    }
                 }
-                true
-            }),
+                Some(true)
+            }
             LeaseStatus::Ended => None,
             LeaseStatus::Lost(_) => {
                 self.deregister(process_lease);

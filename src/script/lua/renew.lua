@@ -1,10 +1,11 @@
 -- Renews many leases. value.lua and batch.lua come before.
 --
 -- KEYS  the locks alone: for a missing companion in a slot that is being moved, the server answers TRYAGAIN
--- ARGV  for each lock its owner, its lease in ms, and its units if several owners share the lock, else 0
+-- ARGV  for each lock its owner, its lease in ms (0 only looks whether the owner holds it), and its units if several
+--       owners share the lock, else 0
 -- Reply for each lock 1 renewed  2 renewed, and others wait  0 it is gone  -1 another owner holds it
 --       or -2 if the server rejected it
--- Idempotent because it only raises a time to live, and creates nothing.
+-- Idempotent because it only raises a time to live, and creates nothing. A look writes nothing.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
@@ -14,6 +15,7 @@ local function renew(key, owner, lease)
   if failed(value) then return value end
   if not value then return 0 end
   if value ~= owner and value ~= owner .. MARK then return -1 end
+  if lease == 0 then return value == owner and 1 or 2 end
   -- It always writes, so that a WAIT that follows waits for this write.
   local ttl = redis.pcall('PTTL', key)
   if failed(ttl) then return ttl end
@@ -30,6 +32,7 @@ local function renew_share(key, owner, lease, units)
   if failed(ends) then return ends end
   -- An expired lease may still be listed. Other owners may take its units.
   if not ends or tonumber(ends) <= now then return 0 end
+  if lease == 0 then return 1 end
   -- PEXPIRE comes first, even if the key lives long enough: Redis allows it when memory is full. After a script's first
   -- write Redis rejects no other.
   local ttl = redis.pcall('PTTL', key)
