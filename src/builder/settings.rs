@@ -623,13 +623,17 @@ impl Builder {
     /// Sets how long a contended mutex is left free once in a [`quantum`](Builder::quantum). In this gap a client of
     /// another library can take the mutex: it polls, and does not know of the queue.
     ///
+    /// Without this setting, the gap opens by itself: for 20 ms, about every 50 ms, while such a client has held the
+    /// mutex in the last minute and this process has seen that. Other names have none.
+    ///
     /// The setting applies to [`Mutex`](crate::Mutex) and [`ReentrantMutex`](crate::ReentrantMutex). The other kinds
     /// ignore it, because no other library has locks in their format. A [`MultiLock`](crate::MultiLock) of
     /// several names leaves no gap either when it releases them.
     ///
-    /// Without a gap, a polling client gets no turn while threads of this crate want the name all the time. Set a gap
-    /// in all processes that share the name while services move over. If the gap is shorter than the pause between two
-    /// polls, the client needs several gaps.
+    /// Without a gap, a polling client gets no turn while threads of this crate want the name all the time. So its first
+    /// turn may take long, because nobody knows of it yet. Where that matters, set a gap in all processes that share the
+    /// name. Zero leaves no gap at all. If the gap is shorter than the pause between two polls, the client needs several
+    /// gaps.
     ///
     /// During a gap the lock reads as held by its last owner, also to a `try_lock` and to a
     /// [`MultiLock`](crate::MultiLock). The queue, fences and exclusion are the same as without a gap.
@@ -642,8 +646,7 @@ impl Builder {
     /// quantum of 50 ms and a gap of 20 ms. A client that polled every 10 ms got about 35 turns a second instead of
     /// none, and this crate's threads got about half of their guards.
     ///
-    /// At most the quantum, and at most 500 ms. Defaults to zero, which leaves no gap. With a gap, a quantum that the
-    /// program does not set is 50 ms.
+    /// At most the quantum, and at most 500 ms. With a gap that the program sets, a quantum that it does not set is 50 ms.
     ///
     /// # Example
     ///
@@ -652,7 +655,7 @@ impl Builder {
     /// let builder = LockManager::single("redis://127.0.0.1/").poller_gap(Duration::from_millis(20));
     /// ```
     pub fn poller_gap(mut self, gap: Duration) -> Self {
-        self.settings.poller_gap = gap;
+        self.settings.poller_gap = Some(gap);
         self
     }
 }

@@ -122,7 +122,8 @@ pub(crate) struct Settings {
     pub(crate) options: Options,
     /// `None` if the program set none.
     pub(crate) quantum: Option<Duration>,
-    pub(crate) poller_gap: Duration,
+    /// `None` if the program set none.
+    pub(crate) poller_gap: Option<Duration>,
     pub(crate) connect_timeout: Duration,
     pub(crate) io_timeout: Duration,
     pub(crate) outage_limit: Duration,
@@ -170,7 +171,7 @@ impl Default for Settings {
                 note: 0,
             },
             quantum: None,
-            poller_gap: Duration::ZERO,
+            poller_gap: None,
             connect_timeout: Duration::from_secs(2),
             io_timeout: Duration::from_secs(1),
             outage_limit: Duration::from_secs(60),
@@ -210,7 +211,7 @@ impl Settings {
             let reason = "a quorum needs no replicas, and does not wait for them";
             return Err(Error::config("replicas", reason));
         }
-        if !self.poller_gap.is_zero() {
+        if self.has_poller_gap() {
             let reason = "a quorum hands no lock over, so clients that poll need no gap";
             return Err(Error::config("poller_gap", reason));
         }
@@ -245,10 +246,15 @@ impl Settings {
         }
     }
 
+    /// Returns whether the program has set a gap for all names.
+    fn has_poller_gap(&self) -> bool {
+        self.poller_gap.is_some_and(|gap| !gap.is_zero())
+    }
+
     /// Returns the quantum, if it does not follow the measured hand-overs. With a `poller_gap` it does not, because the
     /// gap is a part of each quantum.
     pub(crate) fn fixed_quantum(&self) -> Option<Duration> {
-        let beside_gap = (!self.poller_gap.is_zero()).then_some(LONGEST_QUANTUM);
+        let beside_gap = self.has_poller_gap().then_some(LONGEST_QUANTUM);
         self.quantum.or(beside_gap)
     }
 
@@ -271,7 +277,7 @@ impl Settings {
         check("quantum", quantum, short.clone(), said)?;
         check(
             "poller_gap",
-            self.poller_gap,
+            self.poller_gap.unwrap_or_default(),
             Duration::ZERO..=LONGEST_GAP.min(quantum),
             "between 0 and 500 ms, and no longer than the quantum",
         )?;
@@ -343,12 +349,13 @@ mod tests {
 
     #[test]
     fn a_gap_fixes_the_quantum_of_a_program_that_sets_none() {
-        let (gap, ms) = (Duration::from_millis(20), Duration::from_millis);
+        let ms = Duration::from_millis;
         for (poller_gap, quantum, fixed) in [
-            (Duration::ZERO, None, None),
-            (Duration::ZERO, Some(ms(7)), Some(ms(7))),
-            (gap, None, Some(ms(50))),
-            (gap, Some(ms(20)), Some(ms(20))),
+            (None, None, None),
+            (None, Some(ms(7)), Some(ms(7))),
+            (Some(ms(0)), None, None),
+            (Some(ms(20)), None, Some(ms(50))),
+            (Some(ms(20)), Some(ms(20)), Some(ms(20))),
         ] {
             let settings = Settings {
                 quantum,
@@ -384,7 +391,7 @@ mod tests {
             ),
             (settings(|s| s.quantum = Some(Duration::ZERO)), "quantum"),
             (
-                settings(|s| s.poller_gap = LONGEST_QUANTUM * 2),
+                settings(|s| s.poller_gap = Some(LONGEST_QUANTUM * 2)),
                 "poller_gap",
             ),
             (settings(|s| s.io_timeout = Duration::ZERO), "io_timeout"),

@@ -14,6 +14,7 @@
 //! | `reply` | the answers that several kinds share |
 //! | `command` | a command of the redis crate, and the script that it names |
 //! | `text` | the texts of the scripts, and the arguments that several scripts share |
+//! | `pollers` | nothing: it remembers at which names clients of other libraries were seen |
 
 use redis::Value;
 
@@ -25,6 +26,7 @@ pub(crate) use text::ScriptSettings;
 
 mod command;
 mod operators;
+mod pollers;
 pub(crate) mod quorum;
 mod reply;
 mod single;

@@ -28,6 +28,7 @@ use crate::sys::time::ms_rounded_up;
 /// Returns the command of a request for a mutex.
 pub(super) fn mutex(key: &LockKey, verb: &Verb, script_settings: &ScriptSettings) -> Command {
     let keys = std::slice::from_ref(key);
+    let gap = script_settings.gap_at(key);
     let hand_over = |owner: &str, block: Option<GiveBack>, queued: bool| {
         let mut command = MUTEX_HAND_OVER.with_companions(keys);
         command.arg(owner);
@@ -35,7 +36,8 @@ pub(super) fn mutex(key: &LockKey, verb: &Verb, script_settings: &ScriptSettings
         script_settings.of_waiters(&mut command);
         command.arg(u8::from(queued));
         // A withdrawal ends no lease, so it begins no gap.
-        script_settings.gap(&mut command, !queued);
+        let gap = if queued { Duration::ZERO } else { gap };
+        script_settings.gap(&mut command, gap);
         command.arg(ms_rounded_up(script_settings.fence_memory));
         command
     };
@@ -45,7 +47,7 @@ pub(super) fn mutex(key: &LockKey, verb: &Verb, script_settings: &ScriptSettings
             // A free mutex may be in a gap. This process must not take it then, because the gap is for clients that
             // poll.
             let how = match mode {
-                AcquireMode::TakeFree if script_settings.poller_gap.is_zero() => "take",
+                AcquireMode::TakeFree if gap.is_zero() => "take",
                 AcquireMode::TakeFree | AcquireMode::QueueFirst => "poll",
             };
             ask(&mut command, what, how, script_settings);
@@ -60,7 +62,7 @@ pub(super) fn mutex(key: &LockKey, verb: &Verb, script_settings: &ScriptSettings
             ask(&mut command, what, "poll", script_settings);
             command.arg(&**from);
             give_back(&mut command, *block);
-            script_settings.gap(&mut command, true);
+            script_settings.gap(&mut command, gap);
             command
         }
         Verb::Release { owner, .. } => {
@@ -79,7 +81,7 @@ pub(super) fn mutex(key: &LockKey, verb: &Verb, script_settings: &ScriptSettings
 /// Returns the command that takes a free mutex without a fence. Returns `None` if the mutex may be in a gap, which only
 /// the script can see.
 pub(super) fn plain(key: &LockKey, ask: &Ask, script_settings: &ScriptSettings) -> Option<Command> {
-    script_settings.poller_gap.is_zero().then(|| {
+    script_settings.gap_at(key).is_zero().then(|| {
         let mut command = Command::new("SET");
         command.arg(key.key()).arg(&*ask.owner);
         command.arg("NX").arg("PX").arg(ms_rounded_up(ask.lease));

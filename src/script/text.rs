@@ -5,9 +5,13 @@ use std::time::Duration;
 use once_cell::race::OnceBox;
 
 use super::command::Command;
+use super::pollers::{GAP, Pollers};
+use crate::config::LONGEST_QUANTUM;
 use crate::core::poll;
-use crate::message::{Ask, GiveBack, Keep};
+use crate::message::{Ask, GiveBack, Keep, LockKind, Reply, Request};
 use crate::name::{Companion, LockKey};
+use crate::owner;
+use crate::sys::Arc;
 use crate::sys::time::ms_rounded_up;
 
 /// A script: its text, and the digest that names it to a server that has loaded it.
@@ -303,9 +307,10 @@ pub(crate) struct ScriptSettings {
     pub(super) fence_memory: Duration,
     /// The longest pickup window of a waiter.
     longest_window: Duration,
-    /// How long a contended mutex is left free once in `quantum`, for clients that poll.
-    pub(super) poller_gap: Duration,
-    /// Zero without a gap, because then no script looks at it.
+    /// How long a contended mutex is left free once in `quantum`, for clients that poll. `None`: for [`GAP`], if such a
+    /// client is about.
+    poller_gap: Option<Duration>,
+    pollers: Arc<Pollers>,
     quantum: Duration,
     /// Whether a PUBLISH counts all subscribers. In a cluster it counts those of one node.
     counts_subscribers: bool,
@@ -319,8 +324,9 @@ impl ScriptSettings {
         Self {
             fence_memory,
             longest_window: poll::longest_pickup_window(io_timeout),
-            poller_gap: Duration::ZERO,
-            quantum: Duration::ZERO,
+            poller_gap: Some(Duration::ZERO),
+            pollers: Arc::default(),
+            quantum: LONGEST_QUANTUM,
             counts_subscribers: true,
         }
     }
@@ -333,13 +339,37 @@ impl ScriptSettings {
         }
     }
 
-    /// Sets the gap, and the quantum that goes with it. A gap needs a fixed quantum.
-    pub(crate) fn with_gap(self, poller_gap: Duration, quantum: Option<Duration>) -> Self {
+    /// Sets the gap that the program wants, if it has set one, and how often it comes.
+    pub(crate) fn with_gap(self, poller_gap: Option<Duration>, quantum: Option<Duration>) -> Self {
         Self {
             poller_gap,
-            quantum: quantum.unwrap_or_default(),
+            quantum: quantum.unwrap_or(self.quantum),
             ..self
         }
+    }
+
+    /// Notes that a client of another library holds the mutex of a request, if the reply says so.
+    pub(crate) fn note_holder(&self, request: &Request<'_>, reply: &Reply) {
+        let (
+            Request::Lock {
+                kind: LockKind::Mutex,
+                target,
+                ..
+            },
+            Reply::Held { holder, .. },
+        ) = (request, reply)
+        else {
+            return;
+        };
+        if self.poller_gap.is_none() && !owner::is_ours(holder) {
+            self.pollers.note(target.first());
+        }
+    }
+
+    /// Returns how long a mutex is left free once in a quantum.
+    pub(super) fn gap_at(&self, key: &LockKey) -> Duration {
+        let by_itself = || self.pollers.are_at(key).then_some(GAP);
+        self.poller_gap.or_else(by_itself).unwrap_or_default()
     }
 
     /// Returns the pickup window of a waiter with this lease.
@@ -352,14 +382,11 @@ impl ScriptSettings {
         of_waiters(command, self.counts_subscribers);
     }
 
-    /// Adds the arguments of `gap.lua`. Without `may_leave` there is no gap.
-    pub(super) fn gap(&self, command: &mut Command, may_leave: bool) {
-        let gap = if may_leave {
-            ms_rounded_up(self.poller_gap)
-        } else {
-            0
-        };
-        command.arg(gap).arg(ms_rounded_up(self.quantum));
+    /// Adds the arguments of `gap.lua`.
+    pub(super) fn gap(&self, command: &mut Command, gap: Duration) {
+        command
+            .arg(ms_rounded_up(gap))
+            .arg(ms_rounded_up(self.quantum));
     }
 }
 

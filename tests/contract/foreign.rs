@@ -103,7 +103,8 @@ fn another_client_and_ours_keep_each_other_out(world: &World, kind: Kind) {
     for ttl in [Some(LONG), None] {
         let name = world.name(&format!("both-{}", ttl.is_some()));
         let (redis, theirs) = (world.redis(), Theirs::at(world, &name));
-        let managers = [(); 2].map(|()| world.manager());
+        // A gap would let theirs in between.
+        let managers = [(); 2].map(|()| world.build(|it| it.poller_gap(Duration::ZERO)));
         assert!(theirs.try_acquire(ttl));
         let ours = kind.of(&managers[0], &name);
         assert!(ours.try_lock().expect("Redis replies").is_none());

@@ -240,6 +240,7 @@ impl Link {
             self.route.data_loss_signs.note_surplus();
             self.socket = None;
         })?;
+        self.route.script_settings.note_holder(request, &reply);
         if self.route.replicas > 0 && reply.is_gain() {
             self.confirm(deadline)?;
         }
