@@ -49,7 +49,7 @@ pub(crate) trait Machinery: Send + Sync {
     fn fault(&self, fault: Fault);
     /// Returns the servers that may have the keys of a name, the master in front.
     fn members(&self, name: &str) -> Vec<usize>;
-    /// Returns how many pieces of requests a server has received.
+    /// Returns how many writes a server has received whole.
     fn received(&self, server: usize) -> u64;
     /// Returns how much the links of a process for one use, or for all, have lost since their fault began.
     fn lost_by(&self, process: usize, role: Option<Role>) -> u64;
@@ -356,7 +356,7 @@ impl World {
         self.0.members(name).split_off(1)
     }
 
-    /// Returns how many pieces of requests a server has received.
+    /// Returns how many writes a server has received whole.
     pub(crate) fn received(&self, server: usize) -> u64 {
         self.0.received(server)
     }

@@ -138,7 +138,7 @@ pub(crate) struct SimulatedServer {
     pub(crate) knows_epoch: u64,
     /// When it looks for each `WAIT` whose time is over.
     pub(crate) looks_at: Option<Duration>,
-    /// How many pieces of requests it has received.
+    /// How many writes it has received whole.
     pub(crate) received: u64,
     /// Whether it has as many clients as it admits.
     pub(crate) is_full: bool,
@@ -192,7 +192,8 @@ struct WaitingPiece {
 }
 
 enum Piece {
-    Bytes(Vec<u8>),
+    /// Bytes, and whether they are the last of one write.
+    Bytes(Vec<u8>, bool),
     End,
 }
 
@@ -416,17 +417,18 @@ impl WorldState {
     /// Sends bytes, perhaps in several pieces.
     fn send_bytes(&mut self, flow: Flow, mut bytes: Vec<u8>) {
         if self.fault_of(flow.connection) == Some(LinkFault::Drip) {
-            for drop in bytes.chunks(bytes.len().div_ceil(DROPS)) {
-                self.send(flow, Piece::Bytes(drop.to_vec()));
+            let mut drops = bytes.chunks(bytes.len().div_ceil(DROPS)).peekable();
+            while let Some(drop) = drops.next() {
+                self.send(flow, Piece::Bytes(drop.to_vec(), drops.peek().is_none()));
             }
             return;
         }
         while bytes.len() > 1 && self.random.one_in(8) {
             let rest = bytes.split_off(self.random.within(1..bytes.len() as u64) as usize);
-            self.send(flow, Piece::Bytes(bytes));
+            self.send(flow, Piece::Bytes(bytes, false));
             bytes = rest;
         }
-        self.send(flow, Piece::Bytes(bytes));
+        self.send(flow, Piece::Bytes(bytes, true));
     }
 
     /// Has the next piece of a flow arrive, unless something is in its way.
@@ -455,7 +457,7 @@ impl WorldState {
         let Some(WaitingPiece { sent, piece, .. }) = pieces.waiting.pop_front() else {
             return;
         };
-        let is_behind_a_gap = pieces.has_gap && matches!(piece, Piece::Bytes(_));
+        let is_behind_a_gap = pieces.has_gap && matches!(piece, Piece::Bytes(..));
         if let Some(next) = pieces.waiting.front() {
             let wait = next.at.saturating_sub(now);
             self.plan(wait, Event::Arrival(flow));
@@ -468,7 +470,7 @@ impl WorldState {
             *longest = now.saturating_sub(sent).max(*longest);
         }
         match (flow.is_up, piece) {
-            (true, Piece::Bytes(bytes)) => {
+            (true, Piece::Bytes(bytes, is_last)) => {
                 let Some(at_server) = at_server else {
                     if is_half_open {
                         self.end_at_process(flow.connection, End::Reset);
@@ -479,13 +481,13 @@ impl WorldState {
                 let way = format_args!("{process} to {server}, connection {number}");
                 self.trace.note_bytes(now, way, &bytes);
                 let receiver = &mut self.network.servers[server];
-                receiver.received += 1;
+                receiver.received += u64::from(is_last);
                 let time = receiver.clock.read(now);
                 receiver.server.receive(at_server, &bytes, time);
                 self.server_has_run(server);
             }
             (true, Piece::End) => self.end_at_server(flow.connection),
-            (false, Piece::Bytes(bytes)) => {
+            (false, Piece::Bytes(bytes, _)) => {
                 let number = flow.connection;
                 let way = format_args!("{server} to {process}, connection {number}");
                 self.trace.note_bytes(now, way, &bytes);
@@ -1019,7 +1021,7 @@ impl ProcessEnd {
                 is_up: false,
             };
             let refusal = b"-ERR max number of clients reached\r\n".to_vec();
-            state.send(flow, Piece::Bytes(refusal));
+            state.send(flow, Piece::Bytes(refusal, true));
             state.send(flow, Piece::End);
         }
         Ok(Self {

@@ -403,7 +403,7 @@ impl Stage {
         state.watch(sentinel, server, server, epoch);
     }
 
-    /// Returns how many pieces of requests a server has received.
+    /// Returns how many writes a server has received whole.
     #[must_use]
     pub fn received(&self, server: usize) -> u64 {
         self.world.state().network.servers[server].received
