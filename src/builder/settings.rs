@@ -37,8 +37,9 @@ impl Builder {
     }
 
     /// Sets the time limit for making a connection. The system's lookup of a host name is part of it. If the lookup takes
-    /// longer, the attempt fails, and a later one uses the result. All addresses of the name share the rest of the limit,
-    /// so set a longer one for a name with several addresses. From 1 ms to 1 h. Defaults to 2 s.
+    /// longer, the attempt fails, and a later one uses the result. If an address of the name does not reply, the next one
+    /// is tried beside it after 100 ms, and the one that accepts is tried first from then on. From 1 ms to 1 h. Defaults
+    /// to 2 s.
     ///
     /// # Example
     ///

@@ -1,7 +1,7 @@
 //! Connections: streams of bytes, waits for several of them, and lookups of names.
 
 use std::io::{self, Read};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use smallvec::SmallVec;
-use socket2::{Domain, SockAddr, SockRef, TcpKeepalive, Type};
+use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 
 #[cfg(feature = "seam")]
 use super::Arc;
@@ -33,6 +33,12 @@ const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
 /// The shortest limit of a connect. A limit of zero would be an error.
 const SHORTEST: Duration = Duration::from_millis(1);
 
+/// How long an address is tried alone before the next one is tried beside it. RFC 8305 recommends 250 ms for servers
+/// anywhere, and allows 100 ms. A lock's server is seldom farther away than that, and a caller waits.
+const HEAD_START: Duration = Duration::from_millis(100);
+/// How many addresses are tried at a time. A name server may name any number.
+const SIDE_BY_SIDE: usize = 8;
+
 /// A connected stream of bytes.
 #[derive(Debug)]
 pub(crate) enum ByteStream {
@@ -42,17 +48,60 @@ pub(crate) enum ByteStream {
 }
 
 impl ByteStream {
-    /// Connects by TCP.
-    pub(crate) fn connect(address: &SocketAddr, limit: Duration) -> io::Result<Self> {
+    /// Connects by TCP to the first of these addresses that accepts, and returns which. They are tried in their order, each
+    /// with a head start ([RFC 8305]) of [`HEAD_START`], or less if not all could be tried in time. One that refuses is
+    /// followed at once.
+    ///
+    /// [RFC 8305]: https://www.rfc-editor.org/rfc/rfc8305
+    pub(crate) fn connect(addresses: &[SocketAddr], until: Time) -> io::Result<(Self, SocketAddr)> {
         #[cfg(feature = "seam")]
-        if let Some(stream) = of_test::connect(&address.to_string(), Time::now() + limit) {
-            return stream.map(Self::OfTest);
+        // The hosts of a test's network have one address each.
+        if let Some(address) = addresses.first() {
+            if let Some(stream) = of_test::connect(&address.to_string(), until) {
+                return stream.map(|stream| (Self::OfTest(stream), *address));
+            }
         }
-        let stream = TcpStream::connect_timeout(address, limit.max(SHORTEST))?;
+        let mut untried = addresses.iter();
+        let mut tried = Vec::<(Socket, SocketAddr)>::new();
+        let mut next_at = Time::now();
+        let mut refusal = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+        loop {
+            let now = Time::now();
+            if tried.is_empty() || now >= next_at {
+                match untried.next() {
+                    Some(address) => {
+                        let share = until.since(now) / (untried.len() as u32 + 1);
+                        next_at = now + HEAD_START.min(share);
+                        tried.drain(..(tried.len() + 1).saturating_sub(SIDE_BY_SIDE));
+                        match begin_to_connect(*address) {
+                            Ok(socket) => tried.push((socket, *address)),
+                            Err(error) => refusal = error,
+                        }
+                    }
+                    None if tried.is_empty() => return Err(refusal),
+                    None if now >= until => return Err(io::ErrorKind::TimedOut.into()),
+                    None => next_at = until,
+                }
+            }
+            if let Some(number) = first_writable(&tried, next_at) {
+                let (socket, address) = tried.remove(number);
+                match socket.take_error() {
+                    Ok(None) => return Ok((Self::of_connected(socket)?, address)),
+                    Ok(Some(error)) | Err(error) => {
+                        refusal = error;
+                        next_at = now;
+                    }
+                }
+            }
+        }
+    }
+
+    fn of_connected(socket: Socket) -> io::Result<Self> {
+        socket.set_nonblocking(false)?;
         // A request is small and waits for its answer, so holding packets back would gain nothing.
-        stream.set_nodelay(true)?;
-        SockRef::from(&stream).set_tcp_keepalive(&KEEPALIVE)?;
-        Ok(Self::Os(stream.into()))
+        socket.set_tcp_nodelay(true)?;
+        socket.set_tcp_keepalive(&KEEPALIVE)?;
+        Ok(Self::Os(socket.into()))
     }
 
     /// Connects to a Unix socket. If the queue of the listener is full, as that of a stopped server may be, this blocks
@@ -63,7 +112,7 @@ impl ByteStream {
             return stream.map(Self::OfTest);
         }
         let address = SockAddr::unix(path)?;
-        let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
         loop {
             let left = until.since(Time::now());
             // The operating system limits the time of a connect by the limit for writing.
@@ -143,10 +192,34 @@ impl ByteStream {
 }
 
 #[cfg(test)]
-impl From<TcpStream> for ByteStream {
-    fn from(stream: TcpStream) -> Self {
+impl From<std::net::TcpStream> for ByteStream {
+    fn from(stream: std::net::TcpStream) -> Self {
         Self::Os(stream.into())
     }
+}
+
+fn begin_to_connect(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    match rustix::net::connect(&socket, &address) {
+        // A connect that a signal interrupts goes on.
+        Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(socket),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Waits until one of these sockets has connected or failed, or until then. Returns the place of the first one.
+fn first_writable(sockets: &[(Socket, SocketAddr)], until: Time) -> Option<usize> {
+    let polled = sockets
+        .iter()
+        .map(|(socket, _)| PollFd::new(socket, PollFlags::OUT));
+    let mut polled: SmallVec<[_; SIDE_BY_SIDE]> = polled.collect();
+    let left = until.since(Time::now());
+    // After an error the caller looks again.
+    poll(&mut polled, Timespec::try_from(left).ok().as_ref()).ok()?;
+    polled
+        .iter()
+        .position(|polled| !polled.revents().is_empty())
 }
 
 fn unless_blocked(done: Result<usize, Errno>) -> io::Result<Option<usize>> {
@@ -288,7 +361,7 @@ pub(crate) fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-    use std::net::TcpListener;
+    use std::net::{TcpListener, TcpStream};
 
     use super::*;
 
@@ -310,8 +383,8 @@ mod tests {
 
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address");
-        let limit = Duration::from_secs(20);
-        let stream = ByteStream::connect(&address, limit).expect("it listens");
+        let soon = Time::now() + Duration::from_secs(20);
+        let (stream, _) = ByteStream::connect(&[address], soon).expect("it listens");
         #[cfg_attr(not(feature = "seam"), expect(irrefutable_let_patterns))]
         let ByteStream::Os(fd) = stream else {
             unreachable!("no test has another network");
@@ -323,11 +396,83 @@ mod tests {
         assert!(idle + between * probes < Duration::from_secs(60));
     }
 
+    /// Returns a listener that accepts no more connections, because its queue is full, and the connections in that queue.
+    fn silent() -> (Socket, SocketAddr, Vec<TcpStream>) {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let listener = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        listener.bind(&any.into()).expect("a free port");
+        listener.listen(1).expect("it is bound");
+        let address = listener.local_addr().expect("an address");
+        let address = address.as_socket().expect("of the internet");
+        let mut queued = Vec::new();
+        while let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(200)) {
+            queued.push(stream);
+        }
+        (listener, address, queued)
+    }
+
+    fn open() -> (TcpListener, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        (listener, address)
+    }
+
+    /// An address to which nobody listens.
+    fn closed() -> SocketAddr {
+        open().1
+    }
+
+    #[test]
+    fn an_address_that_does_not_answer_delays_the_next_one_by_its_head_start() {
+        const LIMIT: Duration = Duration::from_secs(60);
+        let (_listener, silent, _queued) = silent();
+        let (_listener, open) = open();
+        for addresses in [
+            &[silent, open][..],
+            &[silent, silent, open],
+            &[silent, closed(), open],
+            &[closed(), silent, open],
+            &[open, silent],
+        ] {
+            let begun = Time::now();
+            let connected = ByteStream::connect(addresses, begun + LIMIT);
+            assert_eq!(connected.expect("one accepts").1, open);
+            let took = begun.elapsed();
+            assert!(took < LIMIT / 3, "it waited for a silent one: {took:?}");
+        }
+    }
+
+    /// Also if a name server names more addresses than the time has head starts.
+    #[test]
+    fn each_address_is_tried_in_time() {
+        const LIMIT: Duration = Duration::from_secs(2);
+        let (_listener, silent, _queued) = silent();
+        let (_listener, open) = open();
+        let mut addresses = [silent; 100];
+        let begun = Time::now();
+        let failed = ByteStream::connect(&addresses, begun + LIMIT).map_err(|error| error.kind());
+        assert_eq!(failed.err(), Some(io::ErrorKind::TimedOut));
+        assert!(begun.elapsed() < LIMIT * 5, "not 100 times as long");
+        addresses[99] = open;
+        assert!(ByteStream::connect(&addresses, Time::now() + LIMIT).is_ok());
+    }
+
+    #[test]
+    fn addresses_that_all_refuse_are_a_refusal_at_once() {
+        let soon = Time::now() + Duration::from_secs(600);
+        for addresses in [&[closed()][..], &[closed(), closed()]] {
+            let refused = ByteStream::connect(addresses, soon).map_err(|error| error.kind());
+            assert_eq!(refused.err(), Some(io::ErrorKind::ConnectionRefused));
+        }
+        let none = ByteStream::connect(&[], soon).map_err(|error| error.kind());
+        assert_eq!(none.err(), Some(io::ErrorKind::NotFound));
+    }
+
     #[test]
     fn a_socket_of_this_machine_has_its_time_limit_too() {
         const LIMIT: Duration = Duration::from_millis(300);
         let path = std::env::temp_dir().join(format!("leasehold-{}", uuid::Uuid::new_v4()));
-        let listener = socket2::Socket::new(Domain::UNIX, Type::STREAM, None).expect("a socket");
+        let listener = Socket::new(Domain::UNIX, Type::STREAM, None).expect("a socket");
         let address = SockAddr::unix(&path).expect("a short path");
         listener.bind(&address).expect("a new address");
         listener.listen(1).expect("it is bound");
@@ -352,16 +497,13 @@ mod tests {
     fn a_thread_that_waits_is_woken_and_told_what_it_can_read() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address");
-        let connect = || {
-            let limit = Duration::from_secs(20);
-            ByteStream::connect(&address, limit).expect("it listens")
-        };
+        let soon = Time::now() + Duration::from_secs(20);
+        let connect = || ByteStream::connect(&[address], soon).expect("it listens").0;
         let silent = connect();
         let (_silent_peer, _) = listener.accept().expect("it has connected");
         let talks = connect();
         let (mut peer, _) = listener.accept().expect("it has connected");
         let (waking, woken) = waking_pair().expect("a pair");
-        let soon = Time::now() + Duration::from_secs(20);
         waking.wake();
         let ready = readable([&silent], Some(&woken), soon);
         assert_eq!(ready[..], [false]);

@@ -19,6 +19,10 @@
 //!   the limit would lead neither to a connection nor to the reason why there is none. After any other lookup the name
 //!   is idle, and the next caller looks up anew, because the name may lead to another address by then.
 //!
+//! The addresses come in the order of the system, but the one that has accepted last comes first. An example: `localhost`
+//! is `::1` before `127.0.0.1`, and a firewall drops what is sent to `::1`. Then only the first connection waits for the
+//! head start of `::1` ([`ByteStream::connect`](crate::sys::net::ByteStream::connect)).
+//!
 //! Each [`Route`](crate::store::server::route::Route) has its own resolver. A static one could deadlock after a fork: the child would
 //! wait for a thread, or for the owner of a mutex, that only the parent has. A child does not use its parent's routes.
 
@@ -40,10 +44,15 @@ pub(crate) struct Resolver {
     names: Mutex<BTreeMap<Name, NameLookup>>,
     /// Notified at the end of each lookup.
     ended: Condvar,
+    /// The address that has accepted last, of each host whose first one did not.
+    worked: Mutex<BTreeMap<String, IpAddr>>,
 }
 
 /// A host name and a port.
 type Name = (String, u16);
+
+/// How many hosts [`Resolver::worked`] keeps.
+const MOST_WORKED: usize = 1_000;
 
 /// How long a name is found, by the result of its lookup.
 const FOUND_FOR: Duration = Duration::from_secs(10);
@@ -101,7 +110,23 @@ impl Resolver {
                 self.end(&name, &lookup, Err(io::Error::other(words)));
             }
         }
-        self.wait(&name, &lookup, deadline)
+        let mut addresses = self.wait(&name, &lookup, deadline)?;
+        if let Some(worked) = self.worked.lock().get(host) {
+            addresses.sort_by_key(|address| address.ip() != *worked);
+        }
+        Ok(addresses)
+    }
+
+    /// Notes which of the addresses of a host has accepted, to return it first.
+    pub(crate) fn has_accepted(&self, host: &str, addresses: &[SocketAddr], which: SocketAddr) {
+        if addresses.first() == Some(&which) {
+            return;
+        }
+        let mut worked = self.worked.lock();
+        if worked.len() >= MOST_WORKED {
+            worked.clear();
+        }
+        worked.insert(host.to_owned(), which.ip());
     }
 
     /// Returns the lookup of a name that is in flight or found, or a new one, and whether it is new.
@@ -391,6 +416,29 @@ mod tests {
     fn cannot_start(look_up: Box<dyn FnOnce() + Send>) -> io::Result<()> {
         let thread = std::thread::Builder::new().stack_size(usize::MAX / 4 + 1);
         thread.spawn(look_up).map(drop)
+    }
+
+    #[test]
+    fn the_address_that_has_accepted_comes_first() {
+        let resolver = Arc::default();
+        let order_of = |host, order: [u8; 3]| {
+            let found = move |_: &Name| Ok(order.map(address).to_vec());
+            resolve(&resolver, (host, NAME.1), PATIENCE, found).expect("it is found")
+        };
+        let first = order_of("a", [1, 2, 3]);
+        assert_eq!(first, [1, 2, 3].map(address));
+        resolver.has_accepted("a", &first, address(3));
+        assert_eq!(order_of("a", [1, 2, 3]), [3, 1, 2].map(address));
+        assert_eq!(order_of("b", [1, 2, 3]), [1, 2, 3].map(address));
+        // The name leads elsewhere now.
+        assert_eq!(order_of("a", [4, 5, 6]), [4, 5, 6].map(address));
+        let third = order_of("a", [1, 2, 3]);
+        resolver.has_accepted("a", &third, address(2));
+        assert_eq!(order_of("a", [1, 2, 3]), [2, 1, 3].map(address));
+        for number in 0..3 * MOST_WORKED {
+            resolver.has_accepted(&number.to_string(), &first, address(3));
+        }
+        assert!(resolver.worked.lock().len() <= MOST_WORKED);
     }
 
     #[test]

@@ -14,7 +14,6 @@
 //! answer that nobody has asked for, and that comes after this look, cannot be told from the answer to the request.
 
 use std::io;
-use std::net::SocketAddr;
 
 use redis::{ConnectionAddr, Value};
 
@@ -25,8 +24,8 @@ use crate::store::transport::frame::{self, Frame};
 use crate::store::transport::resolve::Resolver;
 #[cfg(feature = "tls")]
 use crate::store::transport::tls::{self, TlsSession};
+use crate::sys::Arc;
 use crate::sys::net::ByteStream;
-use crate::sys::{Arc, Time};
 
 mod limit;
 
@@ -119,7 +118,12 @@ impl Socket {
         mut deadline: Deadline<'_>,
     ) -> Result<Self, TransportError> {
         let until = deadline.now() + deadline.left();
-        let dial_host = |host: &str, port: u16| dial(&resolver.resolve(host, port, until)?, until);
+        let dial_host = |host: &str, port: u16| {
+            let addresses = resolver.resolve(host, port, until)?;
+            let (bytes, which) = ByteStream::connect(&addresses, until)?;
+            resolver.has_accepted(host, &addresses, which);
+            io::Result::Ok(bytes)
+        };
         match server.info.addr() {
             ConnectionAddr::Tcp(host, port) => Ok(Self::new(dial_host(host, *port)?)),
             ConnectionAddr::Unix(path) => Ok(Self::new(ByteStream::connect_unix(path, until)?)),
@@ -352,64 +356,5 @@ impl Socket {
         }
         self.received.extend_from_slice(piece);
         Ok(())
-    }
-}
-
-/// Connects to the first address of a host that accepts. The addresses share the time until `deadline`, so one that
-/// does not answer leaves time for the others.
-fn dial(addresses: &[SocketAddr], deadline: Time) -> io::Result<ByteStream> {
-    let mut untried = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-    for address in addresses {
-        let share = deadline.since(Time::now()) / untried;
-        untried -= 1;
-        match ByteStream::connect(address, share) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::{TcpListener, TcpStream};
-    use std::time::Duration;
-
-    use socket2::{Domain, Socket as OsSocket, Type};
-
-    use super::*;
-
-    /// Returns a listener that accepts no more connections, because its queue is full, and the connections in that
-    /// queue.
-    fn silent() -> (OsSocket, SocketAddr, Vec<TcpStream>) {
-        let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let listener = OsSocket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
-        listener.bind(&any.into()).expect("a free port");
-        listener.listen(1).expect("it is bound");
-        let address = listener.local_addr().expect("an address");
-        let address = address.as_socket().expect("of the internet");
-        let mut queued = Vec::new();
-        while let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(200)) {
-            queued.push(stream);
-        }
-        (listener, address, queued)
-    }
-
-    #[test]
-    fn addresses_share_the_time_limit() {
-        const LIMIT: Duration = Duration::from_secs(2);
-        let (_listener, silent, _queued) = silent();
-        let listening = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let open = listening.local_addr().expect("an address");
-
-        let begun = Time::now();
-        let failed = dial(&[silent; 10], begun + LIMIT).err().map(|e| e.kind());
-        let took = begun.elapsed();
-        assert_eq!(failed, Some(io::ErrorKind::TimedOut));
-        assert!(took < LIMIT * 5, "not 10 times as long: {took:?}");
-
-        assert!(dial(&[silent, silent, open], Time::now() + LIMIT).is_ok());
-        assert!(dial(&[], Time::now() + LIMIT).is_err());
     }
 }
