@@ -14,6 +14,7 @@
 //!
 //! * If the deadline of a caller passes, the caller returns [`TimedOut`](io::ErrorKind::TimedOut). The lookup goes on,
 //!   and later callers wait for it. So a name server that does not answer costs one thread for each name.
+//! * At most [`MOST_NAMES`] names are in flight or found. A cluster may redirect to any number of them.
 //! * If the thread cannot be started, or if the lookup panics, the result is an error for all callers that wait.
 //! * A lookup that was too slow for a caller makes the name found. Otherwise a name server that always takes longer than
 //!   the limit would lead neither to a connection nor to the reason why there is none. After any other lookup the name
@@ -51,6 +52,8 @@ pub(crate) struct Resolver {
 /// A host name and a port.
 type Name = (String, u16);
 
+/// How many names are in flight or found at a time: more than most clusters have nodes.
+const MOST_NAMES: usize = 256;
 /// How many hosts [`Resolver::worked`] keeps.
 const MOST_WORKED: usize = 1_000;
 
@@ -94,7 +97,7 @@ impl Resolver {
             return Ok(vec![SocketAddr::new(ip, port)]);
         }
         let name = (host.to_owned(), port);
-        let (lookup, is_new) = self.join(&name);
+        let (lookup, is_new) = self.join(&name)?;
         if is_new {
             let (resolver, own_lookup, own_name) =
                 (Arc::clone(self), Arc::clone(&lookup), name.clone());
@@ -130,12 +133,15 @@ impl Resolver {
     }
 
     /// Returns the lookup of a name that is in flight or found, or a new one, and whether it is new.
-    fn join(&self, name: &Name) -> (Arc<Lookup>, bool) {
+    fn join(&self, name: &Name) -> io::Result<(Arc<Lookup>, bool)> {
         let mut names = self.names.lock();
+        let now = Time::now();
+        names.retain(|_, state| state.idle_at.is_none_or(|at| now < at));
         if let Some(state) = names.get(name) {
-            if state.idle_at.is_none_or(|at| Time::now() < at) {
-                return (Arc::clone(&state.lookup), false);
-            }
+            return Ok((Arc::clone(&state.lookup), false));
+        }
+        if names.len() >= MOST_NAMES {
+            return Err(io::Error::other("too many lookups of hosts have not ended"));
         }
         let lookup = Arc::<Lookup>::default();
         let state = NameLookup {
@@ -144,7 +150,7 @@ impl Resolver {
             idle_at: None,
         };
         names.insert(name.clone(), state);
-        (lookup, true)
+        Ok((lookup, true))
     }
 
     /// Ends a lookup, and gives its result to all callers that wait for it.
@@ -373,6 +379,37 @@ mod tests {
         }
         let fourth = resolve(&resolver, NAME, PATIENCE, |_| Ok(vec![address(4)]));
         assert_eq!(fourth.expect("it is found"), [address(4)]);
+    }
+
+    #[test]
+    fn lookups_that_hang_are_limited() {
+        let resolver = Arc::default();
+        let (open, never) = crossbeam_channel::bounded::<()>(0);
+        let kinds = (0..2 * MOST_NAMES).map(|number| {
+            let never = never.clone();
+            let hang = move |_: &Name| {
+                never.recv().ok();
+                Ok(vec![address(1)])
+            };
+            kind(resolve(
+                &resolver,
+                (&format!("h{number}"), 1),
+                Duration::ZERO,
+                hang,
+            ))
+        });
+        let kinds: Vec<_> = kinds.collect();
+        let (hang, refused) = kinds.split_at(MOST_NAMES);
+        assert!(
+            hang.iter()
+                .all(|kind| *kind == Some(io::ErrorKind::TimedOut))
+        );
+        assert!(
+            refused
+                .iter()
+                .all(|kind| *kind == Some(io::ErrorKind::Other))
+        );
+        drop(open);
     }
 
     /// Otherwise no caller would ever learn why a name server that is always slow finds nothing.

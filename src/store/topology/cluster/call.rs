@@ -335,6 +335,8 @@ pub(super) fn or_release_alone(
 
 #[cfg(test)]
 mod tests {
+    #[cfg(target_os = "linux")]
+    use std::io::{BufRead, BufReader};
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
 
@@ -348,11 +350,128 @@ mod tests {
     use crate::store::topology::cluster::master::Address;
     use crate::store::topology::cluster::state::tests::publish_first;
     use crate::sys::Ordering;
+    #[cfg(target_os = "linux")]
+    use crate::sys::{AtomicU32, Time};
 
     /// Reads one request: all that comes before the client waits.
     fn read(line: &mut TcpStream) {
         let mut bytes = [0; 16 << 10];
         assert!(line.read(&mut bytes).expect("a request") > 0);
+    }
+
+    /// A node that redirects each request to another address of this machine, all of which lead to it, and counts its open
+    /// connections.
+    #[cfg(target_os = "linux")]
+    struct Misleading {
+        port: u16,
+        slot: u16,
+        redirections: AtomicU32,
+        open: AtomicU32,
+    }
+
+    #[cfg(target_os = "linux")]
+    impl Misleading {
+        fn begin(slot: u16) -> Arc<Self> {
+            let listener = TcpListener::bind("0.0.0.0:0").expect("a free port");
+            let node = Arc::new(Self {
+                port: listener.local_addr().expect("it is bound").port(),
+                slot,
+                redirections: AtomicU32::new(0),
+                open: AtomicU32::new(0),
+            });
+            let serving = Arc::clone(&node);
+            std::thread::spawn(move || {
+                for line in listener.incoming().map_while(Result::ok) {
+                    let node = Arc::clone(&serving);
+                    node.open.fetch_add(1, Ordering::SeqCst);
+                    std::thread::spawn(move || {
+                        node.serve(&line);
+                        node.open.fetch_sub(1, Ordering::SeqCst);
+                    });
+                }
+            });
+            node
+        }
+
+        /// Answers until the connection ends.
+        fn serve(&self, mut line: &TcpStream) -> Option<()> {
+            let mut requests = BufReader::new(line);
+            let mut next = move || {
+                let mut text = String::new();
+                let read = requests.read_line(&mut text);
+                read.ok().filter(|read| *read > 0).map(|_| text)
+            };
+            loop {
+                let words: usize = next()?.trim().strip_prefix('*')?.parse().ok()?;
+                // Of each word a line has its length. A script has many lines, and no length.
+                let verb = (next()?, next()?).1;
+                let mut left = words - 1;
+                while left > 0 {
+                    let length: usize = next()?.trim().strip_prefix('$')?.parse().ok()?;
+                    let mut read = 0;
+                    while read < length + 2 {
+                        read += next()?.len();
+                    }
+                    left -= 1;
+                }
+                let answer = match verb.trim() {
+                    "ASKING" => "+OK\r\n".to_owned(),
+                    verb if verb.starts_with("EVAL") || verb == "SET" => {
+                        let number = self.redirections.fetch_add(1, Ordering::SeqCst) + 1;
+                        let [_, _, high, low] = number.to_be_bytes();
+                        let to = format!("127.1.{high}.{low}:{}", self.port);
+                        format!("-ASK {} {to}\r\n", self.slot)
+                    }
+                    _ => "-ERR unknown command\r\n".to_owned(),
+                };
+                line.write_all(answer.as_bytes()).ok()?;
+            }
+        }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn redirections_to_ever_new_addresses_are_an_error_and_leave_few_pools() {
+        let target = Target::from(LockKey::new("", "n").expect("a name"));
+        let slot = target.first().slot();
+        let node = Misleading::begin(slot);
+        let settings = Settings {
+            io_timeout: Duration::from_millis(200),
+            ..Settings::default()
+        };
+        let urls = ["redis://127.0.0.1:1/".to_owned()];
+        let nodes = ClusterNodes::new(&urls, &settings).expect("a URL");
+        let shared = Arc::clone(&Cluster::new(nodes, &settings).expect("threads").shared);
+        let known = table(&[("a", 1, 5, (0, 16_383))], &[]);
+        let make = &mut |_: &Address| {
+            shared.routes.new_master(&Address {
+                host: "127.0.0.1".into(),
+                port: node.port,
+            })
+        };
+        publish_first(&shared, SlotMap::after(None, &known, make));
+        let release = Verb::Release {
+            owner: "o".into(),
+            units: 1,
+        };
+        let request = Request::Lock {
+            kind: LockKind::Mutex,
+            target: &target,
+            verb: &release,
+        };
+        while node.redirections.load(Ordering::SeqCst) < 100 {
+            let failed = shared.call(&request, Deadline::after(Duration::from_secs(20)));
+            let failure = failed.expect_err("no node has the slot");
+            assert_eq!(failure.kind, FailureKind::SlotMoves, "{failure:?}");
+        }
+        let map = shared.finder.found().expect("a map");
+        assert_eq!(map.all_masters().count(), 1 + 8);
+        // Each pool has had one connection. Those that were dropped are closed.
+        let begun = Time::now();
+        while node.open.load(Ordering::SeqCst) > 1 + 8 {
+            assert!(begun.elapsed() < Duration::from_secs(20), "pools are left");
+            std::thread::yield_now();
+        }
     }
 
     /// The master reads the release and closes the connection, and redirects the second copy.

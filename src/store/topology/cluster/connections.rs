@@ -129,7 +129,14 @@ impl MasterConnections {
             is_resent: false,
         };
         for (number, part) in parts.iter().enumerate() {
-            self.to(&part.master).parts.push(number);
+            // Redirections of the same batch may have retired it. It gets no connection any more.
+            match part.master.check_in_use() {
+                Ok(()) => self.to(&part.master).parts.push(number),
+                Err(failure) => {
+                    let failure = failure.with(Outcome::NotExecuted);
+                    answers.answers[number] = Some(Err(failure));
+                }
+            }
         }
         // Write on each connection that is open and misses no answer. Open those that are closed.
         for connection in self.by_address.values_mut() {
@@ -194,5 +201,42 @@ impl Exchange for MasterExchange<'_, '_> {
             ConnectionState::Open(pipeline) if pipeline.is_asked() => Some(&mut **pipeline),
             _ => None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{ClusterNodes, Settings};
+    use crate::store::topology::cluster::Cluster;
+
+    /// Otherwise a batch of names that are redirected to ever-new addresses would connect to all of them.
+    #[test]
+    fn a_master_that_is_retired_gets_no_connection() {
+        let settings = Settings::default();
+        let urls = ["redis://127.0.0.1:1/".to_owned()];
+        let nodes = ClusterNodes::new(&urls, &settings).expect("a URL");
+        let shared = Arc::clone(&Cluster::new(nodes, &settings).expect("threads").shared);
+        let mut connections = MasterConnections::new().expect("a pair");
+        let part = |port, is_retired| {
+            let host = "127.0.0.1".into();
+            let master = shared.routes.new_master(&Address { host, port });
+            master.is_retired.store(is_retired, Ordering::SeqCst);
+            Part {
+                master,
+                is_asking: true,
+                command: Command::new("PING"),
+            }
+        };
+        let parts: Vec<_> = (1..=100).map(|port| part(port, port > 1)).collect();
+        let exchanged = connections.exchange(&shared, &parts, Duration::from_secs(20), false);
+        assert_eq!(exchanged.answers.len(), parts.len());
+        for answer in &exchanged.answers[1..] {
+            let failure = answer.as_ref().expect_err("it is retired");
+            let kind = (failure.kind, failure.outcome);
+            assert_eq!(kind, (FailureKind::Unavailable, Outcome::NotExecuted));
+        }
+        assert!(exchanged.answers[0].is_err(), "nobody listens there");
+        assert_eq!(connections.by_address.len(), 1);
     }
 }

@@ -20,6 +20,7 @@
 //! A redirection is not a table: the owner itself says that it has the slot no more. So it moves that slot at once, and the
 //! next table confirms or corrects it.
 
+use std::mem;
 use std::time::Duration;
 
 use redis::Value;
@@ -27,7 +28,7 @@ use redis::Value;
 use crate::name::SLOTS;
 use crate::store::topology::cluster::master::{Address, Master};
 use crate::sys::hash::HashMap;
-use crate::sys::{Arc, Time};
+use crate::sys::{Arc, Ordering, Time};
 
 /// The host of a node whose address another node does not know.
 pub(super) const UNKNOWN_HOST: &str = "?";
@@ -74,8 +75,10 @@ struct KnownMaster {
     named_at: Option<Time>,
 }
 
-/// How long a master without slots is kept after a redirection has named it.
+/// How long a master without slots is kept after a redirection has named it, and how many of them. Slots seldom move to
+/// more than a few new masters at a time, and each has a pool and a connection for renewals.
 const KEPT_FOR: Duration = Duration::from_secs(60);
+const MOST_WITHOUT_SLOTS: usize = 8;
 
 const NOBODY: u16 = u16::MAX;
 
@@ -242,16 +245,29 @@ impl SlotMap {
         next
     }
 
-    /// Returns the map with a master to which a redirection has led.
+    /// Returns the map with a master to which a redirection has led. If there are too many, the master that was named first
+    /// is retired.
     pub(super) fn with(&self, master: &Arc<Master>) -> Self {
         let mut next = self.clone();
-        if next.place(master).is_none() {
-            next.masters.push(KnownMaster {
-                id: String::new(),
-                epoch: 0,
-                master: Arc::clone(master),
-                named_at: Some(Time::now()),
-            });
+        if next.place(master).is_some() {
+            return next;
+        }
+        let named = KnownMaster {
+            id: String::new(),
+            epoch: 0,
+            master: Arc::clone(master),
+            named_at: Some(Time::now()),
+        };
+        let has_slots = next.has_slots();
+        let without = || (0..has_slots.len()).filter(|place| !has_slots[*place]);
+        let first = without().min_by_key(|place| next.masters[*place].named_at);
+        match first.filter(|_| without().count() >= MOST_WITHOUT_SLOTS) {
+            // No slot has this place.
+            Some(place) => {
+                let retired = mem::replace(&mut next.masters[place], named);
+                retired.master.is_retired.store(true, Ordering::Release);
+            }
+            None => next.masters.push(named),
         }
         next
     }
