@@ -276,9 +276,13 @@ impl LockManager {
     /// `*` is any text, `?` any character, `[a-c]` one of these characters, and `\` takes the next character as it is.
     /// The manager adds its prefix to the pattern.
     ///
-    /// Each step of the iterator asks Redis for about 200 keys at a time, so the server stays free for other work. A
-    /// step blocks until there is a lock to return. That can take many requests if the database has many other keys.
-    /// After an error the iterator ends.
+    /// A pattern without any of the characters `*?[\` is one name, and costs one request, as [`inspect`](Self::inspect).
+    /// **With any other pattern Redis looks at all keys of the database**, whatever their names, in steps of 200 to 2,000
+    /// keys of about a millisecond each, so that it stays free for other work. A million other keys take about 500
+    /// requests, and some thousands if the pattern matches them too. So know the names of your locks if you can, and
+    /// inspect them, or keep the locks in a database or a server of their own.
+    ///
+    /// A step of the iterator blocks until there is a lock to return. After an error the iterator ends.
     ///
     /// | lock | result |
     /// | --- | --- |
@@ -494,6 +498,29 @@ mod tests {
             _: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
         ) -> std::result::Result<(), Failure> {
             unreachable!("nobody waits")
+        }
+    }
+
+    #[test]
+    fn a_pattern_that_is_a_name_is_inspected_and_not_looked_for() {
+        let store = Arc::new(Repeating::default());
+        let of_engine = Arc::clone(&store) as Arc<dyn Store>;
+        let engine = Engine::new(Settings::default(), of_engine);
+        let locks = LockManager { engine };
+        let listed = |pattern| {
+            let names = locks.list(pattern).map(|lock| lock.expect("no error").name);
+            names.collect::<Vec<_>>()
+        };
+        assert_eq!(listed("job:7"), ["job:7"]);
+        // No lock can have these names.
+        for name in ["", "a}b", "{x}:lht:fence"] {
+            assert!(listed(name).is_empty());
+        }
+        assert_eq!(store.0.load(Ordering::SeqCst), 0, "it scanned");
+        for pattern in ["job:?", "[j]ob", "job\\:7", "*"] {
+            store.0.store(0, Ordering::SeqCst);
+            listed(pattern);
+            assert_eq!(store.0.load(Ordering::SeqCst), 3, "{pattern}");
         }
     }
 

@@ -27,7 +27,7 @@ pub struct Status {
 
 /// Lists all locks that are held or waited for
 ///
-/// Scans the whole database, a thousand keys at a time.
+/// Scans the whole database, up to 2,000 keys at a time, unless the pattern is one name.
 #[derive(Args)]
 pub struct List {
     /// Print a JSON object for each lock

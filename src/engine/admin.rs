@@ -35,9 +35,15 @@ impl Operators {
         }
     }
 
-    /// Returns one page of the locks whose names match `pattern`.
+    /// Returns one page of the locks whose names match `pattern`. A pattern that only one name matches is not looked for
+    /// among all keys of the server.
     pub(crate) fn page(&self, from: Cursor, pattern: &str) -> Result<Page> {
         let prefix = &self.leases.client.settings.prefix;
+        if !pattern.contains(['*', '?', '[', '\\']) {
+            self.leases.client.check_open()?;
+            let named: Vec<_> = LockKey::new(prefix, pattern).into_iter().collect();
+            return Ok((self.inspect_found(&named)?, None));
+        }
         let request = Request::Scan {
             from,
             prefix,
@@ -52,11 +58,16 @@ impl Operators {
             LockKey::new(prefix, name).ok()
         };
         let keys: Vec<_> = keys.iter().filter_map(lock).collect();
+        Ok((self.inspect_found(&keys)?, next))
+    }
+
+    /// Returns those of these keys that are locks which are held or waited for.
+    fn inspect_found(&self, keys: &[LockKey]) -> Result<Vec<(LockKey, Seen)>> {
         let mut locks = Vec::new();
-        let mut unseen = &keys[..];
+        let mut unseen = keys;
         while !unseen.is_empty() {
             let request = Request::Inspect {
-                keys: unseen,
+                keys: &unseen[..unseen.len().min(Cursor::FEWEST as usize)],
                 named: false,
             };
             let Reply::Inspected(seen) = self.reply_to(&request, None)? else {
@@ -67,7 +78,7 @@ impl Operators {
             locks.extend(both.filter_map(|(key, seen)| Some((key.clone(), seen?))));
             unseen = later;
         }
-        Ok((locks, next))
+        Ok(locks)
     }
 
     /// Asks each server whether it answers. Returns its address, and the time of a round trip or its failure.

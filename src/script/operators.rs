@@ -9,10 +9,6 @@ use super::text::{FORCE_RELEASE, INSPECT, ScriptSettings};
 use crate::message::{Cursor, Reply, Seen, SeenHolder, SeenLimiter, SeenWaiter};
 use crate::name::{BROKEN, LockKey};
 
-/// How many keys a page of a scan should have. It is a hint to the server, which pauses for about a millisecond to
-/// inspect this number of locks.
-const PAGE: u32 = 200;
-
 pub(super) fn inspect(keys: &[LockKey], named: bool) -> Command {
     let mut command = INSPECT.with_companions(keys);
     command.arg(if named { "named" } else { "found" });
@@ -117,7 +113,7 @@ pub(super) fn scan(from: Cursor, prefix: &str, pattern: &str) -> Command {
         .arg(from.at)
         .arg("MATCH")
         .arg(pattern_of(prefix, pattern));
-    command.arg("COUNT").arg(PAGE);
+    command.arg("COUNT").arg(from.count);
     command
 }
 
@@ -133,7 +129,8 @@ fn pattern_of(prefix: &str, pattern: &str) -> String {
     whole + pattern
 }
 
-/// Reads the answer to a scan that began at `from`.
+/// Reads the answer to a scan that began at `from`. If few keys matched, the next page looks at twice as many: otherwise a
+/// list would take a round trip for each 200 keys of other programs.
 pub(super) fn page(from: Cursor, value: Value) -> Option<Reply> {
     let Value::Array(parts) = value else {
         return None;
@@ -147,9 +144,19 @@ pub(super) fn page(from: Cursor, value: Value) -> Option<Reply> {
         Value::BulkString(key) => Some(key),
         _ => None,
     };
+    let count = match keys.len() {
+        0..100 => from.count * 2,
+        100..400 => from.count,
+        _ => from.count / 2,
+    };
+    let next = Cursor {
+        at: cursor,
+        count: count.clamp(Cursor::FEWEST, Cursor::MOST),
+        ..from
+    };
     Some(Reply::Page {
         keys: keys.into_iter().map(key).collect::<Option<_>>()?,
-        next: (cursor != 0).then_some(Cursor { at: cursor, ..from }),
+        next: (cursor != 0).then_some(next),
     })
 }
 
@@ -230,6 +237,30 @@ mod tests {
         ] {
             assert_eq!(page(Cursor::START, bad.clone()), None, "{bad:?}");
         }
+    }
+
+    #[test]
+    fn pages_grow_while_few_keys_match_and_shrink_if_many_do() {
+        let mut from = Cursor::START;
+        let mut counts = |keys: usize, pages: usize| {
+            let next = || {
+                let keys = Value::Array(vec![text("k"); keys]);
+                let reply = page(from, Value::Array(vec![text("7"), keys]));
+                let Some(Reply::Page {
+                    next: Some(next), ..
+                }) = reply
+                else {
+                    panic!("it goes on");
+                };
+                from = next;
+                next.count
+            };
+            std::iter::repeat_with(next).take(pages).collect::<Vec<_>>()
+        };
+        assert_eq!(counts(200, 2), [200, 200]);
+        assert_eq!(counts(0, 5), [400, 800, 1600, 2000, 2000]);
+        assert_eq!(counts(300, 2), [2000, 2000]);
+        assert_eq!(counts(2000, 5), [1000, 500, 250, 200, 200]);
     }
 
     #[test]
