@@ -15,6 +15,7 @@
 #[cfg(any(test, feature = "seam"))]
 use std::cell::RefCell;
 use std::fmt;
+use std::io;
 use std::time::{Duration, Instant};
 
 use uuid::Uuid;
@@ -138,6 +139,12 @@ impl Machine {
     pub(crate) fn wall_us(&self) -> u64 {
         self.of_test()
             .map_or_else(real::wall_us, |machine| machine.wall_us())
+    }
+
+    /// Returns an error if a test has the next thread refused.
+    pub(super) fn may_start_thread(&self) -> io::Result<()> {
+        self.of_test()
+            .map_or(Ok(()), |machine| machine.may_start_thread())
     }
 
     /// Tells a test of an engine that runs on this machine.

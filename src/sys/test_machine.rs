@@ -2,7 +2,6 @@
 
 #[cfg(feature = "seam")]
 use std::fmt;
-#[cfg(feature = "seam")]
 use std::io;
 #[cfg(feature = "seam")]
 use std::time::Duration;
@@ -35,6 +34,15 @@ pub trait TestMachine: Send + Sync {
 
     /// Notes its end.
     fn call_ends(&self) {}
+
+    /// Returns an error if the machine starts no further thread.
+    ///
+    /// # Errors
+    ///
+    /// The error that the start of the thread returns.
+    fn may_start_thread(&self) -> io::Result<()> {
+        Ok(())
+    }
 
     /// Notes an engine that runs on this machine.
     #[cfg(feature = "seam")]

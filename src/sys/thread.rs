@@ -20,9 +20,22 @@ pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Resu
     Machine::here().spawn(name, run)
 }
 
+/// Starts a thread that ends at once.
+///
+/// # Errors
+///
+/// Returns the error of the system if it starts no further thread, for a caller whose own library would panic then.
+pub(crate) fn try_one() -> io::Result<()> {
+    Machine::here().may_start_thread()?;
+    // A thread that ends at once has nothing to say.
+    Builder::new().spawn(|| {})?.join().ok();
+    Ok(())
+}
+
 impl Machine {
     /// Starts a thread on this machine.
     pub(crate) fn spawn(&self, name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        self.may_start_thread()?;
         let mut thread = Builder::new();
         if !name.is_empty() {
             thread = thread.name(name.to_owned());

@@ -66,6 +66,7 @@ mod sentinel;
 mod stats;
 mod storms;
 mod suspends;
+mod threads;
 mod traces;
 mod waits;
 

@@ -146,6 +146,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     crate::rwlock::BODIES,
     crate::semaphore::BODIES,
     crate::stats::BODIES_OF_ONE,
+    crate::threads::BODIES,
 ];
 
 pub(crate) const CHAPTERS: &[Chapter] = &[

@@ -318,7 +318,8 @@ impl Machinery for Real {
             | Fault::Abandon { .. }
             | Fault::Fill(..)
             | Fault::SetTimeOfDay { .. }
-            | Fault::ForgetConnections(_) => {
+            | Fault::ForgetConnections(_)
+            | Fault::LimitThreads(..) => {
                 unreachable!("only simulated servers do this: {fault:?}")
             }
         }

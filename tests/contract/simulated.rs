@@ -145,6 +145,7 @@ impl Machinery for Simulated {
                 is_back,
             } => stage.set_time_of_day(process, by, is_back),
             Fault::ForgetConnections(process) => stage.forget_connections(process),
+            Fault::LimitThreads(process, threads) => stage.limit_threads(process, threads),
         }
     }
 

@@ -142,6 +142,8 @@ pub(crate) enum Fault {
     },
     /// All that is sent on the open connections of a process vanishes, without a sign at either end.
     ForgetConnections(usize),
+    /// The process may start this number of further threads, or any number.
+    LimitThreads(usize, Option<u64>),
 }
 
 /// The world of a test.
@@ -287,6 +289,18 @@ impl World {
     ) -> leasehold::Result<Locks> {
         let process = self.0.start_process();
         let manager = self.0.build(process, change(self.0.builder(process)))?;
+        Ok(Locks {
+            manager,
+            process,
+            world: self.clone(),
+        })
+    }
+
+    /// Tries to make a manager of a new process that may start only so many threads.
+    pub(crate) fn try_build_with_threads(&self, threads: u64) -> leasehold::Result<Locks> {
+        let process = self.0.start_process();
+        self.fault(Fault::LimitThreads(process, Some(threads)));
+        let manager = self.0.build(process, self.0.builder(process))?;
         Ok(Locks {
             manager,
             process,
@@ -474,6 +488,11 @@ impl Locks {
     /// Lets no thread of the process run until [`resume`](Self::resume).
     pub(crate) fn pause(&self) {
         self.world.fault(Fault::PauseProcess(self.process));
+    }
+
+    /// Lets the process start any number of threads.
+    pub(crate) fn lift_thread_limit(&self) {
+        self.world.fault(Fault::LimitThreads(self.process, None));
     }
 
     pub(crate) fn resume(&self) {

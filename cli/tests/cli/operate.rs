@@ -1,7 +1,7 @@
 //! `status`, `list`, `release` and `request`, and the texts of `man`, `completions` and the help.
 
 use std::fs::File;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use leasehold::{LeaseState, LostCause};
 use serde_json::Value;
@@ -237,4 +237,40 @@ fn each_help_fits_a_screen_and_the_generated_texts_name_each_subcommand() {
     assert!(all.lines().count() <= 24, "{all}");
     assert!(help(&["--version"]).starts_with("leasehold 0."));
     assert!(!all.contains("keeper"), "{all}");
+}
+
+/// The process may start no further thread, or open no further socket: strace refuses the n-th call and all after it.
+#[test]
+fn a_limit_of_the_system_is_an_error_and_no_panic() {
+    let mut tried = Command::new("strace");
+    tried
+        .args(["-o", "/dev/null", "true"])
+        .stderr(Stdio::null());
+    if !tried.status().is_ok_and(|status| status.success()) {
+        println!("this machine has no strace, so its refusals are not tried");
+        return;
+    }
+    let server = Server::start();
+    // The third thread is r2d2's own, which panics if strace refuses that one and not the thread that tries before it.
+    let threads = ("clone,clone3", "EAGAIN", &[1, 2, 4, 5, 6][..]);
+    let sockets = ("socket", "EMFILE", &[1, 2, 3, 4][..]);
+    for (calls, error, numbers) in [threads, sockets] {
+        let mut refused = 0;
+        for number in numbers {
+            let refusal = format!("inject={calls}:error={error}:when={number}+");
+            let mut command = Command::new("strace");
+            command.args(["-f", "-qq", "-o", "/dev/null", "-e", &refusal]);
+            command.arg(env!("CARGO_BIN_EXE_leasehold"));
+            command.args(["list", "job:7", "--url", &server.url()]);
+            let output = command.output().expect("strace is there");
+            let said = err(&output);
+            assert!(!said.contains("panicked"), "{refusal}: {said}");
+            let code = output.status.code().expect("no signal ends it");
+            if code != 0 {
+                assert!(said.contains("unavailable"), "{refusal}: {code}: {said}");
+                refused += 1;
+            }
+        }
+        assert!(refused > 0, "{calls} was never refused");
+    }
 }

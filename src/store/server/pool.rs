@@ -12,6 +12,7 @@
 //! gate's, and each only for a few instructions.
 
 use std::convert::Infallible;
+use std::fmt::Display;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use crate::store::server::gate::{Gate, Turn};
 use crate::store::server::refusal::unavailable;
 use crate::store::server::tasks::{TaskThread, Tasks};
 use crate::store::{Deadline, Phase};
-use crate::sys::{Arc, Machine, Weak};
+use crate::sys::{Arc, Machine, Weak, thread};
 
 /// How long an unused connection stays open. A held lock needs none.
 const IDLE: Duration = Duration::from_secs(15);
@@ -88,19 +89,22 @@ impl PoolThreads {
     ///
     /// Returns the reason why the system starts no further thread.
     pub(crate) fn start() -> Result<Self, Failure> {
-        let refused = |why: &str| unavailable(format!("no thread of a pool can be started: {why}"));
+        let refused =
+            |why: &dyn Display| unavailable(format!("no thread of a pool can be started: {why}"));
+        let upkeep = TaskThread::start("leasehold-pool").map_err(|error| refused(&error))?;
+        // r2d2's scheduler panics if its thread is refused. So a thread of our own finds out first. The panic is survived
+        // all the same: the process may have reached its limit since.
+        thread::try_one().map_err(|error| refused(&error))?;
         let of_r2d2 = || {
             ScheduledThreadPool::builder()
                 .num_threads(1)
                 .thread_name_pattern("leasehold-r2d2-{}")
                 .build()
         };
-        // It panics if the thread is refused.
-        let of_r2d2 = survived(of_r2d2).ok_or_else(|| refused("r2d2 panicked"))?;
-        let upkeep = TaskThread::start("leasehold-pool");
+        let of_r2d2 = survived(of_r2d2).ok_or_else(|| refused(&"r2d2 panicked"))?;
         Ok(Self {
             of_r2d2: Arc::new(of_r2d2),
-            upkeep: upkeep.map_err(|error| refused(&error.to_string()))?,
+            upkeep,
         })
     }
 

@@ -348,19 +348,22 @@ impl<T: Clone + Send + 'static> FinderThread<T> {
     ///
     /// # Errors
     ///
-    /// Returns the reason why no thread could be started.
+    /// Returns a transient failure if no thread could be started.
     pub(crate) fn aside<R: Send + 'static>(
         &self,
         work: impl FnOnce() -> R + Send + 'static,
-    ) -> io::Result<Receiver<R>> {
+    ) -> Result<Receiver<R>, Failure> {
         let (sender, result) = bounded(1);
         let finder = Arc::clone(&self.finder);
-        thread::spawn("", move || {
+        let started = thread::spawn("", move || {
             // If nobody receives it, it is not needed any more.
             sender.send(work()).ok();
             finder.wake();
-        })?;
-        Ok(result)
+        });
+        match started {
+            Ok(()) => Ok(result),
+            Err(error) => Err(unavailable(format!("no thread could be started: {error}"))),
+        }
     }
 }
 

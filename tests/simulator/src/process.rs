@@ -69,6 +69,18 @@ impl TestMachine for Process {
         u64::try_from(since_1970.as_micros()).unwrap_or(u64::MAX)
     }
 
+    fn may_start_thread(&self) -> io::Result<()> {
+        match &mut self.world.state().processes[self.number].threads_left {
+            // As a system does whose limit is reached.
+            Some(0) => Err(io::ErrorKind::WouldBlock.into()),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
     fn network(&self) -> Option<Arc<dyn TestNetwork>> {
         Some(Arc::new(self.clone()))
     }

@@ -425,6 +425,11 @@ impl Stage {
         self.world.state().abandon(process, server);
     }
 
+    /// Sets how many further threads a process may start; `None` is any number.
+    pub fn limit_threads(&self, process: usize, threads: Option<u64>) {
+        self.world.state().processes[process].threads_left = threads;
+    }
+
     /// Sets the time of day of a process.
     pub fn set_time_of_day(&self, process: usize, by: Duration, is_back: bool) {
         let began_at = &mut self.world.state().processes[process].began_at;

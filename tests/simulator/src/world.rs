@@ -140,6 +140,8 @@ pub(crate) struct ProcessState {
     /// Whether it crashed earlier, and its threads run only to end.
     pub(crate) is_revived: bool,
     is_finished: bool,
+    /// How many threads it may still start, if there is a limit.
+    pub(crate) threads_left: Option<u64>,
 }
 
 /// A pause that begins after this number of steps: so it begins where the library acts, and not where it sleeps.
@@ -463,6 +465,7 @@ impl ProcessState {
             is_crashed: false,
             is_revived: false,
             is_finished: false,
+            threads_left: None,
         }
     }
 

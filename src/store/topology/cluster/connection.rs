@@ -119,10 +119,10 @@ impl MasterConnection {
             sender.send(connect_for_renewals(&route)).ok();
             waker.wake();
         });
-        self.state = match started {
-            Ok(()) => ConnectionState::Opening(opened),
-            Err(_) => ConnectionState::Closed(Time::now() + LONGEST_PAUSE),
-        };
+        match started {
+            Ok(()) => self.state = ConnectionState::Opening(opened),
+            Err(error) => self.close(unavailable(format!("no thread could be started: {error}"))),
+        }
     }
 
     /// opening: takes the connection if it was opened. Returns whether it has just been opened, or has failed to open.

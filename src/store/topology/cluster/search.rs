@@ -113,9 +113,7 @@ impl ClusterSearch {
                         let node = Arc::clone(&route.server.address);
                         match thread.aside(move || table_of(&address, &route)) {
                             Ok(answer) => asked.push((node, answer)),
-                            Err(error) => failures.push(unavailable(format!(
-                                "no thread could be started to ask a node: {error}"
-                            ))),
+                            Err(failure) => failures.push(failure),
                         }
                         self.asked += 1;
                         // The last one has its whole time.

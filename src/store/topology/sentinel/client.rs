@@ -109,10 +109,10 @@ impl Sentinel {
         match &self.connection {
             SentinelConnection::Closed(at) if Time::now() >= *at => {
                 let route = self.route.clone();
-                self.connection = match thread.aside(move || open(&route)) {
-                    Ok(opened) => SentinelConnection::Opening(opened),
-                    Err(_) => SentinelConnection::Closed(Time::now() + LONGEST_PAUSE),
-                };
+                match thread.aside(move || open(&route)) {
+                    Ok(opened) => self.connection = SentinelConnection::Opening(opened),
+                    Err(failure) => self.failed(failure),
+                }
             }
             SentinelConnection::Opening(opened) => match opened.try_recv() {
                 Ok(Ok(sockets)) => {

@@ -153,9 +153,7 @@ impl SentinelSearch {
         let route = self.route_to(&chosen, of_last.as_ref());
         let open = self.asked.take().filter(|(last, _)| last.is_at(&chosen));
         let way = route.clone();
-        let Ok(role) = thread.aside(move || role_of(&way, open.map(|(_, socket)| socket))) else {
-            return Ok(RETRY);
-        };
+        let role = thread.aside(move || role_of(&way, open.map(|(_, socket)| socket)))?;
         let socket = loop {
             let now = Time::now();
             let until_next = if now < until { until } else { now + STEP };
