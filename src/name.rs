@@ -27,6 +27,9 @@ use crate::sys::hash::{BuildHasher, Hash, Hasher, RandomState};
 /// The longest name, in bytes of UTF-8.
 pub(crate) const MAX_NAME: usize = 1024;
 
+/// The most names of a set. On one server a single script acquires them all, and serves nobody else meanwhile.
+pub(crate) const MOST_NAMES: usize = 1_000;
+
 /// The largest fence. Lua's numbers are not exact beyond it. A clock in microseconds reaches it in the year 2255.
 pub(crate) const LARGEST_FENCE: u64 = (1 << 53) - 1;
 
@@ -171,8 +174,15 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] if there is no name, or one name is given twice.
+    /// [`Error::Config`] if there is no name, one name is given twice, or there are more than [`MOST_NAMES`].
     pub(crate) fn all(mut keys: Vec<LockKey>) -> Result<Self, Error> {
+        if keys.len() > MOST_NAMES {
+            let reason = format!(
+                "{} names are given, and a set has at most 1,000",
+                keys.len()
+            );
+            return Err(Error::config("names", reason));
+        }
         // Every process has the names in one order, whatever order its caller gave.
         keys.sort_unstable_by(|one, other| one.key.cmp(&other.key));
         if let Some(twice) = keys.windows(2).find(|pair| pair[0].key == pair[1].key) {
@@ -186,6 +196,7 @@ impl Target {
             return Ok(Self::One(keys.swap_remove(0)));
         }
         let names: Vec<&str> = keys.iter().map(LockKey::name).collect();
+        let name = joined(&names).into();
         // With the lengths, or the set of `a` and `b` could have the same text as the name `a1:b`.
         let id = keys
             .iter()
@@ -194,7 +205,7 @@ impl Target {
         let set = Set {
             fingerprint: fingerprint(&id),
             id: id.into(),
-            name: names.join(" + ").into(),
+            name,
             keys,
         };
         Ok(Self::Several(Arc::new(set)))
@@ -298,8 +309,23 @@ fn hash_tag(key: &str) -> Option<&str> {
     (!tag.is_empty()).then_some(tag)
 }
 
+/// Returns the names of a set in one text, which has a few hundred bytes at most, if no name is longer: the other names are
+/// only counted.
+pub(crate) fn joined(names: &[&str]) -> String {
+    const SHOWN: usize = 200;
+    let mut text = String::new();
+    for (number, name) in names.iter().enumerate() {
+        if number > 0 && text.len() + name.len() > SHOWN {
+            return text + &format!(" and {} more", names.len() - number);
+        }
+        text.push_str(if number > 0 { " + " } else { "" });
+        text.push_str(&shortened(name));
+    }
+    text
+}
+
 /// Returns a name for an error message. A name that is too long is cut.
-fn shortened(name: &str) -> Arc<str> {
+pub(crate) fn shortened(name: &str) -> Arc<str> {
     const SHOWN: usize = 64;
     match name.char_indices().nth(SHOWN) {
         Some((end, _)) if name.len() > MAX_NAME => [&name[..end], "…"].concat().into(),
@@ -434,6 +460,23 @@ mod tests {
         assert_eq!(one.name(), "a + b");
         assert!(set(&[]).is_err());
         assert!(set(&["a", "b", "a"]).is_err());
+        let many = |count: usize| (0..count).map(|number| number.to_string());
+        let many = |count| {
+            let names: Vec<_> = many(count).collect();
+            set(&names.iter().map(String::as_str).collect::<Vec<_>>())
+        };
+        assert!(many(MOST_NAMES + 1).is_err());
+        let most = many(MOST_NAMES).expect("a set");
+        let shown = most.name();
+        assert!(
+            shown.starts_with("0 + 1 + 10 + 100 + ") && shown.len() < 230,
+            "{shown}"
+        );
+        let listed = shown.split(" + ").count();
+        assert!(
+            shown.ends_with(&format!(" and {} more", MOST_NAMES - listed)),
+            "{shown}"
+        );
         // Also if a name looks like the id of a set.
         let [odd, pair] = [set(&["a3:p:b"]), set(&["a", "b"])].map(|set| set.expect("a set"));
         assert_ne!(odd.id(), pair.id());

@@ -1,5 +1,6 @@
 //! The guard of a multi-lock.
 
+use std::fmt;
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
@@ -15,7 +16,6 @@ use crate::guard::single::LockGuard;
 /// A guard of a [`MultiLock`](crate::MultiLock): it holds all names. Dropping it releases them together, as dropping a
 /// [`LockGuard`] does.
 #[must_use = "if unused the locks are released at once"]
-#[derive(Debug)]
 pub struct MultiGuard {
     /// One lease for each name, in the order of the names. They only report: the end of one releases nothing.
     leases: Vec<Lease>,
@@ -55,7 +55,8 @@ impl MultiGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`]: a name is lost. The error names all names that the same request acquired.
+    /// [`Error::Lost`]: a name is lost. The error names the names that the same request acquired, as
+    /// [`MultiLock::name`](crate::MultiLock::name) does.
     ///
     /// # Example
     ///
@@ -123,7 +124,7 @@ impl MultiGuard {
     }
 
     /// Returns a channel that receives one [`Lost`] within 50 ms of the loss of any name, as [`Lease::on_lost`] does.
-    /// The message names all names that the same request acquired.
+    /// The message names the names that the same request acquired, as [`MultiLock::name`](crate::MultiLock::name) does.
     ///
     /// # Example
     ///
@@ -166,5 +167,16 @@ impl MultiGuard {
             .map(|hold| hold.guard_inner.release())
             .collect();
         ends.into_iter().collect()
+    }
+}
+
+impl fmt::Debug for MultiGuard {
+    /// Shows the first lease only, because there may be a thousand.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MultiGuard")
+            .field("leases", &self.leases.len())
+            .field("first", &self.leases.first())
+            .field("state", &self.state())
+            .finish_non_exhaustive()
     }
 }

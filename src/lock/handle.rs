@@ -200,7 +200,7 @@ impl Handle {
     ) -> DebugStruct<'f, 'o> {
         let mut debug = f.debug_struct(handle);
         debug
-            .field("name", &self.name())
+            .field("name", &name::shortened(self.name()))
             .field("lease", &self.options.lease)
             .field("renew", &self.options.renew)
             .field("max_hold", &self.options.max_hold)

@@ -162,7 +162,8 @@ macro_rules! ways {
 macro_rules! basics {
     ($handle:ident) => {
         impl $handle {
-            /// Returns the name, as it was given. A [`MultiLock`](crate::MultiLock) joins its names with ` + `.
+            /// Returns the name, as it was given. A [`MultiLock`](crate::MultiLock) joins its names with ` + `: the first
+            /// 200 bytes or so of them, and the number of the others.
             ///
             /// # Example
             ///

@@ -20,13 +20,16 @@ use crate::guard::{Lease, MultiGuard};
 use crate::lock::handle::{Handle, Ran, Unfit};
 use crate::lock::methods::{options, ways};
 use crate::message::LockKind;
-use crate::name::{LockKey, Target};
+use crate::name::{LockKey, Target, joined};
 use crate::sys::{Arc, Time};
 
 /// Several mutexes that are locked together: all of them or none.
 ///
 /// One script acquires them all. So sets that overlap cannot deadlock, in whatever order their names are given. While
 /// one name is held, the free names stay free for others.
+///
+/// A set has at most 1,000 names: one script acquires them, and the server serves nobody else meanwhile. With more, each
+/// call returns [`Error::Config`], and nothing is sent.
 ///
 /// A set of one name is like a [`Mutex`](crate::Mutex) of that name: threads of this process hand it over in memory.
 ///
@@ -97,7 +100,7 @@ impl MultiLock {
                 error,
                 given: {
                     let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
-                    names.join(" + ").into()
+                    joined(&names).into()
                 },
             });
         let groups = match &target {

@@ -16,6 +16,8 @@ pub(crate) const BODIES: Subject = (
     &[Topology::Single],
     subject_bodies![
         a_multi_guard_has_one_state_and_one_extension,
+        errors_of_the_largest_set_have_short_texts,
+        a_set_of_too_many_names_is_refused_before_anything_is_sent,
         free_names_take_two_requests,
         one_name_is_a_mutex,
         a_multi_lock_holds_no_name_while_it_waits,
@@ -70,6 +72,68 @@ fn a_multi_guard_has_one_state_and_one_extension(world: &World) {
     assert_eq!(lost(guard.extend(secs(200))).cause, LostCause::Removed);
     assert_eq!(guard.state(), LeaseState::Lost);
     assert_eq!(guard.remaining(), Duration::ZERO);
+}
+
+fn accounts(count: usize) -> impl Iterator<Item = String> {
+    (0..count).map(|number| format!("account:{number}"))
+}
+
+/// Checks the texts of an error or a value. A name has at most 1,024 bytes.
+fn is_short(texts: &[String]) {
+    for text in texts {
+        assert!(text.len() < 1_500, "{} bytes: {text}", text.len());
+    }
+}
+
+fn errors_of_the_largest_set_have_short_texts(world: &World) {
+    let locks = world.manager();
+    let set = locks.multi(accounts(1_000)).lease(secs(10)).renew(false);
+    let guard = set.lock().expect("all are free");
+    is_short(&[
+        format!("{set:?}"),
+        format!("{guard:?}"),
+        set.name().to_owned(),
+    ]);
+    assert!(
+        set.name()
+            .starts_with("account:0 + account:1 + account:10 + ")
+    );
+    assert!(set.name().ends_with(" more"), "{}", set.name());
+    let other = world.manager().multi(accounts(1_000));
+    let timeout = other.with(secs(1), |_| ()).expect_err("they are held");
+    is_short(&[format!("{timeout:#}"), format!("{timeout:?}")]);
+    world.pass(secs(10));
+    let lost = lost(guard.release());
+    is_short(&[lost.to_string(), format!("{lost:?}")]);
+    world.stop_servers();
+    let failed = set.lock().expect_err("nobody answers");
+    is_short(&[format!("{failed:#}"), format!("{failed:?}")]);
+}
+
+fn a_set_of_too_many_names_is_refused_before_anything_is_sent(world: &World) {
+    let locks = world.manager();
+    let requests = locks.stats().requests;
+    let set = locks.multi(accounts(20_000));
+    let refused = set.lock().expect_err("too many names");
+    assert!(
+        matches!(
+            refused,
+            Error::Config {
+                option: "names",
+                ..
+            }
+        ),
+        "{refused:?}"
+    );
+    is_short(&[
+        format!("{refused:#}"),
+        format!("{set:?}"),
+        set.name().to_owned(),
+    ]);
+    let huge = locks.mutex("x".repeat(1 << 20));
+    let refused = huge.lock().expect_err("no name");
+    is_short(&[format!("{refused:?}"), format!("{huge:?}")]);
+    assert_eq!(locks.stats().requests, requests);
 }
 
 fn free_names_take_two_requests(world: &World) {

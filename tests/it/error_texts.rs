@@ -211,6 +211,8 @@ fn names_and_claims(texts: &mut Texts) {
     texts.add("a line break in a name", locks.lock("a\n}"));
     texts.add("multi of no name", locks.multi([""; 0]).lock());
     texts.add("multi of a name twice", locks.multi(["a", "b", "a"]).lock());
+    let many = (0..1_001).map(|number| number.to_string());
+    texts.add("multi of too many names", locks.multi(many).lock());
     texts.add("semaphore of no permits", locks.semaphore("n", 0).acquire());
     texts.add(
         "more permits than there are",

@@ -14,8 +14,7 @@ for i = 1, #KEYS, 4 do
   is_plain = is_plain and redis.pcall('GETRANGE', KEYS[i], 0, 511) == ARGV[1]
   table.insert(locks, KEYS[i])
 end
--- A set of more than 2,000 names takes the long way, as in multi_acquire_free.lua.
-if is_plain and #KEYS <= 8000 then
+if is_plain then
   redis.call('DEL', unpack(locks))
   return 1
 end

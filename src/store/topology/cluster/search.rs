@@ -48,6 +48,9 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// The longest time for one node.
 const STEP: Duration = Duration::from_secs(1);
 
+/// How many nodes an error names.
+const SHOWN: usize = 5;
+
 /// A table, and the address of the node that has answered it.
 type TableOf = (Arc<str>, SlotTable);
 
@@ -267,16 +270,16 @@ fn of_all(failures: &[Failure]) -> Failure {
     if let Some(failure) = failures.iter().find(|failure| !failure.is_transient()) {
         return failure.clone();
     }
-    let causes: Vec<_> = failures
-        .iter()
+    // A table may name any number of nodes.
+    let shown = failures.iter().take(SHOWN);
+    let causes: Vec<_> = shown
         .map(|failure| Chain(&*failure.cause).to_string())
         .collect();
-    unavailable(match &causes[..] {
-        [] => "no node of the cluster has answered in time".to_owned(),
-        causes => format!(
-            "no node of the cluster knows its slots: {}",
-            causes.join("; ")
-        ),
+    let causes = causes.join("; ");
+    unavailable(match failures.len() {
+        0 => "no node of the cluster has answered in time".to_owned(),
+        1..=SHOWN => format!("no node of the cluster knows its slots: {causes}"),
+        all => format!("none of {all} nodes of the cluster knows its slots: {causes}; …"),
     })
 }
 
