@@ -47,6 +47,7 @@ pub(crate) type Cause = Arc<dyn std::error::Error + Send + Sync>;
 /// | refuses the connection, closes or resets it, does not reply in time, closes it at `maxclients` | [`Unavailable`](Error::Unavailable) | goes on | yes |
 /// | replies `LOADING`, `BUSY`, `READONLY`, `MISCONF`, `OOM`, `NOREPLICAS`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN` | [`Unavailable`](Error::Unavailable) | goes on | yes |
 /// | replies `NOAUTH`, `WRONGPASS`, `NOPERM`, or has no password and gets one | [`Denied`](Error::Denied) | ends | no |
+/// | replies `DENIED` because it is in protected mode; speaks TLS and this process does not, or the other way round | [`Denied`](Error::Denied) | ends | no |
 /// | has a certificate that this process does not trust, or that has another name; wants a certificate of this process | [`Config`](Error::Config) | ends | no |
 /// | replies `WRONGTYPE` | [`WrongType`](Error::WrongType) | ends | no |
 /// | replies `MOVED`, `ASK`, `CROSSSLOT`, and is not used as a [cluster](crate::LockManager::cluster) | [`Unsupported`](Error::Unsupported) | ends | no |
@@ -104,7 +105,7 @@ pub enum Error {
         cause: Cause,
     },
     /// The server denies access to this user: the password is wrong, or its access control list does not allow the
-    /// request.
+    /// request. Or it refuses each connection of this process, by protected mode, or because one side alone speaks TLS.
     Denied {
         /// The name of the lock, or `None` if the error concerns no single lock.
         name: Option<Arc<str>>,

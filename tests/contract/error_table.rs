@@ -35,7 +35,8 @@ enum Becomes {
 use Becomes::{Denied, Protocol, Unavailable, Unsupported, WrongType};
 
 /// The first word of a reply finds its row in the documentation.
-const ROWS: [Row; 25] = [
+const ROWS: [Row; 26] = [
+    ("DENIED Redis is running in protected mode", Denied, false),
     ("NOAUTH Authentication required.", Denied, false),
     (
         "WRONGPASS invalid username-password pair or user is disabled.",

@@ -39,6 +39,7 @@ mod faults;
 mod fencing;
 mod foreign;
 mod gaps;
+mod greetings;
 mod holder_and_waiter;
 mod interface;
 mod link_phases;

@@ -140,6 +140,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     crate::polling::BODIES,
     crate::fencing::OPTION_BODIES,
     crate::gaps::BODIES,
+    crate::greetings::BODIES,
     crate::quantum::BODIES,
     crate::rate_limiter::BODIES,
     crate::reentrant::BODIES,

@@ -317,6 +317,7 @@ impl Machinery for Real {
             | Fault::LinksTo { .. }
             | Fault::Abandon { .. }
             | Fault::Fill(..)
+            | Fault::Greet(..)
             | Fault::SetTimeOfDay { .. }
             | Fault::ForgetConnections(_)
             | Fault::LimitThreads(..) => {

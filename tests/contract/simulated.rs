@@ -11,6 +11,8 @@ use crate::world::{Fault, Machinery, ms};
 /// What a request and its answer take at most, each perhaps in several pieces, for a few requests in a row.
 const ROUND_TRIPS: Duration = ms(60);
 
+const FULL: &[u8] = b"-ERR max number of clients reached\r\n";
+
 /// The clocks of processes round each sleep up to the next nanosecond.
 const ROUNDING: Duration = Duration::from_micros(1);
 
@@ -138,7 +140,10 @@ impl Machinery for Simulated {
                 fault,
             } => stage.lose_at(process, server, fault),
             Fault::Abandon { process, server } => stage.abandon(process, server),
-            Fault::Fill(server, is_full) => stage.fill(server, is_full),
+            Fault::Fill(server, is_full) => {
+                stage.greet(server, is_full.then_some(FULL));
+            }
+            Fault::Greet(server, greeting) => stage.greet(server, greeting),
             Fault::SetTimeOfDay {
                 process,
                 by,

@@ -134,6 +134,8 @@ pub(crate) enum Fault {
     },
     /// The server admits no further client, or as many as there come.
     Fill(usize, bool),
+    /// The server says this to each further client, and closes the connection. Or it admits all.
+    Greet(usize, Option<&'static [u8]>),
     /// The process has another time of day.
     SetTimeOfDay {
         process: usize,

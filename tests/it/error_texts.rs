@@ -378,6 +378,7 @@ fn servers(texts: &mut Texts) {
     for answer in [
         "WRONGPASS invalid username-password pair or user is disabled.",
         "ERR unknown command 'AUTH', with args beginning with: 'user' 's3cret'",
+        "ERR the proxy does not like s3cret",
     ] {
         hostile.answers(move |words| match words {
             [verb, ..] if verb == b"AUTH" => Answer::Say(format!("-{answer}\r\n").into_bytes()),
@@ -385,6 +386,19 @@ fn servers(texts: &mut Texts) {
         });
         let made_by = format!("the login: {}", answer.replace("s3cret", "…"));
         texts.add(&made_by, patient(&login).build());
+    }
+    for greeting in [
+        "-DENIED Redis is running in protected mode because protected mode is enabled and no password is set for the \
+         default user. In this mode connections are only accepted from the loopback interface.\r\n",
+        "-ERR max number of clients reached\r\n",
+        "\x15\x03\x03\0\x02\x02F",
+    ] {
+        hostile.answers(move |words| match words {
+            [] => Answer::Close(greeting.as_bytes().to_vec()),
+            _ => Answer::Pass,
+        });
+        let made_by = format!("greeted: {}", greeting.escape_default());
+        texts.add(&made_by, patient(&hostile.url()).build());
     }
     for mode in ["cluster", "sentinel"] {
         hostile.answers(move |words| match words {

@@ -77,8 +77,10 @@ fn nonsense() -> Vec<Vec<u8>> {
 fn refused<T: Debug>(outcome: Result<T>, answer: &[u8], what: impl Debug) {
     let shown = String::from_utf8_lossy(&answer[..answer.len().min(40)]);
     let error = outcome.expect_err(&shown);
+    // What a TLS server says first is a refusal.
+    let is_tls = answer.first() == Some(&0x16) && matches!(error, Error::Denied { .. });
     assert!(
-        matches!(error, Error::Protocol { .. } | Error::Unavailable { .. }),
+        is_tls || matches!(error, Error::Protocol { .. } | Error::Unavailable { .. }),
         "{shown:?}, {what:?}: {error:?}"
     );
     let text = format!("{error} {error:?}");
@@ -157,6 +159,43 @@ fn nonsense_is_an_error_in_time_for_every_call() {
 }
 
 type Call = (&'static str, fn(&LockManager, &Claim) -> Result<()>);
+
+/// The server closes the connection before or after a request has come, so it is often reset.
+#[test]
+fn a_server_that_refuses_a_connection_is_quoted() {
+    let server = Server::start();
+    let hostile = Hostile::before(&server);
+    let with_password = hostile.url().replace("//", "//:pa55-s3cret@");
+    for (greeting, is_denied, text) in [
+        (
+            &b"-DENIED Redis is running in protected mode because protected mode is enabled. In this mode\r\n"[..],
+            true,
+            "it refuses the connection: DENIED Redis is running in protected mode because protected mode is enabled \
+             (set a password",
+        ),
+        (
+            b"-ERR max number of clients reached\r\n",
+            false,
+            "it refuses the connection: ERR max number of clients reached",
+        ),
+        (b"\x15\x03\x03\x00\x02\x02\x46", true, "it speaks TLS"),
+    ] {
+        hostile.answers(move |words| match words {
+            [] => Answer::Close(greeting.to_vec()),
+            _ => Answer::Pass,
+        });
+        for _ in 0..25 {
+            for url in [&hostile.url(), &with_password] {
+                let built = impatient(url).build();
+                let error = built.map(drop).expect_err("no connection is accepted");
+                assert_eq!(matches!(error, Error::Denied { .. }), is_denied, "{error:?}");
+                assert_eq!(error.is_retryable(), !is_denied);
+                let said = format!("{error:#}");
+                assert!(said.contains(text) && !said.contains("s3cret"), "{said}");
+            }
+        }
+    }
+}
 
 #[test]
 fn half_a_reply_is_an_error_in_time() {

@@ -20,6 +20,8 @@ mod certificates;
 
 use std::env;
 use std::fs;
+use std::io::Write;
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
@@ -229,8 +231,61 @@ fn an_encrypted_connection_with_something_unread_is_not_used() {
 #[test]
 fn tls_and_plain_ports_are_not_mixed_up() {
     let (server, port) = server();
-    is_unavailable(&format!("rediss://localhost:{}/", server.port()));
-    is_unavailable(&format!("redis://localhost:{port}/"));
+    let error = refused(&format!("rediss://localhost:{}/", server.port()));
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    let said = format!("{error:#}");
+    assert!(said.contains("which the server may not speak"), "{said}");
+    // It closes the connection, and may have sent an alert before.
+    let error = refused(&format!("redis://localhost:{port}/"));
+    match &error {
+        Error::Unavailable { .. } => {}
+        Error::Denied { .. } => {
+            assert!(format!("{error:#}").contains("it speaks TLS"), "{error:?}");
+        }
+        _ => panic!("{error:?}"),
+    }
+}
+
+/// Some answer a handshake, and others refuse each connection.
+#[test]
+fn a_server_without_tls_that_says_something_is_quoted() {
+    const NO_TLS: &str = "it speaks no TLS, so its URL must begin with redis";
+    for (said, is_denied, text) in [
+        (
+            "-DENIED Redis is running in protected mode.\r\n",
+            true,
+            ": DENIED Redis is running in protected mode",
+        ),
+        (
+            "-ERR max number of clients reached\r\n",
+            false,
+            ": ERR max number of clients reached",
+        ),
+        (
+            "-ERR Protocol error: unbalanced quotes in request\r\n",
+            true,
+            ": ERR Protocol error",
+        ),
+        ("HTTP/1.1 400 Bad Request\r\n\r\n", true, ""),
+    ] {
+        let listener = TcpListener::bind("localhost:0").expect("a free port");
+        let port = listener.local_addr().expect("it is bound").port();
+        // It ends with the test's process.
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.expect("a client");
+                stream.write_all(said.as_bytes()).ok();
+            }
+        });
+        let error = refused(&format!("rediss://localhost:{port}/"));
+        assert_eq!(
+            matches!(error, Error::Denied { .. }),
+            is_denied,
+            "{error:?}"
+        );
+        let shown = format!("{error:#}");
+        assert!(shown.contains(&format!("{NO_TLS}{text}")), "{shown}");
+    }
 }
 
 #[test]

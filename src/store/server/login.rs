@@ -17,7 +17,7 @@ use crate::message::Request;
 use crate::script::{self, Command};
 use crate::store::server::refusal::{refusal, refused_database, refused_login};
 use crate::store::server::route::Route;
-use crate::store::transport::socket::Socket;
+use crate::store::transport::socket::{Socket, TransportError};
 use crate::store::{Deadline, Phase};
 use crate::sys::{Ordering, Time};
 
@@ -37,7 +37,11 @@ pub(crate) fn connect(route: &Route, deadline: &mut Deadline<'_>) -> Result<Sock
         // The other half of the time is for a new connection, if there is no answer.
         let half = deadline.phase(Phase::LogIn, route.io_timeout).left() / 2;
         let answered = open.request(command, deadline.phase(Phase::LogIn, half));
-        match answered.map_err(|_| None)? {
+        let is_refused = |fault| match fault {
+            TransportError::Greeting(..) => Some(route.broken(fault)),
+            _ => None,
+        };
+        match answered.map_err(is_refused)? {
             // In such a state, such as loading, the server answers no request.
             Value::ServerError(error) => match refusal(&route.server, error.clone()) {
                 failure if failure.is_transient() => Err(Some(failure)),

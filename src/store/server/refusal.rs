@@ -8,6 +8,7 @@
 //! | an answer cannot be read | unknown | no |
 //! | an answer is no reply to its request | unknown | yes, and all leases are confirmed again |
 //! | something is unread before the request is written | was not executed; sent on another connection | the same |
+//! | the server refuses the connection, before any request: [`TransportError::Greeting`] | was not executed | no |
 //! | the connection has ended before the request is written | was not executed; sent on another connection | yes |
 
 use std::{fmt, io};
@@ -33,7 +34,8 @@ use crate::sys::Arc;
 )]
 pub(crate) fn refusal(server: &Server, error: redis::ServerError) -> Failure {
     const ELSEWHERE: [&str; 3] = ["MOVED", "ASK", "CROSSSLOT"];
-    const DENIED: [&str; 3] = ["NOAUTH", "WRONGPASS", "NOPERM"];
+    // `DENIED`: the server is in protected mode.
+    const DENIED: [&str; 4] = ["NOAUTH", "WRONGPASS", "NOPERM", "DENIED"];
     // The words for a command of a script that this user may not run: of Redis up to 7.0, then of Redis 7.2 and Valkey.
     const NOT_ALLOWED: [&str; 2] = ["The user executing the script", "ACL failure in script:"];
     // While a slot is moving away, a script may use the keys that exist, but not those that it has just deleted.
@@ -98,6 +100,12 @@ pub(crate) fn refusal(server: &Server, error: redis::ServerError) -> Failure {
     if code == "ERR" && text.starts_with("unknown command") {
         words += " (leasehold needs this command: the server may be a sentinel, or the command is renamed)";
     }
+    if code == "DENIED" {
+        // More sentences follow, of which the line would have a part.
+        let end = words.find(". ").unwrap_or(words.len());
+        words.truncate(end);
+        words += " (set a password at the server, or `protected-mode no`)";
+    }
     let in_part = raised
         && matches!(
             kind,
@@ -135,6 +143,7 @@ pub(crate) fn refused_login(server: &Server, error: redis::ServerError) -> Failu
     let text = error.details().unwrap_or_default();
     let is_denied = error.code() == "ERR" && DENIED.contains(&text);
     let is_known = is_denied || KNOWN.contains(&(error.code(), text));
+    let is_no_command = text.starts_with("unknown command");
     let mut failure = refusal(server, error);
     if is_denied {
         failure.kind = FailureKind::Denied;
@@ -142,12 +151,15 @@ pub(crate) fn refused_login(server: &Server, error: redis::ServerError) -> Failu
     if is_known || matches!(failure.kind, FailureKind::Unsupported(_)) {
         return failure;
     }
-    let words = match failure.kind {
-        FailureKind::Denied => "the server rejects the login",
-        FailureKind::Unavailable => "the server accepts no login now",
-        _ => "the server does not understand AUTH",
+    let (kind, words) = match failure.kind {
+        FailureKind::Unavailable => (failure.kind, "the server accepts no login now"),
+        FailureKind::Protocol if is_no_command => {
+            (failure.kind, "the server does not understand AUTH")
+        }
+        // A proxy may do so in words of its own.
+        _ => (FailureKind::Denied, "the server rejects the login"),
     };
-    Failure::plain(failure.kind, Outcome::NotExecuted, words)
+    Failure::plain(kind, Outcome::NotExecuted, words)
 }
 
 /// Returns the failure that an error answer to SELECT means.
@@ -227,6 +239,16 @@ impl Route {
                 self.data_loss_signs.note_surplus();
                 let words = format!("{address}: an answer came before the request was sent");
                 Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words)
+            }
+            TransportError::Greeting(meaning, said) => {
+                let said = said.map(|error| refusal(&self.server, error));
+                let (kind, said) = match said {
+                    Some(said) if said.is_transient() => (said.kind, format!(": {}", said.cause)),
+                    Some(said) => (FailureKind::Denied, format!(": {}", said.cause)),
+                    None => (FailureKind::Denied, String::new()),
+                };
+                let words = format!("{address}: {meaning}{said}");
+                Failure::plain(kind, Outcome::NotExecuted, words)
             }
             // No Redis server sends such an answer, so a retry would not help.
             TransportError::Malformed(what) => {

@@ -12,10 +12,14 @@
 //! no answer is missing, nothing may be unread ([`Socket::look`]): not on the socket, not in the part of an answer that
 //! was read, and with TLS not in the part of a record that was read. Session tickets are no answers, and do no harm. An
 //! answer that nobody has asked for, and that comes after this look, cannot be told from the answer to the request.
+//!
+//! A server may greet a client, and close the connection: it is in protected mode, or has too many clients. Then a write
+//! of this side may fail before anything was read, but what has come can still be read.
 
 use std::io;
+use std::mem;
 
-use redis::{ConnectionAddr, Value};
+use redis::{ConnectionAddr, ServerError, Value};
 
 use crate::config::Server;
 use crate::script::Command;
@@ -76,7 +80,14 @@ pub(crate) enum TransportError {
     NotSent,
     /// Something was unread before any byte of the request was written.
     Surplus,
+    /// The server has refused the connection, and read no request: what that means, and what it has said.
+    Greeting(&'static str, Option<ServerError>),
 }
+
+const REFUSES: &str = "it refuses the connection";
+const SPEAKS_TLS: &str = "it speaks TLS, so its URL must begin with rediss";
+#[cfg(feature = "tls")]
+const SPEAKS_NO_TLS: &str = "it speaks no TLS, so its URL must begin with redis";
 
 impl From<io::Error> for TransportError {
     fn from(error: io::Error) -> Self {
@@ -165,9 +176,30 @@ impl Socket {
             if !is_shaking_hands {
                 break;
             }
-            self.read_piece(deadline)?;
+            let read = self.read_piece(deadline);
+            read.map_err(|fault| match fault {
+                TransportError::Io(error) if tls::is_no_record(&error) => self.plain_greeting(),
+                // A Redis without TLS waits for the rest of a request.
+                fault if fault.is_timeout() => {
+                    let words = "timed out in the handshake of TLS, which the server may not speak";
+                    io::Error::new(io::ErrorKind::TimedOut, words).into()
+                }
+                fault => fault,
+            })?;
         }
         Ok(())
+    }
+
+    /// Returns what a server without TLS has said to the handshake. It is the first that was read.
+    #[cfg(feature = "tls")]
+    fn plain_greeting(&self) -> TransportError {
+        let mut line_ends = self.piece.windows(2);
+        let line = line_ends.position(|two| two == b"\r\n");
+        let said = match line.map(|end| frame::parse(&self.piece[..end + 2])) {
+            Some(Ok(Value::ServerError(error))) => Some(error),
+            _ => None,
+        };
+        TransportError::Greeting(SPEAKS_NO_TLS, said)
     }
 
     /// Returns the stream, to wait until it can be read.
@@ -266,10 +298,15 @@ impl Socket {
         // Without TLS they are sent as they are.
         self.unsent.append(&mut self.packed);
         let written = self.write_unsent(deadline);
-        // By TLS 1.3 a server refuses a certificate after the handshake of this side, and closes the connection.
-        written.map_err(|fault| match self.read_now() {
-            Err(reason) if reason.is_of_a_certificate() => reason,
-            _ => fault,
+        written.or_else(|fault| match self.read_now() {
+            // By TLS 1.3 a server refuses a certificate after the handshake of this side, and closes the connection.
+            Err(reason) if reason.is_of_a_certificate() => Err(reason),
+            // The greeting is read in place of the answer.
+            Ok(_) if !self.has_answered && !self.received.is_empty() => {
+                self.unsent.clear();
+                Ok(())
+            }
+            _ => Err(fault),
         })
     }
 
@@ -312,16 +349,25 @@ impl Socket {
 
     /// Returns the next answer, if all of it was read.
     pub(crate) fn take(&mut self) -> Result<Option<Value>, TransportError> {
+        // A TLS server sends an alert, or a part of a handshake. No answer begins with these bytes.
+        if !self.has_answered && matches!(self.received.first(), Some(21 | 22)) {
+            return Err(TransportError::Greeting(SPEAKS_TLS, None));
+        }
         let end = self.frame.end(&self.received, LONGEST_ANSWER);
         let Some(end) = end.map_err(TransportError::Malformed)? else {
             return Ok(None);
         };
         self.frame = Frame::default();
-        self.has_answered = true;
+        let is_first = !mem::replace(&mut self.has_answered, true);
         let value = frame::parse(&self.received[..end]);
         self.received.drain(..end);
         self.received.shrink_to(PIECE);
-        value.map(Some).map_err(TransportError::Malformed)
+        match value.map_err(TransportError::Malformed)? {
+            Value::ServerError(error) if is_first && is_greeting(&error) => {
+                Err(TransportError::Greeting(REFUSES, Some(error)))
+            }
+            value => Ok(Some(value)),
+        }
     }
 
     /// Reads a piece of an answer. With TLS the piece may be too short to read any of the answer.
@@ -356,5 +402,52 @@ impl Socket {
         }
         self.received.extend_from_slice(piece);
         Ok(())
+    }
+}
+
+/// Returns whether the first answer on a connection is none to a request, and the server closes the connection after it.
+fn is_greeting(error: &ServerError) -> bool {
+    let text = error.details().unwrap_or_default();
+    (error.code() == "DENIED" && text.contains("protected mode"))
+        || text.starts_with("max number of clients")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::TcpListener;
+    use std::time::Duration;
+
+    use socket2::SockRef;
+
+    use super::*;
+
+    /// The reset comes before the first write of this side.
+    #[test]
+    fn what_a_server_has_said_before_a_reset_is_read() {
+        const SOON: Duration = Duration::from_secs(20);
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let server = Server::parse(&format!("redis://{address}/")).expect("a URL");
+        for said in [
+            &b"-DENIED Redis is running in protected mode.\r\n"[..],
+            b"-ERR max number of clients reached\r\n",
+            // An alert, and the begin of a handshake.
+            b"\x15\x03\x03\x00\x02\x02\x46",
+            b"\x16\x03\x03\x00\x7a\x02",
+        ] {
+            let open = Socket::connect(&server, &Arc::default(), Deadline::after(SOON));
+            let mut open = open.expect("it listens");
+            let (mut peer, _) = listener.accept().expect("it has connected");
+            peer.write_all(said).expect("it is open");
+            let reset = SockRef::from(&peer).set_linger(Some(Duration::ZERO));
+            reset.expect("an option");
+            drop(peer);
+            let answered = open.request(&Command::new("PING"), Deadline::after(SOON));
+            assert!(
+                matches!(answered, Err(TransportError::Greeting(..))),
+                "{answered:?}"
+            );
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 
 use rustls::pki_types::ServerName;
-use rustls::{AlertDescription, ClientConfig, ClientConnection};
+use rustls::{AlertDescription, ClientConfig, ClientConnection, InvalidMessage};
 
 use crate::sys::Arc;
 
@@ -56,6 +56,17 @@ pub(crate) fn is_of_a_certificate(error: &io::Error) -> bool {
         ),
         _ => false,
     }
+}
+
+/// Returns whether the other side has sent something other than a record of TLS.
+pub(crate) fn is_no_record(error: &io::Error) -> bool {
+    let error = error.get_ref().and_then(|inner| inner.downcast_ref());
+    matches!(
+        error,
+        Some(rustls::Error::InvalidMessage(
+            InvalidMessage::InvalidContentType
+        ))
+    )
 }
 
 impl TlsSession {

@@ -140,8 +140,8 @@ pub(crate) struct SimulatedServer {
     pub(crate) looks_at: Option<Duration>,
     /// How many writes it has received whole.
     pub(crate) received: u64,
-    /// Whether it has as many clients as it admits.
-    pub(crate) is_full: bool,
+    /// What it says to each new client before it closes the connection. `None` if it admits clients.
+    pub(crate) greeting: Option<&'static [u8]>,
     restarts: u64,
     /// When it was last up again without its data.
     lost_data_at: Option<Duration>,
@@ -325,7 +325,7 @@ impl SimulatedServer {
             knows_epoch: 0,
             looks_at: None,
             received: 0,
-            is_full: false,
+            greeting: None,
             restarts: 0,
             lost_data_at: None,
             lost_keys_at: None,
@@ -626,7 +626,7 @@ impl WorldState {
         for server in 0..self.network.servers.len() {
             let its = &mut self.network.servers[server];
             let (is_down, stalls) = (its.down_until > self.now, its.stalls(self.now));
-            its.is_full = false;
+            its.greeting = None;
             its.server.state().refuse(None);
             if is_down {
                 self.restart(server, self.now, true);
@@ -995,8 +995,8 @@ impl ProcessEnd {
         if is_revived || accepting.down_until > now {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
-        let is_full = accepting.is_full;
-        let at_server = (!is_full).then(|| accepting.server.connect());
+        let greeting = accepting.greeting;
+        let at_server = greeting.is_none().then(|| accepting.server.connect());
         let number = state.network.next_stream();
         let connection = Connection {
             process,
@@ -1015,13 +1015,12 @@ impl ProcessEnd {
         state
             .trace
             .note(now, format_args!("{process} connects to {server}"));
-        if is_full {
+        if let Some(greeting) = greeting {
             let flow = Flow {
                 connection: number,
                 is_up: false,
             };
-            let refusal = b"-ERR max number of clients reached\r\n".to_vec();
-            state.send(flow, Piece::Bytes(refusal, true));
+            state.send(flow, Piece::Bytes(greeting.to_vec(), true));
             state.send(flow, Piece::End);
         }
         Ok(Self {

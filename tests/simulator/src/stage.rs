@@ -315,9 +315,9 @@ impl Stage {
         self.world.state().lost_by(process, role)
     }
 
-    /// Makes a server admit no further client, or as many as there come.
-    pub fn fill(&self, server: usize, is_full: bool) {
-        self.world.state().network.servers[server].is_full = is_full;
+    /// Makes a server say this to each further client, and close the connection, or admit all.
+    pub fn greet(&self, server: usize, greeting: Option<&'static [u8]>) {
+        self.world.state().network.servers[server].greeting = greeting;
     }
 
     /// Makes all that is sent on the open connections of a process vanish, without a sign at either end.

@@ -341,7 +341,7 @@ pub(super) fn open(state: &QuorumState, number: usize) -> Result<Spare, Failure>
     let sent = Time::now();
     let asked = socket.requests(&commands, deadline);
     let mut answers = asked.map_err(|fault| not_executed(route.broken(fault)))?;
-    // A server that has too many clients closes the connection after one error.
+    // A server may close the connection after one error.
     let has_all = answers.len() == commands.len();
     let noted = if has_all { answers.pop() } else { None };
     let noted = noted.unwrap_or(Value::Nil);
