@@ -1,8 +1,8 @@
 //! Failed requests, as the inside of the crate works with them. Unlike an [`Error`], a [`Failure`] has the outcome of
 //! the request.
 
-use std::fmt;
 use std::time::Duration;
+use std::{fmt, io, iter};
 
 use super::public::{Cause, Chain, Error, NodeFailure, NodeFailures};
 use crate::sys::{Arc, Time};
@@ -150,6 +150,30 @@ impl Failure {
     /// Returns the same failure of a request that has had this outcome.
     pub(crate) fn with(self, outcome: Outcome) -> Self {
         Self { outcome, ..self }
+    }
+
+    /// Returns the same failure, with words in front of its cause, such as who has named the server that has failed.
+    pub(crate) fn about(self, words: impl Into<String>) -> Self {
+        let (words, cause) = (words.into(), self.cause);
+        Self {
+            cause: Arc::new(About { words, cause }),
+            ..self
+        }
+    }
+
+    /// Returns the same failure of the server at this address. The words of a server do not name it.
+    pub(crate) fn at(self, address: &str) -> Self {
+        if Chain(&*self.cause).to_string().contains(address) {
+            return self;
+        }
+        self.about(format!("asking {address}"))
+    }
+
+    /// Returns whether a connection broke, or could not be opened.
+    pub(crate) fn is_of_io(&self) -> bool {
+        let cause: &(dyn std::error::Error + 'static) = &*self.cause;
+        iter::successors(Some(cause), |deeper| deeper.source())
+            .any(<dyn std::error::Error>::is::<io::Error>)
     }
 
     /// Returns the failure of a request whose reply belongs to another request. Redis may have carried the request
@@ -310,6 +334,25 @@ impl fmt::Display for Plain {
 }
 
 impl std::error::Error for Plain {}
+
+/// A cause, and what it is about.
+#[derive(Debug)]
+struct About {
+    words: String,
+    cause: Cause,
+}
+
+impl fmt::Display for About {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words)
+    }
+}
+
+impl std::error::Error for About {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&*self.cause)
+    }
+}
 
 /// The failures of several nodes, as the cause of one failure.
 #[derive(Debug)]

@@ -25,6 +25,7 @@ pub(crate) const BODIES: Subject = (
         a_master_with_too_few_replicas_grants_nothing,
         the_cluster_is_found_from_any_node_that_answers,
         a_master_that_hangs_delays_no_build,
+        an_error_names_the_node_that_failed_and_who_has_named_it,
         a_wrong_password_is_denied_and_not_shown,
         a_lock_of_any_slot_is_inspected_and_released_by_force,
         a_slot_moves_under_load_forwards_and_back_and_no_holder_loses_its_lock,
@@ -190,6 +191,47 @@ fn a_master_that_hangs_delays_no_build(world: &World) {
         assert!(world.now() <= world.within(begun + Duration::from_millis(200)));
         world.fault(Fault::ResumeServer(hung));
     }
+}
+
+/// The nodes may name each other by addresses that this process does not reach.
+fn an_error_names_the_node_that_failed_and_who_has_named_it(world: &World) {
+    let says = |outcome: leasehold::Result<()>, parts: &[&str]| {
+        let said = format!("{:#}", outcome.expect_err("a node is gone"));
+        assert!(
+            parts.iter().all(|part| said.contains(part)),
+            "{parts:?}: {said}"
+        );
+    };
+    let locks = world.build(|_| LockManager::cluster([url(1)]));
+    // A master and its replica.
+    world.fault(Fault::StopServer(0));
+    world.fault(Fault::StopServer(MASTERS));
+    let failed = names_of_masters().map(|name| locks.try_lock(name).map(drop));
+    let failed = failed.into_iter().find(Result::is_err);
+    let named =
+        "the cluster names 10.0.0.1:6379 as a master: the connection to 10.0.0.1:6379 failed";
+    says(failed.expect("it had slots"), &[named]);
+    // One node hangs, and another refuses.
+    let refuse = |node, error| {
+        let what = Refused::All;
+        world.fault(Fault::Refuse(node, Some(Refusal { what, error })));
+    };
+    world.fault(Fault::PauseServer(2));
+    refuse(1, "LOADING Redis is loading the dataset in memory");
+    let build = || {
+        let built = world.try_build(|_| {
+            LockManager::cluster([url(1), url(2)]).connect_timeout(Duration::from_millis(500))
+        });
+        built.map(drop)
+    };
+    let named = "no node of the cluster has named its slots: asking 10.0.0.2:6379: LOADING";
+    says(build(), &[named]);
+    world.fault(Fault::StopServer(2));
+    refuse(1, "NOAUTH Authentication required.");
+    says(
+        build(),
+        &["the server denies access: asking 10.0.0.2:6379: NOAUTH"],
+    );
 }
 
 /// Nor is a node of a cluster a single server.

@@ -1,7 +1,7 @@
 //! What a manager believes sentinels, and the servers that they name. `failovers` has the failovers.
 
 use leasehold::{Error, LockManager, LostCause};
-use leasehold_simulator::Topology;
+use leasehold_simulator::{Refusal, Refused, Topology};
 
 use crate::failovers::locked_at_last;
 use crate::matrix::{Subject, subject_bodies};
@@ -14,6 +14,7 @@ pub(crate) const BODIES: Subject = (
     subject_bodies![
         sentinels_that_hang_lie_or_are_dead_stop_no_lock,
         a_master_that_the_sentinels_do_not_know_is_an_error,
+        an_error_names_the_server_that_failed_and_who_has_named_it,
         the_answers_of_a_demoted_master_are_not_believed,
     ],
 );
@@ -83,6 +84,51 @@ fn a_master_that_the_sentinels_do_not_know_is_an_error(world: &World) {
     assert!(is_of(&error, "sentinels"), "{error:?}");
     let text = error.to_string();
     assert!(text.contains("10.0.0.1:6379 is not a sentinel"), "{text}");
+}
+
+/// The sentinels are well, and the master is at an address that this process does not reach, for example.
+fn an_error_names_the_server_that_failed_and_who_has_named_it(world: &World) {
+    let says = |parts: &[&str]| {
+        let built = world.try_build(|it| it.connect_timeout(secs(2)));
+        let error = built.map(drop).expect_err("no master can be used");
+        let said = format!("{error:#}");
+        assert!(
+            parts.iter().all(|part| said.contains(part)),
+            "{parts:?}: {said}"
+        );
+        assert!(!said.contains("no sentinel"), "{said}");
+    };
+    // Two of the sentinels have answered by then, or all.
+    let named = "6379 named 10.0.0.1:6379 as the master \"mine\"";
+    world.fault(Fault::PauseServer(MASTER));
+    says(&[named, "which has not answered yet"]);
+    world.fault(Fault::ResumeServer(MASTER));
+    world.fault(Fault::StopServer(MASTER));
+    says(&[named, "the connection to 10.0.0.1:6379 failed"]);
+    world.fault(Fault::StartServer {
+        server: MASTER,
+        has_data: true,
+    });
+    world.fault(Fault::Demote(MASTER, true));
+    says(&[named, "10.0.0.1:6379 is not a master"]);
+    world.fault(Fault::Demote(MASTER, false));
+    // The sentinels do not agree.
+    let [first, second, third] = SENTINELS;
+    world.fault(Fault::Misname {
+        sentinel: first,
+        server: STRANGER,
+    });
+    world.fault(Fault::StopServer(third));
+    says(&[
+        "no majority of the sentinels names the same master \"mine\": 10.0.0.4:6379 names 10.0.0.3:6379; \
+            10.0.0.5:6379 names 10.0.0.1:6379; the connection to 10.0.0.6:6379 failed",
+    ]);
+    // They refuse.
+    for sentinel in [first, second] {
+        let (what, error) = (Refused::All, "NOAUTH Authentication required.");
+        world.fault(Fault::Refuse(sentinel, Some(Refusal { what, error })));
+    }
+    says(&["the server denies access: asking 10.0.0.", ":6379: NOAUTH"]);
 }
 
 /// A server that has become a replica has only the data of its master, and rejects writes.

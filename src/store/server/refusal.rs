@@ -11,7 +11,7 @@
 //! | the server refuses the connection, before any request: [`TransportError::Greeting`] | was not executed | no |
 //! | the connection has ended before the request is written | was not executed; sent on another connection | yes |
 
-use std::{fmt, io};
+use std::io;
 
 use redis::Value;
 
@@ -220,15 +220,13 @@ impl Route {
         match fault {
             TransportError::Io(error) => {
                 self.data_loss_signs.note_error(&error);
-                Failure {
+                let failure = Failure {
                     kind,
                     outcome: Outcome::Unknown,
                     timed_out: error.kind() == io::ErrorKind::TimedOut,
-                    cause: Arc::new(At {
-                        address: Arc::clone(address),
-                        error,
-                    }),
-                }
+                    cause: Arc::new(error),
+                };
+                failure.about(format!("the connection to {address} failed"))
             }
             TransportError::NotSent => {
                 self.data_loss_signs.note();
@@ -284,26 +282,7 @@ pub(crate) fn unavailable(words: impl Into<String>) -> Failure {
 
 /// Returns whether a request failed because the connection broke, or could not be opened, while time was left.
 pub(crate) fn was_cut(failure: &Failure) -> bool {
-    !failure.timed_out && matches!(failure.cause.source(), Some(error) if error.is::<io::Error>())
-}
-
-/// An error of a connection, and the address at the other end.
-#[derive(Debug)]
-struct At {
-    address: Arc<str>,
-    error: io::Error,
-}
-
-impl fmt::Display for At {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the connection to {} failed", self.address)
-    }
-}
-
-impl std::error::Error for At {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
-    }
+    !failure.timed_out && failure.is_of_io()
 }
 
 #[cfg(test)]

@@ -56,8 +56,8 @@ pub(crate) trait Search<T>: Send {
 pub(crate) struct Finder<T> {
     /// The name of the thread.
     name: &'static str,
-    /// One of those that the thread asks, in words.
-    asked: &'static str,
+    /// Those whom the thread asks, in words.
+    asked: String,
     /// Empty while the thread runs, because the thread has it.
     search: Mutex<Option<Box<dyn Search<T>>>>,
     /// The number of the last result while it is trusted, otherwise 0.
@@ -94,6 +94,8 @@ pub(crate) struct Findings<T> {
     failed: u64,
     /// Why the last of them has failed. `None` if a later check has found something.
     failure: Option<Failure>,
+    /// What the check that is under way has learnt so far, and for whom it waits.
+    so_far: Option<String>,
 }
 
 impl<T> Findings<T> {
@@ -110,11 +112,7 @@ impl<T> Findings<T> {
 }
 
 impl<T: Clone + Send + 'static> Finder<T> {
-    pub(crate) fn new(
-        name: &'static str,
-        asked: &'static str,
-        search: Box<dyn Search<T>>,
-    ) -> Arc<Self> {
+    pub(crate) fn new(name: &'static str, asked: String, search: Box<dyn Search<T>>) -> Arc<Self> {
         Arc::new(Self {
             name,
             asked,
@@ -127,6 +125,7 @@ impl<T: Clone + Send + 'static> Finder<T> {
                 is_check_due: false,
                 failed: 0,
                 failure: None,
+                so_far: None,
             }),
             checked: Condvar::new(),
             waker: OnceCell::new(),
@@ -160,7 +159,7 @@ impl<T: Clone + Send + 'static> Finder<T> {
     ///
     /// # Errors
     ///
-    /// Returns the failure of the last check.
+    /// Returns what the check that is under way has learnt, or the failure of the last check.
     pub(crate) fn wait<R>(
         self: &Arc<Self>,
         mut deadline: Deadline<'_>,
@@ -184,7 +183,10 @@ impl<T: Clone + Send + 'static> Finder<T> {
             }
             let Some(slice) = deadline.next_look() else {
                 let none = || unavailable(format!("no {} has answered in time", self.asked));
-                return Err(findings.failure.clone().unwrap_or_else(none));
+                let so_far = findings.so_far.clone().map(unavailable);
+                return Err(so_far
+                    .or_else(|| findings.failure.clone())
+                    .unwrap_or_else(none));
             };
             findings = self.checked.wait_for(findings, slice);
             if let Some(seen) = look(&findings) {
@@ -272,7 +274,7 @@ impl<T: Clone + Send + 'static> Finder<T> {
         }
         // A suspicion of the last result says nothing about another one.
         findings.is_suspected &= findings.is_check_due && !next.is_another;
-        findings.failure = None;
+        (findings.failure, findings.so_far) = (None, None);
         let trusted = findings.trusted().map_or(0, |(number, _)| number);
         self.trusted.store(trusted, Ordering::Release);
         drop(findings);
@@ -287,6 +289,11 @@ impl<T: Clone + Send + 'static> Finder<T> {
         self.findings.lock().found.as_mut().map(change)
     }
 
+    /// Notes what the check that is under way has learnt, for the callers whose time ends before it.
+    pub(crate) fn learnt(&self, words: String) {
+        self.findings.lock().so_far = Some(words);
+    }
+
     /// Notes that a check has failed.
     fn not_found(&self, failure: Failure) {
         let mut findings = self.findings.lock();
@@ -294,6 +301,7 @@ impl<T: Clone + Send + 'static> Finder<T> {
         findings.is_suspected = true;
         self.trusted.store(0, Ordering::Release);
         findings.failed += 1;
+        findings.so_far = None;
         findings.failure = Some(failure.with(Outcome::NotExecuted));
         drop(findings);
         self.checked.notify_all();
@@ -313,7 +321,11 @@ impl<T: Clone + Send + 'static> FinderThread<T> {
             return;
         };
         while !self.is_over() {
-            self.finder.findings.lock().is_check_due = false;
+            {
+                let mut findings = self.finder.findings.lock();
+                findings.is_check_due = false;
+                findings.so_far = None;
+            }
             let went_on = survived(|| {
                 if let Err(failure) = search.check(&self) {
                     self.finder.not_found(failure);
@@ -384,7 +396,7 @@ mod tests {
 
     /// Returns a finder whose thread does not run.
     fn finder() -> Arc<Finder<&'static str>> {
-        let finder = Finder::new("leasehold-test", "server", Box::new(Nothing));
+        let finder = Finder::new("leasehold-test", "server".to_owned(), Box::new(Nothing));
         let (waker, _) = waking_pair().expect("a pair");
         finder.waker.set(waker).expect("it is empty");
         finder

@@ -177,7 +177,14 @@ impl ClusterState {
             Err(failure) if failure.is_of_the_connection() => self.suspect(master),
             Err(_) => {}
         }
-        done
+        // Perhaps only the nodes reach that address.
+        done.map_err(|failure| {
+            if !failure.is_of_io() {
+                return failure;
+            }
+            let address = &master.route.server.address;
+            failure.about(format!("the cluster names {address} as a master"))
+        })
     }
 
     /// Returns how long a request may take with its pauses, in the caller's time: the top of this module.

@@ -79,9 +79,11 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn new(nodes: ClusterNodes, settings: &Settings) -> Result<Self, Failure> {
+        let addresses = nodes.seeds.iter().map(|seed| &*seed.address);
+        let asked = format!("node of {}", addresses.collect::<Vec<_>>().join(", "));
         let routes = Arc::new(ClusterRoutes::new(nodes, settings)?);
         let search = Box::new(ClusterSearch::new(Arc::clone(&routes)));
-        let finder = Finder::new("leasehold-cluster", "node of the cluster", search);
+        let finder = Finder::new("leasehold-cluster", asked, search);
         Ok(Self {
             shared: Arc::new(ClusterState {
                 routes,

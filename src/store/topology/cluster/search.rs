@@ -137,7 +137,10 @@ impl ClusterSearch {
                     (Err(TryRecvError::Disconnected), _) => {
                         failures.push(unavailable("asking a node panicked"));
                     }
-                    (Ok(Err(failure)), _) => failures.push(failure),
+                    (Ok(Err(failure)), _) => {
+                        failures.push(failure);
+                        thread.finder.learnt(in_words(&failures));
+                    }
                     (Ok(Ok(table)), Some(map)) if map.is_foreign(&table) => {
                         failures.push(self.refuse(node));
                     }
@@ -251,12 +254,13 @@ fn is_suspicious(finder: &Finder<Arc<SlotMap>>) -> bool {
 fn table_of(address: &Address, route: &Route) -> Result<SlotTable, Failure> {
     let limit = route.io_timeout.min(STEP);
     let mut deadline = Deadline::after(STEP.max(route.connect_timeout));
-    let mut socket = log_in(route, &mut deadline)?;
+    let named = |failure: Failure| failure.at(&route.server.address);
+    let mut socket = log_in(route, &mut deadline).map_err(named)?;
     let commands = ["SLOTS", "NODES"].map(|what| Command::new("CLUSTER").arg(what).to_owned());
     let asked = socket.requests(&commands, Deadline::after(limit));
     let answers = asked.map_err(|fault| route.broken(fault))?;
     let answers = answers.into_iter().map(|answer| route.accepted(answer));
-    let answers: Vec<_> = answers.collect::<Result<_, _>>()?;
+    let answers: Vec<_> = answers.collect::<Result<_, _>>().map_err(named)?;
     let table = match &answers[..] {
         [slots, nodes] => SlotTable::read(address, slots, nodes),
         _ => None,
@@ -270,17 +274,21 @@ fn of_all(failures: &[Failure]) -> Failure {
     if let Some(failure) = failures.iter().find(|failure| !failure.is_transient()) {
         return failure.clone();
     }
-    // A table may name any number of nodes.
-    let shown = failures.iter().take(SHOWN);
-    let causes: Vec<_> = shown
-        .map(|failure| Chain(&*failure.cause).to_string())
-        .collect();
-    let causes = causes.join("; ");
-    unavailable(match failures.len() {
-        0 => "no node of the cluster has answered in time".to_owned(),
-        1..=SHOWN => format!("no node of the cluster knows its slots: {causes}"),
-        all => format!("none of {all} nodes of the cluster knows its slots: {causes}; …"),
+    unavailable(match failures {
+        [] => "no node of the cluster has answered in time".to_owned(),
+        failures => in_words(failures),
     })
+}
+
+/// Returns why these nodes have named no slots. A table may name any number of nodes.
+fn in_words(failures: &[Failure]) -> String {
+    let shown = failures.iter().take(SHOWN);
+    let causes = shown.map(|failure| Chain(&*failure.cause).to_string());
+    let causes = causes.collect::<Vec<_>>().join("; ");
+    match failures.len() {
+        ..=SHOWN => format!("no node of the cluster has named its slots: {causes}"),
+        all => format!("none of {all} nodes of the cluster has named its slots: {causes}; …"),
+    }
 }
 
 #[cfg(test)]
@@ -296,7 +304,11 @@ mod tests {
         let nodes = ClusterNodes::new(&urls, &settings).expect("a URL");
         let routes = Arc::new(ClusterRoutes::new(nodes, &settings).expect("threads"));
         let search = ClusterSearch::new(Arc::clone(&routes));
-        let finder = Finder::new("test", "node", Box::new(ClusterSearch::new(routes)));
+        let finder = Finder::new(
+            "test",
+            "node".to_owned(),
+            Box::new(ClusterSearch::new(routes)),
+        );
         let tables: Vec<_> = tables
             .into_iter()
             .map(|table| ("node".into(), table))

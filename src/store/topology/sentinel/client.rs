@@ -79,6 +79,10 @@ impl Sentinel {
         }
     }
 
+    pub(super) fn address(&self) -> &str {
+        &self.route.server.address
+    }
+
     /// Returns the connections, if they are open.
     pub(super) fn sockets(&self) -> Option<&Sockets> {
         match &self.connection {
@@ -178,6 +182,7 @@ impl Sentinel {
                         sockets.asked = None;
                         self.pause = FIRST_PAUSE;
                         let opinion = opinion(&self.route, address, facts);
+                        let opinion = opinion.map_err(|failure| failure.at(self.address()));
                         self.failure = opinion.as_ref().err().cloned();
                         if is_current {
                             self.opinion = opinion.ok();
@@ -230,7 +235,7 @@ impl Sentinel {
     }
 
     fn failed(&mut self, failure: Failure) {
-        self.failure = Some(failure);
+        self.failure = Some(failure.at(self.address()));
         self.connection = SentinelConnection::Closed(Time::now() + self.pause);
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
     }

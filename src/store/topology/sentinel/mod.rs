@@ -52,9 +52,11 @@ impl Discovery {
             ..settings.clone()
         };
         let unknown = route(set.unknown_master(), &settings);
+        let addresses = set.sentinels.iter().map(|server| &*server.address);
+        let asked = format!("sentinel of {}", addresses.collect::<Vec<_>>().join(", "));
         let search = Box::new(SentinelSearch::new(set, settings, unknown.clone()));
         Self {
-            finder: Finder::new("leasehold-sentinel", "sentinel", search),
+            finder: Finder::new("leasehold-sentinel", asked, search),
             unknown,
         }
     }

@@ -3,6 +3,8 @@
 //! Each failover has a *config epoch*, which is larger than those of all failovers before it. So of two masters, the
 //! one with the larger epoch is the later one. See <https://redis.io/docs/latest/operate/oss_and_stack/management/sentinel/>.
 
+use std::fmt;
+
 use redis::Value;
 
 /// The answer of one sentinel: where it believes the master to be.
@@ -11,6 +13,12 @@ pub(super) struct Opinion {
     pub(super) host: String,
     pub(super) port: u16,
     pub(super) epoch: u64,
+}
+
+impl fmt::Display for Opinion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
 }
 
 impl Opinion {
@@ -60,8 +68,8 @@ fn is_host(text: &str) -> bool {
 pub(super) enum SentinelVerdict {
     /// This may be the master. The server must say so itself.
     Master(Opinion),
-    /// A majority names a master of this epoch, before the last one.
-    Outdated(u64),
+    /// A majority names this master, whose epoch is before that of the last one.
+    Outdated(Opinion),
     /// No majority agrees yet.
     Open,
 }
@@ -85,7 +93,7 @@ pub(super) fn choose(
         Some(opinion)
             if opinion.epoch < last_epoch && !last.is_some_and(|last| last.is_at(opinion)) =>
         {
-            return SentinelVerdict::Outdated(opinion.epoch);
+            return SentinelVerdict::Outdated(opinion.clone());
         }
         Some(opinion) => return SentinelVerdict::Master(opinion.clone()),
         None => {}
@@ -201,7 +209,11 @@ mod tests {
                 master(&later),
             ),
             // The epoch never falls, whatever a majority says.
-            (vec![some(&older); 3], true, SentinelVerdict::Outdated(5)),
+            (
+                vec![some(&older); 3],
+                true,
+                SentinelVerdict::Outdated(older.clone()),
+            ),
             // Few have answered: more may come, or not.
             (vec![some(&last), None, None], false, SentinelVerdict::Open),
             (vec![some(&last), None, None], true, master(&last)),

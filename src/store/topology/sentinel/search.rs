@@ -153,13 +153,16 @@ impl SentinelSearch {
         let route = self.route_to(&chosen, of_last.as_ref());
         let open = self.asked.take().filter(|(last, _)| last.is_at(&chosen));
         let way = route.clone();
+        let named = self.named(&chosen);
+        let waits = format!("{named}, which has not answered yet");
+        thread.finder.learnt(waits);
         let role = thread.aside(move || role_of(&way, open.map(|(_, socket)| socket)))?;
         let socket = loop {
             let now = Time::now();
             let until_next = if now < until { until } else { now + STEP };
             self.go_on(thread, Some(self.checks), until_next);
             match role.try_recv() {
-                Ok(socket) => break socket?,
+                Ok(socket) => break socket.map_err(|failure| failure.about(named))?,
                 Err(TryRecvError::Disconnected) => {
                     return Err(unavailable("asking for the role panicked"));
                 }
@@ -241,15 +244,31 @@ impl SentinelSearch {
         let is_over = Time::now() >= until || !self.sentinels.iter().any(Sentinel::may_answer);
         match choose(&opinions, last.map(|last| &last.opinion), is_over) {
             SentinelVerdict::Master(opinion) => Some(Ok(opinion)),
-            SentinelVerdict::Outdated(epoch) => Some(Err(unavailable(format!(
-                "the sentinels name another master of config epoch {epoch}, before that of the last master"
+            SentinelVerdict::Outdated(opinion) => Some(Err(unavailable(format!(
+                "{} with the config epoch {}, which is before that of the last master",
+                self.named(&opinion),
+                opinion.epoch
             )))),
-            SentinelVerdict::Open if is_over => {
-                let answered = opinions.iter().flatten().count();
-                Some(Err(self.no_majority(answered)))
-            }
+            SentinelVerdict::Open if is_over => Some(Err(self.no_majority())),
             SentinelVerdict::Open => None,
         }
+    }
+
+    /// Returns the words for which sentinels have this opinion.
+    fn named(&self, opinion: &Opinion) -> String {
+        let has_it = |one: &&Sentinel| one.opinion.as_ref() == Some(opinion);
+        let named_by = self.sentinels.iter().filter(has_it).map(Sentinel::address);
+        let named_by: Vec<_> = named_by.collect();
+        let who = match &named_by[..] {
+            // No majority agrees.
+            [] => "that agreed before".to_owned(),
+            all => all.join(", "),
+        };
+        let s = if named_by.len() == 1 { "" } else { "s" };
+        format!(
+            "sentinel{s} {who} named {opinion} as the master {:?}",
+            self.set.master
+        )
     }
 
     /// Returns the way to the server of an opinion. `last` is the last master, if the server is at its address.
@@ -297,26 +316,26 @@ impl SentinelSearch {
     }
 
     /// Returns the failure of a check in which no majority agreed.
-    fn no_majority(&self, answered: usize) -> Failure {
+    fn no_majority(&self) -> Failure {
         let all = self.sentinels.len();
-        let failures: Vec<_> = self
-            .sentinels
-            .iter()
-            .filter_map(|one| one.failure.as_ref())
-            .collect();
-        let mut permanent = failures.iter().filter(|failure| !failure.is_transient());
+        let failures = self.sentinels.iter().filter_map(|one| one.failure.as_ref());
+        let mut permanent = failures.filter(|failure| !failure.is_transient());
         // If these leave no majority, another check would find the same.
         if let Some(failure) = permanent.nth(all - (all / 2 + 1)) {
-            return Failure::clone(failure);
+            return failure.clone();
         }
-        let causes: Vec<_> = failures
+        let said = self
+            .sentinels
             .iter()
-            .map(|failure| Chain(&*failure.cause).to_string())
-            .collect();
+            .map(|one| match (&one.opinion, &one.failure) {
+                (Some(opinion), _) => format!("{} names {opinion}", one.address()),
+                (None, Some(failure)) => Chain(&*failure.cause).to_string(),
+                (None, None) => format!("{} has not answered", one.address()),
+            });
         unavailable(format!(
-            "{answered} of {all} sentinels name the master {:?}, and no majority the same: {}",
+            "no majority of the sentinels names the same master {:?}: {}",
             self.set.master,
-            causes.join("; ")
+            said.collect::<Vec<_>>().join("; ")
         ))
     }
 }
