@@ -275,13 +275,7 @@ impl Failure {
                 topology: "a node of a quorum",
             },
             FailureKind::Protocol => Error::Protocol { name, cause },
-            FailureKind::CertificateRefused => Error::config(
-                "tls",
-                format!(
-                    "a certificate is not trusted, or missing: {}",
-                    Chain(&*cause)
-                ),
-            ),
+            FailureKind::CertificateRefused => Error::config("tls", Chain(&*cause).to_string()),
             FailureKind::NoSuchMaster => {
                 Error::config("master", "the sentinels do not watch a master of this name")
             }

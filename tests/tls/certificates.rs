@@ -2,6 +2,7 @@
 //! certificates that the system trusts, and each server asks for a certificate of the client.
 
 use std::fs;
+use std::process::Command;
 
 use leasehold::{Builder, Error, LockManager, Tls};
 
@@ -125,6 +126,119 @@ fn no_other_certificate_is_accepted_by_either_side() {
         let said = refused(builder);
         assert!(said.contains(why), "{why}: {said}");
     }
+}
+
+#[test]
+fn an_error_of_certificates_says_what_to_do() {
+    let start = |name: &str| {
+        let [pem, key] = ["pem", "key"].map(|kind| file(&format!("{name}.{kind}")));
+        Server::with_tls(&pem, &key, &[])
+    };
+    let servers = ["own", "nameless", "version1", "expired", "server"].map(start);
+    let [own, nameless, version1, expired, server] = servers.each_ref().map(|(_, port)| *port);
+    let (_demanding, demanding) = demanding("server");
+    let trusting = |host: &str, port: u16, roots: &str, more: &str| {
+        let url = format!("rediss://{host}:{port}/?cacert={}{more}", file(roots));
+        LockManager::from_url(&url).expect("a URL")
+    };
+    let stranger = ["cert=stranger.pem", "key=stranger.key"].map(|it| {
+        let (name, path) = it.split_once('=').expect("both");
+        format!("&{name}={}", file(path))
+    });
+    for (builder, what_to_do, why) in [
+        (
+            trusting("localhost", own, "own.pem", ""),
+            "the server shows the certificate of an authority (CA:TRUE), as `openssl req -x509` makes it; sign a \
+             certificate for the server with it, by the lines in docs/operating.md",
+            "CaUsedAsEndEntity",
+        ),
+        (
+            trusting("localhost", nameless, "own.pem", ""),
+            "the server's certificate has no subjectAltName",
+            "not valid for name",
+        ),
+        (
+            trusting("localhost", version1, "own.pem", ""),
+            "the server's certificate has no subjectAltName",
+            "UnsupportedCertVersion",
+        ),
+        (
+            trusting("localhost", expired, "authority.pem", ""),
+            "the server's certificate has expired; renew it",
+            "expired",
+        ),
+        (
+            trusting("localhost", server, "other.pem", ""),
+            "no trusted root has signed the server's certificate",
+            "UnknownIssuer",
+        ),
+        (
+            trusting("127.0.0.1", server, "authority.pem", ""),
+            "the server's certificate is for other hosts",
+            "not valid for name",
+        ),
+        (
+            trusting("localhost", demanding, "authority.pem", ""),
+            "the server wants a certificate of this client",
+            "CertificateRequired",
+        ),
+        (
+            trusting("localhost", demanding, "authority.pem", &stranger.concat()),
+            "the server does not trust the certificate of this client",
+            "received fatal alert",
+        ),
+    ] {
+        let said = refused(builder);
+        let says = format!("invalid `tls`: {what_to_do}");
+        assert!(
+            said.starts_with(&says) && said.contains(why),
+            "{what_to_do}: {said}"
+        );
+        // The host and the reason of the library follow.
+        assert!(said.contains(": the connection to "), "{said}");
+    }
+}
+
+/// The page makes an authority and a certificate for a server by these commands.
+#[test]
+fn the_commands_of_the_page_make_certificates_that_work() {
+    if Command::new("openssl").arg("version").output().is_err() {
+        println!("there is no openssl");
+        return;
+    }
+    let page = format!("{}/docs/operating.md", env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(page).expect("it is text");
+    let commands = page
+        .split("```sh\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next());
+    let commands = commands.expect("the commands");
+    let (commands, starts) = commands
+        .split_once("redis-server")
+        .expect("the last starts a server");
+    assert!(
+        starts.contains("--tls-cert-file redis.crt --tls-key-file redis.key"),
+        "{starts}"
+    );
+    let commands = commands.replace("redis.example.com,IP:10.0.0.5", "localhost");
+    let dir = std::env::temp_dir().join(format!("leasehold-tls-page-{}", std::process::id()));
+    fs::create_dir_all(&dir).expect("a directory");
+    let ran = Command::new("sh")
+        .args(["-ec", &commands])
+        .current_dir(&dir)
+        .output();
+    let ran = ran.expect("a shell");
+    assert!(
+        ran.status.success(),
+        "{}",
+        String::from_utf8_lossy(&ran.stderr)
+    );
+    let made = |name: &str| dir.join(name).to_str().expect("a path").to_owned();
+    let options = ["--tls-ca-cert-file", &made("ca.crt")];
+    let (_server, port) = Server::with_tls(&made("redis.crt"), &made("redis.key"), &options);
+    let url = format!("rediss://localhost:{port}/?cacert={}", made("ca.crt"));
+    locks_by(LockManager::from_url(&url).expect("a URL"));
+    fs::remove_dir_all(&dir).ok();
 }
 
 #[test]

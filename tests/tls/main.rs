@@ -6,8 +6,10 @@
 //! | `client` | for clients alone |
 //! | `expired` | as `server`, but it has expired |
 //! | `other`, `stranger` | another authority, and its certificate for clients |
+//! | `own` | an authority for `localhost`, which a server may show itself |
+//! | `nameless`, `version1` | its certificates for servers, with `localhost` as the common name, and no subjectAltName. The second has no extension at all |
 //!
-//! They are valid for a hundred years. The keys of both authorities were deleted.
+//! They are valid for a hundred years. The keys of the first two authorities were deleted.
 
 #![allow(
     clippy::incompatible_msrv,

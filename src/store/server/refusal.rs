@@ -212,21 +212,24 @@ impl Route {
     /// Returns the failure that a fault means for a request. Notes the fault if the server may have lost its data.
     pub(crate) fn broken(&self, fault: TransportError) -> Failure {
         let address = &self.server.address;
-        let kind = if fault.is_of_a_certificate() {
-            FailureKind::CertificateRefused
-        } else {
-            FailureKind::Unavailable
-        };
+        let mend = fault.mend_of_certificates();
         match fault {
             TransportError::Io(error) => {
                 self.data_loss_signs.note_error(&error);
                 let failure = Failure {
-                    kind,
+                    kind: FailureKind::Unavailable,
                     outcome: Outcome::Unknown,
                     timed_out: error.kind() == io::ErrorKind::TimedOut,
                     cause: Arc::new(error),
                 };
-                failure.about(format!("the connection to {address} failed"))
+                let failure = failure.about(format!("the connection to {address} failed"));
+                match mend {
+                    None => failure,
+                    Some(mend) => Failure {
+                        kind: FailureKind::CertificateRefused,
+                        ..failure.about(mend)
+                    },
+                }
             }
             TransportError::NotSent => {
                 self.data_loss_signs.note();

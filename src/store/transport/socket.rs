@@ -111,12 +111,12 @@ impl TransportError {
         matches!(self, Self::NotSent | Self::Surplus)
     }
 
-    /// Returns whether one side has refused the certificate of the other, or has none that the other wants.
-    pub(crate) fn is_of_a_certificate(&self) -> bool {
+    /// Returns what to do if one side has refused the certificate of the other, or has none that the other wants.
+    pub(crate) fn mend_of_certificates(&self) -> Option<&'static str> {
         match self {
             #[cfg(feature = "tls")]
-            Self::Io(error) => tls::is_of_a_certificate(error),
-            _ => false,
+            Self::Io(error) => tls::mend_of_certificates(error),
+            _ => None,
         }
     }
 }
@@ -300,7 +300,7 @@ impl Socket {
         let written = self.write_unsent(deadline);
         written.or_else(|fault| match self.read_now() {
             // By TLS 1.3 a server refuses a certificate after the handshake of this side, and closes the connection.
-            Err(reason) if reason.is_of_a_certificate() => Err(reason),
+            Err(reason) if reason.mend_of_certificates().is_some() => Err(reason),
             // The greeting is read in place of the answer.
             Ok(_) if !self.has_answered && !self.received.is_empty() => {
                 self.unsent.clear();

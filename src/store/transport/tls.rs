@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 
 use rustls::pki_types::ServerName;
-use rustls::{AlertDescription, ClientConfig, ClientConnection, InvalidMessage};
+use rustls::{AlertDescription, CertificateError, ClientConfig, ClientConnection, InvalidMessage};
 
 use crate::sys::Arc;
 
@@ -32,30 +32,58 @@ pub(crate) fn client(host: &str, config: Arc<ClientConfig>) -> io::Result<TlsSes
     Ok(TlsSession { client, records })
 }
 
-/// Returns whether one side has refused the certificate of the other, or has none that the other wants. Up to TLS 1.2, a
-/// server reports a missing certificate as `HandshakeFailure`.
-pub(crate) fn is_of_a_certificate(error: &io::Error) -> bool {
+/// Returns what to do if one side has refused the certificate of the other, or has none that the other wants.
+pub(crate) fn mend_of_certificates(error: &io::Error) -> Option<&'static str> {
     use AlertDescription::{
         AccessDenied, BadCertificate, CertificateExpired, CertificateRequired, CertificateRevoked,
         CertificateUnknown, HandshakeFailure, UnknownCA, UnsupportedCertificate,
     };
+    use CertificateError::{
+        Expired, ExpiredContext, NotValidForName, NotValidForNameContext, Other, UnknownIssuer,
+    };
+    const NAMELESS: &str = "the server's certificate has no subjectAltName, and its common name does not count; make \
+                            one with `subjectAltName=DNS:host` or `IP:address`";
     let error = error.get_ref().and_then(|inner| inner.downcast_ref());
-    match error {
-        Some(rustls::Error::InvalidCertificate(_)) => true,
-        Some(rustls::Error::AlertReceived(alert)) => matches!(
-            alert,
-            AccessDenied
-                | BadCertificate
-                | CertificateExpired
-                | CertificateRequired
-                | CertificateRevoked
-                | CertificateUnknown
-                | HandshakeFailure
-                | UnknownCA
-                | UnsupportedCertificate
-        ),
-        _ => false,
-    }
+    Some(match error? {
+        rustls::Error::InvalidCertificate(why) => match why {
+            Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
+                "the server shows the certificate of an authority (CA:TRUE), as `openssl req -x509` makes it; sign a \
+                 certificate for the server with it, by the lines in docs/operating.md"
+            }
+            NotValidForNameContext { presented, .. } if presented.is_empty() => NAMELESS,
+            // Version 1 has no extensions. Without `-extfile`, `openssl x509 -req` makes it.
+            Other(other) if other.to_string().contains("UnsupportedCertVersion") => NAMELESS,
+            NotValidForName | NotValidForNameContext { .. } => {
+                "the server's certificate is for other hosts; connect by one of its names, or add this one to its \
+                 subjectAltName"
+            }
+            Expired | ExpiredContext { .. } => "the server's certificate has expired; renew it",
+            UnknownIssuer => {
+                "no trusted root has signed the server's certificate; name the file of its authority by \
+                 `Tls::roots_file`, or `cacert` in the URL"
+            }
+            _ => "the server's certificate is not trusted",
+        },
+        rustls::Error::AlertReceived(alert) => match alert {
+            // Up to TLS 1.2, a server reports a missing certificate as a failure of the handshake.
+            CertificateRequired | HandshakeFailure => {
+                "the server wants a certificate of this client; give it by `Tls::client_files`, or `cert` and `key` in \
+                 the URL, or set `tls-auth-clients no` at the server"
+            }
+            UnknownCA
+            | BadCertificate
+            | CertificateUnknown
+            | UnsupportedCertificate
+            | CertificateExpired
+            | CertificateRevoked
+            | AccessDenied => {
+                "the server does not trust the certificate of this client; its `tls-ca-cert-file` must have the \
+                 authority that signed it"
+            }
+            _ => return None,
+        },
+        _ => return None,
+    })
 }
 
 /// Returns whether the other side has sent something other than a record of TLS.
