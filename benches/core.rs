@@ -27,6 +27,7 @@ floors! {
     "../src/error.rs" error
     "../src/name.rs" name
     "../src/owner.rs" owner
+    "../src/panics.rs" panics
     "../src/sys/mod.rs" sys
     "../src/stats.rs" stats
     "../src/config/mod.rs" config

@@ -53,7 +53,7 @@
 //! | a move from another library | [docs/moving.md](https://docs.rs/crate/leasehold/latest/source/docs/moving.md) |
 //! | data that rejects an old fence | SQL and other ways in [docs/fencing.md](https://docs.rs/crate/leasehold/latest/source/docs/fencing.md) |
 //! | one server, or a quorum of several | [when a quorum is worth it](LockManager::quorum), and [`Builder::replicas`] |
-//! | user and password | [`Builder::username`] and [`Builder::password`], or the [URL](LockManager::from_url) |
+//! | user and password | [`Builder::username`] and [`Builder::password`], or the [URL](LockManager::from_url); if they change, [`Builder::credentials`] |
 //! | rights of the Redis user | [lines to paste](crate#rights-of-a-redis-user) |
 //! | cancelling one wait | a [`Cancel`] that a handle gets by [`cancel_with`](Mutex::cancel_with); [`LockManager::close`] ends all waits |
 //! | a job that runs on one host only, or once a day | [`LockManager::try_lock`]; [`Builder::min_hold`] keeps a short job from running twice; the runbook in [docs/operating.md](https://docs.rs/crate/leasehold/latest/source/docs/operating.md#runbook) has both |
@@ -300,6 +300,7 @@ pub use admin::{Holder, Kind, LockInfo, Mode, Ping, Waiting};
 pub use builder::{Builder, Endpoint};
 pub use cancel::Cancel;
 pub use claim::Claim;
+pub use config::Credentials;
 #[cfg(feature = "tls")]
 pub use config::Tls;
 pub use crossbeam_channel::{Receiver, RecvError, RecvTimeoutError, TryRecvError};

@@ -2,10 +2,11 @@
 //! those of guards, and those that divide a lock among threads and processes.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::builder::servers::Servers;
-use crate::config::{Secret, Settings};
+use crate::config::{Credentials, Logins, Secret, Settings};
 #[cfg(feature = "tls")]
 use crate::config::{Tls, TlsClients, provide_crypto};
 use crate::engine::Engine;
@@ -282,6 +283,47 @@ impl Builder {
     /// never show it. Defaults to the URL's, or none. [`username`](Builder::username) has an example.
     pub fn password(mut self, password: impl Into<String>) -> Self {
         self.settings.password = Some(Secret(password.into()));
+        self
+    }
+
+    /// Asks `provider` for the user and the password at each login of a connection, so that a password can be changed while
+    /// the program runs. They take the place of [`username`](Builder::username), [`password`](Builder::password),
+    /// [`node_credentials`](Builder::node_credentials) and the login in the URL. `Debug`, errors and the log never show
+    /// them. Behind sentinels they are those of the servers, and the sentinels keep their own.
+    ///
+    /// A connection with the old password stays in use until it ends, as the server lets it. To change a password without
+    /// an error, let the server accept both for a while (`ACL SETUSER app >new`), then let the provider return the new
+    /// one, and at last remove the old one (`<old`). A login with a password that the server does not have is
+    /// [`Error::Denied`]. Held locks are renewed on as soon as a login succeeds. Defaults to none.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use leasehold::LockManager;
+    /// # fn from_vault() -> String { String::new() }
+    /// let locks = LockManager::single("redis://127.0.0.1/")
+    ///     .credentials(|| (Some("orders".to_owned()), from_vault()))
+    ///     .build()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn credentials(mut self, provider: impl Credentials + 'static) -> Self {
+        self.settings.logins = Some(Logins::of_program(provider));
+        self
+    }
+
+    /// Does the same as [`credentials`](Builder::credentials) with a password in a file, which is read at each login. A new
+    /// line at its end is none of the password. The user stays that of the URL or of the builder. [`build`](Self::build)
+    /// returns [`Error::Config`] if the file cannot be read or is empty. Later that is [`Error::Unavailable`], until it can
+    /// be read again.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use leasehold::LockManager;
+    /// let builder = LockManager::single("redis://orders@127.0.0.1/").password_file("/run/secrets/redis");
+    /// ```
+    pub fn password_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.settings.logins = Some(Logins::of_file(path.into()));
         self
     }
 

@@ -55,6 +55,7 @@ impl LockManager {
     /// | the name of a method of [`Builder`] that takes a time, such as `lease`, `max_hold` or `io_timeout` | a whole number and `ms`, `s`, `m` or `h`: `250ms`, `10s` |
     /// | that takes a `bool`, such as `renew` or `background_release` | `true` or `false` |
     /// | that takes a number or a text, such as `pool_size`, `replicas`, `prefix` or `label` | the number or the text |
+    /// | `password_file` | the file of a password that may change: see [`Builder::password_file`]. For sentinels it is the password of the servers. |
     /// | `cacert`, `cert`, `key` | files for TLS: the trusted roots, the certificate of this process, and its key. See [`Tls`](crate::Tls). |
     /// | `sentinel_user`, `sentinel_pass` | the login of the sentinels themselves. `username` and `password` are not for sentinels. |
     /// | `db`, `user`, `pass` | of a Unix socket: the same as `database`, `username` and `password` |
@@ -115,7 +116,7 @@ impl LockManager {
     /// | --- | --- |
     /// | the master | is named by a majority of the sentinels, with a config epoch that never falls, and calls itself a master |
     /// | the login of the sentinels | comes from their URLs, or from [`username`](Builder::username) and [`password`](Builder::password) |
-    /// | the login of the servers | comes from [`node_credentials`](Builder::node_credentials) |
+    /// | the login of the servers | comes from [`node_credentials`](Builder::node_credentials), or [`credentials`](Builder::credentials) |
     /// | the database | comes from [`database`](Builder::database) |
     /// | TLS | is used for the servers if the sentinels' URLs are `rediss://`. The certificates must be for the addresses that the sentinels announce. |
     /// | a failover | may lose a lock that the new master has not received yet. Its holder learns of the loss as soon as the manager hears of the failover, and the next [fence](crate::Lease::fence) is larger unless the clock of the new master is behind. [`replicas`](Builder::replicas) makes a grant wait for replicas. If the new master has not received a release, the lock stays taken for the rest of its lease, as after a crash of its holder. |

@@ -63,6 +63,7 @@ const PARAMETERS: &[(&str, Parameter)] = &[
     ("node_timeout", Time(Builder::node_timeout)),
     ("outage_limit", Time(Builder::outage_limit)),
     ("password", Text(Builder::password)),
+    ("password_file", Text(Builder::password_file)),
     ("poller_gap", Time(Builder::poller_gap)),
     ("pool_size", Number(Builder::pool_size)),
     ("prefix", Text(Builder::prefix)),
@@ -234,8 +235,18 @@ fn split_query<'u>(
                           in front of the hosts";
             wrong(format!("parameter {place} is not for sentinels; {reason}"))
         })?;
-        let is_twice = settings.iter().any(|(_, other, _)| *other == name);
-        if is_twice || in_front.contains(&&*name) || (is_protocol && protocol.is_some()) {
+        let is_set = |what: &str| {
+            let mut before = settings.iter().map(|(_, set, _)| &**set);
+            in_front.contains(&what) || before.any(|set| set == what)
+        };
+        let instead = match (&*name, topology) {
+            // They are passwords of different servers.
+            (_, Topology::Sentinel) => "",
+            ("password", _) => "password_file",
+            ("password_file", _) => "password",
+            _ => "",
+        };
+        if is_set(&name) || is_set(instead) || (is_protocol && protocol.is_some()) {
             return Err(wrong(format!("parameter {place} sets what is set already")));
         }
         if is_protocol {
@@ -594,6 +605,14 @@ mod tests {
             (
                 "redis+sentinel://s1/m/3?database=4",
                 "parameter 1 sets what is set already",
+            ),
+            (
+                "redis://:p@h/?password_file=s3cret",
+                "parameter 1 sets what is set already",
+            ),
+            (
+                "unix:///s?password_file=a&pass=s3cret",
+                "parameter 2 sets what is set already",
             ),
             (
                 "unix:///s?pass=a&password=s3cret",

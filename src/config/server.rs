@@ -2,6 +2,7 @@
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
+use super::credentials::Logins;
 use super::settings::{Secret, Settings};
 #[cfg(feature = "tls")]
 use super::tls::{self, TlsClients};
@@ -14,6 +15,8 @@ pub(crate) struct Server {
     pub(crate) info: ConnectionInfo,
     /// The address, without user or password.
     pub(crate) address: Arc<str>,
+    /// Where each login asks for the password, if it may change.
+    logins: Option<Arc<Logins>>,
     /// The certificates, if the program has given some.
     #[cfg(feature = "tls")]
     tls: Option<Arc<TlsClients>>,
@@ -107,6 +110,7 @@ impl Server {
             login = login.set_password(password);
         }
         server.info = server.info.set_redis_settings(login);
+        server.logins.clone_from(&settings.logins);
         #[cfg(feature = "tls")]
         if let Some(tls) = &settings.tls {
             if !server.speaks_tls() {
@@ -207,16 +211,36 @@ impl Server {
         Ok(Self {
             info,
             address,
+            logins: None,
             #[cfg(feature = "tls")]
             tls: None,
         })
     }
 
+    /// Returns the user and the password for a login.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason why there is none now, in words.
+    pub(crate) fn login(&self) -> std::result::Result<[Option<String>; 2], String> {
+        let fixed = self.info.redis_settings();
+        let user = fixed.username().map(str::to_owned);
+        let Some(logins) = &self.logins else {
+            return Ok([user, fixed.password().map(str::to_owned)]);
+        };
+        let (other, password) = logins.next()?;
+        Ok([other.or(user), Some(password).filter(|it| !it.is_empty())])
+    }
+
     /// Returns a text that the server sent, with `<password>` in place of the password.
     pub(crate) fn without_password(&self, text: &str) -> String {
-        match self.info.redis_settings().password() {
+        let text = match self.info.redis_settings().password() {
             Some(password) if !password.is_empty() => text.replace(password, "<password>"),
             _ => text.to_owned(),
+        };
+        match &self.logins {
+            Some(logins) => logins.hide(text),
+            None => text,
         }
     }
 }
@@ -260,9 +284,10 @@ impl SentinelSet {
         if master.is_empty() {
             return Err(Error::config("master", "it has no name"));
         }
-        // The database is that of the master. Sentinels have none.
+        // The database and the login that may change are those of the master.
         let of_sentinels = Settings {
             database: None,
+            logins: None,
             ..settings.clone()
         };
         let no_database = "a sentinel has no database; Builder::database sets that of the master";
@@ -293,6 +318,7 @@ impl SentinelSet {
         }
         let mut server = self.sentinels[0].at(address);
         server.info = server.info.set_redis_settings(login);
+        server.logins.clone_from(&settings.logins);
         server
     }
 }
@@ -360,6 +386,33 @@ mod tests {
         let server = Server::new("redis://h/3", &settings).expect("a URL");
         assert_eq!(server.info.redis_settings().db(), 5);
         assert!(Server::parse("unix:///run/redis.sock?db=2").is_ok());
+    }
+
+    #[test]
+    fn the_login_that_may_change_is_that_of_all_but_the_sentinels() {
+        let settings = Settings {
+            logins: Some(Logins::of_program(|| (None, "new".to_owned()))),
+            node_credentials: Some((Some("node".to_owned()), Secret("old".to_owned()))),
+            ..Settings::default()
+        };
+        let login = |server: &Server| {
+            let [user, password] = server.login().expect("it has one");
+            format!(
+                "{}:{}",
+                user.unwrap_or_default(),
+                password.unwrap_or_default()
+            )
+        };
+        let url = || ["redis://me:old@h1/".to_owned()];
+        let set = SentinelSet::new(&url(), "mine", &settings).expect("a URL");
+        assert_eq!(login(&set.sentinels[0]), "me:old");
+        assert_eq!(login(&set.server_at("h2", 1, &settings)), "node:new");
+        let nodes = ClusterNodes::new(&url(), &settings).expect("a URL");
+        assert_eq!(login(&nodes.seeds[0]), "me:new");
+        assert_eq!(login(&nodes.server_at("h2", 1)), "me:new");
+        // Each node of a quorum is such a server.
+        let single = Server::new("redis://h1/", &settings).expect("a URL");
+        assert_eq!(login(&single), ":new");
     }
 
     #[cfg(feature = "tls")]

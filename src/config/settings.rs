@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use super::credentials::Logins;
 #[cfg(feature = "tls")]
 use super::tls::TlsClients;
 use crate::error::{Error, Result};
@@ -142,6 +143,8 @@ pub(crate) struct Settings {
     pub(crate) password: Option<Secret>,
     /// The user, if not `default`, and the password of the servers behind sentinels.
     pub(crate) node_credentials: Option<(Option<String>, Secret)>,
+    /// The login of all but the sentinels, if it may change.
+    pub(crate) logins: Option<Arc<Logins>>,
     /// The certificates, if the program has given some.
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<Arc<TlsClients>>,
@@ -187,6 +190,7 @@ impl Default for Settings {
             username: None,
             password: None,
             node_credentials: None,
+            logins: None,
             #[cfg(feature = "tls")]
             tls: None,
             warn_after: None,
@@ -258,11 +262,11 @@ impl Settings {
         self.quantum.or(beside_gap)
     }
 
-    /// Checks the bounds of all settings.
+    /// Checks the bounds of all settings, and whether the password's file can be read.
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] with the name of the first setting that is out of bounds.
+    /// [`Error::Config`] with the name of the first setting that cannot be used.
     pub(crate) fn check(&self) -> Result<()> {
         self.options.check()?;
         let check = |option, value: Duration, bounds: RangeInclusive<Duration>, said: &str| {
@@ -323,6 +327,9 @@ impl Settings {
         if !self.label.chars().all(is_label) {
             let reason = format!("only visible ASCII characters other than {MARK:?} are allowed");
             return Err(Error::config("label", reason));
+        }
+        if let Some(logins) = &self.logins {
+            logins.check()?;
         }
         owner::check_note(&self.note)
     }

@@ -22,6 +22,8 @@ mod message;
 mod name;
 #[path = "../../src/owner.rs"]
 mod owner;
+#[path = "../../src/panics.rs"]
+mod panics;
 #[path = "../../src/script/mod.rs"]
 mod script;
 #[path = "../../src/stats.rs"]

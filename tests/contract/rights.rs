@@ -1,5 +1,6 @@
 //! Rights that the Redis user lacks or loses, and keys that another client has replaced.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crossbeam_channel::unbounded;
@@ -24,6 +25,7 @@ pub(crate) const BODIES: Chapter = &[(
         holder_and_waiter_learn_that_their_key_was_replaced,
         a_companion_replaced_while_held_costs_no_lease,
         a_password_that_is_changed_is_asked_for_by_new_connections,
+        a_password_that_the_program_changes_too_costs_nothing,
     ],
 )];
 
@@ -249,6 +251,28 @@ fn a_password_that_is_changed_is_asked_for_by_new_connections(world: &World, kin
     grant(&pair.redis, &["resetpass", &format!(">{PASSWORD}")]);
     pair.wait_until_renewed();
     pair.guard.release().expect("it was held until now");
+}
+
+/// All connections end, and the server has another password than before.
+fn a_password_that_the_program_changes_too_costs_nothing(world: &World, kind: Kind) {
+    make_user(&world.redis(), &[]);
+    let password = Arc::new(Mutex::new(PASSWORD.to_owned()));
+    let pair = HolderAndWaiter::with(world, kind, LEASE, |change| {
+        let password = Arc::clone(&password);
+        let current = move || password.lock().expect("no panic").clone();
+        // That of the URL does not count.
+        world.build_as(USER, "wrong-s3cret", |it| {
+            change(it).credentials(move || (None, current()))
+        })
+    });
+    for next in ["second-s3cret", "third-s3cret"] {
+        pair.wait_until_renewed();
+        grant(&pair.redis, &["resetpass", &format!(">{next}")]);
+        next.clone_into(&mut password.lock().expect("no panic"));
+        pair.locks.cut(0);
+        pair.other.cut(0);
+    }
+    pair.assert_unharmed();
 }
 
 fn rights_taken_away_for_ever_lose_the_lock_at_its_deadline(world: &World, kind: Kind) {

@@ -21,6 +21,8 @@ mod message;
 mod name;
 #[path = "../../src/owner.rs"]
 mod owner;
+#[path = "../../src/panics.rs"]
+mod panics;
 #[path = "../../src/stats.rs"]
 mod stats;
 #[path = "../../src/sys/mod.rs"]

@@ -1,6 +1,6 @@
 //! Ways to a real server: sockets, logins, rights. And what the types promise to programs.
 
-use std::thread;
+use std::{fs, thread};
 
 use leasehold::{
     Builder, Error, Lease, LockGuard, LockManager, Lost, MultiGuard, MultiLock, Mutex, Permit,
@@ -8,7 +8,8 @@ use leasehold::{
 };
 
 use crate::support::{
-    Nodes, SLOTS, Server, build, give_slots, manager, ms, name, patient, secs, wait_until,
+    Nodes, SLOTS, Server, at_last, build, give_slots, locking, manager, ms, name, patient, secs,
+    wait_until,
 };
 
 #[test]
@@ -62,7 +63,7 @@ fn a_unix_socket_is_an_address() {
     assert!(third.try_lock("n").expect("Redis replies").is_none());
     guard.release().expect("it is held");
     drop(server);
-    std::fs::remove_file(socket).ok();
+    fs::remove_file(socket).ok();
 }
 
 /// The first connection recognizes a server that is not one master with all keys. The error says which address to give
@@ -78,7 +79,7 @@ fn a_cluster_node_or_a_sentinel_is_unsupported() {
         "no",
     ]);
     let settings = std::env::temp_dir().join(name("sentinel").replace(':', "-"));
-    std::fs::write(&settings, "").expect("a place for files");
+    fs::write(&settings, "").expect("a place for files");
     let settings = settings.to_str().expect("a plain path");
     let sentinel = Server::with(&[settings, "--sentinel"]);
     for (server, is) in [
@@ -127,8 +128,8 @@ fn a_cluster_node_or_a_sentinel_is_unsupported() {
     let crosses = sets.lock().expect_err("two slots").to_string();
     assert!(crosses.contains("a node of a Redis Cluster"), "{crosses}");
     drop((cluster, sentinel));
-    std::fs::remove_file(nodes).ok();
-    std::fs::remove_file(settings).ok();
+    fs::remove_file(nodes).ok();
+    fs::remove_file(settings).ok();
 }
 
 /// The builder's user and password are in plain text and come before the URL's. A user without a password logs in too.
@@ -174,6 +175,87 @@ fn the_builder_takes_a_user_and_a_password() {
     assert_eq!(whoami(&manager(&url.replace("//", "//open@"))), ["open"]);
     let wrong = patient(&url).username("us/er").password("no").build();
     assert!(matches!(wrong, Err(Error::Denied { .. })), "{wrong:?}");
+}
+
+/// The password is changed at the server, and all connections end, of a program that holds and of one that waits.
+#[test]
+fn a_password_is_changed_without_a_restart() {
+    let server = Server::start();
+    let raw = server.raw();
+    let path = std::env::temp_dir().join(name("password").replace(':', "-"));
+    let change = |password: &str| {
+        fs::write(&path, format!("{password}\n")).expect("a file");
+        let set = format!(">{password}");
+        let () = raw.ask(&[
+            "ACL",
+            "SETUSER",
+            "app",
+            "on",
+            "resetpass",
+            &set,
+            "~*",
+            "&*",
+            "+@all",
+        ]);
+        for of in ["normal", "pubsub"] {
+            let _: u32 = raw.ask(&["CLIENT", "KILL", "TYPE", of]);
+        }
+    };
+    change("first-s3cret");
+    let by_file = || {
+        let url = server.url().replace("//", "//app@");
+        let url = format!("{url}?password_file={}&lease=12s", path.display());
+        build(
+            LockManager::from_url(&url)
+                .expect("a URL")
+                .io_timeout(secs(5)),
+        )
+    };
+    let (holder, other) = (by_file(), by_file());
+    let guard = holder.lock("held").expect("it is free");
+    let waiter = locking(&other.mutex("held"));
+    raw.wait_until_queued("held", 1);
+    for next in ["second-s3cret", "third-s3cret"] {
+        change(next);
+        let before = holder.stats().renewed;
+        wait_until("it is renewed", || holder.stats().renewed > before);
+        drop(at_last(|| holder.lock("another")));
+        drop(at_last(|| other.lock("another")));
+    }
+    guard.release().expect("it is held");
+    drop(waiter.end().expect("it becomes free"));
+    // Without the file, open connections serve on.
+    fs::remove_file(&path).expect("it was there");
+    drop(other.lock("another").expect("its connection is open"));
+    let _: u32 = raw.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
+    let error = other.lock("another").expect_err("there is no password");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    assert!(
+        format!("{error:#}").contains("the password file"),
+        "{error:#}"
+    );
+    let built = LockManager::single(&server.url()).password_file(&path);
+    let error = built.build_unchecked().expect_err("there is no file");
+    let is_of = matches!(
+        error,
+        Error::Config {
+            option: "password_file",
+            ..
+        }
+    );
+    assert!(is_of, "{error:?}");
+}
+
+#[test]
+fn credentials_that_panic_are_an_error() {
+    let server = Server::start();
+    let locks = patient(&server.url()).credentials(|| panic!("on purpose"));
+    let error = locks.build().expect_err("there is no password");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    assert!(
+        format!("{error:#}").contains("credentials panicked"),
+        "{error:#}"
+    );
 }
 
 #[test]

@@ -86,6 +86,9 @@ fn nothing_that_can_be_shown_has_the_password() {
     show(&builder);
     let locks = build(builder);
     show(&locks);
+    let rotating = patient(&url).credentials(|| (None, PASSWORD.to_owned()));
+    show(&rotating);
+    show(&build(rotating));
     show(&locks.stats());
     let mutex = locks.mutex("m");
     let guard = mutex.lock().expect("it is free");

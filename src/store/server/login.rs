@@ -15,7 +15,7 @@ use crate::error::{Failure, FailureKind, Outcome, ServerMode};
 use crate::logging;
 use crate::message::Request;
 use crate::script::{self, Command};
-use crate::store::server::refusal::{refusal, refused_database, refused_login};
+use crate::store::server::refusal::{refusal, refused_database, refused_login, unavailable};
 use crate::store::server::route::Route;
 use crate::store::transport::socket::{Socket, TransportError};
 use crate::store::{Deadline, Phase};
@@ -80,23 +80,23 @@ fn log_in_to_a_server(route: &Route, deadline: &mut Deadline<'_>) -> Result<Sock
 
 /// Connects and logs in.
 pub(crate) fn log_in(route: &Route, deadline: &mut Deadline<'_>) -> Result<Socket, Failure> {
-    let login = route.server.info.redis_settings();
     let certain = |fault| route.broken(fault).with(Outcome::NotExecuted);
     let time = deadline.phase(Phase::Connect, route.connect_timeout);
     let mut open = Socket::connect(&route.server, &route.resolver, time).map_err(certain)?;
     let (mut commands, mut refused) = (Vec::new(), Vec::<Refused>::new());
-    if login.password().is_some() || login.username().is_some() {
+    let [user, password] = route.server.login().map_err(unavailable)?;
+    if password.is_some() || user.is_some() {
         let mut auth = Command::new("AUTH");
-        if let Some(user) = login.username() {
+        if let Some(user) = user {
             auth.arg(user);
         }
         // A user may have no password. Without AUTH, the server would treat this connection as the user `default`.
-        let password = login.password().unwrap_or_default();
-        commands.push(auth.arg(password).to_owned());
+        commands.push(auth.arg(password.unwrap_or_default()).to_owned());
         refused.push(refused_login);
     }
-    if login.db() != 0 {
-        commands.push(Command::new("SELECT").arg(login.db()).to_owned());
+    let database = route.server.info.redis_settings().db();
+    if database != 0 {
+        commands.push(Command::new("SELECT").arg(database).to_owned());
         refused.push(refused_database);
     }
     let time = deadline.phase(Phase::LogIn, route.io_timeout);
