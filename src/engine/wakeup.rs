@@ -288,8 +288,10 @@ impl Wakeup {
                 match event {
                     PubSubEvent::Node(report) => {
                         // Without the right to subscribe, the connection works all the same.
-                        let is_denied = matches!(&report.failure, Some(failure) if failure.kind == FailureKind::Denied);
-                        if !is_denied {
+                        let is_denied = |failure: &Failure| {
+                            failure.kind == FailureKind::Denied && !failure.of_connecting
+                        };
+                        if !report.failure.as_ref().is_some_and(is_denied) {
                             let event = unreached.note(Connection::Wakeup, report);
                             if let (Some(event), Some(events)) = (event, events.upgrade()) {
                                 events.tell(|| event);
@@ -348,20 +350,20 @@ impl Wakeup {
                             Chain(&*failure.cause)
                         );
                     }
-                    let is_denied = failure.kind == FailureKind::Denied;
                     // Each subscription makes all delegates ask. So if subscriptions keep ending early, the pauses must
                     // still grow.
                     if subscribed.is_some_and(|since| since.elapsed() >= LONGEST_PAUSE) {
                         pause = FIRST_PAUSE;
                     }
-                    if is_denied {
-                        pause = AFTER_REFUSAL;
-                    }
-                    let longest = if is_transient {
+                    // A password that is wrong now may be right in a second, and a try is one login.
+                    let longest = if is_transient || failure.of_connecting {
                         LONGEST_PAUSE
                     } else {
                         AFTER_REFUSAL
                     };
+                    if longest == AFTER_REFUSAL && failure.kind == FailureKind::Denied {
+                        pause = AFTER_REFUSAL;
+                    }
                     let wait = jittered(&Machine::here(), pause.min(longest));
                     pause = (pause * 2).min(longest);
                     wait

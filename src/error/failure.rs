@@ -14,6 +14,8 @@ pub(crate) struct Failure {
     pub(crate) outcome: Outcome,
     /// Whether the request failed only because its time was over.
     pub(crate) timed_out: bool,
+    /// Whether no connection could be opened. So it is no answer to the request, and concerns all others too.
+    pub(crate) of_connecting: bool,
     pub(crate) cause: Cause,
 }
 
@@ -119,6 +121,7 @@ impl Failure {
             kind,
             outcome: Outcome::NotExecuted,
             timed_out: false,
+            of_connecting: false,
             cause: Arc::new(to),
         }
     }
@@ -143,6 +146,7 @@ impl Failure {
             kind,
             outcome,
             timed_out: false,
+            of_connecting: false,
             cause: Arc::new(Plain(words.into())),
         }
     }
@@ -157,6 +161,15 @@ impl Failure {
         let (words, cause) = (words.into(), self.cause);
         Self {
             cause: Arc::new(About { words, cause }),
+            ..self
+        }
+    }
+
+    /// Returns the same failure of a request for which no connection could be opened.
+    pub(crate) fn of_connecting(self) -> Self {
+        Self {
+            outcome: Outcome::NotExecuted,
+            of_connecting: true,
             ..self
         }
     }
@@ -190,6 +203,7 @@ impl Failure {
             // The quorum withdraws the owner from each node that has executed the request.
             outcome: Outcome::NotExecuted,
             timed_out: false,
+            of_connecting: false,
             cause: Arc::new(FailedNodes(failures.into())),
         }
     }
@@ -226,7 +240,9 @@ impl Failure {
     /// Returns whether the failure concerns the server or the connection, and not only this request.
     pub(crate) fn is_of_the_connection(&self) -> bool {
         let is_of_the_slot = self.kind == FailureKind::SlotMoves;
-        self.outcome == Outcome::Unknown || (self.is_transient() && !is_of_the_slot)
+        self.of_connecting
+            || self.outcome == Outcome::Unknown
+            || (self.is_transient() && !is_of_the_slot)
     }
 
     /// Makes the error that the caller gets.

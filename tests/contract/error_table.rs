@@ -7,7 +7,7 @@ use leasehold_simulator::{Refused, Topology};
 
 use crate::matrix::{Subject, subject_bodies};
 use crate::subject::Kind;
-use crate::world::{World, secs};
+use crate::world::{World, ms, secs};
 
 pub(crate) const BODIES: Subject = (
     "error_table",
@@ -165,6 +165,8 @@ fn the_first_answer_is_the_error_at_once(world: &World) {
         }
         assert!(world.now() <= world.within(begun), "{text}");
         world.refuse_nothing();
+        // Calls share a refusal of a connection for so long at most.
+        world.pass(ms(50));
         drop(lock.lock().expect("it is free"));
     }
 }

@@ -44,6 +44,7 @@ mod holder_and_waiter;
 mod interface;
 mod link_phases;
 mod links;
+mod logins;
 mod loss;
 mod message_grants;
 mod min_hold;
@@ -74,9 +75,9 @@ mod waits;
 use std::env;
 use std::process::ExitCode;
 
-use leasehold_simulator::{Stage, Topology, processor};
+use leasehold_simulator::{Stage, Topology, note_log_line, processor};
 use libtest_mimic::{Arguments, Failed, Trial};
-use log::{LevelFilter, Log, Metadata, Record};
+use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use matrix::{CHAPTERS, SUBJECTS, why_not};
 use real::Real;
@@ -95,6 +96,9 @@ impl Log for Panics {
     fn log(&self, record: &Record<'_>) {
         // The text is made, as by any logger.
         let text = record.args().to_string();
+        if record.level() <= Level::Info {
+            note_log_line();
+        }
         // `panic!` would print a message that looks like a failure.
         std::panic::resume_unwind(Box::new(text));
     }

@@ -112,6 +112,8 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     crate::events::BODIES_OF_NODES,
     crate::link_phases::BODIES,
     crate::link_phases::BODIES_OF_LINKS,
+    crate::logins::BODIES,
+    crate::logins::BODIES_OF_ONE,
     crate::detached::BODIES,
     crate::cluster::BODIES,
     crate::cluster::FOREIGN_BODIES,

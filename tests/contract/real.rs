@@ -334,6 +334,14 @@ impl Machinery for Real {
         unreachable!("bodies of one subject are only simulated")
     }
 
+    fn connects(&self, _: usize) -> u64 {
+        unreachable!("bodies of one subject are only simulated")
+    }
+
+    fn log_lines(&self) -> u64 {
+        unreachable!("bodies of one subject are only simulated")
+    }
+
     fn lost_by(&self, process: usize, role: Option<Role>) -> u64 {
         self.with_proxy(process, |proxy| proxy.struck(role.map(role_of_proxy)))
     }

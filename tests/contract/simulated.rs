@@ -101,7 +101,12 @@ impl Machinery for Simulated {
     }
 
     fn builder_of(&self, _: usize, user: &str, password: &str) -> Builder {
-        LockManager::single(&self.stage.url_of(user, password))
+        let builder = self.stage.builder_of(user, password);
+        match self.topology() {
+            // As above.
+            Topology::Quorum => builder.restart_delay(Duration::ZERO),
+            _ => builder,
+        }
     }
 
     fn fault(&self, fault: Fault) {
@@ -160,6 +165,14 @@ impl Machinery for Simulated {
 
     fn received(&self, server: usize) -> u64 {
         self.stage.received(server)
+    }
+
+    fn connects(&self, server: usize) -> u64 {
+        self.stage.connects(server)
+    }
+
+    fn log_lines(&self) -> u64 {
+        self.stage.log_lines()
     }
 
     fn lost_by(&self, process: usize, role: Option<Role>) -> u64 {

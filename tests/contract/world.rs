@@ -44,13 +44,17 @@ pub(crate) trait Machinery: Send + Sync {
     fn spawn(&self, process: usize, run: Box<dyn FnOnce() + Send>);
     fn servers(&self) -> usize;
     fn execute(&self, server: usize, command: &[&str]) -> redis::RedisResult<redis::Value>;
-    /// Returns settings for a user of the only server.
+    /// Returns settings for a user of the servers.
     fn builder_of(&self, process: usize, user: &str, password: &str) -> Builder;
     fn fault(&self, fault: Fault);
     /// Returns the servers that may have the keys of a name, the master in front.
     fn members(&self, name: &str) -> Vec<usize>;
     /// Returns how many writes a server has received whole.
     fn received(&self, server: usize) -> u64;
+    /// Returns how often processes have tried to connect to a server.
+    fn connects(&self, server: usize) -> u64;
+    /// Returns how many lines all processes have written to the log, without those for debugging.
+    fn log_lines(&self) -> u64;
     /// Returns how much the links of a process for one use, or for all, have lost since their fault began.
     fn lost_by(&self, process: usize, role: Option<Role>) -> u64;
     /// Adds servers until a quorum has this number of nodes.
@@ -375,6 +379,16 @@ impl World {
     /// Returns how many writes a server has received whole.
     pub(crate) fn received(&self, server: usize) -> u64 {
         self.0.received(server)
+    }
+
+    /// Returns how often processes have tried to connect to a server.
+    pub(crate) fn connects(&self, server: usize) -> u64 {
+        self.0.connects(server)
+    }
+
+    /// Returns how many lines all processes have written to the log, without those for debugging.
+    pub(crate) fn log_lines(&self) -> u64 {
+        self.0.log_lines()
     }
 
     /// Adds servers until the quorum has this number of nodes. Managers that are built later have all of them.

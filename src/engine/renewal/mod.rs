@@ -107,8 +107,10 @@ pub(super) struct RenewalState {
     pub(super) has_dropped: bool,
     /// The number of releases of each key that are [unsent](super::release_tasks).
     pub(super) unsent: HashMap<LockKey, u32>,
-    /// Whether the last request failed because of the connection, so that an outage is logged once.
+    /// Whether the last request failed because of the connection.
     pub(super) failing: bool,
+    /// When an outage was last logged, and whether it goes on.
+    pub(super) warned: Option<(Time, bool)>,
     pub(super) unreached: Unreached,
 }
 

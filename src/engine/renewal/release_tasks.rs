@@ -192,7 +192,7 @@ impl RenewalThread {
             match failure {
                 // One node of a cluster may fail while others answer.
                 Some(failure) if failure.is_of_the_connection() && !is_answered => {
-                    self.failed(&failure);
+                    self.failed(client, &failure);
                     return false;
                 }
                 // Redis replies. A task that it refused is repeated at its own time.

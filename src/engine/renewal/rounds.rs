@@ -20,6 +20,8 @@ const AT_A_TIME: usize = 50;
 /// The shortest sleep after a failure. It is short because other leases may be due, and it limits the load if the
 /// server is down.
 const AFTER_FAILURE: Duration = Duration::from_millis(10);
+/// The shortest time between two warnings of an outage.
+const WARNS_EVERY: Duration = Duration::from_secs(10);
 
 impl RenewalThread {
     pub(super) fn run(&self, client: &Weak<Client>) {
@@ -106,7 +108,7 @@ impl RenewalThread {
             self.tell_of_servers(client, dedicated_connection);
             match renewed {
                 Err(failure) if failure.is_of_the_connection() => {
-                    self.failed(&failure);
+                    self.failed(client, &failure);
                     return false;
                 }
                 // Redis replies. A lease that it refused is retried at its own time.
@@ -244,22 +246,31 @@ impl RenewalThread {
         }
     }
 
-    /// Logs the first failure of an outage.
-    pub(super) fn failed(&self, failure: &Failure) {
-        let was_failing = std::mem::replace(&mut self.state.lock().failing, true);
-        if !was_failing {
-            let why = Chain(&*failure.cause);
-            logging::warning!("leases cannot be renewed or released now, retrying: {why}");
+    /// Logs the first failure of an outage. While one master of a cluster fails, the requests to the others make an end of
+    /// each outage, so the next one is logged after a while.
+    pub(super) fn failed(&self, client: &Client, failure: &Failure) {
+        let now = client.now();
+        let mut state = self.state.lock();
+        state.failing = true;
+        let is_known = |(at, goes_on): (Time, bool)| goes_on || now < at + WARNS_EVERY;
+        if state.warned.is_some_and(is_known) {
+            return;
         }
+        state.warned = Some((now, true));
+        drop(state);
+        let why = Chain(&*failure.cause);
+        logging::warning!("leases cannot be renewed or released now, retrying: {why}");
     }
 
     /// Notes a reply. Logs the end of an outage.
     pub(super) fn reached(&self, client: &Client) {
         let mut state = self.state.lock();
         state.replied_at = Some(client.now());
-        let was_failing = std::mem::replace(&mut state.failing, false);
+        state.failing = false;
+        let goes_on = state.warned.as_mut().map(|(_, goes_on)| goes_on);
+        let went_on = goes_on.is_some_and(std::mem::take);
         drop(state);
-        if was_failing {
+        if went_on {
             logging::info!("leases are renewed and released again");
         }
     }

@@ -4,7 +4,8 @@
 //! 2. AUTH and SELECT go out in one write, which is one round trip. Each is left out if it is not needed.
 //! 3. The first connection of a route asks the server about itself: see `ask_about_itself`.
 //!
-//! No request was sent yet. So a failure in any of these steps is certain: nothing was executed.
+//! No request was sent yet. So a failure in any of these steps is certain: nothing was executed. It is no answer to the
+//! request either, and marked as such ([`Failure::of_connecting`]).
 
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use crate::error::{Failure, FailureKind, Outcome, ServerMode};
 use crate::logging;
 use crate::message::Request;
 use crate::script::{self, Command};
+use crate::store::server::connecting::LONGEST_PAUSE;
 use crate::store::server::refusal::{refusal, refused_database, refused_login, unavailable};
 use crate::store::server::route::Route;
 use crate::store::transport::socket::{Socket, TransportError};
@@ -23,6 +25,16 @@ use crate::sys::{Ordering, Time};
 
 /// Reads an error answer to a step of the login.
 type Refused = fn(&Server, redis::ServerError) -> Failure;
+
+/// Connects as [`connect`] does, unless the last attempt along the route has failed and its pause goes on.
+pub(crate) fn connect_in_turn(
+    route: &Route,
+    deadline: &mut Deadline<'_>,
+    longest_pause: Duration,
+) -> Result<Socket, Failure> {
+    let connect = || connect(route, deadline);
+    route.connecting.attempt(longest_pause, connect)
+}
 
 /// Connects and logs in. The first connection of a route asks the server about itself.
 ///
@@ -125,14 +137,15 @@ pub(crate) fn log_in(route: &Route, deadline: &mut Deadline<'_>) -> Result<Socke
 /// Connects, logs in, and has the server load the script of renewals. Each of these steps has its own time limit. Returns
 /// what the last step took.
 pub(crate) fn connect_for_renewals(route: &Route) -> Result<(Socket, Duration), Failure> {
-    let mut open = connect(route, &mut Deadline::default())?;
+    let mut open = connect_in_turn(route, &mut Deadline::default(), LONGEST_PAUSE)?;
     // An empty renewal by digest, and in the same write by text, which loads the script. On a slow link the first lease
     // would have no time for another round trip.
     let by_digest = script::encode(&Request::Renew(&[]), &route.script_settings);
     let by_text = by_digest.by_text();
     let begun = Time::now();
     let asked = open.requests(&[by_digest, by_text], Deadline::after(route.io_timeout));
-    let answers = asked.map_err(|fault| route.broken(fault))?;
+    let asked = asked.map_err(|fault| route.broken(fault));
+    let answers = asked.inspect_err(|failure| route.connecting.note(failure))?;
     for answer in answers.into_iter().skip(1) {
         route.accepted(answer)?;
     }

@@ -7,10 +7,12 @@
 //! | `tasks` | the tasks of a thread, each at its time |
 //! | `ping` | whether servers answer |
 //! | `pubsub` | one connection that listens |
+//! | `connecting` | when a server that refuses is connected to again |
 //! | `login` | connecting and logging in, for all of these; the first question to a server: is it one master, and may it evict locks? |
 //! | `route` | the way to a server: its address and time limits, and the signs that it has lost its data |
 //! | `refusal` | the failures of a connection and the error answers of a server, and what each means |
 
+pub(crate) mod connecting;
 mod gate;
 pub(crate) mod login;
 pub(crate) mod ping;

@@ -14,7 +14,8 @@ use redis::Value;
 use crate::config::Server;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::script::Command;
-use crate::store::server::login::connect;
+use crate::store::server::connecting::LONGEST_PAUSE;
+use crate::store::server::login::connect_in_turn;
 use crate::store::server::refusal::refusal;
 use crate::store::server::route::Route;
 use crate::store::transport::socket::Socket;
@@ -43,7 +44,7 @@ fn subscribe_and_listen(
     channels: &[&str],
     hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
 ) -> Result<(), Failure> {
-    let mut open = connect(route, &mut Deadline::default())?;
+    let mut open = connect_in_turn(route, &mut Deadline::default(), LONGEST_PAUSE)?;
     if let Some(failure) = subscribe(&mut open, route, route.io_timeout, channels)? {
         hear(PubSubEvent::Muted(&failure));
     }

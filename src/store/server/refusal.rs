@@ -202,6 +202,13 @@ pub(crate) fn says(error: &redis::ServerError, codes: &[&str]) -> bool {
     codes.contains(&code) || (is_wrapped(error) && words.any(|word| codes.contains(&word)))
 }
 
+/// Returns whether a server rejects the connection by this error, whatever was asked on it. Without a login the error
+/// comes in place of the first answer.
+fn refuses_the_connection(error: &redis::ServerError) -> bool {
+    let text = error.details().unwrap_or_default();
+    ["NOAUTH", "DENIED"].contains(&error.code()) || text.starts_with("max number of clients")
+}
+
 /// Returns whether it is a script's error in the form of servers before 7.0.
 fn is_wrapped(error: &redis::ServerError) -> bool {
     let text = error.details().unwrap_or_default();
@@ -220,6 +227,7 @@ impl Route {
                     kind: FailureKind::Unavailable,
                     outcome: Outcome::Unknown,
                     timed_out: error.kind() == io::ErrorKind::TimedOut,
+                    of_connecting: false,
                     cause: Arc::new(error),
                 };
                 let failure = failure.about(format!("the connection to {address} failed"));
@@ -249,7 +257,9 @@ impl Route {
                     None => (FailureKind::Denied, String::new()),
                 };
                 let words = format!("{address}: {meaning}{said}");
-                Failure::plain(kind, Outcome::NotExecuted, words)
+                let failure = Failure::plain(kind, Outcome::NotExecuted, words);
+                self.connecting.note(&failure);
+                failure.of_connecting()
             }
             // No Redis server sends such an answer, so a retry would not help.
             TransportError::Malformed(what) => {
@@ -263,10 +273,16 @@ impl Route {
     }
 
     /// Returns the failure that an error answer means for a request. Notes the answer if the server may have lost its
-    /// data.
+    /// data, or rejects the connection.
     pub(crate) fn refused(&self, error: redis::ServerError) -> Failure {
         self.data_loss_signs.note_answer(&error);
-        refusal(&self.server, error)
+        let is_of_connecting = refuses_the_connection(&error);
+        let failure = refusal(&self.server, error);
+        if !is_of_connecting {
+            return failure;
+        }
+        self.connecting.note(&failure);
+        failure.of_connecting()
     }
 
     /// Returns an answer that is no error.

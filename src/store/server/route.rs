@@ -8,6 +8,7 @@ use crate::error::Failure;
 use crate::script::ScriptSettings;
 use crate::stats::PoolCounters;
 use crate::store::NodeReport;
+use crate::store::server::connecting::Connecting;
 use crate::store::server::refusal::says;
 use crate::store::transport::resolve::Resolver;
 use crate::store::transport::socket::CLOSED;
@@ -27,6 +28,8 @@ pub(crate) struct Route {
     /// Whether a connection has asked the server for its mode and for its policy when its memory is full. The
     /// first connection of the route asks.
     pub(crate) asked_about_itself: Arc<AtomicBool>,
+    /// The attempts to connect to the server.
+    pub(crate) connecting: Arc<Connecting>,
     /// Finds the addresses of the server's host.
     pub(crate) resolver: Arc<Resolver>,
     /// Signs that the server may have lost its data.
@@ -59,6 +62,7 @@ pub(crate) fn route(server: Server, settings: &Settings) -> Route {
         replicas: settings.replicas,
         is_of_a_cluster: false,
         asked_about_itself: Arc::default(),
+        connecting: Arc::default(),
         resolver: Arc::default(),
         data_loss_signs: Arc::default(),
         pools: Arc::clone(&settings.pools),

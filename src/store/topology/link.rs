@@ -10,6 +10,9 @@
 //!    may be.
 //! 4. If replicas must confirm a grant or renewal, it asks for that (`Link::confirm`).
 //!
+//! If the last attempt to connect has failed, by whichever link, step 1 may fail at once: see
+//! [`connecting`](crate::store::server::connecting).
+//!
 //! Two sorts of links keep time differently:
 //!
 //! | link | connecting | a request |
@@ -31,7 +34,8 @@ use redis::Value;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{Cursor, Renewed, Reply, Request, Verb};
 use crate::script::{self, Command};
-use crate::store::server::login::{connect, connect_for_renewals};
+use crate::store::server::connecting::{LONGEST_FOR_CALLERS, LONGEST_PAUSE};
+use crate::store::server::login::{connect_for_renewals, connect_in_turn};
 use crate::store::server::pool::Pooled;
 use crate::store::server::refusal::says;
 use crate::store::server::route::Route;
@@ -55,6 +59,8 @@ pub(crate) struct Link {
     route: Arc<Route>,
     /// `None` before it is open, while a thread uses it, and after a fault.
     socket: Option<Socket>,
+    /// When the connection was opened.
+    opened: Time,
     /// When a request was last made.
     used: Time,
     /// Whether ASKING goes before the request: a node of a cluster then serves a slot that is moving to it.
@@ -81,6 +87,7 @@ impl Link {
             master: 0,
             route,
             socket: None,
+            opened: Time::now(),
             used: Time::now(),
             is_asking: false,
             round_trip: None,
@@ -227,6 +234,9 @@ impl Link {
             let repeats = is_reused && (was_written || fault.is_before_the_request());
             let failure = self.failed(fault);
             if !repeats {
+                if !is_reused && failure.is_transient() {
+                    self.route.connecting.note(&failure);
+                }
                 return Err(failure);
             }
             *resent |= was_written;
@@ -328,8 +338,10 @@ impl Link {
         }
         let failure = self.route.refused(error);
         // A server that has become a replica stays one, but its name may lead to the new master by now. And a user whose
-        // request is denied may have more rights on a new connection.
-        if moved || failure.kind == FailureKind::Denied {
+        // request is denied may have more rights on a new connection, but not on each of a thousand in a second.
+        let is_old = self.opened.elapsed() >= LONGEST_PAUSE;
+        let is_denied = failure.kind == FailureKind::Denied && is_old;
+        if moved || is_denied || failure.of_connecting {
             self.socket = None;
         }
         failure
@@ -339,14 +351,16 @@ impl Link {
     fn connect(&mut self, deadline: &mut Deadline<'_>) -> Result<(), Failure> {
         let begun = deadline.now();
         let connected = if self.round_trip.is_some() {
-            let connected = connect(&self.route, &mut Deadline::default());
+            let time = &mut Deadline::default();
+            let connected = connect_in_turn(&self.route, time, LONGEST_PAUSE);
             deadline.leave_out(begun);
             connected
         } else {
-            connect(&self.route, deadline)
+            connect_in_turn(&self.route, deadline, LONGEST_FOR_CALLERS)
         };
         let socket = self.suspect_after(connected)?;
         self.socket = Some(socket);
+        self.opened = Time::now();
         Ok(())
     }
 
@@ -461,6 +475,7 @@ impl DedicatedConnection for Link {
         let (open, took) = self.suspect_after(opened)?;
         self.round_trip = self.round_trip.max(Some(took));
         self.socket = Some(open);
+        self.opened = Time::now();
         Ok(())
     }
 

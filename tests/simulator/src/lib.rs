@@ -60,3 +60,4 @@ pub use scenario::{Kept, Scenario};
 pub use schedule::{Plan, Report, Topology};
 pub use shrink::{Shrunk, shrink};
 pub use stage::Stage;
+pub use world::note_log_line;

@@ -140,6 +140,8 @@ pub(crate) struct SimulatedServer {
     pub(crate) looks_at: Option<Duration>,
     /// How many writes it has received whole.
     pub(crate) received: u64,
+    /// How often a process has tried to connect.
+    pub(crate) connects: u64,
     /// What it says to each new client before it closes the connection. `None` if it admits clients.
     pub(crate) greeting: Option<&'static [u8]>,
     restarts: u64,
@@ -325,6 +327,7 @@ impl SimulatedServer {
             knows_epoch: 0,
             looks_at: None,
             received: 0,
+            connects: 0,
             greeting: None,
             restarts: 0,
             lost_data_at: None,
@@ -992,6 +995,7 @@ impl ProcessEnd {
         let Some(accepting) = state.network.servers.get_mut(server) else {
             return Err(io::ErrorKind::ConnectionRefused.into());
         };
+        accepting.connects += 1;
         if is_revived || accepting.down_until > now {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }

@@ -6,6 +6,7 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -218,10 +219,14 @@ impl Stage {
         }
     }
 
-    /// Returns the URL of the first server for a user.
-    #[must_use]
-    pub fn url_of(&self, user: &str, password: &str) -> String {
-        format!("redis://{user}:{password}@{}:{PORT}", host(0))
+    /// Returns settings for the servers of this world, for a user.
+    pub fn builder_of(&self, user: &str, password: &str) -> Builder {
+        let url = |server| format!("redis://{user}:{password}@{}:{PORT}", host(server));
+        match self.topology {
+            Topology::Single | Topology::Sentinel => LockManager::single(&url(0)),
+            Topology::Cluster => LockManager::cluster([url(0)]),
+            Topology::Quorum => LockManager::quorum((0..self.servers()).map(url)),
+        }
     }
 
     /// Executes a command at once, as an operator on the machine of the server does. Returns the bytes of the answer.
@@ -407,6 +412,18 @@ impl Stage {
     #[must_use]
     pub fn received(&self, server: usize) -> u64 {
         self.world.state().network.servers[server].received
+    }
+
+    /// Returns how often processes have tried to connect to a server.
+    #[must_use]
+    pub fn connects(&self, server: usize) -> u64 {
+        self.world.state().network.servers[server].connects
+    }
+
+    /// Returns how many lines the threads of all processes have written to the log.
+    #[must_use]
+    pub fn log_lines(&self) -> u64 {
+        self.world.log_lines.load(Ordering::Relaxed)
     }
 
     /// Makes the links between a process and a server lose something, or ends those of which something may be lost.

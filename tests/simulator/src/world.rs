@@ -12,9 +12,10 @@
 //! The seed decides each choice. A schedule fails if no thread can run and no event will come, and if a thread runs on and on
 //! without a wait.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -45,6 +46,8 @@ const HICCUP: std::ops::Range<Duration> = Duration::from_micros(1)..Duration::fr
 thread_local! {
     /// The number of this thread.
     static OWN_NUMBER: Cell<Option<usize>> = const { Cell::new(None) };
+    /// Counts the lines that the threads of its world write to the log.
+    static LOG_LINES: RefCell<Option<Arc<AtomicU64>>> = const { RefCell::new(None) };
     /// Whether this thread looks at the guards of all threads. Nothing else happens meanwhile.
     static IS_CHECKING: Cell<bool> = const { Cell::new(false) };
 }
@@ -62,6 +65,15 @@ pub(crate) enum Place {
     Quiet,
 }
 
+/// Notes that the calling thread has written a line to the log.
+pub fn note_log_line() {
+    LOG_LINES.with_borrow(|lines| {
+        if let Some(lines) = lines {
+            lines.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+}
+
 type Check = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 pub(crate) struct World {
@@ -72,6 +84,7 @@ pub(crate) struct World {
     over: Condvar,
     /// Looks at the guards whenever the baton may pass on.
     check: OnceLock<Check>,
+    pub(crate) log_lines: Arc<AtomicU64>,
 }
 
 /// The state of the world, which only the thread with the baton changes.
@@ -242,6 +255,7 @@ impl World {
             }),
             over: Condvar::new(),
             check: OnceLock::new(),
+            log_lines: Arc::default(),
         }
     }
 
@@ -403,6 +417,7 @@ impl World {
     pub(crate) fn thread_begins(&self, number: u64) {
         let number = number as usize;
         OWN_NUMBER.set(Some(number));
+        LOG_LINES.set(Some(Arc::clone(&self.log_lines)));
         let turn = Arc::clone(&self.state().threads[number].turn);
         turn.take();
         let thread = std::thread::current();

@@ -434,7 +434,8 @@ fn is_nonsense(failure: &Failure) -> bool {
 /// Returns whether the server has rejected the request, and would do so again.
 fn is_refusal(failure: &Failure) -> bool {
     let is_redirected = matches!(failure.kind, FailureKind::Moved | FailureKind::Ask);
-    !failure.is_transient() && !is_redirected && failure.outcome != Outcome::Unknown
+    let is_an_answer = failure.outcome != Outcome::Unknown && !failure.of_connecting;
+    !failure.is_transient() && !is_redirected && is_an_answer
 }
 
 /// Returns a failure of the connection: the renewal thread repeats the request.

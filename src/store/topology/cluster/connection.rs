@@ -107,9 +107,12 @@ impl MasterConnection {
         }
     }
 
-    /// closed: begins to open the connection if its pause is over.
+    /// closed: begins to open the connection if its pause is over, or the master accepts connections again.
     pub(super) fn open_if_due(&mut self) {
-        if !matches!(self.state, ConnectionState::Closed(due) if due <= Time::now()) {
+        let ConnectionState::Closed(due) = self.state else {
+            return;
+        };
+        if due > Time::now() && !self.is_accepted_again() {
             return;
         }
         let (sender, opened) = bounded(1);
@@ -123,6 +126,13 @@ impl MasterConnection {
             Ok(()) => self.state = ConnectionState::Opening(opened),
             Err(error) => self.close(unavailable(format!("no thread could be started: {error}"))),
         }
+    }
+
+    /// Returns whether the master refused the last connection here, and has accepted one of a call since.
+    fn is_accepted_again(&self) -> bool {
+        let is_noted = |failure: &Failure| failure.of_connecting && !failure.timed_out;
+        let was_refused = self.failure.as_ref().is_some_and(is_noted);
+        was_refused && self.master.route.connecting.failure().is_none()
     }
 
     /// opening: takes the connection if it was opened. Returns whether it has just been opened, or has failed to open.
@@ -143,7 +153,7 @@ impl MasterConnection {
                 let pipeline = Box::new(Pipeline::new(socket, SHORTEST_GRACE));
                 self.state = ConnectionState::Open(pipeline);
             }
-            Err(failure) => self.close(failure),
+            Err(failure) => self.close(failure.of_connecting()),
         }
         true
     }
@@ -203,7 +213,9 @@ impl MasterConnection {
         };
         let failure = match &self.failure {
             Some(failure) => {
-                answers.shared.suspect(&self.master);
+                if !self.is_accepted_again() {
+                    answers.shared.suspect(&self.master);
+                }
                 failure.clone().with(Outcome::NotExecuted)
             }
             None => unavailable(format!("{}: {words}", self.master.route.server.address)),

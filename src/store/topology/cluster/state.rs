@@ -1,6 +1,6 @@
 //! The state that all connections of a cluster share: the map, and the masters that requests have shown to fail.
 
-use crate::error::{Failure, Redirect};
+use crate::error::{Chain, Failure, Redirect};
 use crate::logging;
 use crate::store::server::pubsub;
 use crate::store::server::refusal::unavailable;
@@ -40,7 +40,13 @@ impl ClusterState {
     pub(super) fn suspect(&self, master: &Master) {
         if !master.is_suspected.swap(true, Ordering::Relaxed) {
             let address = &master.route.server.address;
-            logging::warning!("the master {address} does not answer, or serves no request now");
+            let why = match master.route.connecting.failure() {
+                Some(failure) => format!(": {}", Chain(&*failure.cause)),
+                None => String::new(),
+            };
+            logging::warning!(
+                "the master {address} does not answer, or serves no request now{why}"
+            );
             self.finder.check_again();
         }
     }
@@ -56,7 +62,8 @@ impl ClusterState {
         let report = |(place, master): (usize, &Arc<Master>)| {
             let address = &master.route.server.address;
             let is_suspected = master.is_suspected.load(Ordering::Relaxed);
-            let failure = || unavailable(format!("{address} has not answered a request"));
+            let late = || unavailable(format!("{address} has not answered a request"));
+            let failure = || master.route.connecting.failure().unwrap_or_else(late);
             NodeReport {
                 place,
                 node: Some(Arc::clone(address)),

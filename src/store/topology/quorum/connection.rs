@@ -340,20 +340,19 @@ pub(super) fn open(state: &QuorumState, number: usize) -> Result<Spare, Failure>
     commands.push(state.note_restart_delay());
     let sent = Time::now();
     let asked = socket.requests(&commands, deadline);
-    let mut answers = asked.map_err(|fault| not_executed(route.broken(fault)))?;
+    let mut answers = asked.map_err(|fault| route.broken(fault))?;
     // A server may close the connection after one error.
     let has_all = answers.len() == commands.len();
     let noted = if has_all { answers.pop() } else { None };
     let noted = noted.unwrap_or(Value::Nil);
     let mut report = String::new();
     for answer in answers {
-        if let Value::BulkString(bytes) = route.accepted(answer).map_err(not_executed)? {
+        if let Value::BulkString(bytes) = route.accepted(answer)? {
             report.push_str(&String::from_utf8_lossy(&bytes));
         }
     }
     let process = state.identify(number, &report)?;
-    let compared = state.compare_restart_delay(number, noted);
-    compared.map_err(not_executed)?;
+    state.compare_restart_delay(number, noted)?;
     node.heard(sent, Time::now(), true, state.grace());
     Ok(Spare {
         pipeline: Pipeline::new(socket, state.node_timeout),
@@ -361,12 +360,4 @@ pub(super) fn open(state: &QuorumState, number: usize) -> Result<Spare, Failure>
         process,
         opened: Time::now(),
     })
-}
-
-/// Returns the failure of a request that was not sent, because this came before.
-fn not_executed(failure: Failure) -> Failure {
-    Failure {
-        outcome: Outcome::NotExecuted,
-        ..failure
-    }
 }

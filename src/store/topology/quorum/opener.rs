@@ -73,7 +73,7 @@ impl QuorumState {
         let spare = match opened.unwrap_or_else(|| Err(unavailable("the connect panicked"))) {
             Ok(spare) => spare,
             Err(failure) => {
-                self.connect_failed(number, failure);
+                self.connect_failed(number, failure.of_connecting());
                 return false;
             }
         };
