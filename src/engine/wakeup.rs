@@ -11,7 +11,7 @@
 //! | --- | --- | --- |
 //! | not started | starts the thread | subscribing; no subscription, if the thread cannot be started |
 //! | subscribing, for at most 250 ms after the first wait | does not queue in Redis, and polls every 50 ms | ready; no subscription, if the try fails or takes longer |
-//! | ready | queues under the channel, and sleeps until a message or its poll | no subscription, if the connection ends |
+//! | ready | queues under the channel, and sleeps until a message or its poll | no subscription, if the connection ends, or another one leads to another server |
 //! | no subscription | queues without a channel, and polls within its pickup window | ready, if a later try succeeds |
 //!
 //! A process without a subscription must queue too. Other processes hand the lock over only to the queue, so a process

@@ -22,6 +22,7 @@ mod simulated;
 mod subject;
 mod world;
 
+mod addresses;
 mod background;
 mod cancels;
 mod claims;

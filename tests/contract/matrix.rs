@@ -102,6 +102,7 @@ macro_rules! subject_bodies {
 pub(crate) use subject_bodies;
 
 pub(crate) const SUBJECTS: &[Subject] = &[
+    crate::addresses::BODIES,
     crate::closes::BODIES_OF_DROPS,
     crate::background::BODIES_OF_ONE,
     crate::cancels::BODIES_OF_ONE,

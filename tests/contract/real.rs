@@ -319,6 +319,7 @@ impl Machinery for Real {
             | Fault::Fill(..)
             | Fault::Greet(..)
             | Fault::SetTimeOfDay { .. }
+            | Fault::Redirect { .. }
             | Fault::ForgetConnections(_)
             | Fault::LimitThreads(..) => {
                 unreachable!("only simulated servers do this: {fault:?}")

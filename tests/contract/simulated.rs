@@ -154,6 +154,7 @@ impl Machinery for Simulated {
                 by,
                 is_back,
             } => stage.set_time_of_day(process, by, is_back),
+            Fault::Redirect { from, to } => stage.redirect(from, to),
             Fault::ForgetConnections(process) => stage.forget_connections(process),
             Fault::LimitThreads(process, threads) => stage.limit_threads(process, threads),
         }

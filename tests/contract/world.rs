@@ -146,6 +146,11 @@ pub(crate) enum Fault {
         by: Duration,
         is_back: bool,
     },
+    /// New connections to a server reach another one.
+    Redirect {
+        from: usize,
+        to: usize,
+    },
     /// All that is sent on the open connections of a process vanishes, without a sign at either end.
     ForgetConnections(usize),
     /// The process may start this number of further threads, or any number.
@@ -391,7 +396,7 @@ impl World {
         self.0.log_lines()
     }
 
-    /// Adds servers until the quorum has this number of nodes. Managers that are built later have all of them.
+    /// Adds servers, for a quorum or for an address that will lead elsewhere, until there are so many. Managers that are built later have all of them.
     pub(crate) fn make_nodes(&self, count: usize) {
         self.0.make_nodes(count);
     }

@@ -8,6 +8,7 @@
 //! | `ping` | whether servers answer |
 //! | `pubsub` | one connection that listens |
 //! | `connecting` | when a server that refuses is connected to again |
+//! | `together` | the connections lead to one server, also after a failover behind its address |
 //! | `login` | connecting and logging in, for all of these; the first question to a server: is it one master, and may it evict locks? |
 //! | `route` | the way to a server: its address and time limits, and the signs that it has lost its data |
 //! | `refusal` | the failures of a connection and the error answers of a server, and what each means |
@@ -21,3 +22,4 @@ pub(crate) mod pubsub;
 pub(crate) mod refusal;
 pub(crate) mod route;
 pub(crate) mod tasks;
+pub(crate) mod together;

@@ -4,7 +4,7 @@
 //! 2. PUBLISH an empty message. The scripts ignore a rejected PUBLISH, so only this request shows that the user may not
 //!    publish. A subscribed connection cannot publish, so it comes first.
 //! 3. SUBSCRIBE, and wait for the confirmation. From then on no message is missed.
-//! 4. Report each message. If nothing comes for three seconds, send a PING: a dead peer sends nothing either. If no answer
+//! 4. Report each message, until a new era begins ([`together`](super::together)). If nothing comes for three seconds, send a PING: a dead peer sends nothing either. If no answer
 //!    comes within `io_timeout`, the connection is broken.
 
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::error::{Failure, FailureKind, Outcome};
 use crate::script::Command;
 use crate::store::server::connecting::LONGEST_PAUSE;
 use crate::store::server::login::connect_in_turn;
-use crate::store::server::refusal::refusal;
+use crate::store::server::refusal::{refusal, unavailable};
 use crate::store::server::route::Route;
 use crate::store::transport::socket::Socket;
 use crate::store::{Deadline, Phase, PubSubEvent};
@@ -33,6 +33,7 @@ pub(crate) fn listen(
     hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
 ) -> Result<(), Failure> {
     let listened = subscribe_and_listen(route, channels, hear);
+    route.together.unsubscribed();
     if let Err(failure) = &listened {
         hear(PubSubEvent::Node(route.report(Some(failure))));
     }
@@ -44,9 +45,13 @@ fn subscribe_and_listen(
     channels: &[&str],
     hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
 ) -> Result<(), Failure> {
+    let era = route.together.era();
     let mut open = connect_in_turn(route, &mut Deadline::default(), LONGEST_PAUSE)?;
     if let Some(failure) = subscribe(&mut open, route, route.io_timeout, channels)? {
         hear(PubSubEvent::Muted(&failure));
+    }
+    if !route.is_of_a_cluster {
+        route.together.subscribed(channels[0], era);
     }
     hear(PubSubEvent::Node(route.report(None)));
     if !hear(PubSubEvent::Subscribed) {
@@ -69,6 +74,12 @@ fn subscribe_and_listen(
         };
         if !go_on {
             return Ok(());
+        }
+        if route.together.era() != era {
+            let address = &route.server.address;
+            return Err(unavailable(format!(
+                "{address}: other connections may lead to another server"
+            )));
         }
         if silences == SILENCES_TO_PING {
             let mut time = Deadline::after(route.io_timeout);

@@ -10,6 +10,7 @@ use crate::stats::PoolCounters;
 use crate::store::NodeReport;
 use crate::store::server::connecting::Connecting;
 use crate::store::server::refusal::says;
+use crate::store::server::together::Together;
 use crate::store::transport::resolve::Resolver;
 use crate::store::transport::socket::CLOSED;
 use crate::sys::{Arc, AtomicBool, AtomicU64, Ordering, Time};
@@ -30,6 +31,8 @@ pub(crate) struct Route {
     pub(crate) asked_about_itself: Arc<AtomicBool>,
     /// The attempts to connect to the server.
     pub(crate) connecting: Arc<Connecting>,
+    /// Whether all connections lead to one server.
+    pub(crate) together: Arc<Together>,
     /// Finds the addresses of the server's host.
     pub(crate) resolver: Arc<Resolver>,
     /// Signs that the server may have lost its data.
@@ -63,6 +66,7 @@ pub(crate) fn route(server: Server, settings: &Settings) -> Route {
         is_of_a_cluster: false,
         asked_about_itself: Arc::default(),
         connecting: Arc::default(),
+        together: Arc::default(),
         resolver: Arc::default(),
         data_loss_signs: Arc::default(),
         pools: Arc::clone(&settings.pools),

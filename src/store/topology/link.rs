@@ -24,7 +24,9 @@
 //! its limit counts with the time that it took. Otherwise the link could give up again and again just before the answer
 //! comes: a new connection costs more round trips.
 //!
-//! A link notes each sign that the server may have lost its data ([`Route::data_loss_signs`]).
+//! The first request after a SUBSCRIBE goes behind the question whether it reaches the same server: see
+//! [`together`](crate::store::server::together). A link notes each sign that the server may have lost its data
+//! ([`Route::data_loss_signs`]).
 
 use std::mem;
 use std::time::Duration;
@@ -59,8 +61,11 @@ pub(crate) struct Link {
     route: Arc<Route>,
     /// `None` before it is open, while a thread uses it, and after a fault.
     socket: Option<Socket>,
-    /// When the connection was opened.
+    /// When the connection was opened, and in which era ([`together`](crate::store::server::together)).
     opened: Time,
+    era: u64,
+    /// The number of the subscription about which it has asked, whether its server has it.
+    subscription: u64,
     /// When a request was last made.
     used: Time,
     /// Whether ASKING goes before the request: a node of a cluster then serves a slot that is moving to it.
@@ -88,6 +93,8 @@ impl Link {
             route,
             socket: None,
             opened: Time::now(),
+            era: 0,
+            subscription: 0,
             used: Time::now(),
             is_asking: false,
             round_trip: None,
@@ -221,6 +228,10 @@ impl Link {
         deadline: &mut Deadline<'_>,
         resent: &mut bool,
     ) -> Result<Reply, Failure> {
+        let era = self.route.together.era();
+        if mem::replace(&mut self.era, era) != era {
+            self.socket = None;
+        }
         let value = loop {
             let is_reused = self.socket.is_some();
             if !is_reused {
@@ -267,7 +278,7 @@ impl Link {
         let ask = if self.is_asking {
             Self::ask_moving
         } else {
-            Self::ask
+            Self::ask_together
         };
         if let Some(command) = script::encode_plain(request, &settings) {
             match ask(self, &command, deadline)? {
@@ -313,21 +324,48 @@ impl Link {
         Ok(answer)
     }
 
-    /// Sends a command to a node to which its slot is moving, and returns its answer. ASKING is for the next command only, so
-    /// both go out in one write.
+    /// Sends a command, and returns its answer. The first one after a SUBSCRIBE goes behind the question whether this
+    /// connection leads to the same server.
+    fn ask_together(
+        &mut self,
+        command: &Command,
+        deadline: &mut Deadline<'_>,
+    ) -> Result<Value, TransportError> {
+        let Some((question, number)) = self.route.together.question(self.subscription) else {
+            return self.ask(command, deadline);
+        };
+        let (first, answer) = self.ask_behind(question, command, deadline)?;
+        self.subscription = number;
+        self.route.together.answered(&first);
+        Ok(answer)
+    }
+
+    /// Sends a command to a node to which its slot is moving, and returns its answer. ASKING is for the next command only.
     fn ask_moving(
         &mut self,
         command: &Command,
         deadline: &mut Deadline<'_>,
     ) -> Result<Value, TransportError> {
-        let unit = [Command::new("ASKING"), command.clone()];
+        let (_, answer) = self.ask_behind(Command::new("ASKING"), command, deadline)?;
+        Ok(answer)
+    }
+
+    /// Sends a command behind another one in the same write, and returns both answers. If the server closes the connection
+    /// after an error, that is both.
+    fn ask_behind(
+        &mut self,
+        first: Command,
+        command: &Command,
+        deadline: &mut Deadline<'_>,
+    ) -> Result<(Value, Value), TransportError> {
+        let unit = [first, command.clone()];
         let time = deadline.phase(Phase::Request, self.route.io_timeout);
         let mut socket = self.socket.take().ok_or(TransportError::NotSent)?;
         let mut answers = socket.requests(&unit, time)?;
         let is_whole = answers.len() == unit.len();
         let answer = answers.pop().ok_or(TransportError::NotSent)?;
         self.socket = Some(socket).filter(|_| is_whole);
-        Ok(answer)
+        Ok((answers.pop().unwrap_or_else(|| answer.clone()), answer))
     }
 
     /// Returns the meaning of an error answer.
@@ -337,6 +375,9 @@ impl Link {
             self.suspect();
         }
         let failure = self.route.refused(error);
+        if moved {
+            self.route.together.begin_anew();
+        }
         // A server that has become a replica stays one, but its name may lead to the new master by now. And a user whose
         // request is denied may have more rights on a new connection, but not on each of a thousand in a second.
         let is_old = self.opened.elapsed() >= LONGEST_PAUSE;
@@ -360,7 +401,7 @@ impl Link {
         };
         let socket = self.suspect_after(connected)?;
         self.socket = Some(socket);
-        self.opened = Time::now();
+        (self.opened, self.subscription) = (Time::now(), 0);
         Ok(())
     }
 
@@ -475,7 +516,7 @@ impl DedicatedConnection for Link {
         let (open, took) = self.suspect_after(opened)?;
         self.round_trip = self.round_trip.max(Some(took));
         self.socket = Some(open);
-        self.opened = Time::now();
+        (self.opened, self.subscription) = (Time::now(), 0);
         Ok(())
     }
 

@@ -76,6 +76,8 @@ pub(crate) struct Network {
     pub(crate) cut_off: BTreeSet<usize>,
     /// What the links between a process and a server lose.
     losses_at: BTreeMap<(usize, usize), Losses>,
+    /// The server to which the address of another one leads.
+    pub(crate) leads_to: BTreeMap<usize, usize>,
     connections: BTreeMap<u64, Connection>,
     next_connection: u64,
     /// The longest time that a request was on its way.
@@ -214,6 +216,7 @@ impl Network {
             losses: BTreeMap::new(),
             cut_off: BTreeSet::new(),
             losses_at: BTreeMap::new(),
+            leads_to: BTreeMap::new(),
             connections: BTreeMap::new(),
             next_connection: 0,
             longest_way: Duration::ZERO,
@@ -974,11 +977,13 @@ impl ProcessEnd {
         limit: Duration,
     ) -> io::Result<Self> {
         world.step();
-        let (delay, obstacle, is_revived) = {
+        let (server, delay, obstacle, is_revived) = {
             let mut state = world.state();
+            let server = *state.network.leads_to.get(&server).unwrap_or(&server);
             let delay = state.delay() * 2;
             let obstacle = state.network.obstacle(process, server, false, state.now);
             (
+                server,
                 delay,
                 obstacle.is_some(),
                 state.processes[process].is_revived,

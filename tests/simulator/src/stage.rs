@@ -414,6 +414,11 @@ impl Stage {
         self.world.state().network.servers[server].received
     }
 
+    /// Makes the address of a server lead to another one. Open connections stay.
+    pub fn redirect(&self, from: usize, to: usize) {
+        self.world.state().network.leads_to.insert(from, to);
+    }
+
     /// Returns how often processes have tried to connect to a server.
     #[must_use]
     pub fn connects(&self, server: usize) -> u64 {
