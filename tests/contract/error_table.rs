@@ -7,7 +7,7 @@ use leasehold_simulator::{Refused, Topology};
 
 use crate::matrix::{Subject, subject_bodies};
 use crate::subject::Kind;
-use crate::world::{World, ms, secs};
+use crate::world::{World, secs};
 
 pub(crate) const BODIES: Subject = (
     "error_table",
@@ -165,8 +165,8 @@ fn the_first_answer_is_the_error_at_once(world: &World) {
         }
         assert!(world.now() <= world.within(begun), "{text}");
         world.refuse_nothing();
-        // Calls share a refusal of a connection for so long at most.
-        world.pass(ms(50));
+        // Refusals of connections in the next two seconds would be one outage with these.
+        world.pass(secs(3));
         drop(lock.lock().expect("it is free"));
     }
 }

@@ -6,12 +6,12 @@
 //! | the last attempt | somebody needs a connection | result |
 //! | --- | --- | --- |
 //! | succeeded, or there was none | | connects |
-//! | failed | before the pause is over | gets the failure of that attempt at once, and sends nothing |
+//! | failed | before the pause is over | a thread of the library gets the failure of that attempt at once, and sends nothing; a call sleeps until the pause is over, unless the attempt failed after the call had begun |
 //! | failed | after the pause | connects, and the next pause begins |
 //!
 //! A pause is a quarter of the time for which the server has refused by then. So an outage costs a lease at most a quarter
-//! more than the outage itself. A caller gets the failure as its error, so its next call must soon see that the server is
-//! back: see [`LONGEST_FOR_CALLERS`].
+//! more than the outage itself. A caller gets the failure as its error. So that failure is never older than the call, and
+//! the pause is short: see [`LONGEST_FOR_CALLERS`].
 //!
 //! A connection that fails at its first request counts as refused: a server without a login says only then that it has
 //! too many clients, or that it wants a password. An attempt that ran out of time counts for nothing. The time may be that
@@ -20,12 +20,12 @@
 use std::time::Duration;
 
 use crate::error::Failure;
-use crate::sys::{Mutex, Time};
+use crate::sys::{Mutex, Time, thread};
 
 /// The longest pause for the threads of the library.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause for the calls of the program.
-pub(crate) const LONGEST_FOR_CALLERS: Duration = Duration::from_millis(50);
+const LONGEST_FOR_CALLERS: Duration = Duration::from_millis(50);
 
 /// The attempts to connect along a route.
 #[derive(Debug, Default)]
@@ -35,19 +35,27 @@ pub(crate) struct Connecting(Mutex<Option<Outage>>);
 struct Outage {
     since: Time,
     tried_at: Time,
+    failed_at: Time,
     failure: Failure,
     /// Whether an attempt has succeeded since. The outage goes on if that connection fails at its first request.
     is_over: bool,
 }
 
 impl Connecting {
-    /// Connects by `connect`, unless the last attempt has failed and its pause goes on.
+    /// Connects by `connect`, unless the last attempt has failed and its pause goes on. A call that began at `begun` sleeps
+    /// until then, if the attempt had failed before.
     pub(crate) fn attempt<T>(
         &self,
-        longest_pause: Duration,
+        begun: Option<Time>,
         connect: impl FnOnce() -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        self.check_pause(longest_pause)?;
+        loop {
+            let pause = self.pause(begun)?;
+            if pause.is_zero() {
+                break;
+            }
+            thread::sleep(pause);
+        }
         let connected = connect().map_err(Failure::of_connecting);
         match &connected {
             Ok(_) => self.0.lock().iter_mut().for_each(|it| it.is_over = true),
@@ -56,18 +64,22 @@ impl Connecting {
         connected
     }
 
-    fn check_pause(&self, longest: Duration) -> Result<(), Failure> {
+    /// Returns how long to sleep before the next attempt, which begins now if that is zero.
+    fn pause(&self, begun: Option<Time>) -> Result<Duration, Failure> {
         let mut outage = self.0.lock();
         let Some(outage) = outage.as_mut().filter(|outage| !outage.is_over) else {
-            return Ok(());
+            return Ok(Duration::ZERO);
         };
         let now = Time::now();
-        let pause = outage.tried_at.since(outage.since) / 4;
-        if now < outage.tried_at + pause.min(longest) {
+        let longest = begun.map_or(LONGEST_PAUSE, |_| LONGEST_FOR_CALLERS);
+        let pause = (outage.tried_at.since(outage.since) / 4).min(longest);
+        let left = (outage.tried_at + pause).since(now);
+        if left.is_zero() {
+            outage.tried_at = now;
+        } else if begun.is_none_or(|begun| outage.failed_at > begun) {
             return Err(outage.failure.clone());
         }
-        outage.tried_at = now;
-        Ok(())
+        Ok(left)
     }
 
     /// Notes that the server has refused a connection.
@@ -82,6 +94,7 @@ impl Connecting {
         *outage = Some(Outage {
             since: before.filter(goes_on).map_or(now, |it| it.since),
             tried_at: now,
+            failed_at: now,
             failure: failure.clone().of_connecting(),
             is_over: false,
         });
@@ -109,7 +122,6 @@ mod tests {
         clock: &ManualClock,
         connecting: &Connecting,
         time: Duration,
-        longest: Duration,
         mut connect: impl FnMut() -> Result<(), Failure>,
     ) -> u32 {
         let mut made = 0;
@@ -119,7 +131,7 @@ mod tests {
                 made += 1;
                 connect()
             };
-            connecting.attempt(longest, &mut connect).ok();
+            connecting.attempt(None, &mut connect).ok();
         }
         made
     }
@@ -136,21 +148,17 @@ mod tests {
         let connecting = Connecting::default();
         let hour = Duration::from_hours(1);
         let refuse = || Err(refused());
-        let made = attempts_within(&clock, &connecting, hour, LONGEST_PAUSE, refuse);
+        let made = attempts_within(&clock, &connecting, hour, refuse);
         assert!((3_590..3_640).contains(&made), "{made}");
-        let failure = connecting.attempt(LONGEST_PAUSE, || -> Result<(), _> {
-            panic!("the pause goes on")
-        });
+        let failure = connecting.attempt(None, || -> Result<(), _> { panic!("the pause goes on") });
         let failure = failure.expect_err("the last failure");
         assert_eq!(failure.kind, FailureKind::Denied);
         assert!(failure.is_of_the_connection(), "it is no answer");
         clock.advance(LONGEST_FOR_CALLERS);
-        let connected = connecting.attempt(LONGEST_FOR_CALLERS, || Ok(()));
+        let connected = connecting.attempt(Some(Time::now()), || Ok(()));
         connected.expect("the server is back");
         assert!(connecting.failure().is_none());
-        connecting
-            .attempt(LONGEST_PAUSE, || Ok(()))
-            .expect("for all");
+        connecting.attempt(None, || Ok(())).expect("for all");
     }
 
     #[test]
@@ -160,9 +168,9 @@ mod tests {
         for outage in [8, 80, 800].map(|ms| MS * ms) {
             let connecting = Connecting::default();
             let refuse = || Err(refused());
-            attempts_within(&clock, &connecting, outage, LONGEST_PAUSE, refuse);
+            attempts_within(&clock, &connecting, outage, refuse);
             let quarter = outage / 4 + MS;
-            let made = attempts_within(&clock, &connecting, quarter, LONGEST_PAUSE, || Ok(()));
+            let made = attempts_within(&clock, &connecting, quarter, || Ok(()));
             assert!(made > 0, "{outage:?}");
         }
     }
@@ -176,7 +184,7 @@ mod tests {
         let mut made = 0;
         for _ in 0..60_000 {
             clock.advance(MS);
-            if connecting.attempt(LONGEST_PAUSE, || Ok(())).is_ok() {
+            if connecting.attempt(None, || Ok(())).is_ok() {
                 made += 1;
                 connecting.note(&refused());
             }

@@ -16,7 +16,6 @@ use crate::error::{Failure, FailureKind, Outcome, ServerMode};
 use crate::logging;
 use crate::message::Request;
 use crate::script::{self, Command};
-use crate::store::server::connecting::LONGEST_PAUSE;
 use crate::store::server::refusal::{refusal, refused_database, refused_login, unavailable};
 use crate::store::server::route::Route;
 use crate::store::transport::socket::{Socket, TransportError};
@@ -26,14 +25,15 @@ use crate::sys::{Ordering, Time};
 /// Reads an error answer to a step of the login.
 type Refused = fn(&Server, redis::ServerError) -> Failure;
 
-/// Connects as [`connect`] does, unless the last attempt along the route has failed and its pause goes on.
+/// Connects as [`connect`] does, unless the last attempt along the route has failed and its pause goes on: see
+/// [`Connecting::attempt`](super::connecting::Connecting::attempt).
 pub(crate) fn connect_in_turn(
     route: &Route,
     deadline: &mut Deadline<'_>,
-    longest_pause: Duration,
+    begun: Option<Time>,
 ) -> Result<Socket, Failure> {
     let connect = || connect(route, deadline);
-    route.connecting.attempt(longest_pause, connect)
+    route.connecting.attempt(begun, connect)
 }
 
 /// Connects and logs in. The first connection of a route asks the server about itself.
@@ -137,7 +137,7 @@ pub(crate) fn log_in(route: &Route, deadline: &mut Deadline<'_>) -> Result<Socke
 /// Connects, logs in, and has the server load the script of renewals. Each of these steps has its own time limit. Returns
 /// what the last step took.
 pub(crate) fn connect_for_renewals(route: &Route) -> Result<(Socket, Duration), Failure> {
-    let mut open = connect_in_turn(route, &mut Deadline::default(), LONGEST_PAUSE)?;
+    let mut open = connect_in_turn(route, &mut Deadline::default(), None)?;
     // An empty renewal by digest, and in the same write by text, which loads the script. On a slow link the first lease
     // would have no time for another round trip.
     let by_digest = script::encode(&Request::Renew(&[]), &route.script_settings);

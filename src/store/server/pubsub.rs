@@ -14,7 +14,6 @@ use redis::Value;
 use crate::config::Server;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::script::Command;
-use crate::store::server::connecting::LONGEST_PAUSE;
 use crate::store::server::login::connect_in_turn;
 use crate::store::server::refusal::{refusal, unavailable};
 use crate::store::server::route::Route;
@@ -46,7 +45,7 @@ fn subscribe_and_listen(
     hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
 ) -> Result<(), Failure> {
     let era = route.together.era();
-    let mut open = connect_in_turn(route, &mut Deadline::default(), LONGEST_PAUSE)?;
+    let mut open = connect_in_turn(route, &mut Deadline::default(), None)?;
     if let Some(failure) = subscribe(&mut open, route, route.io_timeout, channels)? {
         hear(PubSubEvent::Muted(&failure));
     }

@@ -36,7 +36,7 @@ use redis::Value;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{Cursor, Renewed, Reply, Request, Verb};
 use crate::script::{self, Command};
-use crate::store::server::connecting::{LONGEST_FOR_CALLERS, LONGEST_PAUSE};
+use crate::store::server::connecting::LONGEST_PAUSE;
 use crate::store::server::login::{connect_for_renewals, connect_in_turn};
 use crate::store::server::pool::Pooled;
 use crate::store::server::refusal::says;
@@ -393,11 +393,11 @@ impl Link {
         let begun = deadline.now();
         let connected = if self.round_trip.is_some() {
             let time = &mut Deadline::default();
-            let connected = connect_in_turn(&self.route, time, LONGEST_PAUSE);
+            let connected = connect_in_turn(&self.route, time, None);
             deadline.leave_out(begun);
             connected
         } else {
-            connect_in_turn(&self.route, deadline, LONGEST_FOR_CALLERS)
+            connect_in_turn(&self.route, deadline, Some(self.used))
         };
         let socket = self.suspect_after(connected)?;
         self.socket = Some(socket);
