@@ -202,13 +202,6 @@ pub(crate) fn says(error: &redis::ServerError, codes: &[&str]) -> bool {
     codes.contains(&code) || (is_wrapped(error) && words.any(|word| codes.contains(&word)))
 }
 
-/// Returns whether a server rejects the connection by this error, whatever was asked on it. Without a login the error
-/// comes in place of the first answer.
-fn refuses_the_connection(error: &redis::ServerError) -> bool {
-    let text = error.details().unwrap_or_default();
-    ["NOAUTH", "DENIED"].contains(&error.code()) || text.starts_with("max number of clients")
-}
-
 /// Returns whether it is a script's error in the form of servers before 7.0.
 fn is_wrapped(error: &redis::ServerError) -> bool {
     let text = error.details().unwrap_or_default();
@@ -273,12 +266,13 @@ impl Route {
     }
 
     /// Returns the failure that an error answer means for a request. Notes the answer if the server may have lost its
-    /// data, or rejects the connection.
+    /// data, or wants a login.
     pub(crate) fn refused(&self, error: redis::ServerError) -> Failure {
         self.data_loss_signs.note_answer(&error);
-        let is_of_connecting = refuses_the_connection(&error);
+        // A server that this process did not log in to says so only at the first request.
+        let wants_a_login = error.code() == "NOAUTH";
         let failure = refusal(&self.server, error);
-        if !is_of_connecting {
+        if !wants_a_login {
             return failure;
         }
         self.connecting.note(&failure);
