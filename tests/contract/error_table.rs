@@ -149,21 +149,22 @@ fn the_first_answer_is_the_error_at_once(world: &World) {
     drop(lock.lock().expect("it is free"));
     for (text, expected, _) in ROWS {
         world.refuse(Refused::All, text);
-        let begun = world.now();
-        for outcome in [
-            lock.lock().map(drop),
-            lock.try_lock_for(secs(600)).map(drop),
-            lock.try_lock().map(drop),
-            lock.with(secs(600), |_| ()),
-        ] {
-            let error = outcome.expect_err(text);
+        let calls: [&dyn Fn() -> leasehold::Result<()>; 4] = [
+            &|| lock.lock().map(drop),
+            &|| lock.try_lock_for(secs(600)).map(drop),
+            &|| lock.try_lock().map(drop),
+            &|| lock.with(secs(600), |_| ()),
+        ];
+        for call in calls {
+            let begun = world.now();
+            let error = call().expect_err(text);
+            assert!(world.now() <= world.within(begun), "{text}");
             assert_eq!(became(&error), expected, "{text}: {error:?}");
             assert_eq!(error.is_retryable(), expected == Unavailable);
             // The server is unsupported for every lock, so the text names no lock.
             let names_it = error.to_string().starts_with("lock \"n\": ");
             assert_eq!(names_it, expected != Unsupported, "{error}");
         }
-        assert!(world.now() <= world.within(begun), "{text}");
         world.refuse_nothing();
         // Refusals of connections in the next two seconds would be one outage with these.
         world.pass(secs(3));

@@ -58,7 +58,8 @@ fn waits_and_holds_are_counted_and_measured(world: &World, kind: Kind) {
     redis.wait_until_queued(&name, 0);
     let waiting = lock.locking();
     redis.wait_until_queued(&name, 1);
-    world.pass(secs(5));
+    // Between two of its polls, which would find the lock before the message of the hand-over comes.
+    world.pass(ms(5_500));
     let stats = other.stats();
     assert_eq!((stats.waiting, stats.contended, stats.held), (1, 2, 0));
     guard.release().expect("it was held until now");
@@ -67,8 +68,8 @@ fn waits_and_holds_are_counted_and_measured(world: &World, kind: Kind) {
     waiting.release();
 
     let (given, taken) = (one.stats(), other.stats());
-    is_once(world, &given.holds, secs(9));
-    is_once(world, &taken.waits, secs(5));
+    is_once(world, &given.holds, ms(9_500));
+    is_once(world, &taken.waits, ms(5_500));
     is_once(world, &taken.holds, secs(2));
     for stats in [&given, &taken] {
         assert_eq!((stats.acquired, stats.released), (1, 1));
