@@ -75,7 +75,10 @@ impl ByteStream {
                         tried.drain(..(tried.len() + 1).saturating_sub(SIDE_BY_SIDE));
                         match begin_to_connect(*address) {
                             Ok(socket) => tried.push((socket, *address)),
-                            Err(error) => refusal = error,
+                            Err(error) => {
+                                refusal = error;
+                                next_at = now;
+                            }
                         }
                     }
                     None if tried.is_empty() => return Err(refusal),
@@ -464,6 +467,11 @@ mod tests {
             let refused = ByteStream::connect(addresses, soon).map_err(|error| error.kind());
             assert_eq!(refused.err(), Some(io::ErrorKind::ConnectionRefused));
         }
+        // The system itself refuses this address. With a head start for each, these would take a minute.
+        let broadcast = SocketAddr::from(([255; 4], 1));
+        let begun = Time::now();
+        let refused = ByteStream::connect(&[broadcast; 600], soon);
+        assert!(refused.is_err() && begun.elapsed() < Duration::from_secs(30));
         let none = ByteStream::connect(&[], soon).map_err(|error| error.kind());
         assert_eq!(none.err(), Some(io::ErrorKind::NotFound));
     }
