@@ -246,8 +246,8 @@ impl RenewalThread {
         }
     }
 
-    /// Logs the first failure of an outage. While one master of a cluster fails, the requests to the others make an end of
-    /// each outage, so the next one is logged after a while.
+    /// Logs the first failure of an outage. While one master of a cluster fails, each reply of another master seems to end the
+    /// outage, so the next one is logged after a while.
     pub(super) fn failed(&self, client: &Client, failure: &Failure) {
         let now = client.now();
         let mut state = self.state.lock();

@@ -3,15 +3,17 @@
 //! A server that is down, or rejects the password, does so for everybody. If each lease, release and waiter of a process
 //! tried for itself, a thousand of them would make thousands of logins a second.
 //!
-//! | the last attempt | somebody needs a connection | result |
+//! | the last attempt | who needs a connection | result |
 //! | --- | --- | --- |
 //! | succeeded, or there was none | | connects |
-//! | failed | before the pause is over | a thread of the library gets the failure of that attempt at once, and sends nothing; a call sleeps until the pause is over, unless the attempt failed after the call had begun |
-//! | failed | after the pause | connects, and the next pause begins |
+//! | failed | a thread of the library, before the pause is over | gets the failure of that attempt at once, and sends nothing |
+//! | failed | the same, after the pause | connects, and the next pause begins |
+//! | failed | a call of the program that began before the failure | gets this failure |
+//! | failed | a call that began later | connects, because the server may be back |
 //!
-//! A pause is a quarter of the time for which the server has refused by then. So an outage costs a lease at most a quarter
-//! more than the outage itself. A caller gets the failure as its error. So that failure is never older than the call, and
-//! the pause is short: see [`LONGEST_FOR_CALLERS`].
+//! A pause is a quarter of the time for which the server has refused by then, and at most a second. So an outage costs a lease
+//! at most a quarter more than the outage itself. The calls do not move the pauses of the library: a program that calls all
+//! the time must not keep its leases from being renewed.
 //!
 //! A connection that fails at its first request counts as refused: a server without a login says only then that it has
 //! too many clients, or that it wants a password. An attempt that ran out of time counts for nothing. The time may be that
@@ -20,12 +22,10 @@
 use std::time::Duration;
 
 use crate::error::Failure;
-use crate::sys::{Mutex, Time, thread};
+use crate::sys::{Mutex, Time};
 
-/// The longest pause for the threads of the library.
-pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause for the calls of the program.
-const LONGEST_FOR_CALLERS: Duration = Duration::from_millis(50);
+/// The longest pause between two attempts of the library.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The attempts to connect along a route.
 #[derive(Debug, Default)]
@@ -34,6 +34,7 @@ pub(crate) struct Connecting(Mutex<Option<Outage>>);
 #[derive(Debug)]
 struct Outage {
     since: Time,
+    /// When a thread of the library last tried, or the outage began.
     tried_at: Time,
     failed_at: Time,
     failure: Failure,
@@ -41,20 +42,29 @@ struct Outage {
     is_over: bool,
 }
 
+impl Outage {
+    /// Returns whether the pause goes on for the threads of the library. If not, the next attempt begins now.
+    fn pauses(&mut self) -> bool {
+        let now = Time::now();
+        let pause = (self.tried_at.since(self.since) / 4).min(LONGEST_PAUSE);
+        if now < self.tried_at + pause {
+            return true;
+        }
+        self.tried_at = now;
+        false
+    }
+}
+
 impl Connecting {
-    /// Connects by `connect`, unless the last attempt has failed and its pause goes on. A call that began at `begun` sleeps
-    /// until then, if the attempt had failed before.
+    /// Connects by `connect`, unless the caller gets the last failure: see the table at the top. `begun` is when the call of a
+    /// program began, and `None` for a thread of the library.
     pub(crate) fn attempt<T>(
         &self,
         begun: Option<Time>,
         connect: impl FnOnce() -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        loop {
-            let pause = self.pause(begun)?;
-            if pause.is_zero() {
-                break;
-            }
-            thread::sleep(pause);
+        if let Some(failure) = self.shared(begun) {
+            return Err(failure);
         }
         let connected = connect().map_err(Failure::of_connecting);
         match &connected {
@@ -64,22 +74,15 @@ impl Connecting {
         connected
     }
 
-    /// Returns how long to sleep before the next attempt, which begins now if that is zero.
-    fn pause(&self, begun: Option<Time>) -> Result<Duration, Failure> {
+    /// Returns the last failure, if it is for this caller too.
+    fn shared(&self, begun: Option<Time>) -> Option<Failure> {
         let mut outage = self.0.lock();
-        let Some(outage) = outage.as_mut().filter(|outage| !outage.is_over) else {
-            return Ok(Duration::ZERO);
+        let outage = outage.as_mut().filter(|outage| !outage.is_over)?;
+        let is_shared = match begun {
+            Some(begun) => outage.failed_at > begun,
+            None => outage.pauses(),
         };
-        let now = Time::now();
-        let longest = begun.map_or(LONGEST_PAUSE, |_| LONGEST_FOR_CALLERS);
-        let pause = (outage.tried_at.since(outage.since) / 4).min(longest);
-        let left = (outage.tried_at + pause).since(now);
-        if left.is_zero() {
-            outage.tried_at = now;
-        } else if begun.is_none_or(|begun| outage.failed_at > begun) {
-            return Err(outage.failure.clone());
-        }
-        Ok(left)
+        is_shared.then(|| outage.failure.clone())
     }
 
     /// Notes that the server has refused a connection.
@@ -90,10 +93,11 @@ impl Connecting {
         let mut outage = self.0.lock();
         let now = Time::now();
         let before = outage.take();
-        let goes_on = |it: &Outage| !it.is_over || now < it.tried_at + LONGEST_PAUSE * 2;
+        let goes_on = |it: &Outage| !it.is_over || now < it.failed_at + LONGEST_PAUSE * 2;
+        let before = before.filter(goes_on);
         *outage = Some(Outage {
-            since: before.filter(goes_on).map_or(now, |it| it.since),
-            tried_at: now,
+            since: before.as_ref().map_or(now, |it| it.since),
+            tried_at: before.as_ref().map_or(now, |it| it.tried_at),
             failed_at: now,
             failure: failure.clone().of_connecting(),
             is_over: false,
@@ -154,7 +158,6 @@ mod tests {
         let failure = failure.expect_err("the last failure");
         assert_eq!(failure.kind, FailureKind::Denied);
         assert!(failure.is_of_the_connection(), "it is no answer");
-        clock.advance(LONGEST_FOR_CALLERS);
         let connected = connecting.attempt(Some(Time::now()), || Ok(()));
         connected.expect("the server is back");
         assert!(connecting.failure().is_none());
@@ -173,6 +176,36 @@ mod tests {
             let made = attempts_within(&clock, &connecting, quarter, || Ok(()));
             assert!(made > 0, "{outage:?}");
         }
+    }
+
+    /// They may have too little time to connect, so that none of them sees that the server is back.
+    #[test]
+    fn calls_without_end_do_not_lengthen_an_outage_for_the_leases() {
+        let clock = Arc::new(ManualClock::starting_at(Time::now()));
+        let _entered = Machine::new(Arc::clone(&clock) as Arc<_>).enter();
+        let connecting = Connecting::default();
+        let refuse = || Err(refused());
+        attempts_within(&clock, &connecting, LONGEST_PAUSE * 8, refuse);
+        let is_back = Time::now();
+        while connecting.attempt(None, || Ok(())).is_err() {
+            clock.advance(MS);
+            let late = Failure {
+                timed_out: true,
+                ..refused()
+            };
+            let call = connecting.attempt(Some(Time::now()), || Err::<(), _>(late));
+            assert!(
+                call.is_err_and(|failure| failure.timed_out),
+                "it tries itself"
+            );
+        }
+        assert!(is_back.elapsed() <= LONGEST_PAUSE);
+        // A call that began before another failed has this failure.
+        let begun = Time::now();
+        clock.advance(MS);
+        connecting.note(&refused());
+        let shared = connecting.attempt(Some(begun), || -> Result<(), _> { panic!("it is down") });
+        assert!(shared.is_err());
     }
 
     /// A server without a login, behind which nothing is.
