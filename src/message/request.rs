@@ -203,6 +203,11 @@ impl Request<'_> {
             _ => false,
         }
     }
+
+    /// Returns whether it only looks at leases, and lengthens none. So it writes nothing that a replica could confirm.
+    pub(crate) fn is_a_look(&self) -> bool {
+        matches!(self, Request::Renew(all) if all.iter().all(|one| one.lease.is_zero()))
+    }
 }
 
 impl Verb {

@@ -16,6 +16,7 @@ pub(crate) const BODIES: Subject = (
     &[Topology::Single],
     subject_bodies![
         processes_take_turns_after_the_old_master_was_demoted,
+        processes_take_turns_although_the_address_follows_long_after_the_demotion,
         processes_take_turns_although_their_subscriptions_stay_at_the_old_server,
         processes_take_turns_although_only_their_subscriptions_reach_the_new_server,
         processes_take_turns_although_only_their_renewals_reach_the_new_server,
@@ -66,19 +67,23 @@ impl Busy {
     }
 }
 
-/// Two processes want a lock, one of them by four threads. Their address leads to another server, and `switch` does the
-/// rest. Checks that both get their turns from then on, and connect only a few times.
+/// Makes the address lead to the other server. Returns the number of connects so far.
+fn redirect(world: &World) -> u64 {
+    world.fault(Fault::Redirect { from: 0, to: 1 });
+    world.connects(0) + world.connects(1)
+}
+
+/// Two processes want a lock, one of them by four threads. `switch` makes their address lead to another server. Checks that
+/// both get their turns from then on, and connect only a few times.
 #[track_caller]
-fn take_turns(world: &World, switch: impl Fn(&[Locks; 2])) {
+fn take_turns(world: &World, switch: impl Fn(&[Locks; 2]) -> u64) {
     world.make_nodes(2);
     let managers = [world.manager(), world.manager()];
     let stop = world.flag();
     let busy = [(0, 4), (1, 1)]
         .map(|(which, threads): (usize, usize)| Busy::start(&managers[which], threads, &stop));
     world.until("both take turns", || busy.iter().all(|it| it.turns() > 20));
-    world.fault(Fault::Redirect { from: 0, to: 1 });
-    let before = world.connects(0) + world.connects(1);
-    switch(&managers);
+    let before = switch(&managers);
     world.pass(SETTLED_AFTER);
     for _ in 0..5 {
         let before = busy.each_ref().map(Busy::turns);
@@ -100,18 +105,33 @@ fn take_turns(world: &World, switch: impl Fn(&[Locks; 2])) {
 
 /// Each request at the old master is `READONLY` from then on. A subscription stays there, and is well.
 fn processes_take_turns_after_the_old_master_was_demoted(world: &World) {
-    take_turns(world, |_| world.demote(true));
+    take_turns(world, |_| {
+        let before = redirect(world);
+        world.demote(true);
+        before
+    });
+}
+
+/// By then a `READONLY` begins a new era once a minute at most.
+fn processes_take_turns_although_the_address_follows_long_after_the_demotion(world: &World) {
+    take_turns(world, |_| {
+        world.demote(true);
+        world.pass(secs(70));
+        redirect(world)
+    });
 }
 
 /// The old server goes on as a master, so no answer says that it is not the right one any more.
 #[track_caller]
 fn take_turns_after_a_move_of(world: &World, role: Role) {
     take_turns(world, |managers| {
+        let before = redirect(world);
         for locks in managers {
             locks.strike_on(role, LinkFault::Close);
             locks.wait_until_struck_on(role);
             locks.heal();
         }
+        before
     });
 }
 

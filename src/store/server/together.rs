@@ -10,8 +10,8 @@
 //! | nobody listens to this process's channel, although its subscription goes on | the first request of each link after a SUBSCRIBE, and of each new connection: `PUBSUB NUMSUB` goes before it in the same write |
 //!
 //! After a sign a new *era* begins: each link connects anew before its next request, and the process subscribes anew within a
-//! second. Signs within a pause of the last one begin none. The pause doubles while signs go on, because a proxy may count no
-//! subscribers, and the address may lead to the old server for a while.
+//! second. A sign within a pause of the last one of its sort begins none. The pause doubles while such signs go on, because the
+//! address may lead to the old server for a while, and a proxy may count no subscribers.
 //!
 //! A node of a cluster counts only its own subscribers, so there nobody asks.
 
@@ -39,9 +39,35 @@ struct State {
     /// The channel of the last subscription, and its number.
     channel: Arc<str>,
     last: u64,
-    /// When the era began, and the pause from then on.
+    read_only: Pause,
+    elsewhere: Pause,
+}
+
+/// The pause between two eras that one sort of sign begins.
+#[derive(Debug, Default)]
+struct Pause {
     begun_at: Option<Time>,
-    pause: Duration,
+    length: Duration,
+}
+
+impl Pause {
+    /// Begins the next pause, unless one goes on. Returns whether it has begun.
+    fn begin(&mut self) -> bool {
+        let now = Time::now();
+        let since = self.begun_at.map(|begun_at| now.since(begun_at));
+        if since.is_some_and(|since| since < self.length) {
+            return false;
+        }
+        let goes_on = since.is_some_and(|since| since < self.length * 2);
+        let length = if goes_on {
+            self.length * 2
+        } else {
+            FIRST_PAUSE
+        };
+        self.length = length.min(LONGEST_PAUSE);
+        self.begun_at = Some(now);
+        true
+    }
 }
 
 impl Together {
@@ -50,22 +76,14 @@ impl Together {
         self.era.load(Ordering::Acquire)
     }
 
-    /// Begins a new era, because two connections lead to different servers.
-    pub(crate) fn begin_anew(&self) {
-        let mut state = self.state.lock();
-        let now = Time::now();
-        let since = state.begun_at.map(|begun_at| now.since(begun_at));
-        if since.is_some_and(|since| since < state.pause) {
-            return;
+    /// Notes that a server is a replica. So other connections may lead to another server.
+    pub(crate) fn read_only(&self) {
+        if self.state.lock().read_only.begin() {
+            self.begin_anew();
         }
-        let goes_on = since.is_some_and(|since| since < state.pause * 2);
-        let doubled = if goes_on {
-            state.pause * 2
-        } else {
-            FIRST_PAUSE
-        };
-        state.pause = doubled.min(LONGEST_PAUSE);
-        state.begun_at = Some(now);
+    }
+
+    fn begin_anew(&self) {
         self.subscription.store(0, Ordering::Release);
         self.era.fetch_add(1, Ordering::AcqRel);
     }
@@ -100,11 +118,16 @@ impl Together {
         Some((question, number))
     }
 
-    /// Takes in the answer to that question. An error, such as a missing right, says nothing.
-    pub(crate) fn answered(&self, answer: &Value) {
-        if matches!(answer, Value::Array(parts) if parts.last() == Some(&Value::Int(0))) {
+    /// Returns whether the server of this connection has the subscription, by the answer to that question. If not, begins a new
+    /// era, or after the pause of the last one: the connection asks again until then. An error, such as a missing right, says
+    /// nothing.
+    pub(crate) fn is_confirmed_by(&self, answer: &Value) -> bool {
+        let is_elsewhere =
+            matches!(answer, Value::Array(parts) if parts.last() == Some(&Value::Int(0)));
+        if is_elsewhere && self.state.lock().elsewhere.begin() {
             self.begin_anew();
         }
+        !is_elsewhere
     }
 }
 
@@ -126,15 +149,16 @@ mod tests {
         let together = Together::default();
         for _ in 0..36_000 {
             clock.advance(Duration::from_millis(100));
-            together.answered(&nobody());
+            together.is_confirmed_by(&nobody());
         }
         let eras = together.era();
         assert!((60..=70).contains(&eras), "{eras}");
-        // The next failover is another one.
-        clock.advance(LONGEST_PAUSE * 2);
-        together.begin_anew();
-        clock.advance(FIRST_PAUSE);
-        together.begin_anew();
+        // A replica is another sign, and the next failover another one.
+        for _ in 0..2 {
+            together.read_only();
+            together.read_only();
+            clock.advance(FIRST_PAUSE * 2);
+        }
         assert_eq!(together.era(), eras + 2);
     }
 
@@ -145,10 +169,10 @@ mod tests {
         together.subscribed("c", 0);
         let (_, first) = together.question(0).expect("there is one");
         assert!(together.question(first).is_none());
-        together.answered(&Value::Array(vec![Value::Int(1)]));
-        together.answered(&Value::Nil);
+        together.is_confirmed_by(&Value::Array(vec![Value::Int(1)]));
+        together.is_confirmed_by(&Value::Nil);
         assert_eq!(together.era(), 0);
-        together.answered(&nobody());
+        together.is_confirmed_by(&nobody());
         assert_eq!(together.era(), 1);
         assert!(together.question(0).is_none(), "it is to end");
         together.subscribed("c", 0);

@@ -28,15 +28,14 @@
 //! [`together`](crate::store::server::together). A link notes each sign that the server may have lost its data
 //! ([`Route::data_loss_signs`]).
 
-use std::mem;
 use std::time::Duration;
+use std::{io, mem};
 
 use redis::Value;
 
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::message::{Cursor, Renewed, Reply, Request, Verb};
 use crate::script::{self, Command};
-use crate::store::server::connecting::LONGEST_PAUSE;
 use crate::store::server::login::{connect_for_renewals, connect_in_turn};
 use crate::store::server::pool::Pooled;
 use crate::store::server::refusal::says;
@@ -48,6 +47,9 @@ use crate::sys::{Arc, Time};
 
 /// How late the server may answer a WAIT after its time is over: the server's timer runs every 100 ms.
 const LATE_ANSWER: Duration = Duration::from_millis(110);
+
+/// The shortest life of a connection that a denied request closes.
+const CLOSED_EVERY: Duration = Duration::from_secs(1);
 
 /// The time for a PING, or two round trips if those take longer.
 const PING_WITHIN: Duration = Duration::from_millis(500);
@@ -262,7 +264,7 @@ impl Link {
             self.socket = None;
         })?;
         self.route.script_settings.note_holder(request, &reply);
-        if self.route.replicas > 0 && reply.is_gain() {
+        if self.route.replicas > 0 && reply.is_gain() && !request.is_a_look() {
             self.confirm(deadline)?;
         }
         Ok(reply)
@@ -335,8 +337,9 @@ impl Link {
             return self.ask(command, deadline);
         };
         let (first, answer) = self.ask_behind(question, command, deadline)?;
-        self.subscription = number;
-        self.route.together.answered(&first);
+        if self.route.together.is_confirmed_by(&first) {
+            self.subscription = number;
+        }
         Ok(answer)
     }
 
@@ -350,8 +353,7 @@ impl Link {
         Ok(answer)
     }
 
-    /// Sends a command behind another one in the same write, and returns both answers. If the server closes the connection
-    /// after an error, that is both.
+    /// Sends a command behind another one in the same write, and returns both answers.
     fn ask_behind(
         &mut self,
         first: Command,
@@ -361,11 +363,12 @@ impl Link {
         let unit = [first, command.clone()];
         let time = deadline.phase(Phase::Request, self.route.io_timeout);
         let mut socket = self.socket.take().ok_or(TransportError::NotSent)?;
-        let mut answers = socket.requests(&unit, time)?;
-        let is_whole = answers.len() == unit.len();
-        let answer = answers.pop().ok_or(TransportError::NotSent)?;
-        self.socket = Some(socket).filter(|_| is_whole);
-        Ok((answers.pop().unwrap_or_else(|| answer.clone()), answer))
+        let answers = socket.requests(&unit, time)?;
+        // Without the second answer nobody knows whether the command was executed.
+        let cut = |_| TransportError::Io(io::ErrorKind::UnexpectedEof.into());
+        let [first, answer] = <[_; 2]>::try_from(answers).map_err(cut)?;
+        self.socket = Some(socket);
+        Ok((first, answer))
     }
 
     /// Returns the meaning of an error answer.
@@ -376,11 +379,11 @@ impl Link {
         }
         let failure = self.route.refused(error);
         if moved {
-            self.route.together.begin_anew();
+            self.route.together.read_only();
         }
         // A server that has become a replica stays one, but its name may lead to the new master by now. And a user whose
         // request is denied may have more rights on a new connection, but not on each of a thousand in a second.
-        let is_old = self.opened.elapsed() >= LONGEST_PAUSE;
+        let is_old = self.opened.elapsed() >= CLOSED_EVERY;
         let is_denied = failure.kind == FailureKind::Denied && is_old;
         if moved || is_denied || failure.of_connecting {
             self.socket = None;
@@ -512,6 +515,7 @@ impl DedicatedConnection for Link {
             }
             self.socket = None;
         }
+        self.era = self.route.together.era();
         let opened = connect_for_renewals(&self.route);
         let (open, took) = self.suspect_after(opened)?;
         self.round_trip = self.round_trip.max(Some(took));
