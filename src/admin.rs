@@ -277,9 +277,9 @@ impl LockManager {
     /// The manager adds its prefix to the pattern.
     ///
     /// A pattern without any of the characters `*?[\` is one name, and costs one request, as [`inspect`](Self::inspect).
-    /// **With any other pattern Redis looks at all keys of the database**, whatever their names, in steps of 200 to 2,000
-    /// keys of about a millisecond each, so that it stays free for other work. A million other keys take about 500
-    /// requests, and some thousands if the pattern matches them too. So know the names of your locks if you can, and
+    /// **With any other pattern Redis looks at all keys of the database**, whatever their names, in steps of 1,000
+    /// keys of less than a millisecond each, so that it stays free for other work. A million other keys take a thousand
+    /// requests, and some thousands more if the pattern matches them too. So know the names of your locks if you can, and
     /// inspect them, or keep the locks in a database or a server of their own.
     ///
     /// A step of the iterator blocks until there is a lock to return. After an error the iterator ends.

@@ -14,6 +14,9 @@ use crate::sys::Arc;
 /// The longest reason of a request to release a lock, in bytes.
 const MOST_OF_A_REASON: usize = 1024;
 
+/// How many locks one request inspects when they are listed. The server serves nobody else for about a millisecond.
+const INSPECTED_TOGETHER: usize = 200;
+
 /// The locks of one page, and the cursor of the next page.
 pub(crate) type Page = (Vec<(LockKey, Seen)>, Option<Cursor>);
 
@@ -67,7 +70,7 @@ impl Operators {
         let mut unseen = keys;
         while !unseen.is_empty() {
             let request = Request::Inspect {
-                keys: &unseen[..unseen.len().min(Cursor::FEWEST as usize)],
+                keys: &unseen[..unseen.len().min(INSPECTED_TOGETHER)],
                 named: false,
             };
             let Reply::Inspected(seen) = self.reply_to(&request, None)? else {

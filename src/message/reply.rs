@@ -185,8 +185,6 @@ pub(crate) struct Cursor {
     pub(crate) masters: u64,
     /// The node's own cursor.
     pub(crate) at: u64,
-    /// At how many keys the node looks for the next page.
-    pub(crate) count: u32,
 }
 
 impl Cursor {
@@ -196,12 +194,7 @@ impl Cursor {
         failed: 0,
         masters: 0,
         at: 0,
-        count: Self::FEWEST,
     };
-    /// The least and the most of [`count`](Self::count). A server looks at as many keys as the most, or inspects as many
-    /// locks as the least, in about a millisecond.
-    pub(crate) const FEWEST: u32 = 200;
-    pub(crate) const MOST: u32 = 2_000;
 }
 
 impl Renewed {

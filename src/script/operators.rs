@@ -9,6 +9,10 @@ use super::text::{FORCE_RELEASE, INSPECT, ScriptSettings};
 use crate::message::{Cursor, Reply, Seen, SeenHolder, SeenLimiter, SeenWaiter};
 use crate::name::{BROKEN, LockKey};
 
+/// At how many keys the server looks for a page of a scan, in less than a millisecond. With fewer, a list would take a round trip
+/// for each few keys of other programs.
+const KEYS_OF_A_PAGE: u32 = 1_000;
+
 pub(super) fn inspect(keys: &[LockKey], named: bool) -> Command {
     let mut command = INSPECT.with_companions(keys);
     command.arg(if named { "named" } else { "found" });
@@ -113,7 +117,7 @@ pub(super) fn scan(from: Cursor, prefix: &str, pattern: &str) -> Command {
         .arg(from.at)
         .arg("MATCH")
         .arg(pattern_of(prefix, pattern));
-    command.arg("COUNT").arg(from.count);
+    command.arg("COUNT").arg(KEYS_OF_A_PAGE);
     command
 }
 
@@ -129,8 +133,7 @@ fn pattern_of(prefix: &str, pattern: &str) -> String {
     whole + pattern
 }
 
-/// Reads the answer to a scan that began at `from`. If few keys matched, the next page looks at twice as many: otherwise a
-/// list would take a round trip for each 200 keys of other programs.
+/// Reads the answer to a scan that began at `from`.
 pub(super) fn page(from: Cursor, value: Value) -> Option<Reply> {
     let Value::Array(parts) = value else {
         return None;
@@ -144,16 +147,7 @@ pub(super) fn page(from: Cursor, value: Value) -> Option<Reply> {
         Value::BulkString(key) => Some(key),
         _ => None,
     };
-    let count = match keys.len() {
-        0..100 => from.count * 2,
-        100..400 => from.count,
-        _ => from.count / 2,
-    };
-    let next = Cursor {
-        at: cursor,
-        count: count.clamp(Cursor::FEWEST, Cursor::MOST),
-        ..from
-    };
+    let next = Cursor { at: cursor, ..from };
     Some(Reply::Page {
         keys: keys.into_iter().map(key).collect::<Option<_>>()?,
         next: (cursor != 0).then_some(next),
@@ -237,30 +231,6 @@ mod tests {
         ] {
             assert_eq!(page(Cursor::START, bad.clone()), None, "{bad:?}");
         }
-    }
-
-    #[test]
-    fn pages_grow_while_few_keys_match_and_shrink_if_many_do() {
-        let mut from = Cursor::START;
-        let mut counts = |keys: usize, pages: usize| {
-            let next = || {
-                let keys = Value::Array(vec![text("k"); keys]);
-                let reply = page(from, Value::Array(vec![text("7"), keys]));
-                let Some(Reply::Page {
-                    next: Some(next), ..
-                }) = reply
-                else {
-                    panic!("it goes on");
-                };
-                from = next;
-                next.count
-            };
-            std::iter::repeat_with(next).take(pages).collect::<Vec<_>>()
-        };
-        assert_eq!(counts(200, 2), [200, 200]);
-        assert_eq!(counts(0, 5), [400, 800, 1600, 2000, 2000]);
-        assert_eq!(counts(300, 2), [2000, 2000]);
-        assert_eq!(counts(2000, 5), [1000, 500, 250, 200, 200]);
     }
 
     #[test]
