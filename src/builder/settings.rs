@@ -289,7 +289,7 @@ impl Builder {
     /// Asks `provider` for the user and the password at each login of a connection, so that a password can be changed while
     /// the program runs. They take the place of [`username`](Builder::username), [`password`](Builder::password),
     /// [`node_credentials`](Builder::node_credentials) and the login in the URL. `Debug`, errors and the log never show
-    /// them. Behind sentinels they are those of the servers, and the sentinels keep their own.
+    /// the password. Behind sentinels they are those of the servers, and the sentinels keep their own.
     ///
     /// A connection with the old password stays in use until it ends, as the server lets it. To change a password without
     /// an error, let the server accept both for a while (`ACL SETUSER app >new`), then let the provider return the new
@@ -311,10 +311,10 @@ impl Builder {
         self
     }
 
-    /// Does the same as [`credentials`](Builder::credentials) with a password in a file, which is read at each login. A new
-    /// line at its end is none of the password. The user stays that of the URL or of the builder. [`build`](Self::build)
-    /// returns [`Error::Config`] if the file cannot be read or is empty. Later that is [`Error::Unavailable`], until it can
-    /// be read again.
+    /// Does the same as [`credentials`](Builder::credentials) with a password in a file, which is read at each login. A
+    /// newline at its end does not count. The user stays that of the URL or of the builder, and behind sentinels that of
+    /// [`node_credentials`](Builder::node_credentials). [`build`](Self::build) reads the file too, and returns
+    /// [`Error::Config`] if that fails or the file is empty. Later that is [`Error::Unavailable`], until it can be read again.
     ///
     /// # Example
     ///

@@ -11,8 +11,9 @@ use crate::name::LockKey;
 use crate::sys::hash::HashMap;
 use crate::sys::{Mutex, Time};
 
-/// The gap that opens by itself, once in 50 ms unless the program sets the quantum. Many libraries try every 100 or 200 ms. About
-/// every fourth try of theirs meets such a gap, and the threads of this crate lose less than a third of the time.
+/// The gap that opens by itself once in a quantum, which is 50 ms unless the program sets another one. It is never longer than
+/// the quantum. Many libraries try every 100 or 200 ms. About every fourth try of theirs meets such a gap, and the threads of
+/// this crate lose less than a third of the time.
 pub(super) const GAP: Duration = Duration::from_millis(20);
 /// For how long a name counts as shared after the last sight of the other client.
 const REMEMBERED_FOR: Duration = Duration::from_secs(60);
@@ -31,7 +32,7 @@ impl Pollers {
         if seen.len() >= MOST_NAMES {
             seen.retain(|_, at| now < *at + REMEMBERED_FOR);
         }
-        if seen.len() < MOST_NAMES {
+        if seen.len() < MOST_NAMES || seen.contains_key(key) {
             seen.insert(key.clone(), now);
         }
     }

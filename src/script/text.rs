@@ -368,7 +368,8 @@ impl ScriptSettings {
 
     /// Returns how long a mutex is left free once in a quantum.
     pub(super) fn gap_at(&self, key: &LockKey) -> Duration {
-        let by_itself = || self.pollers.are_at(key).then_some(GAP);
+        // A gap that a program sets is no longer than the quantum either.
+        let by_itself = || self.pollers.are_at(key).then(|| GAP.min(self.quantum));
         self.poller_gap.or_else(by_itself).unwrap_or_default()
     }
 

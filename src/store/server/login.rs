@@ -93,10 +93,10 @@ fn log_in_to_a_server(route: &Route, deadline: &mut Deadline<'_>) -> Result<Sock
 /// Connects and logs in.
 pub(crate) fn log_in(route: &Route, deadline: &mut Deadline<'_>) -> Result<Socket, Failure> {
     let certain = |fault| route.broken(fault).with(Outcome::NotExecuted);
+    let [user, password] = route.server.login().map_err(unavailable)?;
     let time = deadline.phase(Phase::Connect, route.connect_timeout);
     let mut open = Socket::connect(&route.server, &route.resolver, time).map_err(certain)?;
     let (mut commands, mut refused) = (Vec::new(), Vec::<Refused>::new());
-    let [user, password] = route.server.login().map_err(unavailable)?;
     if password.is_some() || user.is_some() {
         let mut auth = Command::new("AUTH");
         if let Some(user) = user {

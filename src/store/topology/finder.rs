@@ -182,11 +182,15 @@ impl<T: Clone + Send + 'static> Finder<T> {
                 return Err(failure.clone());
             }
             let Some(slice) = deadline.next_look() else {
+                // What goes on is said before what is over, unless that was final.
+                let last = findings.failure.clone();
+                let (last, is_final) = match last {
+                    Some(failure) if !failure.is_transient() => (None, Some(failure)),
+                    last => (last, None),
+                };
+                let so_far = || findings.so_far.clone().map(unavailable);
                 let none = || unavailable(format!("no {} has answered in time", self.asked));
-                let so_far = findings.so_far.clone().map(unavailable);
-                return Err(so_far
-                    .or_else(|| findings.failure.clone())
-                    .unwrap_or_else(none));
+                return Err(is_final.or_else(so_far).or(last).unwrap_or_else(none));
             };
             findings = self.checked.wait_for(findings, slice);
             if let Some(seen) = look(&findings) {
@@ -400,6 +404,27 @@ mod tests {
         let (waker, _) = waking_pair().expect("a pair");
         finder.waker.set(waker).expect("it is empty");
         finder
+    }
+
+    /// Another check would find the same, so what it has learnt so far does not count.
+    #[test]
+    fn a_failure_that_is_final_is_told_although_the_next_check_goes_on() {
+        let finder = finder();
+        let told = || {
+            let time = Deadline::after(Duration::ZERO);
+            let failed = finder.wait(time, |_| None::<()>);
+            failed.expect_err("nothing was found").kind
+        };
+        finder.learnt("one has not answered yet".to_owned());
+        assert_eq!(told(), FailureKind::Unavailable);
+        let words = "the server rejects the login";
+        finder.not_found(Failure::plain(
+            FailureKind::Denied,
+            Outcome::NotExecuted,
+            words,
+        ));
+        finder.learnt("one has not answered yet".to_owned());
+        assert_eq!(told(), FailureKind::Denied);
     }
 
     #[test]
