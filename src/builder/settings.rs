@@ -517,8 +517,8 @@ impl Builder {
     }
 
     /// Sets whether leases are renewed for as long as their guards live. Without renewal, a guard is lost when its
-    /// lease is over. Before that, this process asks about every ten seconds whether the lock is still its own, so that
-    /// a guard whose key was removed or taken reads `Lost` soon. Defaults to `true`.
+    /// lease is over. Until then this process looks at the key about every ten seconds, so a guard reads `Lost` soon
+    /// after its key was removed or taken. Defaults to `true`.
     ///
     /// # Example
     ///

@@ -63,8 +63,8 @@ impl Machine {
 
 /// The place where one thread sleeps until another thread of the library wakes it.
 ///
-/// It takes the place of `std::thread::park`, whose token is the program's: a program that unparks a thread which waits for a
-/// lock would wake it for nothing, and the wait would take the token for which the thread parks later.
+/// It takes the place of `std::thread::park`, because that token is the program's. An `unpark` by the program would end a wait
+/// for a lock for nothing, and the wait would take the token from the thread's next `park`.
 #[derive(Default)]
 pub(crate) struct Parker {
     state: Mutex<Parked>,

@@ -251,7 +251,7 @@ fn a_limit_of_the_system_is_an_error_and_no_panic() {
         return;
     }
     let server = Server::start();
-    // The third thread is r2d2's own, which panics if strace refuses that one and not the thread that tries before it.
+    // Not the third one: that thread is r2d2's own. r2d2 panics if strace refuses it alone.
     let threads = ("clone,clone3", "EAGAIN", &[1, 2, 4, 5, 6][..]);
     let sockets = ("socket", "EMFILE", &[1, 2, 3, 4][..]);
     for (calls, error, numbers) in [threads, sockets] {

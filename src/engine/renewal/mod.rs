@@ -21,8 +21,8 @@
 //! delegate that begins to wait has the thread start and connect ([`RenewalThread::prepare`]). If no reply has come on the
 //! connection for five seconds, the delegate has the thread check it by a PING.
 //!
-//! The thread also looks at leases that are not to be renewed, by a renewal that lengthens nothing. Otherwise a job that holds a
-//! lock for a day would not learn in that day that its key is gone.
+//! The thread also looks at leases that are not to be renewed, by a renewal that lengthens nothing. Otherwise a job
+//! could hold a lock for a day, and learn only at its end that the key is gone.
 //!
 //! A thread registers a lease before it makes the lease's first guard. It deregisters the lease before it sends the
 //! release.

@@ -269,7 +269,7 @@ impl Route {
     /// data, or wants a login.
     pub(crate) fn refused(&self, error: redis::ServerError) -> Failure {
         self.data_loss_signs.note_answer(&error);
-        // A server that this process did not log in to says so only at the first request.
+        // Without a login, a server answers so only to the first request.
         let wants_a_login = error.code() == "NOAUTH";
         let failure = refusal(&self.server, error);
         if !wants_a_login {

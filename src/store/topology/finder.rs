@@ -94,7 +94,7 @@ pub(crate) struct Findings<T> {
     failed: u64,
     /// Why the last of them has failed. `None` if a later check has found something.
     failure: Option<Failure>,
-    /// What the check that is under way has learnt so far, and for whom it waits.
+    /// The findings of the check under way, and for whom it waits.
     so_far: Option<String>,
 }
 
@@ -182,7 +182,7 @@ impl<T: Clone + Send + 'static> Finder<T> {
                 return Err(failure.clone());
             }
             let Some(slice) = deadline.next_look() else {
-                // What goes on is said before what is over, unless that was final.
+                // The check under way has the newer reason, unless the last failure was final.
                 let last = findings.failure.clone();
                 let (last, is_final) = match last {
                     Some(failure) if !failure.is_transient() => (None, Some(failure)),
