@@ -154,6 +154,19 @@ impl Running {
         let keeper = children(self.pid()).into_iter().find(is_keeper);
         keeper.expect("the command runs")
     }
+
+    /// Kills the front and the keeper. Both are stopped first, so that neither acts on the other's death. The keeper goes
+    /// first, because the kernel continues a stopped group whose parent dies.
+    #[track_caller]
+    pub fn kill_with_keeper(&mut self) {
+        let keeper = self.keeper();
+        stop(keeper);
+        stop(self.pid());
+        kill_process(keeper, Signal::KILL).expect("it lives");
+        wait_until_dead(&[keeper]);
+        self.signal(Signal::KILL);
+        self.end();
+    }
 }
 
 impl From<Child> for Running {

@@ -9,7 +9,7 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
     sendmsg, socketpair,
 };
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Pid;
 
 use crate::support::{Server, manager, wait_until};
 use crate::work::{Work, start, state, stop, take, wait_until_dead};
@@ -52,13 +52,8 @@ fn the_command_ends_if_both_are_killed() {
     let work = Work::new(&server.url());
     let mut running = work.start(&[], "here it; exec sleep 1000");
     let it = work.pid("it");
-    let keeper = running.keeper();
-    // Stopped first, so that neither can act on the other's death.
-    stop(keeper);
-    running.signal(Signal::KILL);
-    kill_process(keeper, Signal::KILL).expect("it lives");
-    running.end();
-    wait_until_dead(&[it, keeper]);
+    running.kill_with_keeper();
+    wait_until_dead(&[it]);
 }
 
 /// The holder learns of the loss when it renews the lease.

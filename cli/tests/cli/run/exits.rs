@@ -490,13 +490,7 @@ fn a_command_that_changes_its_user_ends_unless_both_die() {
     let mut front = work.start(&[], NOBODY);
     let it = work.pid("it");
     sleeps(it);
-    let keeper = front.keeper();
-    // Stopped first, so that neither can act on the other's death.
-    stop(keeper);
-    front.signal(Signal::KILL);
-    kill_process(keeper, Signal::KILL).expect("it lives");
-    front.end();
-    wait_until_dead(&[keeper]);
+    front.kill_with_keeper();
     assert!(state(it).is_some());
     kill_process(it, Signal::KILL).expect("it lives");
 }
