@@ -56,10 +56,10 @@ fn a_wait_after_a_lock_was_detached_learns_that_it_is_held() {
 #[test]
 fn the_library_passes_schedules_of_all_topologies() {
     for (topology, seeds) in [
-        (Topology::Single, 0..40),
-        (Topology::Sentinel, 0..30),
-        (Topology::Cluster, 0..30),
-        (Topology::Quorum, 0..8),
+        (Topology::Single, 0..8),
+        (Topology::Sentinel, 0..6),
+        (Topology::Cluster, 0..6),
+        (Topology::Quorum, 0..2),
     ] {
         let (mut grants, mut hand_overs, mut faults) = (0, 0, 0);
         for seed in seeds {
@@ -75,7 +75,7 @@ fn the_library_passes_schedules_of_all_topologies() {
             faults += of_it.values().sum::<u32>();
         }
         assert!(
-            grants > 100 && hand_overs > 50 && faults > 10,
+            grants > 20 && hand_overs > 10 && faults > 2,
             "{topology}: little was run"
         );
     }
