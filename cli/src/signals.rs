@@ -9,10 +9,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::exit::Failure;
 
-/// The signals that `run` passes on beside those of [`ENDING`].
-pub const PASSED_ON_TOO: [Signal; 3] = [Signal::SIGWINCH, Signal::SIGCONT, Signal::SIGTSTP];
-
-/// The signals that end a wait for the lock.
+/// The signals that end a wait for the lock, and that `run` passes on.
 pub const ENDING: [Signal; 7] = [
     Signal::SIGHUP,
     Signal::SIGINT,
@@ -22,6 +19,13 @@ pub const ENDING: [Signal; 7] = [
     Signal::SIGUSR2,
     Signal::SIGALRM,
 ];
+
+/// A signal that has arrived.
+pub struct Arrived {
+    pub signal: Signal,
+    /// Whether the kernel sent it, and no process.
+    pub is_of_kernel: bool,
+}
 
 /// Blocks signals in this thread and in those that it starts later, and returns where they can be read. A signal that
 /// this process inherited as ignored, as `nohup` has it, stays ignored. That is not for CHLD: if it is ignored, the kernel
@@ -41,16 +45,20 @@ pub fn receive(signals: impl IntoIterator<Item = Signal>) -> Result<SignalFd, Fa
 }
 
 /// Returns the next signal that has arrived. A child that ended or stopped is the signal CHLD.
-pub fn next(signals: &SignalFd) -> Option<Signal> {
+pub fn next(signals: &SignalFd) -> Option<Arrived> {
     let info = signals.read_signal().ok()??;
-    Signal::try_from(i32::try_from(info.ssi_signo).ok()?).ok()
+    Some(Arrived {
+        signal: Signal::try_from(i32::try_from(info.ssi_signo).ok()?).ok()?,
+        // SI_USER is 0, and the other codes of processes are negative.
+        is_of_kernel: info.ssi_code > 0,
+    })
 }
 
 /// Blocks until a signal has arrived.
-pub fn wait(signals: &SignalFd) -> Option<Signal> {
+pub fn wait(signals: &SignalFd) -> Option<Arrived> {
     loop {
-        if let Some(signal) = next(signals) {
-            return Some(signal);
+        if let Some(arrived) = next(signals) {
+            return Some(arrived);
         }
         let descriptor = signals.as_fd();
         let mut polled = [rustix::event::PollFd::new(

@@ -6,12 +6,12 @@
 //!
 //! | signal | while the front waits for the lock | while the command runs |
 //! | --- | --- | --- |
-//! | HUP, INT, QUIT, TERM, USR1, USR2, ALRM | ends the wait | goes to the command's group |
-//! | TSTP | stops the front | goes to the command's group |
-//! | CONT | | the group gets the terminal, if the front has it, and CONT |
-//! | WINCH | | goes to the command's group |
+//! | HUP, TERM, USR1, USR2, ALRM | ends the wait | goes to the command's group |
+//! | INT, QUIT by another process | ends the wait | goes to the command's group |
+//! | INT, QUIT by a key of the terminal | ends the wait | The command has it too, because it is in this process's group. |
+//! | TSTP, TTIN, CONT and all others | does to this process what it does to any | the same |
 
-use std::io::{self, IsTerminal};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -24,9 +24,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, select_biased, unbounded};
 use leasehold::{Cancel, Error, Lease, LockManager, Lost, ReleaseRequest};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::SignalFd;
-use rustix::process::{
-    Pid, getpid, getppid, getsid, kill_current_process_group, kill_process, set_child_subreaper,
-};
+use rustix::process::{Pid, getpgrp, getpid, kill_process, set_child_subreaper};
 use serde_json::json;
 
 use super::descendants::{self, Process, ROUNDS};
@@ -37,7 +35,7 @@ use super::terminal::Terminal;
 use super::{KEEPER, OnLoss, Options, SELF, Time, dying_time, nanoseconds, now};
 use crate::exit::{Failure, LOST, SYSTEM, USAGE};
 use crate::servers::Servers;
-use crate::signals::{self, ENDING, PASSED_ON_TOO};
+use crate::signals::{self, Arrived, ENDING};
 
 /// The longest time between two looks at the lease: a twentieth of it, within these bounds.
 const LOOKS: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
@@ -54,7 +52,7 @@ static STATUS_OF_PANIC: AtomicU8 = AtomicU8::new(SYSTEM);
 
 /// An event for the main thread.
 enum Happened {
-    Signal(Signal),
+    Signal(Arrived),
     /// `None`: the keeper has ended.
     Keeper(Option<FromKeeper>),
 }
@@ -99,8 +97,7 @@ pub fn main(servers: &Servers, options: &Options) -> Result<u8, Failure> {
         .thread_block()
         .map_err(|error| Failure::system("cannot receive signals", error))?;
     // Each thread that starts later inherits the blocked signals.
-    let passed_on = ENDING.into_iter().chain(PASSED_ON_TOO);
-    let signals = signals::receive(passed_on.chain([Signal::SIGCHLD]))?;
+    let signals = signals::receive(ENDING.into_iter().chain([Signal::SIGCHLD]))?;
     let report = Report::new(options)
         .map_err(|error| Failure::system("cannot start a thread for messages", error))?;
     let status = run(servers, options, &report, signals);
@@ -141,7 +138,9 @@ fn run(
     let held = match acquired {
         Err(Error::Cancelled) => {
             let signal = happens.try_iter().find_map(|it| match it {
-                Happened::Signal(signal) if ENDING.contains(&signal) => Some(signal),
+                Happened::Signal(Arrived { signal, .. }) => {
+                    ENDING.contains(&signal).then_some(signal)
+                }
                 _ => None,
             });
             // Only such a signal cancels the wait.
@@ -198,21 +197,13 @@ fn receive_signals(
     waits: Arc<AtomicBool>,
 ) -> Result<(), Failure> {
     let receive = move || {
-        while let Some(signal) = signals::wait(&signals) {
-            let waits = waits.load(Ordering::SeqCst);
-            match signal {
-                Signal::SIGTSTP if waits => {
-                    let _ = kill_process(getpid(), rustix::process::Signal::STOP);
-                    continue;
-                }
-                Signal::SIGCONT | Signal::SIGWINCH if waits => continue,
-                _ => {}
-            }
+        while let Some(arrived) = signals::wait(&signals) {
+            let cancels = waits.load(Ordering::SeqCst) && ENDING.contains(&arrived.signal);
             // A lock that is granted now may not hear of the cancel. Then the command gets this signal.
-            if happened.send(Happened::Signal(signal)).is_err() {
+            if happened.send(Happened::Signal(arrived)).is_err() {
                 return;
             }
-            if waits && ENDING.contains(&signal) {
+            if cancels {
                 cancel.cancel();
             }
         }
@@ -263,12 +254,10 @@ struct Front<'a> {
     keeper: OwnedFd,
     /// The process of the keeper.
     keeper_process: Pid,
-    terminal: Option<Terminal>,
-    /// The command's process and its group, once it has started.
+    /// Whether the command is in the group of this process. Otherwise it leads a group of its own.
+    shares_group: bool,
+    /// The command's process, once it has started.
     command: Option<Pid>,
-    /// Whether the command gets the terminal when the shell gives it to this process. A command that writes to a pipe gets it
-    /// only after it has read from it: behind the pipe there may be a pager.
-    shares_terminal: bool,
     /// When the lease, or the time of `--max`, is over.
     deadline: Time,
     /// Whether the keeper has been told this deadline.
@@ -304,9 +293,12 @@ impl<'a> Front<'a> {
         set_child_subreaper(Some(getpid())).map_err(|error| failed(error.into()))?;
         descendants::try_calls().map_err(failed)?;
         let others = descendants::living(&[]).map_err(failed)?;
-        let terminal = Terminal::open();
-        let shares_terminal = io::stdout().is_terminal();
-        let is_foreground = shares_terminal && terminal.as_ref().is_some_and(Terminal::is_ours);
+        let shares_group = Terminal::open().is_some();
+        let group = if shares_group {
+            getpgrp().as_raw_nonzero().get()
+        } else {
+            0
+        };
         let end = options
             .max
             .map(|max| now().saturating_add(nanoseconds(max)));
@@ -321,7 +313,7 @@ impl<'a> Front<'a> {
             .arg(KEEPER)
             .arg(format!("{:?}", options.on_loss))
             .arg(options.grace.as_millis().to_string())
-            .arg(if is_foreground { "1" } else { "0" })
+            .arg(group.to_string())
             .args(&options.command)
             .env("LEASEHOLD_NAME", lines(&|lease| lease.name().to_owned()))
             .env("LEASEHOLD_FENCE", lines(&|lease| lease.fence().to_string()))
@@ -335,8 +327,7 @@ impl<'a> Front<'a> {
             report,
             keeper,
             keeper_process: Pid::from_child(&keeper_process),
-            terminal,
-            shares_terminal,
+            shares_group,
             others,
             command: None,
             deadline: 0,
@@ -362,14 +353,6 @@ impl<'a> Front<'a> {
 
     /// Blocks until the command and all its descendants have ended.
     fn serve(mut self, held: &Held, happens: &Receiver<Happened>) -> Ended {
-        self.wait(held, happens);
-        if let (Some(terminal), Some(command)) = (&self.terminal, self.command) {
-            terminal.take_from(command);
-        }
-        self.ended
-    }
-
-    fn wait(&mut self, held: &Held, happens: &Receiver<Happened>) {
         let mut losses = held.on_lost();
         let names = held.leases().iter().map(|lease| lease.name().to_owned());
         let requests = held.leases().iter().map(Lease::on_requested);
@@ -385,13 +368,14 @@ impl<'a> Front<'a> {
                     losses = crossbeam_channel::never();
                 }
                 recv(happens) -> it => match it {
-                    Ok(Happened::Signal(signal)) => self.signal(signal),
+                    Ok(Happened::Signal(arrived)) => self.pass_on(&arrived),
                     Ok(Happened::Keeper(Some(message))) => self.heard(message),
                     Ok(Happened::Keeper(None)) | Err(_) => self.keeper_has_ended = true,
                 },
                 default(self.time_to_look(held)) => {}
             }
         }
+        self.ended
     }
 
     /// Takes the ends of children, kills all if that is due, and returns whether the keeper and all that it has started have
@@ -410,7 +394,8 @@ impl<'a> Front<'a> {
             return false;
         };
         self.round = Some((round * 2).min(ROUNDS[1]));
-        let has_child = descendants::kill(self.command, &self.others);
+        let own_group = self.command.filter(|_| !self.shares_group);
+        let has_child = descendants::kill(own_group, &self.others);
         // Beside the others, this process never gets childless. But dead children count here, and none was taken meanwhile.
         self.keeper_has_ended && !has_child && !self.others.is_empty()
     }
@@ -493,7 +478,7 @@ impl<'a> Front<'a> {
                 self.ended.has_started = true;
                 self.report.log("started", json!({ "pid": pid }));
             }
-            FromKeeper::Stopped(signal) => self.stopped(signal),
+            FromKeeper::Stopped => self.stop(),
             FromKeeper::Warned => {
                 self.ended.was_warned = true;
                 if self.end == Some(self.deadline) {
@@ -516,63 +501,30 @@ impl<'a> Front<'a> {
         }
     }
 
-    /// Passes a signal on to the command's group.
-    fn signal(&mut self, signal: Signal) {
-        match signal {
-            // It has ended the sleep of the main thread, which reaps.
-            Signal::SIGCHLD => {}
-            Signal::SIGCONT => self.continued(),
-            _ => self.pass_on(signal),
+    /// Stops this process too if the command has stopped alone, as `ssh` does after `~^Z`. Only then does the shell take the
+    /// terminal back. A key has stopped both, and by now the shell has continued both.
+    fn stop(&self) {
+        if self.command.is_some_and(descendants::is_stopped) {
+            let _ = kill_process(getpid(), rustix::process::Signal::TSTP);
         }
     }
 
-    /// The command has stopped. If it had the terminal, or wants it, this process stops too, so that the shell gets its
-    /// terminal back and shows the job as stopped.
-    fn stopped(&mut self, signal: i32) {
-        let Some(terminal) = &self.terminal else {
+    /// Passes a signal on, unless the command has it already.
+    fn pass_on(&self, arrived: &Arrived) {
+        let is_of_key =
+            arrived.is_of_kernel && matches!(arrived.signal, Signal::SIGINT | Signal::SIGQUIT);
+        let has_command = self.shares_group && self.command.is_some();
+        // The end of a child has ended the sleep of the main thread, which reaps.
+        if arrived.signal == Signal::SIGCHLD || (is_of_key && has_command) {
             return;
-        };
-        let has_terminal = self.command.is_some_and(|command| terminal.is_of(command));
-        let wants_terminal = signal == Signal::SIGTTIN as i32 || signal == Signal::SIGTTOU as i32;
-        let is_ctrl_z = signal == Signal::SIGTSTP as i32 && terminal.is_ours();
-        if wants_terminal && terminal.is_ours() {
-            self.shares_terminal = true;
-            self.continued();
-        } else if has_terminal || wants_terminal || is_ctrl_z {
-            if is_without_shell() {
-                // Nobody could continue this process. A command that wants the terminal would only stop again.
-                if !wants_terminal {
-                    self.continued();
-                }
-                return;
-            }
-            // All processes of the job, such as a `cat` behind a pipe, and this one. Another signal than STOP would be
-            // read here after the job is continued.
-            let _ = kill_current_process_group(rustix::process::Signal::STOP);
-            // Here the shell has continued the job. The signal CONT has arrived too.
         }
-    }
-
-    /// The shell continues the job: in the foreground if it has given it the terminal.
-    fn continued(&mut self) {
-        if let (Some(terminal), Some(command), true) =
-            (&self.terminal, self.command, self.shares_terminal)
-        {
-            if terminal.is_ours() {
-                let _ = terminal.hand_to(command);
-            }
-        }
-        self.pass_on(Signal::SIGCONT);
-    }
-
-    fn pass_on(&self, signal: Signal) {
-        let number = signal as i32;
+        let number = arrived.signal as i32;
         if !self.keeper_has_ended {
             // A keeper that has been stopped for long may take no more.
             let _ = tell_keeper(&self.keeper, ToKeeper::Signal(number));
         } else if let Some(signal) = rustix::process::Signal::from_named_raw(number) {
             // Those that this process cannot kill work on.
-            descendants::signal(signal, None, &self.others);
+            descendants::signal(signal, |_| true, &self.others);
         }
     }
 }
@@ -591,13 +543,6 @@ fn hear(keeper: OwnedFd, happened: Sender<Happened>) -> io::Result<()> {
     };
     thread::Builder::new().name("keeper".into()).spawn(hear)?;
     Ok(())
-}
-
-/// Returns whether no process of this session could continue this process: its parent is in another session, as under
-/// `ssh -t HOST leasehold run …`.
-fn is_without_shell() -> bool {
-    let session = |process| getsid(process).ok();
-    getppid().is_none_or(|parent| session(Some(parent)) != session(None))
 }
 
 fn conclude(

@@ -11,13 +11,16 @@ use std::time::Duration;
 
 use nix::sys::signalfd::SignalFd;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, Signal, WaitStatus, getpid, kill_process_group, set_child_subreaper};
+use rustix::process::{
+    Pid, Signal, WaitStatus, getpid, kill_process, kill_process_group, set_child_subreaper,
+    setpgid, setsid,
+};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
 };
 
-use super::descendants::{self, ROUNDS};
+use super::descendants::{self, Process, ROUNDS};
 use super::messages::{FromKeeper, ToKeeper, hear_front, receive_descriptor, tell_front};
 use super::{OnLoss, SELF, STARTER, Time, dying_time, nanoseconds, now};
 use crate::exit::{Failure, SYSTEM, USAGE};
@@ -31,8 +34,10 @@ struct Keeper {
     timer: OwnedFd,
     on_loss: OnLoss,
     grace: Duration,
-    /// The command's process, which is the leader of its group.
+    /// The command's process.
     command: Pid,
+    /// The front's group, if the command is in it. Otherwise the command leads a group of its own.
+    joined: Option<Pid>,
     /// The exit status of the command, once it has ended.
     status: Option<u8>,
     /// When TERM goes out, because the lease is nearly over.
@@ -50,7 +55,7 @@ struct Keeper {
     is_front_gone: bool,
 }
 
-/// Arguments: the action after a loss, the grace in milliseconds, whether the command gets the terminal, and the command.
+/// Arguments: the action after a loss, the grace in milliseconds, the group for the command (0 for its own), and the command.
 /// Standard input is the socket.
 pub fn main(mut arguments: impl Iterator<Item = OsString>) -> Result<u8, Failure> {
     let mut argument = || arguments.next()?.into_string().ok();
@@ -64,7 +69,9 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> Result<u8, Failure
     let grace = argument()
         .and_then(|text| text.parse().ok())
         .ok_or_else(wrong)?;
-    let foreground = argument().ok_or_else(wrong)?;
+    let group: i32 = argument()
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(wrong)?;
 
     let failed = |error| Failure::system("cannot keep the command", error);
     let socket = rustix::io::dup(rustix::stdio::stdin()).map_err(failed)?;
@@ -89,13 +96,15 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> Result<u8, Failure
         .arg0("leasehold")
         .arg(STARTER)
         .arg(getpid().as_raw_nonzero().to_string())
-        .arg(foreground)
         .args(arguments)
         .stdin(Stdio::from(stdin))
-        .process_group(0)
+        .process_group(group)
         .spawn()
         .map_err(|error| Failure::system("cannot start the command", error))?;
     let command = Pid::from_child(&command);
+    if let Some(group) = Pid::from_raw(group) {
+        leave_session(group);
+    }
     tell_front(&socket, FromKeeper::Started(command.as_raw_nonzero().get()));
     let mut keeper = Keeper {
         socket,
@@ -103,6 +112,7 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> Result<u8, Failure
         on_loss,
         grace: Duration::from_millis(grace),
         command,
+        joined: Pid::from_raw(group),
         status: None,
         warning: None,
         kill_by: None,
@@ -114,6 +124,15 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> Result<u8, Failure
     };
     keeper.set_deadline(deadline);
     Ok(keeper.run(&signals))
+}
+
+/// Leaves the session of the terminal. A group that nobody of its session could continue is not stopped by ^Z, such as below
+/// `ssh -t HOST leasehold run …`. The kernel takes a parent in another group for somebody who could.
+fn leave_session(front: Pid) {
+    // The leader of a group cannot leave the session, so this process joins the front's group for a moment.
+    if setpgid(None, Some(front)).is_ok() && setsid().is_err() {
+        let _ = setpgid(None, None);
+    }
 }
 
 /// Tries the calls on which the end of the command depends. All others fail where they are first used, which is before the
@@ -150,8 +169,11 @@ impl Keeper {
             // A descendant whose parent had ended.
             return;
         }
-        if let Some(signal) = status.stopping_signal() {
-            tell_front(&self.socket, FromKeeper::Stopped(signal));
+        let stop = status.stopping_signal().and_then(Signal::from_named_raw);
+        // Not STOP: who stops the command by hand continues it by hand, and the front keeps the lock meanwhile.
+        let is_of_job_control = matches!(stop, Some(Signal::TSTP | Signal::TTIN | Signal::TTOU));
+        if is_of_job_control && self.joined.is_some() {
+            tell_front(&self.socket, FromKeeper::Stopped);
         }
         let killed = status.terminating_signal().map(|signal| 128 + signal);
         let Some(status) = status.exit_status().or(killed) else {
@@ -202,27 +224,43 @@ impl Keeper {
         }
     }
 
-    /// Returns the command's group while the command is not reaped. After that, strangers may get its number.
-    fn group(&self) -> Option<Pid> {
-        self.status.is_none().then_some(self.command)
+    /// Returns the group that the command leads, if it does.
+    fn own_group(&self) -> Option<Pid> {
+        self.joined.is_none().then_some(self.command)
     }
 
-    /// Sends a signal to the command's group and to all descendants outside of it.
+    /// Sends a signal to the command's own group, and to all descendants outside of it.
     fn send(&self, signal: Signal) {
-        if let Some(group) = self.group() {
+        // Once the command is reaped, strangers may get its number.
+        let group = self.own_group().filter(|_| self.status.is_none());
+        if let Some(group) = group {
             let _ = kill_process_group(group, signal);
         }
-        descendants::signal(signal, self.group(), &[]);
+        let is_outside = |it: &Process| group.is_none_or(|group| !it.is_in(group));
+        descendants::signal(signal, is_outside, &[]);
     }
 
     /// Sends a round of KILL.
     fn kill(&mut self) {
         // This works even if `/proc` cannot be read, for want of a descriptor.
-        if let Some(group) = self.group() {
-            let _ = kill_process_group(group, Signal::KILL);
+        if self.status.is_none() {
+            let _ = kill_process(self.command, Signal::KILL);
+            if let Some(group) = self.own_group() {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
         }
-        descendants::kill(Some(self.command), &[]);
+        descendants::kill(self.own_group(), &[]);
         self.round = (self.round * 2).min(ROUNDS[1]);
+    }
+
+    /// Passes a signal of the user on to the command's group, and once the command has ended, to all that it has left.
+    fn pass_on(&self, signal: Signal) {
+        match self.joined {
+            _ if self.status.is_some() => descendants::signal(signal, |_| true, &[]),
+            // The front is in that group, and so may be the rest of a pipeline and the script.
+            Some(group) => descendants::signal(signal, |it| it.is_in(group), &[]),
+            None => drop(kill_process_group(self.command, signal)),
+        }
     }
 
     fn hear(&mut self) {
@@ -235,13 +273,8 @@ impl Keeper {
             // These times stay: the rest of the lease may be shorter than the grace.
             Some(ToKeeper::Lost) => self.end(self.grace_of_loss()),
             Some(ToKeeper::Signal(signal)) => {
-                match (self.group(), Signal::from_named_raw(signal)) {
-                    (Some(group), Some(signal)) => {
-                        let _ = kill_process_group(group, signal);
-                    }
-                    // The command has ended, and its descendants work on.
-                    (None, Some(signal)) => descendants::signal(signal, None, &[]),
-                    (_, None) => {}
+                if let Some(signal) = Signal::from_named_raw(signal) {
+                    self.pass_on(signal);
                 }
             }
             None => {

@@ -31,10 +31,10 @@ pub enum ToKeeper {
 /// A message of the keeper to the front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FromKeeper {
-    /// The command's process, and its group.
+    /// The command's process.
     Started(i32),
-    /// A signal stopped the command.
-    Stopped(i32),
+    /// A signal of job control stopped the command, which is in the group of the front.
+    Stopped,
     /// The lease is nearly over, and the command is ended for it.
     Warned,
     /// The command has ended with this status, and left this number of processes behind, which are ended now.
@@ -66,7 +66,7 @@ impl FromKeeper {
     fn encode(self) -> (u8, i64) {
         match self {
             Self::Started(pid) => (b'p', pid.into()),
-            Self::Stopped(signal) => (b't', signal.into()),
+            Self::Stopped => (b't', 0),
             Self::Warned => (b'w', 0),
             Self::Left(processes) => (b'r', processes),
             Self::Ended(status) => (b'e', status.into()),
@@ -76,7 +76,7 @@ impl FromKeeper {
     fn decode(letter: u8, number: i64) -> Option<Self> {
         Some(match letter {
             b'p' => Self::Started(number.try_into().ok()?),
-            b't' => Self::Stopped(number.try_into().ok()?),
+            b't' => Self::Stopped,
             b'w' => Self::Warned,
             b'r' => Self::Left(number),
             b'e' => Self::Ended(number.try_into().ok()?),

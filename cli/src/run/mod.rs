@@ -6,7 +6,7 @@
 //! | --- | --- | --- |
 //! | `leasehold run …`, the *front* | that of the shell's job | acquires, renews and releases the lock; passes signals on |
 //! | the *keeper*, a child of the front | its own | starts the command, and ends it and all its descendants in time |
-//! | the *command*, a child of the keeper | its own | the work of the user |
+//! | the *command*, a child of the keeper | that of the front in a session with a terminal, otherwise its own | the work of the user |
 //!
 //! The front starts itself as the keeper. So the command also ends if the front is killed, or stopped for longer than its
 //! lease. Both are *child subreapers*: a descendant whose parent has ended becomes the keeper's child, wherever it moved
@@ -19,11 +19,31 @@
 //!    of `CLOCK_BOOTTIME`, which the processes of a machine share and which runs through suspend. With `--max`, a deadline
 //!    is at most the end of that time.
 //! 4. The keeper waits for the first deadline, so the command never runs without one. Then the keeper starts this program
-//!    as the *starter*, in a new process group. The starter makes that group the foreground group of the terminal, if the
-//!    front was in it. It asks the kernel to kill it when the keeper dies, checks that the keeper still lives, and calls
-//!    `exec`. So the starter becomes the command.
+//!    as the *starter*, in the command's group. The starter asks the kernel to kill it when the keeper dies, checks that the
+//!    keeper still lives, and calls `exec`. So the starter becomes the command.
 //! 5. The command ends. The keeper ends what it left behind, reports its status and exits.
 //! 6. The front releases the lock, and exits with that status.
+//!
+//! # The terminal
+//!
+//! A shell puts each job into a process group, and a terminal lets one group read it, and sends the signals of its keys to
+//! that group: the *foreground*. The other processes of the front's job are in its group, such as the `cat` of
+//! `cat | leasehold run x -- wc`, or the script that runs `leasehold`. So the command is there too, as it would be without
+//! `leasehold`, and nobody hands the terminal over. The keeper is elsewhere: what stops or kills the job must not stop the
+//! keeper. Once the command has started, the keeper leaves the session too.
+//!
+//! | event | whom the kernel or the shell tells | so the front |
+//! | --- | --- | --- |
+//! | ^C, `^\` | all of the group | waits for the command, and does not pass the signal on |
+//! | ^Z; a read of the terminal by a job in the background | all of the group | stops like any process. Renewals stop with it. |
+//! | `fg`, `bg` | all of the group | goes on |
+//! | the command stops itself alone, as `ssh` does after `~^Z` | the keeper, as its parent | stops itself, so that the shell sees a stopped job |
+//! | the terminal hangs up | The kernel tells the leader of the session, which may be the front, and mostly a shell. The shell tells the group. | passes HUP on: the command may get it twice |
+//! | a process signals the group, as `kill %1` does | all of the group | passes it on: it cannot tell that from a signal to itself alone, so the command may get it twice |
+//! | a process signals the front | the front | passes it on |
+//!
+//! Nobody presses keys for a cron job or a service. Without a terminal the command leads a group of its own: a signal to the
+//! front's group reaches the command once, and KILL reaches all of the command's group at one moment.
 //!
 //! # What ends the command
 //!
@@ -35,7 +55,7 @@
 //! | the socket ends: the front has died | TERM, and KILL after `--grace`, or at the last moment if that comes first |
 //! | the command has ended, and descendants are left after a second | TERM, and KILL after `--grace`, or at the last moment if that comes first |
 //!
-//! TERM goes to the command's group, and to each descendant outside of it. CONT follows TERM, for processes that are
+//! TERM goes to the command's own group, if it leads one, and to each descendant outside of it. CONT follows TERM, for processes that are
 //! stopped. KILL comes in rounds until nobody is left. `--on-loss kill` has no TERM. With `--on-loss ignore`, only the last
 //! two rows end the command.
 //!
