@@ -4,8 +4,9 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, Signal, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use crate::exit::Failure;
 
@@ -60,16 +61,38 @@ pub fn wait(signals: &SignalFd) -> Option<Arrived> {
         if let Some(arrived) = next(signals) {
             return Some(arrived);
         }
+        if !wait_for_any(signals) {
+            return None;
+        }
+    }
+}
+
+/// Blocks until a signal can be read. Returns whether it could wait.
+pub fn wait_for_any(signals: &SignalFd) -> bool {
+    loop {
         let descriptor = signals.as_fd();
         let mut polled = [rustix::event::PollFd::new(
             &descriptor,
             rustix::event::PollFlags::IN,
         )];
         match rustix::event::poll(&mut polled, None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(_) => return None,
+            Ok(_) => return true,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return false,
         }
     }
+}
+
+/// Ends this process by a signal that [`receive`] has blocked. So its parent sees the signal in place of a status. Returns only
+/// in process 1 of a container, which no signal of its own ends.
+pub fn die_of(signal: Signal) {
+    // QUIT would write a core, and the command has written its own.
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    // To this thread alone, because the thread that reads signals would take one to the process.
+    let _ = raise(signal);
+    let mut unblocked = SigSet::empty();
+    unblocked.add(signal);
+    let _ = unblocked.thread_unblock();
 }
 
 /// Returns the signals that this process ignores, a bit each.

@@ -10,13 +10,18 @@
 //! | INT, QUIT by another process | ends the wait | goes to the command's group |
 //! | INT, QUIT by a key of the terminal | ends the wait | The command has it too, because it is in this process's group. |
 //! | TSTP, TTIN, CONT and all others | does to this process what it does to any | the same |
+//!
+//! After INT or QUIT a shell looks at how its child ended. If the signal killed the child, the shell ends the list, the loop or
+//! the script; if not, the child has dealt with the signal, and the shell goes on. An exit status of 130 is not the same to it.
+//! So if the signal ends the wait or kills the command, the front gives the lock up, and then dies of the same signal. Martin
+//! Cracauer explains it in [Proper handling of SIGINT/SIGQUIT](https://www.cons.org/cracauer/sigint.html).
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fs, panic, process, thread};
 
@@ -24,12 +29,12 @@ use crossbeam_channel::{Receiver, Sender, bounded, select_biased, unbounded};
 use leasehold::{Cancel, Error, Lease, LockManager, Lost, ReleaseRequest};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::SignalFd;
-use rustix::process::{Pid, getpgrp, getpid, kill_process, set_child_subreaper};
+use rustix::process::{Pid, getpgid, getpgrp, getpid, kill_process, set_child_subreaper};
 use serde_json::json;
 
 use super::descendants::{self, Process, ROUNDS};
 use super::held::{Held, Wanted};
-use super::messages::{FromKeeper, ToKeeper, hear_keeper, pair, send_descriptor, tell_keeper};
+use super::messages::{End, FromKeeper, ToKeeper, hear_keeper, pair, send_descriptor, tell_keeper};
 use super::report::{self, Report};
 use super::terminal::Terminal;
 use super::{KEEPER, OnLoss, Options, SELF, Time, dying_time, nanoseconds, now};
@@ -60,7 +65,9 @@ enum Happened {
 /// How the command ended.
 struct Ended {
     /// `None` if the keeper died, and did not say.
-    status: Option<u8>,
+    end: Option<End>,
+    /// The last signal of INT and QUIT that this process got.
+    interrupt: Option<Signal>,
     lost: Option<Lost>,
     /// Whether the keeper ended the command, because the lease or `--max` was nearly over.
     was_warned: bool,
@@ -100,9 +107,30 @@ pub fn main(servers: &Servers, options: &Options) -> Result<u8, Failure> {
     let signals = signals::receive(ENDING.into_iter().chain([Signal::SIGCHLD]))?;
     let report = Report::new(options)
         .map_err(|error| Failure::system("cannot start a thread for messages", error))?;
-    let status = run(servers, options, &report, signals);
+    let exit = run(servers, options, &report, signals);
     report.finish();
-    status
+    if let Ok(Exit::Signal(signal)) = exit {
+        signals::die_of(signal);
+    }
+    Ok(exit?.status())
+}
+
+/// How this process ends.
+#[derive(Clone, Copy)]
+enum Exit {
+    Status(u8),
+    /// By this signal.
+    Signal(Signal),
+}
+
+impl Exit {
+    /// Returns the exit status, as a shell has it.
+    fn status(self) -> u8 {
+        match self {
+            Self::Status(status) => status,
+            Self::Signal(signal) => 128 + signal as u8,
+        }
+    }
 }
 
 /// Makes each panic end this process without unwinding. So the guard is not dropped: the keeper ends the command, and the lock
@@ -120,32 +148,37 @@ fn run(
     options: &Options,
     report: &Report,
     signals: SignalFd,
-) -> Result<u8, Failure> {
+) -> Result<Exit, Failure> {
     let (happened, happens) = unbounded();
     let cancel = Cancel::new();
-    let waits = Arc::new(AtomicBool::new(true));
-    receive_signals(
-        signals,
-        happened.clone(),
-        cancel.clone(),
-        Arc::clone(&waits),
-    )?;
+    let signals = Arc::new(Signals {
+        arrived: signals,
+        happened: Mutex::new(happened.clone()),
+        cancel: cancel.clone(),
+        waits: AtomicBool::new(true),
+    });
+    signals.start()?;
 
     let locks = connect(servers, options)?;
     let begun = Instant::now();
     let acquired = wait_for(&locks, options, &cancel, report);
-    waits.store(false, Ordering::SeqCst);
+    signals.waits.store(false, Ordering::SeqCst);
     let held = match acquired {
         Err(Error::Cancelled) => {
+            // Otherwise this process could end before it has left the queue.
+            let _ = locks.close(FLUSH);
             let signal = happens.try_iter().find_map(|it| match it {
                 Happened::Signal(Arrived { signal, .. }) => {
                     ENDING.contains(&signal).then_some(signal)
                 }
-                _ => None,
+                Happened::Keeper(_) => None,
             });
-            // Only such a signal cancels the wait.
-            let number = signal.map_or(0, |signal| signal as i32);
-            return Ok(u8::try_from(128 + number).unwrap_or(u8::MAX));
+            let signal = signal.expect("nothing else cancels the wait");
+            return Ok(if is_interrupt(signal) {
+                Exit::Signal(signal)
+            } else {
+                Exit::Status(Exit::Signal(signal).status())
+            });
         }
         Err(error) => return Err(error.into()),
         Ok(None) => {
@@ -158,18 +191,22 @@ fn run(
                 &text,
                 json!({ "waited": begun.elapsed().as_secs_f64() }),
             );
-            return Ok(options.busy_status);
+            return Ok(Exit::Status(options.busy_status));
         }
         Ok(Some(held)) => held,
     };
     report.log("acquired", granted(&held, begun.elapsed()));
 
-    let ended = Front::start(options, &held, report, happened)?.serve(&held, &happens);
+    let ended = Front::start(options, &held, report, happened)?.serve(&held, &happens, &signals);
     // The one place where the lock is given up: the command and all its descendants have ended.
     let released = held.release();
     // A release that could not be sent is sent again, and the lock's time runs out otherwise.
     let _ = locks.close(FLUSH);
-    Ok(conclude(options, report, &ended, &released))
+    let status = conclude(options, report, &ended, &released);
+    let killed_by = ended.interrupt.filter(|signal| {
+        ended.end == Some(End::Killed(*signal as u8)) && status == Exit::Signal(*signal).status()
+    });
+    Ok(killed_by.map_or(Exit::Status(status), Exit::Signal))
 }
 
 fn connect(servers: &Servers, options: &Options) -> Result<LockManager, Failure> {
@@ -189,28 +226,43 @@ fn connect(servers: &Servers, options: &Options) -> Result<LockManager, Failure>
     Ok(builder.pool_size(2).build()?)
 }
 
-/// Starts a thread that passes signals to the main thread, and ends its wait for the lock.
-fn receive_signals(
-    signals: SignalFd,
-    happened: Sender<Happened>,
+/// The way of signals to the main thread.
+struct Signals {
+    arrived: SignalFd,
+    happened: Mutex<Sender<Happened>>,
+    /// Ends the wait for the lock.
     cancel: Cancel,
-    waits: Arc<AtomicBool>,
-) -> Result<(), Failure> {
-    let receive = move || {
-        while let Some(arrived) = signals::wait(&signals) {
-            let cancels = waits.load(Ordering::SeqCst) && ENDING.contains(&arrived.signal);
-            // A lock that is granted now may not hear of the cancel. Then the command gets this signal.
-            if happened.send(Happened::Signal(arrived)).is_err() {
-                return;
+    waits: AtomicBool,
+}
+
+impl Signals {
+    /// Starts the thread that sends signals to the main thread, and ends its wait for the lock.
+    fn start(self: &Arc<Self>) -> Result<(), Failure> {
+        let signals = Arc::clone(self);
+        let receive = move || {
+            while signals::wait_for_any(&signals.arrived) {
+                signals.send_all();
             }
+        };
+        let started = thread::Builder::new().name("signals".into()).spawn(receive);
+        started.map_err(|error| Failure::system("cannot start a thread for signals", error))?;
+        Ok(())
+    }
+
+    /// Sends all signals that have arrived. None is on its way when this returns.
+    fn send_all(&self) {
+        let happened = self.happened.lock();
+        let happened = happened.unwrap_or_else(PoisonError::into_inner);
+        while let Some(arrived) = signals::next(&self.arrived) {
+            let cancels = self.waits.load(Ordering::SeqCst) && ENDING.contains(&arrived.signal);
+            // A lock that is granted now may not hear of the cancel. Then the command gets this signal. At the end of the main
+            // thread nobody listens any more.
+            let _ = happened.send(Happened::Signal(arrived));
             if cancels {
-                cancel.cancel();
+                self.cancel.cancel();
             }
         }
-    };
-    let started = thread::Builder::new().name("signals".into()).spawn(receive);
-    started.map_err(|error| Failure::system("cannot start a thread for signals", error))?;
-    Ok(())
+    }
 }
 
 /// Blocks until the lock is held. On a terminal, a thread shows meanwhile who holds it.
@@ -339,7 +391,8 @@ impl<'a> Front<'a> {
             round: None,
             end,
             ended: Ended {
-                status: None,
+                end: None,
+                interrupt: None,
                 lost: None,
                 was_warned: false,
                 has_started: false,
@@ -352,7 +405,7 @@ impl<'a> Front<'a> {
     }
 
     /// Blocks until the command and all its descendants have ended.
-    fn serve(mut self, held: &Held, happens: &Receiver<Happened>) -> Ended {
+    fn serve(mut self, held: &Held, happens: &Receiver<Happened>, signals: &Signals) -> Ended {
         let mut losses = held.on_lost();
         let names = held.leases().iter().map(|lease| lease.name().to_owned());
         let requests = held.leases().iter().map(Lease::on_requested);
@@ -368,11 +421,21 @@ impl<'a> Front<'a> {
                     losses = crossbeam_channel::never();
                 }
                 recv(happens) -> it => match it {
-                    Ok(Happened::Signal(arrived)) => self.pass_on(&arrived),
+                    Ok(Happened::Signal(arrived)) => self.got(&arrived),
                     Ok(Happened::Keeper(Some(message))) => self.heard(message),
                     Ok(Happened::Keeper(None)) | Err(_) => self.keeper_has_ended = true,
                 },
                 default(self.time_to_look(held)) => {}
+            }
+        }
+        // A key reaches this process before the kernel tells of the command's end, but the thread that reads it may be late.
+        signals.send_all();
+        for it in happens.try_iter() {
+            match it {
+                Happened::Signal(Arrived { signal, .. }) if is_interrupt(signal) => {
+                    self.ended.interrupt = Some(signal);
+                }
+                Happened::Signal(_) | Happened::Keeper(_) => {}
             }
         }
         self.ended
@@ -386,7 +449,7 @@ impl<'a> Front<'a> {
                 self.ended.keeper_status = status.exit_status();
             }
         });
-        if is_childless || self.ended.status.is_some() {
+        if is_childless || self.ended.end.is_some() {
             // The last messages of the keeper may still be on their way.
             return self.keeper_has_ended;
         }
@@ -497,7 +560,7 @@ impl<'a> Front<'a> {
                 self.report
                     .tell("left_behind", &text, json!({ "processes": processes }));
             }
-            FromKeeper::Ended(status) => self.ended.status = Some(status),
+            FromKeeper::Ended(end) => self.ended.end = Some(end),
         }
     }
 
@@ -510,15 +573,21 @@ impl<'a> Front<'a> {
     }
 
     /// Passes a signal on, unless the command has it already.
-    fn pass_on(&self, arrived: &Arrived) {
-        let is_of_key =
-            arrived.is_of_kernel && matches!(arrived.signal, Signal::SIGINT | Signal::SIGQUIT);
-        let has_command = self.shares_group && self.command.is_some();
+    fn got(&mut self, arrived: &Arrived) {
+        let signal = arrived.signal;
+        if is_interrupt(signal) {
+            self.ended.interrupt = Some(signal);
+            // A command that has left the group does not hear the keys.
+            let is_here = |command| getpgid(Some(command)) == Ok(getpgrp());
+            if arrived.is_of_kernel && self.command.is_some_and(is_here) {
+                return;
+            }
+        }
         // The end of a child has ended the sleep of the main thread, which reaps.
-        if arrived.signal == Signal::SIGCHLD || (is_of_key && has_command) {
+        if signal == Signal::SIGCHLD {
             return;
         }
-        let number = arrived.signal as i32;
+        let number = signal as i32;
         if !self.keeper_has_ended {
             // A keeper that has been stopped for long may take no more.
             let _ = tell_keeper(&self.keeper, ToKeeper::Signal(number));
@@ -545,6 +614,11 @@ fn hear(keeper: OwnedFd, happened: Sender<Happened>) -> io::Result<()> {
     Ok(())
 }
 
+/// Returns whether shells look at how a child ended after this signal.
+fn is_interrupt(signal: Signal) -> bool {
+    matches!(signal, Signal::SIGINT | Signal::SIGQUIT)
+}
+
 fn conclude(
     options: &Options,
     report: &Report,
@@ -565,7 +639,8 @@ fn conclude(
         }
         _ => {}
     }
-    let status = match ended.status {
+    let command_status = ended.end.map(End::status);
+    let status = match command_status {
         Some(status) if options.on_loss == OnLoss::Ignore || !is_lost => status,
         Some(_) => LOST,
         None if ended.has_started => LOST,
@@ -581,7 +656,7 @@ fn conclude(
     };
     report.log(
         "ended",
-        json!({ "status": status, "command_status": ended.status }),
+        json!({ "status": status, "command_status": command_status }),
     );
     status
 }

@@ -12,8 +12,8 @@ use std::time::Duration;
 use nix::sys::signalfd::SignalFd;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{
-    Pid, Signal, WaitStatus, getpid, kill_process, kill_process_group, set_child_subreaper,
-    setpgid, setsid,
+    Pid, Signal, WaitStatus, getpgid, getpid, kill_process, kill_process_group,
+    set_child_subreaper, setpgid, setsid,
 };
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
@@ -21,7 +21,7 @@ use rustix::time::{
 };
 
 use super::descendants::{self, Process, ROUNDS};
-use super::messages::{FromKeeper, ToKeeper, hear_front, receive_descriptor, tell_front};
+use super::messages::{End, FromKeeper, ToKeeper, hear_front, receive_descriptor, tell_front};
 use super::{OnLoss, SELF, STARTER, Time, dying_time, nanoseconds, now};
 use crate::exit::{Failure, SYSTEM, USAGE};
 use crate::signals;
@@ -38,8 +38,8 @@ struct Keeper {
     command: Pid,
     /// The front's group, if the command is in it. Otherwise the command leads a group of its own.
     joined: Option<Pid>,
-    /// The exit status of the command, once it has ended.
-    status: Option<u8>,
+    /// How the command ended, once it has.
+    end: Option<End>,
     /// When TERM goes out, because the lease is nearly over.
     warning: Option<Time>,
     /// The last moment: when KILL goes out because the lease is nearly over.
@@ -113,7 +113,7 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> Result<u8, Failure
         grace: Duration::from_millis(grace),
         command,
         joined: Pid::from_raw(group),
-        status: None,
+        end: None,
         warning: None,
         kill_by: None,
         kill_at: None,
@@ -151,9 +151,9 @@ impl Keeper {
             while signals::next(signals).is_some() {}
             if descendants::reap(|pid, status| self.child_changed(pid, status)) {
                 // The command was a child until `reap` took its status.
-                let status = self.status.unwrap_or(SYSTEM);
-                tell_front(&self.socket, FromKeeper::Ended(status));
-                return status;
+                let end = self.end.unwrap_or(End::Exited(SYSTEM));
+                tell_front(&self.socket, FromKeeper::Ended(end));
+                return end.status();
             }
             // All that has arrived comes before what is due: after a pause, a later deadline may be among it.
             while self.has_message() {
@@ -165,21 +165,23 @@ impl Keeper {
     }
 
     fn child_changed(&mut self, child: Pid, status: WaitStatus) {
-        if child != self.command || self.status.is_some() {
+        if child != self.command || self.end.is_some() {
             // A descendant whose parent had ended.
             return;
         }
         let stop = status.stopping_signal().and_then(Signal::from_named_raw);
-        // Not STOP: who stops the command by hand continues it by hand, and the front keeps the lock meanwhile.
+        // Not STOP: a person who sends that will continue the command by hand, and the front keeps the lock meanwhile.
         let is_of_job_control = matches!(stop, Some(Signal::TSTP | Signal::TTIN | Signal::TTOU));
         if is_of_job_control && self.joined.is_some() {
             tell_front(&self.socket, FromKeeper::Stopped);
         }
-        let killed = status.terminating_signal().map(|signal| 128 + signal);
-        let Some(status) = status.exit_status().or(killed) else {
+        let number = |number: i32| number.try_into().unwrap_or(u8::MAX);
+        let exited = status.exit_status().map(number).map(End::Exited);
+        let killed = status.terminating_signal().map(number).map(End::Killed);
+        let Some(end) = exited.or(killed) else {
             return;
         };
-        self.status = Some(status.try_into().unwrap_or(u8::MAX));
+        self.end = Some(end);
         self.leftovers_end = Some(after(now(), LEFTOVER_TIME));
     }
 
@@ -232,7 +234,7 @@ impl Keeper {
     /// Sends a signal to the command's own group, and to all descendants outside of it.
     fn send(&self, signal: Signal) {
         // Once the command is reaped, strangers may get its number.
-        let group = self.own_group().filter(|_| self.status.is_none());
+        let group = self.own_group().filter(|_| self.end.is_none());
         if let Some(group) = group {
             let _ = kill_process_group(group, signal);
         }
@@ -243,7 +245,7 @@ impl Keeper {
     /// Sends a round of KILL.
     fn kill(&mut self) {
         // This works even if `/proc` cannot be read, for want of a descriptor.
-        if self.status.is_none() {
+        if self.end.is_none() {
             let _ = kill_process(self.command, Signal::KILL);
             if let Some(group) = self.own_group() {
                 let _ = kill_process_group(group, Signal::KILL);
@@ -255,11 +257,13 @@ impl Keeper {
 
     /// Passes a signal of the user on to the command's group, and once the command has ended, to all that it has left.
     fn pass_on(&self, signal: Signal) {
-        match self.joined {
-            _ if self.status.is_some() => descendants::signal(signal, |_| true, &[]),
-            // The front is in that group, and so may be the rest of a pipeline and the script.
-            Some(group) => descendants::signal(signal, |it| it.is_in(group), &[]),
-            None => drop(kill_process_group(self.command, signal)),
+        if self.end.is_some() {
+            descendants::signal(signal, |_| true, &[]);
+        } else if self.joined.is_none() {
+            let _ = kill_process_group(self.command, signal);
+        } else if let Ok(group) = getpgid(Some(self.command)) {
+            // Mostly the front is in that group, and so may be the rest of a pipeline and the script.
+            descendants::signal(signal, |it| it.is_in(group), &[]);
         }
     }
 

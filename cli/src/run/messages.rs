@@ -39,8 +39,26 @@ pub enum FromKeeper {
     Warned,
     /// The command has ended with this status, and left this number of processes behind, which are ended now.
     Left(i64),
-    /// The command and all its descendants have ended. The number is the command's exit status, as a shell has it.
-    Ended(u8),
+    /// The command and all its descendants have ended.
+    Ended(End),
+}
+
+/// How the command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Exited(u8),
+    /// This signal killed it.
+    Killed(u8),
+}
+
+impl End {
+    /// Returns the exit status, as a shell has it.
+    pub fn status(self) -> u8 {
+        match self {
+            Self::Exited(status) => status,
+            Self::Killed(signal) => signal.saturating_add(128),
+        }
+    }
 }
 
 impl ToKeeper {
@@ -69,7 +87,8 @@ impl FromKeeper {
             Self::Stopped => (b't', 0),
             Self::Warned => (b'w', 0),
             Self::Left(processes) => (b'r', processes),
-            Self::Ended(status) => (b'e', status.into()),
+            Self::Ended(End::Exited(status)) => (b'e', status.into()),
+            Self::Ended(End::Killed(signal)) => (b'k', signal.into()),
         }
     }
 
@@ -79,7 +98,8 @@ impl FromKeeper {
             b't' => Self::Stopped,
             b'w' => Self::Warned,
             b'r' => Self::Left(number),
-            b'e' => Self::Ended(number.try_into().ok()?),
+            b'e' => Self::Ended(End::Exited(number.try_into().ok()?)),
+            b'k' => Self::Ended(End::Killed(number.try_into().ok()?)),
             _ => return None,
         })
     }
