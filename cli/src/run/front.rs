@@ -87,6 +87,10 @@ pub fn main(servers: &Servers, options: &Options) -> Result<u8, Failure> {
         let text = "--max ends the command, and --on-loss ignore lets it go on: choose one";
         return Err(Failure::new(USAGE, text));
     }
+    if options.max.is_some_and(|max| options.grace() >= max) {
+        let text = "--grace is a part of --max, so it must be shorter";
+        return Err(Failure::new(USAGE, text));
+    }
     if options.names.iter().any(|name| name.contains('\n')) {
         return Err(Failure::new(USAGE, "a name must have no line break"));
     }
@@ -364,7 +368,8 @@ impl<'a> Front<'a> {
             .arg0("leasehold")
             .arg(KEEPER)
             .arg(format!("{:?}", options.on_loss))
-            .arg(options.grace.as_millis().to_string())
+            .arg(options.grace().as_millis().to_string())
+            .arg(end.unwrap_or(Time::MAX).to_string())
             .arg(group.to_string())
             .args(&options.command)
             .env("LEASEHOLD_NAME", lines(&|lease| lease.name().to_owned()))
@@ -384,7 +389,7 @@ impl<'a> Front<'a> {
             command: None,
             deadline: 0,
             knows_deadline: true,
-            grace: (options.on_loss != OnLoss::Ignore).then_some(options.grace),
+            grace: (options.on_loss != OnLoss::Ignore).then_some(options.grace()),
             keeper_has_ended: false,
             kill_by: Time::MAX,
             kill_at: None,
@@ -542,9 +547,9 @@ impl<'a> Front<'a> {
                 self.report.log("started", json!({ "pid": pid }));
             }
             FromKeeper::Stopped => self.stop(),
-            FromKeeper::Warned => {
+            FromKeeper::Warned { is_max } => {
                 self.ended.was_warned = true;
-                if self.end == Some(self.deadline) {
+                if is_max {
                     let text = "the time of --max is nearly over, so the command is ended";
                     self.report.fail("max", text, json!({}));
                 } else {

@@ -34,6 +34,8 @@ struct Keeper {
     timer: OwnedFd,
     on_loss: OnLoss,
     grace: Duration,
+    /// The last moment of `--max`, or `Time::MAX`.
+    max: Time,
     /// The command's process.
     command: Pid,
     /// The front's group, if the command is in it. Otherwise the command leads a group of its own.
@@ -55,8 +57,8 @@ struct Keeper {
     is_front_gone: bool,
 }
 
-/// Arguments: the action after a loss, the grace in milliseconds, the group for the command (0 for its own), and the command.
-/// Standard input is the socket.
+/// Arguments: the action after a loss, the grace in milliseconds, when the time of `--max` ends, the group for the command (0
+/// for its own), and the command. Standard input is the socket.
 pub fn main(mut arguments: impl Iterator<Item = OsString>) -> Result<u8, Failure> {
     let mut argument = || arguments.next()?.into_string().ok();
     let wrong = || Failure::new(USAGE, "this form is for `leasehold run` alone");
@@ -67,6 +69,9 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> Result<u8, Failure
         _ => return Err(wrong()),
     };
     let grace = argument()
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(wrong)?;
+    let end: Time = argument()
         .and_then(|text| text.parse().ok())
         .ok_or_else(wrong)?;
     let group: i32 = argument()
@@ -111,6 +116,7 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> Result<u8, Failure
         timer,
         on_loss,
         grace: Duration::from_millis(grace),
+        max: last_moment(end),
         command,
         joined: Pid::from_raw(group),
         end: None,
@@ -191,7 +197,8 @@ impl Keeper {
         let (warning, kill_by) = self.times_of_lease();
         if (is_due(warning) || is_due(kill_by)) && !self.has_warned && self.kill_at.is_none() {
             self.has_warned = true;
-            tell_front(&self.socket, FromKeeper::Warned);
+            let is_max = is_due(Some(self.warning_of_max()));
+            tell_front(&self.socket, FromKeeper::Warned { is_max });
         }
         if is_due(kill_by) || is_due(self.kill_at) {
             self.kill();
@@ -289,10 +296,16 @@ impl Keeper {
     }
 
     fn set_deadline(&mut self, at: Time) {
-        let left = Duration::from_nanos(u64::try_from(at - now()).unwrap_or(0));
-        let kill_by = at - nanoseconds(dying_time(left));
-        self.kill_by = Some(kill_by);
-        self.warning = Some(kill_by - nanoseconds(self.grace_of_loss().min(left / 3)));
+        let kill_by = last_moment(at);
+        // Renewals need most of a lease. Nobody renews the time of `--max`.
+        let grace = self.grace_of_loss().min(time_until(at) / 3);
+        let warning = kill_by - nanoseconds(grace);
+        self.kill_by = Some(kill_by.min(self.max));
+        self.warning = Some(warning.min(self.warning_of_max()));
+    }
+
+    fn warning_of_max(&self) -> Time {
+        self.max.saturating_sub(nanoseconds(self.grace_of_loss()))
     }
 
     /// Returns when TERM and KILL go out because of the lease. A command that goes on after a loss gets them only if the
@@ -342,6 +355,15 @@ impl Keeper {
             && poll(&mut polled, Some(&Timespec::default())).is_ok()
             && !polled[0].revents().is_empty()
     }
+}
+
+/// Returns when KILL goes out if the lease ends at this time.
+fn last_moment(end: Time) -> Time {
+    end.saturating_sub(nanoseconds(dying_time(time_until(end))))
+}
+
+fn time_until(at: Time) -> Duration {
+    Duration::from_nanos(at.saturating_sub(now()).try_into().unwrap_or(0))
 }
 
 /// Sets the timer to a time. Zero is never.

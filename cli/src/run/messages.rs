@@ -35,8 +35,8 @@ pub enum FromKeeper {
     Started(i32),
     /// A signal of job control stopped the command, which is in the group of the front.
     Stopped,
-    /// The lease is nearly over, and the command is ended for it.
-    Warned,
+    /// The lease, or the time of `--max`, is nearly over, and the command is ended for it.
+    Warned { is_max: bool },
     /// The command has ended with this status, and left this number of processes behind, which are ended now.
     Left(i64),
     /// The command and all its descendants have ended.
@@ -85,7 +85,7 @@ impl FromKeeper {
         match self {
             Self::Started(pid) => (b'p', pid.into()),
             Self::Stopped => (b't', 0),
-            Self::Warned => (b'w', 0),
+            Self::Warned { is_max } => (b'w', is_max.into()),
             Self::Left(processes) => (b'r', processes),
             Self::Ended(End::Exited(status)) => (b'e', status.into()),
             Self::Ended(End::Killed(signal)) => (b'k', signal.into()),
@@ -96,7 +96,9 @@ impl FromKeeper {
         Some(match letter {
             b'p' => Self::Started(number.try_into().ok()?),
             b't' => Self::Stopped,
-            b'w' => Self::Warned,
+            b'w' => Self::Warned {
+                is_max: number != 0,
+            },
             b'r' => Self::Left(number),
             b'e' => Self::Ended(End::Exited(number.try_into().ok()?)),
             b'k' => Self::Ended(End::Killed(number.try_into().ok()?)),

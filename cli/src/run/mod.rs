@@ -17,7 +17,7 @@
 //!    A socket is the one way to pass a descriptor on without `unsafe`.
 //! 3. The front sends the deadline of the lease, and sends it again whenever a renewal has moved it. A deadline is a time
 //!    of `CLOCK_BOOTTIME`, which the processes of a machine share and which runs through suspend. With `--max`, a deadline
-//!    is at most the end of that time.
+//!    is at most the end of that time, which the keeper knows from its start.
 //! 4. The keeper waits for the first deadline, so the command never runs without one. Then the keeper starts this program
 //!    as the *starter*, in the command's group. The starter asks the kernel to kill it when the keeper dies, checks that the
 //!    keeper still lives, and calls `exec`. So the starter becomes the command.
@@ -50,7 +50,8 @@
 //! | event | the keeper |
 //! | --- | --- |
 //! | the *last moment*: half a second before the lease is over, or a tenth of what is left of a short one | KILL |
-//! | the *warning*: `--grace` before the last moment, but at most a third of the lease | TERM, and KILL at the last moment |
+//! | the *warning*: `--grace` before the last moment of a lease, but at most a third of that lease | TERM, and KILL at the last moment |
+//! | `--grace` before the last moment of `--max`, however short the lease is | TERM, and KILL at the last moment |
 //! | the front says that the lock is lost | TERM, and KILL after `--grace`, or at the last moment if that comes first |
 //! | the socket ends: the front has died | TERM, and KILL after `--grace`, or at the last moment if that comes first |
 //! | the command has ended, and descendants are left after a second | TERM, and KILL after `--grace`, or at the last moment if that comes first |
@@ -104,6 +105,8 @@ use crate::exit::BUSY;
 pub const KEEPER: &str = "--leasehold-keeper";
 /// The first argument of the starter.
 pub const STARTER: &str = "--leasehold-starter";
+/// The time between TERM and KILL, unless an option says otherwise.
+const GRACE: Duration = Duration::from_secs(10);
 /// The longest time of an option.
 const LONGEST: Duration = Duration::from_secs(10 * 366 * 86_400);
 /// This program, even if its file was replaced since it started.
@@ -146,9 +149,9 @@ pub struct Options {
     /// How the command ends if the lock is lost: by TERM and then KILL, by KILL at once, or not at all
     #[arg(long, value_name = "ACTION", default_value = "term")]
     on_loss: OnLoss,
-    /// The time between TERM and KILL
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
-    grace: Duration,
+    /// The time between TERM and KILL [default: 10s, or a third of --max if that is less]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    grace: Option<Duration>,
     /// The exit status if others held the lock for the whole wait
     #[arg(long, value_name = "N", default_value_t = BUSY)]
     busy_status: u8,
@@ -167,6 +170,16 @@ pub struct Options {
     /// The command, after `--`
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+}
+
+impl Options {
+    /// Returns the time between TERM and KILL.
+    fn grace(&self) -> Duration {
+        self.grace.unwrap_or_else(|| {
+            let third = self.max.map_or(Duration::MAX, |max| max / 3);
+            GRACE.min(third)
+        })
+    }
 }
 
 /// A time of `CLOCK_BOOTTIME`, in nanoseconds.
