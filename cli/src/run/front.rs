@@ -37,8 +37,8 @@ use super::held::{Held, Wanted};
 use super::messages::{End, FromKeeper, ToKeeper, hear_keeper, pair, send_descriptor, tell_keeper};
 use super::report::{self, Report};
 use super::terminal::Terminal;
-use super::{KEEPER, OnLoss, Options, SELF, Time, dying_time, nanoseconds, now};
-use crate::exit::{Failure, LOST, SYSTEM, USAGE};
+use super::{KEEPER, LET_LIVE, OnLoss, Options, SELF, Time, dying_time, nanoseconds, now};
+use crate::exit::{Failure, LEFT, LOST, SYSTEM, USAGE};
 use crate::servers::Servers;
 use crate::signals::{self, Arrived, ENDING};
 
@@ -71,6 +71,8 @@ struct Ended {
     lost: Option<Lost>,
     /// Whether the keeper ended the command, because the lease or `--max` was nearly over.
     was_warned: bool,
+    /// Whether the keeper ended processes that the command had left behind.
+    left_processes: bool,
     /// Whether the keeper has said that the command has started.
     has_started: bool,
     /// The exit status of the keeper, unless a signal killed it.
@@ -371,6 +373,7 @@ impl<'a> Front<'a> {
             .arg(options.grace().as_millis().to_string())
             .arg(end.unwrap_or(Time::MAX).to_string())
             .arg(group.to_string())
+            .arg(if options.let_live { LET_LIVE } else { "" })
             .args(&options.command)
             .env("LEASEHOLD_NAME", lines(&|lease| lease.name().to_owned()))
             .env("LEASEHOLD_FENCE", lines(&|lease| lease.fence().to_string()))
@@ -400,6 +403,7 @@ impl<'a> Front<'a> {
                 interrupt: None,
                 lost: None,
                 was_warned: false,
+                left_processes: false,
                 has_started: false,
                 keeper_status: None,
             },
@@ -558,12 +562,14 @@ impl<'a> Front<'a> {
                 }
             }
             FromKeeper::Left(processes) => {
-                let text = match processes {
-                    1 => "the command left a process behind, which is ended".to_owned(),
-                    _ => format!("the command left {processes} processes behind, which are ended"),
+                self.ended.left_processes = true;
+                let what = match processes {
+                    1 => "a process behind, which is".to_owned(),
+                    _ => format!("{processes} processes behind, which are"),
                 };
-                self.report
-                    .tell("left_behind", &text, json!({ "processes": processes }));
+                let text = format!("the command left {what} ended (--let-live would not)");
+                let fields = json!({ "processes": processes });
+                self.report.fail("left_behind", &text, fields);
             }
             FromKeeper::Ended(end) => self.ended.end = Some(end),
         }
@@ -646,6 +652,7 @@ fn conclude(
     }
     let command_status = ended.end.map(End::status);
     let status = match command_status {
+        Some(0) if ended.left_processes && !is_lost => LEFT,
         Some(status) if options.on_loss == OnLoss::Ignore || !is_lost => status,
         Some(_) => LOST,
         None if ended.has_started => LOST,

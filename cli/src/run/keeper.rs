@@ -22,7 +22,7 @@ use rustix::time::{
 
 use super::descendants::{self, Process, ROUNDS};
 use super::messages::{End, FromKeeper, ToKeeper, hear_front, receive_descriptor, tell_front};
-use super::{OnLoss, SELF, STARTER, Time, dying_time, nanoseconds, now};
+use super::{LET_LIVE, OnLoss, SELF, STARTER, Time, dying_time, nanoseconds, now};
 use crate::exit::{Failure, SYSTEM, USAGE};
 use crate::signals;
 
@@ -40,6 +40,8 @@ struct Keeper {
     command: Pid,
     /// The front's group, if the command is in it. Otherwise the command leads a group of its own.
     joined: Option<Pid>,
+    /// Whether what the command leaves behind lives on.
+    lets_live: bool,
     /// How the command ended, once it has.
     end: Option<End>,
     /// When TERM goes out, because the lease is nearly over.
@@ -58,7 +60,7 @@ struct Keeper {
 }
 
 /// Arguments: the action after a loss, the grace in milliseconds, when the time of `--max` ends, the group for the command (0
-/// for its own), and the command. Standard input is the socket.
+/// for its own), `LET_LIVE` or nothing, and the command. Standard input is the socket.
 pub fn main(mut arguments: impl Iterator<Item = OsString>) -> Result<u8, Failure> {
     let mut argument = || arguments.next()?.into_string().ok();
     let wrong = || Failure::new(USAGE, "this form is for `leasehold run` alone");
@@ -77,6 +79,7 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> Result<u8, Failure
     let group: i32 = argument()
         .and_then(|text| text.parse().ok())
         .ok_or_else(wrong)?;
+    let lets_live = argument().ok_or_else(wrong)? == LET_LIVE;
 
     let failed = |error| Failure::system("cannot keep the command", error);
     let socket = rustix::io::dup(rustix::stdio::stdin()).map_err(failed)?;
@@ -119,6 +122,7 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> Result<u8, Failure
         max: last_moment(end),
         command,
         joined: Pid::from_raw(group),
+        lets_live,
         end: None,
         warning: None,
         kill_by: None,
@@ -151,11 +155,14 @@ fn try_calls(timer: &OwnedFd) -> std::io::Result<()> {
 }
 
 impl Keeper {
-    /// Returns the command's exit status, once it and all its descendants have ended.
+    /// Returns the command's exit status, once it and all its descendants have ended, or those that may live on are left.
     fn run(mut self, signals: &SignalFd) -> u8 {
         loop {
             while signals::next(signals).is_some() {}
-            if descendants::reap(|pid, status| self.child_changed(pid, status)) {
+            let is_childless = descendants::reap(|pid, status| self.child_changed(pid, status));
+            // Those that TERM was sent to, for a loss or `--max`, must still end before the lock does.
+            let is_left = self.lets_live && self.kill_at.is_none() && !self.has_warned;
+            if is_childless || (is_left && self.end.is_some()) {
                 // The command was a child until `reap` took its status.
                 let end = self.end.unwrap_or(End::Exited(SYSTEM));
                 tell_front(&self.socket, FromKeeper::Ended(end));

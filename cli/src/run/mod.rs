@@ -21,7 +21,7 @@
 //! 4. The keeper waits for the first deadline, so the command never runs without one. Then the keeper starts this program
 //!    as the *starter*, in the command's group. The starter asks the kernel to kill it when the keeper dies, checks that the
 //!    keeper still lives, and calls `exec`. So the starter becomes the command.
-//! 5. The command ends. The keeper ends what it left behind, reports its status and exits.
+//! 5. The command ends. The keeper ends what it left behind, unless `--let-live` spares it, reports the status and exits.
 //! 6. The front releases the lock, and exits with that status.
 //!
 //! # The terminal
@@ -54,7 +54,7 @@
 //! | `--grace` before the last moment of `--max`, however short the lease is | TERM, and KILL at the last moment |
 //! | the front says that the lock is lost | TERM, and KILL after `--grace`, or at the last moment if that comes first |
 //! | the socket ends: the front has died | TERM, and KILL after `--grace`, or at the last moment if that comes first |
-//! | the command has ended, and descendants are left after a second | TERM, and KILL after `--grace`, or at the last moment if that comes first |
+//! | the command has ended, and descendants are left after a second | TERM, and KILL after `--grace`, or at the last moment if that comes first. With `--let-live` the keeper exits at once, and leaves them. |
 //!
 //! TERM goes to the command's own group, if it leads one, and to each descendant outside of it. CONT follows TERM, for processes that are
 //! stopped. KILL comes in rounds until nobody is left. `--on-loss kill` has no TERM. With `--on-loss ignore`, only the last
@@ -103,6 +103,8 @@ use crate::exit::BUSY;
 
 /// The first argument of the keeper.
 pub const KEEPER: &str = "--leasehold-keeper";
+/// The argument that lets the keeper leave the command's processes.
+const LET_LIVE: &str = "let-live";
 /// The first argument of the starter.
 pub const STARTER: &str = "--leasehold-starter";
 /// The time between TERM and KILL, unless an option says otherwise.
@@ -152,6 +154,9 @@ pub struct Options {
     /// The time between TERM and KILL [default: 10s, or a third of --max if that is less]
     #[arg(long, value_name = "TIME", value_parser = time)]
     grace: Option<Duration>,
+    /// Let processes live that the command leaves behind, such as a daemon: without the lock
+    #[arg(long)]
+    let_live: bool,
     /// The exit status if others held the lock for the whole wait
     #[arg(long, value_name = "N", default_value_t = BUSY)]
     busy_status: u8,
