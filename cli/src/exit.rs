@@ -29,7 +29,7 @@ pub const NOT_FOUND: u8 = 127;
 pub const TABLE: [(&str, &str); 13] = [
     (
         "the command's own",
-        "`run`: the status with which the command ended. 128 + N if signal N killed it.",
+        "`run`: the status with which the command ended. 128 + N if signal N killed it. If `leasehold` itself got INT or QUIT, and the command died of it, `leasehold` dies of it too.",
     ),
     ("0", "The other subcommands: all went well."),
     (
