@@ -8,6 +8,8 @@ pub const BUSY: u8 = 75;
 pub const UNREACHABLE: u8 = 69;
 /// The lock was lost, or a process of this program failed, while the command ran.
 pub const LOST: u8 = 70;
+/// The command succeeded, and processes that it left behind were ended.
+pub const LEFT: u8 = 73;
 /// The command line, a name or a setting is wrong.
 pub const USAGE: u8 = 64;
 /// The server refused the login, or a right is missing.
@@ -24,10 +26,10 @@ pub const CANNOT_RUN: u8 = 126;
 pub const NOT_FOUND: u8 = 127;
 
 /// The table of the man page, and of docs/cli.md.
-pub const TABLE: [(&str, &str); 12] = [
+pub const TABLE: [(&str, &str); 13] = [
     (
         "the command's own",
-        "`run`: the status with which the command ended. 128 + N if signal N killed it.",
+        "`run`: the status with which the command ended. 128 + N if signal N killed it. If `leasehold` itself got INT or QUIT, and the command died of it, `leasehold` dies of it too.",
     ),
     ("0", "The other subcommands: all went well."),
     (
@@ -51,6 +53,10 @@ pub const TABLE: [(&str, &str); 12] = [
     (
         "71, 76",
         "The system, or the server, did something unexpected. Nothing ran.",
+    ),
+    (
+        "73",
+        "`run`: the command succeeded, but processes that it left behind were ended. `--let-live` spares them.",
     ),
     (
         "75",

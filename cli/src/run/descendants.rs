@@ -36,6 +36,7 @@ pub struct Process {
     /// The time of its start. Two processes of one number differ in it.
     started: u64,
     is_zombie: bool,
+    is_stopped: bool,
 }
 
 /// Tries each call that this module needs. A system that refuses one then does so before the command starts.
@@ -71,20 +72,24 @@ pub fn living(spared: &[Process]) -> io::Result<Vec<Process>> {
     Ok(below(getpid(), &all, spared))
 }
 
-/// Sends a signal to each living descendant outside of a process group.
-pub fn signal(signal: Signal, but_group: Option<Pid>, spared: &[Process]) {
-    for process in living(spared).unwrap_or_default() {
-        if but_group.is_none() || process.group != but_group {
-            process.signal(signal);
-        }
+/// Sends a signal to those living descendants that are meant.
+pub fn signal(signal: Signal, is_meant: impl Fn(&Process) -> bool, spared: &[Process]) {
+    let living = living(spared).unwrap_or_default();
+    for process in living.iter().filter(|process| is_meant(process)) {
+        process.signal(signal);
     }
 }
 
-/// Kills the command's group and all descendants that are not spared. Returns whether this process has a child that is not
-/// spared, alive or dead.
+/// Returns whether a process stands still because of a signal.
+pub fn is_stopped(process: Pid) -> bool {
+    look_at(process).is_ok_and(|seen| seen.is_some_and(|seen| seen.is_stopped))
+}
+
+/// Kills the command's own group, if it has one, and all descendants that are not spared. Returns whether this process has a
+/// child that is not spared, alive or dead.
 pub fn kill(group: Option<Pid>, spared: &[Process]) -> bool {
     let has_child = kill_children(group, spared);
-    signal(Signal::KILL, None, spared);
+    signal(Signal::KILL, |_| true, spared);
     has_child
 }
 
@@ -114,6 +119,10 @@ fn kill_children(group: Option<Pid>, spared: &[Process]) -> bool {
 }
 
 impl Process {
+    pub fn is_in(&self, group: Pid) -> bool {
+        self.group == Some(group)
+    }
+
     /// Returns whether the two were seen of one process.
     fn is(&self, other: &Self) -> bool {
         (self.pid, self.started) == (other.pid, other.started)
@@ -186,12 +195,14 @@ fn look_at(pid: Pid) -> io::Result<Option<Process>> {
 fn parse(pid: Pid, stat: &str) -> Option<Process> {
     let (_, after_name) = stat.rsplit_once(") ")?;
     let fields: Vec<&str> = after_name.split_whitespace().collect();
+    let state = *fields.first()?;
     Some(Process {
         pid,
         parent: number(fields.get(1)?),
         group: number(fields.get(2)?),
         started: fields.get(19)?.parse().ok()?,
-        is_zombie: matches!(*fields.first()?, "Z" | "X"),
+        is_zombie: matches!(state, "Z" | "X"),
+        is_stopped: state == "T",
     })
 }
 
@@ -235,6 +246,11 @@ mod tests {
         let ends = parse(pid(7), &stat("a", "X").replace(" 3 5", " 0 -1"));
         let ends = ends.expect("it is valid");
         assert_eq!((ends.parent, ends.group), (None, None));
+        assert!(
+            parse(pid(7), &stat("a", "T"))
+                .expect("it is valid")
+                .is_stopped
+        );
         assert!(parse(pid(7), "7 (a").is_none());
     }
 
@@ -258,6 +274,7 @@ mod tests {
                 group: None,
                 started: 1,
                 is_zombie: false,
+                is_stopped: false,
             };
             (process.pid, process)
         };

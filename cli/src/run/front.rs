@@ -6,17 +6,22 @@
 //!
 //! | signal | while the front waits for the lock | while the command runs |
 //! | --- | --- | --- |
-//! | HUP, INT, QUIT, TERM, USR1, USR2, ALRM | ends the wait | goes to the command's group |
-//! | TSTP | stops the front | goes to the command's group |
-//! | CONT | | the group gets the terminal, if the front has it, and CONT |
-//! | WINCH | | goes to the command's group |
+//! | HUP, TERM, USR1, USR2, ALRM | ends the wait | goes to the command's group |
+//! | INT, QUIT by another process | ends the wait | goes to the command's group |
+//! | INT, QUIT by a key of the terminal | ends the wait | The command has it too, because it is in this process's group. |
+//! | TSTP, TTIN, CONT and all others | does to this process what it does to any | the same |
+//!
+//! After INT or QUIT a shell looks at how its child ended. If the signal killed the child, the shell ends the list, the loop or
+//! the script; if not, the child has dealt with the signal, and the shell goes on. An exit status of 130 is not the same to it.
+//! So if the signal ends the wait or kills the command, the front gives the lock up, and then dies of the same signal. Martin
+//! Cracauer explains it in [Proper handling of SIGINT/SIGQUIT](https://www.cons.org/cracauer/sigint.html).
 
-use std::io::{self, IsTerminal};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fs, panic, process, thread};
 
@@ -24,20 +29,18 @@ use crossbeam_channel::{Receiver, Sender, bounded, select_biased, unbounded};
 use leasehold::{Cancel, Error, Lease, LockManager, Lost, ReleaseRequest};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::SignalFd;
-use rustix::process::{
-    Pid, getpid, getppid, getsid, kill_current_process_group, kill_process, set_child_subreaper,
-};
+use rustix::process::{Pid, getpgid, getpgrp, getpid, kill_process, set_child_subreaper};
 use serde_json::json;
 
 use super::descendants::{self, Process, ROUNDS};
 use super::held::{Held, Wanted};
-use super::messages::{FromKeeper, ToKeeper, hear_keeper, pair, send_descriptor, tell_keeper};
+use super::messages::{End, FromKeeper, ToKeeper, hear_keeper, pair, send_descriptor, tell_keeper};
 use super::report::{self, Report};
 use super::terminal::Terminal;
-use super::{KEEPER, OnLoss, Options, SELF, Time, dying_time, nanoseconds, now};
-use crate::exit::{Failure, LOST, SYSTEM, USAGE};
+use super::{KEEPER, LET_LIVE, OnLoss, Options, SELF, Time, dying_time, nanoseconds, now};
+use crate::exit::{Failure, LEFT, LOST, SYSTEM, USAGE};
 use crate::servers::Servers;
-use crate::signals::{self, ENDING, PASSED_ON_TOO};
+use crate::signals::{self, Arrived, ENDING};
 
 /// The longest time between two looks at the lease: a twentieth of it, within these bounds.
 const LOOKS: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
@@ -54,7 +57,7 @@ static STATUS_OF_PANIC: AtomicU8 = AtomicU8::new(SYSTEM);
 
 /// An event for the main thread.
 enum Happened {
-    Signal(Signal),
+    Signal(Arrived),
     /// `None`: the keeper has ended.
     Keeper(Option<FromKeeper>),
 }
@@ -62,10 +65,14 @@ enum Happened {
 /// How the command ended.
 struct Ended {
     /// `None` if the keeper died, and did not say.
-    status: Option<u8>,
+    end: Option<End>,
+    /// The last signal of INT and QUIT that this process got.
+    interrupt: Option<Signal>,
     lost: Option<Lost>,
     /// Whether the keeper ended the command, because the lease or `--max` was nearly over.
     was_warned: bool,
+    /// Whether the keeper ended processes that the command had left behind.
+    left_processes: bool,
     /// Whether the keeper has said that the command has started.
     has_started: bool,
     /// The exit status of the keeper, unless a signal killed it.
@@ -80,6 +87,10 @@ pub fn main(servers: &Servers, options: &Options) -> Result<u8, Failure> {
     }
     if options.max.is_some() && options.on_loss == OnLoss::Ignore {
         let text = "--max ends the command, and --on-loss ignore lets it go on: choose one";
+        return Err(Failure::new(USAGE, text));
+    }
+    if options.max.is_some_and(|max| options.grace() >= max) {
+        let text = "--grace is a part of --max, so it must be shorter";
         return Err(Failure::new(USAGE, text));
     }
     if options.names.iter().any(|name| name.contains('\n')) {
@@ -99,13 +110,33 @@ pub fn main(servers: &Servers, options: &Options) -> Result<u8, Failure> {
         .thread_block()
         .map_err(|error| Failure::system("cannot receive signals", error))?;
     // Each thread that starts later inherits the blocked signals.
-    let passed_on = ENDING.into_iter().chain(PASSED_ON_TOO);
-    let signals = signals::receive(passed_on.chain([Signal::SIGCHLD]))?;
+    let signals = signals::receive(ENDING.into_iter().chain([Signal::SIGCHLD]))?;
     let report = Report::new(options)
         .map_err(|error| Failure::system("cannot start a thread for messages", error))?;
-    let status = run(servers, options, &report, signals);
+    let exit = run(servers, options, &report, signals);
     report.finish();
-    status
+    if let Ok(Exit::Signal(signal)) = exit {
+        signals::die_of(signal);
+    }
+    Ok(exit?.status())
+}
+
+/// How this process ends.
+#[derive(Clone, Copy)]
+enum Exit {
+    Status(u8),
+    /// By this signal.
+    Signal(Signal),
+}
+
+impl Exit {
+    /// Returns the exit status, as a shell has it.
+    fn status(self) -> u8 {
+        match self {
+            Self::Status(status) => status,
+            Self::Signal(signal) => 128 + signal as u8,
+        }
+    }
 }
 
 /// Makes each panic end this process without unwinding. So the guard is not dropped: the keeper ends the command, and the lock
@@ -123,30 +154,37 @@ fn run(
     options: &Options,
     report: &Report,
     signals: SignalFd,
-) -> Result<u8, Failure> {
+) -> Result<Exit, Failure> {
     let (happened, happens) = unbounded();
     let cancel = Cancel::new();
-    let waits = Arc::new(AtomicBool::new(true));
-    receive_signals(
-        signals,
-        happened.clone(),
-        cancel.clone(),
-        Arc::clone(&waits),
-    )?;
+    let signals = Arc::new(Signals {
+        arrived: signals,
+        happened: Mutex::new(happened.clone()),
+        cancel: cancel.clone(),
+        waits: AtomicBool::new(true),
+    });
+    signals.start()?;
 
     let locks = connect(servers, options)?;
     let begun = Instant::now();
     let acquired = wait_for(&locks, options, &cancel, report);
-    waits.store(false, Ordering::SeqCst);
+    signals.waits.store(false, Ordering::SeqCst);
     let held = match acquired {
         Err(Error::Cancelled) => {
+            // Otherwise this process could end before it has left the queue.
+            let _ = locks.close(FLUSH);
             let signal = happens.try_iter().find_map(|it| match it {
-                Happened::Signal(signal) if ENDING.contains(&signal) => Some(signal),
-                _ => None,
+                Happened::Signal(Arrived { signal, .. }) => {
+                    ENDING.contains(&signal).then_some(signal)
+                }
+                Happened::Keeper(_) => None,
             });
-            // Only such a signal cancels the wait.
-            let number = signal.map_or(0, |signal| signal as i32);
-            return Ok(u8::try_from(128 + number).unwrap_or(u8::MAX));
+            let signal = signal.expect("nothing else cancels the wait");
+            return Ok(if is_interrupt(signal) {
+                Exit::Signal(signal)
+            } else {
+                Exit::Status(Exit::Signal(signal).status())
+            });
         }
         Err(error) => return Err(error.into()),
         Ok(None) => {
@@ -159,18 +197,22 @@ fn run(
                 &text,
                 json!({ "waited": begun.elapsed().as_secs_f64() }),
             );
-            return Ok(options.busy_status);
+            return Ok(Exit::Status(options.busy_status));
         }
         Ok(Some(held)) => held,
     };
     report.log("acquired", granted(&held, begun.elapsed()));
 
-    let ended = Front::start(options, &held, report, happened)?.serve(&held, &happens);
+    let ended = Front::start(options, &held, report, happened)?.serve(&held, &happens, &signals);
     // The one place where the lock is given up: the command and all its descendants have ended.
     let released = held.release();
     // A release that could not be sent is sent again, and the lock's time runs out otherwise.
     let _ = locks.close(FLUSH);
-    Ok(conclude(options, report, &ended, &released))
+    let status = conclude(options, report, &ended, &released);
+    let killed_by = ended.interrupt.filter(|signal| {
+        ended.end == Some(End::Killed(*signal as u8)) && status == Exit::Signal(*signal).status()
+    });
+    Ok(killed_by.map_or(Exit::Status(status), Exit::Signal))
 }
 
 fn connect(servers: &Servers, options: &Options) -> Result<LockManager, Failure> {
@@ -190,36 +232,43 @@ fn connect(servers: &Servers, options: &Options) -> Result<LockManager, Failure>
     Ok(builder.pool_size(2).build()?)
 }
 
-/// Starts a thread that passes signals to the main thread, and ends its wait for the lock.
-fn receive_signals(
-    signals: SignalFd,
-    happened: Sender<Happened>,
+/// The way of signals to the main thread.
+struct Signals {
+    arrived: SignalFd,
+    happened: Mutex<Sender<Happened>>,
+    /// Ends the wait for the lock.
     cancel: Cancel,
-    waits: Arc<AtomicBool>,
-) -> Result<(), Failure> {
-    let receive = move || {
-        while let Some(signal) = signals::wait(&signals) {
-            let waits = waits.load(Ordering::SeqCst);
-            match signal {
-                Signal::SIGTSTP if waits => {
-                    let _ = kill_process(getpid(), rustix::process::Signal::STOP);
-                    continue;
-                }
-                Signal::SIGCONT | Signal::SIGWINCH if waits => continue,
-                _ => {}
+    waits: AtomicBool,
+}
+
+impl Signals {
+    /// Starts the thread that sends signals to the main thread, and ends its wait for the lock.
+    fn start(self: &Arc<Self>) -> Result<(), Failure> {
+        let signals = Arc::clone(self);
+        let receive = move || {
+            while signals::wait_for_any(&signals.arrived) {
+                signals.send_all();
             }
-            // A lock that is granted now may not hear of the cancel. Then the command gets this signal.
-            if happened.send(Happened::Signal(signal)).is_err() {
-                return;
-            }
-            if waits && ENDING.contains(&signal) {
-                cancel.cancel();
+        };
+        let started = thread::Builder::new().name("signals".into()).spawn(receive);
+        started.map_err(|error| Failure::system("cannot start a thread for signals", error))?;
+        Ok(())
+    }
+
+    /// Sends all signals that have arrived. None is on its way when this returns.
+    fn send_all(&self) {
+        let happened = self.happened.lock();
+        let happened = happened.unwrap_or_else(PoisonError::into_inner);
+        while let Some(arrived) = signals::next(&self.arrived) {
+            let cancels = self.waits.load(Ordering::SeqCst) && ENDING.contains(&arrived.signal);
+            // A lock that is granted now may not hear of the cancel. Then the command gets this signal. At the end of the main
+            // thread nobody listens any more.
+            let _ = happened.send(Happened::Signal(arrived));
+            if cancels {
+                self.cancel.cancel();
             }
         }
-    };
-    let started = thread::Builder::new().name("signals".into()).spawn(receive);
-    started.map_err(|error| Failure::system("cannot start a thread for signals", error))?;
-    Ok(())
+    }
 }
 
 /// Blocks until the lock is held. On a terminal, a thread shows meanwhile who holds it.
@@ -263,12 +312,10 @@ struct Front<'a> {
     keeper: OwnedFd,
     /// The process of the keeper.
     keeper_process: Pid,
-    terminal: Option<Terminal>,
-    /// The command's process and its group, once it has started.
+    /// Whether the command is in the group of this process. Otherwise it leads a group of its own.
+    shares_group: bool,
+    /// The command's process, once it has started.
     command: Option<Pid>,
-    /// Whether the command gets the terminal when the shell gives it to this process. A command that writes to a pipe gets it
-    /// only after it has read from it: behind the pipe there may be a pager.
-    shares_terminal: bool,
     /// When the lease, or the time of `--max`, is over.
     deadline: Time,
     /// Whether the keeper has been told this deadline.
@@ -304,9 +351,12 @@ impl<'a> Front<'a> {
         set_child_subreaper(Some(getpid())).map_err(|error| failed(error.into()))?;
         descendants::try_calls().map_err(failed)?;
         let others = descendants::living(&[]).map_err(failed)?;
-        let terminal = Terminal::open();
-        let shares_terminal = io::stdout().is_terminal();
-        let is_foreground = shares_terminal && terminal.as_ref().is_some_and(Terminal::is_ours);
+        let shares_group = Terminal::open().is_some();
+        let group = if shares_group {
+            getpgrp().as_raw_nonzero().get()
+        } else {
+            0
+        };
         let end = options
             .max
             .map(|max| now().saturating_add(nanoseconds(max)));
@@ -320,8 +370,10 @@ impl<'a> Front<'a> {
             .arg0("leasehold")
             .arg(KEEPER)
             .arg(format!("{:?}", options.on_loss))
-            .arg(options.grace.as_millis().to_string())
-            .arg(if is_foreground { "1" } else { "0" })
+            .arg(options.grace().as_millis().to_string())
+            .arg(end.unwrap_or(Time::MAX).to_string())
+            .arg(group.to_string())
+            .arg(if options.let_live { LET_LIVE } else { "" })
             .args(&options.command)
             .env("LEASEHOLD_NAME", lines(&|lease| lease.name().to_owned()))
             .env("LEASEHOLD_FENCE", lines(&|lease| lease.fence().to_string()))
@@ -335,22 +387,23 @@ impl<'a> Front<'a> {
             report,
             keeper,
             keeper_process: Pid::from_child(&keeper_process),
-            terminal,
-            shares_terminal,
+            shares_group,
             others,
             command: None,
             deadline: 0,
             knows_deadline: true,
-            grace: (options.on_loss != OnLoss::Ignore).then_some(options.grace),
+            grace: (options.on_loss != OnLoss::Ignore).then_some(options.grace()),
             keeper_has_ended: false,
             kill_by: Time::MAX,
             kill_at: None,
             round: None,
             end,
             ended: Ended {
-                status: None,
+                end: None,
+                interrupt: None,
                 lost: None,
                 was_warned: false,
+                left_processes: false,
                 has_started: false,
                 keeper_status: None,
             },
@@ -361,15 +414,7 @@ impl<'a> Front<'a> {
     }
 
     /// Blocks until the command and all its descendants have ended.
-    fn serve(mut self, held: &Held, happens: &Receiver<Happened>) -> Ended {
-        self.wait(held, happens);
-        if let (Some(terminal), Some(command)) = (&self.terminal, self.command) {
-            terminal.take_from(command);
-        }
-        self.ended
-    }
-
-    fn wait(&mut self, held: &Held, happens: &Receiver<Happened>) {
+    fn serve(mut self, held: &Held, happens: &Receiver<Happened>, signals: &Signals) -> Ended {
         let mut losses = held.on_lost();
         let names = held.leases().iter().map(|lease| lease.name().to_owned());
         let requests = held.leases().iter().map(Lease::on_requested);
@@ -385,13 +430,24 @@ impl<'a> Front<'a> {
                     losses = crossbeam_channel::never();
                 }
                 recv(happens) -> it => match it {
-                    Ok(Happened::Signal(signal)) => self.signal(signal),
+                    Ok(Happened::Signal(arrived)) => self.got(&arrived),
                     Ok(Happened::Keeper(Some(message))) => self.heard(message),
                     Ok(Happened::Keeper(None)) | Err(_) => self.keeper_has_ended = true,
                 },
                 default(self.time_to_look(held)) => {}
             }
         }
+        // A key reaches this process before the kernel tells of the command's end, but the thread that reads it may be late.
+        signals.send_all();
+        for it in happens.try_iter() {
+            match it {
+                Happened::Signal(Arrived { signal, .. }) if is_interrupt(signal) => {
+                    self.ended.interrupt = Some(signal);
+                }
+                Happened::Signal(_) | Happened::Keeper(_) => {}
+            }
+        }
+        self.ended
     }
 
     /// Takes the ends of children, kills all if that is due, and returns whether the keeper and all that it has started have
@@ -402,7 +458,7 @@ impl<'a> Front<'a> {
                 self.ended.keeper_status = status.exit_status();
             }
         });
-        if is_childless || self.ended.status.is_some() {
+        if is_childless || self.ended.end.is_some() {
             // The last messages of the keeper may still be on their way.
             return self.keeper_has_ended;
         }
@@ -410,7 +466,8 @@ impl<'a> Front<'a> {
             return false;
         };
         self.round = Some((round * 2).min(ROUNDS[1]));
-        let has_child = descendants::kill(self.command, &self.others);
+        let own_group = self.command.filter(|_| !self.shares_group);
+        let has_child = descendants::kill(own_group, &self.others);
         // Beside the others, this process never gets childless. But dead children count here, and none was taken meanwhile.
         self.keeper_has_ended && !has_child && !self.others.is_empty()
     }
@@ -493,10 +550,10 @@ impl<'a> Front<'a> {
                 self.ended.has_started = true;
                 self.report.log("started", json!({ "pid": pid }));
             }
-            FromKeeper::Stopped(signal) => self.stopped(signal),
-            FromKeeper::Warned => {
+            FromKeeper::Stopped => self.stop(),
+            FromKeeper::Warned { is_max } => {
                 self.ended.was_warned = true;
-                if self.end == Some(self.deadline) {
+                if is_max {
                     let text = "the time of --max is nearly over, so the command is ended";
                     self.report.fail("max", text, json!({}));
                 } else {
@@ -505,74 +562,49 @@ impl<'a> Front<'a> {
                 }
             }
             FromKeeper::Left(processes) => {
-                let text = match processes {
-                    1 => "the command left a process behind, which is ended".to_owned(),
-                    _ => format!("the command left {processes} processes behind, which are ended"),
+                self.ended.left_processes = true;
+                let what = match processes {
+                    1 => "a process behind, which is".to_owned(),
+                    _ => format!("{processes} processes behind, which are"),
                 };
-                self.report
-                    .tell("left_behind", &text, json!({ "processes": processes }));
+                let text = format!("the command left {what} ended (--let-live would not)");
+                let fields = json!({ "processes": processes });
+                self.report.fail("left_behind", &text, fields);
             }
-            FromKeeper::Ended(status) => self.ended.status = Some(status),
+            FromKeeper::Ended(end) => self.ended.end = Some(end),
         }
     }
 
-    /// Passes a signal on to the command's group.
-    fn signal(&mut self, signal: Signal) {
-        match signal {
-            // It has ended the sleep of the main thread, which reaps.
-            Signal::SIGCHLD => {}
-            Signal::SIGCONT => self.continued(),
-            _ => self.pass_on(signal),
+    /// Stops this process too if the command has stopped alone, as `ssh` does after `~^Z`. Only then does the shell take the
+    /// terminal back. A key has stopped both, and by now the shell has continued both.
+    fn stop(&self) {
+        if self.command.is_some_and(descendants::is_stopped) {
+            let _ = kill_process(getpid(), rustix::process::Signal::TSTP);
         }
     }
 
-    /// The command has stopped. If it had the terminal, or wants it, this process stops too, so that the shell gets its
-    /// terminal back and shows the job as stopped.
-    fn stopped(&mut self, signal: i32) {
-        let Some(terminal) = &self.terminal else {
-            return;
-        };
-        let has_terminal = self.command.is_some_and(|command| terminal.is_of(command));
-        let wants_terminal = signal == Signal::SIGTTIN as i32 || signal == Signal::SIGTTOU as i32;
-        let is_ctrl_z = signal == Signal::SIGTSTP as i32 && terminal.is_ours();
-        if wants_terminal && terminal.is_ours() {
-            self.shares_terminal = true;
-            self.continued();
-        } else if has_terminal || wants_terminal || is_ctrl_z {
-            if is_without_shell() {
-                // Nobody could continue this process. A command that wants the terminal would only stop again.
-                if !wants_terminal {
-                    self.continued();
-                }
+    /// Passes a signal on, unless the command has it already.
+    fn got(&mut self, arrived: &Arrived) {
+        let signal = arrived.signal;
+        if is_interrupt(signal) {
+            self.ended.interrupt = Some(signal);
+            // A command that has left the group does not hear the keys.
+            let is_here = |command| getpgid(Some(command)) == Ok(getpgrp());
+            if arrived.is_of_kernel && self.command.is_some_and(is_here) {
                 return;
             }
-            // All processes of the job, such as a `cat` behind a pipe, and this one. Another signal than STOP would be
-            // read here after the job is continued.
-            let _ = kill_current_process_group(rustix::process::Signal::STOP);
-            // Here the shell has continued the job. The signal CONT has arrived too.
         }
-    }
-
-    /// The shell continues the job: in the foreground if it has given it the terminal.
-    fn continued(&mut self) {
-        if let (Some(terminal), Some(command), true) =
-            (&self.terminal, self.command, self.shares_terminal)
-        {
-            if terminal.is_ours() {
-                let _ = terminal.hand_to(command);
-            }
+        // The end of a child has ended the sleep of the main thread, which reaps.
+        if signal == Signal::SIGCHLD {
+            return;
         }
-        self.pass_on(Signal::SIGCONT);
-    }
-
-    fn pass_on(&self, signal: Signal) {
         let number = signal as i32;
         if !self.keeper_has_ended {
             // A keeper that has been stopped for long may take no more.
             let _ = tell_keeper(&self.keeper, ToKeeper::Signal(number));
         } else if let Some(signal) = rustix::process::Signal::from_named_raw(number) {
             // Those that this process cannot kill work on.
-            descendants::signal(signal, None, &self.others);
+            descendants::signal(signal, |_| true, &self.others);
         }
     }
 }
@@ -593,11 +625,9 @@ fn hear(keeper: OwnedFd, happened: Sender<Happened>) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns whether no process of this session could continue this process: its parent is in another session, as under
-/// `ssh -t HOST leasehold run …`.
-fn is_without_shell() -> bool {
-    let session = |process| getsid(process).ok();
-    getppid().is_none_or(|parent| session(Some(parent)) != session(None))
+/// Returns whether shells look at how a child ended after this signal.
+fn is_interrupt(signal: Signal) -> bool {
+    matches!(signal, Signal::SIGINT | Signal::SIGQUIT)
 }
 
 fn conclude(
@@ -620,7 +650,9 @@ fn conclude(
         }
         _ => {}
     }
-    let status = match ended.status {
+    let command_status = ended.end.map(End::status);
+    let status = match command_status {
+        Some(0) if ended.left_processes && !is_lost => LEFT,
         Some(status) if options.on_loss == OnLoss::Ignore || !is_lost => status,
         Some(_) => LOST,
         None if ended.has_started => LOST,
@@ -636,7 +668,7 @@ fn conclude(
     };
     report.log(
         "ended",
-        json!({ "status": status, "command_status": ended.status }),
+        json!({ "status": status, "command_status": command_status }),
     );
     status
 }

@@ -11,15 +11,18 @@ use std::time::Duration;
 
 use nix::sys::signalfd::SignalFd;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, Signal, WaitStatus, getpid, kill_process_group, set_child_subreaper};
+use rustix::process::{
+    Pid, Signal, WaitStatus, getpgid, getpid, kill_process, kill_process_group,
+    set_child_subreaper, setpgid, setsid,
+};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
 };
 
-use super::descendants::{self, ROUNDS};
-use super::messages::{FromKeeper, ToKeeper, hear_front, receive_descriptor, tell_front};
-use super::{OnLoss, SELF, STARTER, Time, dying_time, nanoseconds, now};
+use super::descendants::{self, Process, ROUNDS};
+use super::messages::{End, FromKeeper, ToKeeper, hear_front, receive_descriptor, tell_front};
+use super::{LET_LIVE, OnLoss, SELF, STARTER, Time, dying_time, nanoseconds, now};
 use crate::exit::{Failure, SYSTEM, USAGE};
 use crate::signals;
 
@@ -31,10 +34,16 @@ struct Keeper {
     timer: OwnedFd,
     on_loss: OnLoss,
     grace: Duration,
-    /// The command's process, which is the leader of its group.
+    /// The last moment of `--max`, or `Time::MAX`.
+    max: Time,
+    /// The command's process.
     command: Pid,
-    /// The exit status of the command, once it has ended.
-    status: Option<u8>,
+    /// The front's group, if the command is in it. Otherwise the command leads a group of its own.
+    joined: Option<Pid>,
+    /// Whether what the command leaves behind lives on.
+    lets_live: bool,
+    /// How the command ended, once it has.
+    end: Option<End>,
     /// When TERM goes out, because the lease is nearly over.
     warning: Option<Time>,
     /// The last moment: when KILL goes out because the lease is nearly over.
@@ -50,8 +59,8 @@ struct Keeper {
     is_front_gone: bool,
 }
 
-/// Arguments: the action after a loss, the grace in milliseconds, whether the command gets the terminal, and the command.
-/// Standard input is the socket.
+/// Arguments: the action after a loss, the grace in milliseconds, when the time of `--max` ends, the group for the command (0
+/// for its own), `LET_LIVE` or nothing, and the command. Standard input is the socket.
 pub fn main(mut arguments: impl Iterator<Item = OsString>) -> Result<u8, Failure> {
     let mut argument = || arguments.next()?.into_string().ok();
     let wrong = || Failure::new(USAGE, "this form is for `leasehold run` alone");
@@ -64,7 +73,13 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> Result<u8, Failure
     let grace = argument()
         .and_then(|text| text.parse().ok())
         .ok_or_else(wrong)?;
-    let foreground = argument().ok_or_else(wrong)?;
+    let end: Time = argument()
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(wrong)?;
+    let group: i32 = argument()
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(wrong)?;
+    let lets_live = argument().ok_or_else(wrong)? == LET_LIVE;
 
     let failed = |error| Failure::system("cannot keep the command", error);
     let socket = rustix::io::dup(rustix::stdio::stdin()).map_err(failed)?;
@@ -89,21 +104,26 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> Result<u8, Failure
         .arg0("leasehold")
         .arg(STARTER)
         .arg(getpid().as_raw_nonzero().to_string())
-        .arg(foreground)
         .args(arguments)
         .stdin(Stdio::from(stdin))
-        .process_group(0)
+        .process_group(group)
         .spawn()
         .map_err(|error| Failure::system("cannot start the command", error))?;
     let command = Pid::from_child(&command);
+    if let Some(group) = Pid::from_raw(group) {
+        leave_session(group);
+    }
     tell_front(&socket, FromKeeper::Started(command.as_raw_nonzero().get()));
     let mut keeper = Keeper {
         socket,
         timer,
         on_loss,
         grace: Duration::from_millis(grace),
+        max: last_moment(end),
         command,
-        status: None,
+        joined: Pid::from_raw(group),
+        lets_live,
+        end: None,
         warning: None,
         kill_by: None,
         kill_at: None,
@@ -116,6 +136,15 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> Result<u8, Failure
     Ok(keeper.run(&signals))
 }
 
+/// Leaves the session of the terminal. A group that nobody of its session could continue is not stopped by ^Z, such as below
+/// `ssh -t HOST leasehold run …`. The kernel takes a parent in another group for somebody who could.
+fn leave_session(front: Pid) {
+    // The leader of a group cannot leave the session, so this process joins the front's group for a moment.
+    if setpgid(None, Some(front)).is_ok() && setsid().is_err() {
+        let _ = setpgid(None, None);
+    }
+}
+
 /// Tries the calls on which the end of the command depends. All others fail where they are first used, which is before the
 /// command starts.
 fn try_calls(timer: &OwnedFd) -> std::io::Result<()> {
@@ -126,15 +155,18 @@ fn try_calls(timer: &OwnedFd) -> std::io::Result<()> {
 }
 
 impl Keeper {
-    /// Returns the command's exit status, once it and all its descendants have ended.
+    /// Returns the command's exit status, once it and all its descendants have ended, or those that may live on are left.
     fn run(mut self, signals: &SignalFd) -> u8 {
         loop {
             while signals::next(signals).is_some() {}
-            if descendants::reap(|pid, status| self.child_changed(pid, status)) {
+            let is_childless = descendants::reap(|pid, status| self.child_changed(pid, status));
+            // Those that TERM was sent to, for a loss or `--max`, must still end before the lock does.
+            let is_left = self.lets_live && self.kill_at.is_none() && !self.has_warned;
+            if is_childless || (is_left && self.end.is_some()) {
                 // The command was a child until `reap` took its status.
-                let status = self.status.unwrap_or(SYSTEM);
-                tell_front(&self.socket, FromKeeper::Ended(status));
-                return status;
+                let end = self.end.unwrap_or(End::Exited(SYSTEM));
+                tell_front(&self.socket, FromKeeper::Ended(end));
+                return end.status();
             }
             // All that has arrived comes before what is due: after a pause, a later deadline may be among it.
             while self.has_message() {
@@ -146,18 +178,23 @@ impl Keeper {
     }
 
     fn child_changed(&mut self, child: Pid, status: WaitStatus) {
-        if child != self.command || self.status.is_some() {
+        if child != self.command || self.end.is_some() {
             // A descendant whose parent had ended.
             return;
         }
-        if let Some(signal) = status.stopping_signal() {
-            tell_front(&self.socket, FromKeeper::Stopped(signal));
+        let stop = status.stopping_signal().and_then(Signal::from_named_raw);
+        // Not STOP: a person who sends that will continue the command by hand, and the front keeps the lock meanwhile.
+        let is_of_job_control = matches!(stop, Some(Signal::TSTP | Signal::TTIN | Signal::TTOU));
+        if is_of_job_control && self.joined.is_some() {
+            tell_front(&self.socket, FromKeeper::Stopped);
         }
-        let killed = status.terminating_signal().map(|signal| 128 + signal);
-        let Some(status) = status.exit_status().or(killed) else {
+        let number = |number: i32| number.try_into().unwrap_or(u8::MAX);
+        let exited = status.exit_status().map(number).map(End::Exited);
+        let killed = status.terminating_signal().map(number).map(End::Killed);
+        let Some(end) = exited.or(killed) else {
             return;
         };
-        self.status = Some(status.try_into().unwrap_or(u8::MAX));
+        self.end = Some(end);
         self.leftovers_end = Some(after(now(), LEFTOVER_TIME));
     }
 
@@ -167,7 +204,8 @@ impl Keeper {
         let (warning, kill_by) = self.times_of_lease();
         if (is_due(warning) || is_due(kill_by)) && !self.has_warned && self.kill_at.is_none() {
             self.has_warned = true;
-            tell_front(&self.socket, FromKeeper::Warned);
+            let is_max = is_due(Some(self.warning_of_max()));
+            tell_front(&self.socket, FromKeeper::Warned { is_max });
         }
         if is_due(kill_by) || is_due(self.kill_at) {
             self.kill();
@@ -202,27 +240,45 @@ impl Keeper {
         }
     }
 
-    /// Returns the command's group while the command is not reaped. After that, strangers may get its number.
-    fn group(&self) -> Option<Pid> {
-        self.status.is_none().then_some(self.command)
+    /// Returns the group that the command leads, if it does.
+    fn own_group(&self) -> Option<Pid> {
+        self.joined.is_none().then_some(self.command)
     }
 
-    /// Sends a signal to the command's group and to all descendants outside of it.
+    /// Sends a signal to the command's own group, and to all descendants outside of it.
     fn send(&self, signal: Signal) {
-        if let Some(group) = self.group() {
+        // Once the command is reaped, strangers may get its number.
+        let group = self.own_group().filter(|_| self.end.is_none());
+        if let Some(group) = group {
             let _ = kill_process_group(group, signal);
         }
-        descendants::signal(signal, self.group(), &[]);
+        let is_outside = |it: &Process| group.is_none_or(|group| !it.is_in(group));
+        descendants::signal(signal, is_outside, &[]);
     }
 
     /// Sends a round of KILL.
     fn kill(&mut self) {
         // This works even if `/proc` cannot be read, for want of a descriptor.
-        if let Some(group) = self.group() {
-            let _ = kill_process_group(group, Signal::KILL);
+        if self.end.is_none() {
+            let _ = kill_process(self.command, Signal::KILL);
+            if let Some(group) = self.own_group() {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
         }
-        descendants::kill(Some(self.command), &[]);
+        descendants::kill(self.own_group(), &[]);
         self.round = (self.round * 2).min(ROUNDS[1]);
+    }
+
+    /// Passes a signal of the user on to the command's group, and once the command has ended, to all that it has left.
+    fn pass_on(&self, signal: Signal) {
+        if self.end.is_some() {
+            descendants::signal(signal, |_| true, &[]);
+        } else if self.joined.is_none() {
+            let _ = kill_process_group(self.command, signal);
+        } else if let Ok(group) = getpgid(Some(self.command)) {
+            // Mostly the front is in that group, and so may be the rest of a pipeline and the script.
+            descendants::signal(signal, |it| it.is_in(group), &[]);
+        }
     }
 
     fn hear(&mut self) {
@@ -235,13 +291,8 @@ impl Keeper {
             // These times stay: the rest of the lease may be shorter than the grace.
             Some(ToKeeper::Lost) => self.end(self.grace_of_loss()),
             Some(ToKeeper::Signal(signal)) => {
-                match (self.group(), Signal::from_named_raw(signal)) {
-                    (Some(group), Some(signal)) => {
-                        let _ = kill_process_group(group, signal);
-                    }
-                    // The command has ended, and its descendants work on.
-                    (None, Some(signal)) => descendants::signal(signal, None, &[]),
-                    (_, None) => {}
+                if let Some(signal) = Signal::from_named_raw(signal) {
+                    self.pass_on(signal);
                 }
             }
             None => {
@@ -252,10 +303,16 @@ impl Keeper {
     }
 
     fn set_deadline(&mut self, at: Time) {
-        let left = Duration::from_nanos(u64::try_from(at - now()).unwrap_or(0));
-        let kill_by = at - nanoseconds(dying_time(left));
-        self.kill_by = Some(kill_by);
-        self.warning = Some(kill_by - nanoseconds(self.grace_of_loss().min(left / 3)));
+        let kill_by = last_moment(at);
+        // Renewals need most of a lease. Nobody renews the time of `--max`.
+        let grace = self.grace_of_loss().min(time_until(at) / 3);
+        let warning = kill_by - nanoseconds(grace);
+        self.kill_by = Some(kill_by.min(self.max));
+        self.warning = Some(warning.min(self.warning_of_max()));
+    }
+
+    fn warning_of_max(&self) -> Time {
+        self.max.saturating_sub(nanoseconds(self.grace_of_loss()))
     }
 
     /// Returns when TERM and KILL go out because of the lease. A command that goes on after a loss gets them only if the
@@ -305,6 +362,15 @@ impl Keeper {
             && poll(&mut polled, Some(&Timespec::default())).is_ok()
             && !polled[0].revents().is_empty()
     }
+}
+
+/// Returns when KILL goes out if the lease ends at this time.
+fn last_moment(end: Time) -> Time {
+    end.saturating_sub(nanoseconds(dying_time(time_until(end))))
+}
+
+fn time_until(at: Time) -> Duration {
+    Duration::from_nanos(at.saturating_sub(now()).try_into().unwrap_or(0))
 }
 
 /// Sets the timer to a time. Zero is never.

@@ -31,16 +31,34 @@ pub enum ToKeeper {
 /// A message of the keeper to the front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FromKeeper {
-    /// The command's process, and its group.
+    /// The command's process.
     Started(i32),
-    /// A signal stopped the command.
-    Stopped(i32),
-    /// The lease is nearly over, and the command is ended for it.
-    Warned,
+    /// A signal of job control stopped the command, which is in the group of the front.
+    Stopped,
+    /// The lease, or the time of `--max`, is nearly over, and the command is ended for it.
+    Warned { is_max: bool },
     /// The command has ended with this status, and left this number of processes behind, which are ended now.
     Left(i64),
-    /// The command and all its descendants have ended. The number is the command's exit status, as a shell has it.
-    Ended(u8),
+    /// The command and all its descendants have ended.
+    Ended(End),
+}
+
+/// How the command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Exited(u8),
+    /// This signal killed it.
+    Killed(u8),
+}
+
+impl End {
+    /// Returns the exit status, as a shell has it.
+    pub fn status(self) -> u8 {
+        match self {
+            Self::Exited(status) => status,
+            Self::Killed(signal) => signal.saturating_add(128),
+        }
+    }
 }
 
 impl ToKeeper {
@@ -66,20 +84,24 @@ impl FromKeeper {
     fn encode(self) -> (u8, i64) {
         match self {
             Self::Started(pid) => (b'p', pid.into()),
-            Self::Stopped(signal) => (b't', signal.into()),
-            Self::Warned => (b'w', 0),
+            Self::Stopped => (b't', 0),
+            Self::Warned { is_max } => (b'w', is_max.into()),
             Self::Left(processes) => (b'r', processes),
-            Self::Ended(status) => (b'e', status.into()),
+            Self::Ended(End::Exited(status)) => (b'e', status.into()),
+            Self::Ended(End::Killed(signal)) => (b'k', signal.into()),
         }
     }
 
     fn decode(letter: u8, number: i64) -> Option<Self> {
         Some(match letter {
             b'p' => Self::Started(number.try_into().ok()?),
-            b't' => Self::Stopped(number.try_into().ok()?),
-            b'w' => Self::Warned,
+            b't' => Self::Stopped,
+            b'w' => Self::Warned {
+                is_max: number != 0,
+            },
             b'r' => Self::Left(number),
-            b'e' => Self::Ended(number.try_into().ok()?),
+            b'e' => Self::Ended(End::Exited(number.try_into().ok()?)),
+            b'k' => Self::Ended(End::Killed(number.try_into().ok()?)),
             _ => return None,
         })
     }

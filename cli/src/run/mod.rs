@@ -6,7 +6,7 @@
 //! | --- | --- | --- |
 //! | `leasehold run …`, the *front* | that of the shell's job | acquires, renews and releases the lock; passes signals on |
 //! | the *keeper*, a child of the front | its own | starts the command, and ends it and all its descendants in time |
-//! | the *command*, a child of the keeper | its own | the work of the user |
+//! | the *command*, a child of the keeper | that of the front in a session with a terminal, otherwise its own | the work of the user |
 //!
 //! The front starts itself as the keeper. So the command also ends if the front is killed, or stopped for longer than its
 //! lease. Both are *child subreapers*: a descendant whose parent has ended becomes the keeper's child, wherever it moved
@@ -17,25 +17,46 @@
 //!    A socket is the one way to pass a descriptor on without `unsafe`.
 //! 3. The front sends the deadline of the lease, and sends it again whenever a renewal has moved it. A deadline is a time
 //!    of `CLOCK_BOOTTIME`, which the processes of a machine share and which runs through suspend. With `--max`, a deadline
-//!    is at most the end of that time.
+//!    is at most the end of that time, which the keeper knows from its start.
 //! 4. The keeper waits for the first deadline, so the command never runs without one. Then the keeper starts this program
-//!    as the *starter*, in a new process group. The starter makes that group the foreground group of the terminal, if the
-//!    front was in it. It asks the kernel to kill it when the keeper dies, checks that the keeper still lives, and calls
-//!    `exec`. So the starter becomes the command.
-//! 5. The command ends. The keeper ends what it left behind, reports its status and exits.
+//!    as the *starter*, in the command's group. The starter asks the kernel to kill it when the keeper dies, checks that the
+//!    keeper still lives, and calls `exec`. So the starter becomes the command.
+//! 5. The command ends. The keeper ends what it left behind, unless `--let-live` spares it, reports the status and exits.
 //! 6. The front releases the lock, and exits with that status.
+//!
+//! # The terminal
+//!
+//! A shell puts each job into a process group, and a terminal lets one group read it, and sends the signals of its keys to
+//! that group: the *foreground*. The other processes of the front's job are in its group, such as the `cat` of
+//! `cat | leasehold run x -- wc`, or the script that runs `leasehold`. So the command is there too, as it would be without
+//! `leasehold`, and nobody hands the terminal over. The keeper is elsewhere: what stops or kills the job must not stop the
+//! keeper. Once the command has started, the keeper leaves the session too.
+//!
+//! | event | whom the kernel or the shell tells | so the front |
+//! | --- | --- | --- |
+//! | ^C, `^\` | all of the group | waits for the command, and does not pass the signal on |
+//! | ^Z; a read of the terminal by a job in the background | all of the group | stops like any process. Renewals stop with it. |
+//! | `fg`, `bg` | all of the group | goes on |
+//! | the command stops itself alone, as `ssh` does after `~^Z` | the keeper, as its parent | stops itself, so that the shell sees a stopped job |
+//! | the terminal hangs up | The kernel tells the leader of the session, which may be the front, and mostly a shell. The shell tells the group. | passes HUP on: the command may get it twice |
+//! | a process signals the group, as `kill %1` does | all of the group | passes it on: it cannot tell that from a signal to itself alone, so the command may get it twice |
+//! | a process signals the front | the front | passes it on |
+//!
+//! Nobody presses keys for a cron job or a service. Without a terminal the command leads a group of its own: a signal to the
+//! front's group reaches the command once, and KILL reaches all of the command's group at one moment.
 //!
 //! # What ends the command
 //!
 //! | event | the keeper |
 //! | --- | --- |
 //! | the *last moment*: half a second before the lease is over, or a tenth of what is left of a short one | KILL |
-//! | the *warning*: `--grace` before the last moment, but at most a third of the lease | TERM, and KILL at the last moment |
+//! | the *warning*: `--grace` before the last moment of a lease, but at most a third of that lease | TERM, and KILL at the last moment |
+//! | `--grace` before the last moment of `--max`, however short the lease is | TERM, and KILL at the last moment |
 //! | the front says that the lock is lost | TERM, and KILL after `--grace`, or at the last moment if that comes first |
 //! | the socket ends: the front has died | TERM, and KILL after `--grace`, or at the last moment if that comes first |
-//! | the command has ended, and descendants are left after a second | TERM, and KILL after `--grace`, or at the last moment if that comes first |
+//! | the command has ended, and descendants are left after a second | TERM, and KILL after `--grace`, or at the last moment if that comes first. With `--let-live` the keeper exits at once, and leaves them. |
 //!
-//! TERM goes to the command's group, and to each descendant outside of it. CONT follows TERM, for processes that are
+//! TERM goes to the command's own group, if it leads one, and to each descendant outside of it. CONT follows TERM, for processes that are
 //! stopped. KILL comes in rounds until nobody is left. `--on-loss kill` has no TERM. With `--on-loss ignore`, only the last
 //! two rows end the command.
 //!
@@ -82,8 +103,12 @@ use crate::exit::BUSY;
 
 /// The first argument of the keeper.
 pub const KEEPER: &str = "--leasehold-keeper";
+/// The argument that lets the keeper leave the command's processes.
+const LET_LIVE: &str = "let-live";
 /// The first argument of the starter.
 pub const STARTER: &str = "--leasehold-starter";
+/// The time between TERM and KILL, unless an option says otherwise.
+const GRACE: Duration = Duration::from_secs(10);
 /// The longest time of an option.
 const LONGEST: Duration = Duration::from_secs(10 * 366 * 86_400);
 /// This program, even if its file was replaced since it started.
@@ -126,9 +151,12 @@ pub struct Options {
     /// How the command ends if the lock is lost: by TERM and then KILL, by KILL at once, or not at all
     #[arg(long, value_name = "ACTION", default_value = "term")]
     on_loss: OnLoss,
-    /// The time between TERM and KILL
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
-    grace: Duration,
+    /// The time between TERM and KILL [default: 10s, or a third of --max if that is less]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    grace: Option<Duration>,
+    /// Let processes live that the command leaves behind, such as a daemon: without the lock
+    #[arg(long)]
+    let_live: bool,
     /// The exit status if others held the lock for the whole wait
     #[arg(long, value_name = "N", default_value_t = BUSY)]
     busy_status: u8,
@@ -147,6 +175,16 @@ pub struct Options {
     /// The command, after `--`
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+}
+
+impl Options {
+    /// Returns the time between TERM and KILL.
+    fn grace(&self) -> Duration {
+        self.grace.unwrap_or_else(|| {
+            let third = self.max.map_or(Duration::MAX, |max| max / 3);
+            GRACE.min(third)
+        })
+    }
 }
 
 /// A time of `CLOCK_BOOTTIME`, in nanoseconds.

@@ -6,23 +6,18 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use nix::sys::signal::SigSet;
-use rustix::process::{Pid, Signal, getpgrp, getppid, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
-use super::terminal::Terminal;
 use crate::exit::{CANNOT_RUN, Failure, NOT_FOUND};
 
-/// Arguments: the keeper's process, whether the command gets the terminal (`1`), and the command. The keeper has started
-/// this process in a new group, from its main thread: the kernel sends the signal below when that *thread* ends.
+/// Arguments: the keeper's process, and the command. The keeper has started this process in the command's group, from its
+/// main thread: the kernel sends the signal below when that *thread* ends.
 pub fn main(mut arguments: impl Iterator<Item = OsString>) -> Result<u8, Failure> {
-    let mut argument = || {
-        let text = arguments.next()?;
-        text.into_string().ok()
-    };
     let wrong = || Failure::new(crate::exit::USAGE, "this form is for `leasehold run` alone");
-    let keeper = argument()
-        .and_then(|text| Pid::from_raw(text.parse().ok()?))
+    let keeper = arguments
+        .next()
+        .and_then(|text| Pid::from_raw(text.to_str()?.parse().ok()?))
         .ok_or_else(wrong)?;
-    let is_foreground = argument().ok_or_else(wrong)? == "1";
     let command = arguments.next().ok_or_else(wrong)?;
 
     set_parent_process_death_signal(Some(Signal::KILL))
@@ -33,10 +28,6 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> Result<u8, Failure
             "cannot run the command",
             "its keeper has died",
         ));
-    }
-    if let Some(terminal) = Terminal::open().filter(|_| is_foreground) {
-        // Without it the command can run, and is stopped if it reads the terminal.
-        let _ = terminal.hand_to(getpgrp());
     }
     // The keeper has blocked all signals, and `exec` keeps that.
     SigSet::empty()

@@ -114,7 +114,7 @@ fn start_threads(
 fn receive_signals(signals: SignalFd) -> Receiver<Signal> {
     let (tell, signalled) = bounded(1);
     thread::spawn(move || {
-        let Some(signal) = signals::wait(&signals) else {
+        let Some(signals::Arrived { signal, .. }) = signals::wait(&signals) else {
             return;
         };
         let _ = tell.send(signal);

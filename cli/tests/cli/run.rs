@@ -2,10 +2,12 @@
 
 mod ends;
 mod exits;
+mod shells;
 mod terminal;
 
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 
 use leasehold::{Kind, LockManager, Mode};
@@ -82,7 +84,7 @@ fn each_error_has_its_own_status_and_nothing_runs() {
 #[test]
 fn a_wrong_command_line_has_its_own_status() {
     let server = Server::start();
-    let bad: [&[&str]; 12] = [
+    let bad: [&[&str]; 13] = [
         &["run", "--max", "20y", "n", "--", "true"],
         &[
             "run",
@@ -94,6 +96,7 @@ fn a_wrong_command_line_has_its_own_status() {
             "--",
             "true",
         ],
+        &["run", "--max", "9s", "--grace", "9s", "n", "--", "true"],
         &["run", "two\nlines", "--", "true"],
         &["run", "", "--", "true"],
         &["run", "n"],
@@ -255,6 +258,39 @@ fn a_signal_ends_the_wait_for_the_lock() {
     assert_eq!(running.status(), 143);
     server.raw().wait_until_queued(&work.lock, 0);
     assert!(!work.has("it"));
+}
+
+/// A shell goes on after the status 130, and ends its loop or script if INT killed its child.
+#[test]
+fn an_interrupt_that_ends_the_wait_or_the_command_ends_this_process() {
+    let server = Server::start();
+    let locks = manager(&server.url());
+    for (signal, number) in [(Signal::INT, 2), (Signal::QUIT, 3)] {
+        let work = Work::new(&server.url());
+        let mut running = work.start(&[], "here it; exec sleep 1000");
+        work.pid("it");
+        running.signal(signal);
+        assert_eq!(running.end().signal(), Some(number));
+        assert_eq!(locks.inspect(&work.lock).expect("it answers"), None);
+
+        let _guard = locks.lock(&work.lock).expect("it is free");
+        let mut waits = work.start(&[], "here late");
+        server.raw().wait_until_queued(&work.lock, 1);
+        waits.signal(signal);
+        assert_eq!(waits.end().signal(), Some(number));
+        assert!(!work.has("late"));
+    }
+}
+
+#[test]
+fn an_interrupt_that_the_command_catches_leaves_its_status() {
+    let server = Server::start();
+    let work = Work::new(&server.url());
+    let script = "trap 'exit 130' INT; here it; while :; do sleep 0.01; done";
+    let mut running = work.start(&[], script);
+    work.pid("it");
+    running.signal(Signal::INT);
+    assert_eq!(running.status(), 130);
 }
 
 #[test]

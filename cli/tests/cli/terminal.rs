@@ -32,14 +32,10 @@ impl Terminal {
     )]
     #[track_caller]
     pub(crate) fn start(command: Command, rows: u16, columns: u16) -> Self {
-        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-        let master = openpt(flags).expect("a terminal");
-        unlockpt(&master).expect("it is ours");
+        let (master, slave) = open();
         tcsetwinsize(&master, size(rows, columns)).expect("it is a terminal");
-        let program = {
-            let slave = ioctl_tiocgptpeer(&master, flags).expect("its other end");
-            spawn(&command, &slave)
-        };
+        let program = spawn(&command, &slave);
+        drop(slave);
         let master = Arc::new(File::from(master));
         let screen = Arc::new(Mutex::new(Parser::new(rows, columns, 0)));
         let (input, shown) = (Arc::downgrade(&master), Arc::clone(&screen));
@@ -106,6 +102,12 @@ impl Terminal {
         modes.contains(LocalModes::ICANON)
     }
 
+    /// Returns whether the group of the program itself is in the foreground: a shell that waits for a line.
+    pub(crate) fn is_program_in_front(&self) -> bool {
+        let leader = tcgetpgrp(self.master()).map(|leader| leader.as_raw_nonzero().get());
+        leader.is_ok_and(|leader| leader.cast_unsigned() == self.pid())
+    }
+
     /// Returns the name of the process that leads the group in the foreground, unless that is the program itself.
     pub(crate) fn job_in_front(&self) -> Option<String> {
         let leader = tcgetpgrp(self.master()).ok()?.as_raw_nonzero().get();
@@ -156,6 +158,15 @@ impl Drop for Terminal {
         let _ = self.program.kill();
         let _ = self.program.wait();
     }
+}
+
+/// Opens a terminal that controls no process yet, and returns the end of a person and that of programs.
+pub(crate) fn open() -> (OwnedFd, OwnedFd) {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let master = openpt(flags).expect("a terminal");
+    unlockpt(&master).expect("it is ours");
+    let slave = ioctl_tiocgptpeer(&master, flags).expect("its other end");
+    (master, slave)
 }
 
 fn size(rows: u16, columns: u16) -> Winsize {

@@ -9,7 +9,7 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
     sendmsg, socketpair,
 };
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{Server, manager, wait_until};
 use crate::work::{Work, start, state, stop, take, wait_until_dead};
@@ -44,6 +44,67 @@ fn all_descendants_end_with_the_command() {
     assert_eq!(running.status(), 6);
     assert!(pids.iter().all(|pid| state(*pid).is_none()));
     assert!(work.text("log").contains("left"), "{}", work.text("log"));
+}
+
+/// A daemon that a deploy starts.
+const DAEMON: &str = "setsid sh -c 'echo $$ >.daemon; mv .daemon daemon; exec sleep 1000' </dev/null >/dev/null 2>&1 &
+    until [ -e daemon ]; do sleep 0.01; done;";
+
+#[test]
+fn a_command_that_succeeded_and_left_a_process_behind_has_its_own_status() {
+    let server = Server::start();
+    let work = Work::new(&server.url());
+    let log = File::create_new(work.dir.join("log")).expect("the directory exists");
+    let mut running = start(work.run(&["--quiet"], DAEMON).stderr(log));
+    let daemon = work.pid("daemon");
+    assert_eq!(running.status(), 73);
+    assert!(state(daemon).is_none());
+    let told = work.text("log");
+    assert!(told.contains("left a process behind"), "{told}");
+    assert!(told.contains("--let-live"), "{told}");
+}
+
+#[test]
+fn a_daemon_may_outlive_its_command_without_the_lock() {
+    let server = Server::start();
+    let work = Work::new(&server.url());
+    let mut running = work.start(&["--let-live"], &format!("{DAEMON} exit 6"));
+    assert_eq!(running.status(), 6);
+    let daemon = work.pid("daemon");
+    let held = manager(&server.url()).inspect(&work.lock);
+    assert_eq!(held.expect("it answers"), None);
+    assert!(state(daemon).is_some());
+    kill_process(daemon, Signal::KILL).expect("it lives");
+}
+
+/// TERM ends the command, and the daemon ignores it.
+#[test]
+fn no_daemon_outlives_a_loss() {
+    let server = Server::start();
+    let work = Work::new(&server.url());
+    let options = ["--let-live", "--lease", "10s", "--grace", "100ms"];
+    let mut running = work.start(
+        &options,
+        &format!("trap '' TERM; {DAEMON} trap - TERM; here it; {ON}"),
+    );
+    work.pid("it");
+    take(&manager(&server.url()), &work.lock);
+    assert_eq!(running.status(), 70);
+    assert!(state(work.pid("daemon")).is_none());
+}
+
+/// The lease is half a minute, and the grace nearly an hour.
+#[test]
+fn the_time_of_max_has_its_whole_grace() {
+    let server = Server::start();
+    let work = Work::new(&server.url());
+    let log = File::create_new(work.dir.join("log")).expect("the directory exists");
+    let script = format!("trap 'here term; exit 5' TERM; {ON}");
+    let options = ["--max", "1h", "--grace", "3599s"];
+    let mut running = start(work.run(&options, &script).stderr(log));
+    assert_eq!(running.status(), 70);
+    assert!(work.has("term"), "it got TERM");
+    assert!(work.text("log").contains("--max"), "{}", work.text("log"));
 }
 
 #[test]
@@ -121,6 +182,17 @@ fn it_reaps_as_process_1() {
     );
 }
 
+/// No signal that it sends itself ends process 1.
+#[test]
+fn an_interrupted_process_1_exits() {
+    let server = Server::start();
+    let work = Work::new(&server.url());
+    let namespace = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"];
+    let script = "kill -INT 1; while :; do sleep 0.01; done";
+    let mut running = start(&mut work.run_by(&namespace, &[], script));
+    assert_eq!(running.status(), 130);
+}
+
 #[test]
 fn the_keeper_starts_no_command_without_a_deadline() {
     let server = Server::start();
@@ -131,7 +203,9 @@ fn the_keeper_starts_no_command_without_a_deadline() {
         "--leasehold-keeper",
         "Term",
         "1000",
+        "9000000000000000000",
         "0",
+        "",
         "sh",
         "-c",
         "echo $$ >it",

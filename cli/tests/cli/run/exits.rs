@@ -20,10 +20,11 @@ use rustix::process::{
 };
 
 use crate::support::{Fault, PATIENCE, Proxy, Server, manager, wait_until};
+use crate::terminal;
 use crate::work::{Running, Work, start, state, stop, take, wait_until_dead};
 
-/// The descriptor that all processes of the command inherit.
-const ALIVE: &str = "exec 9>>alive; flock -s 9;";
+/// The descriptor that all processes of the command inherit. TERM may come before the script says what it does then.
+const ALIVE: &str = "trap '' HUP TERM; exec 9>>alive; flock -s 9; trap - TERM;";
 
 /// Processes that ignore TERM: the command, its child, and a grandchild in a session of its own.
 const FAMILY: &str = r#"trap "" TERM; sleep 1000 & (setsid sleep 1000 &)"#;
@@ -82,22 +83,56 @@ struct Exit {
     link: Proxy,
 }
 
+/// Whether the session has a terminal. Then the command is in the front's group, and otherwise in its own.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Session {
+    Terminal,
+    NoTerminal,
+}
+
+fn in_each_session(ends: impl Fn(Session) + Sync) {
+    thread::scope(|scope| {
+        scope.spawn(|| ends(Session::Terminal));
+        ends(Session::NoTerminal);
+    });
+}
+
 /// Runs the command, and `leave` once somebody waits for its lock. Returns the end of the front.
 #[track_caller]
 fn leave(by: &[&str], options: &[&str], script: &str, leave: impl FnOnce(&Exit)) -> ExitStatus {
+    leave_in(Session::NoTerminal, by, options, script, leave)
+}
+
+#[track_caller]
+fn leave_in(
+    session: Session,
+    by: &[&str],
+    options: &[&str],
+    script: &str,
+    leave: impl FnOnce(&Exit),
+) -> ExitStatus {
     let server = Server::start();
     let link = Proxy::to(&server);
     let work = Work::new(&link.url());
     let everybody = Permissions::from_mode(0o777);
     fs::set_permissions(&work.dir, everybody).expect("the directory exists");
     let log = File::create_new(work.dir.join("log")).expect("the directory exists");
-    let by = [by, &["env"]].concat();
+    let setsid: &[&str] = match session {
+        Session::Terminal => &["setsid", "-c"],
+        Session::NoTerminal => &["setsid"],
+    };
+    let by = [setsid, by, &["env"]].concat();
+    let (_person, terminal) = terminal::open();
     let script = format!("{ALIVE} {script}");
     let locks = manager(&server.url());
     let lock = work.lock.clone();
     let alive = work.dir.join("alive");
     thread::scope(|scope| {
-        let front = start(work.run_by(&by, options, &script).stderr(log));
+        let mut command = work.run_by(&by, options, &script);
+        if session == Session::Terminal {
+            command.stdin(terminal);
+        }
+        let front = start(command.stderr(log));
         let it = work.pid("it");
         let alive = File::open(alive).expect("the command has made it");
         let nobody_lives = scope.spawn(move || nobody_lives(&locks, &lock, &alive));
@@ -246,7 +281,8 @@ fn a_panic_of_the_front_keeps_the_lock() {
     let Some(by) = strace(&["-f", "-e", "inject=write:retval=4096:when=2"]) else {
         return;
     };
-    let options = [&["--json"], &LONG[..]].concat();
+    // Beside a load, the command has not begun 100 ms after the line about its start.
+    let options = ["--json", "--lease", "10m", "--grace", "2s"];
     let status = leave(&by, &options, &format!("{FAMILY}; {ON}"), |exit| {
         wait_until("the thread of messages panics", || {
             exit.work.text("log").contains("thread 'messages'")
@@ -285,8 +321,11 @@ fn a_refused_message_keeps_the_lock() {
 
 #[test]
 fn a_keeper_that_dies_frees_the_lock_last() {
-    let status = leave(&[], &[], &format!("{FAMILY}; {ON}"), kill_keeper);
-    assert_eq!(status.code(), Some(70));
+    in_each_session(|session| {
+        let script = format!("{FAMILY}; {ON}");
+        let status = leave_in(session, &[], &[], &script, kill_keeper);
+        assert_eq!(status.code(), Some(70));
+    });
 }
 
 #[test]
@@ -347,15 +386,19 @@ fn a_server_that_hangs_frees_the_lock_last() {
 #[test]
 fn max_ends_the_command_before_the_lock_is_free() {
     let script = format!("trap 'here term; exit' TERM; {ON}");
-    let status = leave(&[], &["--max", "10s"], &script, |exit| {
-        exit.work.pid("term");
+    in_each_session(|session| {
+        let status = leave_in(session, &[], &["--max", "10s"], &script, |exit| {
+            exit.work.pid("term");
+        });
+        assert_eq!(status.code(), Some(70));
     });
-    assert_eq!(status.code(), Some(70));
 }
 
 #[test]
 fn a_front_that_is_killed_keeps_the_lock() {
-    leave(&[], &LONG, &format!("{FAMILY}; {ON}"), kill_front);
+    in_each_session(|session| {
+        leave_in(session, &[], &LONG, &format!("{FAMILY}; {ON}"), kill_front);
+    });
 }
 
 #[test]
@@ -438,34 +481,35 @@ fn all_end_without_a_list_of_children() {
     assert_eq!(status.code(), Some(70));
 }
 
-fn for_each_chain(ends: impl Fn(&str) + Sync) {
+fn for_each_chain(ends: impl Fn(Session, &str) + Sync) {
     thread::scope(|scope| {
-        scope.spawn(|| ends(CHAIN));
-        ends(CHAIN_OF_SESSIONS);
+        scope.spawn(|| ends(Session::Terminal, CHAIN));
+        scope.spawn(|| ends(Session::NoTerminal, CHAIN));
+        ends(Session::NoTerminal, CHAIN_OF_SESSIONS);
     });
 }
 
 #[test]
 fn a_chain_of_forks_ends_with_the_command() {
-    for_each_chain(|chain| {
+    for_each_chain(|session, chain| {
         let script = format!("{chain} {UNTIL_GO}");
-        let status = leave(&[], &["--grace", "100ms"], &script, end_command);
+        let status = leave_in(session, &[], &["--grace", "100ms"], &script, end_command);
         assert_eq!(status.code(), Some(5));
     });
 }
 
 #[test]
 fn a_chain_of_forks_ends_after_the_keeper() {
-    for_each_chain(|chain| {
-        let status = leave(&[], &[], &format!("{chain} {ON}"), kill_keeper);
+    for_each_chain(|session, chain| {
+        let status = leave_in(session, &[], &[], &format!("{chain} {ON}"), kill_keeper);
         assert_eq!(status.code(), Some(70));
     });
 }
 
 #[test]
 fn a_chain_of_forks_ends_after_the_front() {
-    for_each_chain(|chain| {
-        leave(&[], &LONG, &format!("{chain} {ON}"), kill_front);
+    for_each_chain(|session, chain| {
+        leave_in(session, &[], &LONG, &format!("{chain} {ON}"), kill_front);
     });
 }
 

@@ -1,4 +1,4 @@
-//! `run` in a terminal, below a shell with job control.
+//! `run` in a terminal, below a shell with job control. `shells` has what `run` shares with the command alone.
 
 use std::process::Command;
 
@@ -57,66 +57,33 @@ fn the_command_reads_the_terminal_and_gets_its_interrupts() {
     });
 }
 
+/// Alone, such a command would not hear of it, and neither would the shell.
 #[test]
-fn a_job_can_be_stopped_and_continued() {
+fn a_command_that_has_left_its_group_is_interrupted() {
     let server = Server::start();
     let work = Work::new(&server.url());
     let shell = shell(&work);
-    let script = r#"echo begun; read -r line; echo "<$line>"; exit 6"#;
-    // The shell must see all processes of the job stop.
-    shell.send(&format!(
-        "run --lease 10m $LOCK -- sh -c '{script}' | cat; echo status ${{PIPESTATUS[0]}}\r"
-    ));
+    let script = r#"trap "exit 5" INT; echo begun; while :; do sleep 0.01; done"#;
+    // `setsid` forks in the leader of a group alone.
+    shell.send(&format!("run $LOCK -- setsid sh -c '{script}'\r"));
     shell.wait_for("its begin", |screen| screen.contains("begun"));
-    // The shell may give the terminal to the job once more, after the command had it.
-    wait_until("the command has the terminal", || {
-        shell.job_in_front().is_some_and(|leader| leader == "sh")
-    });
-    shell.send("\x1a");
-    shell.wait_for("the stop", |screen| {
-        screen.contains("Stopped") && screen.ends_with('>')
-    });
-    shell.send("jobs | wc -l; fg >/dev/null; echo status ${PIPESTATUS[0]}\r");
-    shell.wait_for("one job", |screen| screen.ends_with("\n1"));
-    type_line(&shell, "hello");
-    shell.wait_for("its end", |screen| {
-        screen.contains("<hello>") && screen.ends_with('>')
-    });
+    shell.send("\x03");
+    shell.wait_for("a prompt", |screen| screen.ends_with('>'));
+    shell.send("echo status $?\r");
+    shell.wait_for("its status", |screen| screen.contains("status 5"));
 }
 
+/// As below `ssh -t HOST leasehold run …`: nobody could continue it.
 #[test]
-fn a_pager_behind_the_command_keeps_the_terminal() {
+fn a_command_without_a_shell_does_not_stop() {
     let server = Server::start();
     let work = Work::new(&server.url());
-    let shell = shell(&work);
-    let script = "echo begun >&2; while [ ! -e go ]; do sleep 0.01; done";
-    let pager = r#"(read -r line </dev/tty; echo "<$line>")"#;
-    shell.send(&format!("run $LOCK -- sh -c '{script}' | {pager}\r"));
-    shell.wait_for("its begin", |screen| screen.contains("begun"));
-    type_line(&shell, "hello");
-    shell.wait_for("its line", |screen| screen.contains("<hello>"));
-    std::fs::write(work.dir.join("go"), "").expect("the directory exists");
-    shell.wait_for("a prompt", |screen| {
-        screen.ends_with('>') && !screen.ends_with("<hello>")
-    });
-}
-
-#[test]
-fn a_job_in_the_background_stops_when_it_reads_and_goes_on_in_the_foreground() {
-    let server = Server::start();
-    let work = Work::new(&server.url());
-    let shell = shell(&work);
-    shell.send("run --lease 10m $LOCK -- sh -c 'read -r line; echo \"<$line>\"' &\r");
-    wait_until("the job has stopped", || {
-        shell.send("jobs\r");
-        shell.screen().contains("Stopped")
-    });
-    shell.send("clear; fg\r");
-    shell.wait_for("the job in the foreground", |screen| {
-        screen.contains("run --lease")
-    });
-    type_line(&shell, "hello");
-    shell.wait_for("its line", |screen| screen.contains("<hello>"));
+    let script = r#"echo begun; read -r line; echo "<$line>""#;
+    let mut terminal = Terminal::start(work.run(&[], script), 30, 150);
+    terminal.wait_for("its begin", |screen| screen.contains("begun"));
+    terminal.send("\x1ahello\r");
+    terminal.wait_for("its line", |screen| screen.contains("<hello>"));
+    assert_eq!(terminal.wait().code(), Some(0));
 }
 
 #[test]
@@ -141,6 +108,24 @@ fn a_wait_can_be_stopped_and_continued_and_interrupted() {
     shell.send("echo status $?\r");
     shell.wait_for("the status", |screen| screen.contains("status 130"));
     server.raw().wait_until_queued(&work.lock, 0);
+}
+
+#[test]
+fn an_interrupt_ends_the_loop_around_a_wait() {
+    let server = Server::start();
+    let locks = manager(&server.url());
+    let work = Work::new(&server.url());
+    let _guard = locks.lock(&work.lock).expect("it is free");
+    let shell = shell(&work);
+    // bash does not end a loop around a function, whatever ended in it.
+    let program = env!("CARGO_BIN_EXE_leasehold");
+    shell.send(&format!("while :; do {program} run $LOCK -- true; done\r"));
+    server.raw().wait_until_queued(&work.lock, 1);
+    wait_for_job(&shell);
+    shell.send("\x03");
+    server.raw().wait_until_queued(&work.lock, 0);
+    shell.send("echo status $?\r");
+    shell.wait_for("the status", |screen| screen.contains("status 130"));
 }
 
 #[test]
