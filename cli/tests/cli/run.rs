@@ -2,6 +2,7 @@
 
 mod ends;
 mod exits;
+mod situations;
 mod terminal;
 
 use std::fs::File;
