@@ -51,6 +51,7 @@
 //! | errors that a program may retry | [`Error::is_retryable`], and the [table of errors](Error#what-is-retryable) |
 //! | values, alarms and a runbook for the people who run it | [docs/operating.md](https://docs.rs/crate/leasehold/latest/source/docs/operating.md) |
 //! | a move from another library | [docs/moving.md](https://docs.rs/crate/leasehold/latest/source/docs/moving.md) |
+//! | an async program | [docs/async.md](https://docs.rs/crate/leasehold/latest/source/docs/async.md) |
 //! | data that rejects an old fence | SQL and other ways in [docs/fencing.md](https://docs.rs/crate/leasehold/latest/source/docs/fencing.md) |
 //! | one server, or a quorum of several | [when a quorum is worth it](LockManager::quorum), and [`Builder::replicas`] |
 //! | user and password | [`Builder::username`] and [`Builder::password`], or the [URL](LockManager::from_url); if they change, [`Builder::credentials`] |

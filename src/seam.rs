@@ -14,6 +14,12 @@ pub use crate::sys::test_machine::{
 pub use crate::sys::thread::sleep;
 pub use crate::sys::{LONGEST_SLEEP, Time};
 
+/// Takes the network from a manager of the test kit for ever. Returns false if it is no such manager.
+#[must_use]
+pub fn kill(manager: &crate::LockManager) -> bool {
+    manager.engine.client.machine().kill()
+}
+
 /// Starts a thread on this machine, with this name.
 ///
 /// # Errors

@@ -484,6 +484,10 @@ impl Builder {
         // Clones of this builder count for themselves.
         settings.pools = Arc::default();
         settings.check()?;
+        #[cfg(feature = "seam")]
+        {
+            settings.machine = settings.machine.new_process();
+        }
         let machine = settings.machine.clone();
         // The threads of the store run on it too.
         let _entered = machine.enter();

@@ -1,9 +1,8 @@
 //! The engine of a manager of the test kit, whose clock a test moves.
 
-use std::time::Duration;
-
 use crate::engine::leases::Leases;
 use crate::sys::test_machine::MovedByTest;
+use crate::sys::{LONGEST_SLEEP, Ordering, Time};
 
 impl MovedByTest for Leases {
     fn look_at_the_clock(&self) {
@@ -39,9 +38,14 @@ impl MovedByTest for Leases {
         !self.renewal.is_at_rest(self.client.now())
     }
 
-    fn shortest_lease(&self) -> Duration {
-        let default = self.client.settings.options.lease;
-        let renewed = self.renewal.shortest_lease();
-        renewed.map_or(default, |renewed| renewed.min(default))
+    fn next_due(&self) -> Option<Time> {
+        // A delegate asks about once a second, and within its pickup window. A lease that it gets is not due before that.
+        let waits =
+            self.client.busy_threads.load(Ordering::SeqCst) > 0 || self.wakeup.has_sleepers();
+        let pause = (self.client.settings.options.lease / 10).min(LONGEST_SLEEP);
+        let asks = waits.then(|| self.client.now() + pause);
+        let renewal = self.renewal.state.lock().next_due();
+        let others = [renewal, self.watch.next_due()];
+        others.into_iter().chain([asks]).flatten().min()
     }
 }

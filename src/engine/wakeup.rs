@@ -234,6 +234,12 @@ impl Wakeup {
         }
     }
 
+    /// Returns whether a thread is registered.
+    #[cfg(feature = "seam")]
+    pub(super) fn has_sleepers(&self) -> bool {
+        !self.register.lock().sleepers.is_empty()
+    }
+
     /// Returns whether each registered thread sleeps.
     #[cfg(feature = "seam")]
     pub(super) fn is_at_rest(&self) -> bool {

@@ -160,6 +160,12 @@ impl Watch {
         !state.acts && state.next_due().is_none_or(|due| due > now)
     }
 
+    /// Returns when the next lease or limit is due.
+    #[cfg(feature = "seam")]
+    pub(super) fn next_due(&self) -> Option<Time> {
+        self.state.lock().next_due()
+    }
+
     /// Wakes the thread if it sleeps past `due`.
     fn wake_for(&self, state: &mut WatchState, due: Time) {
         if state.timer.expect(due) {

@@ -155,6 +155,19 @@ impl Machine {
         }
     }
 
+    /// Returns the machine of a manager that is about to be made.
+    #[cfg(feature = "seam")]
+    pub(crate) fn new_process(&self) -> Self {
+        let process = self.of_test().and_then(|machine| machine.new_process());
+        process.map_or_else(|| self.clone(), Self::new)
+    }
+
+    /// Takes the network from its manager, if a test has made the machine for that.
+    #[cfg(feature = "seam")]
+    pub(crate) fn kill(&self) -> bool {
+        self.of_test().is_some_and(|machine| machine.kill())
+    }
+
     /// Returns the network in memory, if the machine has one.
     #[cfg(feature = "seam")]
     pub(super) fn network(&self) -> Option<Arc<dyn TestNetwork>> {

@@ -48,6 +48,18 @@ pub trait TestMachine: Send + Sync {
     #[cfg(feature = "seam")]
     fn register(&self, _engine: Weak<dyn MovedByTest>) {}
 
+    /// Returns the machine of a manager that is about to be made, if the test tells the managers apart.
+    #[cfg(feature = "seam")]
+    fn new_process(&self) -> Option<Arc<dyn TestMachine>> {
+        None
+    }
+
+    /// Takes the network from the manager of this machine for ever. Returns false if the machine cannot do that.
+    #[cfg(feature = "seam")]
+    fn kill(&self) -> bool {
+        false
+    }
+
     /// Returns the network in memory, if the machine has one.
     #[cfg(feature = "seam")]
     fn network(&self) -> Option<Arc<dyn TestNetwork>> {
@@ -113,10 +125,9 @@ pub trait MovedByTest: Send + Sync {
     /// Returns whether a thread of the library sends a request, or is about to.
     fn sends_by_itself(&self) -> bool;
 
-    /// Returns the length of the shortest lease that is renewed, or of a lease with the default settings if that is
-    /// shorter.
-    fn shortest_lease(&self) -> Duration {
-        Duration::MAX
+    /// Returns when it next has something to do for a lock, if it has.
+    fn next_due(&self) -> Option<Time> {
+        None
     }
 }
 

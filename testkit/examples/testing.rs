@@ -1,4 +1,4 @@
-//! Tests of code that locks, without a server: a job, a web server and a cron job take a `&LockManager`, and `main` gives
+//! Tests of code that locks, without a server: a job, a web server, a cron job and a worker take a `&LockManager`, and `main` gives
 //! them that of the test kit.
 //!
 //! `cargo run --package leasehold-testing --example testing`
@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Error, LockManager, Result};
+use leasehold::{Error, LockGuard, LockManager, Result};
 use leasehold_testing::Redis;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -42,6 +42,16 @@ fn nightly(locks: &LockManager, job: impl FnOnce()) -> Result<bool> {
     Ok(true)
 }
 
+/// Returns the number of the next part that nobody works on, and its lock.
+fn claim(locks: &LockManager, parts: u32) -> Result<Option<(u32, LockGuard)>> {
+    for part in 0..parts {
+        if let Some(guard) = locks.try_lock(format!("part:{part}"))? {
+            return Ok(Some((part, guard)));
+        }
+    }
+    Ok(None)
+}
+
 fn main() -> Result<()> {
     let redis = Redis::new();
     let (one, other) = (redis.manager(), redis.manager());
@@ -71,5 +81,15 @@ fn main() -> Result<()> {
     })?;
     assert!(ran);
     println!("the job of an hour ran once");
+
+    let dead = redis.manager();
+    let claimed = |locks: &LockManager| claim(locks, 2).map(|it| it.expect("one is free"));
+    let (first, _guard) = claimed(&dead)?;
+    redis.kill(&dead);
+    let (second, _other) = claimed(&other)?;
+    redis.pass(MINUTE / 2);
+    let (third, _again) = claimed(&other)?;
+    assert_eq!([first, second, third], [0, 1, 0]);
+    println!("the part of a worker that crashed was free after its lease");
     Ok(())
 }

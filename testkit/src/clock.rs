@@ -69,12 +69,13 @@ impl TestClock {
         RealMachine.wall_us().saturating_add(added)
     }
 
-    /// Moves the clock forward, between the requests of the managers. Nothing happens at the times in between.
+    /// Moves the clock forward, between the requests of the managers, by what `length` returns then. Nothing happens at the
+    /// times in between.
     ///
     /// # Panics
     ///
     /// Panics if the requests have not ended within the test's [`PATIENCE`].
-    pub(crate) fn advance(&self, by: Duration) {
+    pub(crate) fn advance(&self, length: impl FnOnce() -> Duration) {
         let _closed = ClosedGate::close(self);
         let until = RealMachine.now() + PATIENCE;
         let mut calls = locked(&self.calls);
@@ -94,7 +95,7 @@ impl TestClock {
             );
             thread::yield_now();
         }
-        self.add(by);
+        self.add(length());
     }
 
     fn add(&self, by: Duration) {
@@ -115,6 +116,13 @@ impl TestClock {
         for engine in self.engines() {
             engine.renew_all();
         }
+    }
+
+    /// Returns the time until a manager has next something to do for a lock, if one has.
+    pub(crate) fn until_due(&self) -> Option<Duration> {
+        let engines = self.engines();
+        let due = engines.iter().filter_map(|engine| engine.next_due()).min();
+        due.map(|due| due.since(self.now()))
     }
 
     /// Returns what the managers have still to do, if there is anything.

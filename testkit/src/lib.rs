@@ -9,21 +9,24 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use leasehold::seam::{MovedByTest, TestMachine, TestNetwork, Time};
+use leasehold::seam::{self, MovedByTest, TestMachine, TestNetwork, Time};
 use leasehold::{Builder, LockInfo, LockManager};
 use uuid::Uuid;
 
 use clock::{PATIENCE, TestClock};
-use network::{MemoryNetwork, MemoryNode};
+use network::{MemoryNetwork, MemoryNode, ProcessNetwork};
 
-/// The longest step of the time that passes: a thread that waits asks about once a second.
-const LONGEST_STEP: Duration = Duration::from_secs(1);
+/// The shortest step of the time that passes, so that it goes on.
+const SHORTEST_STEP: Duration = Duration::from_millis(1);
+/// The years by which a test may move the time, in all. Fences are microseconds, and end in the year 2255.
+const MOST_YEARS: u64 = 100;
+const MOST_TIME: Duration = Duration::from_secs(MOST_YEARS * 365 * 24 * 60 * 60);
 /// The lease of a manager that acquires nothing: a lease may be no longer than the restart delay.
 const SHORTEST_LEASE: Duration = Duration::from_millis(10);
 /// The key of the note about the restart delay, for managers without a prefix.
 const NOTE: &str = "leasehold:restart_delay";
-/// The longest time for which another program holds a lock: about three years.
-const LONGEST_HOLD: Duration = Duration::from_secs(100_000_000);
+/// The longest time for which another program holds a lock: longer than a test can wait for its end.
+const LONGEST_HOLD: Duration = MOST_TIME.saturating_mul(2);
 
 /// A Redis in memory, or several of them. Clones are the same servers.
 ///
@@ -88,40 +91,61 @@ impl Redis {
     ///
     /// # Panics
     ///
-    /// Panics if a request has not ended within 30 s, or if the managers have not done within 30 s what is due.
+    /// Panics if a request has not ended within 30 s, or if the managers have not done within 30 s what is due. Panics at
+    /// once if the time would have moved by more than 100 years in all: fences are microseconds, and end in the year 2255.
     pub fn advance(&self, time: Duration) {
-        self.move_clock(time);
+        self.check_move(time);
+        self.move_clock(|| time);
         self.settle();
     }
 
     /// Lets `time` pass for the servers and their managers. Leases are renewed meanwhile.
     ///
-    /// The time goes on in steps of a tenth of the shortest lease, but of 1 s at most. The renewals that are due at each step
-    /// are answered before the next one, and threads that wait for a lock keep their places. Other threads of the program
-    /// go on by themselves, and may see few of the steps. So a lease that such a thread gains meanwhile may end before the
-    /// thread goes on.
+    /// The time jumps to what is due next: a renewal, the end of a lease, a release. What is due is done before the next
+    /// jump. While a thread waits for a lock, no jump is longer than a second, or a tenth of its manager's lease, so that the
+    /// thread keeps its place. Other threads of the program go on by themselves, and may see few of the jumps. So a lease
+    /// that such a thread gains meanwhile may end before the thread goes on.
     ///
-    /// A thousand steps take about a tenth of a second: an hour with leases of 30 s takes less than half a second, and with
-    /// leases of 100 ms half a minute.
+    /// A thousand jumps take about a tenth of a second. So a day takes a moment if nothing is held, a second with a lease
+    /// of 30 s, which is renewed every ten seconds, and 20 s with a lease of a second.
     ///
     /// # Panics
     ///
     /// As [`advance`](Self::advance).
     pub fn pass(&self, time: Duration) {
+        self.check_move(time);
         let clock = &self.clock;
-        let end = clock.added().saturating_add(time);
+        let end = clock.added() + time;
         loop {
             let left = end.saturating_sub(clock.added());
             if left.is_zero() {
                 return;
             }
-            let engines = clock.engines();
-            let leases = engines.iter().map(|engine| engine.shortest_lease());
-            let step = leases.min().map_or(left, |lease| lease / 10);
-            let step = step.clamp(Duration::from_millis(1), LONGEST_STEP);
-            self.move_clock(step.min(left));
+            self.move_clock(|| match clock.until_due() {
+                Some(due) => due.max(SHORTEST_STEP).min(left),
+                None => left,
+            });
             self.settle();
         }
+    }
+
+    /// Kills the process of a manager, as `kill -9` does: its connections end, and it reaches no server any more. So its locks
+    /// stay held until their leases end, and other processes find out by themselves that it waits no more. Clones of the
+    /// manager are the same process.
+    ///
+    /// The program that runs the test lives on, and so do the threads and guards of that process. A call that waits returns
+    /// [`Closed`](leasehold::Error::Closed), as each later call does. Guards read [`AtRisk`](leasehold::LeaseState::AtRisk) and
+    /// then [`Lost`](leasehold::LeaseState::Lost) as time passes, and their drop changes nothing.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the manager is one of a real server, and as [`advance`](Self::advance).
+    pub fn kill(&self, manager: &LockManager) {
+        let is_dead = seam::kill(manager);
+        assert!(is_dead, "the manager is one of a real server");
+        // Whether its releases could be sent does not matter: none can.
+        let _ = manager.close(Duration::ZERO);
+        self.settle();
     }
 
     /// Takes a lock of any kind from its holders, as an operator does who deletes its key. Does nothing if there is no such
@@ -207,8 +231,17 @@ impl Redis {
         noted.map(Duration::from_millis).next()
     }
 
-    fn move_clock(&self, by: Duration) {
-        self.clock.advance(by);
+    fn check_move(&self, time: Duration) {
+        let moved = self.clock.added();
+        assert!(
+            time <= MOST_TIME.saturating_sub(moved),
+            "the time of a Redis in memory moves by at most {MOST_YEARS} years in all: it has moved by {moved:?}, and \
+             should move by {time:?}"
+        );
+    }
+
+    fn move_clock(&self, length: impl FnOnce() -> Duration) {
+        self.clock.advance(length);
         self.network.notify();
     }
 
@@ -242,9 +275,24 @@ impl Redis {
     }
 }
 
-/// The machine of the managers. So they keep the servers.
+/// Makes the machine of each manager.
 #[doc(hidden)]
 impl TestMachine for Redis {
+    fn new_process(&self) -> Option<Arc<dyn TestMachine>> {
+        Some(Arc::new(Process {
+            clock: Arc::clone(&self.clock),
+            network: Arc::new(ProcessNetwork::new(&self.network)),
+        }))
+    }
+}
+
+/// The machine of a manager, which keeps the servers.
+struct Process {
+    clock: Arc<TestClock>,
+    network: Arc<ProcessNetwork>,
+}
+
+impl TestMachine for Process {
     fn now(&self) -> Time {
         self.clock.now()
     }
@@ -263,6 +311,11 @@ impl TestMachine for Redis {
 
     fn register(&self, engine: Weak<dyn MovedByTest>) {
         self.clock.register(engine);
+    }
+
+    fn kill(&self) -> bool {
+        self.network.kill();
+        true
     }
 
     fn network(&self) -> Option<Arc<dyn TestNetwork>> {

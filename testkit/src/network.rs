@@ -2,7 +2,7 @@
 //!
 //! | a client | the stream |
 //! | --- | --- |
-//! | connects | is known to the node. During a cut it is refused |
+//! | connects | is known to the node. During a cut it is refused, and so is a client of a process that was killed |
 //! | writes | gives the bytes to the node, which executes them at the time of the kit's clock. Answers and messages go into the streams of their clients at once |
 //! | reads | takes what the node has put into it |
 //! | waits | looks again whenever something happens on the network: the node has put bytes into a stream, or has ended one; a thread was woken; the test has moved the clock |
@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -33,6 +34,12 @@ pub(crate) struct MemoryNetwork {
     happenings: Arc<Happenings>,
 }
 
+/// The way of one process to the nodes.
+pub(crate) struct ProcessNetwork {
+    network: Arc<MemoryNetwork>,
+    is_dead: Arc<AtomicBool>,
+}
+
 /// A server in memory, with its clients.
 pub(crate) struct MemoryNode {
     clock: Arc<TestClock>,
@@ -48,8 +55,11 @@ struct MemoryNodeState {
 }
 
 /// The bytes on their way to a client.
-#[derive(Default)]
-struct Inbox(Mutex<InboxState>);
+struct Inbox {
+    state: Mutex<InboxState>,
+    /// Whether the process of the client was killed.
+    is_dead: Arc<AtomicBool>,
+}
 
 #[derive(Default)]
 struct InboxState {
@@ -98,14 +108,43 @@ impl MemoryNetwork {
     }
 }
 
-impl TestNetwork for MemoryNetwork {
-    fn connect(&self, address: &str, _until: Time) -> io::Result<Box<dyn TestStream>> {
-        let number = address.trim_start_matches('/').parse::<usize>();
-        let node = number.ok().and_then(|number| self.nodes.get(number));
-        let node = node.ok_or(io::ErrorKind::NotFound)?;
-        Ok(Box::new(MemoryNode::connect(node)?))
+impl ProcessNetwork {
+    pub(crate) fn new(network: &Arc<MemoryNetwork>) -> Self {
+        Self {
+            network: Arc::clone(network),
+            is_dead: Arc::default(),
+        }
     }
 
+    /// Ends the process's connections, and refuses new ones.
+    pub(crate) fn kill(&self) {
+        self.is_dead.store(true, Ordering::SeqCst);
+        for node in &self.network.nodes {
+            node.disconnect_the_dead();
+        }
+    }
+}
+
+impl TestNetwork for ProcessNetwork {
+    fn connect(&self, address: &str, _until: Time) -> io::Result<Box<dyn TestStream>> {
+        let number = address.trim_start_matches('/').parse::<usize>();
+        let nodes = &self.network.nodes;
+        let node = number.ok().and_then(|number| nodes.get(number));
+        let node = node.ok_or(io::ErrorKind::NotFound)?;
+        Ok(Box::new(MemoryNode::connect(node, &self.is_dead)?))
+    }
+
+    fn wait(&self, streams: &[&dyn TestStream], until: Time) {
+        self.network.wait(streams, until);
+    }
+
+    fn notify(&self) {
+        self.network.notify();
+    }
+}
+
+impl MemoryNetwork {
+    /// Blocks until one of these streams has input, or until then.
     fn wait(&self, streams: &[&dyn TestStream], until: Time) {
         let is_ready = || streams.iter().any(|stream| stream.has_input());
         let mut count = locked(&self.happenings.count);
@@ -125,18 +164,24 @@ impl TestNetwork for MemoryNetwork {
         }
     }
 
-    fn notify(&self) {
+    /// Notes that something has happened for which a thread may wait.
+    pub(crate) fn notify(&self) {
         self.happenings.add();
     }
 }
 
 impl MemoryNode {
-    fn connect(this: &Arc<Self>) -> io::Result<ClientEnd> {
+    fn connect(this: &Arc<Self>, is_dead: &Arc<AtomicBool>) -> io::Result<ClientEnd> {
         let mut state = locked(&this.state);
-        if state.is_cut {
+        // A process is killed before its connections end, so each of them is found here or there.
+        if state.is_cut || is_dead.load(Ordering::SeqCst) {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
-        let (id, inbox) = (state.server.connect(), Arc::default());
+        let inbox = Arc::new(Inbox {
+            state: Mutex::default(),
+            is_dead: Arc::clone(is_dead),
+        });
+        let id = state.server.connect();
         state.inboxes.insert(id, Arc::clone(&inbox));
         Ok(ClientEnd {
             node: Arc::clone(this),
@@ -148,8 +193,14 @@ impl MemoryNode {
     pub(crate) fn cut(&self) {
         let mut state = locked(&self.state);
         state.is_cut = true;
-        state.disconnect_all();
+        state.disconnect(|_| true);
         drop(state);
+        self.happenings.add();
+    }
+
+    /// Ends the connections of processes that were killed.
+    fn disconnect_the_dead(&self) {
+        locked(&self.state).disconnect(|inbox| inbox.is_dead.load(Ordering::SeqCst));
         self.happenings.add();
     }
 
@@ -159,7 +210,7 @@ impl MemoryNode {
 
     pub(crate) fn restart_empty(&self) {
         let mut state = locked(&self.state);
-        state.disconnect_all();
+        state.disconnect(|_| true);
         state.server = new_server(&self.clock);
         drop(state);
         self.happenings.add();
@@ -183,25 +234,28 @@ impl MemoryNodeState {
         let mut ended = Vec::new();
         for (id, inbox) in &self.inboxes {
             match self.server.take_output(*id) {
-                Some(output) => locked(&inbox.0).bytes.extend(output),
+                Some(output) => locked(&inbox.state).bytes.extend(output),
                 None => ended.push(*id),
             }
         }
         for id in ended {
-            self.disconnect(id);
+            self.disconnect_one(id);
         }
     }
 
-    fn disconnect(&mut self, id: u64) {
+    fn disconnect_one(&mut self, id: u64) {
         if let Some(inbox) = self.inboxes.remove(&id) {
-            locked(&inbox.0).is_over = true;
+            locked(&inbox.state).is_over = true;
             self.server.disconnect(id);
         }
     }
 
-    fn disconnect_all(&mut self) {
-        while let Some(id) = self.inboxes.keys().next().copied() {
-            self.disconnect(id);
+    /// Ends these connections.
+    fn disconnect(&mut self, is_meant: impl Fn(&Inbox) -> bool) {
+        let meant = self.inboxes.iter().filter(|(_, inbox)| is_meant(inbox));
+        let ids: Vec<_> = meant.map(|(id, _)| *id).collect();
+        for id in ids {
+            self.disconnect_one(id);
         }
     }
 }
@@ -212,12 +266,12 @@ impl TestStream for ClientEnd {
     }
 
     fn has_input(&self) -> bool {
-        let inbox = locked(&self.inbox.0);
+        let inbox = locked(&self.inbox.state);
         inbox.is_over || !inbox.bytes.is_empty()
     }
 
     fn read_now(&self, to: &mut [u8]) -> io::Result<Option<usize>> {
-        let mut inbox = locked(&self.inbox.0);
+        let mut inbox = locked(&self.inbox.state);
         let length = inbox.bytes.len().min(to.len());
         if length == 0 {
             return Ok(inbox.is_over.then_some(0));
@@ -242,7 +296,7 @@ impl TestStream for ClientEnd {
 
 impl Drop for ClientEnd {
     fn drop(&mut self) {
-        locked(&self.node.state).disconnect(self.id);
+        locked(&self.node.state).disconnect_one(self.id);
     }
 }
 

@@ -136,8 +136,9 @@ fn every_example_is_run() {
     for example in entries(&root) {
         let name = example.file_stem().and_then(|name| name.to_str());
         let name = name.expect("a name in UTF-8");
-        // `scale` and `stress` load a whole machine, and have options and a report. `shared` is a library.
-        if ["Cargo", "scale", "shared", "stress"].contains(&name) {
+        // `scale` and `stress` load a whole machine, and have options and a report. `shared` is a library. `async` needs tokio, so
+        // .ci/long runs it.
+        if ["Cargo", "async", "scale", "shared", "stress"].contains(&name) {
             continue;
         }
         // `metrics` needs a feature, so scripts/check-metrics runs it.

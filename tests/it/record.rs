@@ -4,7 +4,13 @@ use std::fs;
 use std::path::Path;
 
 /// Where tests are.
-const FOLDERS: [&str; 4] = ["src", "tests", "testkit/tests", "cli/tests"];
+const FOLDERS: [&str; 5] = [
+    "src",
+    "tests",
+    "testkit/tests",
+    "cli/tests",
+    "examples/async",
+];
 
 /// Returns the cells of all table rows of a page, without the headings.
 fn rows(page: &str) -> Vec<Vec<&str>> {

@@ -3,6 +3,7 @@
 mod ends;
 mod exits;
 mod shells;
+mod situations;
 mod terminal;
 
 use std::fs::File;

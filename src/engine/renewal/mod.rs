@@ -292,18 +292,6 @@ impl RenewalThread {
         (state.busy_since.is_none() && nothing_is_due) || !state.timer.is_running()
     }
 
-    /// Returns the length of the shortest lease that is renewed.
-    #[cfg(feature = "seam")]
-    pub(crate) fn shortest_lease(&self) -> Option<Duration> {
-        let state = self.state.lock();
-        let in_flight = state.in_flight.iter().flat_map(|(_, batch)| batch.iter());
-        let leases = state.leases.iter().map(|(_, lease)| lease);
-        let lengths = leases
-            .chain(in_flight)
-            .map(|lease| lease.confirmed_length());
-        lengths.min()
-    }
-
     /// Returns whether a lease that is due now would be renewed at once, as far as this process knows.
     pub(crate) fn is_ready(&self, now: Time) -> bool {
         let state = self.state.lock();

@@ -5,6 +5,8 @@
     reason = "only the library is compiled with the oldest Rust"
 )]
 
+mod kill;
+mod moves;
 mod pains;
 mod unparks;
 
