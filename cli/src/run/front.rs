@@ -35,7 +35,7 @@ use super::messages::{FromKeeper, ToKeeper, hear_keeper, pair, send_descriptor, 
 use super::report::{self, Report};
 use super::terminal::Terminal;
 use super::{KEEPER, OnLoss, Options, SELF, Time, dying_time, nanoseconds, now};
-use crate::exit::{Failure, LOST, SYSTEM, USAGE};
+use crate::exit::{Failure, LOST, MAX, SYSTEM, USAGE};
 use crate::servers::Servers;
 use crate::signals::{self, ENDING, PASSED_ON_TOO};
 
@@ -64,8 +64,10 @@ struct Ended {
     /// `None` if the keeper died, and did not say.
     status: Option<u8>,
     lost: Option<Lost>,
-    /// Whether the keeper ended the command, because the lease or `--max` was nearly over.
+    /// Whether the keeper ended the command, because the lease was nearly over.
     was_warned: bool,
+    /// The same for the time of `--max`.
+    was_too_long: bool,
     /// Whether the keeper has said that the command has started.
     has_started: bool,
     /// The exit status of the keeper, unless a signal killed it.
@@ -351,6 +353,7 @@ impl<'a> Front<'a> {
                 status: None,
                 lost: None,
                 was_warned: false,
+                was_too_long: false,
                 has_started: false,
                 keeper_status: None,
             },
@@ -495,11 +498,13 @@ impl<'a> Front<'a> {
             }
             FromKeeper::Stopped(signal) => self.stopped(signal),
             FromKeeper::Warned => {
-                self.ended.was_warned = true;
                 if self.end == Some(self.deadline) {
-                    let text = "the time of --max is nearly over, so the command is ended";
+                    self.ended.was_too_long = true;
+                    let text = "the longest time of the lock (--max, or max_hold of the URL) is nearly over, so the command \
+                                is ended";
                     self.report.fail("max", text, json!({}));
                 } else {
+                    self.ended.was_warned = true;
                     let text = "the lock is nearly lost, so the command is ended";
                     self.report.fail("at_risk", text, json!({}));
                 }
@@ -621,8 +626,9 @@ fn conclude(
         _ => {}
     }
     let status = match ended.status {
-        Some(status) if options.on_loss == OnLoss::Ignore || !is_lost => status,
-        Some(_) => LOST,
+        Some(_) if is_lost && options.on_loss != OnLoss::Ignore => LOST,
+        Some(_) if ended.was_too_long => MAX,
+        Some(status) => status,
         None if ended.has_started => LOST,
         // It may have died between the start of the command and the message about it.
         None if ended.keeper_status != Some(SYSTEM.into()) => {
