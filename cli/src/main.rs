@@ -102,8 +102,13 @@ fn parse() -> Result<Arguments, Failure> {
 
 fn execute(arguments: Arguments) -> Result<u8, Failure> {
     let servers = &arguments.servers;
+    // `run` says it as its options want it.
+    let is_run = matches!(arguments.command, Command::Run(_));
+    if let Some(warning) = servers.warning().filter(|_| !is_run) {
+        output::complain(warning);
+    }
     match arguments.command {
-        Command::Run(options) => run::front::main(servers, &options),
+        Command::Run(options) => run::front::main(servers, options),
         Command::Status(options) => show::status(servers, &options),
         Command::List(options) => show::list(servers, &options),
         Command::Watch(options) => watch::main(servers, &options),

@@ -35,6 +35,7 @@ use super::messages::{FromKeeper, ToKeeper, hear_keeper, pair, send_descriptor, 
 use super::report::{self, Report};
 use super::terminal::Terminal;
 use super::{KEEPER, OnLoss, Options, SELF, Time, dying_time, nanoseconds, now};
+use crate::deployment::Deployment;
 use crate::exit::{Failure, LOST, MAX, SYSTEM, USAGE};
 use crate::servers::Servers;
 use crate::signals::{self, ENDING, PASSED_ON_TOO};
@@ -74,15 +75,20 @@ struct Ended {
     keeper_status: Option<i32>,
 }
 
-pub fn main(servers: &Servers, options: &Options) -> Result<u8, Failure> {
+pub fn main(servers: &Servers, mut options: Options) -> Result<u8, Failure> {
     let is_plain = !options.shared && !options.exclusive && options.permits.is_none();
     if options.names.len() > 1 && !is_plain {
         let text = "--shared, --exclusive and --permits are for one name";
         return Err(Failure::new(USAGE, text));
     }
+    let deployment = Deployment::read(servers.url()?);
+    options.max = options.max.or(deployment.max_hold);
     if options.max.is_some() && options.on_loss == OnLoss::Ignore {
-        let text = "--max ends the command, and --on-loss ignore lets it go on: choose one";
+        let text = "--max (or max_hold of the URL) ends the command, and --on-loss ignore lets it go on: choose one";
         return Err(Failure::new(USAGE, text));
+    }
+    if options.max == Some(Duration::ZERO) {
+        return Err(Failure::new(USAGE, "--max must be longer than zero"));
     }
     if options.names.iter().any(|name| name.contains('\n')) {
         return Err(Failure::new(USAGE, "a name must have no line break"));
@@ -103,9 +109,12 @@ pub fn main(servers: &Servers, options: &Options) -> Result<u8, Failure> {
     // Each thread that starts later inherits the blocked signals.
     let passed_on = ENDING.into_iter().chain(PASSED_ON_TOO);
     let signals = signals::receive(passed_on.chain([Signal::SIGCHLD]))?;
-    let report = Report::new(options)
+    let report = Report::new(&options)
         .map_err(|error| Failure::system("cannot start a thread for messages", error))?;
-    let status = run(servers, options, &report, signals);
+    if let Some(warning) = servers.warning() {
+        report.tell("password_shown", warning, json!({}));
+    }
+    let status = run(servers, &options, &report, signals);
     report.finish();
     status
 }
@@ -183,7 +192,7 @@ fn connect(servers: &Servers, options: &Options) -> Result<LockManager, Failure>
     if let Some(at_least) = options.at_least {
         builder = builder.min_hold(at_least);
     }
-    // The keeper ends the command in time. The limit of the library would only release the lock.
+    // The keeper ends the command in time, by --max. The limit of the library would only release the lock.
     builder = builder.max_hold(None);
     if let Some(note) = &options.note {
         builder = builder.note(note);

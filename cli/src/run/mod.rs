@@ -120,7 +120,7 @@ pub struct Options {
     /// Keep the lock for at least this time, even if the command ends earlier
     #[arg(long, value_name = "TIME", value_parser = time)]
     at_least: Option<Duration>,
-    /// End the command so that the lock is held for at most this time
+    /// End the command so that the lock is held for at most this time [default: max_hold of the URL]
     #[arg(long, value_name = "TIME", value_parser = time)]
     max: Option<Duration>,
     /// How the command ends if the lock is lost: by TERM and then KILL, by KILL at once, or not at all

@@ -82,8 +82,9 @@ fn each_error_has_its_own_status_and_nothing_runs() {
 #[test]
 fn a_wrong_command_line_has_its_own_status() {
     let server = Server::start();
-    let bad: [&[&str]; 12] = [
+    let bad: [&[&str]; 13] = [
         &["run", "--max", "20y", "n", "--", "true"],
+        &["run", "--max", "0s", "n", "--", "true"],
         &[
             "run",
             "--max",
