@@ -29,6 +29,8 @@ pub struct Deployment {
     pub tls: Option<TlsFiles>,
     /// The prefix of the names.
     pub prefix: String,
+    /// The label of this process, if it is not the host and the process.
+    pub label: Option<String>,
     /// How long a guard may hold its lock.
     pub max_hold: Option<Duration>,
     /// How many replicas must confirm a grant.
@@ -91,6 +93,7 @@ impl Deployment {
                 client: parameter(&["cert"]).zip(parameter(&["key"])),
             }),
             prefix: parameter(&["prefix"]).unwrap_or_default(),
+            label: parameter(&["label"]),
             max_hold: time("max_hold"),
             replicas: parameter(&["replicas"])
                 .and_then(|number| number.parse().ok())

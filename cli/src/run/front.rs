@@ -32,8 +32,9 @@ use serde_json::json;
 use super::descendants::{self, Process, ROUNDS};
 use super::held::{Held, Wanted};
 use super::messages::{FromKeeper, ToKeeper, hear_keeper, pair, send_descriptor, tell_keeper};
-use super::report::{self, Report};
+use super::report::Report;
 use super::terminal::Terminal;
+use super::waiter::{NESTED, Waiter, nested};
 use super::{KEEPER, OnLoss, Options, SELF, Time, dying_time, nanoseconds, now};
 use crate::deployment::Deployment;
 use crate::exit::{Failure, LOST, MAX, SYSTEM, USAGE};
@@ -146,8 +147,18 @@ fn run(
     )?;
 
     let locks = connect(servers, options)?;
+    let waiter = Waiter::new(&locks, report, servers.url()?);
     let begun = Instant::now();
-    let acquired = wait_for(&locks, options, &cancel, report);
+    let wait = match options.wait {
+        _ if options.no_wait => Duration::ZERO,
+        Some(wait) => wait,
+        None => Duration::MAX,
+    };
+    let around = waiter.held_around().filter(|_| !wait.is_zero());
+    // A wait for the own end would have none.
+    let wait = around.map_or(wait, |_| Duration::ZERO);
+    let wanted = Wanted::new(&locks, options, &cancel);
+    let acquired = wait_for(&waiter, &wanted, wait);
     waits.store(false, Ordering::SeqCst);
     let held = match acquired {
         Err(Error::Cancelled) => {
@@ -161,15 +172,13 @@ fn run(
         }
         Err(error) => return Err(error.into()),
         Ok(None) => {
-            let text = format!(
-                "{} is held by others, and nothing ran",
-                options.names.join(", ")
-            );
-            report.tell(
-                "busy",
-                &text,
-                json!({ "waited": begun.elapsed().as_secs_f64() }),
-            );
+            if let Some(name) = around {
+                let text = format!(
+                    "{name} is held by the `leasehold run` around this one, which would wait for its own end: nothing ran"
+                );
+                return Err(Failure::new(USAGE, text));
+            }
+            waiter.tell_busy(begun.elapsed());
             return Ok(options.busy_status);
         }
         Ok(Some(held)) => held,
@@ -233,27 +242,17 @@ fn receive_signals(
     Ok(())
 }
 
-/// Blocks until the lock is held. On a terminal, a thread shows meanwhile who holds it.
-fn wait_for(
-    locks: &LockManager,
-    options: &Options,
-    cancel: &Cancel,
-    report: &Report,
-) -> leasehold::Result<Option<Held>> {
-    let wanted = Wanted::new(locks, options, cancel);
+/// Blocks until the lock is held. Meanwhile a thread tells who holds it.
+fn wait_for(waiter: &Waiter, wanted: &Wanted, wait: Duration) -> leasehold::Result<Option<Held>> {
     let (ended, until) = bounded::<()>(0);
     let (shows, has_shown) = bounded::<()>(0);
-    if report.shows_waits() {
-        let (locks, names) = (locks.clone(), options.names.clone());
-        // Without the thread, the wait is not shown.
-        let _ = thread::Builder::new().spawn(move || {
-            let _shows = shows;
-            report::show_wait(&locks, &names, &until);
-        });
-    } else {
-        drop(shows);
-    }
-    let acquired = wanted.acquire(options);
+    let waiter = waiter.clone();
+    // Without the thread, the wait is not told.
+    let _ = thread::Builder::new().spawn(move || {
+        let _shows = shows;
+        waiter.tell(&until);
+    });
+    let acquired = wanted.acquire(wait);
     drop(ended);
     // So that the line is gone before the command writes. A terminal that takes no text must not delay the command.
     let _ = has_shown.recv_timeout(ERASE);
@@ -337,6 +336,7 @@ impl<'a> Front<'a> {
             .env("LEASEHOLD_NAME", lines(&|lease| lease.name().to_owned()))
             .env("LEASEHOLD_FENCE", lines(&|lease| lease.fence().to_string()))
             .env("LEASEHOLD_OWNER", leases[0].owner())
+            .env(NESTED, nested(leases))
             .stdin(Stdio::from(its_end))
             .process_group(0)
             .spawn()

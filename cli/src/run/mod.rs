@@ -71,6 +71,7 @@ mod held;
 mod messages;
 mod report;
 mod terminal;
+mod waiter;
 
 use std::ffi::OsString;
 use std::time::Duration;

@@ -64,9 +64,35 @@ fn bash(script: &str, url: &str, programs: &Path) -> Output {
 
 /// Returns whether a line is what the page shows. `…` stands for any text.
 fn matches(shown: &str, line: &str) -> bool {
-    match shown.split_once('…') {
-        None => shown == line,
-        Some((before, after)) => line.starts_with(before) && line.ends_with(after),
+    let Some((first, others)) = shown.split_once('…') else {
+        return shown == line;
+    };
+    let Some(mut rest) = line.strip_prefix(first) else {
+        return false;
+    };
+    let (between, last) = others.rsplit_once('…').unwrap_or(("", others));
+    for part in between.split('…') {
+        match rest.split_once(part) {
+            Some((_, after)) => rest = after,
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+#[test]
+fn dots_of_the_page_stand_for_any_text() {
+    for (shown, line, expected) in [
+        ("a", "a", true),
+        ("a", "ab", false),
+        ("a…", "a b", true),
+        ("a … c", "a b c", true),
+        ("a … c", "a b d", false),
+        ("a …:…, c … e", "a b:1, c d e", true),
+        ("a …:…, c … e", "a b1, c d e", false),
+        ("a …:…, c … e", "a b:1, c d f", false),
+    ] {
+        assert_eq!(matches(shown, line), expected, "{shown} / {line}");
     }
 }
 

@@ -3,6 +3,7 @@
 mod ends;
 mod exits;
 mod terminal;
+mod waits;
 
 use std::fs::File;
 use std::io::Write;
