@@ -206,8 +206,9 @@ fn connect(servers: &Servers, options: &Options) -> Result<LockManager, Failure>
     if let Some(note) = &options.note {
         builder = builder.note(note);
     }
-    // One lock needs one connection, and a release another.
-    Ok(builder.pool_size(2).build()?)
+    // One lock needs one connection, and a release another. The first request connects, so a server that is down at the start
+    // is waited for like one that goes down later.
+    Ok(builder.pool_size(2).build_unchecked()?)
 }
 
 /// Starts a thread that passes signals to the main thread, and ends its wait for the lock.

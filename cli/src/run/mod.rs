@@ -100,7 +100,8 @@ const SELF: &str = "/proc/self/exe";
 )]
 #[derive(Args)]
 pub struct Options {
-    /// How long to wait for the lock, such as 30s [default: without end]
+    /// How long to wait for the lock, such as 30s [default: without end]. With wait_through_outages=true in the URL it
+    /// covers servers that are down at the start
     #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "no_wait")]
     wait: Option<Duration>,
     /// Give up at once if the lock is held

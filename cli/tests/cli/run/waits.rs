@@ -192,3 +192,26 @@ fn a_wait_for_a_lock_of_a_run_around_it_is_an_error() {
         assert_eq!(out(&output), "ran\n");
     }
 }
+
+#[test]
+fn a_wait_covers_a_server_that_is_down_at_the_start() {
+    let server = Server::keeping_data(&[]);
+    server.kill_for_now();
+    let work = Work::new(&format!("{}?wait_through_outages=true", server.url()));
+    let mut running = start_logged(&work, &["--wait", "1h"], "here it; exit 3");
+    let begin = format!("leasehold: waiting for {}: ", work.lock);
+    wait_until("the outage is told", || work.text("log").contains(&begin));
+    server.start_again();
+    assert_eq!(running.status(), 3);
+
+    // The wait is over before the server is back, or has never begun.
+    server.kill_for_now();
+    for (work, options) in [
+        (Work::new(work.url()), &["--wait", "50ms"][..]),
+        (Work::new(work.url()), &["--no-wait"]),
+        (Work::new(&server.url()), &["--wait", "1h"]),
+    ] {
+        assert_eq!(work.start(options, "here it").status(), 69);
+        assert!(!work.has("it"));
+    }
+}
