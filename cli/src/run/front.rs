@@ -33,6 +33,7 @@ use super::descendants::{self, Process, ROUNDS};
 use super::held::{Held, Wanted};
 use super::messages::{FromKeeper, ToKeeper, hear_keeper, pair, send_descriptor, tell_keeper};
 use super::report::Report;
+use super::systemd;
 use super::terminal::Terminal;
 use super::waiter::{NESTED, Waiter, nested};
 use super::{KEEPER, OnLoss, Options, SELF, Time, dying_time, nanoseconds, now};
@@ -338,6 +339,7 @@ impl<'a> Front<'a> {
             .env("LEASEHOLD_FENCE", lines(&|lease| lease.fence().to_string()))
             .env("LEASEHOLD_OWNER", leases[0].owner())
             .env(NESTED, nested(leases))
+            .envs(systemd::of_command())
             .stdin(Stdio::from(its_end))
             .process_group(0)
             .spawn()

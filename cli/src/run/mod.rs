@@ -70,6 +70,7 @@ mod descendants;
 mod held;
 mod messages;
 mod report;
+mod systemd;
 mod terminal;
 mod waiter;
 

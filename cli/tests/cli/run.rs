@@ -2,6 +2,7 @@
 
 mod ends;
 mod exits;
+mod service;
 mod terminal;
 mod waits;
 
