@@ -131,7 +131,7 @@ pub fn main(servers: &Servers, options: &Options) -> Result<u8, Failure> {
     }
     let run = Run {
         name: format!("leasehold-bench:{}", Uuid::new_v4()),
-        deployment: Deployment::read(&servers.url()?),
+        deployment: Deployment::read(servers.url()?),
         options,
     };
     let other = manager()?;

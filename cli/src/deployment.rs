@@ -1,4 +1,4 @@
-//! The facts about the servers that `doctor` and `bench` need from the URL. The library has checked the URL before, and
+//! The facts that `doctor`, `bench` and `run` need from the URL. The library has checked the URL before, and
 //! reads it by the same rules in its `builder/url.rs`.
 
 use std::time::Duration;
@@ -21,12 +21,18 @@ pub struct Deployment {
     /// The login of the servers. That of the sentinels is not here, because nobody asks them.
     pub user: Option<String>,
     pub password: Option<String>,
+    /// Whether the URL has a password of the servers or of the sentinels.
+    pub has_password: bool,
     /// The database, if it is not the first.
     database: Option<i64>,
     /// The files of TLS, if the servers have TLS.
     pub tls: Option<TlsFiles>,
     /// The prefix of the names.
     pub prefix: String,
+    /// The label of this process, if it is not the host and the process.
+    pub label: Option<String>,
+    /// How long a guard may hold its lock.
+    pub max_hold: Option<Duration>,
     /// How many replicas must confirm a grant.
     pub replicas: u32,
     pub connect_timeout: Duration,
@@ -73,10 +79,12 @@ impl Deployment {
         };
         let database = in_front(database).or_else(|| parameter(&["database", "db"]));
         let has_tls = ["rediss", "valkeys"].contains(&server);
+        let password = in_front(password).or_else(|| parameter(&["password", "pass"]));
         Self {
             topology,
+            has_password: password.is_some() || parameter(&["sentinel_pass"]).is_some(),
             user: in_front(user).or_else(|| parameter(&["username", "user"])),
-            password: in_front(password).or_else(|| parameter(&["password", "pass"])),
+            password,
             database: database
                 .and_then(|number| number.parse().ok())
                 .filter(|number| *number != 0),
@@ -85,6 +93,8 @@ impl Deployment {
                 client: parameter(&["cert"]).zip(parameter(&["key"])),
             }),
             prefix: parameter(&["prefix"]).unwrap_or_default(),
+            label: parameter(&["label"]),
+            max_hold: time("max_hold"),
             replicas: parameter(&["replicas"])
                 .and_then(|number| number.parse().ok())
                 .unwrap_or(0),
@@ -196,6 +206,20 @@ mod tests {
             ),
         ] {
             assert_eq!(login(url), expected, "{url}");
+        }
+    }
+
+    #[test]
+    fn a_password_anywhere_in_the_url_is_noticed() {
+        for (url, expected) in [
+            ("redis://app@h/?password_file=f", false),
+            ("redis://:p@h", true),
+            ("redis+quorum://n1,n2?password=p", true),
+            ("unix:///tmp/s?pass=p", true),
+            ("redis+sentinel://s1/mine?sentinel_user=u", false),
+            ("redis+sentinel://s1/mine?sentinel_pass=p", true),
+        ] {
+            assert_eq!(Deployment::read(url).has_password, expected, "{url}");
         }
     }
 

@@ -6,10 +6,12 @@ use leasehold::Error;
 pub const BUSY: u8 = 75;
 /// The servers did not answer, and nothing ran.
 pub const UNREACHABLE: u8 = 69;
-/// The lock was lost, or a process of this program failed, while the command ran.
+/// The lock was lost while the command ran, or this program failed.
 pub const LOST: u8 = 70;
 /// The command succeeded, and processes that it left behind were ended.
 pub const LEFT: u8 = 73;
+/// The time of `--max` was over while the command ran.
+pub const MAX: u8 = 78;
 /// The command line, a name or a setting is wrong.
 pub const USAGE: u8 = 64;
 /// The server refused the login, or a right is missing.
@@ -26,7 +28,7 @@ pub const CANNOT_RUN: u8 = 126;
 pub const NOT_FOUND: u8 = 127;
 
 /// The table of the man page, and of docs/cli.md.
-pub const TABLE: [(&str, &str); 13] = [
+pub const TABLE: [(&str, &str); 15] = [
     (
         "the command's own",
         "`run`: the status with which the command ended. 128 + N if signal N killed it. If `leasehold` itself got INT or QUIT, and the command died of it, `leasehold` dies of it too.",
@@ -39,7 +41,7 @@ pub const TABLE: [(&str, &str); 13] = [
     ("2", "`doctor`: locks are not safe here, or do not work."),
     (
         "64",
-        "The command line, a name or a setting is wrong. Nothing ran.",
+        "The command line, a name or a setting is wrong, there is no terminal to ask on, or `bench` may not write. Nothing ran.",
     ),
     (
         "65",
@@ -48,7 +50,7 @@ pub const TABLE: [(&str, &str); 13] = [
     ("69", "The servers did not answer. Nothing ran."),
     (
         "70",
-        "`run`: the lock was lost, or `leasehold` itself failed, while the command ran.",
+        "`run`: the lock was lost, or `leasehold` itself failed, while the command ran. The others: `leasehold` itself failed.",
     ),
     (
         "71, 76",
@@ -67,8 +69,16 @@ pub const TABLE: [(&str, &str); 13] = [
         "The server refused the login, or a right is missing. Nothing ran.",
     ),
     (
+        "78",
+        "`run`: the command was ended because the time of `--max` was over.",
+    ),
+    (
         "126, 127",
         "`run`: the command could not be started, or was not found, as in a shell.",
+    ),
+    (
+        "128 + N",
+        "Signal N ended `watch`, or `run` while it waited for the lock. Nothing ran.",
     ),
 ];
 
@@ -106,5 +116,38 @@ impl From<Error> for Failure {
         };
         // With its causes.
         Self::new(status, format!("{error:#}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_status_has_one_meaning_and_a_row() {
+        let statuses = [
+            USAGE,
+            WRONG_TYPE,
+            UNREACHABLE,
+            LOST,
+            SYSTEM,
+            PROTOCOL,
+            BUSY,
+            DENIED,
+            MAX,
+            CANNOT_RUN,
+            NOT_FOUND,
+        ];
+        let numbers = TABLE.iter().flat_map(|(numbers, _)| numbers.split(", "));
+        let in_table: Vec<u8> = numbers
+            .filter_map(|number| number.parse().ok())
+            .filter(|number| *number > 2)
+            .collect();
+        let mut expected = statuses.to_vec();
+        expected.sort_unstable();
+        assert!(expected.windows(2).all(|pair| pair[0] != pair[1]));
+        let mut found = in_table;
+        found.sort_unstable();
+        assert_eq!(found, expected);
     }
 }

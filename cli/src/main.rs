@@ -28,13 +28,13 @@ mod show;
 mod signals;
 mod watch;
 
-use std::env;
 use std::process::ExitCode;
+use std::{env, panic};
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
-use exit::{Failure, USAGE};
+use exit::{Failure, LOST, USAGE};
 use servers::Servers;
 
 /// Runs commands under distributed locks on Redis, and shows who holds them
@@ -67,6 +67,13 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // A panic would have the status 101. The thread has told of it by now.
+    let status = panic::catch_unwind(status).unwrap_or(LOST);
+    ExitCode::from(status)
+}
+
+/// Runs the subcommand, and returns the exit status.
+fn status() -> u8 {
     let mut arguments = env::args_os().skip(1);
     let result = match arguments.next() {
         // The two forms in which `leasehold run` starts itself.
@@ -74,10 +81,10 @@ fn main() -> ExitCode {
         Some(first) if first == run::STARTER => run::starter::main(arguments),
         _ => parse().and_then(execute),
     };
-    ExitCode::from(result.unwrap_or_else(|failure| {
+    result.unwrap_or_else(|failure| {
         output::complain(&failure.text);
         failure.status
-    }))
+    })
 }
 
 /// Parses the command line. Text that was asked for, such as the help, is printed here and ends the process.
@@ -95,8 +102,13 @@ fn parse() -> Result<Arguments, Failure> {
 
 fn execute(arguments: Arguments) -> Result<u8, Failure> {
     let servers = &arguments.servers;
+    // `run` says it as its options want it.
+    let is_run = matches!(arguments.command, Command::Run(_));
+    if let Some(warning) = servers.warning().filter(|_| !is_run) {
+        output::complain(warning);
+    }
     match arguments.command {
-        Command::Run(options) => run::front::main(servers, &options),
+        Command::Run(options) => run::front::main(servers, options),
         Command::Status(options) => show::status(servers, &options),
         Command::List(options) => show::list(servers, &options),
         Command::Watch(options) => watch::main(servers, &options),

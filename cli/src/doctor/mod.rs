@@ -65,7 +65,7 @@ pub struct Options {
 }
 
 pub fn main(servers: &Servers, options: &Options) -> Result<u8, Failure> {
-    let deployment = Deployment::read(&servers.url()?);
+    let deployment = Deployment::read(servers.url()?);
     let locks = servers.builder()?.build_unchecked()?;
     let findings = examine(&locks, &deployment);
     // The last release may still be on its way.

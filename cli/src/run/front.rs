@@ -35,10 +35,13 @@ use serde_json::json;
 use super::descendants::{self, Process, ROUNDS};
 use super::held::{Held, Wanted};
 use super::messages::{End, FromKeeper, ToKeeper, hear_keeper, pair, send_descriptor, tell_keeper};
-use super::report::{self, Report};
+use super::report::Report;
+use super::systemd;
 use super::terminal::Terminal;
+use super::waiter::{NESTED, Waiter, nested};
 use super::{KEEPER, LET_LIVE, OnLoss, Options, SELF, Time, dying_time, nanoseconds, now};
-use crate::exit::{Failure, LEFT, LOST, SYSTEM, USAGE};
+use crate::deployment::Deployment;
+use crate::exit::{Failure, LEFT, LOST, MAX, SYSTEM, USAGE};
 use crate::servers::Servers;
 use crate::signals::{self, Arrived, ENDING};
 
@@ -69,8 +72,10 @@ struct Ended {
     /// The last signal of INT and QUIT that this process got.
     interrupt: Option<Signal>,
     lost: Option<Lost>,
-    /// Whether the keeper ended the command, because the lease or `--max` was nearly over.
+    /// Whether the keeper ended the command, because the lease was nearly over.
     was_warned: bool,
+    /// The same for the time of `--max`.
+    was_too_long: bool,
     /// Whether the keeper ended processes that the command had left behind.
     left_processes: bool,
     /// Whether the keeper has said that the command has started.
@@ -79,15 +84,20 @@ struct Ended {
     keeper_status: Option<i32>,
 }
 
-pub fn main(servers: &Servers, options: &Options) -> Result<u8, Failure> {
+pub fn main(servers: &Servers, mut options: Options) -> Result<u8, Failure> {
     let is_plain = !options.shared && !options.exclusive && options.permits.is_none();
     if options.names.len() > 1 && !is_plain {
         let text = "--shared, --exclusive and --permits are for one name";
         return Err(Failure::new(USAGE, text));
     }
+    let deployment = Deployment::read(servers.url()?);
+    options.max = options.max.or(deployment.max_hold);
     if options.max.is_some() && options.on_loss == OnLoss::Ignore {
-        let text = "--max ends the command, and --on-loss ignore lets it go on: choose one";
+        let text = "--max (or max_hold of the URL) ends the command, and --on-loss ignore lets it go on: choose one";
         return Err(Failure::new(USAGE, text));
+    }
+    if options.max == Some(Duration::ZERO) {
+        return Err(Failure::new(USAGE, "--max must be longer than zero"));
     }
     if options.max.is_some_and(|max| options.grace() >= max) {
         let text = "--grace is a part of --max, so it must be shorter";
@@ -111,9 +121,12 @@ pub fn main(servers: &Servers, options: &Options) -> Result<u8, Failure> {
         .map_err(|error| Failure::system("cannot receive signals", error))?;
     // Each thread that starts later inherits the blocked signals.
     let signals = signals::receive(ENDING.into_iter().chain([Signal::SIGCHLD]))?;
-    let report = Report::new(options)
+    let report = Report::new(&options)
         .map_err(|error| Failure::system("cannot start a thread for messages", error))?;
-    let exit = run(servers, options, &report, signals);
+    if let Some(warning) = servers.warning() {
+        report.tell("password_shown", warning, json!({}));
+    }
+    let exit = run(servers, &options, &report, signals);
     report.finish();
     if let Ok(Exit::Signal(signal)) = exit {
         signals::die_of(signal);
@@ -166,8 +179,18 @@ fn run(
     signals.start()?;
 
     let locks = connect(servers, options)?;
+    let waiter = Waiter::new(&locks, report, servers.url()?);
     let begun = Instant::now();
-    let acquired = wait_for(&locks, options, &cancel, report);
+    let wait = match options.wait {
+        _ if options.no_wait => Duration::ZERO,
+        Some(wait) => wait,
+        None => Duration::MAX,
+    };
+    let around = waiter.held_around().filter(|_| !wait.is_zero());
+    // A wait for the own end would have none.
+    let wait = around.map_or(wait, |_| Duration::ZERO);
+    let wanted = Wanted::new(&locks, options, &cancel);
+    let acquired = wait_for(&waiter, &wanted, wait);
     signals.waits.store(false, Ordering::SeqCst);
     let held = match acquired {
         Err(Error::Cancelled) => {
@@ -188,15 +211,13 @@ fn run(
         }
         Err(error) => return Err(error.into()),
         Ok(None) => {
-            let text = format!(
-                "{} is held by others, and nothing ran",
-                options.names.join(", ")
-            );
-            report.tell(
-                "busy",
-                &text,
-                json!({ "waited": begun.elapsed().as_secs_f64() }),
-            );
+            if let Some(name) = around {
+                let text = format!(
+                    "{name} is held by the `leasehold run` around this one, which would wait for its own end: nothing ran"
+                );
+                return Err(Failure::new(USAGE, text));
+            }
+            waiter.tell_busy(begun.elapsed());
             return Ok(Exit::Status(options.busy_status));
         }
         Ok(Some(held)) => held,
@@ -223,13 +244,14 @@ fn connect(servers: &Servers, options: &Options) -> Result<LockManager, Failure>
     if let Some(at_least) = options.at_least {
         builder = builder.min_hold(at_least);
     }
-    // The keeper ends the command in time. The limit of the library would only release the lock.
+    // The keeper ends the command in time, by --max. The limit of the library would only release the lock.
     builder = builder.max_hold(None);
     if let Some(note) = &options.note {
         builder = builder.note(note);
     }
-    // One lock needs one connection, and a release another.
-    Ok(builder.pool_size(2).build()?)
+    // One lock needs one connection, and a release another. The first request connects, so a server that is down at the start
+    // is waited for like one that goes down later.
+    Ok(builder.pool_size(2).build_unchecked()?)
 }
 
 /// The way of signals to the main thread.
@@ -271,27 +293,17 @@ impl Signals {
     }
 }
 
-/// Blocks until the lock is held. On a terminal, a thread shows meanwhile who holds it.
-fn wait_for(
-    locks: &LockManager,
-    options: &Options,
-    cancel: &Cancel,
-    report: &Report,
-) -> leasehold::Result<Option<Held>> {
-    let wanted = Wanted::new(locks, options, cancel);
+/// Blocks until the lock is held. Meanwhile a thread tells who holds it.
+fn wait_for(waiter: &Waiter, wanted: &Wanted, wait: Duration) -> leasehold::Result<Option<Held>> {
     let (ended, until) = bounded::<()>(0);
     let (shows, has_shown) = bounded::<()>(0);
-    if report.shows_waits() {
-        let (locks, names) = (locks.clone(), options.names.clone());
-        // Without the thread, the wait is not shown.
-        let _ = thread::Builder::new().spawn(move || {
-            let _shows = shows;
-            report::show_wait(&locks, &names, &until);
-        });
-    } else {
-        drop(shows);
-    }
-    let acquired = wanted.acquire(options);
+    let waiter = waiter.clone();
+    // Without the thread, the wait is not told.
+    let _ = thread::Builder::new().spawn(move || {
+        let _shows = shows;
+        waiter.tell(&until);
+    });
+    let acquired = wanted.acquire(wait);
     drop(ended);
     // So that the line is gone before the command writes. A terminal that takes no text must not delay the command.
     let _ = has_shown.recv_timeout(ERASE);
@@ -378,6 +390,8 @@ impl<'a> Front<'a> {
             .env("LEASEHOLD_NAME", lines(&|lease| lease.name().to_owned()))
             .env("LEASEHOLD_FENCE", lines(&|lease| lease.fence().to_string()))
             .env("LEASEHOLD_OWNER", leases[0].owner())
+            .env(NESTED, nested(leases))
+            .envs(systemd::of_command())
             .stdin(Stdio::from(its_end))
             .process_group(0)
             .spawn()
@@ -403,6 +417,7 @@ impl<'a> Front<'a> {
                 interrupt: None,
                 lost: None,
                 was_warned: false,
+                was_too_long: false,
                 left_processes: false,
                 has_started: false,
                 keeper_status: None,
@@ -552,11 +567,13 @@ impl<'a> Front<'a> {
             }
             FromKeeper::Stopped => self.stop(),
             FromKeeper::Warned { is_max } => {
-                self.ended.was_warned = true;
                 if is_max {
-                    let text = "the time of --max is nearly over, so the command is ended";
+                    self.ended.was_too_long = true;
+                    let text = "the longest time of the lock (--max, or max_hold of the URL) is nearly over, so the command \
+                                is ended";
                     self.report.fail("max", text, json!({}));
                 } else {
+                    self.ended.was_warned = true;
                     let text = "the lock is nearly lost, so the command is ended";
                     self.report.fail("at_risk", text, json!({}));
                 }
@@ -652,9 +669,10 @@ fn conclude(
     }
     let command_status = ended.end.map(End::status);
     let status = match command_status {
-        Some(0) if ended.left_processes && !is_lost => LEFT,
-        Some(status) if options.on_loss == OnLoss::Ignore || !is_lost => status,
-        Some(_) => LOST,
+        Some(_) if is_lost && options.on_loss != OnLoss::Ignore => LOST,
+        Some(_) if ended.was_too_long => MAX,
+        Some(0) if ended.left_processes => LEFT,
+        Some(status) => status,
         None if ended.has_started => LOST,
         // It may have died between the start of the command and the message about it.
         None if ended.keeper_status != Some(SYSTEM.into()) => {

@@ -1,6 +1,7 @@
 //! The locks that `run` takes, whatever their kind.
 
 use std::slice;
+use std::time::Duration;
 
 use leasehold::{
     Cancel, Lease, Lock, LockGuard, LockManager, Lost, MultiGuard, MultiLock, Mutex, Permit,
@@ -44,23 +45,16 @@ impl Wanted {
         }
     }
 
-    /// Blocks until the lock is held. Returns `None` if others held the lock for the whole wait.
-    pub fn acquire(&self, options: &Options) -> Result<Option<Held>> {
+    /// Blocks until the lock is held. Returns `None` if others held the lock for the whole wait. A wait of zero only tries, and
+    /// one of `Duration::MAX` has no end.
+    pub fn acquire(&self, wait: Duration) -> Result<Option<Held>> {
         Ok(match self {
-            Self::Mutex(lock) => acquire(lock, options)?.map(Held::Mutex),
-            Self::Read(lock) => acquire(lock, options)?.map(Held::Read),
-            Self::Write(lock) => acquire(lock, options)?.map(Held::Write),
-            Self::Permits(lock) => acquire(lock, options)?.map(Held::Permits),
-            Self::Multi(lock) => acquire(lock, options)?.map(Held::Multi),
+            Self::Mutex(lock) => lock.try_lock_for(wait)?.map(Held::Mutex),
+            Self::Read(lock) => lock.try_lock_for(wait)?.map(Held::Read),
+            Self::Write(lock) => lock.try_lock_for(wait)?.map(Held::Write),
+            Self::Permits(lock) => lock.try_lock_for(wait)?.map(Held::Permits),
+            Self::Multi(lock) => lock.try_lock_for(wait)?.map(Held::Multi),
         })
-    }
-}
-
-fn acquire<L: Lock>(lock: &L, options: &Options) -> Result<Option<L::Guard>> {
-    match options.wait {
-        _ if options.no_wait => lock.try_lock(),
-        Some(wait) => lock.try_lock_for(wait),
-        None => lock.lock().map(Some),
     }
 }
 

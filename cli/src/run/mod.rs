@@ -91,7 +91,9 @@ mod descendants;
 mod held;
 mod messages;
 mod report;
+mod systemd;
 mod terminal;
+mod waiter;
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -124,7 +126,8 @@ const SELF: &str = "/proc/self/exe";
 )]
 #[derive(Args)]
 pub struct Options {
-    /// How long to wait for the lock, such as 30s [default: without end]
+    /// How long to wait for the lock, such as 30s [default: without end]. With wait_through_outages=true in the URL it
+    /// covers servers that are down at the start
     #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "no_wait")]
     wait: Option<Duration>,
     /// Give up at once if the lock is held
@@ -145,7 +148,7 @@ pub struct Options {
     /// Keep the lock for at least this time, even if the command ends earlier
     #[arg(long, value_name = "TIME", value_parser = time)]
     at_least: Option<Duration>,
-    /// End the command so that the lock is held for at most this time
+    /// End the command so that the lock is held for at most this time [default: max_hold of the URL]
     #[arg(long, value_name = "TIME", value_parser = time)]
     max: Option<Duration>,
     /// How the command ends if the lock is lost: by TERM and then KILL, by KILL at once, or not at all

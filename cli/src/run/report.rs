@@ -1,21 +1,16 @@
 //! The messages of `run` on standard error: text for people, or with `--json` an object a line.
 
-use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use leasehold::{LockInfo, LockManager, Lost, LostCause};
-use rustix::process::getpid;
+use leasehold::{Lost, LostCause};
 use serde_json::{Value, json};
 
 use super::Options;
 use super::terminal::Terminal;
-use crate::output::{self, age, safe, span};
-
-/// The time between two looks at the holder while `run` waits.
-const LOOK: Duration = Duration::from_secs(1);
+use crate::output;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Style {
@@ -30,6 +25,7 @@ const MOST_LINES: usize = 100;
 const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// A thread writes the lines, because a pipe that nobody reads must not stop the front.
+#[derive(Clone)]
 pub struct Report {
     style: Style,
     names: Vec<String>,
@@ -97,15 +93,26 @@ impl Report {
         self.fail("lost", &lost.to_string(), fields);
     }
 
-    /// Blocks until all lines are written, but not for long.
+    /// Blocks until all lines are written, also those of its clones, but not for long.
     pub fn finish(self) {
         drop(self.lines);
         let _ = self.written.recv_timeout(LAST_LINES);
     }
 
-    /// Returns whether a person sees the line about the holder.
-    pub fn shows_waits(&self) -> bool {
-        self.style == Style::Text && io::stderr().is_terminal()
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    pub fn is_quiet(&self) -> bool {
+        self.style == Style::Quiet
+    }
+
+    /// Returns whether a line can be written over itself for a person. A shell that has this process in the background shows
+    /// its prompt there.
+    pub fn has_terminal(&self) -> bool {
+        self.style == Style::Text
+            && io::stderr().is_terminal()
+            && Terminal::open().is_some_and(|terminal| terminal.is_ours())
     }
 
     fn json(&self, event: &str, fields: Value) {
@@ -120,70 +127,4 @@ impl Report {
     fn write(&self, line: String) {
         let _ = self.lines.try_send(line);
     }
-}
-
-/// Shows on the terminal who holds the lock, until the receiver is disconnected.
-pub fn show_wait(locks: &LockManager, names: &[String], until: &Receiver<()>) {
-    let host = rustix::system::uname();
-    let label = format!(
-        "{}:{}",
-        host.nodename().to_string_lossy(),
-        getpid().as_raw_nonzero()
-    );
-    let begun = Instant::now();
-    let mut is_shown = false;
-    // A lock that is free is granted before the first look.
-    while until
-        .recv_timeout(LOOK)
-        .is_err_and(|error| error.is_timeout())
-    {
-        // A shell that has this process in the background shows its prompt there.
-        if !Terminal::open().is_some_and(|terminal| terminal.is_ours()) {
-            continue;
-        }
-        let seen = names.iter().find_map(|name| locks.inspect(name).ok()?);
-        let text = seen.map_or_else(
-            || format!("waiting for {}", names.join(", ")),
-            |info| waiting_for(&info, &label),
-        );
-        let text = format!("{text} ({})", span(begun.elapsed()));
-        // The line is written over itself, and must not wrap.
-        let columns = rustix::termios::tcgetwinsize(io::stderr()).map_or(80, |size| size.ws_col);
-        let most = usize::from(columns).max(20) - 1;
-        let text: String = safe(&text).chars().take(most).collect();
-        let _ = io::stderr().write_all(format!("\r\x1b[K{text}").as_bytes());
-        is_shown = true;
-    }
-    if is_shown {
-        let _ = io::stderr().write_all(b"\r\x1b[K");
-    }
-}
-
-/// Returns the line that a waiter with this label shows.
-fn waiting_for(info: &LockInfo, label: &str) -> String {
-    let mut line = format!("waiting for {}", info.name);
-    match info.holders.first() {
-        Some(holder) => {
-            let by = holder.label.as_deref().unwrap_or("another client");
-            let _ = write!(line, ", held by {by}");
-            if let Some(since) = holder.since {
-                let _ = write!(line, " for {}", span(age(since)));
-            }
-            if let Some(note) = &holder.note {
-                let _ = write!(line, ", note: {note}");
-            }
-            if info.holders.len() > 1 {
-                let _ = write!(line, ", and {} others", info.holders.len() - 1);
-            }
-        }
-        None => line.push_str(", which is free"),
-    }
-    let place = info
-        .waiting
-        .iter()
-        .position(|it| it.label.as_deref() == Some(label));
-    if let Some(place) = place {
-        let _ = write!(line, "; place {} of {}", place + 1, info.waiters);
-    }
-    line
 }

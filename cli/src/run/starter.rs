@@ -8,6 +8,7 @@ use std::process::Command;
 use nix::sys::signal::SigSet;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
+use super::systemd;
 use crate::exit::{CANNOT_RUN, Failure, NOT_FOUND};
 
 /// Arguments: the keeper's process, and the command. The keeper has started this process in the command's group, from its
@@ -33,7 +34,10 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> Result<u8, Failure
     SigSet::empty()
         .thread_set_mask()
         .map_err(|error| Failure::system("cannot receive signals", error))?;
-    let error = Command::new(&command).args(arguments).exec();
+    let error = Command::new(&command)
+        .args(arguments)
+        .envs(systemd::of_this_process())
+        .exec();
     let status = match error.kind() {
         io::ErrorKind::NotFound => NOT_FOUND,
         _ => CANNOT_RUN,

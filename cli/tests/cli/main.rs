@@ -12,6 +12,7 @@ mod doctor;
 mod operate;
 mod page;
 mod run;
+mod settings;
 mod terminal;
 mod watch;
 mod work;

@@ -5,8 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::support::{Server, name};
-use crate::{out, output};
+use crate::support::{Server, manager, name, wait_until};
+use crate::work::start;
+use crate::{err, out, output};
 
 const PAGE: &str = include_str!("../../../docs/cli.md");
 /// The programs of the recipes.
@@ -64,9 +65,35 @@ fn bash(script: &str, url: &str, programs: &Path) -> Output {
 
 /// Returns whether a line is what the page shows. `…` stands for any text.
 fn matches(shown: &str, line: &str) -> bool {
-    match shown.split_once('…') {
-        None => shown == line,
-        Some((before, after)) => line.starts_with(before) && line.ends_with(after),
+    let Some((first, others)) = shown.split_once('…') else {
+        return shown == line;
+    };
+    let Some(mut rest) = line.strip_prefix(first) else {
+        return false;
+    };
+    let (between, last) = others.rsplit_once('…').unwrap_or(("", others));
+    for part in between.split('…') {
+        match rest.split_once(part) {
+            Some((_, after)) => rest = after,
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+#[test]
+fn dots_of_the_page_stand_for_any_text() {
+    for (shown, line, expected) in [
+        ("a", "a", true),
+        ("a", "ab", false),
+        ("a…", "a b", true),
+        ("a … c", "a b c", true),
+        ("a … c", "a b d", false),
+        ("a …:…, c … e", "a b:1, c d e", true),
+        ("a …:…, c … e", "a b1, c d e", false),
+        ("a …:…, c … e", "a b:1, c d f", false),
+    ] {
+        assert_eq!(matches(shown, line), expected, "{shown} / {line}");
     }
 }
 
@@ -136,6 +163,79 @@ fn the_recipes_of_the_page_run_their_programs() {
             "consume", "deploy", "import", "lead", "migrate", "reindex", "report"
         ]
     );
+    fs::remove_dir_all(programs).expect("it was made");
+}
+
+/// Returns the first block of the page that begins with this text.
+fn block(language: &str, begin: &str) -> &'static str {
+    let mut blocks = blocks().into_iter();
+    let found = blocks.find(|(its, block)| *its == language && block.starts_with(begin));
+    found.expect("the page has it").1
+}
+
+/// Only the time, the directory of `leasehold` and the place of the file are not as on the page. The namespaces have nothing
+/// of the machine's own cron.
+#[test]
+#[ignore = "root and the package cron: .ci/long runs it"]
+fn the_crontab_of_the_page_works_in_a_real_cron() {
+    let server = Server::start();
+    let programs = programs();
+    let begun = programs.join("begun");
+    let report = format!("#!/bin/sh\necho $LEASEHOLD_FENCE >{}\n", begun.display());
+    fs::write(programs.join("report"), report).expect("it can be written");
+    let url = programs.join("url");
+    // Cron would end the line at this character.
+    fs::write(&url, format!("{}?note=build%207\n", server.url())).expect("it can be written");
+    let lines = block("crontab", "PATH=")
+        .replace("/home/app/.cargo/bin", &programs.display().to_string())
+        .replace("/etc/leasehold/url", &url.display().to_string())
+        .replace("\n0 3 * * *", "\n* * * * *");
+    let crontab = programs.join("crontab");
+    fs::write(&crontab, &lines).expect("it can be written");
+    let script = "mount -t tmpfs none /run && mount -t tmpfs none /etc/cron.d && \
+        mount -t tmpfs none /var/spool/cron/crontabs && mount --bind /dev/null /etc/crontab && \
+        crontab \"$1\" && exec cron -f";
+    let mut cron = Command::new("unshare");
+    cron.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+    cron.args(["sh", "-c", script, "sh"]).arg(&crontab);
+    cron.env_remove("REDIS_URL");
+    let mut cron = start(&mut cron);
+    wait_until("cron has run the program", || {
+        assert!(!cron.has_ended(), "cron works, with:\n{lines}");
+        fs::read_to_string(&begun).is_ok_and(|fence| fence.trim().parse::<u64>().is_ok())
+    });
+    let locks = manager(&server.url());
+    wait_until("the lock is kept for the other host", || {
+        let info = locks.inspect("nightly-report").expect("it answers");
+        let mut holders = info.expect("it is kept").holders.into_iter();
+        holders.any(|it| it.kept && it.note.as_deref() == Some("build 7"))
+    });
+    drop(cron);
+    fs::remove_dir_all(programs).expect("it was made");
+}
+
+#[test]
+#[ignore = "the package systemd: .ci/long runs it"]
+fn systemd_accepts_the_unit_of_the_page() {
+    let programs = programs();
+    let unit = block("ini", "[Unit]").replace("/usr/local/bin", &programs.display().to_string());
+    let lines = block("ini", "[Service]\nType=notify");
+    let verify = |name: &str, unit: &str| {
+        let path = programs.join(name);
+        fs::write(&path, unit).expect("it can be written");
+        let mut verify = Command::new("systemd-analyze");
+        verify.args(["verify", "--man=no"]).arg(&path);
+        let output = verify.output().expect("it is installed");
+        // What it ignores is told, with the status 0.
+        (output.status.success(), err(&output))
+    };
+    let accepted = (true, String::new());
+    assert_eq!(verify("plain.service", &unit), accepted);
+    let notifies = format!("{unit}{lines}");
+    assert_eq!(verify("notifies.service", &notifies), accepted);
+    // The check itself can fail.
+    let wrong = unit.replace("KillMode=", "KilMode=");
+    assert_ne!(verify("wrong.service", &wrong), accepted);
     fs::remove_dir_all(programs).expect("it was made");
 }
 

@@ -2,9 +2,11 @@
 
 mod ends;
 mod exits;
+mod service;
 mod shells;
 mod situations;
 mod terminal;
+mod waits;
 
 use std::fs::File;
 use std::io::Write;
@@ -87,6 +89,7 @@ fn a_wrong_command_line_has_its_own_status() {
     let server = Server::start();
     let bad: [&[&str]; 13] = [
         &["run", "--max", "20y", "n", "--", "true"],
+        &["run", "--max", "0s", "n", "--", "true"],
         &[
             "run",
             "--max",

@@ -293,6 +293,21 @@ fn a_panic_of_the_front_keeps_the_lock() {
 }
 
 #[test]
+fn a_panic_of_another_subcommand_has_the_status_of_a_failure_of_leasehold() {
+    // A write reports more bytes than it got. The first one is about the URL.
+    let Some(by) = strace(&["-e", "inject=write:retval=4096:when=1"]) else {
+        return;
+    };
+    let mut status = Command::new(by[0]);
+    status.args(&by[1..]).arg(env!("CARGO_BIN_EXE_leasehold"));
+    status.args(["--url", "nonsense", "status", "n"]);
+    let output = status.output().expect("strace works");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("panicked"), "{said}");
+    assert_eq!(output.status.code(), Some(70), "{said}");
+}
+
+#[test]
 #[ignore = "a lease of 10 s must run out: .ci/long runs it"]
 fn a_refused_message_keeps_the_lock() {
     let mut tracer = None;
@@ -390,7 +405,7 @@ fn max_ends_the_command_before_the_lock_is_free() {
         let status = leave_in(session, &[], &["--max", "10s"], &script, |exit| {
             exit.work.pid("term");
         });
-        assert_eq!(status.code(), Some(70));
+        assert_eq!(status.code(), Some(78));
     });
 }
 

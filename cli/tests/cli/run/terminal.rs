@@ -151,8 +151,8 @@ fn a_wait_shows_the_holder_and_the_place_in_the_queue() {
     let shell = shell(&work);
     shell.send("run $LOCK -- echo granted\r");
     let shown = shell.wait_for("the holder", |screen| screen.contains("place 1 of 1"));
-    assert!(shown.contains("held by db1:7 for "), "{shown}");
-    assert!(shown.contains("note: build 7"), "{shown}");
+    let holder = "held by db1:7 (\"build 7\") for ";
+    assert!(shown.contains(holder), "{shown}");
     guard.release().expect("it is held");
     let after = shell.wait_for("the grant", |screen| {
         screen.contains("granted") && screen.ends_with('>')

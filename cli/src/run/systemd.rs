@@ -1,0 +1,26 @@
+//! Variables by which systemd tells a service its own process. A program ignores what they announce, such as sockets or the
+//! watchdog, if they name another process. So the command gets its own number in place of the front's.
+
+use std::env;
+use std::process;
+
+/// For sockets, for the watchdog, and the process itself.
+const VARIABLES: [&str; 3] = ["LISTEN_PID", "WATCHDOG_PID", "SYSTEMD_EXEC_PID"];
+/// Stands for the command, whose number the front cannot know.
+const COMMAND: &str = "command";
+
+/// Returns the variables that name this process, with the command in its place. The others were not meant for `leasehold`, or
+/// are left from a process before it.
+pub fn of_command() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let own = process::id().to_string();
+    let is_own = move |name: &&str| env::var_os(name).is_some_and(|value| *value == *own);
+    let variables = VARIABLES.into_iter().filter(is_own);
+    variables.map(|name| (name, COMMAND))
+}
+
+/// Returns the variables that name the command, which this process becomes.
+pub fn of_this_process() -> impl Iterator<Item = (&'static str, String)> {
+    let is_of_command = |name: &&str| env::var_os(name).is_some_and(|value| value == COMMAND);
+    let variables = VARIABLES.into_iter().filter(is_of_command);
+    variables.map(|name| (name, process::id().to_string()))
+}
