@@ -15,12 +15,18 @@ use crate::exit::{Failure, WRONG_TYPE};
 use crate::output::{self, age, complain, print, span};
 use crate::servers::Servers;
 
+/// The status of `--check` if a lock is free.
+const FREE: u8 = 1;
+
 /// Shows who holds locks, and who waits for them
 #[derive(Args)]
 pub struct Status {
     /// Print a JSON object for each lock
     #[arg(long)]
     json: bool,
+    /// Print nothing: the exit status is 0 if all these locks are taken, and 1 if one is free
+    #[arg(long, conflicts_with = "json")]
+    check: bool,
     /// The names of the locks
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
@@ -55,6 +61,16 @@ impl Seen {
         });
         Self { name, lock }
     }
+
+    fn is_taken(&self) -> bool {
+        let Ok(Some(lock)) = &self.lock else {
+            return false;
+        };
+        match lock.kind {
+            Kind::RateLimiter { retry_after, .. } => !retry_after.is_zero(),
+            _ => true,
+        }
+    }
 }
 
 /// Puts the holders of a lock into the order in which they are numbered, from 1. Redis has them in the order in which their
@@ -67,14 +83,17 @@ pub fn status(servers: &Servers, options: &Status) -> Result<u8, Failure> {
     let locks = servers.connect()?;
     let inspect = |name: &String| Seen::new(name.clone(), locks.inspect(name));
     let seen: Vec<_> = options.names.iter().map(inspect).collect();
-    show(&seen, options.json)?;
+    if !options.check {
+        show(&seen, options.json)?;
+    }
     // One name that cannot be shown hides no other.
     let mut failed = None;
     for failure in seen.iter().filter_map(|it| it.lock.as_ref().err()) {
         complain(&failure.text);
         failed.get_or_insert(failure.status);
     }
-    Ok(failed.unwrap_or(0))
+    let is_free = options.check && !seen.iter().all(Seen::is_taken);
+    Ok(failed.unwrap_or(if is_free { FREE } else { 0 }))
 }
 
 pub fn list(servers: &Servers, options: &List) -> Result<u8, Failure> {

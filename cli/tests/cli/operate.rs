@@ -243,6 +243,29 @@ fn a_list_that_breaks_off_shows_what_it_has() {
 }
 
 #[test]
+fn a_check_tells_a_script_whether_all_locks_are_taken() {
+    let server = Server::start();
+    let locks = manager(&server.url());
+    let _guard = locks.lock("n").expect("it is free");
+    let _read = locks.rwlock("read").read().expect("it is free");
+    let check = |names: &[&str]| {
+        let output = output(&server.url(), &[&["status", "--check"], names].concat());
+        assert_eq!(out(&output) + &err(&output), "");
+        output.status.code()
+    };
+    assert_eq!(check(&["n", "read"]), Some(0));
+    assert_eq!(check(&["free"]), Some(1));
+    assert_eq!(check(&["n", "free", "read"]), Some(1));
+    let limiter = locks.rate_limiter("limit", 1, secs(600));
+    let _ = limiter.try_acquire().expect("it answers");
+    assert_eq!(check(&["limit"]), Some(0));
+    // An error is neither of the two.
+    let () = server.raw().ask(&["HSET", "hash", "field", "value"]);
+    let no_lock = output(&server.url(), &["status", "--check", "free", "hash"]);
+    assert_eq!(no_lock.status.code(), Some(65));
+}
+
+#[test]
 fn an_output_that_is_closed_or_full_ends_no_command_with_a_panic() {
     let server = Server::start();
     let _guard = manager(&server.url()).lock("n").expect("it is free");
