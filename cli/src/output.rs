@@ -1,6 +1,6 @@
 //! Text for people and for pipes. A closed pipe ends no subcommand with a panic.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::time::{Duration, SystemTime};
 
@@ -103,6 +103,16 @@ fn cut(text: &str, most: usize) -> String {
 /// Returns how many columns of a terminal a text takes.
 fn columns(text: &str) -> usize {
     Span::raw(text).width()
+}
+
+/// Shows a text on standard error if that is a terminal, over the last such text. An empty text only erases that.
+pub fn passing(text: &str) {
+    let mut err = io::stderr();
+    if err.is_terminal() {
+        // It must not wrap. There is nowhere to report a failure to.
+        let text = cut(&safe(text), width(&err).saturating_sub(1));
+        let _ = err.write_all(format!("\r\x1b[K{text}").as_bytes());
+    }
 }
 
 /// Returns the width of a terminal. One that does not tell its width may have any.
