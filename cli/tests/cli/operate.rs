@@ -6,7 +6,9 @@ use std::process::{Command, Stdio};
 use leasehold::{LeaseState, LostCause};
 use serde_json::Value;
 
-use crate::support::{Answer, Hostile, Server, build, manager, secs, settings_of, wait_until};
+use crate::support::{
+    Answer, Hostile, Server, build, manager, name, secs, settings_of, wait_until,
+};
 use crate::terminal::Terminal;
 use crate::{err, leasehold, out, output};
 
@@ -263,6 +265,26 @@ fn a_check_tells_a_script_whether_all_locks_are_taken() {
     let () = server.raw().ask(&["HSET", "hash", "field", "value"]);
     let no_lock = output(&server.url(), &["status", "--check", "free", "hash"]);
     assert_eq!(no_lock.status.code(), Some(65));
+}
+
+#[test]
+fn no_error_speaks_of_functions_of_the_library() {
+    let nodes = std::env::temp_dir().join(name("nodes").replace(':', "-"));
+    let nodes = nodes.to_str().expect("a plain path");
+    let cluster = Server::of_cluster(&["--cluster-config-file", nodes]);
+    let single = Server::start();
+    let as_cluster = single.url().replace("redis://", "redis+cluster://");
+    for (url, instead) in [
+        (&cluster.url(), "redis+cluster://"),
+        (&as_cluster, "redis://"),
+    ] {
+        let output = output(url, &["run", "n", "--", "true"]);
+        assert_eq!(output.status.code(), Some(64), "{}", err(&output));
+        let said = err(&output);
+        assert!(said.contains(instead) && !said.contains("::"), "{said}");
+    }
+    let why = out(&output("", &["help"]));
+    assert!(!why.contains("::"), "{why}");
 }
 
 #[test]
