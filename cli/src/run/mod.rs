@@ -73,9 +73,13 @@ mod report;
 mod terminal;
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use rustix::fs::{Mode, OFlags, fcntl_setfl, lstat, open};
+use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::exit::BUSY;
@@ -136,11 +140,14 @@ pub struct Options {
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
     /// Print nothing but errors
-    #[arg(long, conflicts_with = "json")]
+    #[arg(long, conflicts_with_all = ["json", "json_fd"])]
     quiet: bool,
     /// Print events on standard error, a JSON object a line
     #[arg(long)]
     json: bool,
+    /// Print these events on descriptor N in place of standard error
+    #[arg(long, value_name = "N", value_parser = descriptor)]
+    json_fd: Option<Arc<File>>,
     /// The names of the locks
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
@@ -181,6 +188,25 @@ fn time(text: &str) -> Result<Duration, String> {
         return Err("a time of at most 10 years is needed".to_owned());
     }
     Ok(time)
+}
+
+/// Opens a descriptor of this process again. Its own number cannot be used without `unsafe`.
+fn descriptor(text: &str) -> Result<Arc<File>, String> {
+    let number: u32 = text.parse().map_err(|_| "expected a number".to_owned())?;
+    let reopen = || -> rustix::io::Result<File> {
+        let path = format!("/proc/self/fd/{number}");
+        // One for reading alone would be opened for writing here.
+        if lstat(&path)?.st_mode & Mode::WUSR.bits() == 0 {
+            return Err(Errno::BADF);
+        }
+        // A pipe that nobody reads would block the open.
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = open(path, flags, Mode::empty())?;
+        fcntl_setfl(&file, OFlags::APPEND)?;
+        Ok(file.into())
+    };
+    let file = reopen().map_err(|error| format!("it cannot be written to: {error}"))?;
+    Ok(Arc::new(file))
 }
 
 fn permits(text: &str) -> Result<(u32, u32), String> {

@@ -2,6 +2,7 @@
 
 mod ends;
 mod exits;
+mod options;
 mod terminal;
 
 use std::fs::File;
