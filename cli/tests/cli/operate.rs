@@ -463,8 +463,24 @@ fn each_help_fits_a_screen_and_the_generated_texts_name_each_subcommand() {
         assert!(all.contains(&format!("\n  {command} ")), "{all}");
         let short = help(&[command, "-h"]);
         assert!(short.lines().count() <= 30, "{short}");
+        // Examples come first.
+        let [examples, usage] = ["Examples:\n  ", "Usage:"].map(|part| short.find(part));
+        assert!(examples.is_some() && examples < usage, "{short}");
+        assert_eq!(help(&["help", command]), help(&[command, "--help"]));
         let page = help(&["man", command]);
-        assert!(page.contains(".SH SYNOPSIS"), "{page}");
+        assert!(
+            !page.contains("\n\n.TP"),
+            "an option without a text: {page}"
+        );
+        let sections = [
+            ".SH SYNOPSIS",
+            ".SH EXAMPLES",
+            ".SH DESCRIPTION",
+            ".SH \"ENVIRONMENT\"",
+            ".SH \"EXIT STATUS\"",
+        ];
+        let places = sections.map(|section| page.find(section));
+        assert!(places.is_sorted() && places[0].is_some(), "{page}");
         for shell in ["bash", "fish", "zsh"] {
             assert!(help(&["completions", shell]).contains(command), "{shell}");
         }
@@ -472,6 +488,9 @@ fn each_help_fits_a_screen_and_the_generated_texts_name_each_subcommand() {
     assert!(all.lines().count() <= 26, "{all}");
     assert!(help(&["--version"]).starts_with("leasehold 0."));
     assert!(!all.contains("keeper"), "{all}");
+    for variable in ["LEASEHOLD_URL", "REDIS_URL", "LEASEHOLD_FENCE", "NO_COLOR"] {
+        assert!(help(&["man"]).contains(variable), "{variable}");
+    }
 }
 
 /// The process may start no further thread, or open no further socket: strace refuses the n-th call and all after it.

@@ -1,13 +1,69 @@
-//! The descriptor for events.
+//! The options that people know from `flock`, the shell's text, and the descriptor for events.
 
 use std::fs::File;
 use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::Server;
+use crate::support::{Server, manager};
 use crate::work::Work;
-use crate::{err, out};
+use crate::{err, out, output};
+
+#[test]
+fn short_options_are_those_of_flock() {
+    let server = Server::start();
+    let run = |options: &[&str]| {
+        let arguments = [&["run"], options, &["n", "--", "echo", "ran"]].concat();
+        let output = output(&server.url(), &arguments);
+        (output.status.code(), out(&output), err(&output))
+    };
+    let guard = manager(&server.url()).lock("n").expect("it is free");
+    let (status, ran, said) = run(&["-n"]);
+    assert_eq!((status, &*ran), (Some(75), ""));
+    assert_ne!(said, "");
+    assert_eq!(run(&["-qn"]), (Some(75), String::new(), String::new()));
+    let busy = (Some(3), String::new(), String::new());
+    assert_eq!(run(&["-q", "-n", "-E", "3"]), busy);
+    assert_eq!(run(&["-q", "-n", "-E3"]), busy);
+    for wrong in ["-1", "1e30", "nan", "soon"] {
+        assert_eq!(run(&["-w", wrong]).0, Some(64), "{wrong}");
+    }
+    guard.release().expect("it is held");
+    assert_eq!(
+        run(&["-w", "60"]),
+        (Some(0), "ran\n".to_owned(), String::new())
+    );
+}
+
+#[test]
+fn a_text_is_run_by_the_shell() {
+    let server = Server::start();
+    let run = |arguments: &[&str]| {
+        let output = output(&server.url(), &[&["run", "n"], arguments].concat());
+        (output.status.code(), out(&output))
+    };
+    let text = "echo a b | tr a-z A-Z; echo $LEASEHOLD_NAME; exit 7";
+    assert_eq!(run(&["-c", text]), (Some(7), "A B\nn\n".to_owned()));
+    // One command, and not two.
+    assert_eq!(run(&["-c", "true", "--", "true"]).0, Some(64));
+}
+
+#[test]
+fn a_command_without_its_separator_is_told_of_it() {
+    for arguments in [&["n", "true"][..], &["n", "ls", "-l"], &["n"]] {
+        let output = output("", &[&["run"], arguments].concat());
+        assert_eq!(output.status.code(), Some(64));
+        let said = err(&output);
+        assert!(said.contains("leasehold run NAME -- COMMAND"), "{said}");
+    }
+    // Here it is not what is wrong.
+    let output = output("", &["run", "--wrong", "n", "--", "true"]);
+    assert!(
+        !err(&output).contains("NAME -- COMMAND"),
+        "{}",
+        err(&output)
+    );
+}
 
 #[test]
 fn events_go_to_another_descriptor_than_those_of_the_command() {
