@@ -325,7 +325,9 @@ impl Run<'_> {
                 let commands: Vec<[&str; 2]> = keys.iter().map(|key| ["DEL", key]).collect();
                 let commands: Vec<&[&str]> = commands.iter().map(<[_; 2]>::as_slice).collect();
                 // A master of a cluster rejects the keys of others.
-                let removed = server.ask_all(&commands);
+                let removed = server
+                    .session()
+                    .and_then(|mut session| session.ask_at_once(&commands));
                 removed.map_err(|problem| Failure::new(UNREACHABLE, problem.to_string()))?;
             }
         }

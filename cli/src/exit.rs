@@ -36,7 +36,7 @@ pub const TABLE: [(&str, &str); 15] = [
     ("0", "The other subcommands: all went well."),
     (
         "1",
-        "`doctor`: warnings. `release`, `request`: nothing was done, because that owner does not hold the lock, or nobody does.",
+        "`doctor`: warnings. `status --check`: a lock is free. `release`, `request`: nothing was done, because that holder does not hold the lock, or nobody does.",
     ),
     ("2", "`doctor`: locks are not safe here, or do not work."),
     (

@@ -31,20 +31,15 @@ mod watch;
 use std::process::ExitCode;
 use std::{env, panic};
 
-use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{FromArgMatches, Parser, Subcommand};
 
 use exit::{Failure, LOST, USAGE};
 use servers::Servers;
 
 /// Runs commands under distributed locks on Redis, and shows who holds them
 #[derive(Parser)]
-#[command(
-    name = "leasehold",
-    version,
-    disable_help_subcommand = true,
-    max_term_width = 100
-)]
+#[command(name = "leasehold", version, max_term_width = 100)]
 struct Arguments {
     #[command(flatten)]
     servers: Servers,
@@ -89,15 +84,34 @@ fn status() -> u8 {
 
 /// Parses the command line. Text that was asked for, such as the help, is printed here and ends the process.
 fn parse() -> Result<Arguments, Failure> {
-    Arguments::try_parse().map_err(|error| {
+    let matches = pages::command().try_get_matches();
+    let parsed = matches.and_then(|matches| Arguments::from_arg_matches(&matches));
+    parsed.map_err(|mut error| {
         let status = match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => 0,
             _ => USAGE,
         };
+        hint_at_separator(&mut error);
         // A closed output is no reason for another status.
         let _ = error.print();
         std::process::exit(status.into())
     })
+}
+
+/// Adds the missing `--` to the message about `leasehold run NAME COMMAND`, which has a second name and no command, and
+/// about an option of such a command.
+fn hint_at_separator(error: &mut clap::Error) {
+    let usage = error.get(ContextKind::Usage).map(ToString::to_string);
+    let is_of_run = usage.is_some_and(|usage| usage.contains("leasehold run "));
+    let kinds = [
+        ErrorKind::MissingRequiredArgument,
+        ErrorKind::UnknownArgument,
+    ];
+    if is_of_run && kinds.contains(&error.kind()) && !env::args_os().any(|it| it == "--") {
+        let tip = "the command stands behind `--`: leasehold run NAME -- COMMAND";
+        let tips = ContextValue::StyledStrs(vec![tip.into()]);
+        error.insert(ContextKind::Suggested, tips);
+    }
 }
 
 fn execute(arguments: Arguments) -> Result<u8, Failure> {
@@ -108,7 +122,7 @@ fn execute(arguments: Arguments) -> Result<u8, Failure> {
         output::complain(warning);
     }
     match arguments.command {
-        Command::Run(options) => run::front::main(servers, options),
+        Command::Run(options) => run::front::main(servers, options.with_shell()),
         Command::Status(options) => show::status(servers, &options),
         Command::List(options) => show::list(servers, &options),
         Command::Watch(options) => watch::main(servers, &options),

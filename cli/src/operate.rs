@@ -1,12 +1,15 @@
 //! `release` takes a lock from its holder, and `request` asks the holder to release it.
 
 use std::io::{self, IsTerminal, Write};
+use std::num::NonZeroUsize;
 
 use clap::Args;
+use leasehold::Holder;
 
 use crate::exit::{Failure, USAGE};
-use crate::output::{complain, print, safe};
+use crate::output::{age, complain, print, safe, span};
 use crate::servers::Servers;
+use crate::show;
 
 /// The status if nobody holds the lock, or somebody else does.
 const NOT_HELD: u8 = 1;
@@ -14,12 +17,19 @@ const NOT_HELD: u8 = 1;
 /// Takes a lock from its holder
 ///
 /// The holder reads that it has lost the lock, and the next waiter gets it. Use it for a holder that hangs: work that still
-/// goes on is not stopped. `leasehold status NAME` shows the owner.
+/// goes on is not stopped. One of several holders must be named. The numbers of `status` change as holders come and go, so a
+/// script names the owner, which `status --json` has.
 #[derive(Args)]
 pub struct Release {
-    /// The owner, as `status` shows it: only this holder loses the lock
+    /// Take the lock from the holder with this number in `status`
+    #[arg(long, value_name = "N", conflicts_with_all = ["all", "owner"])]
+    holder: Option<NonZeroUsize>,
+    /// Take the lock from each of its holders
+    #[arg(long, conflicts_with = "owner")]
+    all: bool,
+    /// Take the lock from the holder with this owner
     #[arg(long, value_name = "OWNER")]
-    owner: String,
+    owner: Option<String>,
     /// Do not ask
     #[arg(long)]
     yes: bool,
@@ -30,7 +40,8 @@ pub struct Release {
 
 /// Asks the holder of a lock to release it
 ///
-/// A program hears that if it listens to `Lease::on_requested`; `leasehold run` prints it. The lock goes on until the holder releases it.
+/// `leasehold run` prints the reason, and a program with the library can listen for it. The lock goes on until the holder
+/// releases it.
 #[derive(Args)]
 pub struct Request {
     /// The reason, which the holder reads
@@ -42,25 +53,94 @@ pub struct Request {
 }
 
 pub fn release(servers: &Servers, options: &Release) -> Result<u8, Failure> {
-    let Release { owner, name, .. } = options;
-    if !options.yes {
-        let question = format!(
-            "Take {} from {}? Its work may still go on.",
-            safe(name),
-            safe(owner)
-        );
-        if !confirmed(&question)? {
-            complain("nothing was released");
-            return Ok(NOT_HELD);
+    let (name, shown) = (&options.name, safe(&options.name));
+    let locks = servers.connect()?;
+    let mut holders = locks.inspect(name)?.map_or(Vec::new(), |it| it.holders);
+    show::number(&mut holders);
+    let holders = chosen(options, holders)?;
+    let Some(first) = holders.first() else {
+        let text = match options {
+            Release {
+                holder: Some(number),
+                ..
+            } => format!("{shown} has no holder {number}"),
+            Release { owner: Some(_), .. } => format!("{shown} is not held by that owner"),
+            _ => format!("nobody holds {shown}"),
+        };
+        complain(&text);
+        return Ok(NOT_HELD);
+    };
+    let question = match holders.len() {
+        1 => format!(
+            "Take {shown} from {}? Its work may still go on.",
+            described(first)
+        ),
+        count => {
+            let all: Vec<_> = holders.iter().map(described).collect();
+            let all = all.join(", ");
+            format!("Take {shown} from {count} holders: {all}? Their work may still go on.")
+        }
+    };
+    if !options.yes && !confirmed(&question)? {
+        complain("nothing was released");
+        return Ok(NOT_HELD);
+    }
+    let mut released = 0;
+    for holder in &holders {
+        if locks.force_release(name, &holder.owner)? {
+            released += 1;
+        } else {
+            complain(&format!(
+                "{} did not hold {shown} any more",
+                show::who(holder)
+            ));
         }
     }
-    let locks = servers.connect()?;
-    if locks.force_release(name, owner)? {
-        say(&format!("{} was released\n", safe(name)))
-    } else {
-        complain(&format!("{} is not held by that owner", safe(name)));
-        Ok(NOT_HELD)
+    match released {
+        0 => Ok(NOT_HELD),
+        1 => say(&format!("{shown} was released\n")),
+        _ => say(&format!(
+            "{shown} was released: {released} holders lost it\n"
+        )),
     }
+}
+
+/// Returns the holders that lose the lock.
+fn chosen(options: &Release, holders: Vec<Holder>) -> Result<Vec<Holder>, Failure> {
+    let is_chosen = |(number, holder): &(usize, Holder)| match (&options.owner, options.holder) {
+        (Some(owner), _) => holder.owner == *owner,
+        (None, Some(chosen)) => *number == chosen.get(),
+        (None, None) => true,
+    };
+    let numbered = (1..).zip(holders);
+    let chosen: Vec<_> = numbered.filter(is_chosen).collect();
+    if chosen.len() > 1 && !options.all {
+        let all: Vec<_> = chosen
+            .iter()
+            .map(|(number, holder)| format!("{number} is {}", described(holder)))
+            .collect();
+        let text = format!(
+            "{} has several holders: {}. Pass --holder N or --all",
+            safe(&options.name),
+            all.join(", ")
+        );
+        return Err(Failure::new(USAGE, text));
+    }
+    Ok(chosen.into_iter().map(|(_, holder)| holder).collect())
+}
+
+/// Returns a holder as a person knows it: `web-1:17281 ("build 7", for 12s)`.
+fn described(holder: &Holder) -> String {
+    let note = holder.note.as_ref().map(|note| format!("\"{note}\""));
+    let since = holder
+        .since
+        .map(|since| format!("for {}", span(age(since))));
+    let facts: Vec<_> = note.into_iter().chain(since).collect();
+    let who = show::who(holder);
+    if facts.is_empty() {
+        return safe(who);
+    }
+    safe(&format!("{who} ({})", facts.join(", ")))
 }
 
 pub fn request(servers: &Servers, options: &Request) -> Result<u8, Failure> {

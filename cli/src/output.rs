@@ -1,8 +1,10 @@
 //! Text for people and for pipes. A closed pipe ends no subcommand with a panic.
 
-use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::time::{Duration, SystemTime};
+
+use ratatui::text::Span;
 
 /// Writes a line to standard error, behind the name of the program.
 pub fn complain(text: &str) {
@@ -24,38 +26,102 @@ pub fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// Returns rows as aligned columns on a terminal, and otherwise separated by tabs, without the heading.
-pub fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
+/// Returns rows as lines of fields, separated by tabs.
+pub fn fields(rows: &[Vec<String>]) -> String {
     let mut text = String::new();
-    if !io::stdout().is_terminal() {
-        for row in rows {
-            let cells: Vec<_> = row.iter().map(|cell| safe(cell)).collect();
-            text.push_str(&cells.join("\t"));
-            text.push('\n');
-        }
-        return text;
+    for row in rows {
+        let cells: Vec<_> = row.iter().map(|cell| safe(cell)).collect();
+        text.push_str(&cells.join("\t"));
+        text.push('\n');
     }
-    aligned(heading, rows)
+    text
 }
 
-fn aligned(heading: &[&str], rows: &[Vec<String>]) -> String {
+/// The width below which no column is cut.
+const SHORTEST: usize = 12;
+/// The spaces between two columns.
+const GAP: usize = 2;
+
+/// Returns rows as aligned columns below a heading. If they do not fit into `width`, texts are cut: first in the last column,
+/// then in the widest ones, and at last at the ends of the lines.
+pub fn aligned(heading: &[&str], rows: &[Vec<String>], width: usize) -> String {
     let heading: Vec<String> = heading.iter().map(|cell| (*cell).to_owned()).collect();
-    let all: Vec<_> = std::iter::once(&heading).chain(rows).collect();
-    let width = |column: usize| {
-        let widths = all.iter().map(|row| row[column].chars().count());
-        widths.max().unwrap_or(0)
-    };
-    let widths: Vec<_> = (0..heading.len()).map(width).collect();
+    let all: Vec<Vec<String>> = std::iter::once(&heading)
+        .chain(rows)
+        .map(|row| row.iter().map(|cell| safe(cell)).collect())
+        .collect();
+    let widest = |column: usize| all.iter().map(|row| columns(&row[column])).max();
+    let mut widths: Vec<_> = (0..heading.len()).filter_map(widest).collect();
+    fit(&mut widths, width);
     let mut text = String::new();
     for row in &all {
         let mut line = String::new();
         for (cell, width) in row.iter().zip(&widths) {
-            let _ = write!(line, "{:width$}  ", safe(cell));
+            let cell = cut(cell, *width);
+            let padding = width - columns(&cell) + GAP;
+            line.push_str(&cell);
+            line.push_str(&" ".repeat(padding));
         }
-        text.push_str(line.trim_end());
+        text.push_str(&cut(line.trim_end(), width));
         text.push('\n');
     }
     text
+}
+
+/// Makes columns narrower until they fit into a width, or are all short.
+fn fit(widths: &mut [usize], width: usize) {
+    let last = widths.len() - 1;
+    while widths.iter().sum::<usize>() + GAP * last > width {
+        let widest = (0..last).max_by_key(|column| widths[*column]);
+        let column = match widest {
+            Some(widest) if widths[last] <= SHORTEST => widest,
+            _ => last,
+        };
+        if widths[column] <= SHORTEST {
+            return;
+        }
+        widths[column] -= 1;
+    }
+}
+
+/// Returns a text that takes at most this number of columns of a terminal. `…` stands for the rest.
+fn cut(text: &str, most: usize) -> String {
+    if columns(text) <= most {
+        return text.to_owned();
+    }
+    let mut shown = String::new();
+    for c in text.chars() {
+        shown.push(c);
+        if columns(&shown) >= most {
+            shown.pop();
+            break;
+        }
+    }
+    shown + "…"
+}
+
+/// Returns how many columns of a terminal a text takes.
+fn columns(text: &str) -> usize {
+    Span::raw(text).width()
+}
+
+/// Shows a text on standard error if that is a terminal, over the last such text. An empty text only erases that.
+pub fn passing(text: &str) {
+    let mut err = io::stderr();
+    if err.is_terminal() {
+        // It must not wrap. There is nowhere to report a failure to.
+        let text = cut(&safe(text), width(&err).saturating_sub(1));
+        let _ = err.write_all(format!("\r\x1b[K{text}").as_bytes());
+    }
+}
+
+/// Returns the width of a terminal. One that does not tell its width may have any.
+pub fn width(terminal: impl AsFd) -> usize {
+    let size = rustix::termios::tcgetwinsize(terminal);
+    match size.map(|size| usize::from(size.ws_col)) {
+        Ok(0) | Err(_) => usize::MAX,
+        Ok(columns) => columns,
+    }
 }
 
 /// Returns a text without characters that would move the cursor of a terminal. Any client of Redis can write a name.
@@ -81,4 +147,54 @@ pub fn span(time: Duration) -> String {
 /// Returns how long ago a time was. A time ahead of this machine's clock is now.
 pub fn age(since: SystemTime) -> Duration {
     since.elapsed().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(width: usize) -> Vec<String> {
+        let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
+        let rows = [
+            row([
+                "a",
+                "a note of thirty characters...",
+                "an owner of thirty-three letters.",
+            ]),
+            row(["名前の長い鍵", "-", "o"]),
+        ];
+        let text = aligned(&["NAME", "NOTE", "OWNER"], &rows, width);
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_table_fits_each_width() {
+        for width in [usize::MAX, 100, 80, 79, 50, 40, 30, 10, 1] {
+            let lines = lines(width);
+            assert_eq!(lines.len(), 3);
+            assert!(
+                lines.iter().all(|line| columns(line) <= width),
+                "{width}: {lines:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_last_column_is_cut_first_and_then_the_widest() {
+        let wide = lines(79);
+        assert_eq!(
+            wide[1],
+            "a             a note of thirty characters...  an owner of thirty-three letters."
+        );
+        assert!(wide[2].starts_with("名前の長い鍵  -  "), "{wide:?}");
+        assert_eq!(
+            lines(78)[1],
+            "a             a note of thirty characters...  an owner of thirty-three letter…"
+        );
+        assert_eq!(
+            lines(50)[1],
+            "a             a note of thirty char…  an owner of…"
+        );
+        assert_eq!(lines(30)[1], "a             a note of t…  a…");
+    }
 }

@@ -41,19 +41,52 @@ impl fmt::Display for Problem {
 /// A reply, or the error answer of the server.
 pub type Answer = Result<Value, Problem>;
 
-impl Server<'_> {
+/// A connection to a server.
+pub struct Session<'a> {
+    server: Server<'a>,
+    connection: Connection,
+}
+
+impl Session<'_> {
+    /// Sends a command. Returns the answer, and the time of the round trip.
+    pub fn ask(&mut self, command: &[&str]) -> Result<(Answer, Duration), Problem> {
+        self.server.ask_on(&mut self.connection, command)
+    }
+
+    /// Sends commands in one go, and then reads their answers: one round trip for all.
+    pub fn ask_at_once(&mut self, commands: &[&[&str]]) -> Result<Vec<Answer>, Problem> {
+        let packed = commands.iter().map(|words| packed(words));
+        let packed: Vec<u8> = packed.flatten().collect();
+        let sent = self.connection.send_packed_command(&packed);
+        sent.map_err(|error| self.server.broken(&error))?;
+        let answer = |_| self.server.answer(self.connection.recv_response());
+        commands.iter().map(answer).collect()
+    }
+}
+
+impl<'a> Server<'a> {
     /// Sends a command on a new connection.
     pub fn ask(&self, command: &[&str]) -> Answer {
-        let (answer, _) = self.ask_on(&mut self.connect()?, command)?;
+        let (answer, _) = self.session()?.ask(command)?;
         answer
     }
 
     /// Sends commands, one after the other on a new connection. Returns an answer for each, and the time of its round
     /// trip.
     pub fn ask_all(&self, commands: &[&[&str]]) -> Result<Vec<(Answer, Duration)>, Problem> {
-        let mut connection = self.connect()?;
-        let ask = |command: &&[&str]| self.ask_on(&mut connection, command);
-        commands.iter().map(ask).collect()
+        let mut session = self.session()?;
+        commands
+            .iter()
+            .map(|command| session.ask(command))
+            .collect()
+    }
+
+    /// Connects and logs in.
+    pub fn session(&self) -> Result<Session<'a>, Problem> {
+        Ok(Session {
+            server: *self,
+            connection: self.connect()?,
+        })
     }
 
     fn ask_on(
@@ -61,12 +94,16 @@ impl Server<'_> {
         connection: &mut Connection,
         command: &[&str],
     ) -> Result<(Answer, Duration), Problem> {
-        let packed = Cmd::new().arg(command).get_packed_command();
         let begun = Instant::now();
-        let sent = connection.send_packed_command(&packed);
+        let sent = connection.send_packed_command(&packed(command));
         let reply = sent.and_then(|()| connection.recv_response());
         let took = begun.elapsed();
-        let answer = match reply.map_err(|error| self.broken(&error))? {
+        Ok((self.answer(reply)?, took))
+    }
+
+    /// Returns the answer in a reply. A reply that is none is a failure of the connection.
+    fn answer(&self, reply: Result<Value, RedisError>) -> Result<Answer, Problem> {
+        Ok(match reply.map_err(|error| self.broken(&error))? {
             Value::ServerError(error) => {
                 let text = format!("{} {}", error.code(), error.details().unwrap_or_default());
                 let text = self.without_password(&text);
@@ -77,8 +114,7 @@ impl Server<'_> {
                 })
             }
             reply => Ok(reply),
-        };
-        Ok((answer, took))
+        })
     }
 
     /// Connects and logs in, as the library does.
@@ -169,6 +205,11 @@ impl Server<'_> {
             Some(password) => text.replace(password, "<password>"),
         }
     }
+}
+
+/// Returns the bytes of a command.
+fn packed(command: &[&str]) -> Vec<u8> {
+    Cmd::new().arg(command).get_packed_command()
 }
 
 /// Returns the text of a reply that is one. Bytes that are no UTF-8 are replaced.

@@ -1,7 +1,8 @@
 //! `status` and `list` show the holders of locks, and the waiters.
 //!
-//! On a terminal they print a table for people. In a pipe each holder is a line of fields, separated by tabs, with times in
-//! seconds. With `--json` each lock is an object, a line each.
+//! On a terminal they print a table for people, which fits its width. In a pipe each holder is a line of fields, separated by
+//! tabs, with times in seconds. With `--json` each lock is an object, a line each. A lock that cannot be shown has a row too,
+//! and hides no other.
 
 use std::io::{self, IsTerminal};
 use std::time::{Duration, SystemTime};
@@ -10,9 +11,12 @@ use clap::Args;
 use leasehold::{Holder, Kind, LockInfo, Mode, Waiting};
 use serde_json::{Value, json};
 
-use crate::exit::Failure;
-use crate::output::{age, print, span, table};
+use crate::exit::{Failure, WRONG_TYPE};
+use crate::output::{self, age, complain, print, span};
 use crate::servers::Servers;
+
+/// The status of `--check` if a lock is free.
+const FREE: u8 = 1;
 
 /// Shows who holds locks, and who waits for them
 #[derive(Args)]
@@ -20,6 +24,9 @@ pub struct Status {
     /// Print a JSON object for each lock
     #[arg(long)]
     json: bool,
+    /// Print nothing: the exit status is 0 if all these locks are taken, and 1 if one is free
+    #[arg(long, conflicts_with = "json")]
+    check: bool,
     /// The names of the locks
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
@@ -38,56 +45,115 @@ pub struct List {
     pattern: String,
 }
 
-/// A lock that was asked for. `None`: it is free, and nobody waits.
-type Seen = (String, Option<LockInfo>);
+/// A lock that was asked for.
+struct Seen {
+    name: String,
+    /// `None`: it is free, and nobody waits.
+    lock: Result<Option<LockInfo>, Failure>,
+}
+
+impl Seen {
+    fn new(name: String, lock: leasehold::Result<Option<LockInfo>>) -> Self {
+        let lock = lock.map_err(Failure::from).map(|lock| {
+            let mut lock = lock?;
+            number(&mut lock.holders);
+            Some(lock)
+        });
+        Self { name, lock }
+    }
+
+    fn is_taken(&self) -> bool {
+        let Ok(Some(lock)) = &self.lock else {
+            return false;
+        };
+        match lock.kind {
+            Kind::RateLimiter { retry_after, .. } => !retry_after.is_zero(),
+            _ => true,
+        }
+    }
+}
+
+/// Puts the holders of a lock into the order in which they are numbered, from 1. Redis has them in the order in which their
+/// leases end, which changes with each renewal.
+pub fn number(holders: &mut [Holder]) {
+    holders.sort_by(|a, b| (&a.label, &a.owner).cmp(&(&b.label, &b.owner)));
+}
 
 pub fn status(servers: &Servers, options: &Status) -> Result<u8, Failure> {
     let locks = servers.connect()?;
-    let inspect = |name: &String| Ok((name.clone(), locks.inspect(name)?));
-    let seen: Vec<Seen> = options
-        .names
-        .iter()
-        .map(inspect)
-        .collect::<Result<_, Failure>>()?;
-    show(&seen, options.json)
+    let inspect = |name: &String| Seen::new(name.clone(), locks.inspect(name));
+    let seen: Vec<_> = options.names.iter().map(inspect).collect();
+    if !options.check {
+        show(&seen, options.json)?;
+    }
+    // One name that cannot be shown hides no other.
+    let mut failed = None;
+    for failure in seen.iter().filter_map(|it| it.lock.as_ref().err()) {
+        complain(&failure.text);
+        failed.get_or_insert(failure.status);
+    }
+    let is_free = options.check && !seen.iter().all(Seen::is_taken);
+    Ok(failed.unwrap_or(if is_free { FREE } else { 0 }))
 }
 
 pub fn list(servers: &Servers, options: &List) -> Result<u8, Failure> {
     let locks = servers.connect()?;
-    let named = |info: LockInfo| (info.name.clone(), Some(info));
-    let listed = locks.list(&options.pattern).map(|info| Ok(named(info?)));
-    let mut seen: Vec<Seen> = listed.collect::<Result<_, Failure>>()?;
-    seen.sort_by(|(a, _), (b, _)| a.cmp(b));
-    show(&seen, options.json)
+    let mut seen = Vec::new();
+    let mut failed = None;
+    for lock in locks.list(&options.pattern) {
+        match lock {
+            Ok(lock) => seen.push(Seen::new(lock.name.clone(), Ok(Some(lock)))),
+            Err(error) => failed = Some(error),
+        }
+    }
+    seen.sort_by(|a, b| a.name.cmp(&b.name));
+    show(&seen, options.json)?;
+    failed.map_or(Ok(0), |error| Err(error.into()))
 }
 
-fn show(seen: &[Seen], as_json: bool) -> Result<u8, Failure> {
+fn show(seen: &[Seen], as_json: bool) -> Result<(), Failure> {
     let now = SystemTime::now();
     let text = if as_json {
-        let objects = seen
-            .iter()
-            .map(|(name, info)| object(name, info.as_ref(), now));
+        let objects = seen.iter().map(|it| match &it.lock {
+            Ok(lock) => object(&it.name, lock.as_ref(), now),
+            Err(failure) => {
+                let mut object = object(&it.name, None, now);
+                object["kind"] = json!(not_shown(failure).replace(' ', "_"));
+                object["error"] = json!(failure.text);
+                object
+            }
+        });
         objects.fold(String::new(), |lines, object| {
             lines + &format!("{object}\n")
         })
+    } else if io::stdout().is_terminal() {
+        let rows: Vec<_> = seen.iter().flat_map(|it| rows(it, Style::People)).collect();
+        let pick = |row: &Vec<String>| COLUMNS.map(|(_, field)| row[field].clone()).to_vec();
+        let rows: Vec<_> = rows.iter().map(pick).collect();
+        output::aligned(
+            &COLUMNS.map(|(heading, _)| heading),
+            &rows,
+            output::width(io::stdout()),
+        )
     } else {
-        let style = if io::stdout().is_terminal() {
-            Style::People
-        } else {
-            Style::Fields
-        };
-        let rows: Vec<_> = seen
-            .iter()
-            .flat_map(|(name, info)| rows(name, info.as_ref(), style))
-            .collect();
-        table(&HEADING, &rows)
+        let rows: Vec<_> = seen.iter().flat_map(|it| rows(it, Style::Fields)).collect();
+        output::fields(&rows)
     };
-    print(&text).map_err(|error| Failure::system("cannot write", error))?;
-    Ok(0)
+    print(&text).map_err(|error| Failure::system("cannot write", error))
 }
 
-const HEADING: [&str; 9] = [
-    "NAME", "KIND", "HOLDER", "HELD", "LEFT", "FENCE", "NOTE", "WAITING", "OWNER",
+/// The columns of the table: the heading of each, and the place of its field in a line. The last ones are cut first.
+const COLUMNS: [(&str, usize); 10] = [
+    ("NAME", 0),
+    ("#", 9),
+    ("KIND", 1),
+    ("HOLDER", 2),
+    ("HELD", 3),
+    ("LEFT", 4),
+    ("WAITING", 7),
+    ("NOTE", 6),
+    ("FENCE", 5),
+    ("OWNER", 8),
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -107,9 +173,13 @@ impl Style {
 }
 
 /// Returns a row for each holder, or one row without a holder.
-fn rows(name: &str, info: Option<&LockInfo>, style: Style) -> Vec<Vec<String>> {
-    let Some(info) = info else {
-        return vec![row(name, "free", None, "-".to_owned(), style)];
+fn rows(seen: &Seen, style: Style) -> Vec<Vec<String>> {
+    let none = || "-".to_owned();
+    let name = &seen.name;
+    let info = match &seen.lock {
+        Ok(Some(info)) => info,
+        Ok(None) => return vec![row(name, "free", None, none(), style)],
+        Err(failure) => return vec![row(name, not_shown(failure), None, none(), style)],
     };
     let kind = kind(&info.kind);
     let waiting = match (style, info.waiting.as_slice()) {
@@ -123,22 +193,25 @@ fn rows(name: &str, info: Option<&LockInfo>, style: Style) -> Vec<Vec<String>> {
     if info.holders.is_empty() {
         return vec![row(name, &kind, None, waiting, style)];
     }
-    let holders = info.holders.iter();
+    let holders = (1..).zip(&info.holders);
     holders
         .map(|holder| row(name, &kind, Some(holder), waiting.clone(), style))
         .collect()
 }
 
+/// Returns the fields of a line. The holder has its number.
 fn row(
     name: &str,
     kind: &str,
-    holder: Option<&Holder>,
+    holder: Option<(usize, &Holder)>,
     waiting: String,
     style: Style,
 ) -> Vec<String> {
     let none = || "-".to_owned();
+    let number = holder.map_or_else(none, |(number, _)| number.to_string());
+    let holder = holder.map(|(_, holder)| holder);
     let by = |holder: &Holder| {
-        let label = holder.label.as_deref().unwrap_or("another client");
+        let label = who(holder);
         match holder.mode {
             _ if holder.kept => format!("{label} (has ended; kept)"),
             Mode::Read => format!("{label} (reads)"),
@@ -156,8 +229,32 @@ fn row(
         text(|it| it.fence.map(|fence| fence.to_string())),
         text(|it| it.note.clone()),
         waiting,
-        text(|it| Some(it.owner.clone())),
+        text(|it| Some(owner(it))),
+        number,
     ]
+}
+
+/// Returns what stands in place of the kind of a lock that cannot be shown.
+fn not_shown(failure: &Failure) -> &'static str {
+    match failure.status {
+        WRONG_TYPE => "no lock",
+        _ => "unknown",
+    }
+}
+
+/// Returns the holder for people.
+pub fn who(holder: &Holder) -> &str {
+    holder.label.as_deref().unwrap_or("another client")
+}
+
+/// Returns the owner as it may be shown. The value of another program may be a secret.
+fn owner(holder: &Holder) -> String {
+    match (&holder.label, holder.owner.len()) {
+        (Some(_), _) => holder.owner.clone(),
+        // Its bytes were no UTF-8, and some were replaced.
+        (None, _) if holder.owner.contains('\u{fffd}') => "another program's value".to_owned(),
+        (None, length) => format!("another program's value, {length} bytes"),
+    }
 }
 
 fn waiter(waiting: &Waiting) -> String {
@@ -182,14 +279,16 @@ pub fn object(name: &str, info: Option<&LockInfo>, now: SystemTime) -> Value {
     };
     let since = |moment: SystemTime| humantime::format_rfc3339_millis(moment).to_string();
     let ago = |moment: SystemTime| now.duration_since(moment).unwrap_or_default().as_secs_f64();
-    let holder = |holder: &Holder| {
+    let holder = |(number, holder): (usize, &Holder)| {
         let (mode, units) = match holder.mode {
             Mode::Read => ("read", None),
             Mode::Permits(n) => ("permits", Some(n)),
             _ => ("exclusive", None),
         };
         json!({
-            "owner": holder.owner,
+            "number": number,
+            // That of another program may be a secret.
+            "owner": holder.label.as_ref().map(|_| &holder.owner),
             "label": holder.label,
             "note": holder.note,
             "fence": holder.fence,
@@ -213,7 +312,7 @@ pub fn object(name: &str, info: Option<&LockInfo>, now: SystemTime) -> Value {
     let mut object = json!({
         "name": name,
         "kind": "unknown",
-        "holders": info.holders.iter().map(holder).collect::<Vec<_>>(),
+        "holders": (1..).zip(&info.holders).map(holder).collect::<Vec<_>>(),
         "waiters": info.waiters,
         "waiting": info.waiting.iter().map(waiter).collect::<Vec<_>>(),
     });

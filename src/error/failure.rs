@@ -258,7 +258,7 @@ impl Failure {
                 Self::unsupported(ServerMode::Cluster).into_error(None)
             }
             FailureKind::NotACluster => Error::Unsupported {
-                what: "`LockManager::cluster` needs the addresses of nodes of a Redis Cluster",
+                what: "name it in a URL that begins with redis://",
                 topology: "no node of a Redis Cluster",
             },
             FailureKind::Denied => Error::Denied { name, cause },
@@ -301,11 +301,11 @@ impl Failure {
             FailureKind::Unsupported(mode) => {
                 let (what, topology) = match mode {
                     ServerMode::Cluster => (
-                        "give the URLs of such nodes to `LockManager::cluster`",
+                        "name such nodes in a URL that begins with redis+cluster://",
                         "a node of a Redis Cluster",
                     ),
                     ServerMode::Sentinel => (
-                        "give the URLs of sentinels to `LockManager::sentinel`",
+                        "name the sentinels in a URL that begins with redis+sentinel://",
                         "a sentinel",
                     ),
                 };

@@ -87,9 +87,9 @@ fn a_cluster_node_or_a_sentinel_is_unsupported() {
         (&sentinel, "a sentinel"),
     ] {
         let instead = if is == "a sentinel" {
-            "`LockManager::sentinel`"
+            "redis+sentinel://"
         } else {
-            "`LockManager::cluster`"
+            "redis+cluster://"
         };
         let is_told = |error: &Error| {
             let text = error.to_string();

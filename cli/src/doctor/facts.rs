@@ -85,7 +85,7 @@ fn read_settings(server: &Server<'_>) -> Result<HashMap<String, String>, Problem
     let commands = SETTINGS.map(|name| ["CONFIG", "GET", name]);
     let commands: Vec<&[&str]> = commands.iter().map(<[_; 3]>::as_slice).collect();
     let mut settings = HashMap::new();
-    for (answer, _) in server.ask_all(&commands)? {
+    for answer in server.session()?.ask_at_once(&commands)? {
         let Value::Array(words) = answer? else {
             continue;
         };

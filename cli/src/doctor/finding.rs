@@ -113,8 +113,11 @@ impl Finding {
     }
 }
 
-/// Returns a line for each finding, and two more for each that is not `ok`.
-pub fn lines(findings: &[Finding], has_colour: bool) -> String {
+/// The width of what stands in front of the words of a finding.
+const INDENT: usize = 13;
+
+/// Returns a line for each finding, and two more for each that is not `ok`. Lines of many words are wrapped.
+pub fn lines(findings: &[Finding], has_colour: bool, columns: usize) -> String {
     let width = |text: fn(&Finding) -> &str| {
         let widths = findings.iter().map(|it| safe(text(it)).chars().count());
         widths.max().unwrap_or(0)
@@ -135,11 +138,31 @@ pub fn lines(findings: &[Finding], has_colour: bool) -> String {
         );
         for (what, words) in [("means", &finding.means), ("mend", &finding.mend)] {
             if !words.is_empty() {
-                let _ = writeln!(text, "      {what:<5}  {}", safe(words));
+                let words = wrapped(&safe(words), columns.saturating_sub(INDENT));
+                let _ = writeln!(text, "      {what:<5}  {words}");
             }
         }
     }
     text
+}
+
+/// Returns a text with line breaks between words, so that no line is longer than its longest word or `columns`.
+fn wrapped(text: &str, columns: usize) -> String {
+    let mut wrapped = String::new();
+    let mut column = 0;
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        if column > 0 && column + 1 + length > columns {
+            let _ = write!(wrapped, "\n{:INDENT$}", "");
+            column = 0;
+        } else if column > 0 {
+            wrapped.push(' ');
+            column += 1;
+        }
+        wrapped.push_str(word);
+        column += length;
+    }
+    wrapped
 }
 
 /// Returns an object for each finding, each on a line.
@@ -156,4 +179,25 @@ pub fn json(findings: &[Finding]) -> String {
         format!("{object}\n")
     };
     findings.iter().map(object).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_of_a_finding_wrap_at_the_edge_of_the_terminal() {
+        let findings = [Finding::bad("eviction", "found", "one two three", "four")];
+        let lines = |columns| lines(&findings, false, columns);
+        let unwrapped =
+            "bad   all  eviction  found\n      means  one two three\n      mend   four\n";
+        assert_eq!(lines(usize::MAX), unwrapped);
+        assert_eq!(lines(26), unwrapped);
+        assert_eq!(
+            lines(25),
+            unwrapped.replace(" three", "\n             three")
+        );
+        let narrow = "\n             two\n             three";
+        assert_eq!(lines(1), unwrapped.replace(" two three", narrow));
+    }
 }

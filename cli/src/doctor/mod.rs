@@ -14,6 +14,8 @@
 //! | `link` | proxies, the latency, the clock |
 //! | `together` | the clocks of the nodes, and a lock from its acquire to its release |
 //!
+//! On a terminal, standard error shows the step meanwhile, because each round trip of a long way counts.
+//!
 //! A check whose commands this user may not send is skipped. So is a check that the server cannot answer.
 
 mod facts;
@@ -68,16 +70,15 @@ pub fn main(servers: &Servers, options: &Options) -> Result<u8, Failure> {
     let deployment = Deployment::read(servers.url()?);
     let locks = servers.builder()?.build_unchecked()?;
     let findings = examine(&locks, &deployment);
+    output::passing("");
     // The last release may still be on its way.
     let _ = locks.close(CLOSING);
     let text = if options.json {
         finding::json(&findings)
     } else {
         let is_unset = |name| env::var_os(name).is_none_or(|value| value.is_empty());
-        finding::lines(
-            &findings,
-            io::stdout().is_terminal() && is_unset("NO_COLOR"),
-        )
+        let has_colour = io::stdout().is_terminal() && is_unset("NO_COLOR");
+        finding::lines(&findings, has_colour, output::width(io::stdout()))
     };
     output::print(&text).map_err(|error| Failure::system("cannot write", error))?;
     Ok(match findings.iter().map(|finding| finding.level).max() {
@@ -88,6 +89,7 @@ pub fn main(servers: &Servers, options: &Options) -> Result<u8, Failure> {
 }
 
 fn examine(locks: &LockManager, deployment: &Deployment) -> Vec<Finding> {
+    output::passing("finding the servers …");
     let pings = match locks.ping() {
         Ok(pings) => pings,
         Err(error) => return vec![not_reached(&error, deployment)],
@@ -106,6 +108,7 @@ fn examine(locks: &LockManager, deployment: &Deployment) -> Vec<Finding> {
     let is_needed = |finding: &Finding| ["rights", "scripts"].contains(&finding.check);
     let mut needed = findings.iter().filter(|finding| is_needed(finding));
     let can_lock = needed.all(|finding| finding.level < Level::Bad);
+    output::passing("trying a lock …");
     findings.extend(together::check(locks, deployment, &nodes, can_lock));
     findings
 }
@@ -120,13 +123,20 @@ fn examine_server(deployment: &Deployment, ping: &Ping) -> (Vec<Finding>, Option
         address,
         deployment,
     };
+    let step = |what: &str| output::passing(&format!("{address}: checking {what} …"));
+    step("the settings");
     let facts = Facts::read(&server);
     let mut findings = settings::check(&facts, deployment);
+    step("the clock");
     let (clock, offset) = link::clock(&server);
     findings.push(clock);
+    step("the rights");
     findings.extend(rights::check(&server));
+    step("the scripts");
     findings.extend(scripts::check(&server, &facts));
+    step("for proxies");
     findings.push(link::proxies(&server));
+    step("the latency");
     findings.push(link::latency(&server));
     let node = Node {
         address: address.to_owned(),

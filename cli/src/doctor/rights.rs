@@ -318,7 +318,7 @@ impl<'a> Tried<'a> {
         }
     }
 
-    /// Sends the commands. SUBSCRIBE is sent on a separate connection, because the server accepts few commands after it.
+    /// Sends the commands in one go. SUBSCRIBE is sent on a separate connection, because the server accepts few commands after it.
     fn answers(&self, commands: &[Vec<&str>]) -> Result<Vec<Answer>, Problem> {
         let is_alone = |words: &[&str]| words[0] == "subscribe";
         let together: Vec<&[&str]> = commands.iter().map(Vec::as_slice).collect();
@@ -326,11 +326,7 @@ impl<'a> Tried<'a> {
             .into_iter()
             .filter(|words| !is_alone(words))
             .collect();
-        let mut answers = self
-            .server
-            .ask_all(&together)?
-            .into_iter()
-            .map(|(answer, _)| answer);
+        let mut answers = self.server.session()?.ask_at_once(&together)?.into_iter();
         let no_answer = || Err(Problem::Failed("no answer".to_owned()));
         let answer = |words: &Vec<&str>| {
             if is_alone(words) {

@@ -73,16 +73,16 @@ fn atomic(server: &Server<'_>, key: &str, facts: &Facts) -> Finding {
     let script: &[&str] = &["EVAL", COUNT, "1", key, TTL_MS];
     let scripts = [script; SCRIPTS_EACH];
     let answers = thread::scope(|scope| {
-        let racing = [(); RACING].map(|()| scope.spawn(|| server.ask_all(&scripts)));
+        let racing = [(); RACING].map(|()| scope.spawn(|| server.session()?.ask_at_once(&scripts)));
         racing.map(|thread| thread.join().expect("a check does not panic"))
     });
     // If this fails, the key expires.
     let _ = server.ask(&["DEL", key]);
     let mut numbers = HashSet::new();
     for answer in answers {
-        let numbered =
-            answer.and_then(|answers| answers.into_iter().map(|(answer, _)| answer).collect());
-        let numbered: Vec<Value> = match numbered {
+        let numbered: Result<Vec<Value>, Problem> =
+            answer.and_then(|answers| answers.into_iter().collect());
+        let numbered = match numbered {
             Ok(numbered) => numbered,
             Err(problem) => {
                 let mend = "Mend the other findings first.";

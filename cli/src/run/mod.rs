@@ -96,9 +96,13 @@ mod terminal;
 mod waiter;
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use rustix::fs::{Mode, OFlags, fcntl_setfl, lstat, open};
+use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::exit::BUSY;
@@ -126,12 +130,12 @@ const SELF: &str = "/proc/self/exe";
 )]
 #[derive(Args)]
 pub struct Options {
-    /// How long to wait for the lock, such as 30s [default: without end]. With wait_through_outages=true in the URL it
-    /// covers servers that are down at the start
-    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "no_wait")]
+    /// How long to wait for the lock, such as 30s, or a number of seconds [default: without end]. With
+    /// wait_through_outages=true in the URL it covers servers that are down at the start
+    #[arg(short, long, value_name = "TIME", value_parser = wait, conflicts_with = "no_wait")]
     wait: Option<Duration>,
     /// Give up at once if the lock is held
-    #[arg(long)]
+    #[arg(short, long)]
     no_wait: bool,
     /// How long the lock outlives a crash of this machine [default: that of the URL, else 30s]
     #[arg(long, value_name = "TIME", value_parser = time)]
@@ -146,41 +150,60 @@ pub struct Options {
     #[arg(long, value_name = "N/K", value_parser = permits)]
     permits: Option<(u32, u32)>,
     /// Keep the lock for at least this time, even if the command ends earlier
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = time, hide_short_help = true)]
     at_least: Option<Duration>,
     /// End the command so that the lock is held for at most this time [default: max_hold of the URL]
     #[arg(long, value_name = "TIME", value_parser = time)]
     max: Option<Duration>,
     /// How the command ends if the lock is lost: by TERM and then KILL, by KILL at once, or not at all
-    #[arg(long, value_name = "ACTION", default_value = "term")]
+    #[arg(
+        long,
+        value_name = "ACTION",
+        default_value = "term",
+        hide_short_help = true
+    )]
     on_loss: OnLoss,
     /// The time between TERM and KILL [default: 10s, or a third of --max if that is less]
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = time, hide_short_help = true)]
     grace: Option<Duration>,
     /// Let processes live that the command leaves behind, such as a daemon: without the lock
     #[arg(long)]
     let_live: bool,
     /// The exit status if others held the lock for the whole wait
-    #[arg(long, value_name = "N", default_value_t = BUSY)]
+    #[arg(short = 'E', long, value_name = "N", default_value_t = BUSY)]
     busy_status: u8,
     /// A text that `status` shows beside the holder
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
     /// Print nothing but errors
-    #[arg(long, conflicts_with = "json")]
+    #[arg(short, long, conflicts_with_all = ["json", "json_fd"])]
     quiet: bool,
     /// Print events on standard error, a JSON object a line
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     json: bool,
+    /// Print these events on descriptor N in place of standard error
+    #[arg(long, value_name = "N", value_parser = descriptor, hide_short_help = true)]
+    json_fd: Option<Arc<File>>,
+    /// Run this text by `sh -c`, in place of COMMAND
+    #[arg(short = 'c', value_name = "TEXT", conflicts_with = "command")]
+    text: Option<OsString>,
     /// The names of the locks
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
     /// The command, after `--`
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(last = true, required_unless_present = "text", value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
 impl Options {
+    /// Returns the options with the shell as the command, if there is a text for it.
+    pub fn with_shell(mut self) -> Self {
+        if let Some(text) = self.text.take() {
+            self.command = vec!["sh".into(), "-c".into(), text];
+        }
+        self
+    }
+
     /// Returns the time between TERM and KILL.
     fn grace(&self) -> Duration {
         self.grace.unwrap_or_else(|| {
@@ -217,11 +240,42 @@ enum OnLoss {
 
 /// Parses a time, such as `1h 30m`.
 fn time(text: &str) -> Result<Duration, String> {
-    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    bounded(humantime::parse_duration(text).map_err(|error| error.to_string())?)
+}
+
+fn bounded(time: Duration) -> Result<Duration, String> {
     if time > LONGEST {
         return Err("a time of at most 10 years is needed".to_owned());
     }
     Ok(time)
+}
+
+/// Parses a time to wait. A bare number is one of seconds, as for `flock -w`.
+fn wait(text: &str) -> Result<Duration, String> {
+    match text.parse().map(Duration::try_from_secs_f64) {
+        Ok(Ok(seconds)) => bounded(seconds),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => time(text),
+    }
+}
+
+/// Opens a descriptor of this process again. Its own number cannot be used without `unsafe`.
+fn descriptor(text: &str) -> Result<Arc<File>, String> {
+    let number: u32 = text.parse().map_err(|_| "expected a number".to_owned())?;
+    let reopen = || -> rustix::io::Result<File> {
+        let path = format!("/proc/self/fd/{number}");
+        // One for reading alone would be opened for writing here.
+        if lstat(&path)?.st_mode & Mode::WUSR.bits() == 0 {
+            return Err(Errno::BADF);
+        }
+        // A pipe that nobody reads would block the open.
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = open(path, flags, Mode::empty())?;
+        fcntl_setfl(&file, OFlags::APPEND)?;
+        Ok(file.into())
+    };
+    let file = reopen().map_err(|error| format!("it cannot be written to: {error}"))?;
+    Ok(Arc::new(file))
 }
 
 fn permits(text: &str) -> Result<(u32, u32), String> {
@@ -231,5 +285,22 @@ fn permits(text: &str) -> Result<(u32, u32), String> {
     match parsed {
         Some((n, k)) if 0 < n && n <= k => Ok((n, k)),
         _ => Err("expected N/K, such as 1/3 for one of three permits".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_number_is_a_wait_in_seconds() {
+        let is = |text, ms| assert_eq!(wait(text), Ok(Duration::from_millis(ms)), "{text}");
+        is("60", 60_000);
+        is("0.05", 50);
+        is("0", 0);
+        is("1m 30s", 90_000);
+        for wrong in ["-1", "inf", "nan", "1e30", "1e10", "20y", "soon", ""] {
+            assert!(wait(wrong).is_err(), "{wrong}");
+        }
     }
 }

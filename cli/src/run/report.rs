@@ -37,18 +37,25 @@ pub struct Report {
 impl Report {
     pub fn new(options: &Options) -> io::Result<Self> {
         let style = match options {
-            Options { json: true, .. } => Style::Json,
+            Options { json: true, .. }
+            | Options {
+                json_fd: Some(_), ..
+            } => Style::Json,
             Options { quiet: true, .. } => Style::Quiet,
             _ => Style::Text,
         };
         let (lines, to_write) = bounded::<String>(MOST_LINES);
         let (writes, written) = bounded::<()>(0);
+        let other = options.json_fd.clone();
         let thread = thread::Builder::new().name("messages".into());
         thread.spawn(move || {
             let _writes = writes;
             for line in to_write {
                 // In one write, because others may write to the same pipe. There is nowhere to report a failure to.
-                let _ = io::stderr().write_all(line.as_bytes());
+                let _ = match &other {
+                    Some(file) => (&**file).write_all(line.as_bytes()),
+                    None => io::stderr().write_all(line.as_bytes()),
+                };
             }
         })?;
         Ok(Self {

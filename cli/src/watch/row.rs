@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use leasehold::{Holder, Kind, LockInfo, Mode};
 
 use crate::output::{age, safe};
+use crate::show;
 
 /// The units of a writer that waits: see [`leasehold::Waiting::units`].
 const ALL: u32 = u32::MAX;
@@ -18,7 +19,7 @@ pub struct Row {
     pub name: String,
     pub kind: Kind,
     pub read_at: Instant,
-    /// The holders, in the order of their labels.
+    /// The holders, in the order in which `status` numbers them.
     pub holders: Vec<Held>,
     pub waiters: u64,
     pub waiting: Vec<Waits>,
@@ -54,20 +55,18 @@ pub struct Waits {
 }
 
 impl Row {
-    pub fn new(lock: LockInfo, now: Instant) -> Self {
+    pub fn new(mut lock: LockInfo, now: Instant) -> Self {
         let waits = |it: &leasehold::Waiting| Waits {
             label: it.label.as_deref().map(safe),
             since: before(now, age(it.since)),
             units: it.units,
         };
-        let mut holders: Vec<_> = lock.holders.into_iter().map(|it| held(it, now)).collect();
-        // Redis has holders in the order in which their leases end, which changes with each renewal.
-        holders.sort_by(|a, b| (&a.label, &a.owner).cmp(&(&b.label, &b.owner)));
+        show::number(&mut lock.holders);
         Self {
             name: lock.name,
             kind: lock.kind,
             read_at: now,
-            holders,
+            holders: lock.holders.into_iter().map(|it| held(it, now)).collect(),
             waiters: lock.waiters,
             waiting: lock.waiting.iter().map(waits).collect(),
         }

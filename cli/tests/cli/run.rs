@@ -2,6 +2,7 @@
 
 mod ends;
 mod exits;
+mod options;
 mod service;
 mod shells;
 mod situations;

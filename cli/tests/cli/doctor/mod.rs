@@ -7,10 +7,12 @@ mod ways;
 
 use std::process::Output;
 
+use crossbeam_channel::bounded;
 use serde_json::Value;
 
-use crate::support::{Raw, Server, unused_url};
-use crate::{err, out, output};
+use crate::support::{Answer, Fault, Hostile, Proxy, Raw, Server, unused_url};
+use crate::terminal::Terminal;
+use crate::{err, leasehold, out, output};
 
 /// Settings for a busy machine: no latency is too long for it.
 const CALM: &str = "io_timeout=60s&connect_timeout=20s";
@@ -225,4 +227,50 @@ fn a_clock_that_is_ahead_is_a_warning() {
         "warn",
         &["behind this machine's"],
     );
+}
+
+#[test]
+fn a_person_sees_the_step_that_takes_long() {
+    let server = healthy();
+    let fake = Hostile::before(&server);
+    let (go, gate) = bounded::<()>(0);
+    fake.answers(move |words| {
+        if words.first().is_some_and(|verb| verb == b"INFO") {
+            // Until the test has seen the step.
+            let _ = gate.recv();
+        }
+        Answer::Pass
+    });
+    let mut command = leasehold(&format!("{}?{CALM}", fake.url()));
+    command.arg("doctor");
+    let mut terminal = Terminal::start(command, 40, 60);
+    terminal.wait_for("the step", |screen| {
+        screen.contains("checking the settings")
+    });
+    drop(go);
+    assert_eq!(terminal.wait().code(), Some(0));
+    let screen = terminal.wait_for("the end", |screen| screen.contains("a message reached"));
+    assert!(!screen.contains("checking"), "{screen}");
+    // Nobody reads a pipe meanwhile.
+    let piped = output(&format!("{}?{CALM}", server.url()), &["doctor"]);
+    assert_eq!(err(&piped), "");
+}
+
+#[test]
+fn a_long_way_to_the_server_takes_fewer_measurements() {
+    let server = healthy();
+    let proxy = Proxy::to(&server);
+    proxy.strike_all(Fault::Late(30));
+    let output = doctor(&proxy.url(), "");
+    let latency = lines_of(&output, "latency").join("\n");
+    // 2 s are over after at most 34 round trips.
+    let count = latency
+        .split(" of ")
+        .nth(1)
+        .and_then(|rest| rest.split(' ').next());
+    let count: u32 = count
+        .and_then(|count| count.parse().ok())
+        .expect("a number");
+    assert!((1..=34).contains(&count), "{latency}");
+    ends_with(&output, 0);
 }
