@@ -30,6 +30,24 @@ impl LockManager {
         Self::from_url(url)?.build()
     }
 
+    /// Does the same as [`connect`](Self::connect) without a connection: `from_url(url)?.build_lazy()`. The first call that
+    /// needs a connection opens one, so the server may be down when the program starts. Does not block.
+    ///
+    /// # Errors
+    ///
+    /// As [`from_url`](Self::from_url) and [`Builder::build_lazy`].
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// let locks = leasehold::LockManager::connect_lazy("redis://127.0.0.1/?wait_through_outages=true")?;
+    /// let guard = locks.lock("orders:42")?; // waits until the server is up, for at most `outage_limit`
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn connect_lazy(url: &str) -> Result<Self> {
+        Self::from_url(url)?.build_lazy()
+    }
+
     /// Reads the URL of any deployment, with the settings in it, and returns the builder. A setting that the
     /// program makes on the builder replaces that of the URL. Sends nothing.
     ///

@@ -172,7 +172,7 @@ impl Error {
     /// use leasehold::LockManager;
     /// use std::time::Duration;
     ///
-    /// let locks = LockManager::single("redis://127.0.0.1/").build_unchecked()?;
+    /// let locks = LockManager::single("redis://127.0.0.1/").build_lazy()?;
     /// let guard = loop {
     ///     match locks.lock("orders:42") {
     ///         Ok(guard) => break guard,

@@ -132,7 +132,7 @@ fn settings(texts: &mut Texts) {
         ("label too long", one().label("a".repeat(129))),
         ("prefix too long", one().prefix("a".repeat(1025))),
     ] {
-        texts.add(made_by, builder.build_unchecked());
+        texts.add(made_by, builder.build_lazy());
     }
     for url in [
         "127.0.0.1:6379",
@@ -146,13 +146,13 @@ fn settings(texts: &mut Texts) {
         "unix:///redis.sock?password=s3cret",
     ] {
         let made_by = format!("single({url:?})");
-        texts.add(&made_by, LockManager::single(url).build_unchecked());
+        texts.add(&made_by, LockManager::single(url).build_lazy());
     }
 }
 
 fn quorums(texts: &mut Texts) {
     let nodes = || LockManager::quorum(["redis://127.0.0.1:1/", "redis://127.0.0.1:2/"]);
-    let checked = |builder: Builder| builder.build_unchecked();
+    let checked = |builder: Builder| builder.build_lazy();
     texts.add(
         "a quorum of no nodes",
         checked(LockManager::quorum([""; 0])),
@@ -201,9 +201,7 @@ fn quorums(texts: &mut Texts) {
 }
 
 fn names_and_claims(texts: &mut Texts) {
-    let locks = patient(&unused_url())
-        .build_unchecked()
-        .expect("good settings");
+    let locks = patient(&unused_url()).build_lazy().expect("good settings");
     texts.add("an empty name", locks.lock(""));
     texts.add("a name that is too long", locks.lock("a".repeat(1025)));
     texts.add("braces without a slot", locks.lock("a}b"));
@@ -336,7 +334,7 @@ fn servers(texts: &mut Texts) {
     };
     texts.hidden.push((address(&absent), "HOST:PORT"));
     texts.add("nobody listens", LockManager::connect(&absent));
-    let unchecked = patient(&absent).build_unchecked().expect("good settings");
+    let unchecked = patient(&absent).build_lazy().expect("good settings");
     texts.add("nobody listens, for a lock", unchecked.lock("n"));
     let server = Server::start();
     let hostile = Hostile::before(&server);

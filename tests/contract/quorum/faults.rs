@@ -509,7 +509,7 @@ fn a_node_that_hangs_delays_an_acquire_only_seldom(world: &World) {
 /// others.
 fn two_nodes_that_hang_do_not_fail_the_first_call(world: &World) {
     let nodes = Nodes::new(world, 5);
-    let locks = world.build_unchecked(|it| it);
+    let locks = world.build_lazy(|it| it);
     nodes.pause(&[0, 1]);
     let latest = world.within(world.now() + NODE_TIMEOUT);
     let guard = locks.lock("n").expect("three nodes are there");
@@ -572,7 +572,7 @@ fn a_node_whose_clock_was_set_back_since_its_start_votes(world: &World) {
     nodes.set_clocks(&nodes.all(), 3 * HOUR, true);
     let uptime: String = nodes.each[0].ask(&["INFO", "server"]);
     assert!(uptime.contains("uptime_in_seconds:-"), "{uptime}");
-    let locks = world.build_unchecked(|it| it);
+    let locks = world.build_lazy(|it| it);
     drop(locks.lock("n").expect("the nodes are there"));
 }
 
@@ -610,7 +610,7 @@ fn a_short_lease_outlives_a_node_that_hangs_while_it_is_asked(world: &World) {
 /// Two of three nodes close each connection.
 fn nodes_are_probed_often_while_a_majority_is_missing_and_wanted(world: &World) {
     const PROBES: u64 = 50;
-    let locks = world.build_unchecked(|it| it);
+    let locks = world.build_lazy(|it| it);
     locks.strike_at(&[1, 2], LinkFault::Close);
     // A probe every 50 ms, and the time to connect. With growing pauses of up to 5 s, they would take minutes.
     let ends_at = world.now() + ms(60) * PROBES as u32;
@@ -643,7 +643,7 @@ fn a_lease_outlives_an_outage_of_all_nodes_that_is_shorter(world: &World) {
 /// The connect alone takes longer than a request may.
 fn a_node_that_is_slow_to_connect_to_votes(world: &World) {
     let nodes = Nodes::new(world, 3);
-    let locks = world.build_unchecked(|it| {
+    let locks = world.build_lazy(|it| {
         it.node_timeout(ms(1500))
             .connect_timeout(secs(10))
             .io_timeout(secs(5))

@@ -215,7 +215,7 @@ impl Program {
             .connect_timeout(self.settings.io_timeout)
             .background_release(self.settings.background_release)
             .replicas(self.settings.replicas);
-        let manager = self.process.builder(builder).build_unchecked();
+        let manager = self.process.builder(builder).build_lazy();
         let manager = manager.expect("the settings are good");
         locked(&self.manager).replace(LabelledManager { manager, label })
     }
