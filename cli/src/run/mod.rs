@@ -174,9 +174,9 @@ enum OnLoss {
     Ignore,
 }
 
-/// Parses a time, such as `1h 30m`.
+/// Parses a time, such as `1h30m`.
 fn time(text: &str) -> Result<Duration, String> {
-    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    let time = leasehold::parse_time(text).map_err(|error| error.to_string())?;
     if time > LONGEST {
         return Err("a time of at most 10 years is needed".to_owned());
     }

@@ -33,7 +33,8 @@ pub(crate) fn connect_in_turn(
     deadline: &mut Deadline<'_>,
     begun: Option<Time>,
 ) -> Result<Socket, Failure> {
-    let connect = || connect(route, deadline);
+    let named = |failure: Failure| failure.at(&route.server.address);
+    let connect = || connect(route, deadline).map_err(named);
     route.connecting.attempt(begun, connect)
 }
 

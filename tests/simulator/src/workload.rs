@@ -751,7 +751,7 @@ fn check_in_child(guard: &Guard, manager: &LockManager) -> std::result::Result<(
     if !guard.leases().iter().all(is_inert) {
         return Err("a guard holds its lock in a forked child".into());
     }
-    let takes_calls = !matches!(manager.try_lock("a"), Err(Error::Closed));
+    let takes_calls = !matches!(manager.try_lock("a"), Err(Error::Forked));
     if takes_calls || manager.close(Duration::from_secs(1)) {
         return Err("a manager takes a call in a forked child".into());
     }
