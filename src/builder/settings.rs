@@ -98,8 +98,10 @@ impl Builder {
         self
     }
 
-    /// Sets how long the server remembers the last fence of a name. It matters only if the server's clock is set back
-    /// by more than this. From 1 s to 366 days; on a [quorum](LockManager::quorum) more than 2 s. Defaults to 10 min.
+    /// Sets how long the server remembers the last fence of a name after a grant. It matters only if the server's clock
+    /// is set back by more than this. While the lock is held, its process renews that memory once in half of this
+    /// time, by a request of its own, so that [`inspect`](LockManager::inspect) shows since when it is held. From 1 s to
+    /// 366 days; on a [quorum](LockManager::quorum) more than 2 s. Defaults to 10 min.
     ///
     /// # Example
     ///
