@@ -322,8 +322,8 @@ impl LockManager {
     }
 
     /// Takes the lock called `name`, of any kind, from `owner`, and hands it to the first waiter, as a release does.
-    /// Returns `true` if that owner held it. Returns `false`, and changes nothing, if not. Blocks for at most one
-    /// request, and may be repeated.
+    /// Returns `true` if that owner held it. Returns `false`, and changes nothing, if not. On a quorum, an owner that fewer
+    /// than a majority of the nodes name did not hold it. Blocks for at most one request, and may be repeated.
     ///
     /// This is for a holder that hangs. [`inspect`](LockManager::inspect) shows the owner, which may be a client of
     /// another library. Redis compares the owner, so the call takes the lock from no later holder, not even in the same

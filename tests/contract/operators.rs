@@ -248,10 +248,8 @@ fn a_holder_learns_at_once_that_it_was_broken(world: &World, kind: Kind) {
             (loss.fence, loss.cause),
             (guard.fence(), LostCause::Removed)
         );
-        // That owner holds nothing any more, but a node of a quorum may not know that yet.
-        if world.topology() != Topology::Quorum {
-            assert!(!breaks(&operator, &name, owner));
-        }
+        // That owner holds nothing any more, even if a node of a quorum does not know that yet.
+        assert!(!breaks(&operator, &name, owner));
         assert_eq!(lost(guard.release()), loss);
     }
 }

@@ -40,6 +40,7 @@ pub(crate) const BODIES: Subject = (
         a_node_that_hangs_delays_an_acquire_only_seldom,
         two_nodes_that_hang_do_not_fail_the_first_call,
         a_node_that_was_down_when_the_lock_was_asked_for_gets_no_release,
+        a_release_by_force_of_an_owner_without_a_majority_is_none,
         connections_that_were_closed_while_idle_fail_no_call,
         contention_over_three_of_five_nodes_fails_no_call,
         a_node_whose_clock_was_set_back_since_its_start_votes,
@@ -528,6 +529,24 @@ fn a_node_that_was_down_when_the_lock_was_asked_for_gets_no_release(world: &Worl
     // A release at the third node would be repeated meanwhile.
     world.pass(secs(5));
     assert_eq!(locks.stats().endings_repeated, 0);
+}
+
+/// A node that did not answer the first call may still have the owner. A second call takes it from that node, and nobody held
+/// the lock.
+fn a_release_by_force_of_an_owner_without_a_majority_is_none(world: &World) {
+    let nodes = Nodes::new(world, 3);
+    let (locks, operator) = (world.manager(), world.manager());
+    let guard = locks.lock("n").expect("it is free");
+    let owner = guard.owner().to_owned();
+    let breaks = || operator.force_release("n", &owner).expect("they answer");
+    assert!(breaks());
+    world.until("the holder learns of it", || guard.check().is_err());
+    drop(guard);
+    nodes.wait_until_free_everywhere("n");
+    assert!(!breaks());
+    let () = nodes.each[2].ask(&["SET", "n", &owner, "PX", "600000"]);
+    assert!(!breaks());
+    nodes.wait_until_free_everywhere("n");
 }
 
 /// The server may close connections that nobody uses, as its setting `timeout` makes it do.

@@ -178,24 +178,31 @@ impl QuorumCall<'_> {
         owner: &str,
     ) -> Result<Reply, Failure> {
         let command = script::quorum::force_release(key, owner);
-        let mut result = Reply::NotOwner(Gone::Removed);
+        let mut removed = vec![false; self.connections.len()];
         loop {
             let mut has_removed = false;
-            let (answered, failures) = self.ask_all(request, command.clone(), |_, reply| {
+            let (answered, failures) = self.ask_all(request, command.clone(), |number, reply| {
                 has_removed |= reply == Reply::Released;
+                removed[number] |= reply == Reply::Released;
                 match reply {
                     Reply::Released | Reply::NotOwner(_) => Ok(()),
                     _ => Err(Failure::another_question()),
                 }
             });
             // The nodes that did not answer may all still have the owner.
-            if failures.len() - answered >= self.state.needed {
+            let unanswered = failures.len() - answered;
+            if unanswered >= self.state.needed {
                 return Err(self.state.no_quorum(answered, failures));
             }
-            if !has_removed {
-                return Ok(result);
+            if has_removed {
+                continue;
             }
-            result = Reply::Released;
+            // An owner without a majority did not hold the lock: an earlier call may have left it at a few nodes.
+            let votes = removed.iter().filter(|removed| **removed).count();
+            if votes > 0 && votes + unanswered >= self.state.needed {
+                return Ok(Reply::Released);
+            }
+            return Ok(Reply::NotOwner(Gone::Removed));
         }
     }
 }
