@@ -104,8 +104,8 @@ pub struct Holder {
     /// mutex, or a writer, may have a smaller one: its process can reserve fences in advance, to hand the lock from
     /// thread to thread. It has none with [`fencing(false)`](crate::Builder::fencing), which Redis does not know.
     ///
-    /// `None` for a permit, for a client of another library, and after [`fence_memory`](crate::Builder::fence_memory)
-    /// without a grant.
+    /// `None` for a permit, for a client of another library, and for a kept lock after
+    /// [`fence_memory`](crate::Builder::fence_memory) without a grant.
     pub fence: Option<u64>,
     /// The time until Redis drops the lock, if the holder does not renew it. `None` if it never expires, as some locks
     /// of other libraries.
@@ -114,10 +114,9 @@ pub struct Holder {
     /// others.
     pub kept: bool,
     /// When Redis gave the lock to the holder's process, by the server's clock. It is the time of the largest fence in
-    /// [`fence`](Self::fence). So it may be late by one [`quantum`](crate::Builder::quantum), while the process hands the
-    /// lock from thread to thread. `None` for a reader, and without a fence: so also when the lock was granted longer ago
-    /// than [`fence_memory`](crate::Builder::fence_memory). The time is that of an earlier holder if the present one has
-    /// [`fencing(false)`](crate::Builder::fencing), and the earlier one had fences.
+    /// [`fence`](Self::fence). So it may be late by one [`quantum`](crate::Builder::quantum), while the process hands
+    /// the lock from thread to thread. `None` for a reader, and without a fence. The time is that of an earlier holder
+    /// if the present one has [`fencing(false)`](crate::Builder::fencing), and the earlier one had fences.
     pub since: Option<SystemTime>,
     /// The part of the lock that the holder has.
     pub mode: Mode,
@@ -323,8 +322,8 @@ impl LockManager {
     }
 
     /// Takes the lock called `name`, of any kind, from `owner`, and hands it to the first waiter, as a release does.
-    /// Returns `true` if that owner held it. Returns `false`, and changes nothing, if not. Blocks for at most one
-    /// request, and may be repeated.
+    /// Returns `true` if that owner held it. Returns `false`, and changes nothing, if not. On a quorum, an owner that fewer
+    /// than a majority of the nodes name did not hold it. Blocks for at most one request, and may be repeated.
     ///
     /// This is for a holder that hangs. [`inspect`](LockManager::inspect) shows the owner, which may be a client of
     /// another library. Redis compares the owner, so the call takes the lock from no later holder, not even in the same

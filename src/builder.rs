@@ -2,6 +2,7 @@
 
 pub use servers::Endpoint;
 pub use settings::Builder;
+pub use url::parse_time;
 
 mod servers;
 mod settings;

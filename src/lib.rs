@@ -226,7 +226,7 @@
 //!
 //! # Forking
 //!
-//! In a forked child every guard reads `Lost`, every call for a lock returns [`Closed`](Error::Closed), and a drop does
+//! In a forked child every guard reads `Lost`, every call for a lock returns [`Forked`](Error::Forked), and a drop does
 //! nothing. This holds for a child of `fork(2)`, also if other code calls that. A child of `_Fork(3)`, or of a bare
 //! `clone(2)` system call, is not noticed, because the C library does not report it.
 //!
@@ -298,7 +298,7 @@ mod moving_page {}
 mod operating_page {}
 
 pub use admin::{Holder, Kind, LockInfo, Mode, Ping, Waiting};
-pub use builder::{Builder, Endpoint};
+pub use builder::{Builder, Endpoint, parse_time};
 pub use cancel::Cancel;
 pub use claim::Claim;
 pub use config::Credentials;

@@ -64,7 +64,7 @@ impl Deployment {
             let (_, value) = pairs.find(|(name, _)| names.contains(&&*decoded(name)))?;
             Some(decoded(value))
         };
-        let time = |name: &str| humantime::parse_duration(&parameter(&[name])?).ok();
+        let time = |name: &str| leasehold::parse_time(&parameter(&[name])?).ok();
 
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (login, _) = authority.rsplit_once('@').unwrap_or_default();

@@ -22,7 +22,7 @@ pub fn run(options: &Options) -> Result<Report, Box<dyn Error + Send + Sync>> {
     let locks = locks
         .lease(options.lease)
         .prefix(format!("scale:{}:", std::process::id()))
-        .build_unchecked()?;
+        .build_lazy()?;
     let mut masters = Masters::connect(&options.topology)?;
     let others = masters.figures()?.connections;
     // The first lock starts threads, allocates buffers and opens a connection. That is not part of the cost of a

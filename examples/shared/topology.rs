@@ -61,7 +61,7 @@ impl Topology {
             _ => Self::Quorum(urls(&value)),
         };
         // The library checks each URL, and connects to none here.
-        match self.builder().build_unchecked() {
+        match self.builder().build_lazy() {
             Ok(_) => Ok(()),
             Err(error) => Err(format!("--{option}: {error}").into()),
         }

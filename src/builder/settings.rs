@@ -98,8 +98,10 @@ impl Builder {
         self
     }
 
-    /// Sets how long the server remembers the last fence of a name. It matters only if the server's clock is set back
-    /// by more than this. From 1 s to 366 days; on a [quorum](LockManager::quorum) more than 2 s. Defaults to 10 min.
+    /// Sets how long the server remembers the last fence of a name after a grant. It matters only if the server's clock
+    /// is set back by more than this. While the lock is held, its process renews that memory once in half of this
+    /// time, by a request of its own, so that [`inspect`](LockManager::inspect) shows since when it is held. From 1 s to
+    /// 366 days; on a [quorum](LockManager::quorum) more than 2 s. Defaults to 10 min.
     ///
     /// # Example
     ///
@@ -181,7 +183,7 @@ impl Builder {
     ///
     /// **All clients of a quorum need one value.** Each client notes its value at each node that has no note, in the key
     /// `<prefix>leasehold:restart_delay`. If a client finds another value at any node, [`build`](Self::build) returns
-    /// [`Error::Config`]. After [`build_unchecked`](Self::build_unchecked) the first call that asks for a lock does. A
+    /// [`Error::Config`]. After [`build_lazy`](Self::build_lazy) the first call that asks for a lock does. A
     /// client that runs leaves such a node out. If no majority is left, its calls return [`Error::Config`]. To change the
     /// value:
     ///
@@ -452,7 +454,7 @@ impl Builder {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn build(self) -> Result<LockManager> {
-        let manager = self.build_unchecked()?;
+        let manager = self.build_lazy()?;
         manager.engine.client.ping()?;
         Ok(manager)
     }
@@ -476,10 +478,10 @@ impl Builder {
     /// # Example
     ///
     /// ```
-    /// let locks = leasehold::LockManager::single("redis://127.0.0.1/").build_unchecked()?;
+    /// let locks = leasehold::LockManager::single("redis://127.0.0.1/").build_lazy()?;
     /// # Ok::<(), leasehold::Error>(())
     /// ```
-    pub fn build_unchecked(self) -> Result<LockManager> {
+    pub fn build_lazy(self) -> Result<LockManager> {
         let mut settings = self.settings;
         // Clones of this builder count for themselves.
         settings.pools = Arc::default();
@@ -627,7 +629,7 @@ impl Builder {
     /// Sets how long a call may wait before a warning is logged, with the lock's name, its holder and the number of places
     /// in its queue. The listener receives it as [`Event::WaitsLong`](crate::Event::WaitsLong). The call waits on. A call
     /// warns once, and for one name there is one warning in this time. For the queue, the call may send a request that only
-    /// reads, with the [rights of line 6](crate#rights-of-a-redis-user). Not zero. Defaults to `None`, no warning.
+    /// reads, with the [rights of line 6](crate#rights-of-a-redis-user). `None` is no warning. Not zero. Defaults to a minute.
     ///
     /// # Example
     ///

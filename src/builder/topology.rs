@@ -30,6 +30,24 @@ impl LockManager {
         Self::from_url(url)?.build()
     }
 
+    /// Does the same as [`connect`](Self::connect) without a connection: `from_url(url)?.build_lazy()`. The first call that
+    /// needs a connection opens one, so the server may be down when the program starts. Does not block.
+    ///
+    /// # Errors
+    ///
+    /// As [`from_url`](Self::from_url) and [`Builder::build_lazy`].
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// let locks = leasehold::LockManager::connect_lazy("redis://127.0.0.1/?wait_through_outages=true")?;
+    /// let guard = locks.lock("orders:42")?; // waits until the server is up, for at most `outage_limit`
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn connect_lazy(url: &str) -> Result<Self> {
+        Self::from_url(url)?.build_lazy()
+    }
+
     /// Reads the URL of any deployment, with the settings in it, and returns the builder. A setting that the
     /// program makes on the builder replaces that of the URL. Sends nothing.
     ///
@@ -52,7 +70,7 @@ impl LockManager {
     ///
     /// | parameter | value |
     /// | --- | --- |
-    /// | the name of a method of [`Builder`] that takes a time, such as `lease`, `max_hold` or `io_timeout` | a whole number and `ms`, `s`, `m` or `h`: `250ms`, `10s` |
+    /// | the name of a method of [`Builder`] that takes a time, such as `lease`, `max_hold` or `io_timeout` | a whole number and `ms`, `s`, `m`, `h` or `d`: `250ms`, `10s`, `1h30m`. See [`parse_time`](crate::parse_time). |
     /// | that takes a `bool`, such as `renew` or `background_release` | `true` or `false` |
     /// | that takes a number or a text, such as `pool_size`, `replicas`, `prefix` or `label` | the number or the text |
     /// | `password_file` | the file of a password that may change: see [`Builder::password_file`]. For sentinels it is the password of the servers. |
@@ -64,9 +82,9 @@ impl LockManager {
     ///
     /// # Errors
     ///
-    /// [`Error::Config`]: the URL cannot be read, or has an unknown parameter. The error says what is wrong where, by the number of the host
-    /// or parameter. It never repeats a part of the URL, which may hold a password. [`Builder::build`] checks the bounds
-    /// of the settings.
+    /// [`Error::Config`]: the URL cannot be read, or has an unknown parameter. The error says what is wrong where, by the
+    /// number of the host or parameter. It names an unknown parameter, and the nearest known one. It never repeats a part
+    /// of the URL that may hold a password. [`Builder::build`] checks the bounds of the settings.
     ///
     /// # Example
     ///
@@ -76,7 +94,7 @@ impl LockManager {
     /// let url = "redis+sentinel://s1,s2,s3/mymaster?lease=10s&prefix=billing:";
     /// let builder = LockManager::from_url(url)?.label("worker-7");
     /// let error = LockManager::from_url("redis://host/?lease=10").unwrap_err();
-    /// assert_eq!(error.to_string(), "invalid `url`: `lease` is not a time such as 250ms, 10s, 5m or 1h");
+    /// assert_eq!(error.to_string(), "invalid `url`: `lease` is not a time such as 250ms, 10s, 5m or 1h30m");
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn from_url(url: &str) -> Result<Builder> {

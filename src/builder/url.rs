@@ -5,9 +5,10 @@
 //!    stays, which the redis crate reads. No parameter sets a login or a database again that stands in front of it.
 //! 3. The rest becomes one URL for each host, as [`Server`] reads it.
 //!
-//! An error never repeats a part of the URL, which may hold a password. It names a parameter only if the table has it.
+//! An error never repeats a part of the URL that may hold a password: see [`unknown`].
 
 use std::borrow::Cow;
+use std::mem;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
@@ -100,10 +101,12 @@ impl Parameter {
             Bool(_) => "true or false",
             Number(_) => "a number",
             Text(_) => "a text",
-            Time(_) => "a time such as 250ms, 10s, 5m or 1h",
+            Time(_) => A_TIME,
         }
     }
 }
+
+const A_TIME: &str = "a time such as 250ms, 10s, 5m or 1h30m";
 
 /// The files of TLS.
 const TLS_PARAMETERS: [&str; 3] = ["cacert", "cert", "key"];
@@ -259,27 +262,14 @@ fn split_query<'u>(
 }
 
 /// Sets all parameters.
-fn set_all(mut builder: Builder, settings: &[Given<'_>]) -> Result<Builder> {
-    let (tls, settings): (Vec<_>, Vec<_>) = settings
+fn set_all(mut builder: Builder, given: &[Given<'_>]) -> Result<Builder> {
+    let (tls, settings): (Vec<_>, Vec<_>) = given
         .iter()
         .partition(|(_, name, _)| TLS_PARAMETERS.contains(&&**name));
     for (place, name, value) in settings {
         let known = PARAMETERS.iter().find(|(known, _)| known == name);
         let Some((name, parameter)) = known else {
-            let names = PARAMETERS.iter().map(|(name, _)| *name);
-            let others = [
-                "protocol",
-                "sentinel_user",
-                "sentinel_pass",
-                "db",
-                "user",
-                "pass",
-            ];
-            let names: Vec<_> = names.chain(TLS_PARAMETERS).chain(others).collect();
-            let names = names.join(", ");
-            return Err(wrong(format!(
-                "parameter {place} is unknown; the parameters are {names}"
-            )));
+            return Err(unknown(*place, name, given));
         };
         let set = parameter.set(builder, value);
         builder = set.ok_or_else(|| wrong(format!("`{name}` is not {}", parameter.what())))?;
@@ -310,6 +300,53 @@ fn set_all(mut builder: Builder, settings: &[Given<'_>]) -> Result<Builder> {
         };
         Ok(builder.tls(tls))
     }
+}
+
+/// Returns the error about a parameter that is not in the tables, with its name and the nearest known one.
+///
+/// A piece of a password that is not percent-encoded may look like a parameter, behind a `?` or `&` in it. Then an `@` or
+/// the password's parameter stands there too, and the name is left out.
+fn unknown(place: usize, name: &str, given: &[Given<'_>]) -> Error {
+    const OTHERS: [&str; 6] = [
+        "protocol",
+        "sentinel_user",
+        "sentinel_pass",
+        "db",
+        "user",
+        "pass",
+    ];
+    let known = PARAMETERS.iter().map(|(name, _)| *name);
+    let known = known.chain(TLS_PARAMETERS);
+    let is_of_a_password = |(_, name, value): &Given<'_>| {
+        name.contains("pass") || name.contains('@') || value.contains('@')
+    };
+    let called = if name.len() > 40 || given.iter().any(is_of_a_password) {
+        String::new()
+    } else {
+        let nearest = known.clone().min_by_key(|known| distance(name, known));
+        let nearest = nearest.filter(|known| distance(name, known) * 2 <= name.len());
+        let nearest = nearest.map_or(String::new(), |known| format!(" (is it `{known}`?)"));
+        format!(", `{}`{nearest},", name.escape_debug())
+    };
+    let names: Vec<_> = known.chain(OTHERS).collect();
+    let names = names.join(", ");
+    wrong(format!(
+        "parameter {place}{called} is unknown; the parameters are {names}"
+    ))
+}
+
+/// Returns how many bytes must be added, removed or replaced to make one word the other.
+fn distance(one: &str, other: &str) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (above, a) in one.bytes().enumerate() {
+        let mut corner = mem::replace(&mut row[0], above + 1);
+        for (left, b) in other.bytes().enumerate() {
+            let replaced = corner + usize::from(a != b);
+            corner = row[left + 1];
+            row[left + 1] = replaced.min(row[left] + 1).min(corner + 1);
+        }
+    }
+    row[other.len()]
 }
 
 /// Reads what follows the scheme of a URL with several hosts.
@@ -405,19 +442,47 @@ fn behind_sentinels(urls: Vec<String>, login: Option<&str>, path: &str) -> Resul
     Ok(builder)
 }
 
-/// Reads a time: a whole number and its unit.
+/// Reads a time as the parameters of a URL have it, and the options of the command line: a whole number and `ms`, `s`, `m`,
+/// `h` or `d`, such as `250ms` or `1d`. Several of them add up: `1h30m`.
+///
+/// # Errors
+///
+/// [`Error::Config`] with the option `time`.
+///
+/// # Example
+///
+/// ```
+/// use std::time::Duration;
+///
+/// assert_eq!(leasehold::parse_time("1m30s")?, Duration::from_secs(90));
+/// assert!(leasehold::parse_time("90").is_err());
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+pub fn parse_time(text: &str) -> Result<Duration> {
+    time(text).ok_or_else(|| Error::config("time", format!("not {A_TIME}")))
+}
+
 fn time(text: &str) -> Option<Duration> {
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    let number: u64 = number.parse().ok()?;
-    let ms = match unit {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        _ => return None,
-    };
-    Some(Duration::from_millis(number.checked_mul(ms)?))
+    let (mut ms, mut rest) = (0_u64, text);
+    loop {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, behind) = rest.split_at(digits);
+        let letters = behind.bytes().take_while(u8::is_ascii_alphabetic).count();
+        let (unit, behind) = behind.split_at(letters);
+        let unit_ms = match unit {
+            "ms" => 1,
+            "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            _ => return None,
+        };
+        ms = ms.checked_add(number.parse::<u64>().ok()?.checked_mul(unit_ms)?)?;
+        if behind.is_empty() {
+            return Some(Duration::from_millis(ms));
+        }
+        rest = behind;
+    }
 }
 
 fn wrong(reason: impl Into<Box<str>>) -> Error {
@@ -543,13 +608,20 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_a_whole_number_and_its_unit() {
+    fn a_time_is_whole_numbers_and_their_units() {
         for (text, expected) in [
             ("0ms", Some(Duration::ZERO)),
             ("250ms", Some(Duration::from_millis(250))),
             ("10s", Some(Duration::from_secs(10))),
             ("5m", Some(Duration::from_secs(300))),
             ("1h", Some(Duration::from_secs(3_600))),
+            ("2d", Some(Duration::from_secs(172_800))),
+            ("1h30m", Some(Duration::from_secs(5_400))),
+            ("1s1s", Some(Duration::from_secs(2))),
+            ("1h30", None),
+            ("1h m", None),
+            ("1us", None),
+            ("213503982334d23d", None),
             ("", None),
             ("10", None),
             ("s", None),
@@ -576,15 +648,10 @@ mod tests {
             ("redis+s3cret://h", "its scheme is none of redis"),
             ("redis://s3cret:x@h:y", "its port is not a number"),
             (
-                "redis://h/?lease=1s&s3cret=1",
-                "parameter 2 is unknown; the parameters are background_release, ",
-            ),
-            (
                 "redis://h/?lease=1s&&lease=2s",
                 "parameter 2 sets what is set already",
             ),
             ("redis://h/?label=%ff", "parameter 1 is not UTF-8"),
-            ("redis://h/?db=1", "parameter 1 is unknown"),
             ("redis://h/?sentinel_pass=s3cret", "parameter 1 is unknown"),
             (
                 "redis+sentinel://s1/m?password=s3cret",
@@ -659,13 +726,60 @@ mod tests {
             ),
             ("redis+sentinel://u:%ff@s1/m", "its password is not UTF-8"),
         ] {
-            let error = read(url).expect_err(url);
-            let text = format!("{error} {error:?}");
-            assert!(
-                text.starts_with(&format!("invalid `url`: {expected}")),
-                "{url}: {text}"
-            );
-            assert!(!text.contains("s3cret"), "{text}");
+            is_refused(url, expected);
+        }
+    }
+
+    #[track_caller]
+    fn is_refused(url: &str, expected: &str) {
+        let error = read(url).expect_err(url);
+        let text = format!("{error} {error:?}");
+        assert!(
+            text.starts_with(&format!("invalid `url`: {expected}")),
+            "{url}: {text}"
+        );
+        assert!(!text.contains("s3cret"), "{text}");
+    }
+
+    #[test]
+    fn an_unknown_parameter_is_named_unless_it_may_be_of_a_password() {
+        for (url, expected) in [
+            ("redis://h/?db=1", "parameter 1, `db`, is unknown"),
+            (
+                "redis://h/?lease=1s&ttl=1",
+                "parameter 2, `ttl`, is unknown; the parameters are background_release, ",
+            ),
+            (
+                "redis://h/?leese=1s&prefix=s3cret",
+                "parameter 1, `leese` (is it `lease`?), is unknown; the parameters are ",
+            ),
+            (
+                "redis://h/?timeout=1s",
+                "parameter 1, `timeout` (is it `io_timeout`?), is unknown",
+            ),
+            (
+                "redis://h/?max-hold=1s",
+                "parameter 1, `max-hold` (is it `max_hold`?), is unknown",
+            ),
+            (
+                "redis://h/?a%0a=",
+                "parameter 1, `a\\n`, is unknown; the parameters are ",
+            ),
+            // Pieces of a password that is not encoded.
+            (
+                "redis://h/?lease=1s&password=s3&s3cret",
+                "parameter 3 is unknown; the parameters are ",
+            ),
+            (
+                "redis://u:6379?s3cret&s3cret@h/",
+                "parameter 1 is unknown; the parameters are ",
+            ),
+            (
+                "redis+cluster://u:6379?s3cret=&x@h/",
+                "parameter 1 is unknown; the parameters are ",
+            ),
+        ] {
+            is_refused(url, expected);
         }
     }
 

@@ -7,7 +7,7 @@ use super::settings::{Secret, Settings};
 #[cfg(feature = "tls")]
 use super::tls::{self, TlsClients};
 use crate::error::{Error, Result};
-use crate::sys::Arc;
+use crate::sys::{Arc, Time};
 
 /// One server, in the form that the redis crate needs.
 #[derive(Clone, Debug)]
@@ -146,6 +146,16 @@ impl Server {
             Some(tls) => Ok(tls.config()),
             None => tls::default_config(),
         }
+    }
+
+    /// Returns whether the program's certificates have changed since `begun`: see [`TlsClients::have_changed_since`].
+    #[cfg_attr(not(feature = "tls"), allow(unused_variables, clippy::unused_self))]
+    pub(crate) fn certificates_have_changed_since(&self, begun: Time) -> bool {
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            return tls.have_changed_since(begun);
+        }
+        false
     }
 
     /// Reads a URL, as [`Self::new`] does, without settings.

@@ -194,7 +194,7 @@ impl Default for Settings {
             #[cfg(feature = "tls")]
             tls: None,
             warn_after: None,
-            warn_wait_after: None,
+            warn_wait_after: Some(Duration::from_secs(60)),
             listener: None,
             machine: Machine::default(),
             pools: Arc::default(),

@@ -19,6 +19,9 @@ use crate::sys::{Arc, Mutex, Time};
 /// The files are read again for a new connection if this time has passed.
 const READ_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
+/// The files are read again after a refused certificate if this time has passed.
+const AFTER_A_REFUSAL: Duration = Duration::from_secs(1);
+
 /// The certificates of TLS connections: which servers are trusted, and who this process is. See
 /// [`Builder::tls`](crate::Builder::tls).
 ///
@@ -31,8 +34,10 @@ const READ_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// they announce.
 ///
 /// Certificates are PEM. A PEM text or file may have several. Files are read when the manager is built. For a new
-/// connection they are read again if a minute has passed, so a renewed certificate needs no restart. If they cannot be
-/// used then, the manager logs a warning and uses the last ones.
+/// connection they are read again if a minute has passed, and at once if one side refuses the certificate of the other,
+/// but at most once a second. So a renewed certificate needs no restart, and the files may be replaced before those of
+/// the server or after them. If they cannot be used then, the manager logs a warning and uses the last ones. The
+/// system's certificates are read only once.
 ///
 /// A URL can name the files too: `rediss://host/?cacert=ca.crt&cert=client.crt&key=client.key`, for each topology
 /// ([`LockManager::from_url`](crate::LockManager::from_url)).
@@ -154,8 +159,10 @@ pub(crate) struct TlsClients {
 
 /// The last texts that could be used.
 struct LastRead {
-    /// When a thread last began to read them.
+    /// When a thread last began to read them for a new connection, or has read them after a refusal.
     at: Time,
+    /// When other texts took the place of the last ones.
+    changed: Time,
     texts: PemTexts,
     config: Arc<ClientConfig>,
 }
@@ -168,8 +175,10 @@ impl TlsClients {
     /// [`Error::Config`] with the option `tls`.
     pub(crate) fn new(given: Tls) -> Result<Self> {
         let texts = given.read()?;
+        let now = Time::now();
         let last = LastRead {
-            at: Time::now(),
+            at: now,
+            changed: now,
             config: texts.config()?,
             texts,
         };
@@ -190,20 +199,41 @@ impl TlsClients {
             // The other threads go on with the last one meanwhile.
             last.at = now;
         }
+        self.read_again();
+        Arc::clone(&self.last.lock().config)
+    }
+
+    /// Returns whether the certificates have changed since `begun`, when a connection began of which one side has refused
+    /// the certificate of the other. Reads the files again, but at most once a second, because the refusal may last.
+    pub(crate) fn have_changed_since(&self, begun: Time) -> bool {
+        let changed = |last: &LastRead| last.changed >= begun;
+        {
+            let last = self.last.lock();
+            if changed(&last) || last.at.elapsed() < AFTER_A_REFUSAL {
+                return changed(&last);
+            }
+        }
+        // Threads that are refused meanwhile read the files too: none of them could go on with the last certificates.
+        self.read_again();
+        let mut last = self.last.lock();
+        last.at = Time::now();
+        changed(&last)
+    }
+
+    fn read_again(&self) {
         let read = self.given.read();
         let renewed = read.and_then(|texts| Ok((texts.config()?, texts)));
         let mut last = self.last.lock();
         match renewed {
             // A configuration keeps sessions to resume, so it is replaced only for other texts.
             Ok((config, texts)) if texts != last.texts => {
-                (last.config, last.texts) = (config, texts);
+                (last.config, last.texts, last.changed) = (config, texts, Time::now());
             }
             Ok(_) => {}
             Err(error) => logging::warning!(
                 "the certificates cannot be read again, so the last ones stay in use: {error}"
             ),
         }
-        Arc::clone(&last.config)
     }
 }
 
@@ -314,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewed_file_is_used_after_a_minute_and_a_broken_one_is_not() {
+    fn a_renewed_file_is_used_after_a_minute_or_a_refusal_and_a_broken_one_is_not() {
         provide_crypto();
         let clock = Arc::new(ManualClock::starting_at(Time::from_nanos(7)));
         let _entered = Machine::new(Arc::clone(&clock) as _).enter();
@@ -343,6 +373,32 @@ mod tests {
         copy("other.pem");
         clock.advance(READ_AGAIN_AFTER);
         assert!(is_same(&second), "sessions can be resumed");
+
+        // A refused certificate.
+        copy("authority.pem");
+        let begun = Time::now();
+        clock.advance(AFTER_A_REFUSAL.saturating_sub(moment));
+        assert!(
+            !clients.have_changed_since(begun),
+            "it was read a moment ago"
+        );
+        clock.advance(moment);
+        assert!(clients.have_changed_since(begun));
+        assert!(!is_same(&second));
+        // The connection began before another thread has read the files.
+        assert!(clients.have_changed_since(begun));
+        clock.advance(moment);
+        let third = clients.config();
+        let later = Time::now();
+        copy("client.key");
+        clock.advance(AFTER_A_REFUSAL);
+        assert!(!clients.have_changed_since(later), "it has no certificate");
+        copy("other.pem");
+        assert!(
+            !clients.have_changed_since(later),
+            "a refusal that lasts reads once a second"
+        );
+        assert!(is_same(&third));
         fs::remove_file(&path).ok();
     }
 }

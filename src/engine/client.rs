@@ -103,12 +103,13 @@ impl Client {
         self.closed.store(true, Ordering::SeqCst);
     }
 
-    /// Returns [`Error::Closed`] if the manager is closed, or the process is a forked child.
+    /// Returns [`Error::Forked`] if the process is a forked child, and [`Error::Closed`] if the manager is closed.
     pub(crate) fn check_open(&self) -> Result<()> {
-        if self.is_forked() || self.is_closed() {
-            return Err(Error::Closed);
+        match (self.is_forked(), self.is_closed()) {
+            (true, _) => Err(Error::Forked),
+            (_, true) => Err(Error::Closed),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Returns whether all names of one script must be in the same slot.

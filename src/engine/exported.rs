@@ -30,6 +30,8 @@ pub(super) struct Series {
     pub(super) requests: Histogram,
     pub(super) renewal_lags: Histogram,
     pub(super) hand_overs: Counter,
+    rate_waits: Histogram,
+    rate_refused: Counter,
     acquires: [[Counter; OUTCOMES.len()]; KINDS.len()],
     lost: [Counter; CAUSES.len()],
 }
@@ -71,6 +73,8 @@ impl Series {
             requests: histogram!("leasehold_request_seconds", with(&[])),
             renewal_lags: histogram!("leasehold_renewal_lag_seconds", with(&[])),
             hand_overs: counter!("leasehold_hand_overs_total", with(&[])),
+            rate_waits: histogram!("leasehold_rate_wait_seconds", with(&[])),
+            rate_refused: counter!("leasehold_rate_refused_total", with(&[])),
             acquires: KINDS.map(|kind| OUTCOMES.map(|outcome| acquires(kind, outcome))),
             lost: CAUSES.map(|cause| counter!("leasehold_lost_total", with(&[("cause", cause)]))),
         }
@@ -90,6 +94,15 @@ impl Series {
         }
         if let "acquired" | "passed_on" | "timed_out" = outcome {
             self.waits.record(waited);
+        }
+    }
+
+    /// Records the end of a call of a rate limiter. Only the wait for a place is measured.
+    pub(super) fn rate(&self, waited: Duration, is_admitted: bool) {
+        if is_admitted {
+            self.rate_waits.record(waited);
+        } else {
+            self.rate_refused.increment(1);
         }
     }
 
@@ -123,6 +136,14 @@ fn describe() {
     describe_counter!(
         "leasehold_hand_overs_total",
         "Locks that Redis gave to the next process"
+    );
+    describe_histogram!(
+        "leasehold_rate_wait_seconds",
+        "Times of calls of rate limiters until they are admitted"
+    );
+    describe_counter!(
+        "leasehold_rate_refused_total",
+        "Calls of rate limiters that were not admitted"
     );
     describe_counter!("leasehold_lost_total", "Locks that were lost");
     describe_gauge!("leasehold_held", "Guards that exist now");

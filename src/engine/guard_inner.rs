@@ -316,7 +316,7 @@ impl GuardInner {
         if self.leases.client.is_forked() {
             // This raises the reference count, so that the child never drops its copy of the leases.
             std::mem::forget(Arc::clone(&self.leases));
-            return Err(Error::Closed);
+            return Err(Error::Forked);
         }
         let limits = self.limits.as_ref();
         if limits.is_some_and(|limits| !limits.finish(&self.leases.watch)) {
@@ -360,7 +360,7 @@ impl Drop for GuardInner {
         }
         match self.end() {
             // The events thread logs each loss.
-            Ok(()) | Err(Error::Closed | Error::Lost(_)) => {}
+            Ok(()) | Err(Error::Forked | Error::Lost(_)) => {}
             Err(error) => {
                 logging::warning!(
                     "a release failed, and is repeated until Redis replies or has dropped the key: {error:#}"

@@ -16,6 +16,8 @@
 //! | a lease is lost, or a guard reaches its `max_hold` | `lost` by cause | lost |
 //! | Redis confirms a renewal | `renewed` | renewed |
 //! | Redis hands the lock over to another process | `handed_over` | handed over |
+//!
+//! A rate limiter has no guards: its calls have metrics alone.
 
 use std::borrow::Cow;
 use std::mem;
@@ -262,6 +264,15 @@ impl Client {
                 owner,
             }
         });
+    }
+
+    /// Counts a call of a rate limiter that has ended without an error.
+    #[cfg_attr(not(feature = "metrics"), allow(unused_variables, clippy::unused_self))]
+    pub(super) fn count_rate(&self, name: &str, waited: Duration, is_admitted: bool) {
+        #[cfg(feature = "metrics")]
+        let series = self.exported.of(name);
+        #[cfg(feature = "metrics")]
+        series.rate(waited, is_admitted);
     }
 
     /// Counts a request of a thread of the program.

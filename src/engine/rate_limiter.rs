@@ -19,6 +19,7 @@ pub(crate) fn ask(
 ) -> Result<Option<Duration>> {
     let client = &leases.client;
     client.check_open()?;
+    let arrived = client.now();
     if cancel.is_some_and(Cancel::is_cancelled) {
         return Err(Error::Cancelled);
     }
@@ -33,12 +34,15 @@ pub(crate) fn ask(
         }
         Err(failure) => return Err(failure.into_error(Some(key.name()))),
     };
-    match answer.reply {
-        Reply::Admitted(wait) if wait.is_zero() => Ok(None),
-        Reply::Admitted(wait) => sleep(leases, wait, cancel).map(|()| None),
-        Reply::NotAdmitted(wait) => Ok(Some(wait)),
-        _ => Err(Failure::another_question().into_error(Some(key.name()))),
-    }
+    let refused = match answer.reply {
+        Reply::Admitted(wait) if wait.is_zero() => None,
+        Reply::Admitted(wait) => sleep(leases, wait, cancel).map(|()| None)?,
+        Reply::NotAdmitted(wait) => Some(wait),
+        _ => return Err(Failure::another_question().into_error(Some(key.name()))),
+    };
+    let waited = client.now().since(arrived);
+    client.count_rate(key.name(), waited, refused.is_none());
+    Ok(refused)
 }
 
 /// Sleeps for `length`, or until the manager is closed or the call is cancelled.

@@ -22,7 +22,7 @@ pub(super) fn released(hold: &Span, result: &Result<()>) {
         Ok(()) => "released",
         Err(Error::Lost(lost)) => CAUSES[lost.cause as usize],
         // In a forked child, a mutex of the subscriber may stay locked without end.
-        Err(Error::Closed) => return,
+        Err(Error::Forked) => return,
         Err(_) => "release_failed",
     };
     hold.record("outcome", outcome);

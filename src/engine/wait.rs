@@ -127,8 +127,10 @@ impl<'a> WayIn<'a> {
                 return Err(Error::Closed.into());
             }
             // Any request may take `LEAST`. So give the delegate's first request that time: without its reply, the
-            // result of this wait would be an error.
-            if matches!(state.notes.last(), LastReply::NoAnswer) && until < arrived + LEAST {
+            // result of this wait would be an error, unless this process has the lock itself.
+            let is_unknown = matches!(state.notes.last(), LastReply::NoAnswer)
+                && self.leases.holder(&state).is_none();
+            if is_unknown && until < arrived + LEAST {
                 until = arrived + LEAST;
                 continue;
             }

@@ -345,11 +345,28 @@ impl fmt::Display for Plain {
 
 impl std::error::Error for Plain {}
 
-/// A cause, and what it is about.
+/// A cause, and what it is about. The message of an [`Error`] has these words, because they name the server, and its
+/// source is what is below them.
 #[derive(Debug)]
-struct About {
+pub(super) struct About {
     words: String,
     cause: Cause,
+}
+
+impl About {
+    pub(super) fn write_words(cause: &Cause, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match cause.downcast_ref::<Self>() {
+            Some(about) => write!(f, ": {about}"),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn below(cause: &Cause) -> &(dyn std::error::Error + 'static) {
+        match cause.downcast_ref::<Self>() {
+            Some(about) => &*about.cause,
+            None => &**cause,
+        }
+    }
 }
 
 impl fmt::Display for About {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::failure::About;
 use crate::sys::Arc;
 
 /// The result of a call of this crate.
@@ -13,7 +14,8 @@ pub(crate) type Cause = Arc<dyn std::error::Error + Send + Sync>;
 
 /// The reason why a call failed.
 ///
-/// Every variant that concerns one lock names it. No message holds a password. A message does not repeat its
+/// Every variant that concerns one lock names it. The message of a connection that could not be opened names the server. No
+/// message holds a password. A message does not repeat its
 /// [`source`](std::error::Error::source): a reporter prints the chain, and so does `{error:#}`. `{error:?}` is the name of
 /// the variant and that chain.
 ///
@@ -30,6 +32,7 @@ pub(crate) type Cause = Arc<dyn std::error::Error + Send + Sync>;
 /// | [`NoQuorum`](Error::NoQuorum) | yes | the nodes may be reachable again |
 /// | [`Lost`](Error::Lost) | no | the closure has run, or the claim is not valid any more: the program decides |
 /// | [`Closed`](Error::Closed) | no | the manager does not open again |
+/// | [`Forked`](Error::Forked) | no | the child must build a manager of its own |
 /// | [`Cancelled`](Error::Cancelled) | no | the token stays cancelled |
 /// | [`Config`](Error::Config) | no | the setting must be changed |
 /// | [`InvalidName`](Error::InvalidName) | no | the name must be changed |
@@ -62,8 +65,10 @@ pub(crate) type Cause = Arc<dyn std::error::Error + Send + Sync>;
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Error {
-    /// The manager is closed, or this process is a forked child of the process that built it.
+    /// The manager is closed.
     Closed,
+    /// This process is a forked child of the process that built the manager. Nothing was sent.
+    Forked,
     /// The call's [`Cancel`](crate::Cancel) was cancelled before the call was granted anything.
     Cancelled,
     /// A setting cannot be used, and nothing was sent. Or the server does not have the database, one side of a TLS
@@ -172,7 +177,7 @@ impl Error {
     /// use leasehold::LockManager;
     /// use std::time::Duration;
     ///
-    /// let locks = LockManager::single("redis://127.0.0.1/").build_unchecked()?;
+    /// let locks = LockManager::single("redis://127.0.0.1/").build_lazy()?;
     /// let guard = loop {
     ///     match locks.lock("orders:42") {
     ///         Ok(guard) => break guard,
@@ -203,6 +208,7 @@ impl Error {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Closed => ErrorKind::Closed,
+            Self::Forked => ErrorKind::Forked,
             Self::Cancelled => ErrorKind::Cancelled,
             Self::Config { .. } => ErrorKind::Config,
             Self::InvalidName { .. } => ErrorKind::InvalidName,
@@ -278,8 +284,9 @@ impl Error {
             None => Ok(()),
         };
         match self {
-            Self::Closed => f.write_str(
-                "the lock manager is closed, or this process was forked after it was built",
+            Self::Closed => f.write_str("the lock manager is closed"),
+            Self::Forked => f.write_str(
+                "this process was forked after the lock manager was built; build another one in the child",
             ),
             Self::Cancelled => f.write_str("the call was cancelled"),
             Self::Config { option, reason } => write!(f, "invalid `{option}`: {reason}"),
@@ -296,13 +303,15 @@ impl Error {
                     None => Ok(()),
                 }
             }
-            Self::Unavailable { name, .. } => {
+            Self::Unavailable { name, cause } => {
                 about(f, name)?;
-                f.write_str("the server is unavailable")
+                f.write_str("the server is unavailable")?;
+                About::write_words(cause, f)
             }
-            Self::Denied { name, .. } => {
+            Self::Denied { name, cause } => {
                 about(f, name)?;
-                f.write_str("the server denies access")
+                f.write_str("the server denies access")?;
+                About::write_words(cause, f)
             }
             Self::WrongType { name, cause } => {
                 about(f, name)?;
@@ -343,9 +352,10 @@ impl Error {
                     "the server is {topology}, which is not supported: {what}"
                 )
             }
-            Self::Protocol { name, .. } => {
+            Self::Protocol { name, cause } => {
                 about(f, name)?;
-                f.write_str("the server sent an unexpected reply")
+                f.write_str("the server sent an unexpected reply")?;
+                About::write_words(cause, f)
             }
         }
     }
@@ -356,9 +366,10 @@ impl std::error::Error for Error {
         match self {
             Self::Unavailable { cause, .. }
             | Self::Denied { cause, .. }
-            | Self::WrongType { cause, .. }
-            | Self::Protocol { cause, .. } => Some(&**cause),
+            | Self::Protocol { cause, .. } => Some(About::below(cause)),
+            Self::WrongType { cause, .. } => Some(&**cause),
             Self::Closed
+            | Self::Forked
             | Self::Cancelled
             | Self::Config { .. }
             | Self::InvalidName { .. }
@@ -377,6 +388,8 @@ impl std::error::Error for Error {
 pub enum ErrorKind {
     /// [`Error::Closed`]
     Closed,
+    /// [`Error::Forked`]
+    Forked,
     /// [`Error::Cancelled`]
     Cancelled,
     /// [`Error::Config`]
@@ -409,6 +422,7 @@ impl ErrorKind {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Closed => "closed",
+            Self::Forked => "forked",
             Self::Cancelled => "cancelled",
             Self::Config => "config",
             Self::InvalidName => "invalid_name",
@@ -430,6 +444,7 @@ impl ErrorKind {
         match self {
             Self::Timeout | Self::Unavailable | Self::NotReplicated | Self::NoQuorum => true,
             Self::Closed
+            | Self::Forked
             | Self::Cancelled
             | Self::Config
             | Self::InvalidName

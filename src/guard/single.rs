@@ -42,7 +42,7 @@ macro_rules! guard {
             /// * [`Error::Unavailable`], [`Error::Denied`], [`Error::WrongType`], [`Error::Unsupported`] or
             ///   [`Error::Protocol`]: the request failed. The renewal thread repeats it until Redis has replied, or
             ///   must have dropped the key.
-            /// * [`Error::Closed`]: this process is a forked child. Nothing is released.
+            /// * [`Error::Forked`]: this process is a forked child. Nothing is released.
             ///
             /// # Example
             ///
@@ -156,7 +156,7 @@ impl WriteGuard {
     /// * [`Error::Unavailable`], [`Error::NotReplicated`], [`Error::Denied`], [`Error::WrongType`],
     ///   [`Error::Unsupported`], [`Error::Protocol`]: the request failed. The renewal thread releases the reader and
     ///   the writer.
-    /// * [`Error::Closed`]: this process is a forked child. Nothing is released.
+    /// * [`Error::Forked`]: this process is a forked child. Nothing is released.
     ///
     /// # Example
     ///

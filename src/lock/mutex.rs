@@ -68,7 +68,8 @@ impl Mutex {
     ///   grant for `outage_limit`.
     /// * [`Error::Denied`], [`Error::WrongType`], [`Error::Unsupported`], [`Error::Protocol`]: a request failed. It is
     ///   not retried.
-    /// * [`Error::Closed`]: the manager is closed, or this process is a forked child.
+    /// * [`Error::Closed`]: the manager is closed.
+    /// * [`Error::Forked`]: this process is a forked child.
     /// * [`Error::Cancelled`]: the handle's [token](crate::Cancel) is cancelled.
     ///
     /// # Example

@@ -96,8 +96,8 @@ impl RateLimiter {
     /// * [`Error::Config`]: a setting cannot be used, and nothing was sent. Or the server does not have the database.
     /// * [`Error::Unavailable`]: the request failed, or the next place is more than a hundred years away.
     /// * [`Error::Denied`], [`Error::WrongType`], [`Error::Unsupported`], [`Error::Protocol`]: the request failed.
-    /// * [`Error::Closed`]: the manager was closed, before the call or while it slept, or this process is a forked
-    ///   child.
+    /// * [`Error::Closed`]: the manager was closed, before the call or while it slept.
+    /// * [`Error::Forked`]: this process is a forked child.
     /// * [`Error::Cancelled`]: the handle's [token](crate::Cancel) was cancelled. If the call had a place, the place
     ///   stays taken.
     ///

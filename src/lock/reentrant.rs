@@ -99,7 +99,7 @@ impl ReentrantMutex {
             return Ok(None);
         };
         if let Err(lost) = hold.check() {
-            // In a forked child every hold is lost, but the call must return `Closed`.
+            // In a forked child every hold is lost, but the call must return `Forked`.
             self.handle.engine.client.check_open()?;
             return Err(lost);
         }

@@ -48,6 +48,8 @@ pub(crate) enum Request<'a> {
     },
     /// Renews many leases.
     Renew(&'a [Renewal<'a>]),
+    /// Keeps the records of the last fences of many leases, as grants now would. A renewal touches the lock's key alone.
+    KeepRecords(&'a [Renewal<'a>]),
     /// Releases many mutexes that nobody is known to wait for.
     Release(&'a [PlainRelease<'a>]),
     /// Asks a rate limiter for admission.
@@ -199,14 +201,18 @@ impl Request<'_> {
     pub(crate) fn is_of_a_holder(&self) -> bool {
         match self {
             Request::Lock { verb, .. } => !matches!(verb, Verb::Acquire { .. }),
-            Request::Renew(_) | Request::Release(_) => true,
+            Request::Renew(_) | Request::KeepRecords(_) | Request::Release(_) => true,
             _ => false,
         }
     }
 
-    /// Returns whether it only looks at leases, and lengthens none. So it writes nothing that a replica could confirm.
+    /// Returns whether it lengthens no lease. So it writes nothing that a replica must confirm.
     pub(crate) fn is_a_look(&self) -> bool {
-        matches!(self, Request::Renew(all) if all.iter().all(|one| one.lease.is_zero()))
+        match self {
+            Request::Renew(all) => all.iter().all(|one| one.lease.is_zero()),
+            Request::KeepRecords(_) => true,
+            _ => false,
+        }
     }
 }
 

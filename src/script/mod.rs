@@ -44,6 +44,7 @@ pub(crate) fn encode(request: &Request<'_>, script_settings: &ScriptSettings) ->
             LockKind::Multi => single::multi(target.keys(), verb, script_settings),
         },
         Request::Renew(batch) => single::renew(batch),
+        Request::KeepRecords(batch) => single::keep_records(batch, script_settings),
         Request::Release(batch) => single::release_many(batch),
         Request::RateLimit { key, request } => single::rate_limit(key, request),
         Request::Adopt { key, adopt } => single::adopt(key, adopt, script_settings),
@@ -101,7 +102,9 @@ pub(crate) fn decode(request: &Request<'_>, value: Value) -> Result<Reply, Failu
             | Verb::Keep(_)
             | Verb::Withdraw { .. } => reply::release(&value),
         },
-        (Request::Renew(batch), value) => single::renewed(batch.len(), &value),
+        (Request::Renew(batch) | Request::KeepRecords(batch), value) => {
+            single::renewed(batch.len(), &value)
+        }
         (Request::Release(batch), value) => single::released_many(batch.len(), &value),
         (Request::RateLimit { request, .. }, value) => single::admission(request, &value),
         (Request::Adopt { adopt, .. }, value) => reply::grant(1, adopt.fencing, &value),

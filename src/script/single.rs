@@ -14,9 +14,9 @@ use redis::Value;
 use super::command::Command;
 use super::reply;
 use super::text::{
-    KEEP, MULTI_ACQUIRE, MULTI_RELEASE, MUTEX_ACQUIRE, MUTEX_ADOPT, MUTEX_HAND_OVER, MUTEX_RELEASE,
-    MUTEX_RELEASE_MANY, MUTEX_TAKE_OVER, RATE_LIMITER, RENEW, SHARE_ACQUIRE, SHARE_RELEASE,
-    ScriptSettings, ask, give_back, keep,
+    KEEP, KEEP_RECORD, MULTI_ACQUIRE, MULTI_RELEASE, MUTEX_ACQUIRE, MUTEX_ADOPT, MUTEX_HAND_OVER,
+    MUTEX_RELEASE, MUTEX_RELEASE_MANY, MUTEX_TAKE_OVER, RATE_LIMITER, RENEW, SHARE_ACQUIRE,
+    SHARE_RELEASE, ScriptSettings, ask, give_back, keep,
 };
 use crate::message::{
     AcquireMode, Adopt, Ask, GiveBack, Gone, LockKind, NotReleased, PlainRelease, RateRequest,
@@ -215,6 +215,15 @@ pub(super) fn renew(batch: &[Renewal<'_>]) -> Command {
             .arg(ms_rounded_up(renewal.lease))
             .arg(shares);
     }
+    command
+}
+
+pub(super) fn keep_records(batch: &[Renewal<'_>], script_settings: &ScriptSettings) -> Command {
+    let mut command = KEEP_RECORD.command(batch.len());
+    for renewal in batch {
+        command.arg(renewal.key.companion(Companion::Fence));
+    }
+    command.arg(ms_rounded_up(script_settings.fence_memory));
     command
 }
 

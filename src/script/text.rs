@@ -129,6 +129,7 @@ pub(super) static INSPECT: Script = script!("value.lua", "inspect.lua");
 pub(super) static FORCE_RELEASE: Script =
     script!("value.lua", "queue*.lua", "share.lua", "force_release.lua");
 pub(super) static RENEW: Script = script!("value.lua", "batch.lua", "renew.lua");
+pub(super) static KEEP_RECORD: Script = script!("batch.lua", "keep_record.lua");
 pub(super) static KEEP: Script = script!("value.lua", "queue*.lua", "keep.lua");
 
 pub(super) static QUORUM_ACQUIRE: Script = script!(

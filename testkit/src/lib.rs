@@ -213,7 +213,7 @@ impl Redis {
         let noted = self.noted_restart_delay();
         let delay = noted.unwrap_or(Duration::ZERO);
         let builder = self.builder().restart_delay(delay).lease(SHORTEST_LEASE);
-        let manager = builder.build_unchecked();
+        let manager = builder.build_lazy();
         let locks = manager.and_then(|manager| manager.list("*").collect::<Result<Vec<_>, _>>());
         if noted.is_none() {
             self.execute(&[&["DEL", NOTE]]);

@@ -392,6 +392,7 @@ fn lock_request(which: u8, numbers: [u8; 6], prefix: &str) -> Vec<u8> {
             let (renewals, releases) = ([renewal], [release]);
             let of_mutex = kind == LockKind::Mutex && numbers[3] % 2 == 0;
             let request = match numbers[4] % 6 {
+                0 if numbers[1] % 2 == 0 => Request::KeepRecords(&renewals),
                 0 => Request::Renew(&renewals),
                 1 if of_mutex => Request::Release(&releases),
                 1 | 2 => Request::RateLimit {

@@ -294,6 +294,7 @@ fn each_documented_variant_is_retryable_or_not_as_it_says(_: &World) {
     let documented = retryable_variants(page);
     let kinds = [
         ErrorKind::Closed,
+        ErrorKind::Forked,
         ErrorKind::Cancelled,
         ErrorKind::Config,
         ErrorKind::InvalidName,

@@ -31,6 +31,7 @@ pub(crate) const BODIES_OF_ONE: Subject = (
         a_release_after_the_quantum_hands_the_lock_over,
         a_writer_that_becomes_a_reader_has_events,
         a_long_hold_and_a_long_wait_are_warned_of,
+        a_wait_of_a_minute_is_warned_of_by_default,
         the_value_of_another_program_is_shown_nowhere,
         a_broken_subscription_and_its_recovery_are_told,
     ],
@@ -399,6 +400,22 @@ fn a_long_hold_and_a_long_wait_are_warned_of(world: &World) {
     let count = |what| all.iter().filter(|it| **it == what).count();
     assert_eq!((count("held_long"), count("waits_long")), (1, 2));
     assert_eq!(one.locks.stats().held_long, 1);
+}
+
+fn a_wait_of_a_minute_is_warned_of_by_default(world: &World) {
+    let it = Teller::new(world, |it| it);
+    let held = world.manager().lock("n").expect("it is free");
+    let waiting = Kind::Mutex.of(&it.locks, "n").locking_asleep();
+    world.pass(secs(50));
+    assert!(!it.kinds().contains(&"waits_long"));
+    world.pass(secs(15));
+    let warning = it.nth("waits_long", 1);
+    assert!(warning.text.contains(held.owner()), "{warning:?}");
+    // A long hold is no fault.
+    assert_eq!(it.locks.stats().held_long, 0);
+    held.release().expect("it was held until now");
+    waiting.locked();
+    waiting.release();
 }
 
 /// The value may be a secret, such as the number of a card. Only `inspect` returns it. The log has the text of the events.

@@ -353,7 +353,7 @@ fn a_lease_is_renewed_although_a_round_trip_takes_more_than_its_quarter(world: &
 fn a_lost_reply_about_eviction_fails_no_call(world: &World) {
     let wait = secs(12);
     // A call takes less time than a request may take.
-    let locks = world.build_unchecked(|it| it.io_timeout(2 * wait));
+    let locks = world.build_lazy(|it| it.io_timeout(2 * wait));
     locks.strike(LinkFault::LoseAnswers);
     let mutex = locks.mutex(NAME);
     let locking = locks.thread(move || mutex.try_lock_for(wait).map(|guard| guard.is_some()));

@@ -222,7 +222,7 @@ fn an_outage_ends_all_waits_together(world: &World, kind: Kind) {
 fn a_call_waits_through_an_outage_from_its_first_request_on(world: &World, kind: Kind) {
     let limit = secs(6);
     let build = |change: fn(leasehold::Builder) -> leasehold::Builder| {
-        world.build_unchecked(|it| change(it).outage_limit(limit))
+        world.build_lazy(|it| change(it).outage_limit(limit))
     };
     let patient = build(|it| it.wait_through_outages(true));
     let lock = kind.of(&patient, NAME);

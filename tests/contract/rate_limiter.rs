@@ -196,7 +196,7 @@ fn a_wait_outlives_its_server(world: &World) {
 }
 
 fn figures_that_make_no_sense_are_refused_before_anything_is_sent(world: &World) {
-    let locks = world.build_unchecked(|it| it);
+    let locks = world.build_lazy(|it| it);
     let refused = |permits, per, figure: &str| {
         let limiter = locks.rate_limiter(NAME, permits, per);
         for answer in [

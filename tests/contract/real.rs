@@ -351,8 +351,8 @@ impl Machinery for Real {
         unreachable!("bodies of one subject are only simulated")
     }
 
-    fn build_unchecked(&self, _: usize, builder: Builder) -> leasehold::Result<LockManager> {
-        builder.build_unchecked()
+    fn build_lazy(&self, _: usize, builder: Builder) -> leasehold::Result<LockManager> {
+        builder.build_lazy()
     }
 
     fn lost_at(&self, _: usize, _: usize) -> u64 {

@@ -184,8 +184,8 @@ impl Machinery for Simulated {
         self.stage.make_nodes(count);
     }
 
-    fn build_unchecked(&self, process: usize, builder: Builder) -> leasehold::Result<LockManager> {
-        self.stage.build_unchecked(process, builder)
+    fn build_lazy(&self, process: usize, builder: Builder) -> leasehold::Result<LockManager> {
+        self.stage.build_lazy(process, builder)
     }
 
     fn lost_at(&self, process: usize, server: usize) -> u64 {

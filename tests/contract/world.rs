@@ -62,7 +62,7 @@ pub(crate) trait Machinery: Send + Sync {
     /// Returns how much the links between a process and a server have lost since their fault began.
     fn lost_at(&self, process: usize, server: usize) -> u64;
     /// Makes a manager that sends nothing yet.
-    fn build_unchecked(&self, process: usize, builder: Builder) -> leasehold::Result<LockManager>;
+    fn build_lazy(&self, process: usize, builder: Builder) -> leasehold::Result<LockManager>;
     /// Returns how late a thread may wake up.
     fn oversleeps(&self) -> Duration;
 }
@@ -321,10 +321,10 @@ impl World {
 
     /// Returns a manager of a new process, which sends nothing yet.
     #[track_caller]
-    pub(crate) fn build_unchecked(&self, change: impl FnOnce(Builder) -> Builder) -> Locks {
+    pub(crate) fn build_lazy(&self, change: impl FnOnce(Builder) -> Builder) -> Locks {
         let process = self.0.start_process();
         let builder = change(self.0.builder(process));
-        let built = self.0.build_unchecked(process, builder);
+        let built = self.0.build_lazy(process, builder);
         Locks {
             manager: built.expect("the settings are right"),
             process,

@@ -204,11 +204,11 @@ fn wrong_settings_are_rejected_before_anything_is_sent() {
         (sentinel(&["unix:///run/sentinel"]), "sentinels"),
         (sentinel(&["host"]), "url"),
     ] {
-        match builder.build_unchecked() {
+        match builder.build_lazy() {
             Err(Error::Config { option: wrong, .. }) => assert_eq!(wrong, option),
             other => panic!("{other:?}"),
         }
     }
-    let same = cluster(&[one, other]).database(0).build_unchecked();
+    let same = cluster(&[one, other]).database(0).build_lazy();
     drop(same.expect("a cluster has database 0"));
 }

@@ -98,9 +98,7 @@ fn a_cluster_node_or_a_sentinel_is_unsupported() {
             assert!(format!("{error:?}").starts_with("Unsupported"), "{error:?}");
         };
         is_told(&patient(&server.url()).build().expect_err(is));
-        let unchecked = patient(&server.url())
-            .build_unchecked()
-            .expect("a good URL");
+        let unchecked = patient(&server.url()).build_lazy().expect("a good URL");
         // Each call returns the error, not only the first one.
         for _ in 0..2 {
             is_told(&unchecked.lock("n").expect_err(is));
@@ -235,7 +233,7 @@ fn a_password_is_changed_without_a_restart() {
         "{error:#}"
     );
     let built = LockManager::single(&server.url()).password_file(&path);
-    let error = built.build_unchecked().expect_err("there is no file");
+    let error = built.build_lazy().expect_err("there is no file");
     let is_of = matches!(
         error,
         Error::Config {
@@ -267,10 +265,7 @@ fn a_database_that_the_server_does_not_have_is_config() {
     ] {
         for built in [
             builder.clone().build().map(drop),
-            builder
-                .build_unchecked()
-                .and_then(|l| l.lock("n"))
-                .map(drop),
+            builder.build_lazy().and_then(|l| l.lock("n")).map(drop),
         ] {
             let error = built.expect_err("there are 16");
             let is_config = matches!(

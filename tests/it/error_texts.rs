@@ -63,6 +63,15 @@ impl Texts {
         self.written.extend([made_by, "\n    ", &text, "\n"]);
     }
 
+    /// Does the same for a connection to this address that could not be opened. The first line names it.
+    #[track_caller]
+    fn add_unopened<T>(&mut self, made_by: &str, address: &str, outcome: Result<T>) {
+        if let Err(error) = &outcome {
+            assert!(error.to_string().contains(address), "{made_by}: {error}");
+        }
+        self.add(made_by, outcome);
+    }
+
     /// Hides the time that a call has waited.
     fn hide_wait(&mut self, error: &Error) {
         if let Error::Timeout { waited, holder, .. } = error {
@@ -77,6 +86,7 @@ impl Texts {
 fn every_error_has_its_reviewed_text() {
     let mut texts = Texts::default();
     settings(&mut texts);
+    urls_with_settings(&mut texts);
     names_and_claims(&mut texts);
     losses_and_waits(&mut texts);
     kinds_of_one_name(&mut texts);
@@ -132,7 +142,7 @@ fn settings(texts: &mut Texts) {
         ("label too long", one().label("a".repeat(129))),
         ("prefix too long", one().prefix("a".repeat(1025))),
     ] {
-        texts.add(made_by, builder.build_unchecked());
+        texts.add(made_by, builder.build_lazy());
     }
     for url in [
         "127.0.0.1:6379",
@@ -146,13 +156,26 @@ fn settings(texts: &mut Texts) {
         "unix:///redis.sock?password=s3cret",
     ] {
         let made_by = format!("single({url:?})");
-        texts.add(&made_by, LockManager::single(url).build_unchecked());
+        texts.add(&made_by, LockManager::single(url).build_lazy());
     }
+}
+
+fn urls_with_settings(texts: &mut Texts) {
+    for url in [
+        "redis://127.0.0.1/?leese=10s",
+        "redis://127.0.0.1/?ttl=10s",
+        "redis://127.0.0.1/?lease=10",
+        "redis://127.0.0.1/?password=s3cret&s3cret",
+    ] {
+        let made_by = format!("from_url({:?})", url.replace("s3cret", "…"));
+        texts.add(&made_by, LockManager::from_url(url));
+    }
+    texts.add("parse_time(\"10\")", leasehold::parse_time("10"));
 }
 
 fn quorums(texts: &mut Texts) {
     let nodes = || LockManager::quorum(["redis://127.0.0.1:1/", "redis://127.0.0.1:2/"]);
-    let checked = |builder: Builder| builder.build_unchecked();
+    let checked = |builder: Builder| builder.build_lazy();
     texts.add(
         "a quorum of no nodes",
         checked(LockManager::quorum([""; 0])),
@@ -201,9 +224,7 @@ fn quorums(texts: &mut Texts) {
 }
 
 fn names_and_claims(texts: &mut Texts) {
-    let locks = patient(&unused_url())
-        .build_unchecked()
-        .expect("good settings");
+    let locks = patient(&unused_url()).build_lazy().expect("good settings");
     texts.add("an empty name", locks.lock(""));
     texts.add("a name that is too long", locks.lock("a".repeat(1025)));
     texts.add("braces without a slot", locks.lock("a}b"));
@@ -334,13 +355,15 @@ fn servers(texts: &mut Texts) {
             .trim_end_matches('/')
             .to_owned()
     };
-    texts.hidden.push((address(&absent), "HOST:PORT"));
-    texts.add("nobody listens", LockManager::connect(&absent));
-    let unchecked = patient(&absent).build_unchecked().expect("good settings");
-    texts.add("nobody listens, for a lock", unchecked.lock("n"));
+    let nowhere = address(&absent);
+    texts.hidden.push((nowhere.clone(), "HOST:PORT"));
+    texts.add_unopened("nobody listens", &nowhere, LockManager::connect(&absent));
+    let lazy = LockManager::connect_lazy(&absent).expect("good settings");
+    texts.add_unopened("nobody listens, for a lock", &nowhere, lazy.lock("n"));
     let server = Server::start();
     let hostile = Hostile::before(&server);
-    texts.hidden.push((address(&hostile.url()), "HOST:PORT"));
+    let here = address(&hostile.url());
+    texts.hidden.push((here.clone(), "HOST:PORT"));
     for line in [
         "LOADING Redis is loading the dataset in memory",
         "NOPERM User app has no permissions to run the 'evalsha' command",
@@ -385,8 +408,14 @@ fn servers(texts: &mut Texts) {
             _ => Answer::Pass,
         });
         let made_by = format!("the login: {}", answer.replace("s3cret", "…"));
-        texts.add(&made_by, patient(&login).build());
+        texts.add_unopened(&made_by, &here, patient(&login).build());
     }
+    let no_auth = "NOAUTH Authentication required.";
+    hostile.answers(move |words| match words {
+        [] => Answer::Pass,
+        _ => Answer::Say(format!("-{no_auth}\r\n").into_bytes()),
+    });
+    texts.add_unopened(no_auth, &here, patient(&hostile.url()).build());
     for greeting in [
         "-DENIED Redis is running in protected mode because protected mode is enabled and no password is set for the \
          default user. In this mode connections are only accepted from the loopback interface.\r\n",
@@ -398,7 +427,7 @@ fn servers(texts: &mut Texts) {
             _ => Answer::Pass,
         });
         let made_by = format!("greeted: {}", greeting.escape_default());
-        texts.add(&made_by, patient(&hostile.url()).build());
+        texts.add_unopened(&made_by, &here, patient(&hostile.url()).build());
     }
     for mode in ["cluster", "sentinel"] {
         hostile.answers(move |words| match words {

@@ -52,10 +52,10 @@ fn a_child_has_none_of_its_parents_locks() {
         let (released, detached) = taken.take().expect("the child's copy");
         let reads_lost = guard.state() == LeaseState::Lost && other.check().is_err();
         let closed = locks.try_lock(&name).expect_err("the child has no lock");
-        let is_closed = matches!(closed, Error::Closed)
-            && closed.to_string().contains("forked")
+        let is_closed = matches!(closed, Error::Forked)
+            && closed.to_string().contains("was forked")
             && matches!(guard.extend(Duration::from_hours(1)), Err(Error::Lost(_)))
-            && matches!(released.release(), Err(Error::Closed))
+            && matches!(released.release(), Err(Error::Forked))
             && !locks.close(Duration::ZERO);
         // A valid claim would allow a second guard for the lock that the parent holds.
         let claim = detached.detach();
@@ -95,7 +95,7 @@ fn a_childs_drops_release_nothing_of_any_kind() {
             drop(copies);
             // The child drops its last handle.
             drop(locks.clone());
-            is_lost && matches!(released, Err(Error::Closed))
+            is_lost && matches!(released, Err(Error::Forked))
         });
         let guards = guards.take();
         assert_eq!(guards.len(), Kind::NAMES.len());
@@ -137,7 +137,7 @@ fn a_child_of_a_busy_process_never_blocks() {
     let guard = Cell::new(Some(reentrant.lock().expect("it is free")));
     for _ in 0..30 {
         holds_in_a_child(|| {
-            let closed = |result: Result<(), Error>| matches!(result, Err(Error::Closed));
+            let closed = |result: Result<(), Error>| matches!(result, Err(Error::Forked));
             let copy = guard.take().expect("the child's copy");
             let all_closed = [
                 closed(locks.lock(&name).map(drop)),

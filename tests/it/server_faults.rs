@@ -117,7 +117,7 @@ fn a_server_with_too_many_clients_is_unavailable() {
         let set: redis::RedisResult<()> = command.query(&mut operator);
         set.expect("it is a right of the operator");
     };
-    let unchecked = patient(&server.url()).build_unchecked();
+    let unchecked = patient(&server.url()).build_lazy();
     let unchecked = unchecked.expect("no request is sent yet");
     most("1");
     let built = LockManager::connect(&server.url());
@@ -153,7 +153,7 @@ fn a_server_that_may_evict_locks_causes_one_warning() {
         let said = logged(&address);
         let built = manager(&url);
         assert_eq!(said.try_iter().count(), usize::from(warns), "{policy}");
-        let unchecked = patient(&url).build_unchecked();
+        let unchecked = patient(&url).build_lazy();
         let unchecked = unchecked.expect("no request is sent yet");
         assert_eq!(said.try_iter().count(), 0, "there is no connection");
         drop(unchecked.lock("n").expect("it is free"));
@@ -220,7 +220,7 @@ fn a_wrong_password_is_denied_and_not_shown() {
         let built = patient(&url).build().expect_err("it has no right");
         assert!(matches!(built, Error::Denied { .. }), "{built:?}");
         assert!(!shown(&built).contains("s3cret"), "{}", shown(&built));
-        let unchecked = patient(&url).build_unchecked();
+        let unchecked = patient(&url).build_lazy();
         let unchecked = unchecked.expect("no request is sent yet");
         shows(&unchecked);
         // A call that waits is `Denied` at once, too.
@@ -245,7 +245,7 @@ fn a_wrong_password_is_denied_and_not_shown() {
         "s3cret",
     ] {
         let error = LockManager::single(bad)
-            .build_unchecked()
+            .build_lazy()
             .expect_err("no such URL");
         assert!(matches!(error, Error::Config { .. }), "{error:?}");
         assert!(!shown(&error).contains("s3cret"), "{}", shown(&error));

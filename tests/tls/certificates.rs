@@ -6,7 +6,7 @@ use std::process::Command;
 
 use leasehold::{Builder, Error, LockManager, Tls};
 
-use super::{IO, LONG, MASTER, Server, build, cluster, file, secs, sentinel};
+use super::{IO, LONG, MASTER, Server, build, cluster, file, secs, sentinel, wait_until};
 
 /// The names of the files in a URL: the roots, the certificate of this process, and its key.
 fn files(roots: &str, client: &str) -> String {
@@ -126,6 +126,50 @@ fn no_other_certificate_is_accepted_by_either_side() {
         let said = refused(builder);
         assert!(said.contains(why), "{why}: {said}");
     }
+}
+
+/// The files are read again a minute after the last read, which is longer than the lease.
+#[test]
+fn files_that_are_replaced_after_the_server_are_read_at_the_next_refusal() {
+    let dir = std::env::temp_dir().join(format!("leasehold-tls-new-{}", std::process::id()));
+    fs::create_dir_all(&dir).expect("a directory");
+    let [cert, key] = ["tls.crt", "tls.key"].map(|name| dir.join(name));
+    let identity = |name: &str| {
+        for (kind, path) in [("pem", &cert), ("key", &key)] {
+            fs::copy(file(&format!("{name}.{kind}")), path).expect("a file");
+        }
+    };
+    let [pem, server_key] = ["server.pem", "server.key"].map(file);
+    let options = ["--tls-ca-cert-file", &file("other.pem")];
+    let (server, port) = Server::with_tls(&pem, &server_key, &options);
+    demand(&server);
+    identity("stranger");
+    let tls = Tls::default()
+        .roots_file(file("authority.pem"))
+        .client_files(&cert, &key);
+    let url = format!("rediss://localhost:{port}/");
+    let locks = build(LockManager::single(&url).tls(tls));
+    let guard = locks.mutex("held").lease(secs(20)).lock();
+    let guard = guard.expect("it is free");
+
+    let raw = server.raw();
+    let set = ["CONFIG", "SET", "tls-ca-cert-file", &file("authority.pem")];
+    let () = raw.ask(&set);
+    for kind in ["normal", "pubsub"] {
+        let _: u64 = raw.ask(&["CLIENT", "KILL", "TYPE", kind]);
+    }
+    let refused = locks.try_lock("other");
+    assert!(
+        matches!(refused, Err(Error::Config { option: "tls", .. })),
+        "{refused:?}"
+    );
+    identity("client");
+    let is_accepted = || locks.try_lock("other").is_ok();
+    wait_until("the files are read again", is_accepted);
+    guard.check().expect("a second is less than the lease");
+    raw.wait_until_renewed("held", 2);
+    guard.release().expect("it was never lost");
+    fs::remove_dir_all(&dir).ok();
 }
 
 #[test]

@@ -251,7 +251,7 @@ fn connect(servers: &Servers, options: &Options) -> Result<LockManager, Failure>
     }
     // One lock needs one connection, and a release another. The first request connects, so a server that is down at the start
     // is waited for like one that goes down later.
-    Ok(builder.pool_size(2).build_unchecked()?)
+    Ok(builder.pool_size(2).build_lazy()?)
 }
 
 /// The way of signals to the main thread.

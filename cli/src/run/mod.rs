@@ -238,9 +238,9 @@ enum OnLoss {
     Ignore,
 }
 
-/// Parses a time, such as `1h 30m`.
+/// Parses a time, such as `1h30m`.
 fn time(text: &str) -> Result<Duration, String> {
-    bounded(humantime::parse_duration(text).map_err(|error| error.to_string())?)
+    bounded(leasehold::parse_time(text).map_err(|error| error.to_string())?)
 }
 
 fn bounded(time: Duration) -> Result<Duration, String> {
@@ -298,7 +298,7 @@ mod tests {
         is("60", 60_000);
         is("0.05", 50);
         is("0", 0);
-        is("1m 30s", 90_000);
+        is("1m30s", 90_000);
         for wrong in ["-1", "inf", "nan", "1e30", "1e10", "20y", "soon", ""] {
             assert!(wait(wrong).is_err(), "{wrong}");
         }

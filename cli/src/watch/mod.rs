@@ -63,7 +63,7 @@ pub struct Options {
     #[arg(default_value = "*")]
     pattern: String,
     /// The time from the beginning of a scan to the next
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = leasehold::parse_time)]
     every: Duration,
 }
 

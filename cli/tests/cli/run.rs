@@ -88,7 +88,7 @@ fn each_error_has_its_own_status_and_nothing_runs() {
 #[test]
 fn a_wrong_command_line_has_its_own_status() {
     let server = Server::start();
-    let bad: [&[&str]; 13] = [
+    let bad: [&[&str]; 14] = [
         &["run", "--max", "20y", "n", "--", "true"],
         &["run", "--max", "0s", "n", "--", "true"],
         &[

@@ -6,7 +6,7 @@
 //! | 2 | takes a batch of leases that are due, or nearly due, out of the timer queue, and notes them as in flight |
 //! | 3 | sends the batch in one request |
 //! | 4 | puts each confirmed lease back at its next renewal, and each unconfirmed one at its retry; has the watch thread handle each lost lease; repeats from 2 until no lease is due |
-//! | 5 | sends the release tasks that are due, until the connection fails or a lease is due ([`release_tasks`]). |
+//! | 5 | keeps the records of the last fences once in half of their life ([`records`]), and sends the release tasks that are due, until the connection fails or a lease is due ([`release_tasks`]) |
 //! | 6 | sleeps until the next lease or release task is due, for at most a second |
 //!
 //! If an answer without a request has come, an earlier request may have been answered wrongly. So the thread makes all
@@ -46,6 +46,9 @@ use crate::name::LockKey;
 use crate::sys::hash::HashMap;
 use crate::sys::{Arc, AtomicU64, Condvar, LONGEST_SLEEP, Mutex, Ordering, Rng, Time};
 
+use records::Records;
+
+mod records;
 mod release_tasks;
 mod rounds;
 
@@ -87,6 +90,7 @@ pub(super) struct RenewalState {
     pub(super) leases: TimerQueue<Arc<ProcessLease>>,
     /// The batch whose renewal was sent, and the time at which it was taken out of `leases`.
     pub(super) in_flight: Option<(Time, Arc<[Arc<ProcessLease>]>)>,
+    records: Records,
     pub(super) release_tasks: TimerQueue<Job>,
     /// The timer keys of the release tasks that were sent last. Their answers find them by these keys.
     pub(super) tasks_in_flight: Vec<TimerKey>,
@@ -247,6 +251,7 @@ impl RenewalThread {
         client.machine().spawn("leasehold-renewal", run)?;
         state.timer.started();
         (state.opening, state.replied_at) = (Opening::NotWanted, None);
+        state.records = Records::default();
         Ok(())
     }
 
@@ -329,7 +334,8 @@ impl RenewalState {
 
     pub(super) fn next_due(&self) -> Option<Time> {
         let release_task = self.release_tasks.next();
-        [self.leases.next(), release_task]
+        let (lease, records) = (self.leases.next(), self.records.due);
+        [lease, lease.and(records), release_task]
             .into_iter()
             .flatten()
             .min()

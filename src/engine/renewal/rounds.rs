@@ -57,6 +57,7 @@ impl RenewalThread {
                 self.state.lock().renew_all_after(surplus, client.now());
                 // 2 to 5. Renewals go first: a lease cannot wait, a release can.
                 let renewed = self.renew_due(&client, &mut **dedicated_connection);
+                self.keep_records(&client, &mut **dedicated_connection);
                 let ended = self.send_due_releases(&client, &mut **dedicated_connection);
                 renewed && ended
             });

@@ -1,7 +1,8 @@
 //! Connecting and logging in.
 //!
 //! 1. The socket connects.
-//! 2. AUTH and SELECT go out in one write, which is one round trip. Each is left out if it is not needed.
+//! 2. AUTH and SELECT go out in one write, which is one round trip. Each is left out if it is not needed. If both are,
+//!    TLS needs a PING: see `log_in_once`.
 //! 3. The first connection of a route asks the server about itself: see `ask_about_itself`.
 //!
 //! No request was sent yet. So a failure in any of these steps is certain: nothing was executed. It is no answer to the
@@ -32,7 +33,8 @@ pub(crate) fn connect_in_turn(
     deadline: &mut Deadline<'_>,
     begun: Option<Time>,
 ) -> Result<Socket, Failure> {
-    let connect = || connect(route, deadline);
+    let named = |failure: Failure| failure.at(&route.server.address);
+    let connect = || connect(route, deadline).map_err(named);
     route.connecting.attempt(begun, connect)
 }
 
@@ -90,8 +92,19 @@ fn log_in_to_a_server(route: &Route, deadline: &mut Deadline<'_>) -> Result<Sock
     Ok(open)
 }
 
-/// Connects and logs in.
+/// Connects and logs in. If a certificate is refused, and the program's files of certificates have others by now, it does
+/// so once more: the server and the files are never replaced at the same moment.
 pub(crate) fn log_in(route: &Route, deadline: &mut Deadline<'_>) -> Result<Socket, Failure> {
+    let begun = Time::now();
+    let result = log_in_once(route, deadline);
+    let refused = |failure: &Failure| failure.kind == FailureKind::CertificateRefused;
+    if result.as_ref().is_err_and(refused) && route.server.certificates_have_changed_since(begun) {
+        return log_in_once(route, deadline);
+    }
+    result
+}
+
+fn log_in_once(route: &Route, deadline: &mut Deadline<'_>) -> Result<Socket, Failure> {
     let certain = |fault| route.broken(fault).with(Outcome::NotExecuted);
     let [user, password] = route.server.login().map_err(unavailable)?;
     let time = deadline.phase(Phase::Connect, route.connect_timeout);
@@ -111,12 +124,17 @@ pub(crate) fn log_in(route: &Route, deadline: &mut Deadline<'_>) -> Result<Socke
         commands.push(Command::new("SELECT").arg(database).to_owned());
         refused.push(refused_database);
     }
+    // By TLS 1.3, a server that refuses this side's certificate says so only in place of the first answer.
+    if commands.is_empty() && route.server.speaks_tls() {
+        commands.push(Command::new("PING"));
+        refused.push(refusal);
+    }
     let time = deadline.phase(Phase::LogIn, route.io_timeout);
     let answers = open.requests(&commands, time).map_err(certain)?;
     // If the server rejects AUTH, it rejects SELECT too, so the first error answer counts.
     for (answer, refused) in answers.into_iter().zip(refused) {
         match answer {
-            Value::Okay => {}
+            Value::Okay | Value::SimpleString(_) => {}
             Value::ServerError(error) => {
                 route.data_loss_signs.note_answer(&error);
                 return Err(refused(&route.server, error));

@@ -249,8 +249,8 @@ impl Route {
                     Some(said) => (FailureKind::Denied, format!(": {}", said.cause)),
                     None => (FailureKind::Denied, String::new()),
                 };
-                let words = format!("{address}: {meaning}{said}");
-                let failure = Failure::plain(kind, Outcome::NotExecuted, words);
+                let words = format!("{meaning}{said}");
+                let failure = Failure::plain(kind, Outcome::NotExecuted, words).at(address);
                 self.connecting.note(&failure);
                 failure.of_connecting()
             }
@@ -275,6 +275,7 @@ impl Route {
         if !wants_a_login {
             return failure;
         }
+        let failure = failure.at(&self.server.address);
         self.connecting.note(&failure);
         failure.of_connecting()
     }

@@ -102,6 +102,6 @@ fn only_the_process_of_that_manager_is_killed() {
 #[test]
 #[should_panic(expected = "the manager is one of a real server")]
 fn a_manager_of_a_real_server_cannot_be_killed() {
-    let real = LockManager::single("redis://127.0.0.1:1/").build_unchecked();
+    let real = LockManager::single("redis://127.0.0.1:1/").build_lazy();
     Redis::new().kill(&real.expect("nothing connects"));
 }

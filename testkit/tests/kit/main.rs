@@ -373,7 +373,7 @@ fn an_outage_reads_as_it_does_beside_a_real_server() {
 fn the_restart_delay_counts_in_the_time_of_the_kit() {
     let redis = Redis::quorum(3);
     let builder = redis.builder().restart_delay(secs(60));
-    let locks = builder.build_unchecked().expect("the settings are right");
+    let locks = builder.build_lazy().expect("the settings are right");
     locks.try_lock("n").expect_err("the nodes are new");
     redis.advance(HOUR);
     let tried = || locks.try_lock("n");

@@ -11,7 +11,7 @@ mod spans;
 use std::thread;
 use std::time::Duration;
 
-use leasehold::{Error, LeaseState};
+use leasehold::{Admission, Error, LeaseState};
 use leasehold_testing::Redis;
 use recorded::manager;
 
@@ -106,6 +106,40 @@ fn a_call_without_a_guard_has_the_reason_as_its_outcome() {
     locks.try_lock("n").expect_err("no server answers");
     assert_eq!(recorded.number(&outcome("failed")), 1);
     assert_eq!(recorded.number("leasehold_connections"), 0);
+}
+
+#[test]
+fn a_call_of_a_rate_limiter_is_recorded_by_its_end() {
+    let redis = Redis::new();
+    let (locks, recorded) = manager(&redis);
+    let limiter = locks.rate_limiter("n", 1, secs(3_600));
+    let waits = || recorded.times("leasehold_rate_wait_seconds{name=n}");
+    let refused = || recorded.number("leasehold_rate_refused_total{name=n}");
+    limiter.acquire().expect("it answers");
+    assert_eq!((waits().len(), refused()), (1, 0));
+    for wait in [secs(0), secs(60)] {
+        let reply = limiter.try_acquire_for(wait).expect("it answers");
+        assert!(matches!(reply, Admission::RetryAfter(_)), "{reply:?}");
+    }
+    assert_eq!((waits().len(), refused()), (1, 2));
+    redis.cut();
+    limiter.acquire().expect_err("no server answers");
+    redis.restore();
+    assert_eq!((waits().len(), refused()), (1, 2));
+
+    let requests = || recorded.times("leasehold_request_seconds").len();
+    let before = requests();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| limiter.acquire());
+        while requests() == before {
+            thread::yield_now();
+        }
+        redis.pass(secs(3_600));
+        waiting.join().expect("no panic").expect("it has a place");
+    });
+    let waits = waits();
+    assert!(waits.len() == 2 && waits[1] > 3_000.0, "{waits:?}");
+    assert_eq!(refused(), 2);
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn delayed(delay: Duration) -> impl Fn(Builder) -> Builder {
 
 /// Returns a manager that has seen none of the nodes yet.
 fn unconnected(world: &World, delay: Duration) -> Locks {
-    world.build_unchecked(delayed(delay))
+    world.build_lazy(delayed(delay))
 }
 
 /// Returns a manager that knows all nodes.
@@ -269,7 +269,7 @@ fn managers_of_different_delays_cannot_both_start(world: &World) {
         for part in ["use 60s", &format!("uses {delay:?}"), NOTE] {
             assert!(reason.contains(part), "{reason}");
         }
-        let other = world.build_unchecked(|it| it.lease(secs(4)).restart_delay(delay));
+        let other = world.build_lazy(|it| it.lease(secs(4)).restart_delay(delay));
         is_another_delay(other.try_lock("n"));
         other.kill();
     }
@@ -287,7 +287,7 @@ fn managers_of_different_delays_cannot_both_start(world: &World) {
     wait_until_it_finds_another_delay(world, &one);
     // Two of three nodes have lost their notes, and a client with another value is the first to come.
     nodes.delete(&[1, 2], NOTE);
-    let first = world.build_unchecked(|it| it.lease(secs(4)).restart_delay(Duration::ZERO));
+    let first = world.build_lazy(|it| it.lease(secs(4)).restart_delay(Duration::ZERO));
     is_another_delay(first.try_lock("n"));
     // The remedy of the error's text.
     one.kill();

@@ -50,7 +50,7 @@ fn program() {
     };
     let plan = Plan::new(task.topology, task.seed);
     let label = format!("p{}", task.number);
-    let built = plan.builder(&task.url).label(label).build_unchecked();
+    let built = plan.builder(&task.url).label(label).build_lazy();
     let process = Process {
         number: task.number,
         register: task.register,

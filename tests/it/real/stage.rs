@@ -149,7 +149,7 @@ impl Stage {
     pub(super) fn wait_until_granting(&self, plan: &Plan) {
         let locks: LockManager = plan
             .builder(&self.url())
-            .build_unchecked()
+            .build_lazy()
             .expect("good settings");
         let name = format!("{PREFIX}first");
         wait_until("the servers grant", || {

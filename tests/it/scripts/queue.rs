@@ -86,6 +86,7 @@ const SHARE_RELEASE: &str = script!(
     "share_release.lua"
 );
 const RENEW: &str = script!("value.lua", "batch.lua", "renew.lua");
+const KEEP_RECORD: &str = script!("batch.lua", "keep_record.lua");
 
 /// The most waiters that one script passes over.
 const MOST_PASSED: usize = 64;
@@ -344,6 +345,25 @@ fn no_short_lease_of_a_permit_shortens_another() {
             let ends: u64 = redis.ask(&["ZSCORE", "n", &format!("1 {}", owner(who))]);
             assert!(ends > redis.now() + 1_000_000, "{who}");
         }
+    });
+}
+
+#[test]
+fn a_record_that_is_kept_is_neither_shortened_nor_made() {
+    once(|redis| {
+        for (record, life) in [("short", "300000"), ("long", LEASE)] {
+            let () = redis.ask(&["SET", record, "5", "PX", life]);
+        }
+        let () = redis.ask(&["SET", "endless", "5"]);
+        let records = ["short", "long", "endless", "none"];
+        let keep = [&["EVAL", KEEP_RECORD, "4"][..], &records, &[MEMORY]].concat();
+        for _ in 0..2 {
+            assert_eq!(redis.ask::<Vec<i64>>(&keep), [1; 4]);
+        }
+        let [short, long, endless, _] = records.map(|record| redis.left(record));
+        assert!((400_000..=600_000).contains(&short), "{short}");
+        assert!(long > 600_000, "{long}");
+        assert_eq!((endless, redis.exists("none")), (-1, false));
     });
 }
 

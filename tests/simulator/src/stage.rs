@@ -124,13 +124,9 @@ impl Stage {
     ///
     /// # Errors
     ///
-    /// As [`Builder::build_unchecked`].
-    pub fn build_unchecked(
-        &self,
-        process: usize,
-        builder: Builder,
-    ) -> leasehold::Result<LockManager> {
-        let built = self.process(process).builder(builder).build_unchecked()?;
+    /// As [`Builder::build_lazy`].
+    pub fn build_lazy(&self, process: usize, builder: Builder) -> leasehold::Result<LockManager> {
+        let built = self.process(process).builder(builder).build_lazy()?;
         locked(&self.managers).push(built.clone());
         Ok(built)
     }

@@ -215,7 +215,7 @@ impl Program {
             .connect_timeout(self.settings.io_timeout)
             .background_release(self.settings.background_release)
             .replicas(self.settings.replicas);
-        let manager = self.process.builder(builder).build_unchecked();
+        let manager = self.process.builder(builder).build_lazy();
         let manager = manager.expect("the settings are good");
         locked(&self.manager).replace(LabelledManager { manager, label })
     }
@@ -751,7 +751,7 @@ fn check_in_child(guard: &Guard, manager: &LockManager) -> std::result::Result<(
     if !guard.leases().iter().all(is_inert) {
         return Err("a guard holds its lock in a forked child".into());
     }
-    let takes_calls = !matches!(manager.try_lock("a"), Err(Error::Closed));
+    let takes_calls = !matches!(manager.try_lock("a"), Err(Error::Forked));
     if takes_calls || manager.close(Duration::from_secs(1)) {
         return Err("a manager takes a call in a forked child".into());
     }

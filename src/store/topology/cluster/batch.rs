@@ -80,7 +80,8 @@ trait Batch {
     const IS_GAIN: bool;
 }
 
-struct Renewals<'a>(&'a [Renewal<'a>]);
+/// The leases, and whether the request keeps the records of their fences.
+struct Renewals<'a>(&'a [Renewal<'a>], bool);
 
 impl Batch for Renewals<'_> {
     type Result = Renewed;
@@ -96,7 +97,11 @@ impl Batch for Renewals<'_> {
 
     fn with<T>(&self, numbers: &[usize], f: impl FnOnce(&Request<'_>) -> T) -> T {
         let some: Vec<_> = numbers.iter().map(|it| self.0[*it].clone()).collect();
-        f(&Request::Renew(&some))
+        f(&if self.1 {
+            Request::KeepRecords(&some)
+        } else {
+            Request::Renew(&some)
+        })
     }
 
     fn results(reply: Reply) -> Result<Vec<Answered<Renewed>>, Failure> {
@@ -276,8 +281,9 @@ impl DedicatedConnection for ClusterConnection {
     fn call(&mut self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure> {
         let limit = limit.min(self.shared.routes.settings.io_timeout);
         let (reply, resent) = match request {
-            Request::Renew(batch) => {
-                let results = self.send(&Renewals(batch), limit)?;
+            Request::Renew(batch) | Request::KeepRecords(batch) => {
+                let keeps_records = matches!(request, Request::KeepRecords(_));
+                let results = self.send(&Renewals(batch, keeps_records), limit)?;
                 let renewed = results.names.into_iter().map(|answer| match answer {
                     None => Renewed::Unanswered,
                     Some(None) => Renewed::Refused,

@@ -42,6 +42,8 @@ impl ClusterState {
             Request::Release(batch) => self.release(batch, deadline),
             Request::Inspect { keys, named } => self.inspect(keys, *named, deadline),
             Request::Scan { from, .. } => self.scan(*from, request, deadline),
+            // Only the renewal thread sends it, on its own connection.
+            Request::KeepRecords(_) => Err(Failure::another_question()),
         }
     }
 

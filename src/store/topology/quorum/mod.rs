@@ -265,7 +265,7 @@ impl QuorumCall<'_> {
             Request::Scan { from, .. } => self.scan(*from, request),
             Request::Adopt { key, adopt } => self.adopt(key, adopt),
             Request::ForceRelease { key, owner } => self.force_release(request, key, owner),
-            Request::Publish { .. } => self.publish(request),
+            Request::Publish { .. } | Request::KeepRecords(_) => self.tell_all(request),
             Request::Lock {
                 kind: LockKind::Semaphore { .. },
                 ..

@@ -1,11 +1,11 @@
-//! The requests of operators, and the question whether the nodes answer, to all nodes.
+//! The requests of operators, the question whether the nodes answer, and that about records of fences, to all nodes.
 //!
 //! | request | the reply |
 //! | --- | --- |
 //! | inspect | the holders that any node names, each with the nodes that name it: a lock whose holder has a minority is free for the next caller, or about to be lost |
 //! | scan | the keys of one node after another. The caller drops the names that come again |
-//! | publish | published, if a majority has published it |
-//! | force release | released, if a node took the lock from the owner. The round is repeated until no node has to do that any more, because a node may join meanwhile. The nodes that did not answer then are too few for a majority |
+//! | publish, keep records | published, if a majority has done so |
+//! | force release | released, if the nodes that took the lock from the owner, and those that did not answer, are a majority. The round is repeated until no node has to do that any more, because a node may join meanwhile. The nodes that did not answer then are too few for a majority |
 //!
 //! Inspecting and scanning need a majority of the nodes. With fewer, nobody could tell whether a lock is held.
 
@@ -120,9 +120,11 @@ impl QuorumCall<'_> {
         }
     }
 
-    /// Publishes a message at every node. A process may have a subscription at some of them only.
-    pub(super) fn publish(&mut self, request: &Request<'_>) -> Result<Reply, Failure> {
-        let command = script::encode(request, &self.state.script_settings);
+    /// Publishes a message at every node, because a process may have a subscription at some of them only. Or keeps the
+    /// records of fences at every node.
+    pub(super) fn tell_all(&mut self, request: &Request<'_>) -> Result<Reply, Failure> {
+        // By its text, because a connection loads only the scripts of locks.
+        let command = script::encode(request, &self.state.script_settings).by_text();
         let (answered, failures) = self.ask_all(request, command, |_, _| Ok(()));
         if answered < self.state.needed {
             return Err(self.state.no_quorum(answered, failures));
@@ -176,24 +178,31 @@ impl QuorumCall<'_> {
         owner: &str,
     ) -> Result<Reply, Failure> {
         let command = script::quorum::force_release(key, owner);
-        let mut result = Reply::NotOwner(Gone::Removed);
+        let mut removed = vec![false; self.connections.len()];
         loop {
             let mut has_removed = false;
-            let (answered, failures) = self.ask_all(request, command.clone(), |_, reply| {
+            let (answered, failures) = self.ask_all(request, command.clone(), |number, reply| {
                 has_removed |= reply == Reply::Released;
+                removed[number] |= reply == Reply::Released;
                 match reply {
                     Reply::Released | Reply::NotOwner(_) => Ok(()),
                     _ => Err(Failure::another_question()),
                 }
             });
             // The nodes that did not answer may all still have the owner.
-            if failures.len() - answered >= self.state.needed {
+            let unanswered = failures.len() - answered;
+            if unanswered >= self.state.needed {
                 return Err(self.state.no_quorum(answered, failures));
             }
-            if !has_removed {
-                return Ok(result);
+            if has_removed {
+                continue;
             }
-            result = Reply::Released;
+            // An owner without a majority did not hold the lock: an earlier call may have left it at a few nodes.
+            let votes = removed.iter().filter(|removed| **removed).count();
+            if votes > 0 && votes + unanswered >= self.state.needed {
+                return Ok(Reply::Released);
+            }
+            return Ok(Reply::NotOwner(Gone::Removed));
         }
     }
 }

@@ -114,7 +114,7 @@ impl Soak {
                     if self.is_over.load(Relaxed) {
                         return;
                     }
-                    self.churn(builder.clone().lease(LEASE).build_unchecked());
+                    self.churn(builder.clone().lease(LEASE).build_lazy());
                 }
             });
             scope.spawn(|| self.trouble(&mut deployments, Random::new(1, 1_000)));
@@ -284,7 +284,7 @@ fn operate(
 }
 
 fn manager(deployment: &Deployment) -> LockManager {
-    let built = deployment.builder().lease(LEASE).build_unchecked();
+    let built = deployment.builder().lease(LEASE).build_lazy();
     built.expect("the settings are good")
 }
 
