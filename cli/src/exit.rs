@@ -134,6 +134,7 @@ mod tests {
             PROTOCOL,
             BUSY,
             DENIED,
+            LEFT,
             MAX,
             CANNOT_RUN,
             NOT_FOUND,

@@ -44,14 +44,18 @@ fn examples(subcommand: &str) -> &'static [&'static str] {
 }
 
 /// The variables of the environment, for the manual.
-const ENVIRONMENT: [(&str, &str); 3] = [
+const ENVIRONMENT: [(&str, &str); 4] = [
     (
-        "LEASEHOLD_URL, REDIS_URL",
-        "The servers and their settings, if there is no `--url`. The first that is set counts.",
+        "LEASEHOLD_URL, LEASEHOLD_URL_FILE, REDIS_URL",
+        "The servers and their settings, or a file with them, if there is no `--url` and no `--url-file`. The last counts if neither of the others is set.",
     ),
     (
         "LEASEHOLD_NAME, LEASEHOLD_FENCE, LEASEHOLD_OWNER",
         "`run` sets them for the command: the names of its locks and their fences, a line each, and the owner of the first.",
+    ),
+    (
+        "LEASEHOLD_NESTED",
+        "`run` sets it, and reads it to know the locks that a `run` around it holds.",
     ),
     (
         "NO_COLOR",

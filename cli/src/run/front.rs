@@ -65,6 +65,13 @@ enum Happened {
     Keeper(Option<FromKeeper>),
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Limit {
+    Lease,
+    /// `--max`, or `max_hold` of the URL.
+    Max,
+}
+
 /// How the command ended.
 struct Ended {
     /// `None` if the keeper died, and did not say.
@@ -72,10 +79,8 @@ struct Ended {
     /// The last signal of INT and QUIT that this process got.
     interrupt: Option<Signal>,
     lost: Option<Lost>,
-    /// Whether the keeper ended the command, because the lease was nearly over.
-    was_warned: bool,
-    /// The same for the time of `--max`.
-    was_too_long: bool,
+    /// The time that was nearly over when the keeper ended the command.
+    in_time_for: Option<Limit>,
     /// Whether the keeper ended processes that the command had left behind.
     left_processes: bool,
     /// Whether the keeper has said that the command has started.
@@ -186,7 +191,10 @@ fn run(
         Some(wait) => wait,
         None => Duration::MAX,
     };
-    let around = waiter.held_around().filter(|_| !wait.is_zero());
+    let around = waiter.held_around().filter(|_| {
+        // Another permit may get free.
+        !wait.is_zero() && options.permits.is_none_or(|(n, k)| 2 * n > k)
+    });
     // A wait for the own end would have none.
     let wait = around.map_or(wait, |_| Duration::ZERO);
     let wanted = Wanted::new(&locks, options, &cancel);
@@ -416,8 +424,7 @@ impl<'a> Front<'a> {
                 end: None,
                 interrupt: None,
                 lost: None,
-                was_warned: false,
-                was_too_long: false,
+                in_time_for: None,
                 left_processes: false,
                 has_started: false,
                 keeper_status: None,
@@ -568,12 +575,12 @@ impl<'a> Front<'a> {
             FromKeeper::Stopped => self.stop(),
             FromKeeper::Warned { is_max } => {
                 if is_max {
-                    self.ended.was_too_long = true;
+                    self.ended.in_time_for = Some(Limit::Max);
                     let text = "the longest time of the lock (--max, or max_hold of the URL) is nearly over, so the command \
                                 is ended";
                     self.report.fail("max", text, json!({}));
                 } else {
-                    self.ended.was_warned = true;
+                    self.ended.in_time_for = Some(Limit::Lease);
                     let text = "the lock is nearly lost, so the command is ended";
                     self.report.fail("at_risk", text, json!({}));
                 }
@@ -653,8 +660,9 @@ fn conclude(
     ended: &Ended,
     released: &leasehold::Result<()>,
 ) -> u8 {
-    let is_lost =
-        ended.lost.is_some() || ended.was_warned || matches!(released, Err(Error::Lost(_)));
+    let is_lost = ended.lost.is_some()
+        || ended.in_time_for == Some(Limit::Lease)
+        || matches!(released, Err(Error::Lost(_)));
     match (&ended.lost, released) {
         (None, Err(Error::Lost(lost))) => report.lost(lost),
         (_, Err(error)) if !matches!(error, Error::Lost(_)) => {
@@ -670,7 +678,7 @@ fn conclude(
     let command_status = ended.end.map(End::status);
     let status = match command_status {
         Some(_) if is_lost && options.on_loss != OnLoss::Ignore => LOST,
-        Some(_) if ended.was_too_long => MAX,
+        Some(_) if ended.in_time_for == Some(Limit::Max) => MAX,
         Some(0) if ended.left_processes => LEFT,
         Some(status) => status,
         None if ended.has_started => LOST,

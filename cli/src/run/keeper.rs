@@ -160,6 +160,10 @@ impl Keeper {
         loop {
             while signals::next(signals).is_some() {}
             let is_childless = descendants::reap(|pid, status| self.child_changed(pid, status));
+            // All that has arrived comes before what is due: after a pause, a later deadline may be among it, or a loss.
+            while self.has_message() {
+                self.hear();
+            }
             // Those that TERM was sent to, for a loss or `--max`, must still end before the lock does.
             let is_left = self.lets_live && self.kill_at.is_none() && !self.has_warned;
             if is_childless || (is_left && self.end.is_some()) {
@@ -167,10 +171,6 @@ impl Keeper {
                 let end = self.end.unwrap_or(End::Exited(SYSTEM));
                 tell_front(&self.socket, FromKeeper::Ended(end));
                 return end.status();
-            }
-            // All that has arrived comes before what is due: after a pause, a later deadline may be among it.
-            while self.has_message() {
-                self.hear();
             }
             self.act(now());
             self.sleep(signals);

@@ -1,17 +1,16 @@
 //! What `run` says while it waits, and when it has waited for nothing: who holds which of its locks.
 
 use std::env;
-use std::io::{self, Write};
 use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_channel::Receiver;
-use leasehold::{Lease, LockInfo, LockManager};
+use leasehold::{Holder, Lease, LockInfo, LockManager};
 use rustix::process::getpid;
 use serde_json::{Value, json};
 
 use super::report::Report;
 use crate::deployment::Deployment;
-use crate::output::{age, safe, span};
+use crate::output::{self, age, span};
 use crate::show;
 
 /// The time until the first message, and between two looks at the holder on a terminal. A shorter wait is not told.
@@ -52,7 +51,8 @@ impl Waiter {
         // A server that does not answer, or not this question, fails the request for the lock too, or is waited for.
         let is_held = |name: &&String| {
             let info = self.locks.inspect(name).ok().flatten();
-            info.is_some_and(|info| info.holders.iter().any(|it| is_around(&it.owner)))
+            let is_of_around = |it: &Holder| is_around(&it.owner) && !it.kept;
+            info.is_some_and(|info| info.holders.iter().any(is_of_around))
         };
         let mut names = self.report.names().iter();
         names.find(is_held).map(String::as_str)
@@ -77,18 +77,21 @@ impl Waiter {
             }
             let waited = begun.elapsed();
             let (blockers, mut fields) = self.blockers(", ");
+            if until.try_recv().is_err_and(|error| error.is_disconnected()) {
+                break;
+            }
             let blockers = blockers.unwrap_or_else(|error| format!("{}: {error}", self.names()));
             let text = format!("waiting for {blockers}; waited {}", spaced(waited));
             if is_on_terminal {
-                write_over(&text);
+                output::passing(&text);
                 is_shown = true;
             } else {
                 fields["waited"] = json!(waited.as_secs_f64());
                 self.report.tell("waiting", &text, fields);
             }
         }
-        if is_shown {
-            let _ = io::stderr().write_all(b"\r\x1b[K");
+        if is_shown && self.report.has_terminal() {
+            output::passing("");
         }
     }
 
@@ -143,9 +146,11 @@ impl Waiter {
     }
 
     /// Returns whether others hold a lock, or have their turn at it. A process may have some of several names while it waits
-    /// for the others.
+    /// for the others. A single name it has not, so there the own label is that of an earlier process, as in a container.
     fn is_blocked(&self, info: &LockInfo) -> bool {
-        let is_other = |label: Option<&str>| label.is_none() || label != self.label.as_deref();
+        let own = self.label.as_deref();
+        let own = own.filter(|_| self.report.names().len() > 1);
+        let is_other = |label: Option<&str>| label.is_none() || label != own;
         let mut holders = info.holders.iter().map(|it| it.label.as_deref());
         let next = info.waiting.first().map(|it| it.label.as_deref());
         holders.any(is_other) || info.holders.is_empty() && next.is_some_and(is_other)
@@ -220,14 +225,6 @@ fn spaced(time: Duration) -> String {
         text.push(letter);
     }
     text
-}
-
-/// Writes a line of the terminal over itself. It must not wrap.
-fn write_over(text: &str) {
-    let columns = rustix::termios::tcgetwinsize(io::stderr()).map_or(80, |size| size.ws_col);
-    let most = usize::from(columns).max(20) - 1;
-    let text: String = safe(text).chars().take(most).collect();
-    let _ = io::stderr().write_all(format!("\r\x1b[K{text}").as_bytes());
 }
 
 #[cfg(test)]

@@ -48,7 +48,8 @@ impl RenewalThread {
         client.stats.requests.add(1);
         let kept = dedicated_connection.call(&Request::KeepRecords(&records), limit.max(LEAST));
         self.tell_of_servers(client, dedicated_connection);
-        if kept.is_err() {
+        // One that Redis refuses must not keep those behind it waiting.
+        if kept.is_err_and(|failure| failure.is_of_the_connection()) {
             self.state.lock().records = Records {
                 due: Some(now + memory / RETRIED_AFTER),
                 left: Vec::new(),
@@ -69,7 +70,12 @@ impl RenewalState {
             let leases = self.leases.iter().map(|(_, lease)| lease);
             left.extend(leases.filter(|lease| lease.terms.fencing).cloned());
         }
-        let batch = left.split_off(left.len().saturating_sub(BATCH));
+        let (mut batch, mut keys) = (Vec::new(), 0);
+        while keys < BATCH {
+            let Some(lease) = left.pop() else { break };
+            keys += lease.keys().len();
+            batch.push(lease);
+        }
         if left.is_empty() {
             *due = now + every;
         }

@@ -140,7 +140,7 @@ fn a_directory_that_is_gone_prevents_no_command() {
 #[test]
 fn the_command_has_the_environment_of_its_caller() {
     let odd = r"export ODD=$'two\nlines' EMPTY= LEASEHOLD_OTHER=1 NAME='a b'; cd .";
-    let own = "^(_|LEASEHOLD_NAME|LEASEHOLD_FENCE|LEASEHOLD_OWNER|PWD|OLDPWD|SHLVL|LEASEHOLD_URL)=";
+    let own = "^(_|LEASEHOLD_NAME|LEASEHOLD_FENCE|LEASEHOLD_OWNER|LEASEHOLD_NESTED|PWD|OLDPWD|SHLVL|LEASEHOLD_URL)=";
     let listed = |how: &str| {
         let script = format!("{odd}\n{how}env -0 | sort -z | grep -zvE '{own}' | tr '\\0' ';'");
         String::from_utf8(written(&script)).expect("it is text")
