@@ -793,16 +793,4 @@ mod tests {
             "{text}"
         );
     }
-
-    #[test]
-    #[cfg(feature = "tls")]
-    fn a_certificate_needs_its_key() {
-        let error = read("rediss://h/?cert=a").expect_err("no key");
-        assert!(
-            error.to_string().contains("`cert` and `key` go together"),
-            "{error}"
-        );
-        let files = read("rediss+quorum://a,b,c/?cert=a&key=b&cacert=c");
-        drop(files.expect("files are read later"));
-    }
 }

@@ -425,14 +425,6 @@ mod tests {
         assert_eq!(login(&single), ":new");
     }
 
-    #[cfg(feature = "tls")]
-    #[test]
-    fn tls_trusts_nobody_who_is_not_trusted() {
-        assert!(Server::parse("rediss://h/").is_ok());
-        let error = Server::parse("rediss://h/#insecure").expect_err("insecure");
-        assert!(error.to_string().starts_with("invalid `url`"), "{error}");
-    }
-
     /// Other crates of this build know TLS; that is none of this one's.
     #[cfg(not(feature = "tls"))]
     #[test]

@@ -43,7 +43,7 @@ const IO: Duration = secs(2);
 const LONG: Duration = secs(600);
 
 fn file(name: &str) -> String {
-    format!("{}/tests/tls/{name}", env!("CARGO_MANIFEST_DIR"))
+    format!("{}/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
 /// Starts a server with a TLS port, and returns both.
@@ -96,6 +96,20 @@ fn has_no_certificate(url: &str, why: &str) {
     assert!(!error.is_retryable());
     let said = error.to_string();
     assert!(said.contains(why) && said.contains("localhost"), "{said}");
+}
+
+#[test]
+fn urls_that_trust_anybody_or_lack_a_key_are_refused() {
+    for (url, expected) in [
+        ("rediss://localhost/#insecure", "invalid `url`"),
+        ("rediss://localhost/?cert=a", "`cert` and `key` go together"),
+    ] {
+        let error = LockManager::connect(url).expect_err("it is refused");
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+    let files = "rediss+quorum://localhost:1,localhost:2,localhost:3/?cert=a&key=b&cacert=c";
+    let error = LockManager::connect(files).expect_err("there are no such files");
+    assert!(!error.to_string().contains("go together"), "{error}");
 }
 
 #[test]

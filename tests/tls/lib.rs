@@ -1,0 +1,1 @@
+//! A package of tests: see `main.rs`.
