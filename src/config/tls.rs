@@ -154,6 +154,8 @@ impl fmt::Debug for Tls {
 /// The configuration of rustls for the connections of a manager. It follows the files of its certificates.
 pub(crate) struct TlsClients {
     given: Tls,
+    /// Held by the thread that reads the files, so that an earlier reading never takes the place of a later one.
+    reading: Mutex<()>,
     last: Mutex<LastRead>,
 }
 
@@ -184,6 +186,7 @@ impl TlsClients {
         };
         Ok(Self {
             given,
+            reading: Mutex::new(()),
             last: Mutex::new(last),
         })
     }
@@ -221,6 +224,7 @@ impl TlsClients {
     }
 
     fn read_again(&self) {
+        let _reading = self.reading.lock();
         let read = self.given.read();
         let renewed = read.and_then(|texts| Ok((texts.config()?, texts)));
         let mut last = self.last.lock();

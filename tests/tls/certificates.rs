@@ -250,7 +250,7 @@ fn the_commands_of_the_page_make_certificates_that_work() {
         println!("there is no openssl");
         return;
     }
-    let page = format!("{}/docs/operating.md", env!("CARGO_MANIFEST_DIR"));
+    let page = format!("{}/../../docs/operating.md", env!("CARGO_MANIFEST_DIR"));
     let page = fs::read_to_string(page).expect("it is text");
     let commands = page
         .split("```sh\n")

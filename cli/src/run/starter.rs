@@ -34,10 +34,9 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> Result<u8, Failure
     SigSet::empty()
         .thread_set_mask()
         .map_err(|error| Failure::system("cannot receive signals", error))?;
-    let error = Command::new(&command)
-        .args(arguments)
-        .envs(systemd::of_this_process())
-        .exec();
+    let mut program = Command::new(&command);
+    systemd::name_this_process(&mut program);
+    let error = program.args(arguments).exec();
     let status = match error.kind() {
         io::ErrorKind::NotFound => NOT_FOUND,
         _ => CANNOT_RUN,

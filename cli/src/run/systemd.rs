@@ -2,7 +2,7 @@
 //! watchdog, if they name another process. So the command gets its own number in place of the front's.
 
 use std::env;
-use std::process;
+use std::process::{self, Command};
 
 /// For sockets, for the watchdog, and the process itself.
 const VARIABLES: [&str; 3] = ["LISTEN_PID", "WATCHDOG_PID", "SYSTEMD_EXEC_PID"];
@@ -18,9 +18,15 @@ pub fn of_command() -> impl Iterator<Item = (&'static str, &'static str)> {
     variables.map(|name| (name, COMMAND))
 }
 
-/// Returns the variables that name the command, which this process becomes.
-pub fn of_this_process() -> impl Iterator<Item = (&'static str, String)> {
-    let is_of_command = |name: &&str| env::var_os(name).is_some_and(|value| value == COMMAND);
-    let variables = VARIABLES.into_iter().filter(is_of_command);
-    variables.map(|name| (name, process::id().to_string()))
+/// Puts the number of this process into the variables that name the command, which this process becomes.
+pub fn name_this_process(command: &mut Command) {
+    for name in VARIABLES {
+        if env::var_os(name).is_some_and(|value| value == COMMAND) {
+            command.env(name, process::id().to_string());
+            if name == "LISTEN_PID" {
+                // It identifies the front's process too, and no program needs it.
+                command.env_remove("LISTEN_PIDFDID");
+            }
+        }
+    }
 }
