@@ -63,6 +63,8 @@ struct Sums {
     faults: BTreeMap<FaultKind, u32>,
     simulated: Duration,
     steps: u64,
+    /// The sum of the hashes of all events. A change that moves code only leaves it as it was.
+    hash: u64,
     violations: Vec<Violation>,
 }
 
@@ -235,6 +237,7 @@ impl Sums {
         self.schedules += 1;
         self.simulated += report.took;
         self.steps += report.steps;
+        self.hash = self.hash.wrapping_add(report.hash);
         let (sums, counts) = (&mut self.counts, &report.counts);
         sums.grants += counts.grants;
         sums.unpromised_grants += counts.unpromised_grants;
@@ -357,5 +360,6 @@ impl Sums {
             self.steps / u64::from(schedules),
             self.simulated / schedules
         );
+        println!("  hash of all events {:016x}", self.hash);
     }
 }
