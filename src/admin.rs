@@ -9,12 +9,12 @@ use crate::error::Result;
 #[cfg(doc)]
 use crate::error::{Error, LostCause};
 use crate::manager::LockManager;
-use crate::message::{ALL, Cursor, Seen, SeenWaiter};
 use crate::name::LockKey;
 use crate::owner;
 use crate::sys::Arc;
 use crate::sys::hash::{BuildHasher, HashSet, RandomState};
 use crate::sys::time::{SystemTime, of_wall_us};
+use crate::wire::{ALL, Cursor, Seen, SeenWaiter};
 
 /// The kind of lock that has a name in Redis, or a rate limiter.
 ///
@@ -448,9 +448,11 @@ mod tests {
     use super::*;
     use crate::config::Settings;
     use crate::error::Failure;
-    use crate::message::{Reply, Request};
-    use crate::store::{Answer, Deadline, DedicatedConnection, PubSubEvent, Store};
+    use crate::net::deadline::Deadline;
+    use crate::net::pubsub::PubSubEvent;
+    use crate::server::{Answer, DedicatedConnection, Store};
     use crate::sys::{AtomicU64, Ordering};
+    use crate::wire::{Reply, Request};
 
     /// A server that returns some keys twice, as Redis may while a table shrinks. It counts its requests.
     #[derive(Default)]

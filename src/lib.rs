@@ -266,7 +266,6 @@ mod builder;
 mod cancel;
 mod claim;
 mod config;
-mod core;
 mod engine;
 mod error;
 mod event;
@@ -274,17 +273,18 @@ mod guard;
 mod lock;
 mod logging;
 mod manager;
-mod message;
 mod name;
+mod net;
 mod owner;
 mod panics;
-mod script;
+mod quorum;
 #[cfg(feature = "seam")]
 #[doc(hidden)]
 pub mod seam;
+mod server;
 mod stats;
-mod store;
 mod sys;
+mod wire;
 
 // The documentation tests run the Rust of these pages.
 #[cfg(doctest)]

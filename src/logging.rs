@@ -2,7 +2,7 @@
 //!
 //! The program's logger is foreign code, which may panic or block. A panic of the logger is caught here. The watch
 //! thread must end leases in time, so it logs no loss itself: it puts the loss into the queue of the events thread
-//! ([`crate::engine::events`]).
+//! ([`crate::engine::observe::events`]).
 
 use std::fmt;
 

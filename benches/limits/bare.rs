@@ -89,7 +89,7 @@ pub struct OurScripts {
 
 macro_rules! script {
     ($($part:literal),+) => {
-        concat!($(include_str!(concat!("../../src/script/lua/", $part))),+)
+        concat!($(include_str!(concat!("../../src/wire/lua/", $part))),+)
     };
 }
 

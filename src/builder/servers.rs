@@ -6,10 +6,10 @@ use crate::config::{ClusterNodes, SentinelSet, Server, Settings};
 use crate::error::{Error, Failure, Result};
 #[cfg(doc)]
 use crate::manager::LockManager;
-use crate::store::Store;
-use crate::store::topology::cluster::Cluster;
-use crate::store::topology::quorum::Quorum;
-use crate::store::topology::single::Node;
+use crate::quorum::Quorum;
+use crate::server::Store;
+use crate::server::cluster::Cluster;
+use crate::server::single::Node;
 use crate::sys::Arc;
 
 /// The servers of a manager.

@@ -19,7 +19,7 @@ use crate::sys::{Arc, Machine, process};
 const MIN_LEASE: Duration = Duration::from_millis(10);
 /// The longest lease. A crashed holder delays the others for its whole lease.
 pub(crate) const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
-/// The longest quantum of a program that sets none. It follows the measured hand-overs then ([`crate::core::quantum`]).
+/// The longest quantum of a program that sets none. It follows the measured hand-overs then ([`crate::engine::queue::quantum`]).
 pub(crate) const LONGEST_QUANTUM: Duration = Duration::from_millis(50);
 /// The longest time that a mutex is left free for clients that poll. `gap.lua` has the same number.
 const LONGEST_GAP: Duration = Duration::from_millis(500);

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use crate::engine::leases::Leases;
+use crate::engine::lease::leases::Leases;
 use crate::engine::wakeup::MessageHandler;
 use crate::error::{Error, Failure, Result};
-use crate::message::{Cursor, Reply, Request, Seen};
 use crate::name::{LockKey, REQUEST};
 use crate::owner;
 use crate::sys::Arc;
+use crate::wire::{Cursor, Reply, Request, Seen};
 
 /// The longest reason of a request to release a lock, in bytes.
 const MOST_OF_A_REASON: usize = 1024;

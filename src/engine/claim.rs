@@ -43,20 +43,21 @@
 
 use crate::claim::Claim;
 use crate::config::Options;
-use crate::core::attempt::Grant;
-use crate::core::lease::LeaseStatus;
-use crate::core::queue::{AcquireParams, GrantedTo};
-use crate::engine::guard_inner::GuardInner;
-use crate::engine::leases::Leases;
-use crate::engine::process_lease::{Entry, Hold};
-use crate::engine::release::HoldEnd;
+use crate::engine::attempt::rules::Grant;
+use crate::engine::ending::release::HoldEnd;
+use crate::engine::lease::guard_inner::GuardInner;
+use crate::engine::lease::leases::Leases;
+use crate::engine::lease::process_lease::{Entry, Hold};
+use crate::engine::lease::rules::LeaseStatus;
+use crate::engine::queue::rules::{AcquireParams, GrantedTo};
 use crate::error::{Error, Failure, Lost, Outcome, Result};
-use crate::message::{Adopt, Gone, LockKind, Reply, Request};
 use crate::name::LockKey;
+use crate::net::deadline::Deadline;
 use crate::owner;
-use crate::store::{Answer, Deadline};
+use crate::server::Answer;
 use crate::sys::hash::HashMap;
 use crate::sys::{Arc, Mutex, Time};
+use crate::wire::{Adopt, Gone, LockKind, Reply, Request};
 use std::time::Duration;
 
 /// How often a detaching thread adopts its lock without a clear reply.

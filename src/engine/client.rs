@@ -8,18 +8,18 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::config::Settings;
-use crate::engine::events::Events;
+use crate::engine::lease::process_lease::{Entry, ProcessLease};
+use crate::engine::observe::events::Events;
 #[cfg(feature = "metrics")]
-use crate::engine::exported::Exported;
-use crate::engine::process_lease::{Entry, ProcessLease};
+use crate::engine::observe::exported::Exported;
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
-use crate::logging;
-use crate::message::{Renewal, Reply, Request};
-use crate::owner;
+use crate::net::deadline::{Deadline, LEAST};
 use crate::panics::survived;
+use crate::server::{Answer, Store};
 use crate::stats::Counters;
-use crate::store::{Answer, Deadline, LEAST, Store};
 use crate::sys::{Arc, AtomicBool, AtomicU32, ForkGuard, Machine, Mutex, Ordering, Time};
+use crate::wire::{Renewal, Reply, Request};
+use crate::{logging, owner};
 
 /// How many semaphores of differing numbers a client remembers.
 const MOST_DIFFERING: usize = 1_024;

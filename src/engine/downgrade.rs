@@ -11,17 +11,17 @@
 use std::time::Duration;
 
 use crate::config::Options;
-use crate::core::attempt::{EndedOwner, Grant};
-use crate::core::lease::LeaseStatus;
-use crate::core::queue::{AcquireParams, GrantedTo};
-use crate::engine::guard_inner::GuardInner;
-use crate::engine::leases::Leases;
-use crate::engine::process_lease::{Entry, Hold, ProcessLease};
-use crate::engine::release::HoldEnd;
+use crate::engine::attempt::rules::{EndedOwner, Grant};
+use crate::engine::ending::release::HoldEnd;
+use crate::engine::lease::guard_inner::GuardInner;
+use crate::engine::lease::leases::Leases;
+use crate::engine::lease::process_lease::{Entry, Hold, ProcessLease};
+use crate::engine::lease::rules::LeaseStatus;
+use crate::engine::queue::rules::{AcquireParams, GrantedTo};
 use crate::error::{Error, Failure, LostCause, Result};
-use crate::message::{Ask, LockKind, Reply, Verb};
 use crate::owner;
 use crate::sys::{Arc, Time};
+use crate::wire::{Ask, LockKind, Reply, Verb};
 
 impl GuardInner {
     /// Ends this writer's hold, and returns a reader's. Blocks until Redis has replied to one request.

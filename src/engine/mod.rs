@@ -1,32 +1,34 @@
-//! The engine: threads, blocking and requests around the decisions of [`core`](crate::core).
+//! The engine: everything about the locks of this process. Below it are only requests and connections.
+//!
+//! A subject has a folder. Its *rules* are pure: they have no clock, thread, mutex or socket, get the present time as an
+//! argument, and return what to do next. Beside them stands what drives them.
+//!
+//! | folder | its subject |
+//! | --- | --- |
+//! | [`queue`] | the threads of this process that want one name |
+//! | [`attempt`] | this process's way to a lock: it asks, waits, and is granted |
+//! | [`lease`] | a lock that this process holds, and what keeps or ends it |
+//! | [`ending`] | how a lock is given up, and how that is repeated until it is sure |
+//! | [`wakeup`] | the messages of Redis |
+//! | [`observe`] | what is counted and told |
+//!
+//! [`way_in`] is where each call begins. [`client`] sends the requests. [`claim`], [`downgrade`], [`rate_limiter`] and [`admin`] are
+//! small subjects of their own.
+//!
+//! # Parts
 //!
 //! [`Engine`] holds the parts. The lowest part is the last in this table, and each part uses only parts below it:
 //!
 //! | part | has | does |
 //! | --- | --- | --- |
-//! | [`guard_inner::GuardInner`], [`way_in::WayIn`], [`claim::Claims`], [`admin::Operators`] | the leases | one guard; one call on its way in; adoptions; requests of operators |
-//! | [`leases::Leases`] | all of the below | begins, watches and ends the leases of this process |
-//! | [`watch::Watch`], [`wakeup::Wakeup`], [`renewal::RenewalThread`] | the work of each of the three threads, by its time | runs the thread |
-//! | [`names::Names`] | the names in use, with their queues of threads and their leases | finds and drops the entry of a name |
+//! | [`lease::guard_inner::GuardInner`], [`way_in::WayIn`], [`claim::Claims`], [`admin::Operators`] | the leases | one guard; one call on its way in; adoptions; requests of operators |
+//! | [`lease::leases::Leases`] | all of the below | begins, watches and ends the leases of this process |
+//! | [`lease::watch::Watch`], [`wakeup::Wakeup`], [`lease::renewal::RenewalThread`] | the work of each of the three threads, by its time | runs the thread |
+//! | [`queue::names::Names`] | the names in use, with their queues of threads and their leases | finds and drops the entry of a name |
 //! | [`client::Client`] | the settings, the machine, the connections, the counters and events | sends the requests of callers' threads |
 //!
-//! The watch thread and the wakeup thread call the leases by a trait that they define: [`watch::LossHandler`] and
+//! The watch thread and the wakeup thread call the leases by a trait that they define: [`lease::watch::LossHandler`] and
 //! [`wakeup::MessageHandler`].
-//!
-//! # Where to read
-//!
-//! | subject | module |
-//! | --- | --- |
-//! | a lock's way in | [`way_in`], then [`wait`] or [`delegate`], then [`grant`] |
-//! | its way out | [`release`] |
-//! | the guard, and its limits | [`guard_inner`], [`hold_limit`] |
-//! | the lease that guards of one process share, and its name | [`process_lease`], with [`lock_notes`]; [`leases`] |
-//! | the table of the names | [`names`] |
-//! | a claim, a writer that becomes a reader | [`claim`], [`downgrade`] |
-//! | the rate limiter, requests of operators, and what their messages tell a holder | [`rate_limiter`], [`admin`], [`leases`] |
-//! | the threads of the table below | [`renewal`], [`watch`], [`wakeup`], [`events`] |
-//! | counters and events | [`metrics`] |
-//! | the quantum in use, and the hand-overs that it follows | [`leases`] |
 //!
 //! # Threads
 //!
@@ -51,63 +53,51 @@
 //!
 //! | row | mutex | guards |
 //! | --- | --- | --- |
-//! | 1 | a shard of [`names::Names`] | the entries of names |
-//! | 2 | [`process_lease::Entry`] | the state of one name, with its queue |
-//! | 3 | [`renewal::RenewalThread`] | leases and release tasks, by the time at which they are due |
-//! | 3 | [`watch::Watch`] | leases and guards, by the time at which they must end |
+//! | 1 | a shard of [`queue::names::Names`] | the entries of names |
+//! | 2 | [`lease::process_lease::Entry`] | the state of one name, with its queue |
+//! | 3 | [`lease::renewal::RenewalThread`] | leases and release tasks, by the time at which they are due |
+//! | 3 | [`lease::watch::Watch`] | leases and guards, by the time at which they must end |
 //! | 3 | [`wakeup::Wakeup`] | the register of sleeping delegates |
-//! | 3 | [`process_lease::ProcessLease`] | the listeners for a loss, and other rare fields |
-//! | 3 | [`process_lease::WaitingThread`] | the signal for one waiting thread |
+//! | 3 | [`lease::process_lease::ProcessLease`] | the listeners for a loss, and other rare fields |
+//! | 3 | [`lease::process_lease::WaitingThread`] | the signal for one waiting thread |
 //! | 3 | [`claim::Tried`] | the owners of adoptions without a clear reply |
-//! | 3 | [`events::Events`] | the listener, until the events thread takes it; its queue |
+//! | 3 | [`observe::events::Events`] | the listener, until the events thread takes it; its queue |
 //! | 3 | [`Cancel`](crate::Cancel) | the threads that a cancel wakes |
 //! | 4 | [`Parker`](crate::sys::thread::Parker) | whether one thread sleeps |
 //!
 //! A thread holds at most one mutex of row 3. A store has further mutexes. A thread takes them only in a call to the
 //! store, and then it holds none of these. The threads of a store take no others. There are two exceptions. At a failover, the
-//! thread that finds the master takes that of [`renewal::RenewalThread`] while it holds its own. And a thread that closes
+//! thread that finds the master takes that of [`lease::renewal::RenewalThread`] while it holds its own. And a thread that closes
 //! the manager asks the votes of a quorum while it holds that mutex.
 
 mod admin;
+pub(crate) mod attempt;
 mod claim;
 pub(crate) mod client;
-mod delegate;
 mod downgrade;
-pub(crate) mod events;
-#[cfg(feature = "metrics")]
-mod exported;
-mod grant;
-pub(crate) mod guard_inner;
-mod hold_limit;
-pub(crate) mod leases;
-mod lock_notes;
-mod metrics;
+mod ending;
+pub(crate) mod lease;
 #[cfg(feature = "seam")]
 mod moved_by_test;
-mod names;
-pub(crate) mod process_lease;
+pub(crate) mod observe;
+mod queue;
 pub(crate) mod rate_limiter;
-mod release;
-pub(crate) mod renewal;
-#[cfg(feature = "tracing")]
-mod spans;
-mod wait;
+mod timer_queue;
 pub(crate) mod wakeup;
-pub(crate) mod watch;
 pub(crate) mod way_in;
 
 use std::time::Duration;
 
 use crate::config::Settings;
+use crate::server::Store;
 use crate::stats::Stats;
-use crate::store::Store;
 use crate::sys::Arc;
 
 use admin::Operators;
 use claim::{Claims, Tried};
 use client::Client;
-use leases::Leases;
-use process_lease::Signal;
+use lease::leases::Leases;
+use lease::process_lease::Signal;
 
 /// The parts that all handles of one manager share.
 pub(crate) struct Engine {

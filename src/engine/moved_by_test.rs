@@ -1,6 +1,6 @@
 //! The engine of a manager of the test kit, whose clock a test moves.
 
-use crate::engine::leases::Leases;
+use crate::engine::lease::leases::Leases;
 use crate::sys::test_machine::MovedByTest;
 use crate::sys::{LONGEST_SLEEP, Ordering, Time};
 

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use crate::cancel::Cancel;
-use crate::engine::leases::Leases;
+use crate::engine::lease::leases::Leases;
 use crate::error::{Error, Failure, Result};
-use crate::message::{RateRequest, Reply, Request};
 use crate::name::LockKey;
 use crate::owner;
+use crate::wire::{RateRequest, Reply, Request};
 
 /// Sends one request, and blocks until the reserved time. Returns `None` then. If Redis reserved nothing, returns
 /// the time until the next request can succeed.

@@ -40,22 +40,22 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::core::attempt::SubscriptionState;
+use crate::engine::attempt::rules::SubscriptionState;
 use crate::engine::client::Client;
-use crate::engine::events::{Events, Unreached};
+use crate::engine::observe::events::{Events, Unreached};
 use crate::error::{Chain, Failure, FailureKind, Outcome};
 use crate::event::Connection;
 use crate::logging;
-use crate::message::GrantMessage;
 use crate::name::{BROKEN, CHANNEL_PREFIX, REQUEST};
+use crate::net::pubsub::PubSubEvent;
 use crate::panics::survived;
-use crate::store::PubSubEvent;
 use crate::sys::hash::HashMap;
 use crate::sys::random::jittered;
+use crate::sys::thread::Parker;
 use crate::sys::{
     Arc, AtomicU8, AtomicU64, Condvar, Machine, Mutex, MutexGuard, Ordering, Time, Weak,
-    thread::Parker,
 };
+use crate::wire::GrantMessage;
 
 /// The first pause after a failed subscription. Each further pause is twice as long. After a subscription that has
 /// lasted for `LONGEST_PAUSE`, the pauses begin with this one again.
@@ -281,7 +281,7 @@ impl Wakeup {
         }
     }
 
-    fn run(&self, store: &dyn crate::store::Store, events: &Weak<Events>) {
+    fn run(&self, store: &dyn crate::server::Store, events: &Weak<Events>) {
         let mut pause = FIRST_PAUSE;
         let mut unreached = Unreached::default();
         // Whether the log has the warning already: that the server refused the subscription, or the right to publish.

@@ -1,6 +1,6 @@
 //! The way in: from a call to a guard.
 //!
-//! 1. The thread enters the queue of the name ([`crate::core::queue`]). If this process has a lease with room for the
+//! 1. The thread enters the queue of the name ([`crate::engine::queue::rules`]). If this process has a lease with room for the
 //!    thread, the thread gets its guard, and sends no request.
 //! 2. If another thread of this process asks Redis, this thread waits ([`super::wait`]). It also waits if this process
 //!    holds or is releasing the lock, and the kind allows a process only one lease.
@@ -15,20 +15,20 @@ use std::time::Duration;
 
 use crate::cancel::Cancel;
 use crate::config::Options;
-use crate::core::attempt::Attempt;
-use crate::core::queue::{AcquireParams, Arrival};
+use crate::engine::attempt::drive::Delegate;
+use crate::engine::attempt::rules::Attempt;
 use crate::engine::client::Client;
-use crate::engine::delegate::Delegate;
-use crate::engine::guard_inner::GuardInner;
-use crate::engine::leases::Leases;
-use crate::engine::process_lease::{Entry, Hold, WaitingThread};
+use crate::engine::lease::guard_inner::GuardInner;
+use crate::engine::lease::leases::Leases;
+use crate::engine::lease::process_lease::{Entry, Hold, WaitingThread};
+use crate::engine::queue::rules::{AcquireParams, Arrival};
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
 use crate::event::Event;
 use crate::logging;
-use crate::message::{LockKind, Reply, Request};
 use crate::name::Target;
-use crate::store::LEAST;
+use crate::net::deadline::LEAST;
 use crate::sys::{Arc, Rng, Time};
+use crate::wire::{LockKind, Reply, Request};
 
 /// The outcomes of calls, as labels.
 #[cfg(feature = "metrics")]
@@ -139,7 +139,7 @@ impl<'a> WayIn<'a> {
             long_at: long_after.map_or(Time::NEVER, |after| arrived + after),
             has_warned: false,
             #[cfg(feature = "tracing")]
-            span: crate::engine::spans::wait(call.target.name()),
+            span: crate::engine::observe::spans::wait(call.target.name()),
         };
         let acquired = way_in.enter();
         if let Err(why) = &acquired {

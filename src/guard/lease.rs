@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 
-use crate::engine::guard_inner::GuardInner;
+use crate::engine::lease::guard_inner::GuardInner;
 use crate::error::{Error, Lost, Result};
 use crate::event::ReleaseRequest;
 use crate::sys::Arc;

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 
 use crate::claim::Claim;
-use crate::engine::guard_inner::GuardInner;
+use crate::engine::lease::guard_inner::GuardInner;
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;

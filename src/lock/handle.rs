@@ -8,14 +8,14 @@ use crate::cancel::Cancel;
 use crate::claim::Claim;
 use crate::config::Options;
 use crate::engine::Engine;
-use crate::engine::guard_inner::GuardInner;
+use crate::engine::lease::guard_inner::GuardInner;
 use crate::engine::way_in::{Call, NotAcquired, WayIn};
 use crate::error::{Error, Lost, Result};
 use crate::guard::Guard;
-use crate::message::{ALL, LockKind};
 use crate::name::{self, LockKey, Target};
 use crate::owner;
 use crate::sys::{Arc, Time};
+use crate::wire::{ALL, LockKind};
 
 /// The part that all handles have in common.
 #[derive(Clone)]

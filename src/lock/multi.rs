@@ -19,9 +19,9 @@ use crate::error::{Error, Failure, FailureKind, Lost, Outcome, Result};
 use crate::guard::{Lease, MultiGuard};
 use crate::lock::handle::{Handle, Ran, Unfit};
 use crate::lock::methods::{options, ways};
-use crate::message::LockKind;
 use crate::name::{LockKey, Target, joined};
 use crate::sys::{Arc, Time};
+use crate::wire::LockKind;
 
 /// Several mutexes that are locked together: all of them or none.
 ///

@@ -10,9 +10,9 @@ use crate::error::Result;
 use crate::guard::{Lease, LockGuard};
 use crate::lock::handle::{Handle, Ran, within_limit, without_limit};
 use crate::lock::methods::options;
-use crate::message::LockKind;
 use crate::sys::Time;
 use crate::sys::time::left_until;
+use crate::wire::LockKind;
 
 /// A lock that one guard holds at a time, among all threads of all processes that use the same Redis.
 ///

@@ -7,7 +7,7 @@ use crate::engine::rate_limiter;
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
 use crate::lock::handle::Handle;
 use crate::lock::methods::basics;
-use crate::message::RateRequest;
+use crate::wire::RateRequest;
 
 /// The shortest window.
 const LEAST: Duration = Duration::from_millis(1);

@@ -8,15 +8,15 @@ use std::ops::Deref;
 use std::time::{Duration, Instant};
 
 use crate::cancel::Cancel;
-use crate::engine::guard_inner::GuardInner;
-use crate::engine::leases::Leases;
+use crate::engine::lease::guard_inner::GuardInner;
+use crate::engine::lease::leases::Leases;
 use crate::engine::way_in::NotAcquired;
 use crate::error::{Error, Result};
 use crate::guard::{Lease, ReentrantGuard};
 use crate::lock::handle::{Handle, Ran};
 use crate::lock::methods::{options, ways};
-use crate::message::LockKind;
 use crate::sys::{Arc, Time, Weak};
+use crate::wire::LockKind;
 
 /// A [`Mutex`](crate::Mutex) that a thread may lock again while it holds it.
 ///

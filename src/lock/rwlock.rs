@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::guard::{Lease, ReadGuard, WriteGuard};
 use crate::lock::handle::{Handle, Ran};
 use crate::lock::methods::{options, ways};
-use crate::message::{ALL, LockKind};
+use crate::wire::{ALL, LockKind};
 
 /// A lock that many readers or one writer hold at a time, among all threads of all processes that use the same Redis.
 ///

@@ -8,8 +8,8 @@ use crate::error::{Error, Result};
 use crate::guard::{Lease, Permit};
 use crate::lock::handle::{Handle, Ran};
 use crate::lock::methods::{options, ways};
-use crate::message::{ALL, LockKind};
 use crate::sys::Time;
+use crate::wire::{ALL, LockKind};
 
 /// A lock with a number of permits, for all threads of all processes that use the same Redis.
 ///

@@ -6,14 +6,13 @@ use redis::Value;
 
 use crate::admin::LockInfo;
 use crate::config::Server;
-use crate::core::fence::Fences;
+use crate::engine::lease::fence::Fences;
 use crate::error::{Error, Result};
 use crate::manager::LockManager;
-use crate::message::{Cursor, LockKind, RateRequest, Reply, Request};
 use crate::name::{Companion, LockKey};
-use crate::script;
-use crate::store::server::pubsub::PushMessage;
-use crate::store::transport::frame::{self, Frame};
+use crate::net::frame::{self, Frame};
+use crate::net::pubsub::PushMessage;
+use crate::wire::{self, Cursor, LockKind, RateRequest, Reply, Request};
 
 /// Returns a lock's key, its companions, and the slot that all of them must be in.
 ///
@@ -53,7 +52,7 @@ pub fn answers(mut bytes: &[u8]) -> Vec<Value> {
 
 /// Reads a value as the reply to each sort of request, and checks what it is read as.
 pub fn check_replies(value: &Value) {
-    for (names, reply) in script::read_as_each(value) {
+    for (names, reply) in wire::read_as_each(value) {
         match reply {
             Some(Reply::Granted { fence, rest, .. }) => {
                 assert_eq!(rest.len() + 1, names);
@@ -96,7 +95,7 @@ pub fn check_replies(value: &Value) {
         },
         Request::ForceRelease { key, owner },
     ] {
-        match script::decode(&request, value.clone()) {
+        match wire::decode(&request, value.clone()) {
             Ok(Reply::Admitted(wait)) => assert!(wait <= second),
             Ok(Reply::Inspected(seen)) => {
                 for seen in seen.into_iter().flatten() {

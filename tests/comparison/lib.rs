@@ -1,6 +1,6 @@
 //! The requests of the sequences that `tests/compare.rs` compares: commands, scripts, and what leasehold sends.
 //!
-//! This package compiles `script/` of the library and the layers below it for itself, to make the requests of leasehold. The Redis in memory is that of the test kit, which links the library: only bytes go from here to there.
+//! This package compiles `wire/` of the library and the layers below it for itself, to make the requests of leasehold. The Redis in memory is that of the test kit, which links the library: only bytes go from here to there.
 
 #![allow(
     dead_code,
@@ -10,38 +10,33 @@
 
 #[path = "../../src/config/mod.rs"]
 mod config;
-#[path = "../../src/core/mod.rs"]
-mod core;
 #[path = "../../src/error.rs"]
 mod error;
 #[path = "../../src/event.rs"]
 mod event;
-#[path = "../../src/message/mod.rs"]
-mod message;
 #[path = "../../src/name.rs"]
 mod name;
 #[path = "../../src/owner.rs"]
 mod owner;
 #[path = "../../src/panics.rs"]
 mod panics;
-#[path = "../../src/script/mod.rs"]
-mod script;
 #[path = "../../src/stats.rs"]
 mod stats;
 #[path = "../../src/sys/mod.rs"]
 mod sys;
+#[path = "../../src/wire/mod.rs"]
+mod wire;
 
 use std::time::Duration;
 
-use crate::core::quorum::Reserved;
-use crate::message::{
+use crate::name::{LockKey, Target};
+use crate::sys::{Arc, Machine};
+use crate::wire::quorum::{self, LockId, NodeGiveBack, Reserved};
+use crate::wire::{
     AcquireMode, Adopt, Ask, GiveBack, Keep, LockKind, Nonce, PlainRelease, RateRequest, Renewal,
     Request, Verb,
 };
-use crate::name::{LockKey, Target};
-use crate::script::quorum::{self, LockId, NodeGiveBack};
-use crate::script::{Command, ScriptSettings};
-use crate::sys::{Arc, Machine};
+use crate::wire::{Command, ScriptSettings};
 
 /// So long that nothing expires during a test.
 const LONG: Duration = Duration::from_secs(36_000);
@@ -416,7 +411,7 @@ fn lock_request(which: u8, numbers: [u8; 6], prefix: &str) -> Vec<u8> {
                     owner: &adopt.from,
                 },
             };
-            return sent(&script::encode(&request, &settings()));
+            return sent(&wire::encode(&request, &settings()));
         }
     };
     let request = Request::Lock {
@@ -424,7 +419,7 @@ fn lock_request(which: u8, numbers: [u8; 6], prefix: &str) -> Vec<u8> {
         target: &target,
         verb: &verb,
     };
-    sent(&script::encode(&request, &settings()))
+    sent(&wire::encode(&request, &settings()))
 }
 
 /// Returns a request of a lock to a node of a quorum.

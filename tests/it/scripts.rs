@@ -28,7 +28,7 @@ const OWNERS: usize = 8;
 /// Joins the parts of a script. The path is relative to the files one folder further down.
 macro_rules! script {
     ($($part:literal),+) => {
-        concat!($(include_str!(concat!("../../../src/script/lua/", $part))),+)
+        concat!($(include_str!(concat!("../../../src/wire/lua/", $part))),+)
     };
 }
 

@@ -53,9 +53,9 @@ impl Role {
 
     fn of(first_request: &[u8]) -> Self {
         let renewal = redis::Script::new(concat!(
-            include_str!("../../src/script/lua/value.lua"),
-            include_str!("../../src/script/lua/batch.lua"),
-            include_str!("../../src/script/lua/renew.lua")
+            include_str!("../../src/wire/lua/value.lua"),
+            include_str!("../../src/wire/lua/batch.lua"),
+            include_str!("../../src/wire/lua/renew.lua")
         ));
         let has = |word: &str| {
             let mut windows = first_request.windows(word.len());

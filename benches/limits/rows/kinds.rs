@@ -183,7 +183,7 @@ pub fn rate_limiter(bench: &Bench) -> Result<Measured> {
     };
     let limit = |round| {
         let mut connection = bare::connect(bench.url())?;
-        let script = include_str!("../../../src/script/lua/rate_limiter.lua");
+        let script = include_str!("../../../src/wire/lua/rate_limiter.lua");
         let mut pass = bare::load(&mut connection, script, 1)?;
         pass.arg(bench.bare_name(round));
         let pass = pass

@@ -1,0 +1,14 @@
+//! This process's way to a lock: from the first request to the lease.
+//!
+//! | module | its subject |
+//! | --- | --- |
+//! | [`rules`] | the attempt: what to send next, and what each reply means |
+//! | [`poll`], [`outage`] | how often an attempt polls; how it handles failures |
+//! | [`drive`] | the delegate, the thread that sends what the rules say |
+//! | [`granted`] | the lease begins |
+
+pub(crate) mod drive;
+mod granted;
+mod outage;
+pub(crate) mod poll;
+pub(crate) mod rules;

@@ -1,0 +1,599 @@
+//! One process's way to a lock: it asks, queues, sleeps and asks again, until the lock is granted or nobody wants it.
+//!
+//! An attempt has one owner at a time: the name under which Redis knows the attempt. After a failure that may leave the
+//! owner in Redis, it may go on under a new one. An attempt belongs to a name's queue in this
+//! process, not to a thread. A delegate that gives up hands the attempt to the next thread, with its place in the queue
+//! in Redis.
+//!
+//! | state | input | next state | step |
+//! | --- | --- | --- | --- |
+//! | `Ask` | go, woken | `Sent` | send *acquire*: a request may go before the queue, until one has put the owner into it |
+//! | `Ask` with a lease that this process's last guard ended | go, woken | `Sent` | send *take-over* of that lease |
+//! | `Sent` | go, woken: the request was not written | as from `Ask` | the same |
+//! | `Sent` | granted in time | `Granted` | done |
+//! | `Sent` | granted, but the lease may be over | `Ask`, new owner | abandon the owner, back off |
+//! | `Sent` | the offered lease may be shared | `Ask` | done: the owner is not used |
+//! | `Sent` | held | `Ask` | a try is done; a wait sleeps until a message, the holder's expiry, or its poll |
+//! | `Sent` | held, and the subscription began or ended meanwhile | `Ask` | ask again at once: the queue has the wrong channel |
+//! | `Sent` | outvoted, and a holder may have a majority | `Outvoted` | as after held, but the end of another's turn does not wake it |
+//! | `Sent` | outvoted, and the votes are split | `Ask`, new owner | a try asks once more; a wait asks again after a moment |
+//! | `Sent` | failed, because a quorum has too few votes | `Ask`, new owner | abandon the lease that was to be taken over, back off |
+//! | `Outvoted` | go, woken | `Sent` | abandon the owner; send *acquire* under a new one |
+//! | `Sent` | held by the former owner, whose withdrawal is on its way | `Ask` | no answer: back off |
+//! | `Sent` | failed, certainly not executed | `Ask`, as before | back off |
+//! | `Sent`, an acquire | failed, outcome unknown | `Ask` | back off, ask under the same owner: asking is idempotent |
+//! | `Sent`, an acquire | failed after a part was executed | `Ask` | the same |
+//! | `Sent`, an acquire | granted, but too few replicas confirmed it | `Ask`, new owner | abandon the owner, back off |
+//! | `Sent`, a take-over | failed, outcome unknown or partly executed | `Ask`, new owner | abandon both owners, back off |
+//! | `Ask` | a message that grants the lock, as the tables below allow it | `Granted` | done |
+//! | any but `Granted` | any other message | | as woken |
+//! | any but `Granted` | go, woken, but the thread's time is over | the same | done: the next thread may continue the attempt |
+//!
+//! Backing off means to sleep, unless the failure ends the attempt (the table in `patience`). An answer to another
+//! request counts as a failure of unknown outcome.
+//!
+//! An owner for which a release or a withdrawal was sent never asks again. An owner with a request of unknown outcome is
+//! *uncertain* until a lease has passed since the request was sent: Redis may still execute the request. A thread that
+//! ends such an owner repeats the ending until then ([`crate::engine::ending::rules`]).
+//!
+//! # Grants by message
+//!
+//! See [`crate::wire::GrantMessage`].
+//!
+//! | step | the attempt |
+//! | --- | --- |
+//! | 1 | sends a request that queues: it carries a new nonce, and so allows a grant by message |
+//! | 2 | gets the reply "held", or no reply: only a grant with this nonce counts from now on. The reply says that no earlier grant to this owner stands. |
+//! | 3 | gets a message with that nonce: the hand-over came after the request was sent. So the lease lasts for the pickup window from that time. |
+//! | 4 | gets any message, or goes on in another thread: no message counts until the next request. Every client that may subscribe has seen the nonce of a message. |
+//!
+//! In these cases the attempt does not use the message. It asks, and Redis finds its owner as the holder:
+//!
+//! | case | because |
+//! | --- | --- |
+//! | so little of the pickup window is left that the lease would be at risk, or that three round trips of the link take longer | the lease could end before its first renewal |
+//! | another thread drives the attempt now | the record of the waiter has the terms of the thread before |
+//! | other threads of this process wait | a grant by message has one fence, and a reply brings enough for them |
+//!
+//! The attempt ends with the grant. So it uses one message at most, and none after a grant by reply. A release or a
+//! withdrawal ends it too.
+
+mod patience;
+mod step;
+
+use std::time::Duration;
+
+use crate::engine::attempt::outage::is_of_replicas;
+use crate::engine::attempt::poll;
+use crate::engine::timer_queue::at_risk_below;
+use crate::error::{Failure, FailureKind};
+use crate::owner;
+use crate::sys::{Arc, Rng, Time};
+use crate::wire::lifetime::{self, FIRST_TURN, valid_until};
+use crate::wire::{AcquireMode, Ask, GrantMessage, Nonce, Reply, Verb};
+
+use patience::{Patience, SHORTEST_PAUSE, WaitState, sleep};
+use step::{AllowedGrant, AttemptState, InRedis, Sent, Uncertain};
+
+pub(crate) use crate::engine::attempt::poll::SubscriptionState;
+pub(crate) use step::{CallContext, EndedOwner, Grant, Input, Step, StepContext};
+
+/// How long after a holder's reported expiry to ask: Redis drops a key no earlier than its time.
+const AFTER_EXPIRY: Duration = Duration::from_millis(2);
+
+/// The attempt of one process at one name.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    /// The name under which Redis knows the attempt.
+    owner: Arc<str>,
+    /// The number of units of the lock that the attempt is for.
+    units: u32,
+    state: AttemptState,
+    patience: Patience,
+    /// The last grant by message that was allowed and may come, and when the request was sent that allowed it. The first
+    /// message ends it.
+    allowed_grant: Option<(Box<AllowedGrant>, Time)>,
+    /// The owner before this one, if too few replicas confirmed its grant. Its key stays until it is withdrawn.
+    former_owner: Option<Arc<str>>,
+    /// Former owners whose release has not begun.
+    ended_owners: Vec<EndedOwner>,
+}
+
+impl Attempt {
+    /// Begins an attempt at `units` of the lock.
+    pub(crate) fn new(rng: &dyn Rng, tail: &str, units: u32) -> Self {
+        Self::begin(rng, tail, units, None, WaitState::NotBegun)
+    }
+
+    /// Begins an attempt of a thread that has waited behind others of its process.
+    pub(crate) fn after_waiting(rng: &dyn Rng, tail: &str, units: u32) -> Self {
+        Self::begin(rng, tail, units, None, WaitState::Begun)
+    }
+
+    /// Begins an attempt to keep the lock that this process holds as `from`. Its lease has ended here.
+    pub(crate) fn take_over(rng: &dyn Rng, tail: &str, from: EndedOwner) -> Self {
+        let units = from.units;
+        Self::begin(rng, tail, units, Some(from), WaitState::Contended)
+    }
+
+    /// Begins an attempt. With `from` it takes over the lease of that owner.
+    fn begin(
+        rng: &dyn Rng,
+        tail: &str,
+        units: u32,
+        from: Option<EndedOwner>,
+        wait: WaitState,
+    ) -> Self {
+        Self {
+            owner: owner::generate(rng, tail),
+            units,
+            state: AttemptState::Ask {
+                in_redis: InRedis::default(),
+                from,
+            },
+            patience: Patience::new(wait),
+            allowed_grant: None,
+            former_owner: None,
+            ended_owners: Vec::new(),
+        }
+    }
+
+    /// Returns whether failures are waited out.
+    pub(crate) fn waits(&self) -> bool {
+        self.patience.has_begun()
+    }
+
+    /// Returns whether a thread that wants `units` of the lock, with this tail, can carry the attempt on.
+    pub(crate) fn is_for(&self, units: u32, tail: &str) -> bool {
+        self.units == units && owner::tail_of(&self.owner) == Some(tail)
+    }
+
+    /// Returns whether `holder` is the former owner, whose withdrawal is on its way. "Held" by that owner is no answer.
+    pub(crate) fn is_former_owner(&self, holder: &str) -> bool {
+        self.former_owner.as_deref() == Some(holder)
+    }
+
+    /// Returns the owner to which messages are addressed.
+    pub(crate) fn owner(&self) -> &Arc<str> {
+        &self.owner
+    }
+
+    /// Takes out the owners that must be released in the background.
+    pub(crate) fn ended_owners(&mut self) -> Vec<EndedOwner> {
+        std::mem::take(&mut self.ended_owners)
+    }
+
+    /// Ends an attempt that no thread continues. Returns the owners that may be left in Redis.
+    pub(crate) fn abandon(mut self) -> Vec<EndedOwner> {
+        match std::mem::replace(&mut self.state, AttemptState::Granted) {
+            AttemptState::Ask { in_redis, from } | AttemptState::Sent { in_redis, from, .. } => {
+                self.ended_owners.extend(from);
+                self.leave_behind(&in_redis);
+            }
+            AttemptState::Outvoted(in_redis) => self.leave_behind(&in_redis),
+            // The holder of the grant ends this owner. A release from here would end the lock under a guard.
+            AttemptState::Granted => {}
+        }
+        self.ended_owners
+    }
+
+    /// Takes an event in. Returns the next thing to do.
+    pub(crate) fn step(&mut self, input: Input, context: &StepContext<'_>) -> Step {
+        // Each branch takes the state apart, and returns the one that follows.
+        let state = std::mem::replace(&mut self.state, AttemptState::Granted);
+        let (state, step) = match input {
+            // Granted by message, as the tables at the top allow it; otherwise as woken.
+            Input::Message(message) => match self.accept(&state, message, context) {
+                Some(grant) => (AttemptState::Granted, Step::Granted(grant)),
+                None => self.go_on(state, context),
+            },
+            Input::Go => {
+                self.allowed_grant = None;
+                self.go_on(state, context)
+            }
+            Input::Woken => self.go_on(state, context),
+            Input::Replied {
+                sent,
+                reply,
+                resent,
+            } => self.replied(state, sent, resent, reply, context),
+            Input::Failed {
+                sent,
+                failure,
+                cut_short,
+            } => {
+                let state = self.failed(state, sent, &failure, context);
+                (state, self.patience.back_off(failure, cut_short, context))
+            }
+        };
+        self.state = state;
+        step
+    }
+
+    /// Sends the next request, unless the thread's time is over.
+    fn go_on(&mut self, state: AttemptState, context: &StepContext<'_>) -> (AttemptState, Step) {
+        match self.patience.end(context) {
+            Some(over) => (state, over),
+            None => self.send(state, context),
+        }
+    }
+
+    /// Takes in that the thread has ended its call, and left the request that was sent at `sent`. Another thread may
+    /// continue the attempt. So this decides nothing, and counts as no failure of the server.
+    pub(crate) fn left(&mut self, sent: Time, failure: &Failure, context: &StepContext<'_>) {
+        let state = std::mem::replace(&mut self.state, AttemptState::Granted);
+        self.state = self.failed(state, sent, failure, context);
+    }
+
+    /// Sends the next request. A request that is under way already was not written: its thread gave up first.
+    fn send(&mut self, state: AttemptState, context: &StepContext<'_>) -> (AttemptState, Step) {
+        let (in_redis, from) = match state {
+            // Outvoted: abandon the owner, and send an acquire under a new one.
+            AttemptState::Outvoted(in_redis) => {
+                self.rename(&in_redis, context);
+                (InRedis::default(), None)
+            }
+            // Sent, but not written: as from `Ask`.
+            AttemptState::Ask { in_redis, from } | AttemptState::Sent { in_redis, from, .. } => {
+                (in_redis, from)
+            }
+            AttemptState::Granted => unreachable!("an attempt ends with its grant"),
+        };
+        let (ask, request) = self.request(in_redis.queued, context);
+        let verb = match &from {
+            Some(from) => Verb::TakeOver {
+                ask,
+                from: Arc::clone(&from.owner),
+                give_back: from.give_back,
+            },
+            // The request may go before the queue, until one has put the owner into it.
+            None if in_redis.queued => Verb::Acquire {
+                ask,
+                mode: AcquireMode::QueueFirst,
+            },
+            None => Verb::Acquire {
+                ask,
+                mode: AcquireMode::TakeFree,
+            },
+        };
+        let in_redis = InRedis {
+            queued: in_redis.queued || request.channel.is_some(),
+            ..in_redis
+        };
+        let state = AttemptState::Sent {
+            request,
+            in_redis,
+            from,
+        };
+        (state, Step::Send(verb))
+    }
+
+    /// Returns the terms of the next request, and the part of them that its answer is read by.
+    fn request(&mut self, queued: bool, context: &StepContext<'_>) -> (Ask, Sent) {
+        // A contended lock is likely to be contended again. A lock that was free most likely has no other waiter.
+        let has_several_guards = context.crowded || self.patience.is_contended();
+        let channel = if context.call.until.is_none() {
+            // A try never queues.
+            None
+        } else {
+            context.subscription.channel()
+        };
+        let shareable_owner = context.shareable_owner.clone().filter(|_| !queued);
+        let allowed_grant = Self::allowed_grant(channel.as_deref(), context);
+        let ask = Ask {
+            owner: Arc::clone(&self.owner),
+            units: self.units,
+            lease: context.call.terms.lease(),
+            fences: if !context.call.terms.fencing {
+                0
+            } else if has_several_guards {
+                context.fence_block
+            } else {
+                1
+            },
+            // An owner in the queue waits its turn.
+            shareable_owner,
+            channel,
+            nonce: allowed_grant.as_deref().map(|grant| grant.nonce),
+        };
+        let request = Sent {
+            fences: ask.fences,
+            quantum: context.quantum,
+            may_share: ask.shareable_owner.is_some(),
+            channel: ask.channel.clone(),
+            allowed_grant,
+        };
+        (ask, request)
+    }
+
+    /// Takes an answer in.
+    fn replied(
+        &mut self,
+        state: AttemptState,
+        sent: Time,
+        resent: bool,
+        reply: Reply,
+        context: &StepContext<'_>,
+    ) -> (AttemptState, Step) {
+        match reply {
+            // Granted, in time or not.
+            Reply::Granted { .. } => {
+                let is_take_over = matches!(state, AttemptState::Sent { from: Some(_), .. });
+                let (request, mut in_redis) = self.note_reply(state, sent, resent, context);
+                let (owner, lease) = (Arc::clone(&self.owner), context.call.terms.lease());
+                let Sent {
+                    fences, quantum, ..
+                } = request;
+                let now = context.now;
+                match Grant::of_reply(reply, owner, fences, quantum, lease, sent, now) {
+                    // The owner has left the queue. An uncertain request of it is the grant's from here on. A lock that
+                    // this process waited for is likely to have other waiters. A take-over would have found them.
+                    Ok(grant) => {
+                        let is_contended = self.patience.is_contended() && !is_take_over;
+                        let grant = Grant {
+                            contended: grant.contended || is_contended,
+                            uncertain_until: in_redis.uncertain_after(now),
+                            key_gone_at: in_redis.key_gone_at(),
+                            ..grant
+                        };
+                        (AttemptState::Granted, Step::Granted(grant))
+                    }
+                    // The lease may be over already. Abandon the owner, and ask under another.
+                    Err(failure) => {
+                        in_redis.note(Uncertain::new(sent, sent + lease, lease));
+                        let state = self.rename(&in_redis, context);
+                        (state, self.patience.back_off(failure, false, context))
+                    }
+                }
+            }
+            // The offered lease may be shared: the owner is not used. Only an owner that is not in the queue offers a
+            // lease, and this answer puts none there.
+            Reply::Shared if state.may_share() => {
+                let (_, in_redis) = self.note_reply(state, sent, resent, context);
+                (AttemptState::ask(in_redis.not_queued()), Step::Shared)
+            }
+            // Held: a try is done, and a wait sleeps until a message, the holder's expiry, or its poll. Two other rows
+            // stand in `held`: the holder is the former owner, or the subscription began or ended meanwhile.
+            Reply::Held { ttl, holder, .. } => {
+                let (request, in_redis) = self.note_reply(state, sent, resent, context);
+                let step = self.held(&request, ttl, &holder, context);
+                (AttemptState::ask(in_redis), step)
+            }
+            // Outvoted, and a holder may have a majority. The owner stays in the queues, so that a message reaches this
+            // attempt. The next request is of another owner. If somebody waits, that owner comes last. So the attempt
+            // does not ask just because the turn of another waiter ends. A lease may end in so short a time too, so the
+            // attempt polls soon.
+            Reply::Outvoted {
+                holder: Some(holder),
+                ttl,
+                ..
+            } => {
+                let (request, in_redis) = self.note_reply(state, sent, resent, context);
+                let is_of_a_lease = |ttl: &Duration| *ttl > FIRST_TURN;
+                let ttl = ttl.map(|ttl| {
+                    Some(ttl)
+                        .filter(is_of_a_lease)
+                        .unwrap_or(lifetime::SHORTEST_WINDOW)
+                });
+                let step = self.held(&request, ttl, &holder, context);
+                (AttemptState::Outvoted(in_redis), step)
+            }
+            // Outvoted, and the votes are split: a try asks once more, and a wait asks again after a moment. A quorum has
+            // withdrawn the owner.
+            Reply::Outvoted {
+                holder: None,
+                counts,
+                ..
+            } => {
+                let (_, in_redis) = self.note_reply(state, sent, resent, context);
+                let state = self.rename(&in_redis.not_queued(), context);
+                let failure = Failure::no_quorum(counts, Vec::new());
+                (state, self.patience.split(failure, context))
+            }
+            // An answer to another request counts as a failure of unknown outcome.
+            _ => {
+                let failure = Failure::another_question();
+                let state = self.failed(state, sent, &failure, context);
+                (state, self.patience.back_off(failure, false, context))
+            }
+        }
+    }
+
+    /// Notes that the request under way has an answer, whichever it is. Returns the request, and the traces of its owner.
+    fn note_reply(
+        &mut self,
+        state: AttemptState,
+        sent: Time,
+        resent: bool,
+        context: &StepContext<'_>,
+    ) -> (Sent, InRedis) {
+        let (mut request, mut in_redis, from) = state.into_request();
+        self.allowed_grant = request
+            .allowed_grant
+            .take()
+            .map(|allowed_grant| (allowed_grant, sent));
+        // 1. Redis may execute a request twice if it was sent twice.
+        if resent {
+            let lease = context.call.terms.lease();
+            in_redis.note(Uncertain::new(sent, sent + lease, lease));
+        }
+        // 2. Every answer to a take-over ends the old lease, and takes its unused fences back. But Redis may still
+        //    execute an earlier request of the old owner.
+        let uncertain = from.filter(|from| {
+            let until = from.uncertain_until;
+            until.is_some_and(|until| until > context.now)
+        });
+        self.ended_owners.extend(uncertain.map(|from| EndedOwner {
+            give_back: None,
+            ..from
+        }));
+        (request, in_redis)
+    }
+
+    /// Takes in that `holder` holds the lock, for `ttl` if that is known.
+    fn held(
+        &mut self,
+        request: &Sent,
+        ttl: Option<Duration>,
+        holder: &str,
+        context: &StepContext<'_>,
+    ) -> Step {
+        // 1. The former owner holds the lock only until its withdrawal arrives. The failure before stands.
+        if self.is_former_owner(holder) {
+            if let Some(failure) = self.patience.failure() {
+                return self.patience.back_off(failure, false, context);
+            }
+        }
+        // 2. This is an answer: a wait has begun, and an outage is over, except one of replicas.
+        self.patience.answered_held(context.now);
+        // 3. A try has its answer. A wait may be over.
+        if let Some(over) = self.patience.end(context) {
+            return over;
+        }
+        // 4. Sleep until the next poll, or until the holder's lease expires.
+        let poll = if request.channel == context.subscription.channel() {
+            poll::pause(
+                &context.subscription,
+                context.call.pickup_window,
+                holder,
+                context.busy_threads,
+                context.call.rng,
+            )
+        } else {
+            // The subscription began or ended during the request. A message for this owner may go to a channel that
+            // nobody listens on, or not be sent at all, until the next request names the right channel.
+            SHORTEST_PAUSE
+        };
+        sleep(
+            ttl.map_or(poll, |ttl| poll.min(ttl + AFTER_EXPIRY)),
+            context,
+        )
+    }
+
+    /// Returns the grant of a message. Returns `None` if the attempt must not use it. Every message ends what the last
+    /// request allowed.
+    fn accept(
+        &mut self,
+        state: &AttemptState,
+        message: Option<GrantMessage>,
+        context: &StepContext<'_>,
+    ) -> Option<Grant> {
+        let (allowed, sent) = self.allowed_grant.take()?;
+        let message = message?;
+        let AttemptState::Ask {
+            in_redis,
+            from: None,
+        } = state
+        else {
+            return None;
+        };
+        let lease = context.call.terms.lease();
+        let kept_for = allowed.pickup_window.min(lease);
+        let deadline = valid_until(sent, kept_for);
+        let is_usable = message.nonce == allowed.nonce
+            && sent > context.failed_over_at
+            && (message.fence > 0) == context.call.terms.fencing
+            && !context.crowded
+            && context.now + at_risk_below(kept_for).max(context.round_trip * 3) <= deadline;
+        is_usable.then(|| Grant {
+            owner: Arc::clone(&self.owner),
+            fence: message.fence,
+            fences: u64::from(context.call.terms.fencing),
+            quantum: allowed.quantum,
+            rest: Vec::new(),
+            sent,
+            deadline,
+            pickup_window: (kept_for < lease).then_some(kept_for),
+            is_by_message: true,
+            contended: true,
+            uncertain_until: in_redis.uncertain_after(context.now),
+            key_gone_at: in_redis.key_gone_at(),
+        })
+    }
+
+    /// Returns the grant by message that the next request allows.
+    fn allowed_grant(
+        channel: Option<&str>,
+        context: &StepContext<'_>,
+    ) -> Option<Box<AllowedGrant>> {
+        if !context.call.grants_by_message || context.crowded || channel.is_none_or(str::is_empty) {
+            return None;
+        }
+        Some(Box::new(AllowedGrant {
+            nonce: Nonce::new(context.call.rng),
+            quantum: context.quantum,
+            pickup_window: context.call.pickup_window,
+        }))
+    }
+
+    /// Takes in that the request under way failed. Returns the state to go on from.
+    fn failed(
+        &mut self,
+        state: AttemptState,
+        sent: Time,
+        failure: &Failure,
+        context: &StepContext<'_>,
+    ) -> AttemptState {
+        let lease = context.call.terms.lease();
+        let (request, mut in_redis, from) = state.into_request();
+        // 0. A quorum has too few votes, and has withdrawn the owner. So the owner must not ask again. The renewal thread
+        //    releases the lease that was to be taken over.
+        if let FailureKind::NoQuorum(_) = failure.kind {
+            self.ended_owners.extend(from);
+            return self.rename(&in_redis.not_queued(), context);
+        }
+        // 1. Redis certainly executed nothing: go on as before. Only the owner's place in the queue stays: it is never
+        //    certain that Redis does not have it.
+        let Some(until) = failure.uncertain_until(sent, lease) else {
+            return AttemptState::Ask { in_redis, from };
+        };
+        // 2. The owner may come to hold the lock.
+        self.allowed_grant = request
+            .allowed_grant
+            .map(|allowed_grant| (allowed_grant, sent));
+        in_redis.note(Uncertain::new(sent, until, lease));
+        let is_unconfirmed = is_of_replicas(failure);
+        if is_unconfirmed {
+            self.former_owner = Some(Arc::clone(&self.owner));
+        }
+        match from {
+            // 3. A take-over, outcome unknown or partly executed: abandon both owners. The release that must follow for the old owner may end a grant of the new one: neither asks again.
+            Some(from) => {
+                self.ended_owners.push(EndedOwner {
+                    uncertain_until: from.uncertain_until.max(in_redis.uncertain_until()),
+                    key_gone_at: from.key_gone_at.max(in_redis.key_gone_at()),
+                    ..from
+                });
+                self.rename(&in_redis, context)
+            }
+            // 4. An acquire was granted, but too few replicas confirmed it: abandon the owner. No guard relies on an unconfirmed grant, so the grant must not keep the lock from others.
+            None if is_unconfirmed => self.rename(&in_redis, context),
+            // 5. An acquire, outcome unknown or partly executed: asking again under the same owner is idempotent.
+            None => AttemptState::ask(in_redis),
+        }
+    }
+
+    /// Leaves the owner behind, to be released, and makes a new one. Returns the state of the new owner.
+    fn rename(&mut self, in_redis: &InRedis, context: &StepContext<'_>) -> AttemptState {
+        self.leave_behind(in_redis);
+        self.owner = owner::generate(context.call.rng, context.call.tail);
+        self.allowed_grant = None;
+        AttemptState::ask(InRedis::default())
+    }
+
+    /// Adds the owner to the ended owners, if Redis may have it.
+    fn leave_behind(&mut self, in_redis: &InRedis) {
+        if in_redis.has_owner() {
+            self.ended_owners.push(EndedOwner {
+                owner: Arc::clone(&self.owner),
+                units: self.units,
+                uncertain_until: in_redis.uncertain_until(),
+                key_gone_at: in_redis.key_gone_at(),
+                give_back: None,
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

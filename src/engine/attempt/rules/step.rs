@@ -1,0 +1,313 @@
+//! The states of an attempt, and the input and the output of its steps. The table in [`super`] has the transitions. The
+//! input is an event, with facts about the call and the present. The output is an action, or a grant.
+
+use std::time::Duration;
+
+use crate::config::Terms;
+use crate::engine::attempt::poll::SubscriptionState;
+use crate::error::Failure;
+use crate::sys::{Arc, Rng, Time};
+use crate::wire::lifetime::valid_until;
+use crate::wire::{GiveBack, GrantMessage, Nonce, Reply, Verb};
+
+/// The facts about a call that an attempt needs. They stay the same while the call drives the attempt.
+pub(crate) struct CallContext<'a> {
+    /// When the driving thread called.
+    pub(crate) arrived: Time,
+    pub(crate) terms: Terms,
+    /// When the driving thread gives up; `None` if it only tries.
+    pub(crate) until: Option<Time>,
+    /// How long Redis keeps the lock for this process after a hand-over.
+    pub(crate) pickup_window: Duration,
+    /// Whether a hand-over may grant the lock by message.
+    pub(crate) grants_by_message: bool,
+    pub(crate) outage_limit: Duration,
+    /// Whether a failure of the first request is waited out too.
+    pub(crate) waits_through_outages: bool,
+    /// The tail of the call's owners.
+    pub(crate) tail: &'a str,
+    pub(crate) rng: &'a dyn Rng,
+}
+
+/// The facts about the present that an attempt needs for a step.
+pub(crate) struct StepContext<'a> {
+    pub(crate) call: &'a CallContext<'a>,
+    pub(crate) now: Time,
+    pub(crate) subscription: SubscriptionState,
+    /// When this process noticed the last failover. It may have lost a grant that a request before it allows.
+    pub(crate) failed_over_at: Time,
+    /// How long the last request took.
+    pub(crate) round_trip: Duration,
+    /// For how long the threads of this process may have a lease that is asked for now, while others wait.
+    pub(crate) quantum: Duration,
+    /// How many fences a grant reserves if the lease will go to other threads, for that quantum. Otherwise it reserves one.
+    pub(crate) fence_block: u64,
+    /// A lease of this process that more threads may share, if no other process waits.
+    pub(crate) shareable_owner: Option<Arc<str>>,
+    /// Whether other threads of this process wait.
+    pub(crate) crowded: bool,
+    /// How many threads of this process ask Redis, over all names.
+    pub(crate) busy_threads: u32,
+}
+
+/// The event that leads to a step.
+#[derive(Debug)]
+pub(crate) enum Input {
+    /// A thread begins to drive the attempt.
+    Go,
+    /// The request that was sent at this time was answered. `resent`: Redis may execute it twice.
+    Replied {
+        sent: Time,
+        reply: Reply,
+        resent: bool,
+    },
+    /// The request that was sent at this time failed. `cut_short`: only because the driving thread's wait was over.
+    Failed {
+        sent: Time,
+        failure: Failure,
+        cut_short: bool,
+    },
+    /// A sleep is over, without a message.
+    Woken,
+    /// A sleep is over, by a message. `None`: the message grants nothing, or its grant must not be used.
+    Message(Option<GrantMessage>),
+}
+
+/// The next thing to do for the thread that drives the attempt. All but the first two end its call.
+#[derive(Debug)]
+pub(crate) enum Step {
+    Send(Verb),
+    /// Sleep until a message comes, or until this time.
+    Sleep(Time),
+    Granted(Grant),
+    /// Redis lets more threads share the lease that was offered, for another quantum.
+    Shared,
+    /// The thread's time is over. `None`: the last answer was "held". Otherwise this failure kept the thread from an
+    /// answer. Another thread may continue the attempt.
+    TimeOver(Option<Failure>),
+    /// It failed, for the threads behind the delegate too.
+    Failed(Failure),
+}
+
+/// A lock that was granted.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    pub(crate) owner: Arc<str>,
+    pub(crate) fence: u64,
+    pub(crate) fences: u64,
+    /// The quantum for which the fences were reserved.
+    pub(crate) quantum: Duration,
+    /// The fences of the further names of a set.
+    pub(crate) rest: Vec<u64>,
+    /// A reading of the clock from before the request.
+    pub(crate) sent: Time,
+    pub(crate) deadline: Time,
+    /// The pickup window, if Redis keeps the lock only for that time because it was granted by message. A renewal must
+    /// follow at once.
+    pub(crate) pickup_window: Option<Duration>,
+    /// Whether a message granted the lock, and not a reply.
+    pub(crate) is_by_message: bool,
+    /// Whether other processes wait for the lock, or are likely to.
+    pub(crate) contended: bool,
+    /// Until when Redis may still execute a request of unknown outcome.
+    pub(crate) uncertain_until: Option<Time>,
+    /// Until when Redis may keep the key for such a request, whose lease may be longer than this grant's.
+    pub(crate) key_gone_at: Option<Time>,
+}
+
+impl Grant {
+    /// Returns the grant of a reply to a request that was sent at `sent`, for this lease and number of fences.
+    ///
+    /// # Errors
+    ///
+    /// Returns a failure if the reply grants nothing, or comes so late at `now` that the lease may be over.
+    pub(crate) fn of_reply(
+        reply: Reply,
+        owner: Arc<str>,
+        fences: u64,
+        quantum: Duration,
+        lease: Duration,
+        sent: Time,
+        now: Time,
+    ) -> Result<Self, Failure> {
+        let Reply::Granted {
+            fence,
+            count,
+            rest,
+            contended,
+        } = reply
+        else {
+            return Err(Failure::another_question());
+        };
+        let deadline = valid_until(sent, lease);
+        if now >= deadline {
+            return Err(Failure::too_late());
+        }
+        Ok(Self {
+            owner,
+            fence,
+            fences: count.unwrap_or(fences),
+            quantum,
+            rest,
+            sent,
+            deadline,
+            pickup_window: None,
+            is_by_message: false,
+            contended,
+            uncertain_until: None,
+            key_gone_at: None,
+        })
+    }
+}
+
+/// An owner of this process that may be left in Redis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EndedOwner {
+    pub(crate) owner: Arc<str>,
+    pub(crate) units: u32,
+    /// The time until which Redis may execute an earlier acquire or take-over of this owner. Until then no reply to a
+    /// release is final.
+    pub(crate) uncertain_until: Option<Time>,
+    /// Until when Redis may keep the key, if that may be longer than the lease of the thread that ends it.
+    pub(crate) key_gone_at: Option<Time>,
+    /// The unused part of the fences of a lease.
+    pub(crate) give_back: Option<GiveBack>,
+}
+
+#[derive(Debug)]
+pub(super) enum AttemptState {
+    /// No request is under way. The next one asks for the lock, or takes over the lease of `from`.
+    Ask {
+        in_redis: InRedis,
+        from: Option<EndedOwner>,
+    },
+    /// No request is under way. A quorum has withdrawn the owner from some nodes, so the next request is of a new owner.
+    /// Until then this one stays in the queues of the others.
+    Outvoted(InRedis),
+    /// A request is under way that asks for the lock, or takes over the lease of `from`.
+    Sent {
+        request: Sent,
+        in_redis: InRedis,
+        from: Option<EndedOwner>,
+    },
+    /// The owner holds the lock.
+    Granted,
+}
+
+/// The traces of the attempt's owner that Redis may have.
+#[derive(Debug, Default)]
+pub(super) struct InRedis {
+    /// Whether the owner may be in the lock's queue.
+    pub(super) queued: bool,
+    pub(super) uncertain: Option<Uncertain>,
+}
+
+/// Requests of unknown outcome.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Uncertain {
+    /// Until when Redis may execute one of them.
+    pub(super) until: Time,
+    /// Until when Redis may keep the lock for the owner, if it executes one.
+    pub(super) key_gone_at: Time,
+}
+
+/// The terms of the request under way, which its answer is read by.
+#[derive(Debug)]
+pub(super) struct Sent {
+    /// How many fences a grant reserves.
+    pub(super) fences: u64,
+    /// The quantum of the lease, for which the fences are reserved.
+    pub(super) quantum: Duration,
+    /// Whether the request names a lease of this process that more threads may share instead.
+    pub(super) may_share: bool,
+    /// The channel under which the queue will know the owner; `None` if the owner must not queue.
+    pub(super) channel: Option<Arc<str>>,
+    /// The grant by message that it allows.
+    pub(super) allowed_grant: Option<Box<AllowedGrant>>,
+}
+
+/// The terms on which a request lets a hand-over grant the lock by message.
+#[derive(Debug)]
+pub(super) struct AllowedGrant {
+    pub(super) nonce: Nonce,
+    /// The quantum of the lease.
+    pub(super) quantum: Duration,
+    pub(super) pickup_window: Duration,
+}
+
+impl AttemptState {
+    /// Returns the state in which the next request asks for the lock.
+    pub(super) fn ask(in_redis: InRedis) -> Self {
+        Self::Ask {
+            in_redis,
+            from: None,
+        }
+    }
+
+    /// Takes the request under way apart: its terms, the traces of its owner, and the lease that it takes over.
+    pub(super) fn into_request(self) -> (Sent, InRedis, Option<EndedOwner>) {
+        match self {
+            Self::Sent {
+                request,
+                in_redis,
+                from,
+            } => (request, in_redis, from),
+            Self::Ask { .. } | Self::Outvoted(_) | Self::Granted => unreachable!(
+                "an attempt takes in an answer or a failure only while a request is under way"
+            ),
+        }
+    }
+
+    /// Returns whether the request under way offers a lease to be shared.
+    pub(super) fn may_share(&self) -> bool {
+        matches!(self, Self::Sent { request, .. } if request.may_share)
+    }
+}
+
+impl InRedis {
+    /// Returns the traces of an owner that has left the queue.
+    pub(super) fn not_queued(self) -> Self {
+        Self {
+            queued: false,
+            ..self
+        }
+    }
+
+    /// Returns whether Redis may have the owner at all.
+    pub(super) fn has_owner(&self) -> bool {
+        self.queued || self.uncertain.is_some()
+    }
+
+    pub(super) fn uncertain_until(&self) -> Option<Time> {
+        self.uncertain.map(|uncertain| uncertain.until)
+    }
+
+    /// Returns the same, if it is later than `now`.
+    pub(super) fn uncertain_after(&self, now: Time) -> Option<Time> {
+        self.uncertain_until().filter(|until| *until > now)
+    }
+
+    pub(super) fn key_gone_at(&self) -> Option<Time> {
+        self.uncertain.map(|uncertain| uncertain.key_gone_at)
+    }
+
+    /// Notes a request of unknown outcome.
+    pub(super) fn note(&mut self, other: Uncertain) {
+        let one = self.uncertain.unwrap_or(other);
+        self.uncertain = Some(Uncertain {
+            until: one.until.max(other.until),
+            key_gone_at: one.key_gone_at.max(other.key_gone_at),
+        });
+    }
+}
+
+impl Uncertain {
+    /// A request that was sent at `sent`, and that Redis may execute until `until`.
+    pub(super) fn new(sent: Time, until: Time, lease: Duration) -> Self {
+        Self {
+            until,
+            // Executed at the last moment, the request takes the lock for a lease from then.
+            key_gone_at: sent + lease * 2,
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! The leases of this process: the part of the engine that begins, watches and ends them.
+//! [`crate::engine::attempt::granted`] and [`crate::engine::ending::release`] say how, and [`MessageHandler`] handles the messages about them.
+//!
+//! Each handle and guard keeps this part. When the last of them is dropped, the threads end. The renewal thread
+//! first sends the release tasks that are left.
+//!
+//! # The messages of Redis
+//!
+//! A holder learns of a forced release as follows:
+//!
+//! 1. The script publishes the removed owner on a channel to which every process subscribes.
+//! 2. The process with that owner does not trust the message. It has the renewal of that lease sent at once.
+//! 3. Redis replies to the renewal that the key is gone, or has another owner. The lease is lost.
+//!
+//! The message may overtake the grant of that owner. So a process that has no such lease notes the time for each name for
+//! which a grant may be on its way. It does step 2 for each lease that was asked for at or before that time, when the
+//! lease begins.
+//!
+//! If the message is lost, or the process has no subscription because no thread has waited yet, the next renewal gets
+//! the same reply. For a lease without renewal, a renewal only looks whether it is still held.
+//!
+//! A *request to release* a lock names the holder's owner too. It ends nothing: the process sends it to the channels of the
+//! guards of that lease, and remembers the last one for a channel that comes later. If the request overtakes the grant,
+//! nobody hears it.
+
+use std::time::Duration;
+
+use crate::config::Settings;
+use crate::engine::attempt::rules::SubscriptionState;
+use crate::engine::client::Client;
+use crate::engine::lease::notes::LastReply;
+use crate::engine::lease::process_lease::{NameState, ProcessLease};
+use crate::engine::lease::renewal::RenewalThread;
+use crate::engine::lease::watch::{LossHandler, Watch};
+use crate::engine::queue::names::Names;
+use crate::engine::queue::quantum::RecentHandOvers;
+use crate::engine::queue::rules::Health;
+use crate::engine::wakeup::{MessageHandler, Wakeup};
+use crate::event::ReleaseRequest;
+use crate::logging;
+use crate::owner::{self, Owner};
+use crate::server::Store;
+use crate::sys::time::of_wall_us;
+use crate::sys::{Arc, AtomicU64, Ordering, Rng, Time, Weak};
+
+pub(crate) struct Leases {
+    pub(crate) client: Arc<Client>,
+    pub(crate) names: Names,
+    pub(crate) renewal: Arc<RenewalThread>,
+    pub(crate) watch: Arc<Watch>,
+    pub(crate) wakeup: Arc<Wakeup>,
+    pub(crate) quantum: Quantum,
+    pub(crate) next_number: AtomicU64,
+}
+
+/// A busy thread, counted until this is dropped.
+pub(crate) struct CountedBusy<'a>(&'a Leases);
+
+impl Leases {
+    pub(crate) fn new(settings: Settings, store: Arc<dyn Store>) -> Arc<Self> {
+        let process = settings.machine.uuid();
+        let quantum = Quantum::new(settings.fixed_quantum());
+        let client = Arc::new(Client::new(settings, store));
+        Arc::new_cyclic(|weak: &Weak<Self>| {
+            let losses = weak.clone() as Weak<dyn LossHandler>;
+            let messages = weak.clone() as Weak<dyn MessageHandler>;
+            let watch = Arc::new(Watch::new(losses));
+            let leases = weak.clone();
+            client.store.on_failover(Box::new(move || {
+                if let Some(leases) = leases.upgrade() {
+                    leases.renewal.failed_over(leases.client.now());
+                }
+            }));
+            Self {
+                client,
+                names: Names::new(),
+                renewal: Arc::new(RenewalThread::new(Arc::clone(&watch))),
+                watch,
+                wakeup: Arc::new(Wakeup::new(process, messages)),
+                quantum,
+                next_number: AtomicU64::new(1),
+            }
+        })
+    }
+
+    /// Returns the quantum in use.
+    pub(crate) fn quantum(&self, now: Time) -> Duration {
+        self.quantum.get(&self.wakeup.subscription(now))
+    }
+
+    /// Counts the calling thread as busy until the returned value is dropped.
+    ///
+    /// A thread that takes an owner out of a queue to end it calls this before, or under the mutex of the name. It is busy
+    /// until Redis has replied, or another thread has the owner. So `close` misses no owner.
+    pub(crate) fn count_busy(&self) -> CountedBusy<'_> {
+        self.client.busy_threads.fetch_add(1, Ordering::SeqCst);
+        CountedBusy(self)
+    }
+
+    /// Returns the count of a thread that another thread has counted already, by [`CountedBusy::pass_on`].
+    pub(crate) fn counted_already(&self) -> CountedBusy<'_> {
+        CountedBusy(self)
+    }
+
+    /// Returns the holder of the lock, as far as this process knows.
+    pub(crate) fn holder(&self, state: &NameState) -> Option<Arc<str>> {
+        match (state.queue.process_lease(), state.notes.last()) {
+            (Some(process_lease), _) => Some(self.client.owner_of(process_lease)),
+            (None, LastReply::Held(holder)) => Some(Arc::clone(holder)),
+            (None, _) => None,
+        }
+    }
+
+    /// Returns whether a lease may go to the next thread in memory at `now`.
+    ///
+    /// If the server closed a connection, it may have restarted without its data. A lease whose last confirmation is
+    /// older than that does not go to the next thread in memory: that thread asks Redis.
+    pub(crate) fn health(&self, process_lease: &Arc<ProcessLease>, now: Time) -> Health {
+        let health = process_lease.health(now);
+        let sign = self.client.store.last_data_loss_sign();
+        if health != Health::Good
+            || sign == Time::from_nanos(0)
+            || process_lease.is_confirmed_after(sign)
+        {
+            return health;
+        }
+        if process_lease.entry.kind.sharing().together {
+            // The lease goes on while other threads ask. Renew it now: once confirmed, it can be shared in memory
+            // again.
+            self.renewal.renew_now(&self.client, process_lease);
+        }
+        Health::Poor
+    }
+
+    /// Returns whether a lease may be no grant, because an answer without a request has come since its last confirmation.
+    /// The renewal thread renews all such leases at once.
+    pub(crate) fn is_doubtful(&self, process_lease: &ProcessLease) -> bool {
+        let surplus = self.client.store.last_surplus();
+        surplus > Time::from_nanos(0) && !process_lease.is_confirmed_after(surplus)
+    }
+
+    /// Ends the renewal and the watch of a lease.
+    pub(crate) fn deregister(&self, process_lease: &Arc<ProcessLease>) {
+        self.renewal.deregister(process_lease);
+        self.watch.deregister_lease(process_lease);
+        #[cfg(feature = "metrics")]
+        process_lease.export_risk(self.client.now(), &self.client.exported.at_risk);
+    }
+}
+
+impl CountedBusy<'_> {
+    /// Leaves the count to the thread that the calling thread sends an attempt to.
+    pub(crate) fn pass_on(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for CountedBusy<'_> {
+    fn drop(&mut self) {
+        let Self(leases) = self;
+        leases.client.busy_threads.fetch_sub(1, Ordering::SeqCst);
+        // `close` sets its flag before it reads the counter, and this thread changes the counter before it reads the
+        // flag. So at least one of the two threads sees the other's change.
+        if leases.client.is_closed() {
+            leases.renewal.notify_waiting();
+        }
+    }
+}
+
+impl Drop for Leases {
+    fn drop(&mut self) {
+        if !self.client.is_forked() {
+            self.renewal.stop();
+            self.watch.stop();
+            self.wakeup.stop();
+        }
+    }
+}
+
+/// The quantum in use, and the measurements that it follows.
+///
+/// A hand-over to this process takes:
+///
+/// | part | measured by |
+/// | --- | --- |
+/// | the request of the other process, and the message | the round trip of the request in the next row: each of the two goes one way |
+/// | the request by which this process picks the lock up | the delegate, from the message to the grant |
+///
+/// The message wakes the delegate, and its next request is granted. The following are not measured: a pickup
+/// without a message, because polls set its duration; one that was not granted at once; and one whose request was sent
+/// twice, because the connection was closed.
+pub(crate) struct Quantum {
+    /// The quantum that the settings fix. `None` if it follows the measurements.
+    fixed: Option<Duration>,
+    /// The last [`RecentHandOvers`] of all names of the manager.
+    recent: AtomicU64,
+}
+
+impl Quantum {
+    pub(crate) fn new(fixed: Option<Duration>) -> Self {
+        Self {
+            fixed,
+            recent: AtomicU64::new(RecentHandOvers::default().to_bits()),
+        }
+    }
+
+    /// Returns the quantum of a process with this subscription.
+    pub(crate) fn get(&self, subscription: &SubscriptionState) -> Duration {
+        match self.fixed {
+            Some(fixed) => fixed,
+            None => RecentHandOvers::from_bits(self.recent.load(Ordering::Relaxed))
+                .quantum(subscription),
+        }
+    }
+
+    /// Notes a hand-over to this process. `pickup` is the time from the message to the grant, and `round_trip` the part
+    /// of it from the request to its reply.
+    pub(crate) fn note_hand_over(&self, pickup: Duration, round_trip: Duration) {
+        let with = |bits| {
+            Some(
+                RecentHandOvers::from_bits(bits)
+                    .with(pickup + round_trip)
+                    .to_bits(),
+            )
+        };
+        // The closure always returns a value, so this does not fail.
+        self.recent
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, with)
+            .ok();
+    }
+}
+
+impl MessageHandler for Leases {
+    /// Makes the renewal thread renew this process's lease of an owner at once. If the grant is still on its way, that
+    /// happens when the lease begins.
+    ///
+    /// Searches all names in use, which takes some milliseconds for very many names. An index would cost every lease
+    /// memory for a rare event.
+    fn released_by_force(&self, owner: &str) {
+        // An owner with another label belongs to another manager.
+        let label = &self.client.settings.label;
+        if owner::label(owner) != Some(label) {
+            return;
+        }
+        let owner = Owner::new(owner, &self.client.tail);
+        let now = self.client.now();
+        for entry in self.names.all() {
+            let mut state = entry.lock();
+            let found = state
+                .queue
+                .process_leases()
+                .find(|process_lease| process_lease.owner == owner);
+            if let Some(process_lease) = found.cloned() {
+                drop(state);
+                self.renewal.renew_now(&self.client, &process_lease);
+            } else {
+                state.note_forced_release(now);
+            }
+        }
+    }
+
+    /// Tells the guards of the owner's lease. Searches all names in use.
+    fn release_requested(&self, request: &str) {
+        let mut parts = request.splitn(3, ' ');
+        let (Some(owner), Some(at), Some(why)) = (parts.next(), parts.next(), parts.next()) else {
+            return;
+        };
+        let Ok(at_us) = at.parse() else {
+            return;
+        };
+        if owner::label(owner) != Some(&self.client.settings.label) {
+            return;
+        }
+        let owner = Owner::new(owner, &self.client.tail);
+        let request = ReleaseRequest {
+            why: why.to_owned(),
+            at: of_wall_us(at_us),
+        };
+        for entry in self.names.all() {
+            let state = entry.lock();
+            let found = state
+                .queue
+                .process_leases()
+                .find(|process_lease| process_lease.owner == owner);
+            let Some(process_lease) = found.cloned() else {
+                continue;
+            };
+            drop(state);
+            if process_lease.note_request(&request) {
+                let name = entry.target.name();
+                logging::info!("lock {name:?}: its release is requested: {why:?}");
+            }
+            return;
+        }
+    }
+}

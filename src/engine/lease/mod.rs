@@ -1,0 +1,21 @@
+//! A lock that this process holds.
+//!
+//! | module | its subject |
+//! | --- | --- |
+//! | [`rules`] | one atomic word: until when a lease is valid, or how it ended |
+//! | [`fence`] | blocks of fencing tokens |
+//! | [`process_lease`], [`notes`] | the lease that guards of one process share, and its name |
+//! | [`leases`] | the leases of a manager |
+//! | [`guard_inner`], [`limits`] | what a guard has; `max_hold`, `min_hold` and `warn_after` |
+//! | [`watch`] | the thread that ends each lease at its deadline |
+//! | [`renewal`] | the thread that renews them all |
+
+pub(crate) mod fence;
+pub(crate) mod guard_inner;
+pub(crate) mod leases;
+mod limits;
+pub(crate) mod notes;
+pub(crate) mod process_lease;
+pub(crate) mod renewal;
+pub(crate) mod rules;
+pub(crate) mod watch;

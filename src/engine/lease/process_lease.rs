@@ -1,0 +1,561 @@
+//! A lease of this process, from a grant to its end, and the name that it is of. The guards of its threads have it one after
+//! another, or share it.
+//!
+//! A lease refers to the entry of its name, and the queue of a name to its leases. So both stand here. The table of the
+//! names is [`crate::engine::queue::names`].
+
+use std::mem;
+use std::time::Duration;
+
+use crossbeam_channel::Sender;
+
+use crate::config::Terms;
+use crate::engine::attempt::rules::{Attempt, Grant};
+use crate::engine::lease::notes::LockNotes;
+use crate::engine::lease::rules::{AtomicLease, LeaseStatus};
+use crate::engine::queue::rules::{AcquireParams, Health, HeldLease, HoldOf, Queue};
+use crate::engine::timer_queue::at_risk_below;
+use crate::error::{Failure, Lost, LostCause};
+use crate::event::ReleaseRequest;
+use crate::name::{LockKey, Target};
+use crate::owner::Owner;
+use crate::sys::thread::Parker;
+use crate::sys::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, Time};
+use crate::wire::lifetime::{sent_for, valid_until};
+use crate::wire::{LockKind, Renewed, Request, Verb};
+
+/// How many channels for requests a lease has. A further one replaces the oldest.
+const MOST_REQUEST_LISTENERS: usize = 64;
+
+/// A guard's part in a lease of this process.
+pub(crate) type Hold = HoldOf<Arc<ProcessLease>>;
+
+/// One name in use.
+pub(crate) struct Entry {
+    pub(crate) kind: LockKind,
+    pub(crate) target: Target,
+    state: Mutex<NameState>,
+}
+
+/// The state of one name, guarded by the mutex of its entry.
+pub(crate) struct NameState {
+    pub(crate) queue: Queue<Arc<WaitingThread>, Arc<ProcessLease>>,
+    pub(crate) notes: LockNotes,
+}
+
+/// A thread that waits in the queue of a name, and the signal to it.
+pub(crate) struct WaitingThread {
+    /// Where the thread sleeps.
+    pub(crate) parker: Arc<Parker>,
+    /// The tail of its owners, if its handle has its own note.
+    pub(crate) tail: Option<Arc<str>>,
+    signal: Mutex<Option<Signal>>,
+}
+
+/// The message to a thread that was taken out of the queue.
+pub(crate) enum Signal {
+    /// The thread holds the lock, since this time.
+    Hold(Hold, Time),
+    /// The thread is the delegate now. It continues this attempt, and is counted as busy already. `None`: it begins an
+    /// attempt.
+    Delegate(Option<Box<Attempt>>),
+    /// The thread is the delegate now, because the try before it failed.
+    AfterTry {
+        /// Whether the attempt of the failed try counted as waiting.
+        waits: bool,
+    },
+    /// The lock is held, and the thread only tried.
+    Held,
+    /// The request of the delegate failed.
+    Failed(Failure),
+    /// The manager is closed.
+    Closed,
+}
+
+/// A lease of this process on one name; on several names for a multi-lock.
+pub(crate) struct ProcessLease {
+    /// The number of the lease, unique in its engine.
+    pub(crate) number: u64,
+    pub(crate) entry: Arc<Entry>,
+    pub(crate) owner: Owner,
+    /// The units of the lock that the lease has.
+    pub(crate) units: u32,
+    pub(crate) terms: Terms,
+    /// The deadline of the lease, or how it ended.
+    pub(crate) validity: AtomicLease,
+    /// The first deadline of a lease that was granted by message, in nanoseconds; 0 for other leases. Until a renewal, the
+    /// lease has this deadline, and lasts for the pickup window only.
+    pickup_deadline_ns: u64,
+    pickup_window_ms: u32,
+    /// Whether Redis has answered that other processes wait for the lock.
+    contended: AtomicBool,
+    /// The time in the renewal thread's timer queue, in nanoseconds. Guarded by that queue's mutex.
+    pub(crate) renewal_due_ns: AtomicU64,
+    /// The time in the watch thread's timer queue, in nanoseconds. Guarded by that queue's mutex.
+    pub(crate) watch_due_ns: AtomicU64,
+    /// Whether a release task was made for the keys that a lost lease may have left in Redis.
+    is_cleaned_up: AtomicBool,
+    /// The number for the next guard.
+    pub(crate) guards: AtomicU32,
+    /// Whether the lease was extended, or Redis may otherwise keep the key for longer than `terms` say.
+    is_extended: AtomicBool,
+    /// Whether a guard of the lease had a `min_hold`.
+    has_min_hold: AtomicBool,
+    /// Fields that most leases do not need.
+    cold: Mutex<Option<Box<ColdState>>>,
+}
+
+impl Entry {
+    pub(crate) fn new(kind: LockKind, target: Target) -> Self {
+        Self {
+            kind,
+            target,
+            state: Mutex::new(NameState {
+                queue: Queue::new(kind.sharing()),
+                notes: LockNotes::default(),
+            }),
+        }
+    }
+
+    /// Returns whether the entry has this identity: two kinds of lock have separate queues, even for the same name. `id` is
+    /// the text of [`Target::id`].
+    pub(crate) fn is(&self, kind: LockKind, id: &str) -> bool {
+        self.kind == kind && **self.target.id() == *id
+    }
+
+    /// Returns the request `verb` for this lock.
+    pub(crate) fn request<'a>(&'a self, verb: &'a Verb) -> Request<'a> {
+        Request::Lock {
+            kind: self.kind,
+            target: &self.target,
+            verb,
+        }
+    }
+
+    /// Returns whether both are the same kind of lock on the same name.
+    pub(crate) fn is_of(&self, other: &Self) -> bool {
+        self.is(other.kind, other.target.id())
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, NameState> {
+        self.state.lock()
+    }
+}
+
+impl NameState {
+    /// Returns whether the entry may leave the table: no lease, no delegate, no waiting thread, no pin.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.queue.is_unused() && !self.notes.is_pinned()
+    }
+
+    /// Notes, at `now`, that `force_release` has removed an owner for which this process has no lease. Does nothing if no
+    /// grant of this name can be on its way: no delegate asks, and no thread has pinned the entry to adopt or downgrade. The
+    /// message does not name the lock, so the owner may belong to another name.
+    pub(crate) fn note_forced_release(&mut self, now: Time) {
+        if self.queue.is_asking() || self.notes.is_pinned() {
+            self.notes.note_forced_release(now);
+        }
+    }
+}
+
+impl WaitingThread {
+    /// Returns the calling thread, without a signal.
+    pub(crate) fn new(tail: Option<&Arc<str>>) -> Arc<Self> {
+        Arc::new(Self {
+            parker: Arc::default(),
+            tail: tail.cloned(),
+            signal: Mutex::new(None),
+        })
+    }
+
+    /// Sends the signal and wakes the thread. The thread that took this one out of the queue must call this, once.
+    pub(crate) fn send(&self, signal: Signal) {
+        *self.signal.lock() = Some(signal);
+        self.parker.wake();
+    }
+
+    /// Returns the signal, if it was sent.
+    pub(crate) fn take(&self) -> Option<Signal> {
+        self.signal.lock().take()
+    }
+}
+
+impl HeldLease for Arc<ProcessLease> {
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn terms(&self) -> Terms {
+        self.terms
+    }
+
+    fn units(&self) -> u32 {
+        self.units
+    }
+}
+
+impl ProcessLease {
+    pub(crate) fn new(
+        number: u64,
+        tail: &str,
+        entry: Arc<Entry>,
+        params: &AcquireParams,
+        grant: Grant,
+    ) -> Self {
+        let (terms, owner) = (params.terms, Owner::new(&grant.owner, tail));
+        let (rest, uncertain_until) = (grant.rest, grant.uncertain_until);
+        // Note this time only if it is later than the end of this grant's own lease.
+        let key_gone_at = grant
+            .key_gone_at
+            .filter(|until| *until > grant.sent + terms.lease());
+        let has_cold_state = uncertain_until.is_some() || key_gone_at.is_some() || !rest.is_empty();
+        Self {
+            number,
+            entry,
+            owner,
+            units: params.units,
+            terms,
+            validity: AtomicLease::new(grant.deadline),
+            pickup_deadline_ns: grant.pickup_window.map_or(0, |_| grant.deadline.as_nanos()),
+            // A window is at most twice as long as a time limit of a request, and shorter than the lease.
+            pickup_window_ms: grant
+                .pickup_window
+                .map_or(0, |window| window.as_millis() as u32),
+            contended: AtomicBool::new(grant.contended),
+            renewal_due_ns: AtomicU64::new(0),
+            watch_due_ns: AtomicU64::new(0),
+            is_cleaned_up: AtomicBool::new(false),
+            guards: AtomicU32::new(0),
+            is_extended: AtomicBool::new(key_gone_at.is_some()),
+            has_min_hold: AtomicBool::new(false),
+            cold: Mutex::new(has_cold_state.then(|| {
+                Box::new(ColdState {
+                    rest,
+                    uncertain_until,
+                    key_gone_at,
+                    ..ColdState::default()
+                })
+            })),
+        }
+    }
+
+    /// Returns the keys: one, or several for a multi-lock.
+    pub(crate) fn keys(&self) -> &[LockKey] {
+        self.entry.target.keys()
+    }
+
+    /// Returns the fences of a multi-lock's names after the first.
+    pub(crate) fn further_fences(&self) -> Vec<u64> {
+        self.cold(|cold| cold.rest.clone())
+    }
+
+    /// Returns the result of `read` on the rare fields, or the default if there are none.
+    fn cold<T: Default>(&self, read: impl FnOnce(&ColdState) -> T) -> T {
+        self.cold.lock().as_deref().map_or_else(T::default, read)
+    }
+
+    /// Notes that an extension until then will be sent.
+    pub(crate) fn note_extension(&self, until: Time) {
+        let mut cold = self.cold.lock();
+        let key_gone_at = &mut cold.get_or_insert_default().key_gone_at;
+        *key_gone_at = Some(until).max(*key_gone_at);
+        self.is_extended.store(true, Ordering::Release);
+    }
+
+    /// Has Redis keep the lock until then at least, even after the last guard.
+    pub(crate) fn note_min_hold(&self, until: Time) {
+        let mut cold = self.cold.lock();
+        let min_hold_until = &mut cold.get_or_insert_default().min_hold_until;
+        *min_hold_until = Some(until).max(*min_hold_until);
+        self.has_min_hold.store(true, Ordering::Release);
+    }
+
+    /// Returns the end of the longest `min_hold` of the guards, if that is after `now`.
+    pub(crate) fn min_hold_until(&self, now: Time) -> Option<Time> {
+        let has_min_hold = self.has_min_hold.load(Ordering::Acquire);
+        let until = has_min_hold.then(|| self.cold(|cold| cold.min_hold_until));
+        until.flatten().filter(|until| *until > now)
+    }
+
+    /// Returns the time until which Redis may keep the key, if that may be longer than `terms` say.
+    pub(crate) fn key_gone_at(&self) -> Option<Time> {
+        let is_extended = self.is_extended.load(Ordering::Acquire);
+        is_extended
+            .then(|| self.cold(|cold| cold.key_gone_at))
+            .flatten()
+    }
+
+    /// Returns the time until which Redis may still execute an earlier request of this owner.
+    pub(crate) fn uncertain_until(&self) -> Option<Time> {
+        self.cold(|cold| cold.uncertain_until)
+    }
+
+    /// Returns whether Redis has answered that other processes wait for the lock.
+    pub(crate) fn is_contended(&self) -> bool {
+        self.contended.load(Ordering::Relaxed)
+    }
+
+    /// Returns true for the first call: that caller must have the keys of the lost lease released.
+    pub(crate) fn begin_clean_up(&self) -> bool {
+        !self.is_cleaned_up.swap(true, Ordering::Relaxed)
+    }
+
+    /// Returns whether the lease is held at `now`, and may go to the next thread in memory.
+    pub(crate) fn health(&self, now: Time) -> Health {
+        match self.validity.status(now) {
+            LeaseStatus::Live(left)
+                if self.terms.renew && !self.is_late(now, left) && !self.is_extended(now) =>
+            {
+                Health::Good
+            }
+            LeaseStatus::Live(_) => Health::Poor,
+            LeaseStatus::Ended | LeaseStatus::Lost(_) => Health::Lost,
+        }
+    }
+
+    /// Returns whether Redis may keep the key for longer than `terms` say. If the process crashed with such a lease in
+    /// the next thread, other processes would wait for that longer time.
+    fn is_extended(&self, now: Time) -> bool {
+        self.key_gone_at()
+            .is_some_and(|until| until > now + self.terms.lease())
+    }
+
+    /// Returns whether Redis has confirmed the lease by a reply to a request that was sent after `then`.
+    pub(crate) fn is_confirmed_after(&self, then: Time) -> bool {
+        if self.is_extended.load(Ordering::Acquire) {
+            let confirmed = self.cold(|cold| cold.confirmed);
+            return confirmed.is_some_and(|sent| sent > then);
+        }
+        let sent = |deadline| sent_for(deadline, self.confirmed_for(deadline));
+        self.validity.deadline().is_some_and(|at| sent(at) > then)
+    }
+
+    /// Returns the length of the lease that Redis has confirmed, if it has this deadline.
+    fn confirmed_for(&self, deadline: Time) -> Duration {
+        if deadline.as_nanos() == self.pickup_deadline_ns {
+            Duration::from_millis(self.pickup_window_ms.into())
+        } else {
+            self.terms.lease()
+        }
+    }
+
+    /// Returns the length of the lease that Redis has confirmed last. A lease that has ended had its full length.
+    pub(crate) fn confirmed_length(&self) -> Duration {
+        let deadline = self.validity.deadline();
+        deadline.map_or(self.terms.lease(), |deadline| self.confirmed_for(deadline))
+    }
+
+    /// Returns whether Redis keeps the lock only for the pickup window, so that a renewal must follow at once.
+    pub(crate) fn is_in_pickup_window(&self) -> bool {
+        let deadline = self.validity.deadline();
+        deadline.is_some_and(|deadline| deadline.as_nanos() == self.pickup_deadline_ns)
+    }
+
+    /// Returns when a lease with this deadline is at risk, because its renewal is overdue.
+    pub(crate) fn at_risk_from(&self, deadline: Time) -> Time {
+        deadline - at_risk_below(self.confirmed_for(deadline))
+    }
+
+    /// Returns whether the renewal is overdue if this time is left of the lease at `now`.
+    pub(crate) fn is_late(&self, now: Time, left: Duration) -> bool {
+        self.terms.renew && now > self.at_risk_from(now + left)
+    }
+
+    /// Returns the lease that a renewal asks for. For a lease without renewal that is zero: such a request only looks
+    /// whether the lock is still held.
+    pub(crate) fn renewed_for(&self) -> Duration {
+        if self.terms.renew {
+            self.terms.lease()
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// Applies the replies to a renewal for `lease` that was sent at `sent`, one reply for each key:
+    ///
+    /// | replies | the lease |
+    /// | --- | --- |
+    /// | one key is gone, or has another owner | is lost |
+    /// | the server refused one key, or did not answer for it | keeps its deadline |
+    /// | a quorum has voted | lasts as long as the votes, which may be shorter than before; must be retried unless a majority confirmed it |
+    /// | all keys were renewed | gets a later deadline, unless it has ended or was lost before |
+    ///
+    /// Returns the status at `now`.
+    pub(crate) fn renewed(
+        &self,
+        sent: Time,
+        now: Time,
+        lease: Duration,
+        replies: &[Renewed],
+    ) -> LeaseStatus {
+        // All keys of a lease have the same votes.
+        let mut votes = None;
+        for reply in replies {
+            match reply {
+                Renewed::Done { contended: false } | Renewed::Refused | Renewed::Unanswered => {}
+                Renewed::Done { contended: true } => self.contended.store(true, Ordering::Relaxed),
+                Renewed::Gone(gone) => {
+                    self.validity.lose((*gone).into());
+                }
+                Renewed::Voted {
+                    contended,
+                    until,
+                    version,
+                    ..
+                } => {
+                    if *contended {
+                        self.contended.store(true, Ordering::Relaxed);
+                    }
+                    votes = Some((*until, *version));
+                }
+            }
+        }
+        if let Some((until, version)) = votes {
+            // Under the mutex, because a later vote may end the lease earlier.
+            let mut cold = self.cold.lock();
+            let applied = &mut cold.get_or_insert_default().votes_version;
+            if version > *applied {
+                *applied = version;
+                self.validity.move_to(now, until);
+            }
+        }
+        if !replies.iter().all(Renewed::is_confirmed) {
+            return self.validity.status(now);
+        }
+        if self.is_extended.load(Ordering::Acquire) {
+            let mut cold = self.cold.lock();
+            let confirmed = &mut cold.get_or_insert_default().confirmed;
+            *confirmed = Some(sent).max(*confirmed);
+        }
+        if votes.is_some() {
+            return self.validity.status(now);
+        }
+        // This changes nothing if the lease was lost.
+        self.validity.renew(now, valid_until(sent, lease))
+    }
+
+    /// Counts the lease as at risk if it is at risk at `now`, and as not at risk otherwise.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn export_risk(&self, now: Time, gauge: &metrics::Gauge) {
+        // The deadline is read under the mutex, so that the last call has the last word.
+        let mut cold = self.cold.lock();
+        let deadline = self.validity.deadline().filter(|_| self.terms.renew);
+        let is_at_risk = deadline.is_some_and(|deadline| self.at_risk_from(deadline) <= now);
+        let was_at_risk = cold.as_ref().is_some_and(|cold| cold.is_at_risk);
+        if is_at_risk != was_at_risk {
+            cold.get_or_insert_default().is_at_risk = is_at_risk;
+            gauge.increment(if is_at_risk { 1 } else { -1 });
+        }
+    }
+
+    /// Sends the loss to all channels. The caller must hold no mutex.
+    pub(crate) fn announce(&self, cause: LostCause) {
+        for listener in self.take_listeners(|_| true) {
+            listener.notify(cause);
+        }
+        self.end_requests(None);
+    }
+
+    /// Adds a channel for the loss.
+    pub(crate) fn enlist(&self, listener: LossListener) {
+        let mut cold = self.cold.lock();
+        cold.get_or_insert_default().listeners.push(listener);
+    }
+
+    /// Removes and returns the channels for the loss of one guard. Ends its channels for requests.
+    pub(crate) fn remove_listeners(&self, guard_number: u32) -> Vec<LossListener> {
+        self.end_requests(Some(guard_number));
+        self.take_listeners(|listener| listener.guard_number == guard_number)
+    }
+
+    /// Ends the channels of one guard for requests; of all guards without a number.
+    pub(crate) fn end_requests(&self, guard_number: Option<u32>) {
+        if let Some(cold) = &mut *self.cold.lock() {
+            let others = |number| guard_number.is_some_and(|ended| ended != number);
+            cold.request_listeners.retain(|(number, _)| others(*number));
+        }
+    }
+
+    fn take_listeners(&self, is_meant: impl Fn(&LossListener) -> bool) -> Vec<LossListener> {
+        let Some(cold) = &mut *self.cold.lock() else {
+            return Vec::new();
+        };
+        let all = mem::take(&mut cold.listeners).into_iter();
+        let (taken, kept) = all.partition(is_meant);
+        cold.listeners = kept;
+        taken
+    }
+
+    /// Adds a channel for requests to release the lock. It receives the last request at once, if there was one.
+    pub(crate) fn listen_to_requests(&self, guard_number: u32, sender: Sender<ReleaseRequest>) {
+        let mut cold = self.cold.lock();
+        let cold = cold.get_or_insert_default();
+        if let Some(request) = &cold.requested {
+            sender.try_send(request.clone()).ok();
+        }
+        if cold.request_listeners.len() == MOST_REQUEST_LISTENERS {
+            cold.request_listeners.remove(0);
+        }
+        cold.request_listeners.push((guard_number, sender));
+    }
+
+    /// Takes in a request to release the lock. Returns false if it has come before: the nodes of a quorum all send it.
+    pub(crate) fn note_request(&self, request: &ReleaseRequest) -> bool {
+        let mut cold = self.cold.lock();
+        let cold = cold.get_or_insert_default();
+        if cold.requested.as_ref() == Some(request) {
+            return false;
+        }
+        cold.requested = Some(request.clone());
+        for (_, sender) in &cold.request_listeners {
+            // A program that does not read them needs no more of them.
+            sender.try_send(request.clone()).ok();
+        }
+        true
+    }
+}
+
+/// The fields of a lease that most leases do not need: the fences of a multi-lock, requests of unknown outcome, extensions,
+/// and loss listeners. They are apart, so that a lease takes up little memory.
+#[derive(Default)]
+pub(crate) struct ColdState {
+    /// The fences of a multi-lock's names after the first.
+    pub(crate) rest: Vec<u64>,
+    /// The time until which Redis may still execute an earlier request of this owner.
+    pub(crate) uncertain_until: Option<Time>,
+    /// The time until which Redis may keep the key. It covers extensions without a reply, and requests of unknown
+    /// outcome.
+    pub(crate) key_gone_at: Option<Time>,
+    /// The time at which the last confirmed renewal was sent. Noted from the first extension on. Before that, the
+    /// deadline shows this time.
+    pub(crate) confirmed: Option<Time>,
+    /// The end of the longest `min_hold` of the guards. Redis keeps the lock until then, even after the last guard.
+    pub(crate) min_hold_until: Option<Time>,
+    /// The number of the last votes of a quorum that were applied.
+    pub(crate) votes_version: u32,
+    /// The channels that receive the loss.
+    pub(crate) listeners: Vec<LossListener>,
+    /// The last request to release the lock.
+    pub(crate) requested: Option<ReleaseRequest>,
+    /// The channels that receive such requests, each with the number of its guard.
+    pub(crate) request_listeners: Vec<(u32, Sender<ReleaseRequest>)>,
+    /// Whether the metrics count the lease as at risk.
+    #[cfg(feature = "metrics")]
+    pub(crate) is_at_risk: bool,
+}
+
+/// A channel for the loss of one guard.
+pub(crate) struct LossListener {
+    pub(crate) guard_number: u32,
+    pub(crate) sender: Sender<Lost>,
+    /// The message. Its cause is a placeholder.
+    pub(crate) lost: Lost,
+}
+
+impl LossListener {
+    /// Sends the loss with its cause.
+    pub(crate) fn notify(self, cause: LostCause) {
+        // A full channel has the loss already. A channel without a receiver needs no message.
+        self.sender.try_send(Lost { cause, ..self.lost }).ok();
+    }
+}

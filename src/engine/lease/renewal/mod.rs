@@ -1,0 +1,471 @@
+//! The renewal thread: one for all leases of a manager, on a dedicated connection.
+//!
+//! | step | the thread |
+//! | --- | --- |
+//! | 1 | at the first lease: connects, and has the server load the script, so that a renewal takes one round trip. While a delegate waits: checks a silent connection |
+//! | 2 | takes a batch of leases that are due, or nearly due, out of the timer queue, and notes them as in flight |
+//! | 3 | sends the batch in one request |
+//! | 4 | puts each confirmed lease back at its next renewal, and each unconfirmed one at its retry; has the watch thread handle each lost lease; repeats from 2 until no lease is due |
+//! | 5 | keeps the records of the last fences once in half of their life ([`records`]), and sends the release tasks that are due, until the connection fails or a lease is due ([`release_tasks`]) |
+//! | 6 | sleeps until the next lease or release task is due, for at most a second |
+//!
+//! If an answer without a request has come, an earlier request may have been answered wrongly. So the thread makes all
+//! leases due within a second. Until Redis has confirmed a lease again, its guard reads `AtRisk`.
+//!
+//! No error or panic makes the thread forget a lease or a release task. Before it sends a request, it notes the leases
+//! as in flight, and leaves the release tasks in their timer queue at a later time.
+//!
+//! A lease that was granted by message lasts for the pickup window only. It is due ten milliseconds after its grant, and so
+//! before most renewals of other leases. Most contended leases have ended by then, and need no renewal. No lease is granted
+//! by message unless the thread runs, has connected, and is not stuck in a request ([`RenewalThread::is_ready`]). So a
+//! delegate that begins to wait has the thread start and connect ([`RenewalThread::prepare`]). If no reply has come on the
+//! connection for five seconds, the delegate has the thread check it by a PING.
+//!
+//! The thread also looks at leases that are not to be renewed, by a renewal that lengthens nothing. Otherwise a job
+//! could hold a lock for a day, and learn only at its end that the key is gone.
+//!
+//! A thread registers a lease before it makes the lease's first guard. It deregisters the lease before it sends the
+//! release.
+//!
+//! The renewal thread starts with the first lease or release task, and ends when there has been neither for a while. A
+//! release task in the timer queue keeps the client alive, and so the thread too. The thread uses nothing above the client and
+//! the watch thread: it has the watch thread handle a lease that is lost, or for which other processes wait.
+
+use std::time::Duration;
+
+use crate::engine::client::Client;
+use crate::engine::ending::rules::ReleaseTask;
+use crate::engine::lease::process_lease::{Entry, ProcessLease};
+use crate::engine::lease::rules::LeaseStatus;
+use crate::engine::lease::watch::Watch;
+use crate::engine::observe::events::Unreached;
+use crate::engine::timer_queue::{
+    TimerKey, TimerQueue, WorkerTimer, gathered_within, renewal_due, retry_after,
+};
+use crate::name::LockKey;
+use crate::sys::hash::HashMap;
+use crate::sys::{Arc, AtomicU64, Condvar, LONGEST_SLEEP, Mutex, Ordering, Rng, Time};
+
+use records::Records;
+
+mod records;
+mod rounds;
+
+/// The number of keys in one request. The last lease of a batch may exceed it, if that lease has several keys. The
+/// server is busy for about a millisecond with such a request.
+pub(crate) const BATCH: usize = 200;
+/// How long after its grant by message a lease is raised to its full length. Redis need not raise a lease that ends
+/// before.
+const RAISED_AFTER: Duration = Duration::from_millis(10);
+/// After this time without a reply, the connection must be checked before a lease may be granted by message: a router may
+/// have forgotten it, and sends no sign of that.
+const SILENT_AFTER: Duration = Duration::from_secs(5);
+/// How long a round of the thread takes until the thread counts as stuck.
+const STUCK_AFTER: Duration = Duration::from_millis(20);
+/// A lease without renewal is looked at as often as a lease of this length is renewed: about every ten seconds.
+const LOOKED_AT_AS: Duration = Duration::from_secs(30);
+/// How many times as often a lease is renewed that lacks votes, if an early renewal may bring one.
+const SOONER_WITHOUT_VOTES: u32 = 4;
+/// The value of `renewal_due_ns` for a lease that is in flight.
+const IN_FLIGHT: u64 = 0;
+/// The shortest sleep after a panic, so that repeated panics do not use a whole core. Also the time after which a
+/// release task is repeated if the thread panicked while it was sent.
+pub(crate) const AFTER_PANIC: Duration = Duration::from_millis(100);
+
+pub(crate) struct RenewalThread {
+    pub(crate) state: Mutex<RenewalState>,
+    /// Notified if an earlier time is due, if a thread that waits here must check its condition again, and if the
+    /// leases are dropped.
+    pub(crate) changed: Condvar,
+    /// Handles a lease that a renewal has found lost.
+    pub(crate) watch: Arc<Watch>,
+    /// When the last failover was noticed, in nanoseconds of the clock.
+    failed_over_at: AtomicU64,
+}
+
+/// The state of the renewal thread, guarded by its mutex.
+#[derive(Default)]
+pub(crate) struct RenewalState {
+    pub(crate) leases: TimerQueue<Arc<ProcessLease>>,
+    /// The batch whose renewal was sent, and the time at which it was taken out of `leases`.
+    pub(crate) in_flight: Option<(Time, Arc<[Arc<ProcessLease>]>)>,
+    records: Records,
+    pub(crate) release_tasks: TimerQueue<Job>,
+    /// The timer keys of the release tasks that were sent last. Their answers find them by these keys.
+    pub(crate) tasks_in_flight: Vec<TimerKey>,
+    pub(crate) timer: WorkerTimer,
+    pub(crate) next_job: u64,
+    /// The number of release tasks to which Redis has not replied yet.
+    pub(crate) unexecuted: usize,
+    /// When the round under way began, in which the thread connects and sends requests.
+    pub(crate) busy_since: Option<Time>,
+    pub(crate) opening: Opening,
+    /// When the last answer without a request came after which all leases were made due.
+    pub(crate) surplus_at: Option<Time>,
+    /// When a reply last came on the connection of the thread that runs now.
+    pub(crate) replied_at: Option<Time>,
+    /// Whether a release task was given up without a reply, and Redis has not replied to any request since.
+    pub(crate) is_given_up: bool,
+    /// Whether a release task was dropped because too many wait for a repeat.
+    pub(crate) has_dropped: bool,
+    /// The number of releases of each key that are [unsent](crate::engine::release_tasks).
+    pub(crate) unsent: HashMap<LockKey, u32>,
+    /// Whether the last request failed because of the connection.
+    pub(crate) failing: bool,
+    /// When an outage was last logged, and whether it goes on.
+    pub(crate) warned: Option<(Time, bool)>,
+    pub(crate) unreached: Unreached,
+}
+
+/// A release task in the timer queue.
+pub(crate) struct Job {
+    /// The client, which lives until the job is done. So the thread does too.
+    pub(crate) _client: Arc<Client>,
+    pub(crate) entry: Arc<Entry>,
+    pub(crate) release_task: ReleaseTask,
+}
+
+/// How far the thread has come with its connection for renewals.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Opening {
+    /// The first lease to renew will have it opened, or the first look at another one.
+    #[default]
+    NotWanted,
+    /// There is a lease to renew. Or a delegate waits, and a message may grant it one. The thread must connect, or check its
+    /// connection.
+    Wanted,
+    /// The thread connects, or checks its connection.
+    Begun,
+    /// The thread has connected. Whether a later request failed is noted elsewhere.
+    Opened,
+    /// The thread could not connect, or has dropped its connection after a panic. It tries again for the next renewal, or when a delegate next waits.
+    Failed,
+}
+
+impl RenewalThread {
+    pub(crate) fn new(watch: Arc<Watch>) -> Self {
+        Self {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            watch,
+            failed_over_at: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns when this process noticed the last failover.
+    pub(crate) fn failed_over_at(&self) -> Time {
+        Time::from_nanos(self.failed_over_at.load(Ordering::SeqCst))
+    }
+
+    /// Registers a lease, which was granted or extended by a request sent at `sent`. Does nothing for a lease without
+    /// renewal that ends before the first look.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the system if the thread cannot be started. Then the lease is not registered.
+    pub(crate) fn register(
+        self: &Arc<Self>,
+        client: &Arc<Client>,
+        process_lease: &Arc<ProcessLease>,
+        sent: Time,
+    ) -> std::io::Result<()> {
+        let due = if process_lease.is_in_pickup_window() {
+            client.now() + RAISED_AFTER
+        } else {
+            let lacks_votes = client.store.is_quorum()
+                && client.store.lacks_votes(&client.owner_of(process_lease));
+            next_renewal(process_lease, sent, lacks_votes, client.machine().jitter())
+        };
+        let deadline = process_lease.validity.deadline();
+        if !process_lease.terms.renew && deadline.is_none_or(|deadline| deadline <= due) {
+            return Ok(());
+        }
+        let mut state = self.state.lock();
+        self.ensure_running(&mut state, client)?;
+        state.take(process_lease);
+        state.put(process_lease, due);
+        // Have the thread connect at once. On a slow link there may be no time for that when the renewal is due. A look can
+        // wait.
+        if process_lease.terms.renew && state.opening == Opening::NotWanted {
+            state.opening = Opening::Wanted;
+        }
+        let wakes_at = match state.opening {
+            Opening::Wanted => client.now(),
+            Opening::NotWanted | Opening::Begun | Opening::Opened | Opening::Failed => due,
+        };
+        self.wake_for(&mut state, wakes_at);
+        Ok(())
+    }
+
+    /// Makes the thread renew a lease at once, even one without renewal, to check whether Redis still holds the lock for it.
+    /// Does nothing if the thread cannot be started.
+    pub(crate) fn renew_now(
+        self: &Arc<Self>,
+        client: &Arc<Client>,
+        process_lease: &Arc<ProcessLease>,
+    ) {
+        let now = client.now();
+        let mut state = self.state.lock();
+        if self.ensure_running(&mut state, client).is_err() {
+            return;
+        }
+        state.take(process_lease);
+        // A thread that ends a lease sets its status before it takes the lease out of this queue. So a lease with a
+        // deadline will still be taken out.
+        if process_lease.validity.deadline().is_some() {
+            state.put(process_lease, now);
+            self.wake_for(&mut state, now);
+        }
+    }
+
+    /// Takes a lease out of the timer queue, if it is there.
+    pub(crate) fn deregister(&self, process_lease: &ProcessLease) {
+        self.state.lock().take(process_lease);
+    }
+
+    /// Ends the thread as soon as nothing is left to do.
+    pub(crate) fn stop(&self) {
+        self.state.lock().timer.stop();
+        self.changed.notify_all();
+    }
+
+    /// Wakes the thread if it sleeps past `due`.
+    pub(crate) fn wake_for(&self, state: &mut RenewalState, due: Time) {
+        if state.timer.expect(due) {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Starts the thread if it does not run.
+    pub(crate) fn ensure_running(
+        self: &Arc<Self>,
+        state: &mut RenewalState,
+        client: &Arc<Client>,
+    ) -> std::io::Result<()> {
+        if state.timer.is_running() {
+            return Ok(());
+        }
+        let (renewal, weak) = (Arc::clone(self), Arc::downgrade(client));
+        let run = move || renewal.run(&weak);
+        client.machine().spawn("leasehold-renewal", run)?;
+        state.timer.started();
+        (state.opening, state.replied_at) = (Opening::NotWanted, None);
+        state.records = Records::default();
+        Ok(())
+    }
+
+    /// Makes the thread start and connect, so that a lease can be granted by message. Has it check a connection that has been
+    /// [silent](SILENT_AFTER). If the thread cannot be started, no lease is granted by message.
+    pub(crate) fn prepare(self: &Arc<Self>, client: &Arc<Client>) {
+        let now = client.now();
+        let mut state = self.state.lock();
+        if self.ensure_running(&mut state, client).is_err() {
+            return;
+        }
+        let wakes_at = match state.opening {
+            Opening::Opened if state.is_silent(now) => now,
+            // This wakes no thread. It only keeps the thread from ending soon.
+            Opening::Begun | Opening::Opened => now + LONGEST_SLEEP,
+            Opening::NotWanted | Opening::Wanted | Opening::Failed => now,
+        };
+        if wakes_at == now {
+            state.opening = Opening::Wanted;
+        }
+        self.wake_for(&mut state, wakes_at);
+    }
+
+    /// Notes a failover, which may have taken the lock from any lease. The thread renews them all at once, so that the
+    /// holders learn of it soon.
+    pub(crate) fn failed_over(&self, now: Time) {
+        self.failed_over_at.store(now.as_nanos(), Ordering::SeqCst);
+        self.renew_all(now);
+    }
+
+    /// Has the thread renew all leases at once.
+    pub(crate) fn renew_all(&self, now: Time) {
+        let mut state = self.state.lock();
+        state.renew_all_by(now);
+        self.wake_for(&mut state, now);
+    }
+
+    /// Returns whether nothing is due, and the thread waits for no reply.
+    #[cfg(feature = "seam")]
+    pub(crate) fn is_at_rest(&self, now: Time) -> bool {
+        let state = self.state.lock();
+        let nothing_is_due = state.next_due().is_none_or(|due| due > now);
+        (state.busy_since.is_none() && nothing_is_due) || !state.timer.is_running()
+    }
+
+    /// Returns whether a lease that is due now would be renewed at once, as far as this process knows.
+    pub(crate) fn is_ready(&self, now: Time) -> bool {
+        let state = self.state.lock();
+        let is_stuck = state
+            .busy_since
+            .is_some_and(|since| now > since + STUCK_AFTER);
+        let has_opened = state.opening == Opening::Opened;
+        state.timer.is_running() && has_opened && !state.failing && !is_stuck
+    }
+}
+
+impl RenewalState {
+    /// Returns true once, after the first lease to renew was registered, or may soon be, or when the first look is due.
+    pub(crate) fn must_open(&mut self, now: Time) -> bool {
+        let must_open = self.should_open(now);
+        if must_open {
+            self.opening = Opening::Begun;
+        }
+        must_open
+    }
+
+    pub(crate) fn should_open(&self, now: Time) -> bool {
+        match self.opening {
+            Opening::NotWanted => self.leases.next().is_some_and(|due| due <= now),
+            Opening::Wanted => true,
+            Opening::Begun | Opening::Opened | Opening::Failed => false,
+        }
+    }
+
+    /// Returns whether no reply has come on the connection for a while.
+    pub(crate) fn is_silent(&self, now: Time) -> bool {
+        let is_long_ago = |at| now.since(at) >= SILENT_AFTER;
+        self.replied_at.is_some_and(is_long_ago)
+    }
+
+    pub(crate) fn next_due(&self) -> Option<Time> {
+        let release_task = self.release_tasks.next();
+        let (lease, records) = (self.leases.next(), self.records.due);
+        [lease, lease.and(records), release_task]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    pub(crate) fn put(&mut self, process_lease: &Arc<ProcessLease>, due: Time) {
+        process_lease
+            .renewal_due_ns
+            .store(due.as_nanos(), Ordering::Relaxed);
+        self.leases
+            .insert((due, process_lease.number), Arc::clone(process_lease));
+    }
+
+    pub(crate) fn take(&mut self, process_lease: &ProcessLease) {
+        let due = Time::from_nanos(process_lease.renewal_due_ns.load(Ordering::Relaxed));
+        self.leases.remove((due, process_lease.number));
+    }
+
+    /// Makes all leases due after an answer without a request: any of them may be no grant.
+    pub(crate) fn renew_all_after(&mut self, surplus: Time, now: Time) {
+        if surplus <= self.surplus_at.unwrap_or(Time::from_nanos(0)) {
+            return;
+        }
+        self.surplus_at = Some(surplus);
+        self.renew_all_by(now);
+    }
+
+    /// Makes all leases due at this time, unless they are due earlier. A lease that is in flight is renewed once more.
+    pub(crate) fn renew_all_by(&mut self, latest: Time) {
+        let in_flight = self.in_flight.iter().flat_map(|(_, batch)| batch.iter());
+        let in_flight: Vec<_> = in_flight
+            .filter(|process_lease| is_in_flight(process_lease))
+            .cloned()
+            .collect();
+        for process_lease in self.leases.take_after(latest).chain(in_flight) {
+            // A thread that ends a lease sets its status before it takes the lease out of this queue.
+            if process_lease.validity.deadline().is_some() {
+                self.put(&process_lease, latest);
+            }
+        }
+    }
+
+    /// Puts a lease that was in flight back at `due`. Two cases are left out:
+    ///
+    /// | meanwhile | why |
+    /// | --- | --- |
+    /// | the lease has ended | its thread has set the status, and will not look for the lease here again |
+    /// | [`renew_now`](RenewalThread::renew_now) was called for it | the lease is in the timer queue, and this reply may be older than that call |
+    pub(crate) fn put_back(&mut self, process_lease: &Arc<ProcessLease>, due: Time) {
+        if is_in_flight(process_lease) && process_lease.validity.deadline().is_some() {
+            self.put(process_lease, due);
+        }
+    }
+
+    /// Takes out a batch of leases that are due, or nearly due. Notes them as in flight.
+    pub(crate) fn take_due(
+        &mut self,
+        now: Time,
+        client: &Client,
+    ) -> Option<Arc<[Arc<ProcessLease>]>> {
+        let (mut batch, mut keys) = (Vec::new(), 0);
+        while keys < BATCH {
+            let Some(((due, _), process_lease)) = self.leases.first() else {
+                break;
+            };
+            let gathered_within = if process_lease.is_in_pickup_window() {
+                Duration::ZERO
+            } else {
+                gathered_within(process_lease.confirmed_length())
+            };
+            if due > now + gathered_within {
+                break;
+            }
+            let Some(process_lease) = self.leases.pop_due(due) else {
+                break;
+            };
+            // A lease past its deadline is not renewed: other processes would only wait longer for its key.
+            if let LeaseStatus::Live(_) = process_lease.validity.status(now) {
+                client.count_lag(&process_lease, now.since(due));
+                keys += process_lease.keys().len();
+                process_lease
+                    .renewal_due_ns
+                    .store(IN_FLIGHT, Ordering::Relaxed);
+                batch.push(process_lease);
+            }
+        }
+        if batch.is_empty() {
+            return None;
+        }
+        let batch: Arc<[_]> = batch.into();
+        self.in_flight = Some((now, Arc::clone(&batch)));
+        Some(batch)
+    }
+
+    /// Puts back the batch in flight after a panic, for a retry.
+    pub(crate) fn put_back_in_flight(&mut self) {
+        self.tasks_in_flight.clear();
+        let Some((since, batch)) = self.in_flight.take() else {
+            return;
+        };
+        for process_lease in &*batch {
+            self.put_back(process_lease, retry_at(process_lease, since));
+        }
+    }
+}
+
+/// Returns when a lease is renewed next that was confirmed by a request sent at `sent`. If it lacks votes of a quorum that an
+/// early renewal may bring, that is after a quarter of the usual time.
+pub(crate) fn next_renewal(
+    process_lease: &ProcessLease,
+    sent: Time,
+    lacks_votes: bool,
+    jitter: u64,
+) -> Time {
+    if !process_lease.terms.renew {
+        return renewal_due(sent, LOOKED_AT_AS, jitter);
+    }
+    let parts = if lacks_votes { SOONER_WITHOUT_VOTES } else { 1 };
+    renewal_due(sent, process_lease.confirmed_length() / parts, jitter)
+}
+
+/// Returns when a lease is renewed again whose renewal has failed at `now`.
+pub(crate) fn retry_at(process_lease: &ProcessLease, now: Time) -> Time {
+    let left = match process_lease.validity.status(now) {
+        LeaseStatus::Live(left) => left,
+        LeaseStatus::Ended | LeaseStatus::Lost(_) => Duration::ZERO,
+    };
+    now + retry_after(process_lease.confirmed_length(), left)
+}
+
+/// Returns whether a renewal of the lease is under way, and the lease is not in the timer queue.
+fn is_in_flight(process_lease: &ProcessLease) -> bool {
+    process_lease.renewal_due_ns.load(Ordering::Relaxed) == IN_FLIGHT
+}

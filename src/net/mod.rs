@@ -1,0 +1,38 @@
+//! The connections to a server: bytes and replies with time limits, how calls share connections, and what error answers mean.
+//!
+//! | module | its subject |
+//! | --- | --- |
+//! | `deadline` | the time of a call |
+//! | `socket` | a connection: bytes, with a time limit for each request and its answer |
+//! | `tls` | the same bytes, encrypted |
+//! | `frame` | where an answer ends |
+//! | `resolve` | the addresses of a host, within a time limit |
+//! | `exchange` | requests to several servers, and their answers as they come |
+//! | `route` | the way to a server: its address and time limits, and the signs that it has lost its data |
+//! | `login` | connecting and logging in; the first question to a server: is it one master, and may it evict locks? |
+//! | `refusal` | the failures of a connection and the error answers of a server, and what each means |
+//! | `connecting` | when a server that refuses is connected to again |
+//! | `together` | whether the connections lead to one server, also after a failover behind its address |
+//! | `pool` | the connections, of which a call has one for itself |
+//! | `gate` | the queue of the threads that wait for one |
+//! | `pubsub` | one connection that listens |
+//! | `ping` | whether servers answer |
+//! | `tasks` | the tasks of a thread, each at its time |
+
+pub(crate) mod connecting;
+pub(crate) mod deadline;
+pub(crate) mod exchange;
+pub(crate) mod frame;
+mod gate;
+pub(crate) mod login;
+pub(crate) mod ping;
+pub(crate) mod pool;
+pub(crate) mod pubsub;
+pub(crate) mod refusal;
+pub(crate) mod resolve;
+pub(crate) mod route;
+pub(crate) mod socket;
+pub(crate) mod tasks;
+#[cfg(feature = "tls")]
+pub(crate) mod tls;
+pub(crate) mod together;

@@ -1,0 +1,332 @@
+//! The pool of connections to one server, or to every node of a quorum: a call checks one out, has it alone, and gives it
+//! back.
+//!
+//! r2d2 holds `pool_size` connection *values*, which are all made with the pool. The socket inside of a value opens at its
+//! first request: on the thread of the caller, within the caller's deadline, and with a typed error. r2d2 would connect on
+//! other threads, and report a failure only after the whole time limit, as a string. The caller closes the socket when it
+//! fails, and the thread of [`PoolThreads`] does so when nobody has used it for a while. So the values stay, and r2d2
+//! always has one for whoever the [gate](crate::net::gate) lets in. No call waits in r2d2 for a connection, because a test that
+//! moves the clock could not see such a wait. Only the making of a pool waits there, for r2d2's own thread.
+//!
+//! r2d2 gives out the value that came back last, whose socket is the most surely open. Its mutex is taken outside of the
+//! gate's, and each only for a few instructions.
+
+use std::convert::Infallible;
+use std::fmt::Display;
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
+
+use scheduled_thread_pool::ScheduledThreadPool;
+
+use crate::error::Failure;
+use crate::net::deadline::{Deadline, Phase};
+use crate::net::gate::{Gate, Turn};
+use crate::net::refusal::unavailable;
+use crate::net::tasks::{TaskThread, Tasks};
+use crate::panics::survived;
+use crate::stats::PoolCounters;
+use crate::sys::{Arc, Machine, Weak, thread};
+
+/// How long an unused connection stays open. A held lock needs none.
+const IDLE: Duration = Duration::from_secs(15);
+/// How often a pool looks for such connections.
+const LOOKS_EVERY: Duration = Duration::from_secs(15);
+
+/// How long the system may take to run r2d2's thread.
+const MADE_WITHIN: Duration = Duration::from_secs(10);
+
+/// A connection value: a connection, or one to each node of a quorum.
+pub(crate) trait Pooled: Send + 'static {
+    /// Closes the sockets that have not been used for `idle`. They open again when they are used.
+    fn close_if_idle(&mut self, idle: Duration);
+}
+
+/// The threads of the pools of a store.
+pub(crate) struct PoolThreads {
+    /// r2d2's thread. It makes the values of a new pool, and then sleeps.
+    of_r2d2: Arc<ScheduledThreadPool>,
+    upkeep: TaskThread,
+}
+
+/// A pool.
+pub(crate) struct Pool<V: Pooled> {
+    values: r2d2::Pool<Factory<V>>,
+    gate: Gate,
+    counters: Arc<PoolCounters>,
+}
+
+/// A value that a thread has checked out. Its drop gives the value back, and then the turn.
+pub(crate) struct CheckedOut<'a, V: Pooled> {
+    counters: &'a PoolCounters,
+    value: r2d2::PooledConnection<Factory<V>>,
+    _turn: Turn<'a>,
+}
+
+/// Makes the values, as r2d2 wants it.
+struct Factory<V>(Box<dyn Fn() -> V + Send + Sync>);
+
+impl<V: Pooled> r2d2::ManageConnection for Factory<V> {
+    type Connection = V;
+    type Error = Infallible;
+
+    fn connect(&self) -> Result<V, Infallible> {
+        Ok((self.0)())
+    }
+
+    fn is_valid(&self, _: &mut V) -> Result<(), Infallible> {
+        Ok(())
+    }
+
+    fn has_broken(&self, _: &mut V) -> bool {
+        false
+    }
+}
+
+impl PoolThreads {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason why the system starts no further thread.
+    pub(crate) fn start() -> Result<Self, Failure> {
+        let refused =
+            |why: &dyn Display| unavailable(format!("no thread of a pool can be started: {why}"));
+        let upkeep = TaskThread::start("leasehold-pool").map_err(|error| refused(&error))?;
+        // r2d2's scheduler panics if its thread is refused. So a thread of our own finds out first. The panic is survived
+        // all the same: the process may have reached its limit since.
+        thread::try_one().map_err(|error| refused(&error))?;
+        let of_r2d2 = || {
+            ScheduledThreadPool::builder()
+                .num_threads(1)
+                .thread_name_pattern("leasehold-r2d2-{}")
+                .build()
+        };
+        let of_r2d2 = survived(of_r2d2).ok_or_else(|| refused(&"r2d2 panicked"))?;
+        Ok(Self {
+            of_r2d2: Arc::new(of_r2d2),
+            upkeep,
+        })
+    }
+
+    /// Returns the tasks of the thread that closes unused sockets, to plan more of them.
+    pub(crate) fn tasks(&self) -> &Arc<Tasks> {
+        self.upkeep.tasks()
+    }
+}
+
+impl<V: Pooled> Pool<V> {
+    /// Makes a pool of `size` values. Blocks until r2d2's thread has made them, which needs no server.
+    ///
+    /// # Errors
+    ///
+    /// Returns a transient failure if the system has not run that thread within [`MADE_WITHIN`].
+    pub(crate) fn new(
+        make: impl Fn() -> V + Send + Sync + 'static,
+        size: u32,
+        threads: &PoolThreads,
+        counters: Arc<PoolCounters>,
+    ) -> Result<Arc<Self>, Failure> {
+        let machine = Machine::here();
+        let make = move || {
+            let _entered = machine.enter();
+            make()
+        };
+        let values = r2d2::Pool::builder()
+            .max_size(size)
+            .test_on_check_out(false)
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .thread_pool(Arc::clone(&threads.of_r2d2))
+            .connection_timeout(MADE_WITHIN)
+            .build(Factory(Box::new(make)))
+            .map_err(|_| unavailable("the thread of r2d2 does not run"))?;
+        let pool = Arc::new(Self {
+            values,
+            gate: Gate::new(size),
+            counters,
+        });
+        plan_upkeep(threads.tasks(), Arc::downgrade(&pool));
+        Ok(pool)
+    }
+
+    /// Checks a value out. Blocks while all are in use: see [`crate::net::gate`].
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FailureKind::Unavailable`](crate::error::FailureKind) if none came back in time, or before the call was
+    /// over.
+    pub(crate) fn check_out(
+        &self,
+        deadline: &mut Deadline<'_>,
+    ) -> Result<CheckedOut<'_, V>, Failure> {
+        let mut wait = deadline.phase(Phase::Checkout, deadline.checkout);
+        let turn = self.gate.enter(&mut wait, &self.counters.waits);
+        deadline.after_checkout(&wait);
+        // One more look, so that no request of a call that is over delays others.
+        match turn {
+            Some(turn) if !wait.is_over() => {
+                let value = self.value();
+                self.counters.taken();
+                Ok(CheckedOut {
+                    counters: &self.counters,
+                    value,
+                    _turn: turn,
+                })
+            }
+            _ => Err(Failure {
+                timed_out: true,
+                ..unavailable(wait.timed_out().to_string())
+            }),
+        }
+    }
+
+    /// Returns a value for a thread that has a turn.
+    fn value(&self) -> r2d2::PooledConnection<Factory<V>> {
+        let value = self.values.try_get();
+        value.expect("there are as many values as turns")
+    }
+
+    /// Does this with each value that no thread has.
+    pub(crate) fn for_each_free(&self, mut act: impl FnMut(&mut V)) {
+        // All are taken before one goes back. Otherwise the same one would come again and again.
+        let turns = self.gate.enter_all_free().into_iter();
+        let mut free: Vec<_> = turns.map(|turn| (self.value(), turn)).collect();
+        // The one that was used last goes back last.
+        while let Some(mut value_and_turn) = free.pop() {
+            act(&mut value_and_turn.0);
+        }
+    }
+}
+
+/// Plans the next look for unused sockets, as long as the pool is there.
+fn plan_upkeep<V: Pooled>(tasks: &Arc<Tasks>, pool: Weak<Pool<V>>) {
+    let weak = Arc::downgrade(tasks);
+    tasks.after(LOOKS_EVERY, move || {
+        if let (Some(tasks), Some(open)) = (weak.upgrade(), pool.upgrade()) {
+            survived(|| open.for_each_free(|free| free.close_if_idle(IDLE)));
+            plan_upkeep(&tasks, pool);
+        }
+    });
+}
+
+impl<V: Pooled> Drop for CheckedOut<'_, V> {
+    fn drop(&mut self) {
+        self.counters.given_back();
+    }
+}
+
+impl<V: Pooled> Deref for CheckedOut<'_, V> {
+    type Target = V;
+
+    fn deref(&self) -> &V {
+        &self.value
+    }
+}
+
+impl<V: Pooled> DerefMut for CheckedOut<'_, V> {
+    fn deref_mut(&mut self) -> &mut V {
+        &mut self.value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+    use std::thread;
+
+    use super::*;
+    use crate::sys::test_machine::manual::ManualClock;
+    use crate::sys::{AtomicU32, Ordering, Time};
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    /// A value that has a number, and tells when it is to close.
+    struct Numbered(u32, Option<Sender<Duration>>);
+
+    impl Pooled for Numbered {
+        fn close_if_idle(&mut self, idle: Duration) {
+            if let Some(closes) = &self.1 {
+                closes.send(idle).ok();
+            }
+        }
+    }
+
+    fn pool(threads: &PoolThreads, closes: Option<Sender<Duration>>) -> Arc<Pool<Numbered>> {
+        let next = AtomicU32::new(0);
+        let make = move || Numbered(next.fetch_add(1, Ordering::Relaxed), closes.clone());
+        Pool::new(make, 3, threads, Arc::default()).expect("its thread runs")
+    }
+
+    fn check_out(pool: &Pool<Numbered>) -> CheckedOut<'_, Numbered> {
+        let value = pool.check_out(&mut Deadline::after(SOON));
+        value.expect("it is free")
+    }
+
+    /// The one that came back last has the socket that is most surely open.
+    #[test]
+    fn all_values_are_there_from_the_beginning_and_the_last_one_used_comes_first() {
+        let threads = PoolThreads::start().expect("threads");
+        let pool = pool(&threads, None);
+        let mut all: Vec<_> = (0..3).map(|_| check_out(&pool)).collect();
+        let mut order: Vec<_> = all.iter().map(|value| value.0).collect();
+        all.drain(..).for_each(drop);
+        let mut numbers = order.clone();
+        numbers.sort_unstable();
+        assert_eq!(numbers, [0, 1, 2]);
+        order.reverse();
+        for _ in 0..2 {
+            let all: Vec<_> = (0..3).map(|_| check_out(&pool)).collect();
+            assert!(all.iter().map(|value| value.0).eq(order.iter().copied()));
+            all.into_iter().rev().for_each(drop);
+            // A look at all of them keeps the order.
+            pool.for_each_free(|_| {});
+        }
+    }
+
+    #[test]
+    fn a_call_that_is_over_gets_no_value() {
+        let threads = PoolThreads::start().expect("threads");
+        let pool = pool(&threads, None);
+        let is_over = || true;
+        let over = pool.check_out(&mut Deadline::after(SOON).ended_by(&is_over));
+        assert!(over.is_err_and(|failure| failure.timed_out));
+        let all: Vec<_> = (0..3).map(|_| check_out(&pool)).collect();
+        let late = pool.check_out(&mut Deadline::after(Duration::ZERO));
+        assert!(late.is_err_and(|failure| failure.timed_out));
+        drop(all);
+    }
+
+    #[test]
+    fn unused_sockets_are_closed_by_the_threads_of_the_store() {
+        let clock = Arc::new(ManualClock::starting_at(Time::now()));
+        let _entered = Machine::new(Arc::clone(&clock) as Arc<_>).enter();
+        let threads = PoolThreads::start().expect("threads");
+        let (sender, to_close) = channel();
+        let pool = pool(&threads, Some(sender));
+        for _ in 0..2 {
+            clock.advance(LOOKS_EVERY);
+            // The thread looks at the clock. When it has done this task, it has planned its next look.
+            let (done, is_done) = channel();
+            let tell = move || done.send(()).expect("the test waits");
+            threads.tasks().after(Duration::ZERO, tell);
+            for _ in 0..3 {
+                assert_eq!(to_close.recv_timeout(SOON), Ok(IDLE));
+            }
+            assert_eq!(is_done.recv_timeout(SOON), Ok(()));
+        }
+        drop(pool);
+    }
+
+    #[test]
+    fn the_thread_ends_with_the_store() {
+        let threads = PoolThreads::start().expect("threads");
+        let pool = pool(&threads, None);
+        let weak = Arc::downgrade(threads.tasks());
+        drop((pool, threads));
+        let begun = Time::now();
+        while weak.upgrade().is_some() {
+            assert!(begun.elapsed() < SOON, "something keeps it");
+            thread::yield_now();
+        }
+    }
+}

@@ -1,0 +1,441 @@
+//! Rounds that ask for a lock.
+//!
+//! | step | the thread |
+//! | --- | --- |
+//! | 1 | Every node that is up and may vote is asked, with one reading of this process's clock. A take-over sends the release of the former owner in the same write. |
+//! | 2 | The answers are votes ([`verdict`]). |
+//! | 3, granted | The fences are chosen ([`choose`]). If a chosen node has reserved too few, it is asked to raise its record. If one refuses, go on as after a split. |
+//! | 4, granted | The votes are kept. A node that has not answered has no vote, even if it grants the lock later. It may join ([`super::join`]). A node that answered "held" may have the owner in its queue until the release or a join. |
+//! | 3, split | The owner that has the first node of those that answered keeps its votes for a moment, and asks the others again. All others withdraw, and ask again later. So one of them wins, and they do not hinder each other again and again. |
+//! | 3, held | The owner is withdrawn from the nodes that granted it. At the others it stays in the queue. If no node granted it, it may ask again. |
+//! | 3, too few | The owner is withdrawn everywhere. |
+//!
+//! A withdrawal goes to a node on the connection of the request, so the node executes it after the request. Nobody
+//! waits for its answer. It is noted when it comes, and until then the node may have the owner ([`super::votes`]). If the
+//! connection of a request without an answer was closed, the node may execute that request later: after the withdrawal,
+//! which is not final then, or when another owner has had the lock. So a repeat gives no vote there.
+
+use std::time::Duration;
+
+use crate::error::{Failure, Outcome};
+use crate::quorum::connection::NodeConnection;
+use crate::quorum::release::{OwnerRelease, ToNode};
+use crate::quorum::round::{Enough, QuorumCall, Recipients};
+use crate::quorum::rules::{Chosen, Verdict, choose, verdict};
+use crate::quorum::state::QuorumState;
+use crate::quorum::vote::{AT_ONCE, NodeVote};
+use crate::quorum::votes::{Ends, LateAbout, NodeVotes};
+use crate::sys::{Arc, Time, thread, wall_us};
+use crate::wire::lifetime::valid_until;
+use crate::wire::quorum::{LockId, NodeGiveBack, Reserved, ReservedByName, Vote};
+use crate::wire::{Ask, Command, LockKind, Reply, quorum as node_request};
+
+/// How often an owner that keeps its votes after a split asks the other nodes again.
+const ASKS_ON: u32 = 4;
+/// The pause before it asks them for the first time. Each further pause is longer by as much.
+const ASKS_ON_AFTER: Duration = Duration::from_micros(500);
+
+/// An attempt to get the votes of a majority.
+pub(super) struct Ballot<'a> {
+    state: &'a QuorumState,
+    lock: LockId<'a>,
+    ask: &'a Ask,
+    /// The votes, and the reasons why there is none.
+    pub(super) votes: Vec<Option<Vote>>,
+    pub(super) failures: Vec<Option<Failure>>,
+    /// Whether a request of unknown outcome may have put the owner there.
+    pub(super) is_unanswered: Vec<bool>,
+    /// Whether the connection of such a request was closed. Then the node may execute it after any later request, and has
+    /// no vote.
+    pub(super) is_cut: Vec<bool>,
+}
+
+impl QuorumCall<'_> {
+    /// Asks for a lock: the table at the top. `former` is released in the same write.
+    pub(super) fn acquire(
+        &mut self,
+        lock: LockId<'_>,
+        ask: &Ask,
+        former: Option<&OwnerRelease<'_>>,
+    ) -> Result<Reply, Failure> {
+        self.check_once()?;
+        let (sent, state) = (Time::now(), self.state);
+        let mut ballot = Ballot::new(state, lock, ask);
+        let was_writer =
+            lock.kind == LockKind::Read && former.is_some_and(|former| former.units() != ask.units);
+        let request =
+            node_request::acquire(lock, ask, was_writer, wall_us(), &state.script_settings);
+        ballot.ask(self, &request, former);
+        let mut result = verdict(&ballot.votes);
+        let mut pause = ASKS_ON_AFTER;
+        for _ in 0..ASKS_ON {
+            if result != Verdict::Split || !ballot.has_first() || Time::now() + pause >= self.until
+            {
+                break;
+            }
+            thread::sleep(pause);
+            pause += ASKS_ON_AFTER;
+            ballot.ask(self, &request, None);
+            result = verdict(&ballot.votes);
+        }
+        match result {
+            Verdict::Granted => match ballot.settle_fences(self) {
+                Ok((chosen, count)) => Ok(ballot.granted(self, &chosen, count, sent)),
+                Err(granted) => Ok(ballot.outvoted(self, granted, None)),
+            },
+            Verdict::Held { holder, ttl } if ballot.may_have_nothing() => {
+                if ask.channel.is_some() {
+                    ballot.note(ballot.left_behind(), None);
+                }
+                Ok(Reply::Held {
+                    ttl,
+                    holder,
+                    handed_over: false,
+                })
+            }
+            Verdict::Held { holder, ttl } => {
+                let granted = ballot.granted_votes().count();
+                Ok(ballot.outvoted(self, granted, Some((holder, ttl))))
+            }
+            Verdict::Split => {
+                let granted = ballot.granted_votes().count();
+                Ok(ballot.outvoted(self, granted, None))
+            }
+            Verdict::TooFew => {
+                let granted = ballot.granted_votes().count();
+                ballot.withdraw(self, true);
+                let failure = state.no_quorum(granted, ballot.failures);
+                // Until then the nodes had less than `node_timeout`.
+                let timed_out = failure.is_transient() && Time::now() >= self.until;
+                Err(Failure {
+                    timed_out,
+                    ..failure
+                })
+            }
+        }
+    }
+}
+
+impl<'a> Ballot<'a> {
+    pub(super) fn new(state: &'a QuorumState, lock: LockId<'a>, ask: &'a Ask) -> Self {
+        let nodes = state.nodes.len();
+        Self {
+            state,
+            lock,
+            ask,
+            votes: vec![None; nodes],
+            failures: vec![None; nodes],
+            is_unanswered: vec![false; nodes],
+            is_cut: vec![false; nodes],
+        }
+    }
+
+    /// Does steps 1 and 2: asks each node that has not granted the lock, and may vote.
+    fn ask(
+        &mut self,
+        call: &mut QuorumCall<'_>,
+        request: &Command,
+        former: Option<&OwnerRelease<'_>>,
+    ) {
+        let (state, lock, nodes) = (self.state, self.lock, self.votes.len());
+        let sent = Time::now();
+        let mut to_nodes = match former {
+            Some(former) => state.releases(std::slice::from_ref(former)),
+            None => vec![ToNode::default(); nodes],
+        };
+        // Whether the next answer of the node is about the former owner.
+        let mut is_of_former: Vec<_> = to_nodes
+            .iter()
+            .map(|to_node| !to_node.commands.is_empty())
+            .collect();
+        let was_unanswered = self.is_unanswered.clone();
+        let mut may_have_owner = was_unanswered.clone();
+        for (number, connection) in call.connections.iter_mut().enumerate() {
+            let closings = connection.closings();
+            if was_unanswered[number] {
+                connection.look().ok();
+                self.is_cut[number] |= connection.closings() > closings;
+            }
+        }
+        for (number, vote) in self.votes.iter_mut().enumerate() {
+            if matches!(vote, Some(Vote::Granted { .. })) || self.is_cut[number] {
+                continue;
+            }
+            to_nodes[number].commands.push(request.clone());
+            // A node that answered "held" may have the owner in its queue.
+            may_have_owner[number] |= vote.take().is_some() && self.ask.channel.is_some();
+            self.failures[number] = None;
+            self.is_unanswered[number] = true;
+        }
+        let has_fences = self.ask.fences > 0;
+        let commands = |number: usize| to_nodes[number].some_commands();
+        let closings: Vec<_> = call
+            .connections
+            .iter()
+            .map(NodeConnection::closings)
+            .collect();
+        call.round(Recipients::Granters, commands, &mut |number, answer| {
+            match answer {
+                Ok(value) if is_of_former[number] => {
+                    is_of_former[number] = false;
+                    let has_ended = node_request::released(&value).is_some();
+                    if let Some(former) = former.filter(|_| has_ended) {
+                        state.confirmed(former, number, false, sent);
+                    }
+                }
+                Ok(value) => {
+                    let vote = node_request::vote(lock, has_fences, &value);
+                    // An earlier request without an answer may have been executed even so.
+                    self.is_unanswered[number] = vote.is_none() && may_have_owner[number];
+                    if vote.is_none() {
+                        self.failures[number] = Some(state.unexpected(number, value));
+                    }
+                    self.votes[number] = vote;
+                }
+                Err(failure) => {
+                    if failure.outcome == Outcome::NotExecuted {
+                        self.is_unanswered[number] = may_have_owner[number];
+                    }
+                    self.failures[number] = Some(failure);
+                }
+            }
+            enough(state.needed, &self.votes, &self.failures)
+        });
+        for (number, connection) in call.connections.iter_mut().enumerate() {
+            let was_closed = connection.closings() > closings[number];
+            self.is_cut[number] |= was_unanswered[number] && was_closed;
+            self.is_cut[number] |= self.is_unanswered[number] && !connection.is_open();
+            if self.is_cut[number] {
+                (self.votes[number], self.is_unanswered[number]) = (None, true);
+            }
+            if let Some(former) =
+                former.filter(|_| is_of_former[number] && self.is_unanswered[number])
+            {
+                let end = LateAbout::End {
+                    owner: Arc::clone(former.owner()),
+                    is_ordered: false,
+                };
+                connection.expect_late([end, LateAbout::Nothing].into_iter());
+            }
+        }
+    }
+
+    /// Returns whether this owner has the first node of those that answered.
+    fn has_first(&self) -> bool {
+        let first = self.votes.iter().flatten().next();
+        matches!(first, Some(Vote::Granted { .. }))
+    }
+
+    /// Returns the nodes that granted the lock, and the fences that they reserved.
+    fn granted_votes(&self) -> impl Iterator<Item = (usize, &ReservedByName, bool)> {
+        self.votes
+            .iter()
+            .enumerate()
+            .filter_map(|(number, vote)| match vote {
+                Some(Vote::Granted { fences, contended }) => Some((number, fences, *contended)),
+                _ => None,
+            })
+    }
+
+    /// Returns whether no node has granted the lock, or may still do so.
+    fn may_have_nothing(&self) -> bool {
+        self.granted_votes().next().is_none() && !self.is_unanswered.contains(&true)
+    }
+
+    /// Does step 3 after a grant. Returns the choice, and how many fences the lease has.
+    ///
+    /// # Errors
+    ///
+    /// Returns how many nodes have granted the fence, if that is no majority because a chosen node did not raise its
+    /// record.
+    pub(super) fn settle_fences(&self, call: &mut QuorumCall<'_>) -> Result<(Chosen, u64), usize> {
+        let granted: Vec<_> = self
+            .granted_votes()
+            .map(|(number, fences, _)| (number, fences.clone()))
+            .collect();
+        let Some(chosen) = choose(&granted, self.state.needed) else {
+            return Err(granted.len());
+        };
+        if self.ask.fences == 0 {
+            return Ok((chosen, 0));
+        }
+        // A lock of several names has one fence for each, so only the first name has a block.
+        let fence = chosen.fences[0];
+        let mut end = fence + self.ask.fences - 1;
+        for (number, fences) in &granted {
+            if chosen.nodes.contains(number) && !chosen.low.contains(number) {
+                end = end.min(fences[0].last);
+            }
+        }
+        if chosen.low.is_empty() {
+            return Ok((chosen, end + 1 - fence));
+        }
+        let raise = node_request::raise(
+            self.lock,
+            (&self.ask.owner, self.ask.units),
+            &chosen.fences,
+            self.ask.fences,
+            &self.state.script_settings,
+        );
+        let raise = [raise];
+        let commands = |number| chosen.low.contains(&number).then_some(&raise[..]);
+        let (mut raised, mut failed) = (0, 0);
+        call.round(Recipients::All, commands, &mut |_, answer| {
+            let records = answer.ok().and_then(|value| node_request::raised(&value));
+            match records {
+                Some(Ok(records)) if reaches(&records, &chosen.fences) => {
+                    end = end.min(records[0]);
+                    raised += 1;
+                }
+                _ => failed += 1,
+            }
+            if failed > 0 || raised == chosen.low.len() {
+                Enough::Yes
+            } else {
+                Enough::No
+            }
+        });
+        if raised == chosen.low.len() {
+            return Ok((chosen, end + 1 - fence));
+        }
+        Err(chosen.nodes.len() - chosen.low.len() + raised)
+    }
+
+    /// Does step 4 after a grant.
+    pub(super) fn granted(
+        &mut self,
+        call: &mut QuorumCall<'_>,
+        chosen: &Chosen,
+        count: u64,
+        sent: Time,
+    ) -> Reply {
+        let until = valid_until(sent, self.ask.lease);
+        let mut votes = self.left_behind();
+        let mut is_contended = false;
+        for (number, fences, contended) in self.granted_votes() {
+            is_contended |= contended;
+            votes[number].until = Some(until);
+            votes[number].process = call.connections[number].process();
+            votes[number].reserved = self.reserved(fences);
+        }
+        for (number, connection) in call.connections.iter_mut().enumerate() {
+            if self.is_unanswered[number] {
+                votes[number].process = connection.process();
+            }
+            // Otherwise another request of unknown outcome is on its way.
+            if self.is_unanswered[number] && !self.is_cut[number] {
+                votes[number].asked_on = Some(connection.id());
+                let vote = LateAbout::Vote {
+                    owner: Arc::clone(&self.ask.owner),
+                    may_have_owner: self.ask.channel.is_some(),
+                };
+                connection.expect_late(std::iter::once(vote));
+            }
+        }
+        let mut ends: Ends = chosen.fences.as_slice().into();
+        // A block of `count` fences begins with the first name's.
+        ends[0] += count.max(1) - 1;
+        self.note(votes, Some(ends));
+        Reply::Granted {
+            fence: chosen.fences[0],
+            count: Some(count),
+            rest: chosen.fences[1..].to_vec(),
+            contended: is_contended,
+        }
+    }
+
+    /// Withdraws the owner, and returns that it must not ask again. Without a holder the votes are split, and the owner
+    /// also leaves the queues.
+    fn outvoted(
+        &mut self,
+        call: &mut QuorumCall<'_>,
+        granted: usize,
+        held: Option<(Arc<str>, Option<Duration>)>,
+    ) -> Reply {
+        self.withdraw(call, held.is_none());
+        let (holder, ttl) = held.map_or((None, None), |(holder, ttl)| (Some(holder), ttl));
+        Reply::Outvoted {
+            holder,
+            ttl,
+            counts: self.state.counts(granted),
+        }
+    }
+
+    /// Withdraws the owner from each node that granted it, or may do so. `everywhere`: also from the queues. Otherwise
+    /// the caller withdraws it again if it is in a queue.
+    pub(super) fn withdraw(&mut self, call: &mut QuorumCall<'_>, everywhere: bool) {
+        let (left_behind, now) = (self.left_behind(), Time::now());
+        self.note(left_behind.clone(), None);
+        if everywhere || self.ask.channel.is_none() {
+            let (ask, votes) = (self.ask, &self.state.votes);
+            votes.end(&ask.owner, ask.units, left_behind.len(), now);
+        }
+        for (number, vote) in left_behind.iter().enumerate() {
+            let is_in_queue = matches!(self.votes[number], Some(Vote::Held(_)));
+            if vote.settles_at.is_some() && (everywhere || !is_in_queue) {
+                self.withdraw_from(call, number);
+            }
+        }
+    }
+
+    /// Returns what the requests may have left at each node. It has no votes yet.
+    pub(super) fn left_behind(&self) -> NodeVotes {
+        let lease_from_now = Time::now() + self.ask.lease;
+        let settles_at = |number: usize| match &self.votes[number] {
+            Some(Vote::Granted { .. }) => AT_ONCE,
+            Some(Vote::Held(_)) => AT_ONCE.filter(|_| self.ask.channel.is_some()),
+            None => self.is_unanswered[number].then_some(lease_from_now),
+        };
+        let nodes = (0..self.votes.len()).map(settles_at);
+        nodes.map(NodeVote::new).collect()
+    }
+
+    /// Notes what the nodes have of the owner; with its last fences if it was granted the lock.
+    pub(super) fn note(&self, votes: NodeVotes, ends: Option<Ends>) {
+        let (ask, now) = (self.ask, Time::now());
+        let table = &self.state.votes;
+        table.insert(&ask.owner, (ask.units, ask.lease), votes, ends, now);
+    }
+
+    /// Returns the fences of the first name that a node has reserved. Returns `None` if the lock has no fence.
+    fn reserved(&self, fences: &ReservedByName) -> Option<Reserved> {
+        fences.first().copied().filter(|_| self.ask.fences > 0)
+    }
+
+    fn withdraw_from(&self, call: &mut QuorumCall<'_>, number: usize) {
+        let reserved = match &self.votes[number] {
+            Some(Vote::Granted { fences, .. }) => self.reserved(fences),
+            _ => None,
+        };
+        let owner = &self.ask.owner;
+        let give_back = reserved.map(|reserved: Reserved| NodeGiveBack { used: 0, reserved });
+        let command = node_request::release(self.lock, (owner, self.ask.units), give_back, true);
+        let about = LateAbout::End {
+            owner: Arc::clone(owner),
+            is_ordered: !self.is_cut[number],
+        };
+        call.connections[number].tell(command, about);
+    }
+}
+
+/// Returns whether the votes suffice, or nobody can have a majority any more.
+fn enough(needed: usize, votes: &[Option<Vote>], failures: &[Option<Failure>]) -> Enough {
+    let granted = |vote: &&Option<Vote>| matches!(vote, Some(Vote::Granted { .. }));
+    let granted = votes.iter().filter(granted).count();
+    let held = votes.iter().flatten().count() - granted;
+    let failed = failures.iter().flatten().count();
+    let spare = votes.len() - needed;
+    if failed > spare {
+        Enough::Yes
+    } else if granted >= needed || held > spare {
+        Enough::Certain
+    } else {
+        Enough::No
+    }
+}
+
+/// Returns whether the records of a node have reached the fences, each that of its name.
+fn reaches(records: &[u64], fences: &[u64]) -> bool {
+    let mut pairs = records.iter().zip(fences);
+    records.len() == fences.len() && pairs.all(|(record, fence)| record >= fence)
+}

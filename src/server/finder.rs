@@ -1,0 +1,557 @@
+//! The thread that finds a server whose place changes: the master behind sentinels, or the masters of a cluster.
+//!
+//! A [`Search`] does one check, and waits for the next. All that does not depend on whom it asks is here:
+//!
+//! | event | the finder |
+//! | --- | --- |
+//! | a caller waits for the first time | starts the thread |
+//! | a check has found a master, or a map of masters | publishes this result, and lets the waiting callers go on. Another result than the last has the next number |
+//! | a check has failed | suspects the last result, notes the failure, and wakes the waiting callers |
+//! | a connection to the found server fails | suspects the last result, and wakes the thread for another check |
+//! | a check that began after the suspicion has the same result | trusts the result again |
+//! | a check that was under way at the suspicion has the same result | goes on suspecting the result |
+//! | a check has another result | trusts the new result |
+//! | a server in it may lack what the last one had (a failover) | first trusts no result, and tells the process |
+//! | the check panics | as if it had failed; the search begins anew |
+//! | nobody uses the servers any more | ends the thread |
+//!
+//! A waiting caller looks at the result after each check. It gets a failure if its time is over. It gets a failure at once
+//! if the failure is not transient: another check would find the same.
+
+use std::io;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, bounded};
+use once_cell::sync::OnceCell;
+
+use crate::error::{Failure, Outcome};
+use crate::logging;
+use crate::net::deadline::Deadline;
+use crate::net::refusal::unavailable;
+use crate::net::socket::Socket;
+use crate::panics::survived;
+use crate::sys::net::{WakingEnd, WokenEnd, readable, waking_pair};
+use crate::sys::{Arc, AtomicBool, AtomicU64, Condvar, Mutex, Ordering, Time, thread};
+
+/// The pause after a panic. Repeated panics must not use a whole core.
+const PANIC_PAUSE: Duration = Duration::from_millis(50);
+
+/// The part of the thread that knows whom to ask.
+pub(crate) trait Search<T>: Send {
+    /// Does one check, and publishes its result. Returns early if the thread must end.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason why nothing was found.
+    fn check(&mut self, thread: &FinderThread<T>) -> Result<(), Failure>;
+
+    /// Blocks until the next check is due, or the thread must end.
+    fn pause(&mut self, thread: &FinderThread<T>);
+
+    /// Forgets what a check that panicked may have left half done.
+    fn begin_anew(&mut self) {}
+}
+
+/// The last result, and the thread that checks it.
+pub(crate) struct Finder<T> {
+    /// The name of the thread.
+    name: &'static str,
+    /// Those whom the thread asks, in words.
+    asked: String,
+    /// Empty while the thread runs, because the thread has it.
+    search: Mutex<Option<Box<dyn Search<T>>>>,
+    /// The number of the last result while it is trusted, otherwise 0.
+    trusted: AtomicU64,
+    findings: Mutex<Findings<T>>,
+    /// Notified after each check.
+    checked: Condvar,
+    /// Wakes the thread. Empty before it runs.
+    waker: OnceCell<WakingEnd>,
+    /// Called at each failover, before a thread can use the new result.
+    on_failover: OnceCell<Box<dyn Fn() + Send + Sync>>,
+    /// Whether nobody uses the servers any more.
+    is_over: AtomicBool,
+}
+
+/// A result that a check publishes.
+pub(crate) struct Published<T> {
+    pub(crate) found: T,
+    /// Whether it is another than the last one, or the first.
+    pub(crate) is_another: bool,
+    /// Whether a server in it may lack what the last one had.
+    pub(crate) is_failover: bool,
+}
+
+/// The outcome of all checks so far.
+pub(crate) struct Findings<T> {
+    found: Option<T>,
+    /// The number of the last result: each other result has the next one.
+    number: u64,
+    is_suspected: bool,
+    /// Whether there is a reason for a check that came after the last check began.
+    is_check_due: bool,
+    /// How many checks have failed.
+    failed: u64,
+    /// Why the last of them has failed. `None` if a later check has found something.
+    failure: Option<Failure>,
+    /// The findings of the check under way, and for whom it waits.
+    so_far: Option<String>,
+}
+
+impl<T> Findings<T> {
+    /// Returns the last result.
+    pub(crate) fn found(&self) -> Option<&T> {
+        self.found.as_ref()
+    }
+
+    /// Returns the same with its number, unless it is suspected.
+    pub(crate) fn trusted(&self) -> Option<(u64, &T)> {
+        let found = self.found.as_ref().filter(|_| !self.is_suspected);
+        found.map(|found| (self.number, found))
+    }
+}
+
+impl<T: Clone + Send + 'static> Finder<T> {
+    pub(crate) fn new(name: &'static str, asked: String, search: Box<dyn Search<T>>) -> Arc<Self> {
+        Arc::new(Self {
+            name,
+            asked,
+            search: Mutex::new(Some(search)),
+            trusted: AtomicU64::new(0),
+            findings: Mutex::new(Findings {
+                found: None,
+                number: 0,
+                is_suspected: false,
+                is_check_due: false,
+                failed: 0,
+                failure: None,
+                so_far: None,
+            }),
+            checked: Condvar::new(),
+            waker: OnceCell::new(),
+            on_failover: OnceCell::new(),
+            is_over: AtomicBool::new(false),
+        })
+    }
+
+    /// Returns the number of the last result while it is trusted, otherwise 0.
+    pub(crate) fn trusted(&self) -> u64 {
+        self.trusted.load(Ordering::Acquire)
+    }
+
+    /// Returns the last result, although it may be suspected.
+    pub(crate) fn found(&self) -> Option<T> {
+        self.findings.lock().found.clone()
+    }
+
+    /// Returns whether the last check has failed, or none has ended.
+    pub(crate) fn has_failed(&self) -> bool {
+        let findings = self.findings.lock();
+        findings.failure.is_some() || findings.found.is_none()
+    }
+
+    /// Returns whether no result has a later number.
+    pub(crate) fn is_last(&self, number: u64) -> bool {
+        self.findings.lock().number == number
+    }
+
+    /// Blocks until `look` returns something, or the time or the call is over. Starts the thread if it does not run.
+    ///
+    /// # Errors
+    ///
+    /// Returns what the check that is under way has learnt, or the failure of the last check.
+    pub(crate) fn wait<R>(
+        self: &Arc<Self>,
+        mut deadline: Deadline<'_>,
+        look: impl Fn(&Findings<T>) -> Option<R>,
+    ) -> Result<R, Failure> {
+        let mut findings = self.findings.lock();
+        if let Some(seen) = look(&findings) {
+            return Ok(seen);
+        }
+        if self.waker.get().is_none() {
+            // Under the mutex, so no other thread has set it.
+            self.waker.set(self.start()?).ok();
+        }
+        let failed_before = findings.failed;
+        loop {
+            // Another check would find the same.
+            let is_final =
+                |failure: &&Failure| !failure.is_transient() && findings.failed > failed_before;
+            if let Some(failure) = findings.failure.as_ref().filter(is_final) {
+                return Err(failure.clone());
+            }
+            let Some(slice) = deadline.next_look() else {
+                // The check under way has the newer reason, unless the last failure was final.
+                let last = findings.failure.clone();
+                let (last, is_final) = match last {
+                    Some(failure) if !failure.is_transient() => (None, Some(failure)),
+                    last => (last, None),
+                };
+                let so_far = || findings.so_far.clone().map(unavailable);
+                let none = || unavailable(format!("no {} has answered in time", self.asked));
+                return Err(is_final.or_else(so_far).or(last).unwrap_or_else(none));
+            };
+            findings = self.checked.wait_for(findings, slice);
+            if let Some(seen) = look(&findings) {
+                return Ok(seen);
+            }
+        }
+    }
+
+    /// Starts the thread. Returns what wakes it.
+    fn start(self: &Arc<Self>) -> Result<WakingEnd, Failure> {
+        let failed = |error: io::Error| {
+            unavailable(format!(
+                "the thread {} cannot be started: {error}",
+                self.name
+            ))
+        };
+        let (waker, woken) = waking_pair().map_err(failed)?;
+        let finder = Arc::clone(self);
+        let run = move || FinderThread { finder, woken }.run();
+        thread::spawn(self.name, run).map_err(failed)?;
+        Ok(waker)
+    }
+
+    /// Suspects the result of this number, and has the thread check it.
+    pub(crate) fn suspect(&self, number: u64) {
+        let mut findings = self.findings.lock();
+        let is_this = findings.found.is_some() && findings.number == number;
+        // A check that has begun may have asked before this. One more check is enough for all that suspect it now.
+        if is_this && !(findings.is_suspected && findings.is_check_due) {
+            findings.is_suspected = true;
+            findings.is_check_due = true;
+            self.trusted.store(0, Ordering::Release);
+            self.wake();
+        }
+    }
+
+    /// Has the thread do another check. The last result stays trusted.
+    pub(crate) fn check_again(&self) {
+        self.findings.lock().is_check_due = true;
+        self.wake();
+    }
+
+    /// Returns whether there was a reason for a check since the last one began.
+    pub(crate) fn is_check_due(&self) -> bool {
+        self.findings.lock().is_check_due
+    }
+
+    /// Has `changed` called at each failover, before any thread can use the new result. It must not use the finder.
+    pub(crate) fn on_failover(&self, changed: Box<dyn Fn() + Send + Sync>) {
+        self.on_failover.set(changed).ok();
+    }
+
+    /// Ends the thread. Takes no mutex, because a forked child may call it.
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Wakes the thread, if it runs.
+    fn wake(&self) {
+        if let Some(waker) = self.waker.get() {
+            waker.wake();
+        }
+    }
+
+    /// Publishes the result that `next` makes of the last one. At a failover, no result is trusted while `on_failover`
+    /// runs.
+    ///
+    /// # Errors
+    ///
+    /// Returns the failure of `next`, and publishes nothing.
+    pub(crate) fn publish(
+        &self,
+        next: impl FnOnce(Option<&T>) -> Result<Published<T>, Failure>,
+    ) -> Result<(), Failure> {
+        let mut findings = self.findings.lock();
+        let next = next(findings.found.as_ref())?;
+        if let Some(changed) = self.on_failover.get().filter(|_| next.is_failover) {
+            self.trusted.store(0, Ordering::Release);
+            changed();
+        }
+        let last = findings.found.replace(next.found);
+        if next.is_another {
+            findings.number += 1;
+        }
+        // A suspicion of the last result says nothing about another one.
+        findings.is_suspected &= findings.is_check_due && !next.is_another;
+        (findings.failure, findings.so_far) = (None, None);
+        let trusted = findings.trusted().map_or(0, |(number, _)| number);
+        self.trusted.store(trusted, Ordering::Release);
+        drop(findings);
+        self.checked.notify_all();
+        // Without the mutex, because this may close connections.
+        drop(last);
+        Ok(())
+    }
+
+    /// Changes the last result, without a check. Returns the value of `change`, or `None` if there is no result.
+    pub(crate) fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> Option<R> {
+        self.findings.lock().found.as_mut().map(change)
+    }
+
+    /// Notes what the check that is under way has learnt, for the callers whose time ends before it.
+    pub(crate) fn learnt(&self, words: String) {
+        self.findings.lock().so_far = Some(words);
+    }
+
+    /// Notes that a check has failed.
+    fn not_found(&self, failure: Failure) {
+        let mut findings = self.findings.lock();
+        // The next check will answer this suspicion.
+        findings.is_suspected = true;
+        self.trusted.store(0, Ordering::Release);
+        findings.failed += 1;
+        findings.so_far = None;
+        findings.failure = Some(failure.with(Outcome::NotExecuted));
+        drop(findings);
+        self.checked.notify_all();
+    }
+}
+
+/// The thread of a finder, as the search sees it.
+pub(crate) struct FinderThread<T> {
+    pub(crate) finder: Arc<Finder<T>>,
+    woken: WokenEnd,
+}
+
+impl<T: Clone + Send + 'static> FinderThread<T> {
+    /// Runs until nobody uses the servers any more.
+    fn run(self) {
+        let Some(mut search) = self.finder.search.lock().take() else {
+            return;
+        };
+        while !self.is_over() {
+            {
+                let mut findings = self.finder.findings.lock();
+                findings.is_check_due = false;
+                findings.so_far = None;
+            }
+            let went_on = survived(|| {
+                if let Err(failure) = search.check(&self) {
+                    self.finder.not_found(failure);
+                }
+                search.pause(&self);
+            });
+            if went_on.is_none() {
+                let words = format!("the thread {} panicked, and begins anew", self.finder.name);
+                logging::error!("{words}");
+                self.finder.not_found(unavailable(words));
+                search.begin_anew();
+                thread::sleep(PANIC_PAUSE);
+            }
+        }
+    }
+
+    /// Returns whether the thread must end.
+    pub(crate) fn is_over(&self) -> bool {
+        self.finder.is_over.load(Ordering::Acquire)
+    }
+
+    /// Blocks until something can be read from one of the sockets, the thread is woken, or it is this time. Returns the
+    /// places of the sockets that can be read.
+    pub(crate) fn wait(&self, sockets: &[&Socket], until: Time) -> Vec<usize> {
+        let streams = sockets.iter().map(|socket| socket.bytes());
+        let is_ready = readable(streams, Some(&self.woken), until);
+        let places = 0..is_ready.len();
+        places.filter(|place| is_ready[*place]).collect()
+    }
+
+    /// Does `work` on a short-lived thread, because it may block for long. Wakes this thread when it is done.
+    ///
+    /// # Errors
+    ///
+    /// Returns a transient failure if no thread could be started.
+    pub(crate) fn aside<R: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> R + Send + 'static,
+    ) -> Result<Receiver<R>, Failure> {
+        let (sender, result) = bounded(1);
+        let finder = Arc::clone(&self.finder);
+        let started = thread::spawn("", move || {
+            // If nobody receives it, it is not needed any more.
+            sender.send(work()).ok();
+            finder.wake();
+        });
+        match started {
+            Ok(()) => Ok(result),
+            Err(error) => Err(unavailable(format!("no thread could be started: {error}"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::FailureKind;
+
+    struct Nothing;
+
+    impl Search<&'static str> for Nothing {
+        fn check(&mut self, _: &FinderThread<&'static str>) -> Result<(), Failure> {
+            Ok(())
+        }
+
+        fn pause(&mut self, _: &FinderThread<&'static str>) {}
+    }
+
+    /// Returns a finder whose thread does not run.
+    fn finder() -> Arc<Finder<&'static str>> {
+        let finder = Finder::new("leasehold-test", "server".to_owned(), Box::new(Nothing));
+        let (waker, _) = waking_pair().expect("a pair");
+        finder.waker.set(waker).expect("it is empty");
+        finder
+    }
+
+    /// Another check would find the same, so what it has learnt so far does not count.
+    #[test]
+    fn a_failure_that_is_final_is_told_although_the_next_check_goes_on() {
+        let finder = finder();
+        let told = || {
+            let time = Deadline::after(Duration::ZERO);
+            let failed = finder.wait(time, |_| None::<()>);
+            failed.expect_err("nothing was found").kind
+        };
+        finder.learnt("one has not answered yet".to_owned());
+        assert_eq!(told(), FailureKind::Unavailable);
+        let words = "the server rejects the login";
+        finder.not_found(Failure::plain(
+            FailureKind::Denied,
+            Outcome::NotExecuted,
+            words,
+        ));
+        finder.learnt("one has not answered yet".to_owned());
+        assert_eq!(told(), FailureKind::Denied);
+    }
+
+    #[test]
+    fn a_failover_is_told_before_its_result_is_used() {
+        let finder = finder();
+        let told = Arc::new(Mutex::default());
+        let (by_finder, weak) = (Arc::clone(&told), Arc::downgrade(&finder));
+        finder.on_failover(Box::new(move || {
+            let finder = weak.upgrade().expect("the test has it");
+            *by_finder.lock() = Some(finder.trusted());
+        }));
+        let trusted_then = || *told.lock();
+        check(&finder, "one");
+        assert_eq!(trusted_then(), None, "it is the first result");
+        check(&finder, "another");
+        assert_eq!(trusted_then(), Some(0), "no result is in use");
+        assert_eq!(finder.trusted(), 2);
+    }
+
+    fn begin(finder: &Finder<&'static str>) {
+        finder.findings.lock().is_check_due = false;
+    }
+
+    /// The end of a check that finds this.
+    fn find(finder: &Finder<&'static str>, found: &'static str) {
+        let next = |last: Option<&&str>| {
+            let is_another = last.is_none_or(|last| *last != found);
+            Ok(Published {
+                found,
+                is_another,
+                is_failover: is_another && last.is_some(),
+            })
+        };
+        finder.publish(next).expect("it is found");
+    }
+
+    /// A check that finds this.
+    fn check(finder: &Finder<&'static str>, found: &'static str) {
+        begin(finder);
+        find(finder, found);
+    }
+
+    fn trusted(finder: &Arc<Finder<&'static str>>) -> Option<(u64, &'static str)> {
+        let look = |findings: &Findings<_>| findings.trusted().map(|(number, it)| (number, *it));
+        let seen = finder.wait(Deadline::after(Duration::ZERO), look).ok();
+        assert_eq!(finder.trusted(), seen.map_or(0, |(number, _)| number));
+        seen
+    }
+
+    #[test]
+    fn only_another_result_has_another_number() {
+        let finder = finder();
+        assert_eq!(trusted(&finder), None);
+        for (found, number) in [("a", 1), ("a", 1), ("b", 2), ("a", 3)] {
+            check(&finder, found);
+            assert_eq!(trusted(&finder), Some((number, found)));
+            assert!(finder.is_last(number) && !finder.is_last(number - 1));
+        }
+    }
+
+    #[test]
+    fn a_call_that_is_over_waits_for_nothing() {
+        let finder = finder();
+        let over = || Deadline::default().ended_by(&|| true);
+        let waited = finder.wait(over(), |findings| findings.found().copied());
+        let failure = waited.expect_err("nothing is found");
+        assert_eq!(failure.kind, FailureKind::Unavailable);
+        assert!(failure.cause.to_string().contains("no server"));
+        check(&finder, "a");
+        let waited = finder.wait(over(), |findings| findings.found().copied());
+        assert_eq!(waited.expect("it is found"), "a");
+    }
+
+    #[test]
+    fn a_suspicion_is_answered_by_a_later_check_only() {
+        let finder = finder();
+        check(&finder, "a");
+        finder.suspect(1);
+        assert_eq!(trusted(&finder), None);
+        assert_eq!(finder.found(), Some("a"));
+        assert!(finder.is_check_due());
+        // Another suspicion comes while the check asks.
+        begin(&finder);
+        assert!(!finder.is_check_due());
+        finder.suspect(1);
+        finder.suspect(1);
+        find(&finder, "a");
+        assert_eq!(trusted(&finder), None, "an older check has answered it");
+        assert!(finder.is_check_due());
+        check(&finder, "a");
+        assert_eq!(trusted(&finder), Some((1, "a")));
+        // A suspicion of an earlier result is none of this one.
+        check(&finder, "b");
+        finder.suspect(1);
+        assert_eq!(trusted(&finder), Some((2, "b")));
+    }
+
+    #[test]
+    fn another_result_is_trusted_although_the_last_one_is_suspected() {
+        let finder = finder();
+        check(&finder, "a");
+        begin(&finder);
+        finder.suspect(1);
+        find(&finder, "b");
+        assert_eq!(trusted(&finder), Some((2, "b")));
+        // The next check has not begun.
+        finder.suspect(2);
+        assert_eq!(trusted(&finder), None);
+    }
+
+    #[test]
+    fn after_a_check_that_has_failed_nothing_is_trusted() {
+        let finder = finder();
+        check(&finder, "a");
+        begin(&finder);
+        finder.not_found(unavailable("it is gone"));
+        assert_eq!(trusted(&finder), None);
+        assert!(finder.has_failed());
+        // The thread waits before it asks again.
+        assert!(!finder.is_check_due());
+        let waited = finder.wait(Deadline::after(Duration::ZERO), |findings| {
+            findings.trusted().map(drop)
+        });
+        let failure = waited.expect_err("it is gone");
+        assert!(failure.cause.to_string().contains("it is gone"));
+        check(&finder, "a");
+        assert_eq!(trusted(&finder), Some((1, "a")));
+        assert!(!finder.has_failed());
+    }
+}

@@ -1,0 +1,589 @@
+//! A request's way over a connection that one thread has alone. The connection opens when it is first used, and closes
+//! after an error of input or output: the next request could get a late answer to the request before it, or follow half of
+//! that request.
+//!
+//! 1. Without an open connection, the link connects and logs in (`login`).
+//! 2. It sends the request, naming the script by its digest. If the server does not have the script, it sends the text.
+//!    A mutex without a fence is first asked for by a plain command, and by the script only if that did not get it.
+//! 3. If the connection of an earlier request turns out to be closed, or to have something unread, the link does steps 1
+//!    and 2 once more. If the request had been written, the answer then reports that it was sent twice, which every request
+//!    may be.
+//! 4. If replicas must confirm a grant or renewal, it asks for that (`Link::confirm`).
+//!
+//! If the last attempt to connect has failed, by whichever link, step 1 may fail at once: see
+//! [`connecting`](crate::net::connecting).
+//!
+//! Two sorts of links keep time differently:
+//!
+//! | link | connecting | a request |
+//! | --- | --- | --- |
+//! | a caller's, by the pool | is part of the time limit, because a thread waits for the reply | has the rest of that limit |
+//! | the renewal thread's | has `connect_timeout`, and `io_timeout` for the login, because no lease can be renewed before | has its limit, or two round trips if those take longer |
+//!
+//! No request takes longer than `io_timeout`. The round trip is measured on the last requests. A request that reached
+//! its limit counts with the time that it took. Otherwise the link could give up again and again just before the answer
+//! comes: a new connection costs more round trips.
+//!
+//! The first request after a SUBSCRIBE goes behind the question whether it reaches the same server: see
+//! [`together`](crate::net::together). A link notes each sign that the server may have lost its data
+//! ([`Route::data_loss_signs`]).
+
+use std::time::Duration;
+use std::{io, mem};
+
+use redis::Value;
+
+use crate::error::{Failure, FailureKind, Outcome};
+use crate::net::deadline::{Deadline, Phase};
+use crate::net::login::{connect_for_renewals, connect_in_turn};
+use crate::net::pool::Pooled;
+use crate::net::refusal::says;
+use crate::net::route::{NodeReport, Route};
+use crate::net::socket::{Socket, TransportError};
+use crate::server::sentinel::{Discovery, check_role};
+use crate::server::{Answer, DedicatedConnection};
+use crate::sys::{Arc, Time};
+use crate::wire::{self, Command, Cursor, Renewed, Reply, Request, Verb};
+
+/// How late the server may answer a WAIT after its time is over: the server's timer runs every 100 ms.
+const LATE_ANSWER: Duration = Duration::from_millis(110);
+
+/// The shortest life of a connection that a denied request closes.
+const CLOSED_EVERY: Duration = Duration::from_secs(1);
+
+/// The time for a PING, or two round trips if those take longer.
+const PING_WITHIN: Duration = Duration::from_millis(500);
+
+/// A connection, or the means to open one.
+pub(crate) struct Link {
+    /// Finds the master behind sentinels. `None` if the address is fixed.
+    discovery: Option<Arc<Discovery>>,
+    /// The number of the master to which `route` leads.
+    master: u64,
+    route: Arc<Route>,
+    /// `None` before it is open, while a thread uses it, and after a fault.
+    socket: Option<Socket>,
+    /// When the connection was opened, and in which era ([`together`](crate::net::together)).
+    opened: Time,
+    era: u64,
+    /// The number of the subscription about which it has asked, whether its server has it.
+    subscription: u64,
+    /// When a request was last made.
+    used: Time,
+    /// Whether ASKING goes before the request: a node of a cluster then serves a slot that is moving to it.
+    pub(crate) is_asking: bool,
+    /// The measured round trip. `None` for a link of the pool, because each of its callers has a time limit.
+    round_trip: Option<Duration>,
+    /// Reports of the server by the renewal thread's requests, until that thread takes them.
+    reports: Vec<NodeReport>,
+}
+
+impl Link {
+    /// Makes a link for a single thread, which sends all requests on it.
+    pub(crate) fn dedicated(route: Route, discovery: Option<Arc<Discovery>>) -> Self {
+        Self {
+            round_trip: Some(Duration::ZERO),
+            ..Self::pooled(Arc::new(route), discovery)
+        }
+    }
+
+    /// Makes a link for a pool.
+    pub(in crate::server) fn pooled(route: Arc<Route>, discovery: Option<Arc<Discovery>>) -> Self {
+        Self {
+            discovery,
+            master: 0,
+            route,
+            socket: None,
+            opened: Time::now(),
+            era: 0,
+            subscription: 0,
+            used: Time::now(),
+            is_asking: false,
+            round_trip: None,
+            reports: Vec::new(),
+        }
+    }
+
+    /// Makes `route` the way to the master. Closes a connection to another server.
+    fn find(&mut self, deadline: &mut Deadline<'_>) -> Result<(), Failure> {
+        let Some(discovery) = &self.discovery else {
+            return Ok(());
+        };
+        if discovery.is_current(self.master) {
+            return Ok(());
+        }
+        let begun = deadline.now();
+        let found = discovery.master(deadline.phase(Phase::Master, self.route.connect_timeout));
+        if self.round_trip.is_some() {
+            deadline.leave_out(begun);
+        }
+        let (number, route) = found?;
+        if number == self.master {
+            return Ok(());
+        }
+        self.socket = None;
+        (self.master, self.route) = (number, Arc::new(route));
+        Ok(())
+    }
+
+    /// Makes the thread check the master, because it may not be one any more.
+    fn suspect(&self) {
+        if let Some(discovery) = &self.discovery {
+            discovery.suspect(self.master);
+        }
+    }
+
+    /// Suspects the master if it cannot be reached.
+    fn suspect_after<T>(&self, connected: Result<T, Failure>) -> Result<T, Failure> {
+        if matches!(&connected, Err(failure) if failure.is_transient()) {
+            self.suspect();
+        }
+        connected
+    }
+
+    /// Returns the meaning of a fault of the connection, and suspects the master.
+    fn failed(&self, fault: TransportError) -> Failure {
+        self.suspect();
+        self.route.broken(fault)
+    }
+
+    /// Sends a request to the master, and returns the reply.
+    pub(crate) fn call(
+        &mut self,
+        request: &Request<'_>,
+        deadline: &mut Deadline<'_>,
+    ) -> Result<Answer, Failure> {
+        self.used = deadline.now();
+        self.find(deadline)?;
+        if let (Request::Scan { from, .. }, Some(_)) = (request, &self.discovery) {
+            if from.at != 0 && from.run != self.master {
+                // The cursor is that of another master. The caller drops the locks that come again.
+                let next = Some(Cursor::START);
+                let keys = Vec::new();
+                return Ok(Answer {
+                    reply: Reply::Page { keys, next },
+                    resent: false,
+                });
+            }
+        }
+        let mut resent = false;
+        let replied = self.reply(request, deadline, &mut resent);
+        // If the request was sent twice, the server may execute it once more, later.
+        let mut reply = replied.map_err(|failure| {
+            if resent {
+                failure.with(Outcome::Unknown)
+            } else {
+                failure
+            }
+        })?;
+        if self.discovery.is_some() {
+            // The server has executed the request, whatever comes now.
+            let checked = self.check_master(request, &reply, deadline);
+            checked.map_err(|failure| Failure {
+                timed_out: false,
+                ..failure.with(Outcome::Unknown)
+            })?;
+            if let Reply::Page {
+                next: Some(next), ..
+            } = &mut reply
+            {
+                next.run = self.master;
+            }
+        }
+        Ok(Answer { reply, resent })
+    }
+
+    /// Checks that a reply is that of the master.
+    fn check_master(
+        &mut self,
+        request: &Request<'_>,
+        reply: &Reply,
+        deadline: &mut Deadline<'_>,
+    ) -> Result<(), Failure> {
+        if may_come_from_a_replica(request, reply) {
+            let role = self.ask(&Command::new("ROLE"), deadline);
+            let role = role.map_err(|fault| self.failed(fault))?;
+            if let Err(failure) = check_role(&self.route, role) {
+                self.suspect();
+                self.socket = None;
+                return Err(failure);
+            }
+        }
+        let number = self.master;
+        self.find(deadline)?;
+        if self.master == number {
+            return Ok(());
+        }
+        let words = "the master has changed during the request";
+        Err(Failure::plain(
+            FailureKind::Unavailable,
+            Outcome::Unknown,
+            words,
+        ))
+    }
+
+    /// Sends a request, and returns the reply. Sends it once more if a connection of an earlier request turns out to be
+    /// closed, and then sets `resent`. Asks the replicas to confirm a grant or renewal, if that is needed.
+    fn reply(
+        &mut self,
+        request: &Request<'_>,
+        deadline: &mut Deadline<'_>,
+        resent: &mut bool,
+    ) -> Result<Reply, Failure> {
+        let era = self.route.together.era();
+        if mem::replace(&mut self.era, era) != era {
+            self.socket = None;
+        }
+        let value = loop {
+            let is_reused = self.socket.is_some();
+            if !is_reused {
+                self.connect(deadline)?;
+            }
+            let fault = match self.once(request, deadline) {
+                Ok(value) => break value,
+                Err(fault) => fault,
+            };
+            let was_written = fault.is_closed();
+            let repeats = is_reused && (was_written || fault.is_before_the_request());
+            let failure = self.failed(fault);
+            if !repeats {
+                if !is_reused && failure.is_transient() {
+                    self.route.connecting.note(&failure);
+                }
+                return Err(failure);
+            }
+            *resent |= was_written;
+            self.find(deadline)?;
+        };
+        if let Value::ServerError(error) = value {
+            return Err(self.refused(error));
+        }
+        let reply = wire::decode(request, value).inspect_err(|_| {
+            // This may be the answer to another request, so nothing on this connection can be trusted any more.
+            self.route.data_loss_signs.note_surplus();
+            self.socket = None;
+        })?;
+        self.route.script_settings.note_holder(request, &reply);
+        if self.route.replicas > 0 && reply.is_gain() && !request.is_a_look() {
+            self.confirm(deadline)?;
+        }
+        Ok(reply)
+    }
+
+    /// Sends the request on an open connection, and reads the answer.
+    fn once(
+        &mut self,
+        request: &Request<'_>,
+        deadline: &mut Deadline<'_>,
+    ) -> Result<Value, TransportError> {
+        let settings = Arc::clone(&self.route.script_settings);
+        let ask = if self.is_asking {
+            Self::ask_moving
+        } else {
+            Self::ask_together
+        };
+        if let Some(command) = wire::encode_plain(request, &settings) {
+            match ask(self, &command, deadline)? {
+                Value::Okay => return Ok(wire::TAKEN_WITHOUT_A_FENCE),
+                Value::Nil => {}
+                error @ Value::ServerError(_) => return Ok(error),
+                _ => {
+                    self.route.data_loss_signs.note_surplus();
+                    self.socket = None;
+                    let words = "the reply belongs to another request".to_owned();
+                    return Err(TransportError::Malformed(words));
+                }
+            }
+        }
+        let command = wire::encode(request, &settings);
+        match ask(self, &command, deadline)? {
+            Value::ServerError(error) if error.code() == "NOSCRIPT" => {
+                ask(self, &command.by_text(), deadline)
+            }
+            value => Ok(value),
+        }
+    }
+
+    /// Sends a command, and returns its answer.
+    fn ask(
+        &mut self,
+        command: &Command,
+        deadline: &mut Deadline<'_>,
+    ) -> Result<Value, TransportError> {
+        let time = deadline.phase(Phase::Request, self.route.io_timeout);
+        self.ask_within(command, time)
+    }
+
+    /// Does the same within this time. Closes the connection after a fault, and after a panic.
+    fn ask_within(
+        &mut self,
+        command: &Command,
+        time: Deadline<'_>,
+    ) -> Result<Value, TransportError> {
+        let mut socket = self.socket.take().ok_or(TransportError::NotSent)?;
+        let answer = socket.request(command, time)?;
+        self.socket = Some(socket);
+        Ok(answer)
+    }
+
+    /// Sends a command, and returns its answer. The first one after a SUBSCRIBE goes behind the question whether this
+    /// connection leads to the same server.
+    fn ask_together(
+        &mut self,
+        command: &Command,
+        deadline: &mut Deadline<'_>,
+    ) -> Result<Value, TransportError> {
+        let Some((question, number)) = self.route.together.question(self.subscription) else {
+            return self.ask(command, deadline);
+        };
+        let (first, answer) = self.ask_behind(question, command, deadline)?;
+        if self.route.together.is_confirmed_by(&first) {
+            self.subscription = number;
+        }
+        Ok(answer)
+    }
+
+    /// Sends a command to a node to which its slot is moving, and returns its answer. ASKING is for the next command only.
+    fn ask_moving(
+        &mut self,
+        command: &Command,
+        deadline: &mut Deadline<'_>,
+    ) -> Result<Value, TransportError> {
+        let (_, answer) = self.ask_behind(Command::new("ASKING"), command, deadline)?;
+        Ok(answer)
+    }
+
+    /// Sends a command behind another one in the same write, and returns both answers.
+    fn ask_behind(
+        &mut self,
+        first: Command,
+        command: &Command,
+        deadline: &mut Deadline<'_>,
+    ) -> Result<(Value, Value), TransportError> {
+        let unit = [first, command.clone()];
+        let time = deadline.phase(Phase::Request, self.route.io_timeout);
+        let mut socket = self.socket.take().ok_or(TransportError::NotSent)?;
+        let answers = socket.requests(&unit, time)?;
+        // Without the second answer nobody knows whether the command was executed.
+        let cut = |_| TransportError::Io(io::ErrorKind::UnexpectedEof.into());
+        let [first, answer] = <[_; 2]>::try_from(answers).map_err(cut)?;
+        self.socket = Some(socket);
+        Ok((first, answer))
+    }
+
+    /// Returns the meaning of an error answer.
+    fn refused(&mut self, error: redis::ServerError) -> Failure {
+        let moved = says(&error, &["READONLY"]);
+        if moved || says(&error, &["LOADING", "MASTERDOWN"]) {
+            self.suspect();
+        }
+        let failure = self.route.refused(error);
+        if moved {
+            self.route.together.read_only();
+        }
+        // A server that has become a replica stays one, but its name may lead to the new master by now. And a user whose
+        // request is denied may have more rights on a new connection, but not on each of a thousand in a second.
+        let is_old = self.opened.elapsed() >= CLOSED_EVERY;
+        let is_denied = failure.kind == FailureKind::Denied && is_old;
+        if moved || is_denied || failure.of_connecting {
+            self.socket = None;
+        }
+        failure
+    }
+
+    /// Connects, and logs in. On the renewal thread's link that is no part of the time limit.
+    fn connect(&mut self, deadline: &mut Deadline<'_>) -> Result<(), Failure> {
+        let begun = deadline.now();
+        let connected = if self.round_trip.is_some() {
+            let time = &mut Deadline::default();
+            let connected = connect_in_turn(&self.route, time, None);
+            deadline.leave_out(begun);
+            connected
+        } else {
+            connect_in_turn(&self.route, deadline, Some(self.used))
+        };
+        let socket = self.suspect_after(connected)?;
+        self.socket = Some(socket);
+        (self.opened, self.subscription) = (Time::now(), 0);
+        Ok(())
+    }
+
+    /// Notes how long a request took. `is_cut` means that it reached its limit without an answer.
+    fn note_round_trip(&mut self, took: Duration, is_cut: bool) {
+        let Some(round_trip) = &mut self.round_trip else {
+            return;
+        };
+        *round_trip = if is_cut || took >= *round_trip {
+            took.max(*round_trip)
+        } else {
+            // One fast answer does not make a fast link, so the average falls slowly.
+            (*round_trip * 3 + took) / 4
+        };
+    }
+
+    /// Waits until enough replicas have the last write on this connection. Every script that grants or renews writes,
+    /// even if it is repeated. A write that they have not confirmed in time counts as not replicated.
+    fn confirm(&mut self, deadline: &mut Deadline<'_>) -> Result<(), Failure> {
+        let wanted = self.route.replicas;
+        let mut time = deadline.phase(Phase::Request, self.route.io_timeout);
+        let limit = time.left();
+        // A count is worth more than no answer, so the server's time for the WAIT is shorter than the limit here. The
+        // server notices the end of a WAIT up to 100 ms late.
+        let patience = limit.saturating_sub(LATE_ANSWER).max(limit / 2);
+        let patience = patience.max(Duration::from_millis(1));
+        let too_few = |confirmed| {
+            let kind = FailureKind::NotReplicated { wanted, confirmed };
+            let words =
+                format!("{confirmed} of {wanted} replicas confirmed it within {patience:?}");
+            Failure::plain(kind, Outcome::PartlyExecuted, words)
+        };
+        let mut wait = Command::new("WAIT");
+        wait.arg(wanted).arg(patience.as_millis() as u64);
+        let answer = self.ask_within(&wait, time);
+        let confirmed = match answer {
+            Ok(Value::Int(count)) => u32::try_from(count).unwrap_or(0),
+            Ok(Value::ServerError(error)) => {
+                return Err(self.route.refused(error).with(Outcome::Unknown));
+            }
+            Ok(_) => {
+                self.route.data_loss_signs.note_surplus();
+                self.socket = None;
+                let words = "the answer to WAIT is not a number";
+                return Err(Failure::plain(
+                    FailureKind::Protocol,
+                    Outcome::Unknown,
+                    words,
+                ));
+            }
+            // The server has just answered the script on this connection, so only the replicas can be late.
+            Err(fault) if fault.is_timeout() => return Err(too_few(0)),
+            Err(fault) => return Err(self.failed(fault).with(Outcome::Unknown)),
+        };
+        if confirmed >= wanted {
+            return Ok(());
+        }
+        Err(too_few(confirmed))
+    }
+
+    /// Sends a request, and returns the reply of a master, and the number of its process: the first 16 digits of its
+    /// `run_id`.
+    ///
+    /// A command without keys, such as SCAN, is executed by each node of a cluster, also by a replica. And a cursor of SCAN
+    /// has a meaning only for the process that gave it.
+    pub(crate) fn call_identified(
+        &mut self,
+        request: &Request<'_>,
+        deadline: &mut Deadline<'_>,
+    ) -> Result<(Reply, u64), Failure> {
+        let reply = self.call(request, deadline)?.reply;
+        // Only this thread uses the connection, so the same process answers.
+        let mut ask = |command: &Command| {
+            let answer = self.ask(command, deadline);
+            let answer = answer.map_err(|fault| self.failed(fault))?;
+            self.route.accepted(answer)
+        };
+        let role = ask(&Command::new("ROLE"))?;
+        let report = ask(Command::new("INFO").arg("server"))?;
+        check_role(&self.route, role).inspect_err(|_| self.socket = None)?;
+        let run = run(&report).ok_or_else(|| {
+            // This may be the answer to another request.
+            self.socket = None;
+            let words = "the server does not report its run_id";
+            Failure::plain(FailureKind::Protocol, Outcome::NotExecuted, words)
+        })?;
+        Ok((reply, run))
+    }
+}
+
+impl Pooled for Link {
+    fn close_if_idle(&mut self, idle: Duration) {
+        if self.used.elapsed() >= idle {
+            self.socket = None;
+        }
+    }
+}
+
+/// The requests of the renewal thread. They have time limits of their own: the table at the top.
+impl DedicatedConnection for Link {
+    fn open(&mut self, is_silent: bool) -> Result<(), Failure> {
+        self.find(&mut Deadline::default())?;
+        if self.socket.is_some() {
+            let two_round_trips = self.round_trip.unwrap_or_default() * 2;
+            let mut time = Deadline::after(two_round_trips.max(PING_WITHIN));
+            if !is_silent || Link::call(self, &Request::Ping, &mut time).is_ok() {
+                return Ok(());
+            }
+            self.socket = None;
+        }
+        self.era = self.route.together.era();
+        let opened = connect_for_renewals(&self.route);
+        let (open, took) = self.suspect_after(opened)?;
+        self.round_trip = self.round_trip.max(Some(took));
+        self.socket = Some(open);
+        (self.opened, self.subscription) = (Time::now(), 0);
+        Ok(())
+    }
+
+    fn call(&mut self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure> {
+        let master = self.master;
+        let two_round_trips = self.round_trip.unwrap_or_default() * 2;
+        let mut deadline = Deadline::after(limit.max(two_round_trips));
+        let whole = deadline.left();
+        let answer = Link::call(self, request, &mut deadline);
+        let took = whole.saturating_sub(deadline.left());
+        let is_unknown = |failure: &Failure| failure.outcome == Outcome::Unknown;
+        match &answer {
+            Ok(_) => self.note_round_trip(took, false),
+            Err(failure) if is_unknown(failure) && self.socket.is_none() && took >= limit => {
+                self.note_round_trip(took, true);
+            }
+            Err(_) => {}
+        }
+        // A failure because the master has changed says nothing about the new one.
+        if answer.is_ok() || master == self.master {
+            let failure = answer.as_ref().err();
+            let failure = failure.filter(|failure| failure.is_of_the_connection());
+            self.reports.push(self.route.report(failure));
+        }
+        answer
+    }
+
+    fn take_reports(&mut self) -> Vec<NodeReport> {
+        mem::take(&mut self.reports)
+    }
+}
+
+/// Reads the first 16 digits of the `run_id`.
+fn run(report: &Value) -> Option<u64> {
+    let Value::BulkString(report) = report else {
+        return None;
+    };
+    let report = String::from_utf8_lossy(report);
+    let id = report.lines().find_map(|line| line.strip_prefix("run_id:"));
+    u64::from_str_radix(id?.get(..16)?, 16).ok()
+}
+
+/// Returns whether a replica could have given this reply from old data, because the request wrote nothing. A replica
+/// rejects each write.
+fn may_come_from_a_replica(request: &Request<'_>, reply: &Reply) -> bool {
+    let is_gone = |renewed: &Renewed| matches!(renewed, Renewed::Gone(_));
+    let waits = match request {
+        // A waiter is entered in the queue.
+        Request::Lock {
+            verb: Verb::Acquire { ask, .. },
+            ..
+        } => ask.channel.is_some(),
+        _ => true,
+    };
+    match reply {
+        Reply::Granted { .. } | Reply::Released | Reply::HandedOver | Reply::Admitted(_) => false,
+        Reply::Held { .. } => !waits,
+        Reply::Differs { reply, .. } => may_come_from_a_replica(request, reply),
+        Reply::Renewed(all) => all.iter().any(is_gone),
+        Reply::Each(all) => all.iter().flatten().any(|reply| *reply != Reply::Released),
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! The master of a Sentinel set, which changes with each failover.
+//!
+//! A thread finds the master ([`search`]) and publishes it with a number ([`crate::server::finder`]). All connections of a
+//! manager go to the published master: those of the pool, that of the renewal thread, and that of the listener. A
+//! connection that was opened before the last change is closed at its next use. The same address with a later epoch is
+//! another master.
+//!
+//! The master is suspected if a connection to it fails, if the server answers that it is a replica, or if a check finds no
+//! master. The master is *known* while it is not suspected.
+//!
+//! A request is sent only while the master is known, and waits for that within its time limit. An answer counts only if
+//! the master is the same after it. The reply to a request that wrote nothing is no proof: a server that has become a
+//! replica may answer it from old data. So the link asks for the server's `ROLE` then ([`crate::server::link`]).
+//!
+//! Sentinel copies writes to replicas without waiting for them. So a failover may lose a lock. The holder learns of it
+//! at its next renewal. The fence is larger after the failover than before, because it follows the servers' time, unless the
+//! clock of the new master is behind.
+
+mod client;
+mod opinion;
+mod search;
+
+use std::time::Duration;
+
+use crate::config::{SentinelSet, Settings};
+use crate::error::Failure;
+use crate::net::deadline::Deadline;
+use crate::net::pubsub::{self, PubSubEvent};
+use crate::net::refusal::unavailable;
+use crate::net::route::{Route, route};
+use crate::server::finder::{Finder, Findings};
+use crate::sys::Arc;
+
+pub(crate) use search::check_role;
+use search::{SentinelMaster, SentinelSearch};
+
+/// The longest wait of the listener for a master.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// The master that was found last.
+pub(crate) struct Discovery {
+    finder: Arc<Finder<SentinelMaster>>,
+    /// The way to the master before one was found. It has what all masters share.
+    unknown: Route,
+}
+
+impl Discovery {
+    pub(crate) fn new(set: SentinelSet, settings: &Settings) -> Self {
+        let settings = Settings {
+            // Only the events thread may keep it.
+            listener: None,
+            ..settings.clone()
+        };
+        let unknown = route(set.unknown_master(), &settings);
+        let addresses = set.sentinels.iter().map(|server| &*server.address);
+        let asked = format!("sentinel of {}", addresses.collect::<Vec<_>>().join(", "));
+        let search = Box::new(SentinelSearch::new(set, settings, unknown.clone()));
+        Self {
+            finder: Finder::new("leasehold-sentinel", asked, search),
+            unknown,
+        }
+    }
+
+    /// Returns the way to a master that is not known yet.
+    pub(crate) fn unknown(&self) -> &Route {
+        &self.unknown
+    }
+
+    /// Returns whether the master of this number is known to be the master now.
+    pub(crate) fn is_current(&self, number: u64) -> bool {
+        number > 0 && self.finder.trusted() == number
+    }
+
+    /// Blocks until the master is known, or the time or the call is over.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason why no master is known.
+    pub(crate) fn wait(&self, deadline: Deadline<'_>) -> Result<(), Failure> {
+        if self.finder.trusted() > 0 {
+            return Ok(());
+        }
+        let is_known = |findings: &Findings<SentinelMaster>| findings.trusted().map(drop);
+        self.finder.wait(deadline, is_known)
+    }
+
+    /// Returns the number of the master, and the way to it. Blocks until it is known, or the time or the call is over.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason why no master is known.
+    pub(crate) fn master(&self, deadline: Deadline<'_>) -> Result<(u64, Route), Failure> {
+        self.finder.wait(deadline, |findings| {
+            let (number, master) = findings.trusted()?;
+            Some((number, master.route.clone()))
+        })
+    }
+
+    /// Makes the thread check the master of this number, because a connection to it has failed.
+    pub(crate) fn suspect(&self, number: u64) {
+        self.finder.suspect(number);
+    }
+
+    /// See [`crate::server::Store::on_failover`].
+    pub(crate) fn on_failover(&self, changed: Box<dyn Fn() + Send + Sync>) {
+        self.finder.on_failover(changed);
+    }
+
+    /// Ends the thread. Takes no mutex, because a forked child may call it.
+    pub(crate) fn end(&self) {
+        self.finder.end();
+    }
+
+    /// Listens at the master until `hear` returns false. See [`crate::server::Store::listen`].
+    pub(crate) fn listen(
+        &self,
+        channels: &[&str],
+        hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
+    ) -> Result<(), Failure> {
+        // The caller pauses and tries again, or learns that it must end.
+        let limit = self.unknown.connect_timeout.min(LONGEST_WAIT);
+        let master = self.master(Deadline::after(limit));
+        let (number, route) = master.inspect_err(|failure| {
+            hear(PubSubEvent::Node(self.unknown.report(Some(failure))));
+        })?;
+        let mut is_wanted = true;
+        let listened = pubsub::listen(&route, channels, &mut |event| {
+            is_wanted = hear(event);
+            is_wanted && self.finder.is_last(number)
+        });
+        if let Err(failure) = &listened {
+            if failure.is_transient() {
+                self.suspect(number);
+            }
+        } else if is_wanted {
+            return Err(unavailable("the master has changed"));
+        }
+        listened
+    }
+}

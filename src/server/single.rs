@@ -1,0 +1,114 @@
+//! One Redis server, at a fixed address or found by sentinels.
+
+use crate::config::{SentinelSet, Server, Settings};
+use crate::error::Failure;
+use crate::net::deadline::{Deadline, Phase};
+use crate::net::ping::{self, Pinged};
+use crate::net::pool::{Pool, PoolThreads};
+use crate::net::pubsub::{self, PubSubEvent};
+use crate::net::route::{Route, route};
+use crate::server::link::Link;
+use crate::server::sentinel::Discovery;
+use crate::server::{Answer, DedicatedConnection, Store};
+use crate::sys::{Arc, Time};
+use crate::wire::Request;
+
+/// A node, and the store of one.
+pub(crate) struct Node {
+    pool: Arc<Pool<Link>>,
+    _threads: PoolThreads,
+    /// The way to the server. If sentinels find it, only the parts that all masters share.
+    route: Route,
+    discovery: Option<Arc<Discovery>>,
+}
+
+impl Node {
+    pub(crate) fn new(server: Server, settings: &Settings) -> Result<Self, Failure> {
+        Self::with_discovery(route(server, settings), None, settings)
+    }
+
+    pub(crate) fn behind(sentinels: SentinelSet, settings: &Settings) -> Result<Self, Failure> {
+        let discovery = Discovery::new(sentinels, settings);
+        Self::with_discovery(
+            discovery.unknown().clone(),
+            Some(Arc::new(discovery)),
+            settings,
+        )
+    }
+
+    fn with_discovery(
+        route: Route,
+        discovery: Option<Arc<Discovery>>,
+        settings: &Settings,
+    ) -> Result<Self, Failure> {
+        let threads = PoolThreads::start()?;
+        let (way, finds) = (Arc::new(route.clone()), discovery.clone());
+        let link = move || Link::pooled(Arc::clone(&way), finds.clone());
+        let counters = Arc::clone(&settings.pools);
+        Ok(Self {
+            pool: Pool::new(link, settings.pool_size, &threads, counters)?,
+            _threads: threads,
+            route,
+            discovery,
+        })
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(discovery) = &self.discovery {
+            discovery.end();
+        }
+    }
+}
+
+impl Store for Node {
+    fn call(&self, request: &Request<'_>, mut deadline: Deadline<'_>) -> Result<Answer, Failure> {
+        if let Some(discovery) = &self.discovery {
+            // A call that waits for a master needs no connection yet.
+            discovery.wait(deadline.phase(Phase::Master, self.route.connect_timeout))?;
+        }
+        let mut link = self.pool.check_out(&mut deadline)?;
+        link.call(request, &mut deadline)
+    }
+
+    fn ping(&self, mut deadline: Deadline<'_>) -> Result<Vec<Pinged>, Failure> {
+        let route = match &self.discovery {
+            None => self.route.clone(),
+            Some(discovery) => {
+                let time = deadline.phase(Phase::Master, self.route.connect_timeout);
+                discovery.master(time)?.1
+            }
+        };
+        Ok(ping::all(vec![route]))
+    }
+
+    fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {
+        Box::new(Link::dedicated(self.route.clone(), self.discovery.clone()))
+    }
+
+    fn last_data_loss_sign(&self) -> Time {
+        self.route.data_loss_signs.last()
+    }
+
+    fn last_surplus(&self) -> Time {
+        self.route.data_loss_signs.last_surplus()
+    }
+
+    fn on_failover(&self, changed: Box<dyn Fn() + Send + Sync>) {
+        if let Some(discovery) = &self.discovery {
+            discovery.on_failover(changed);
+        }
+    }
+
+    fn listen(
+        &self,
+        channels: &[&str],
+        hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
+    ) -> Result<(), Failure> {
+        match &self.discovery {
+            None => pubsub::listen(&self.route, channels, hear),
+            Some(discovery) => discovery.listen(channels, hear),
+        }
+    }
+}

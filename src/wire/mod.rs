@@ -1,0 +1,329 @@
+//! What goes to Redis and what comes back: requests and replies as plain data, and their encoding.
+//!
+//! 1. The engine builds a [`Request`].
+//! 2. A connection asks [`encode`] for the command, and sends it.
+//! 3. [`decode`] makes a [`Reply`] of the answer. An answer that is no reply to this request is an error.
+//! 4. The engine acts on the reply.
+//!
+//! Only the connections encode and decode, and no other module knows the arguments of a script. A script is a list of files in
+//! `lua/` (`text`): the first handles the usual case, and the others define the functions for the rest. The header of the first file
+//! lists the keys, the arguments and the answers, and gives the reason why the script may be repeated. Names and owners travel as
+//! `KEYS` and `ARGV`, never as script text.
+//!
+//! | module | its content |
+//! | --- | --- |
+//! | `request` | the requests, and the kinds of lock: how the threads of a process share each |
+//! | `reply` | the replies, and grants by message |
+//! | `lifetime` | how long a lease, a pickup window and a turn last |
+//! | `single` | encodes and decodes the requests about locks to a server that is no node of a quorum |
+//! | `quorum` | encodes and decodes the requests to one node of a quorum |
+//! | `operators` | encodes and decodes the requests of operators about locks of any kind |
+//! | `answers` | decodes the answers that several kinds share |
+//! | `command` | a command of the redis crate, and the script that it names |
+//! | `text` | the texts of the scripts, and the arguments that several scripts share |
+//! | `pollers` | remembers at which names clients of other libraries were seen |
+
+use redis::Value;
+
+use crate::error::{Failure, FailureKind, Outcome};
+
+pub(crate) use command::Command;
+pub(crate) use reply::{
+    Cursor, Gone, GrantMessage, Nonce, NotReleased, Renewed, Reply, Seen, SeenHolder, SeenLimiter,
+    SeenWaiter,
+};
+pub(crate) use request::{
+    ALL, AcquireMode, Adopt, Ask, GiveBack, Keep, LockKind, PlainRelease, RateRequest, Renewal,
+    Request, Sharing, Verb,
+};
+pub(crate) use text::ScriptSettings;
+
+mod answers;
+mod command;
+pub(crate) mod lifetime;
+mod operators;
+mod pollers;
+pub(crate) mod quorum;
+mod reply;
+mod request;
+mod single;
+mod text;
+
+/// Returns the command that executes a request. It names its script by the digest.
+pub(crate) fn encode(request: &Request<'_>, script_settings: &ScriptSettings) -> Command {
+    match request {
+        Request::Ping => Command::new("PING"),
+        Request::Lock { kind, target, verb } => match kind {
+            LockKind::Mutex => single::mutex(target.first(), verb, script_settings),
+            LockKind::Read | LockKind::Write | LockKind::Semaphore { .. } => {
+                single::share(*kind, target.first(), verb, script_settings)
+            }
+            LockKind::Multi => single::multi(target.keys(), verb, script_settings),
+        },
+        Request::Renew(batch) => single::renew(batch),
+        Request::KeepRecords(batch) => single::keep_records(batch, script_settings),
+        Request::Release(batch) => single::release_many(batch),
+        Request::RateLimit { key, request } => single::rate_limit(key, request),
+        Request::Adopt { key, adopt } => single::adopt(key, adopt, script_settings),
+        Request::Inspect { keys, named } => operators::inspect(keys, *named),
+        Request::Scan {
+            from,
+            prefix,
+            pattern,
+        } => operators::scan(*from, prefix, pattern),
+        Request::ForceRelease { key, owner } => {
+            operators::force_release(key, owner, script_settings)
+        }
+        Request::Publish { message, .. } => operators::publish(message),
+    }
+}
+
+/// The answer of a script that has taken a lock without a fence.
+pub(crate) const TAKEN_WITHOUT_A_FENCE: Value = Value::Int(0);
+
+/// Returns the command that takes a free lock without a script, if the request allows it: it asks for a mutex without a
+/// fence, and may go before the queue. The command's answer is `OK` if it has the lock. Otherwise the command of
+/// [`encode`] must follow. It also settles whether this owner holds the lock already, by a command that was sent twice.
+pub(crate) fn encode_plain(
+    request: &Request<'_>,
+    script_settings: &ScriptSettings,
+) -> Option<Command> {
+    match request {
+        Request::Lock {
+            kind: LockKind::Mutex,
+            target,
+            verb:
+                Verb::Acquire {
+                    ask,
+                    mode: AcquireMode::TakeFree,
+                },
+        } if ask.fences == 0 => single::plain(target.first(), ask, script_settings),
+        _ => None,
+    }
+}
+
+/// Reads the answer to a request.
+///
+/// # Errors
+///
+/// Returns a [`FailureKind::Protocol`] of unknown outcome if the answer is no reply to this request.
+pub(crate) fn decode(request: &Request<'_>, value: Value) -> Result<Reply, Failure> {
+    let reply = match (request, value) {
+        (Request::Ping, Value::SimpleString(_) | Value::BulkString(_)) => Some(Reply::Pong),
+        (Request::Lock { verb, target, .. }, value) => match verb {
+            Verb::Acquire { ask, .. } | Verb::TakeOver { ask, .. } => {
+                answers::grant(target.keys().len(), ask.fences > 0, &value)
+            }
+            Verb::Release { .. }
+            | Verb::HandOver { .. }
+            | Verb::Keep(_)
+            | Verb::Withdraw { .. } => answers::release(&value),
+        },
+        (Request::Renew(batch) | Request::KeepRecords(batch), value) => {
+            single::renewed(batch.len(), &value)
+        }
+        (Request::Release(batch), value) => single::released_many(batch.len(), &value),
+        (Request::RateLimit { request, .. }, value) => single::admission(request, &value),
+        (Request::Adopt { adopt, .. }, value) => answers::grant(1, adopt.fencing, &value),
+        (Request::Inspect { keys, named }, value) => {
+            operators::inspected(keys.len(), *named, value)
+        }
+        (Request::Scan { from, .. }, value) => operators::page(*from, value),
+        (Request::ForceRelease { .. }, Value::Int(1)) => Some(Reply::Released),
+        (Request::ForceRelease { .. }, Value::Int(0)) => Some(Reply::NotOwner(Gone::Removed)),
+        (Request::Publish { .. }, Value::Int(_)) => Some(Reply::Published),
+        (Request::Ping | Request::ForceRelease { .. } | Request::Publish { .. }, _) => None,
+    };
+    reply.ok_or_else(|| {
+        let words = "the answer does not have the form of a reply to this request";
+        Failure::plain(FailureKind::Protocol, Outcome::Unknown, words)
+    })
+}
+
+/// Reads a value as the reply to each sort of request about locks, for the fuzz targets: with the number of names.
+#[cfg(feature = "seam")]
+pub(crate) fn read_as_each(value: &Value) -> [(usize, Option<Reply>); 6] {
+    [
+        (1, answers::grant(1, true, value)),
+        (1, answers::grant(1, false, value)),
+        (3, answers::grant(3, true, value)),
+        (1, answers::release(value)),
+        (2, single::renewed(2, value)),
+        (2, single::released_many(2, value)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::name::{LockKey, Target};
+    use crate::owner::{self, MARK, MAX_TAIL};
+    use crate::sys::{Arc, Machine};
+    use crate::wire::{Ask, Keep, Renewal};
+
+    fn target(name: &str) -> Target {
+        LockKey::new("", name).expect("a name").into()
+    }
+
+    fn acquire() -> Verb {
+        Verb::Acquire {
+            ask: Ask {
+                owner: "lh1:u:l".into(),
+                units: 1,
+                lease: Duration::from_nanos(10_000_001),
+                fences: 1,
+                shareable_owner: None,
+                channel: None,
+                nonce: None,
+            },
+            mode: AcquireMode::TakeFree,
+        }
+    }
+
+    #[test]
+    fn the_mark_of_the_scripts_is_the_mark_of_the_names() {
+        let value = include_str!("lua/value.lua");
+        assert!(value.contains(&format!("local MARK = '{MARK}'")));
+    }
+
+    #[test]
+    fn no_owner_is_as_long_as_the_part_of_a_value_that_scripts_read() {
+        let longest =
+            owner::generate(&Machine::default(), &"x".repeat(MAX_TAIL)).len() + "!~!".len();
+        let value = include_str!("lua/value.lua");
+        let (_, read) = value
+            .split_once("local MOST_OF_VALUE = ")
+            .expect("it is set");
+        let (read, _) = read.split_once('\n').expect("a line");
+        let read: usize = read.parse().expect("a number");
+        assert!(longest < read);
+        // These scripts do without value.lua.
+        for script in [
+            include_str!("lua/mutex_release.lua"),
+            include_str!("lua/multi_release_plain.lua"),
+            include_str!("lua/quorum_release_plain.lua"),
+        ] {
+            assert!(script.contains(&format!("0, {})", read - 1)));
+        }
+        let longest_shown = format!("LONGEST_OF_OTHERS = {longest}, 1024");
+        assert!(include_str!("lua/inspect.lua").contains(&longest_shown));
+    }
+
+    fn parts(command: &Command) -> Vec<String> {
+        let value = redis::parse_redis_value(&command.packed()).expect("an array");
+        redis::from_redis_value(value).expect("texts")
+    }
+
+    #[test]
+    fn names_and_owners_are_never_script_text() {
+        let script_settings = ScriptSettings::new(Duration::from_mins(10), Duration::from_secs(1));
+        let verb = acquire();
+        let odd = target("'..redis.call('FLUSHALL')..'");
+        let request = Request::Lock {
+            kind: LockKind::Mutex,
+            target: &odd,
+            verb: &verb,
+        };
+        let command = encode(&request, &script_settings).by_text();
+        let parts = parts(&command);
+        assert_eq!(parts[0], "EVAL");
+        assert!(!parts[1].contains("FLUSHALL"));
+        assert_eq!(parts[2], "4");
+        assert_eq!(parts[3], odd.first().key());
+    }
+
+    /// The server answers `TRYAGAIN` for a missing companion in a slot that is being moved.
+    #[test]
+    fn renewal_and_plain_release_declare_the_locks_key_alone() {
+        let script_settings = ScriptSettings::new(Duration::from_mins(10), Duration::from_secs(1));
+        let keys = |request: Request<'_>| {
+            let command = encode(&request, &script_settings);
+            parts(&command).swap_remove(2)
+        };
+        let owner: Arc<str> = "lh1:u:l".into();
+        let key = target("n").first().clone();
+        let renewal = Renewal {
+            kind: LockKind::Mutex,
+            key: &key,
+            owner: owner.to_string(),
+            units: 1,
+            lease: Duration::from_secs(1),
+            may_join: false,
+        };
+        assert_eq!(keys(Request::Renew(&[renewal.clone(), renewal])), "2");
+        let target = target("n");
+        let keep = Keep {
+            owner: Arc::clone(&owner),
+            units: 1,
+            life: Duration::from_secs(1),
+            wakes: false,
+            give_back: None,
+        };
+        for (kind, verb) in [
+            (LockKind::Mutex, Verb::Release { owner, units: 1 }),
+            (LockKind::Mutex, Verb::Keep(keep.clone())),
+            (LockKind::Write, Verb::Keep(keep)),
+        ] {
+            let (target, verb) = (&target, &verb);
+            assert_eq!(keys(Request::Lock { kind, target, verb }), "1");
+        }
+    }
+
+    #[test]
+    fn hostile_replies_are_refused_not_believed() {
+        /// A time in microseconds, in 1970.
+        const TIME: i64 = 1_000_000_000_000;
+        let (target, verb) = (target("n"), acquire());
+        let request = Request::Lock {
+            kind: LockKind::Mutex,
+            target: &target,
+            verb: &verb,
+        };
+        for value in [
+            Value::Nil,
+            Value::Okay,
+            Value::Int(0),
+            Value::Int(-5),
+            // The answer to a release.
+            Value::Int(1),
+            Value::Int(TIME - 1),
+            Value::Array(vec![]),
+            Value::Array(vec![Value::Int(TIME + 5), Value::Int(3)]),
+            Value::Array(vec![Value::Int(0), Value::Int(1), Value::Int(1)]),
+            // Larger than the numbers that a script counts exactly.
+            Value::Int(1 << 53),
+            Value::Int(i64::MAX),
+            // The fences of two names.
+            Value::Array([TIME + 5, TIME + 6, 0].map(Value::Int).into()),
+        ] {
+            let failure = decode(&request, value.clone()).expect_err("no grant");
+            assert_eq!(failure.kind, FailureKind::Protocol, "{value:?}");
+        }
+        let release = Verb::Release {
+            owner: "lh1:u:l".into(),
+            units: 1,
+        };
+        let request = Request::Lock {
+            kind: LockKind::Mutex,
+            target: &target,
+            verb: &release,
+        };
+        assert!(decode(&request, Value::Int(7)).is_err());
+        // Each name must have one fence.
+        let keys = ["a", "b"].map(|name| LockKey::new("", name).expect("a name"));
+        let target = Target::all(keys.into()).expect("two names");
+        let request = Request::Lock {
+            kind: LockKind::Multi,
+            target: &target,
+            verb: &verb,
+        };
+        for (fences, is_one_each) in [(&[5][..], false), (&[5, 6], true), (&[5, 6, 7], false)] {
+            let parts = fences.iter().map(|fence| TIME + fence).chain([0]);
+            let reply = decode(&request, Value::Array(parts.map(Value::Int).collect()));
+            assert_eq!(reply.is_ok(), is_one_each, "{fences:?}");
+        }
+        assert!(decode(&Request::Renew(&[]), Value::Array(vec![Value::Int(1)])).is_err());
+    }
+}

@@ -1,0 +1,447 @@
+//! The requests to one node of a quorum.
+//!
+//! The store of a quorum makes several of them of one request, one for each node and step. So they are not requests
+//! themselves, but the same commands that `encode` returns.
+
+use std::time::Duration;
+
+use redis::Value;
+use smallvec::SmallVec;
+
+use super::answers;
+use crate::name::{BROKEN, Companion, LockKey, Target};
+use crate::sys::Arc;
+use crate::sys::time::ms_rounded_up;
+use crate::wire::answers::fence;
+use crate::wire::command::Command;
+use crate::wire::text::{
+    self, OF_A_QUORUM, QUORUM_ACQUIRE, QUORUM_ADOPT, QUORUM_FORCE_RELEASE, QUORUM_JOIN,
+    QUORUM_KEEP, QUORUM_MULTI_ACQUIRE, QUORUM_MULTI_RELEASE, QUORUM_RAISE, QUORUM_RELEASE,
+    QUORUM_RESTART_DELAY, QUORUM_SHARE_ACQUIRE, QUORUM_SHARE_RELEASE, Script, ScriptSettings,
+};
+use crate::wire::{Adopt, Ask, Gone, Keep, LockKind, Reply};
+
+/// The fences that a node has reserved for a grant of one name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reserved {
+    pub(crate) first: u64,
+    pub(crate) last: u64,
+}
+
+/// The fences that a node has reserved for each name of a lock.
+pub(crate) type ReservedByName = SmallVec<[Reserved; 1]>;
+
+/// A node's answer to a request for a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Vote {
+    Granted {
+        fences: ReservedByName,
+        /// Whether other processes wait for the lock at this node.
+        contended: bool,
+    },
+    Held(NodeHolder),
+}
+
+/// The owner that a node names: the holder of a lock, or the waiter whose turn it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NodeHolder {
+    pub(crate) owner: Arc<str>,
+    /// How long its lease or its turn lasts from now on; `None` if that is not known.
+    pub(crate) ttl: Option<Duration>,
+    /// Whether it is a reader. Other readers may then hold the lock there too, or may use that turn.
+    pub(crate) is_reader: bool,
+}
+
+/// A lock, as the requests to a node name it.
+#[derive(Clone, Copy)]
+pub(crate) struct LockId<'a> {
+    pub(crate) kind: LockKind,
+    pub(crate) target: &'a Target,
+}
+
+/// The unused fences that a node takes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NodeGiveBack {
+    /// The last fence that was given to a guard; 0 if there was none.
+    pub(crate) used: u64,
+    /// The fences of this node's own reply.
+    pub(crate) reserved: Reserved,
+}
+
+/// Returns the commands that load the scripts of a node.
+pub(crate) fn load() -> [Command; 10] {
+    OF_A_QUORUM.map(Script::load)
+}
+
+/// Returns the command that notes the restart delay at a node, under this key for this time. The answer is the restart
+/// delay that the clients of the node use, in ms.
+pub(crate) fn note_restart_delay(key: &str, delay: Duration, kept: Duration) -> Command {
+    let mut command = QUORUM_RESTART_DELAY.command(1);
+    command.arg(key).arg(ms_rounded_up(delay));
+    command.arg(ms_rounded_up(kept));
+    // By its text, because a new connection sends it.
+    command.by_text()
+}
+
+/// Returns the command that asks a node for a lock. `clock` is this process's time, in µs since 1970. `was_writer`: the
+/// caller has just released the lock as a writer, and becomes a reader before other writers.
+pub(crate) fn acquire(
+    lock: LockId<'_>,
+    ask: &Ask,
+    was_writer: bool,
+    clock: u64,
+    script_settings: &ScriptSettings,
+) -> Command {
+    let (script, is_shared) = match lock.kind {
+        LockKind::Mutex => (&QUORUM_ACQUIRE, false),
+        LockKind::Multi => (&QUORUM_MULTI_ACQUIRE, false),
+        LockKind::Read | LockKind::Write | LockKind::Semaphore { .. } => {
+            (&QUORUM_SHARE_ACQUIRE, true)
+        }
+    };
+    let mut command = script.with_companions(lock.target.keys());
+    command
+        .arg(&*ask.owner)
+        .arg(ms_rounded_up(ask.lease))
+        .arg(ask.fences)
+        .arg(ms_rounded_up(script_settings.fence_memory))
+        .arg(clock)
+        .arg(ask.channel.as_deref().unwrap_or("-"))
+        .arg(ms_rounded_up(script_settings.pickup_window(ask.lease)));
+    of_waiters(&mut command);
+    if is_shared {
+        command.arg(ask.units).arg(u8::from(was_writer));
+    }
+    command
+}
+
+/// Returns the command that raises the records of a node: each to the end of `count` fences from the fence of its name
+/// on.
+pub(crate) fn raise(
+    lock: LockId<'_>,
+    (owner, units): (&str, u32),
+    fences: &[u64],
+    count: u64,
+    script_settings: &ScriptSettings,
+) -> Command {
+    let keys = lock.target.keys();
+    let mut command = QUORUM_RAISE.command(2 * keys.len());
+    for key in keys {
+        command.arg(key.key()).arg(key.companion(Companion::Fence));
+    }
+    command
+        .arg(owner)
+        .arg(lock.kind.units_in_key(units))
+        .arg(count)
+        .arg(ms_rounded_up(script_settings.fence_memory))
+        .arg(fences);
+    command
+}
+
+/// Returns the command that has one more node hold a lock for its owner. `keys` are those of its names, and `ends` the
+/// last fence of the owner for each of them.
+pub(crate) fn join<'k>(
+    kind: LockKind,
+    keys: impl ExactSizeIterator<Item = &'k LockKey>,
+    (owner, units): (&str, u32),
+    lease: Duration,
+    ends: &[u64],
+    script_settings: &ScriptSettings,
+) -> Command {
+    let mut command = QUORUM_JOIN.with_companions(keys);
+    command
+        .arg(owner)
+        .arg(ms_rounded_up(lease))
+        .arg(kind.units_in_key(units))
+        .arg(ms_rounded_up(script_settings.fence_memory))
+        .arg(ends);
+    command
+}
+
+/// Returns the command that releases a lock at a node. A withdrawal also takes the owner out of the queue.
+pub(crate) fn release(
+    lock: LockId<'_>,
+    (owner, units): (&str, u32),
+    give_back: Option<NodeGiveBack>,
+    is_withdrawal: bool,
+) -> Command {
+    let script = match lock.kind {
+        LockKind::Mutex => &QUORUM_RELEASE,
+        LockKind::Multi => &QUORUM_MULTI_RELEASE,
+        LockKind::Read | LockKind::Write | LockKind::Semaphore { .. } => &QUORUM_SHARE_RELEASE,
+    };
+    let mut command = script.with_companions(lock.target.keys());
+    command.arg(owner);
+    if lock.kind == LockKind::Multi {
+        // Its blocks have one fence, so there is nothing to give back. It always leaves the queues.
+        of_waiters(&mut command);
+        return command;
+    }
+    match give_back {
+        Some(NodeGiveBack { used, reserved }) => {
+            command.arg(used).arg(reserved.last).arg(reserved.first)
+        }
+        None => command.arg("").arg("").arg(""),
+    };
+    of_waiters(&mut command);
+    command.arg(u8::from(is_withdrawal));
+    if lock.kind != LockKind::Mutex {
+        command.arg(units);
+    }
+    command
+}
+
+/// Returns the command that keeps a lock at a node for a while after the end of its lease.
+pub(crate) fn keep(lock: LockId<'_>, keep: &Keep, script_settings: &ScriptSettings) -> Command {
+    text::keep(
+        &QUORUM_KEEP,
+        lock.target.keys(),
+        lock.kind.units_in_key(keep.units),
+        keep,
+        script_settings,
+    )
+}
+
+/// Returns the command that gives a mutex a new owner at a node.
+pub(crate) fn adopt(
+    key: &LockKey,
+    adopt: &Adopt,
+    clock: u64,
+    script_settings: &ScriptSettings,
+) -> Command {
+    let mut command = QUORUM_ADOPT.command(2);
+    command
+        .arg(key.key())
+        .arg(key.companion(Companion::Fence))
+        .arg(&*adopt.owner)
+        .arg(ms_rounded_up(adopt.lease))
+        .arg(ms_rounded_up(script_settings.fence_memory))
+        .arg(clock)
+        .arg(&*adopt.from)
+        .arg(u8::from(adopt.fencing));
+    command.by_text()
+}
+
+/// Returns the command that takes a lock of any kind from an owner at a node.
+pub(crate) fn force_release(key: &LockKey, owner: &str) -> Command {
+    let mut command = QUORUM_FORCE_RELEASE.with_companions(std::slice::from_ref(key));
+    command.arg(owner).arg(BROKEN);
+    of_waiters(&mut command);
+    command.by_text()
+}
+
+/// Adds the arguments of `queue.lua`. A node is one server, so it counts all of its subscribers.
+fn of_waiters(command: &mut Command) {
+    text::of_waiters(command, true);
+}
+
+/// Reads a node's answer to a request for a lock, which has a fence with `fencing`.
+pub(crate) fn vote(lock: LockId<'_>, fencing: bool, value: &Value) -> Option<Vote> {
+    let Value::Array(parts) = value else {
+        return None;
+    };
+    if let [
+        Value::Int(0),
+        Value::Int(ttl),
+        Value::BulkString(holder),
+        reader @ ..,
+    ] = parts.as_slice()
+    {
+        return Some(Vote::Held(NodeHolder {
+            owner: String::from_utf8_lossy(holder).into(),
+            ttl: u64::try_from(*ttl)
+                .ok()
+                .filter(|ttl| *ttl > 0)
+                .map(Duration::from_millis),
+            is_reader: match reader {
+                [] => false,
+                [Value::Int(1)] => true,
+                _ => return None,
+            },
+        }));
+    }
+    let (contended, fences) = parts.split_last()?;
+    let reserved = |first: &Value, last: &Value| {
+        let reserved = Reserved {
+            first: fence(fencing, first)?,
+            last: fence(fencing, last)?,
+        };
+        (reserved.first <= reserved.last).then_some(reserved)
+    };
+    let fences: ReservedByName = if lock.kind == LockKind::Multi {
+        let fences = fences.iter().map(|fence| reserved(fence, fence));
+        fences.collect::<Option<_>>()?
+    } else {
+        match fences {
+            [first, last] => SmallVec::from_buf([reserved(first, last)?]),
+            _ => return None,
+        }
+    };
+    match contended {
+        Value::Int(contended @ (0 | 1)) if fences.len() == lock.target.keys().len() => {
+            Some(Vote::Granted {
+                fences,
+                contended: *contended == 1,
+            })
+        }
+        _ => None,
+    }
+}
+
+/// Returns whether a node's answer to a request for a lock may be a grant.
+pub(crate) fn may_have_granted(value: &Value) -> bool {
+    let Value::Array(parts) = value else {
+        // The node has refused the request, perhaps after its first writes.
+        return true;
+    };
+    !matches!(parts[..], [Value::Int(0), _, Value::BulkString(_), ..])
+}
+
+/// Reads a node's answer to a raise: its record for each name, unless the owner does not hold the lock.
+pub(crate) fn raised(value: &Value) -> Option<Result<Vec<u64>, Gone>> {
+    match value {
+        Value::Int(0) => Some(Err(Gone::Removed)),
+        Value::Int(-1) => Some(Err(Gone::Taken)),
+        Value::Array(records) => {
+            let records = records.iter().map(|record| fence(true, record));
+            records.collect::<Option<_>>().map(Ok)
+        }
+        _ => None,
+    }
+}
+
+/// Reads a node's answer to a join: whether the owner holds the lock there.
+pub(crate) fn joined(value: &Value) -> Option<bool> {
+    match value {
+        Value::Int(joined @ (0 | 1)) => Some(*joined == 1),
+        _ => None,
+    }
+}
+
+/// Reads a node's answer to a release.
+pub(crate) fn released(value: &Value) -> Option<Reply> {
+    answers::release(value)
+}
+
+/// Reads a node's answer to an adoption: the vote, unless the detached owner does not hold the mutex.
+pub(crate) fn adopted(
+    lock: LockId<'_>,
+    fencing: bool,
+    value: &Value,
+) -> Option<Result<Vote, Gone>> {
+    match value {
+        Value::Int(-1) => Some(Err(Gone::Removed)),
+        Value::Int(-2) => Some(Err(Gone::Taken)),
+        value => match vote(lock, fencing, value) {
+            Some(vote @ Vote::Granted { .. }) => Some(Ok(vote)),
+            _ => None,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A time in microseconds, in 1970.
+    const T: i64 = 1_000_000_000_000;
+
+    fn numbers(numbers: &[i64]) -> Value {
+        Value::Array(numbers.iter().copied().map(Value::Int).collect())
+    }
+
+    fn target(names: usize) -> Target {
+        let keys = ["a", "b"].map(|name| LockKey::new("", name).expect("a name"));
+        Target::all(keys[..names].to_vec()).expect("different names")
+    }
+
+    #[test]
+    fn a_grant_has_the_fences_of_each_name() {
+        let reserved = |first: u64, last: u64| Reserved {
+            first: T as u64 + first,
+            last: T as u64 + last,
+        };
+        let granted = |fences: &[Reserved], contended| {
+            Some(Vote::Granted {
+                fences: SmallVec::from_slice(fences),
+                contended,
+            })
+        };
+        let (one, two) = (target(1), target(2));
+        let lock = |kind, target| LockId { kind, target };
+        let answer = numbers(&[T + 5, T + 9, 1]);
+        for kind in [LockKind::Mutex, LockKind::Read, LockKind::Write] {
+            assert_eq!(
+                vote(lock(kind, &one), true, &answer),
+                granted(&[reserved(5, 9)], true)
+            );
+        }
+        let both = [reserved(5, 5), reserved(7, 7)];
+        let answer = numbers(&[T + 5, T + 7, 0]);
+        assert_eq!(
+            vote(lock(LockKind::Multi, &two), true, &answer),
+            granted(&both, false)
+        );
+    }
+
+    #[test]
+    fn a_vote_tells_whether_it_names_a_reader() {
+        let target = target(1);
+        let lock = LockId {
+            kind: LockKind::Write,
+            target: &target,
+        };
+        let holder = || Value::BulkString(b"a".to_vec());
+        for (ttl, rest, expected) in [
+            (9, vec![], Some((Some(9), false))),
+            (9, vec![Value::Int(1)], Some((Some(9), true))),
+            (-1, vec![Value::Int(1)], Some((None, true))),
+            (9, vec![Value::Int(2)], None),
+            (9, vec![Value::Nil], None),
+            (9, vec![Value::Int(1), Value::Int(1)], None),
+        ] {
+            let expected = expected.map(|(ttl, is_reader)| {
+                Vote::Held(NodeHolder {
+                    owner: "a".into(),
+                    ttl: ttl.map(Duration::from_millis),
+                    is_reader,
+                })
+            });
+            let begin = vec![Value::Int(0), Value::Int(ttl), holder()];
+            let answer = Value::Array([begin, rest].concat());
+            assert_eq!(vote(lock, true, &answer), expected, "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn hostile_answers_are_no_votes() {
+        let (one, two) = (target(1), target(2));
+        for (kind, target, answer) in [
+            (LockKind::Mutex, &one, Value::Nil),
+            (LockKind::Mutex, &one, Value::Int(T + 5)),
+            (LockKind::Mutex, &one, numbers(&[])),
+            (LockKind::Mutex, &one, numbers(&[0])),
+            (LockKind::Mutex, &one, numbers(&[T + 5, T + 9])),
+            (LockKind::Mutex, &one, numbers(&[T + 9, T + 5, 0])),
+            (LockKind::Mutex, &one, numbers(&[0, T + 5, 0])),
+            (LockKind::Mutex, &one, numbers(&[T + 5, T + 9, 2])),
+            (
+                LockKind::Mutex,
+                &one,
+                numbers(&[T + 5, T + 9, T + 5, T + 9, 0]),
+            ),
+            (LockKind::Mutex, &one, numbers(&[T + 5, 1 << 53, 0])),
+            // Smaller than the time of any server.
+            (LockKind::Mutex, &one, numbers(&[5, 9, 0])),
+            (LockKind::Multi, &two, numbers(&[T + 5, 0])),
+            (LockKind::Multi, &two, numbers(&[T + 5, T + 6, T + 7, 0])),
+        ] {
+            let lock = LockId { kind, target };
+            assert_eq!(vote(lock, true, &answer), None, "{answer:?}");
+            assert_eq!(adopted(lock, true, &answer), None, "{answer:?}");
+        }
+        for answer in [Value::Nil, Value::Int(-5), Value::Int(7), numbers(&[0])] {
+            assert_eq!(raised(&answer), None, "{answer:?}");
+        }
+    }
+}
