@@ -359,7 +359,7 @@ struct Front<'a> {
 }
 
 impl<'a> Front<'a> {
-    /// Starts the keeper. Steps 2 and 3 of the protocol.
+    /// Starts the keeper: step 2 of the protocol.
     fn start(
         options: &Options,
         held: &Held,
@@ -430,7 +430,6 @@ impl<'a> Front<'a> {
                 keeper_status: None,
             },
         };
-        // The keeper starts the command after this.
         front.send_deadline(held);
         Ok(front)
     }
@@ -452,9 +451,17 @@ impl<'a> Front<'a> {
                     losses = crossbeam_channel::never();
                 }
                 recv(happens) -> it => match it {
-                    Ok(Happened::Signal(arrived)) => self.got(&arrived),
-                    Ok(Happened::Keeper(Some(message))) => self.heard(message),
-                    Ok(Happened::Keeper(None)) | Err(_) => self.keeper_has_ended = true,
+                    Ok(Happened::Keeper(Some(FromKeeper::Started(pid)))) => {
+                        // The command has blocked all signals until it gets its first deadline. One that the terminal has sent
+                        // until now goes to it once more, because it may have come before the process: to the command both are one.
+                        signals.send_all();
+                        for it in happens.try_iter() {
+                            self.happened(it);
+                        }
+                        self.started(pid);
+                    }
+                    Ok(it) => self.happened(it),
+                    Err(_) => self.keeper_has_ended = true,
                 },
                 default(self.time_to_look(held)) => {}
             }
@@ -550,8 +557,8 @@ impl<'a> Front<'a> {
             self.deadline = deadline;
             self.knows_deadline = false;
         }
-        if !self.knows_deadline {
-            // A keeper that is stopped for long may take no more. Then the next look tries again.
+        if !self.knows_deadline && self.command.is_some() {
+            // The first one starts the command. A keeper that is stopped for long may take no more. Then the next look tries again.
             self.knows_deadline = tell_keeper(&self.keeper, ToKeeper::Deadline(self.deadline));
         }
     }
@@ -565,13 +572,23 @@ impl<'a> Front<'a> {
         self.ended.lost = Some(lost);
     }
 
+    fn happened(&mut self, it: Happened) {
+        match it {
+            Happened::Signal(arrived) => self.got(&arrived),
+            Happened::Keeper(Some(message)) => self.heard(message),
+            Happened::Keeper(None) => self.keeper_has_ended = true,
+        }
+    }
+
+    fn started(&mut self, command: i32) {
+        self.command = Pid::from_raw(command);
+        self.ended.has_started = true;
+        self.report.log("started", json!({ "pid": command }));
+    }
+
     fn heard(&mut self, message: FromKeeper) {
         match message {
-            FromKeeper::Started(pid) => {
-                self.command = Pid::from_raw(pid);
-                self.ended.has_started = true;
-                self.report.log("started", json!({ "pid": pid }));
-            }
+            FromKeeper::Started(command) => self.started(command),
             FromKeeper::Stopped => self.stop(),
             FromKeeper::Warned { is_max } => {
                 if is_max {

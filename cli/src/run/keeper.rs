@@ -21,7 +21,9 @@ use rustix::time::{
 };
 
 use super::descendants::{self, Process, ROUNDS};
-use super::messages::{End, FromKeeper, ToKeeper, hear_front, receive_descriptor, tell_front};
+use super::messages::{
+    End, FromKeeper, ToKeeper, hear_front, pair, receive_descriptor, send_descriptor, tell_front,
+};
 use super::{LET_LIVE, OnLoss, SELF, STARTER, Time, dying_time, nanoseconds, now};
 use crate::exit::{Failure, SYSTEM, USAGE};
 use crate::signals;
@@ -38,6 +40,8 @@ struct Keeper {
     max: Time,
     /// The command's process.
     command: Pid,
+    /// The socket of the starter, and the standard input for which it waits. `None` once the command may begin.
+    held_back: Option<(OwnedFd, OwnedFd)>,
     /// The front's group, if the command is in it. Otherwise the command leads a group of its own.
     joined: Option<Pid>,
     /// Whether what the command leaves behind lives on.
@@ -93,34 +97,30 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> Result<u8, Failure
     try_calls(&timer).map_err(|error| Failure::system("cannot keep the command", error))?;
     let stdin = receive_descriptor(&socket)
         .map_err(|error| Failure::system("cannot take the standard input over", error))?;
-    // The command must not run without a deadline, even if the front dies or is stopped now.
-    let Some(ToKeeper::Deadline(deadline)) = hear_front(&socket) else {
-        return Err(Failure::system(
-            "cannot run the command",
-            "leasehold has died",
-        ));
-    };
+    let failed = |error| Failure::system("cannot start the command", error);
+    let (starter, its_end) = pair().map_err(failed)?;
     let command = Command::new(SELF)
         .arg0("leasehold")
         .arg(STARTER)
         .arg(getpid().as_raw_nonzero().to_string())
         .args(arguments)
-        .stdin(Stdio::from(stdin))
+        .stdin(Stdio::from(its_end))
         .process_group(group)
         .spawn()
-        .map_err(|error| Failure::system("cannot start the command", error))?;
+        .map_err(failed)?;
     let command = Pid::from_child(&command);
     if let Some(group) = Pid::from_raw(group) {
         leave_session(group);
     }
     tell_front(&socket, FromKeeper::Started(command.as_raw_nonzero().get()));
-    let mut keeper = Keeper {
+    let keeper = Keeper {
         socket,
         timer,
         on_loss,
         grace: Duration::from_millis(grace),
         max: last_moment(end),
         command,
+        held_back: Some((starter, stdin)),
         joined: Pid::from_raw(group),
         lets_live,
         end: None,
@@ -132,7 +132,6 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> Result<u8, Failure
         round: ROUNDS[0],
         is_front_gone: false,
     };
-    keeper.set_deadline(deadline);
     Ok(keeper.run(&signals))
 }
 
@@ -226,6 +225,8 @@ impl Keeper {
         if self.kill_at.is_some() {
             return;
         }
+        // The starter has blocked all signals.
+        let grace = self.held_back.as_ref().map_or(grace, |_| Duration::ZERO);
         self.kill_at = Some(after(now(), grace));
         if !grace.is_zero() {
             self.send(Signal::TERM);
@@ -283,7 +284,13 @@ impl Keeper {
 
     fn hear(&mut self) {
         match hear_front(&self.socket) {
-            Some(ToKeeper::Deadline(at)) => self.set_deadline(at),
+            Some(ToKeeper::Deadline(at)) => {
+                self.set_deadline(at);
+                if let Some((starter, stdin)) = self.held_back.take() {
+                    // A starter that has died gets none.
+                    let _ = send_descriptor(&starter, stdin.as_fd());
+                }
+            }
             Some(ToKeeper::Lost) if self.on_loss == OnLoss::Ignore => {
                 // There is no lease to end before.
                 (self.warning, self.kill_by) = (None, None);

@@ -15,14 +15,16 @@
 //! 1. The front acquires the lock, before it starts any process.
 //! 2. The front starts the keeper with one end of a socket pair as standard input, and sends it its own standard input.
 //!    A socket is the one way to pass a descriptor on without `unsafe`.
-//! 3. The front sends the deadline of the lease, and sends it again whenever a renewal has moved it. A deadline is a time
-//!    of `CLOCK_BOOTTIME`, which the processes of a machine share and which runs through suspend. With `--max`, a deadline
-//!    is at most the end of that time, which the keeper knows from its start.
-//! 4. The keeper waits for the first deadline, so the command never runs without one. Then the keeper starts this program
-//!    as the *starter*, in the command's group. The starter asks the kernel to kill it when the keeper dies, checks that the
-//!    keeper still lives, and calls `exec`. So the starter becomes the command.
-//! 5. The command ends. The keeper ends what it left behind, unless `--let-live` spares it, reports the status and exits.
-//! 6. The front releases the lock, and exits with that status.
+//! 3. The keeper starts this program as the *starter*, in the command's group, and tells the front its number. The starter asks the
+//!    kernel to kill it when the keeper dies, and checks that the keeper still lives. It has blocked all signals.
+//! 4. The front passes on what signals came until then, and sends the deadline of the lease. It sends the deadline again whenever
+//!    a renewal has moved it. A deadline is a time of `CLOCK_BOOTTIME`, which the processes of a machine share and which runs
+//!    through suspend. With `--max`, a deadline is at most the end of that time, which the keeper knows from its start.
+//! 5. At the first deadline the keeper sends the starter its standard input. The starter unblocks the signals and calls `exec`: it
+//!    becomes the command. So the command never runs without a deadline, and gets a key of the terminal once, even if it was
+//!    pressed while the command began: two pending signals of a kind are one.
+//! 6. The command ends. The keeper ends what it left behind, unless `--let-live` spares it, reports the status and exits.
+//! 7. The front releases the lock, and exits with that status.
 //!
 //! # The terminal
 //!

@@ -7,12 +7,15 @@ use std::process::Command;
 
 use nix::sys::signal::SigSet;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use rustix::stdio::{dup2_stdin, stdin};
 
+use super::messages::receive_descriptor;
 use super::systemd;
 use crate::exit::{CANNOT_RUN, Failure, NOT_FOUND};
 
 /// Arguments: the keeper's process, and the command. The keeper has started this process in the command's group, from its
-/// main thread: the kernel sends the signal below when that *thread* ends.
+/// main thread: the kernel sends the signal below when that *thread* ends. Standard input is a socket, by which the keeper sends the
+/// command's standard input when it may begin.
 pub fn main(mut arguments: impl Iterator<Item = OsString>) -> Result<u8, Failure> {
     let wrong = || Failure::new(crate::exit::USAGE, "this form is for `leasehold run` alone");
     let keeper = arguments
@@ -30,7 +33,10 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> Result<u8, Failure
             "its keeper has died",
         ));
     }
-    // The keeper has blocked all signals, and `exec` keeps that.
+    receive_descriptor(stdin())
+        .and_then(|of_command| Ok(dup2_stdin(of_command)?))
+        .map_err(|error| Failure::system("cannot run the command", error))?;
+    // The keeper has blocked all signals, and `exec` keeps that. Those that have come since are taken now.
     SigSet::empty()
         .thread_set_mask()
         .map_err(|error| Failure::system("cannot receive signals", error))?;

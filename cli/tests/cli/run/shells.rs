@@ -100,12 +100,14 @@ enum Step {
     HangUp,
     /// Waits until the shell has the terminal.
     Back,
+    /// Waits until a job has the terminal. A shell may discard what was typed before it gave the terminal away.
+    Job,
     /// Sends TERM to the process group, and waits until the command hears it.
     TermGroup,
 }
 
 use Place::{NoTerminal, Prompt, Script};
-use Step::{Back, Dead, Fg, Go, HangUp, Hangs, Key, Mark, TermGroup, Type};
+use Step::{Back, Dead, Fg, Go, HangUp, Hangs, Job, Key, Mark, TermGroup, Type};
 
 const BEGUN: Step = Mark("begun");
 const CTRL_C: Step = Key("\x03");
@@ -207,7 +209,7 @@ static SITUATIONS: [Situation; 27] = [
     Situation {
         place: Prompt,
         line: "RUN ./waits | ./pages",
-        steps: &[BEGUN, Type("one"), Mark("got-one"), Go, Mark("done")],
+        steps: &[BEGUN, Job, Type("one"), Mark("got-one"), Go, Mark("done")],
         outcome: "A pager behind the pipe reads the terminal.",
         marks: "begun done end got-one page",
         flock: None,
@@ -522,7 +524,8 @@ impl<'a> Scene<'a> {
                 self.terminal().send("fg\r");
                 let it = self.work.pid("it");
                 self.wait_until("the job has the terminal", || {
-                    state(it).is_none() || !self.terminal().is_program_in_front()
+                    let goes_on = !self.terminal().is_program_in_front() && state(it) != Some('T');
+                    state(it).is_none() || goes_on
                 });
             }
             Hangs => {
@@ -538,6 +541,9 @@ impl<'a> Scene<'a> {
             Go => drop(File::create_new(self.work.dir.join("go")).expect("it is new")),
             HangUp => self.hang_up(),
             Back => self.wait_until_back(),
+            Job => self.wait_until("a job has the terminal", || {
+                !self.terminal().is_program_in_front()
+            }),
             TermGroup => {
                 let Session::NoTerminal(shell) = &self.session else {
                     panic!("a job of this shell has its own group: {}", self.what);
