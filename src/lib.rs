@@ -27,17 +27,18 @@
 //!
 //! | for | see |
 //! | --- | --- |
-//! | waiting, trying, a limited wait, a closure | [`LockManager::lock`], [`try_lock`], [`try_lock_for`], [`with_lock`]; a [`Cancel`] ends one wait, [`LockManager::close`] all |
+//! | waiting, trying, a limited wait, a closure | [`LockManager::lock`], [`try_lock`](LockManager::try_lock), [`try_lock_for`](LockManager::try_lock_for), [`with_lock`](LockManager::with_lock); a [`Cancel`] ends one wait, [`LockManager::close`] all |
 //! | a lock with its own lease or `max_hold` | [`Mutex`], by [`LockManager::mutex`]; [`Mutex::run`] returns a closure's result beside a loss |
 //! | the other kinds | [`RwLock`], [`Semaphore`], [`ReentrantMutex`], which its thread can lock again, [`MultiLock`] over several names; [`RateLimiter`]; the trait [`Lock`] over all kinds |
-//! | the state of a guard | its [`Lease`]: [`fence`], [`remaining`], [`state`], [`check`], [`on_lost`], [`extend`] |
+//! | the state of a guard | its [`Lease`]: [`fence`](Lease::fence), [`remaining`](Lease::remaining), [`state`](Lease::state), [`check`](Lease::check), [`on_lost`](Lease::on_lost), [`extend`](Lease::extend) |
 //! | a lock that goes to another process | [`LockGuard::detach`] makes a [`Claim`], which is text, and [`LockManager::adopt`] a guard of it |
 //! | servers and settings | one URL: [`LockManager::connect`] and its [table](LockManager::from_url); or a [`Builder`], with [TLS](https://docs.rs/leasehold/latest/leasehold/struct.Tls.html) and changing [`credentials`](Builder::credentials) |
 //! | several servers | [`LockManager::sentinel`], [`LockManager::cluster`]; [`LockManager::quorum`] (Redlock) and when it is worth it; [`Builder::replicas`] |
 //! | a job on one host only, or once a day | [`LockManager::try_lock`] and [`Builder::min_hold`], with the [runbook](https://docs.rs/crate/leasehold/latest/source/docs/operating.md#runbook) |
 //! | errors that a program may retry | [`Error::is_retryable`], and the [table of errors](Error#what-is-retryable) |
 //! | the holder of a lock, and taking it away | [`LockManager::inspect`], [`list`](LockManager::list), [`request_release`](LockManager::request_release), [`force_release`](LockManager::force_release) |
-//! | figures, events and the log | [`LockManager::stats`], [`Builder::listener`] for each [`Event`], [`Builder::warn_after`], and [what to watch](https://docs.rs/crate/leasehold/latest/source/docs/operating.md#what-to-watch) |
+//! | figures and events | [`LockManager::stats`], [`Builder::listener`] for each [`Event`], and [what to watch](https://docs.rs/crate/leasehold/latest/source/docs/operating.md#what-to-watch) |
+//! | log records, none of which has a password | the target `leasehold` of the [`log`](https://docs.rs/log) crate, and [its levels](https://docs.rs/crate/leasehold/latest/source/docs/operating.md#the-log); [`Builder::warn_after`], [`Builder::warn_wait_after`] |
 //! | data that rejects an old fence | [docs/fencing.md](https://docs.rs/crate/leasehold/latest/source/docs/fencing.md) |
 //! | a move from another library | [docs/moving.md](https://docs.rs/crate/leasehold/latest/source/docs/moving.md) |
 //! | an async program | [docs/async.md](https://docs.rs/crate/leasehold/latest/source/docs/async.md) |
@@ -48,12 +49,12 @@
 //! 1. **Exclusion.** At most one exclusive guard of a name reads [`Held`](LeaseState::Held), if the rates of the machines'
 //!    clocks differ by less than 1 %, no server's clock jumps, and the server keeps its data. A lease is counted from before its
 //!    request was sent, less 1 % and 2 ms, on a clock that runs through suspend. So the guard ends before the key does.
-//! 2. **Fencing.** Each exclusive guard of a name has a larger [`fence`] than every earlier one. Fences follow the server's clock
+//! 2. **Fencing.** Each exclusive guard of a name has a larger [`fence`](Lease::fence) than every earlier one. Fences follow the server's clock
 //!    in microseconds, so they also rise after the server has lost all its data, and after its clock was set back by less than
 //!    [`fence_memory`](Builder::fence_memory). There are [four exceptions](Lease#when-a-fence-may-be-smaller), such as a server
 //!    that loses its data *and* whose clock is set back.
 //! 3. **No hidden loss.** A holder learns of a loss by its own clock, at the deadline, even if the network is dead and the
-//!    renewal thread is stuck. `Lost` is final: no late reply revives a lease. [`on_lost`] fires within 50 ms, from a thread
+//!    renewal thread is stuck. `Lost` is final: no late reply revives a lease. [`on_lost`](Lease::on_lost) fires within 50 ms, from a thread
 //!    that does no I/O.
 //! 4. **Liveness.** A crash delays the other processes by at most the lease of a holder, or 250 ms if that lease is shorter; by at
 //!    most one pickup window (2 s by default, see [`io_timeout`](Builder::io_timeout)) for up to 64 waiters that crash or hang
@@ -73,7 +74,7 @@
 //! * a virtual machine is stopped with the process inside;
 //! * an operator calls [`force_release`](LockManager::force_release).
 //!
-//! For these cases let the system that the lock protects reject a [`fence`] that is smaller than the largest it has seen. On a
+//! For these cases let the system that the lock protects reject a [`fence`](Lease::fence) that is smaller than the largest it has seen. On a
 //! [quorum](LockManager::quorum) a loss needs the restart of several nodes, one soon after another, because a restarted node does
 //! not vote for the [`restart_delay`](Builder::restart_delay). If a server's clock is set forward, leases end early, and their
 //! holders learn of it at the next renewal. If it is set back, Redis keeps the lock of a crashed process for that much longer.
@@ -130,12 +131,6 @@
 //! with [`Error::Denied`]. A user that may read the keys that end in `waiters` (or `MONITOR`, `SLOWLOG` and the server's files) and
 //! may publish on the channels can forge a grant; a user that may only subscribe and publish cannot.
 //!
-//! # Logging
-//!
-//! Every record has the log target `leasehold`, and goes to the logger that the program has installed for the
-//! [`log`](https://docs.rs/log) crate: with `env_logger`, `RUST_LOG=leasehold=debug` shows all. No record contains a password.
-//! [docs/operating.md](https://docs.rs/crate/leasehold/latest/source/docs/operating.md#the-log) has the levels, and the threads that log.
-//!
 //! # Panics, exits and forks
 //!
 //! A call panics if the operating system cannot provide random numbers. There is no other panic that a program can cause by its
@@ -166,16 +161,6 @@
 //! Leases: C. Gray, D. Cheriton, "Leases: an efficient fault-tolerant mechanism for distributed file cache consistency", 1989.
 //! Fencing: M. Kleppmann, "How to do distributed locking", 2016. The lock in Redis: the documentation of its
 //! [`SET`](https://redis.io/docs/latest/commands/set/) command. The mark on a contended lock: U. Drepper, "Futexes are tricky", 2004.
-//!
-//! [`try_lock`]: LockManager::try_lock
-//! [`try_lock_for`]: LockManager::try_lock_for
-//! [`with_lock`]: LockManager::with_lock
-//! [`fence`]: Lease::fence
-//! [`remaining`]: Lease::remaining
-//! [`state`]: Lease::state
-//! [`check`]: Lease::check
-//! [`on_lost`]: Lease::on_lost
-//! [`extend`]: Lease::extend
 
 mod admin;
 mod builder;
