@@ -1,8 +1,8 @@
 //! Distributed locks on Redis for programs with threads and no async runtime.
 //!
 //! A process holds a lock by a *lease*: the lock's key in Redis expires unless the process renews it. A *guard* holds
-//! the lock for one thread, and releases it when dropped. One thread renews all leases of the process, and another
-//! watches their deadlines. A guard never claims a lock that the process may have lost.
+//! the lock for one thread, and releases it when dropped. One thread renews all leases of the process, another watches
+//! their deadlines, and a guard never claims a lock that the process may have lost.
 //!
 //! ```no_run
 //! # struct Db;
@@ -20,132 +20,81 @@
 //!
 //! # The tour
 //!
-//! * A program makes one [`LockManager`], and clones it freely. [`LockManager::lock`] waits, [`try_lock`] does not,
-//!   [`try_lock_for`] waits for a limited time, and [`with_lock`] runs a closure under the lock.
-//! * [`LockManager::mutex`] returns a [`Mutex`] handle, which can set its own lease and `max_hold`.
-//! * The other kinds are [`ReentrantMutex`], which its thread can lock again; [`RwLock`]; [`Semaphore`]; and [`MultiLock`],
-//!   which locks several names at once. A [`RateLimiter`] is not a lock, but its callers wait in order too.
-//! * A [`LockGuard`] derefs to its [`Lease`]: [`fence`], [`remaining`], [`state`], [`check`], [`on_lost`],
-//!   [`extend`].
-//! * [`LockGuard::detach`] turns a guard into a [`Claim`], which can be written as text. [`LockManager::adopt`] turns a claim
-//!   into a guard again, on another thread or in another process.
-//! * Operators see the holders and the waiters by [`LockManager::inspect`] and [`LockManager::list`].
-//!   [`LockManager::request_release`] asks a holder to release the lock. The holder hears that by [`Lease::on_requested`].
-//!   [`LockManager::force_release`] takes a lock from a holder that hangs.
-//! * [`Builder`] has the settings, such as the lease, the prefix of the names, the pool and the time limits.
-//! * [`LockManager::stats`] counts and measures. A [`listener`](Builder::listener) receives each [`Event`].
-//!   [`Builder::warn_after`] warns of a guard that is held for long, [`Builder::warn_wait_after`] of a long wait.
-//! * [`LockManager::cluster`] makes a manager whose locks are spread over the masters of a Redis Cluster.
-//! * [`LockManager::quorum`] makes a manager whose locks need a majority of several independent servers (Redlock).
-//! * Each fault has its own variant of [`Error`]. A call never reports that a lock is held if its request failed.
+//! A program makes one [`LockManager`], and clones it freely. Threads of a process hand a lock to each other in memory,
+//! without a request. Between processes Redis hands it to the one that has waited longest, and notifies only that one; but at
+//! the moment at which a lease ends without a release, a process that did not wait may get the lock first. Each fault has its
+//! own variant of [`Error`], and a call never reports that a lock is held if its request failed.
 //!
-//! Thousands of threads may want one name. The threads of a process hand the lock to each other in memory, without a
-//! request. Between processes, Redis hands it to the process that has waited longest, and notifies only that process. A lease
-//! may also end without a release, because its process has died or has detached it. At that moment a process that did not
-//! wait may get the lock first.
-//!
-//! # Where to find it
-//!
-//! | subject | place |
+//! | for | see |
 //! | --- | --- |
+//! | waiting, trying, a limited wait, a closure | [`LockManager::lock`], [`try_lock`](LockManager::try_lock), [`try_lock_for`](LockManager::try_lock_for), [`with_lock`](LockManager::with_lock); a [`Cancel`] ends one wait, [`LockManager::close`] all |
+//! | a lock with its own lease or `max_hold` | [`Mutex`], by [`LockManager::mutex`]; [`Mutex::run`] returns a closure's result beside a loss |
+//! | the other kinds | [`RwLock`], [`Semaphore`], [`ReentrantMutex`], which its thread can lock again, [`MultiLock`] over several names; [`RateLimiter`]; the trait [`Lock`] over all kinds |
+//! | the state of a guard | its [`Lease`]: [`fence`](Lease::fence), [`remaining`](Lease::remaining), [`state`](Lease::state), [`check`](Lease::check), [`on_lost`](Lease::on_lost), [`extend`](Lease::extend) |
+//! | a lock that goes to another process | [`LockGuard::detach`] makes a [`Claim`], which is text, and [`LockManager::adopt`] a guard of it |
+//! | servers and settings | one URL: [`LockManager::connect`] and its [table](LockManager::from_url); or a [`Builder`], with [TLS](https://docs.rs/leasehold/latest/leasehold/struct.Tls.html) and changing [`credentials`](Builder::credentials) |
+//! | several servers | [`LockManager::sentinel`], [`LockManager::cluster`]; [`LockManager::quorum`] (Redlock) and when it is worth it; [`Builder::replicas`] |
+//! | a job on one host only, or once a day | [`LockManager::try_lock`] and [`Builder::min_hold`], with the [runbook](https://docs.rs/crate/leasehold/latest/source/docs/operating.md#runbook) |
 //! | errors that a program may retry | [`Error::is_retryable`], and the [table of errors](Error#what-is-retryable) |
-//! | values, alarms and a runbook for the people who run it | [docs/operating.md](https://docs.rs/crate/leasehold/latest/source/docs/operating.md) |
+//! | the holder of a lock, and taking it away | [`LockManager::inspect`], [`list`](LockManager::list), [`request_release`](LockManager::request_release), [`force_release`](LockManager::force_release) |
+//! | figures and events | [`LockManager::stats`], [`Builder::listener`] for each [`Event`], and [what to watch](https://docs.rs/crate/leasehold/latest/source/docs/operating.md#what-to-watch) |
+//! | log records, none of which has a password | the target `leasehold` of the [`log`](https://docs.rs/log) crate, and [its levels](https://docs.rs/crate/leasehold/latest/source/docs/operating.md#the-log); [`Builder::warn_after`], [`Builder::warn_wait_after`] |
+//! | data that rejects an old fence | [docs/fencing.md](https://docs.rs/crate/leasehold/latest/source/docs/fencing.md) |
 //! | a move from another library | [docs/moving.md](https://docs.rs/crate/leasehold/latest/source/docs/moving.md) |
 //! | an async program | [docs/async.md](https://docs.rs/crate/leasehold/latest/source/docs/async.md) |
-//! | data that rejects an old fence | SQL and other ways in [docs/fencing.md](https://docs.rs/crate/leasehold/latest/source/docs/fencing.md) |
-//! | one server, or a quorum of several | [when a quorum is worth it](LockManager::quorum), and [`Builder::replicas`] |
-//! | user and password | [`Builder::username`] and [`Builder::password`], or the [URL](LockManager::from_url); if they change, [`Builder::credentials`] |
-//! | rights of the Redis user | [lines to paste](crate#rights-of-a-redis-user) |
-//! | cancelling one wait | a [`Cancel`] that a handle gets by [`cancel_with`](Mutex::cancel_with); [`LockManager::close`] ends all waits |
-//! | a job that runs on one host only, or once a day | [`LockManager::try_lock`]; [`Builder::min_hold`] keeps a short job from running twice; the runbook in [docs/operating.md](https://docs.rs/crate/leasehold/latest/source/docs/operating.md#runbook) has both |
-//! | one URL for the servers and the settings | [`LockManager::connect`], and the [table of URLs](LockManager::from_url) |
-//! | locks for scripts and cron jobs | the program `leasehold`: [docs/cli.md](https://docs.rs/crate/leasehold/latest/source/docs/cli.md) |
-//! | TLS with a client certificate (mutual TLS) | [`Tls`](https://docs.rs/leasehold/latest/leasehold/struct.Tls.html), or `?cacert=…&cert=…&key=…` in the [URL](LockManager::from_url) |
-//! | log records | the log target `leasehold`: see [Logging](crate#logging) |
-//! | the result of a closure that lost its lock | [`Mutex::run`] returns the result and the loss; [`Mutex::with`] returns the loss alone |
-//! | metrics | the features [`metrics` and `tracing`](crate#features); [`LockManager::stats`], [`Distribution`] for histograms, [`Event::kind`] and [`Error::kind`] as labels |
-//! | code that is generic over the kind of lock | the trait [`Lock`] |
-//! | panics | [Panics](crate#panics) |
+//! | scripts and cron jobs | the program `leasehold`: [docs/cli.md](https://docs.rs/crate/leasehold/latest/source/docs/cli.md) |
 //!
 //! # What it promises
 //!
-//! 1. **Exclusion.** At most one exclusive guard of a name reads [`Held`](LeaseState::Held). This has three conditions: the
-//!    rates of the machines' clocks differ by less than 1 %, no server's clock jumps, and the server keeps its data. A lease
-//!    is counted from before its request was sent, less 1 % and 2 ms, on a clock that runs through suspend. So the guard
-//!    ends before the key does.
-//! 2. **Fencing.** Each exclusive guard of a name has a larger [`fence`] than every earlier one. A read guard has the fence of
-//!    the last writer. Each permit of a semaphore has its own fence, but these are in no order, because several permits are
-//!    held at once. Guards of [`fencing(false)`](Builder::fencing) have none. Fences follow the server's clock in microseconds. So they also rise after the server has lost all its
-//!    data, and after its clock was set back by less than [`fence_memory`](Builder::fence_memory). There are four
-//!    exceptions:
-//!    * The server loses its data *and* its clock is set back. A failover is the same case, if the replica missed the
-//!      last fence and its clock is behind.
-//!    * Two masters exist at once, and their clocks differ.
-//!    * The server lost its data a moment ago, and a process does not know that yet. While the process hands the lock from
-//!      thread to thread in memory, the fences of these guards may be smaller than a fence that the server has granted
-//!      since. That ends at the latest with the [`quantum`](Builder::quantum), because the next thread then asks the
-//!      server, and within a few milliseconds if the process listens for messages, because it then notices that its
-//!      connections were closed.
-//!    * A node of a [quorum](LockManager::quorum) loses its data, *and* the clocks of the nodes differ.
+//! 1. **Exclusion.** At most one exclusive guard of a name reads [`Held`](LeaseState::Held), if the rates of the machines'
+//!    clocks differ by less than 1 %, no server's clock jumps, and the server keeps its data. A lease is counted from before its
+//!    request was sent, less 1 % and 2 ms, on a clock that runs through suspend. So the guard ends before the key does.
+//! 2. **Fencing.** Each exclusive guard of a name has a larger [`fence`](Lease::fence) than every earlier one. Fences follow the server's clock
+//!    in microseconds, so they also rise after the server has lost all its data, and after its clock was set back by less than
+//!    [`fence_memory`](Builder::fence_memory). There are [four exceptions](Lease#when-a-fence-may-be-smaller), such as a server
+//!    that loses its data *and* whose clock is set back.
 //! 3. **No hidden loss.** A holder learns of a loss by its own clock, at the deadline, even if the network is dead and the
-//!    renewal thread is stuck. `Lost` is final: no late reply revives a lease. [`on_lost`] fires within 50 ms, from a thread
+//!    renewal thread is stuck. `Lost` is final: no late reply revives a lease. [`on_lost`](Lease::on_lost) fires within 50 ms, from a thread
 //!    that does no I/O.
-//! 4. **Liveness.** A crash delays the other processes for a limited time:
-//!    * by at most the lease of a holder that crashes, or 250 ms if that lease is shorter;
-//!    * by at most one pickup window for up to 64 waiters that crash or hang together. A *pickup window* is the time that a
-//!      process has to pick up a lock that Redis handed over to it. By default, it is 2 s, and at most the waiter's lease.
-//!      In general it is twice the [`io_timeout`](Builder::io_timeout), but at least 1 s. With a lease below 250 ms it is
-//!      250 ms. A waiter that only hung for that time keeps its place. If more than 64 waiters hang, the lock goes to a
-//!      process that asks, at most one poll later, until the waiters are dropped after 3 s;
-//!    * by at most one poll, 1 s, for a message that is lost.
+//! 4. **Liveness.** A crash delays the other processes by at most the lease of a holder, or 250 ms if that lease is shorter; by at
+//!    most one pickup window (2 s by default, see [`io_timeout`](Builder::io_timeout)) for up to 64 waiters that crash or hang
+//!    together; and by at most one poll, 1 s, for a message that is lost. A waiter that only hung for a window keeps its place. If
+//!    more than 64 hang, the lock goes to a process that asks, at most one poll later, until they are dropped after 3 s.
 //! 5. **Nobody else's lock.** Every request compares the owner, may be repeated without harm, and never shortens a lease that
 //!    is held.
 //!
 //! # What it does not promise
 //!
-//! No lease in Redis, in any implementation, excludes a second holder in these cases:
+//! No lease in Redis, in any implementation, excludes a second holder if
 //!
-//! * A failover or a restart of the server loses the key.
-//! * The server evicts the key, because its memory is full and its `maxmemory-policy` is not `noeviction`. [`Builder::build`]
-//!   logs a warning if that can happen.
-//! * The server's clock jumps.
-//! * A virtual machine is stopped with the process inside.
-//! * An operator calls [`force_release`](LockManager::force_release).
+//! * a failover or a restart of the server loses the key;
+//! * the server evicts the key, because its memory is full and its `maxmemory-policy` is not `noeviction`, of which
+//!   [`Builder::build`] warns in the log;
+//! * the server's clock jumps;
+//! * a virtual machine is stopped with the process inside;
+//! * an operator calls [`force_release`](LockManager::force_release).
 //!
-//! On a [quorum](LockManager::quorum) the first case needs the restart of several nodes, one soon after another: a node
-//! that has restarted does not vote for the [`restart_delay`](Builder::restart_delay).
+//! For these cases let the system that the lock protects reject a [`fence`](Lease::fence) that is smaller than the largest it has seen. On a
+//! [quorum](LockManager::quorum) a loss needs the restart of several nodes, one soon after another, because a restarted node does
+//! not vote for the [`restart_delay`](Builder::restart_delay). If a server's clock is set forward, leases end early, and their
+//! holders learn of it at the next renewal. If it is set back, Redis keeps the lock of a crashed process for that much longer.
 //!
-//! The [`fence`] is for these cases: let the system that the lock protects reject a fence that is smaller than the
-//! largest it has seen.
-//!
-//! If the server's clock is set forward, leases end early, and their holders learn of it at the next renewal. If the
-//! clock is set back, Redis keeps the lock of a crashed process for that much longer. A live holder renews and releases
-//! as before.
-//!
-//! There is no poisoning. A thread that locks a mutex that it already holds waits for itself. A client of another
-//! library polls, outside of the queue, so it can starve: see [`Builder::poller_gap`].
+//! There is no poisoning. A thread that locks a mutex that it already holds waits for itself. A client of another library
+//! polls, outside of the queue, so it can starve: see [`Builder::poller_gap`].
 //!
 //! # On the wire
 //!
-//! A mutex is the plain string key that `SET prefix+name owner NX PX lease` makes. It is released by compare and
-//! delete. So it excludes the locks of redis-py, redsync, bsm/redislock, node-redlock and rslock on the same key; the
-//! [`prefix`](Builder::prefix) can match their names. A release by another library sends no message, so a waiter finds it at
-//! its next poll.
-//!
-//! A waiter appends `!` to the owner, but never to the value of another library. A release within
-//! [`min_hold`](Builder::min_hold) keeps the key, and appends `!~` to the owner; a waiter then appends another `!`. Beside the
-//! key there are `{key}:lh:fence`, `{key}:lh:queue` and `{key}:lh:waiters`, or `key:lht:…` if the key has its own hash
-//! tag. Each of these keys has a time to live. A multi-lock consists of the same keys for each of its names. Each node
-//! of a quorum also has the key `leasehold:restart_delay` behind the prefix, so no lock can have that name.
-//!
-//! Reader-writer locks and semaphores are sorted sets at `prefix+name`. Each lease is a member `units owner`, and its
-//! score is the millisecond at which it ends. Two further members count the units. A rate limiter is a list of times in
-//! microseconds.
+//! A mutex is the plain string key that `SET prefix+name owner NX PX lease` makes, released by compare and delete. So it excludes
+//! the locks of redis-py, redsync, bsm/redislock, node-redlock and rslock on the same key, if the [`prefix`](Builder::prefix)
+//! makes it the same. A waiter appends `!` to the owner, and a release within [`min_hold`](Builder::min_hold) `!~`, but never to
+//! the value of another library. Beside the key there are `{key}:lh:fence`, `{key}:lh:queue` and `{key}:lh:waiters`, or `key:lht:…`
+//! if the key has its own hash tag, and each has a time to live. Reader-writer locks and semaphores are sorted sets of leases, and
+//! a rate limiter is a list of times. A node of a quorum also has `leasehold:restart_delay` behind the prefix.
 //!
 //! # Rights of a Redis user
 //!
-//! These lines make a user of an access control list that can use every kind of lock. Leave out the lines that the
-//! program does not need.
+//! These lines make a user of an access control list that can use every kind of lock. Leave out those that the program does not
+//! need.
 //!
 //! ```text
 //! ACL SETUSER app on >PASSWORD resetkeys ~* resetchannels &leasehold:*
@@ -171,95 +120,47 @@
 //! | 8 | each server behind [sentinels](LockManager::sentinel), replicas too |
 //! | 9 | each node of a [cluster](LockManager::cluster); `ROLE` and `INFO` are for [`list`](LockManager::list) |
 //!
-//! A process that waits for a mutex believes a message that has its nonce: it then holds the mutex. Redis keeps the nonce
-//! beside the lock, in the key that ends in `waiters`. So a user that may read that key (or `MONITOR`, `SLOWLOG` and the
-//! files of the server) and publish on the channels can forge a grant. A user that may only subscribe and publish cannot.
-//!
 //! This line is for each sentinel:
 //!
 //! ```text
 //! ACL SETUSER app on >PASSWORD resetchannels &+switch-master +ping +subscribe +sentinel|get-master-addr-by-name +sentinel|master
 //! ```
 //!
-//! `AUTH` needs no right. `SELECT` is for a database other than 0. `INFO` is for the question that [`Builder::build`]
-//! asks the server. A connection to a single server works without either. Without the channels, `PUBLISH` or `SUBSCRIBE`, waits poll, and
-//! one warning is logged. A call that lacks a right fails with [`Error::Denied`].
+//! `SELECT` is for a database other than 0, and `INFO` for the question that [`Builder::build`] asks; a single server works without
+//! either. Without the channels, `PUBLISH` or `SUBSCRIBE`, waits poll, and one warning is logged. A call that lacks a right fails
+//! with [`Error::Denied`]. A user that may read the keys that end in `waiters` (or `MONITOR`, `SLOWLOG` and the server's files) and
+//! may publish on the channels can forge a grant; a user that may only subscribe and publish cannot.
 //!
-//! # Logging
+//! # Panics, exits and forks
 //!
-//! Every record has the log target `leasehold`, and goes to the logger that the program has installed for the
-//! [`log`](https://docs.rs/log) crate. With `env_logger`, `RUST_LOG=leasehold=debug` shows all records. No record contains a
-//! password.
+//! A call panics if the operating system cannot provide random numbers. There is no other panic that a program can cause by its
+//! arguments or by a fault of the server. A panic in a closure under a lock releases it and reaches the caller, and one in a [`Listener`]
+//! or in the program's logger is caught. Dropping a guard never panics.
 //!
-//! | level | records |
-//! | --- | --- |
-//! | error | a panic that this crate survived; a lock that stays held until its lease ends, because no thread could be started to release it |
-//! | warn | each loss, with fence and owner; a guard that is held for longer than [`warn_after`](Builder::warn_after), or a call that waits for longer than [`warn_wait_after`](Builder::warn_wait_after); leases that cannot be renewed; a drop whose release failed, and is repeated; a server that may evict locks; a missing right to publish or subscribe |
-//! | info | the end of a time in which leases could not be renewed |
-//! | debug | a lock that is granted, waited for, handed to the next thread in memory, handed over to another process, or released; a new start of the connection that receives messages |
+//! A guard that the program forgets is renewed until the process ends, or until its `max_hold`. A process that exits or is killed
+//! releases nothing: its locks come free when their leases end, and its places in queues are skipped. Before an exit call
+//! [`LockManager::close`] if releases are in the [background](Builder::background_release).
 //!
-//! The thread `leasehold-events` logs losses, long holds and long waits, and calls the [`Listener`]. So a logger or listener that
-//! blocks there delays only later events. If more than 4,096 events wait, further ones are dropped, and counted in
-//! [`Stats::events_dropped`].
-//!
-//! Every other record is written by the thread that causes it, such as the calling thread or the renewal thread. A
-//! logger that blocks delays this thread. The thread holds no mutex of this crate meanwhile.
-//!
-//! # Panics
-//!
-//! This holds for every function of the crate, so their own pages have no section on panics:
-//!
-//! * A call panics if the operating system cannot provide random numbers. There is no other panic that a program can cause
-//!   by its arguments or by a fault of the server.
-//! * A panic in a closure of [`with_lock`], or of another such method, releases the lock and reaches the caller.
-//! * A panic in a [`Listener`] or in the program's logger is caught.
-//! * Dropping a guard never panics.
-//!
-//! # Ending without a drop
-//!
-//! A guard that the program forgets ([`std::mem::forget`]) is renewed until the process ends, or until its `max_hold`.
-//! This does not depend on the manager.
-//!
-//! A process that exits or is killed releases nothing. Its locks come free when their leases end. The same is true for
-//! a release that [`background_release`](Builder::background_release) has not sent yet: call [`LockManager::close`] first.
-//! Redis skips the places of the process in queues.
-//!
-//! # Forking
-//!
-//! In a forked child every guard reads `Lost`, every call for a lock returns [`Forked`](Error::Forked), and a drop does
-//! nothing. This holds for a child of `fork(2)`, also if other code calls that. A child of `_Fork(3)`, or of a bare
-//! `clone(2)` system call, is not noticed, because the C library does not report it.
+//! In a child of `fork(2)` every guard reads `Lost`, every call for a lock returns [`Forked`](Error::Forked), and a drop does
+//! nothing. A child of `_Fork(3)`, or of a bare `clone(2)`, is not noticed, because the C library does not report it.
 //!
 //! # Features
 //!
-//! * `metrics`: histograms, counters and gauges for the [`metrics`](https://docs.rs/metrics) facade. The table of their names,
-//!   labels and units is in [docs/metrics.md](https://docs.rs/crate/leasehold/latest/source/docs/metrics.md). The program installs
-//!   a recorder before it builds a manager.
-//! * `tracing`: the spans `leasehold.wait` and `leasehold.hold` for the [`tracing`](https://docs.rs/tracing) facade. The same
-//!   page has their fields.
-//! * `tls`: `rediss://` URLs by rustls, with TLS 1.2 and 1.3. The trusted certificates are those that the system has at the
-//!   first connection, or those of [`Builder::tls`], which also has the certificate of this process. If the program has not installed a provider of cryptography, building a manager installs ring's.
-//!   If one side refuses the certificate of the other, the call returns [`Config`](Error::Config).
+//! * `tls`: `rediss://` URLs by rustls, with TLS 1.2 and 1.3, and [`Builder::tls`] for roots and certificates other than the system's.
+//!   If the program has not installed a provider of cryptography, building a manager installs ring's.
+//! * `metrics`: histograms, counters and gauges for the [`metrics`](https://docs.rs/metrics) facade, whose recorder the program
+//!   installs before it builds a manager. `tracing`: the spans `leasehold.wait` and `leasehold.hold` for the
+//!   [`tracing`](https://docs.rs/tracing) facade. [docs/metrics.md](https://docs.rs/crate/leasehold/latest/source/docs/metrics.md)
+//!   lists both.
 //!
 //! The package [`leasehold-testing`](https://docs.rs/leasehold-testing) is a Redis in memory, so that the tests of a program need
 //! no server.
 //!
 //! # Sources
 //!
-//! Leases: C. Gray, D. Cheriton, "Leases: an efficient fault-tolerant mechanism for distributed file cache
-//! consistency", 1989. Fencing: M. Kleppmann, "How to do distributed locking", 2016. The lock in Redis: the
-//! documentation of its [`SET`](https://redis.io/docs/latest/commands/set/) command. The mark on a contended
-//! lock: U. Drepper, "Futexes are tricky", 2004.
-//!
-//! [`try_lock`]: LockManager::try_lock
-//! [`try_lock_for`]: LockManager::try_lock_for
-//! [`with_lock`]: LockManager::with_lock
-//! [`fence`]: Lease::fence
-//! [`remaining`]: Lease::remaining
-//! [`state`]: Lease::state
-//! [`check`]: Lease::check
-//! [`on_lost`]: Lease::on_lost
-//! [`extend`]: Lease::extend
+//! Leases: C. Gray, D. Cheriton, "Leases: an efficient fault-tolerant mechanism for distributed file cache consistency", 1989.
+//! Fencing: M. Kleppmann, "How to do distributed locking", 2016. The lock in Redis: the documentation of its
+//! [`SET`](https://redis.io/docs/latest/commands/set/) command. The mark on a contended lock: U. Drepper, "Futexes are tricky", 2004.
 
 mod admin;
 mod builder;

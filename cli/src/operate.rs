@@ -16,9 +16,9 @@ const NOT_HELD: u8 = 1;
 
 /// Takes a lock from its holder
 ///
-/// The holder reads that it has lost the lock, and the next waiter gets it. Use it for a holder that hangs: work that still
-/// goes on is not stopped. One of several holders must be named. The numbers of `status` change as holders come and go, so a
-/// script names the owner, which `status --json` has.
+/// The holder reads that it has lost the lock, and the next waiter gets it. Use it for a holder that hangs, because work that
+/// still goes on is not stopped. If there are several holders, name one by its number in `status`. These numbers change as holders
+/// come and go, so a script names the owner, which `status --json` has.
 #[derive(Args)]
 pub struct Release {
     /// Take the lock from the holder with this number in `status`

@@ -55,6 +55,9 @@ impl Builder {
 
     /// Sets the time limit for the server's reply to a request. From 1 ms to 1 h. Defaults to 1 s.
     ///
+    /// The *pickup window*, which a process has to pick up a lock that Redis handed over to it, is twice this time: at least
+    /// 1 s, and at most the waiter's lease. With a lease below 250 ms it is 250 ms.
+    ///
     /// # Example
     ///
     /// ```

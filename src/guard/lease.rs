@@ -94,6 +94,17 @@ impl Lease {
     /// smaller than the largest it has seen. Then a holder that was paused past its lease does no harm (Martin
     /// Kleppmann, "How to do distributed locking", 2016).
     ///
+    /// # When a fence may be smaller
+    ///
+    /// * The server loses its data *and* its clock is set back. A failover is the same case, if the replica missed the
+    ///   last fence and its clock is behind.
+    /// * Two masters exist at once, and their clocks differ.
+    /// * The server lost its data a moment ago, and a process that hands the lock from thread to thread in memory does not
+    ///   know that yet. The fences of these guards may be smaller than a fence that the server has granted since. That ends at
+    ///   the latest with the [`quantum`](crate::Builder::quantum), because the next thread then asks the server, and within a
+    ///   few milliseconds if the process listens for messages, because it then notices that its connections were closed.
+    /// * A node of a [quorum](crate::LockManager::quorum) loses its data, *and* the clocks of the nodes differ.
+    ///
     /// # Example
     ///
     /// ```no_run

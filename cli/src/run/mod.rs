@@ -31,8 +31,8 @@
 //! A shell puts each job into a process group, and a terminal lets one group read it, and sends the signals of its keys to
 //! that group: the *foreground*. The other processes of the front's job are in its group, such as the `cat` of
 //! `cat | leasehold run x -- wc`, or the script that runs `leasehold`. So the command is there too, as it would be without
-//! `leasehold`, and nobody hands the terminal over. The keeper is elsewhere: what stops or kills the job must not stop the
-//! keeper. Once the command has started, the keeper leaves the session too.
+//! `leasehold`, and nobody hands the terminal over. The keeper is elsewhere, because a signal that stops or kills the job must
+//! not stop the keeper. Once the command has started, the keeper leaves the session too.
 //!
 //! | event | whom the kernel or the shell tells | so the front |
 //! | --- | --- | --- |
@@ -58,9 +58,9 @@
 //! | the socket ends: the front has died | TERM, and KILL after `--grace`, or at the last moment if that comes first |
 //! | the command has ended, and descendants are left after a second | TERM, and KILL after `--grace`, or at the last moment if that comes first. With `--let-live` the keeper exits at once, and leaves them. |
 //!
-//! TERM goes to the command's own group, if it leads one, and to each descendant outside of it. CONT follows TERM, for processes that are
-//! stopped. KILL comes in rounds until nobody is left. `--on-loss kill` has no TERM. With `--on-loss ignore`, only the last
-//! two rows end the command.
+//! TERM goes to the command's own group, if it leads one, and to each descendant outside of it. CONT follows TERM, because some
+//! of them may be stopped, and KILL comes in rounds until nobody is left. `--on-loss kill` has no TERM, and with `--on-loss ignore`
+//! only the last two rows end the command.
 //!
 //! # How the front ends, and when the lock is free
 //!

@@ -1,4 +1,4 @@
-//! What `run` says while it waits, and when it has waited for nothing: who holds which of its locks.
+//! The messages of `run` while it waits, and after a wait for nothing: the holders of its locks.
 
 use std::env;
 use std::time::{Duration, Instant, SystemTime};
