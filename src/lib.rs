@@ -63,7 +63,7 @@
 //! | TLS with a client certificate (mutual TLS) | [`Tls`](https://docs.rs/leasehold/latest/leasehold/struct.Tls.html), or `?cacert=…&cert=…&key=…` in the [URL](LockManager::from_url) |
 //! | log records | the log target `leasehold`: see [Logging](crate#logging) |
 //! | the result of a closure that lost its lock | [`Mutex::run`] returns the result and the loss; [`Mutex::with`] returns the loss alone |
-//! | metrics | the features [`metrics` and `tracing`](crate#features); [`LockManager::stats`], [`Distribution`] for histograms, [`Event::kind`] and [`Error::kind`] as labels |
+//! | metrics | the features [`metrics` and `tracing`](crate#features); [`LockManager::stats`], [`Distribution`] for histograms, [`EventKind::as_str`] and [`Error::kind`] as labels |
 //! | code that is generic over the kind of lock | the trait [`Lock`] |
 //! | panics | [Panics](crate#panics) |
 //!
@@ -306,7 +306,7 @@ pub use config::Credentials;
 pub use config::Tls;
 pub use crossbeam_channel::{Receiver, RecvError, RecvTimeoutError, TryRecvError};
 pub use error::{Error, ErrorKind, Lost, LostCause, NodeFailure, Result};
-pub use event::{Connection, Event, Listener, ReleaseRequest};
+pub use event::{Connection, Event, EventKind, Listener, ReleaseRequest};
 pub use guard::{
     Guard, Lease, LeaseState, LockGuard, MultiGuard, Permit, ReadGuard, ReentrantGuard, WriteGuard,
 };

@@ -612,7 +612,7 @@ impl Builder {
     }
 
     /// Sets how long a guard may be held before one warning is logged, with the lock's name, owner and fence. The
-    /// listener receives it as [`Event::HeldLong`](crate::Event::HeldLong). The guard itself stays as it is. Not zero.
+    /// listener receives it as [`EventKind::HeldLong`](crate::EventKind::HeldLong). The guard itself stays as it is. Not zero.
     /// Defaults to `None`, no warning.
     ///
     /// # Example
@@ -627,7 +627,7 @@ impl Builder {
     }
 
     /// Sets how long a call may wait before a warning is logged, with the lock's name, its holder and the number of places
-    /// in its queue. The listener receives it as [`Event::WaitsLong`](crate::Event::WaitsLong). The call waits on. A call
+    /// in its queue. The listener receives it as [`EventKind::WaitsLong`](crate::EventKind::WaitsLong). The call waits on. A call
     /// warns once, and for one name there is one warning in this time. For the queue, the call may send a request that only
     /// reads, with the [rights of line 6](crate#rights-of-a-redis-user). `None` is no warning. Not zero. Defaults to a minute.
     ///

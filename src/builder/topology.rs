@@ -206,7 +206,7 @@ impl LockManager {
     /// | a lock is granted | if a majority of the nodes grants it, and time is left of its lease |
     /// | a lease ends | when fewer than a majority of the nodes still have it, by this process's clock |
     /// | a node fails, or does not answer for [`node_timeout`](Builder::node_timeout) | it is left out for a moment, and asked again in the background |
-    /// | a node missed the grant, or has restarted | it joins the lease: it gets the lock with a renewal, and votes after the next one. [`missing_nodes`](crate::Lease::missing_nodes) and [`Event::LacksVotes`](crate::Event::LacksVotes) name the nodes without a vote, and [`Holder::nodes`](crate::Holder) those that have the lock. A node that never answered the request for the lock joins only after a restart, and a node from which an operator took the lock never joins |
+    /// | a node missed the grant, or has restarted | it joins the lease: it gets the lock with a renewal, and votes after the next one. [`missing_nodes`](crate::Lease::missing_nodes) and [`EventKind::LacksVotes`](crate::EventKind::LacksVotes) name the nodes without a vote, and [`Holder::nodes`](crate::Holder) those that have the lock. A node that never answered the request for the lock joins only after a restart, and a node from which an operator took the lock never joins |
     /// | a lease has the votes of a bare majority | it lasts as long as none of these nodes fails |
     /// | a node starts | it does not vote for [`restart_delay`](Builder::restart_delay), because it may have lost its data |
     /// | too few nodes answer | [`Error::NoQuorum`] |

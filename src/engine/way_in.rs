@@ -23,7 +23,7 @@ use crate::engine::lease::leases::Leases;
 use crate::engine::lease::process_lease::{Entry, Hold, WaitingThread};
 use crate::engine::queue::rules::{AcquireParams, Arrival};
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
-use crate::event::Event;
+use crate::event::{Event, EventKind};
 use crate::logging;
 use crate::name::Target;
 use crate::net::deadline::LEAST;
@@ -238,12 +238,14 @@ impl<'a> WayIn<'a> {
         };
         self.long_at = Time::NEVER;
         let queue = asks.then(|| self.queue_in_redis(entry)).flatten();
-        self.client.events.warn(|| Event::WaitsLong {
-            name: self.call.target.name().to_owned().into(),
+        let kind = EventKind::WaitsLong {
             holder: holder.map(|holder| holder.to_string().into()),
             waited: now.since(self.arrived),
             queue,
-        });
+        };
+        self.client
+            .events
+            .warn(|| Event::of_lock(self.call.target.name(), None, kind));
     }
 
     /// Returns the length of the queue in Redis, unless that takes long.

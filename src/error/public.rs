@@ -520,13 +520,7 @@ pub struct Lost {
 
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let why = match self.cause {
-            LostCause::Expired => "its lease expired before it was renewed",
-            LostCause::Taken => "another owner holds it",
-            LostCause::Removed => "its key was removed from Redis",
-            LostCause::MaxHold => "the guard was held for longer than max_hold",
-        };
-        write!(f, "lock {:?} was lost: {why}", self.name)
+        write!(f, "lock {:?} was lost: {}", self.name, self.cause.why())
     }
 }
 
@@ -542,4 +536,15 @@ pub enum LostCause {
     Removed,
     /// The guard was held for longer than its `max_hold`.
     MaxHold,
+}
+
+impl LostCause {
+    pub(crate) fn why(self) -> &'static str {
+        match self {
+            Self::Expired => "its lease expired before it was renewed",
+            Self::Taken => "another owner holds it",
+            Self::Removed => "its key was removed from Redis",
+            Self::MaxHold => "the guard was held for longer than max_hold",
+        }
+    }
 }

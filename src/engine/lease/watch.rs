@@ -29,7 +29,7 @@ use crate::engine::lease::process_lease::ProcessLease;
 use crate::engine::lease::rules::LeaseStatus;
 use crate::engine::timer_queue::{TimerKey, TimerQueue, WorkerTimer};
 use crate::error::LostCause;
-use crate::event::Event;
+use crate::event::EventKind;
 use crate::logging;
 use crate::panics::survived;
 use crate::sys::{Arc, Condvar, Mutex, Ordering, Time, Weak};
@@ -289,14 +289,8 @@ impl Watch {
                         if risk.is_some() {
                             #[cfg(feature = "metrics")]
                             process_lease.export_risk(now, &client.exported.at_risk);
-                            client.events.tell(|| {
-                                let (name, owner) = client.name_and_owner(process_lease);
-                                Event::AtRisk {
-                                    name,
-                                    owner,
-                                    remaining: left,
-                                }
-                            });
+                            let kind = EventKind::AtRisk { remaining: left };
+                            client.events.tell(|| client.event(process_lease, kind));
                         }
                         return;
                     }

@@ -19,7 +19,6 @@
 //!
 //! A rate limiter has no guards: its calls have metrics alone.
 
-use std::borrow::Cow;
 use std::mem;
 use std::time::Duration;
 
@@ -27,8 +26,8 @@ use crate::engine::client::Client;
 use crate::engine::lease::process_lease::{Hold, ProcessLease};
 use crate::engine::lease::rules::LeaseStatus;
 use crate::engine::way_in::{NotAcquired, WayIn};
-use crate::error::{Error, Lost, LostCause};
-use crate::event::Event;
+use crate::error::{Error, LostCause};
+use crate::event::{Event, EventKind};
 use crate::sys::{Arc, Time};
 use crate::wire::{LockKind, Reply, Request, Verb};
 
@@ -42,9 +41,10 @@ impl WayIn<'_> {
         self.client.stats.contended.add(1);
         #[cfg(feature = "metrics")]
         self.client.exported.waiting.increment(1);
-        self.client.events.step(|| Event::Contended {
-            name: self.call.target.name().to_owned().into(),
-            holder: holder().map(|holder| holder.to_string().into()),
+        self.client.events.step(|| {
+            let holder = holder().map(|holder| holder.to_string().into());
+            let kind = EventKind::Contended { holder };
+            Event::of_lock(self.call.target.name(), None, kind)
         });
     }
 
@@ -130,25 +130,13 @@ impl Client {
             series.call(entry.kind, outcome, waited);
             self.exported.held.increment(1);
         }
-        self.events.step(|| {
-            let (name, owner) = self.name_and_owner(&hold.process_lease);
-            let fence = hold.fence;
-            if from_redis {
-                Event::Acquired {
-                    name,
-                    owner,
-                    fence,
-                    waited,
-                }
-            } else {
-                Event::PassedOn {
-                    name,
-                    owner,
-                    fence,
-                    waited,
-                }
-            }
-        });
+        let fence = hold.fence;
+        let kind = if from_redis {
+            EventKind::Acquired { fence, waited }
+        } else {
+            EventKind::PassedOn { fence, waited }
+        };
+        self.events.step(|| self.event(&hold.process_lease, kind));
     }
 
     /// Counts the end of a guard that was held for `held`. The caller must call this before the next thread gets the
@@ -164,15 +152,8 @@ impl Client {
         self.export_end(process_lease, held);
         if let LeaseStatus::Live(_) = process_lease.validity.status(now) {
             self.stats.holds_released.record(held);
-            self.events.step(|| {
-                let (name, owner) = self.name_and_owner(process_lease);
-                Event::Released {
-                    name,
-                    owner,
-                    fence,
-                    held,
-                }
-            });
+            let kind = EventKind::Released { fence, held };
+            self.events.step(|| self.event(process_lease, kind));
         } else {
             self.stats.holds_lost.record(held);
         }
@@ -201,15 +182,8 @@ impl Client {
     /// Counts a guard that has been held for longer than `warn_after`.
     pub(crate) fn count_held_long(&self, process_lease: &ProcessLease, fence: u64, held: Duration) {
         self.stats.held_long.add(1);
-        self.events.warn(|| {
-            let (name, owner) = self.name_and_owner(process_lease);
-            Event::HeldLong {
-                name,
-                owner,
-                fence,
-                held,
-            }
-        });
+        let kind = EventKind::HeldLong { fence, held };
+        self.events.warn(|| self.event(process_lease, kind));
     }
 
     /// Counts a renewal that is sent `lag` too late.
@@ -227,24 +201,17 @@ impl Client {
         self.stats.renewed.add(1);
         #[cfg(feature = "metrics")]
         process_lease.export_risk(self.now(), &self.exported.at_risk);
-        self.events.tell(|| {
-            let (name, owner) = self.name_and_owner(process_lease);
-            Event::Renewed {
-                name,
-                owner,
-                remaining: left,
-            }
-        });
+        let kind = EventKind::Renewed { remaining: left };
+        self.events.tell(|| self.event(process_lease, kind));
     }
 
     /// Tells the listener which nodes of a quorum have no vote for a lease.
     pub(crate) fn tell_of_misses(&self, process_lease: &ProcessLease) {
         let missing = self.missing_nodes(process_lease);
         self.events.tell(|| {
-            let (name, owner) = self.name_and_owner(process_lease);
-            let nodes = missing.iter().map(|node| String::from(&**node).into());
+            let nodes = missing.iter().map(|node| node.to_string().into());
             let nodes = nodes.collect();
-            Event::LacksVotes { name, owner, nodes }
+            self.event(process_lease, EventKind::LacksVotes { nodes })
         });
     }
 
@@ -255,14 +222,8 @@ impl Client {
         let series = self.exported.of(process_lease.entry.target.name());
         #[cfg(feature = "metrics")]
         series.lost(cause);
-        self.events.warn(|| {
-            let name = process_lease.entry.target.name().into();
-            let owner = self.owner_of(process_lease).to_string().into();
-            Event::Lost {
-                lost: Lost { name, fence, cause },
-                owner,
-            }
-        });
+        let kind = EventKind::Lost { fence, cause };
+        self.events.warn(|| self.event(process_lease, kind));
     }
 
     /// Counts a call of a rate limiter that has ended without an error.
@@ -312,19 +273,17 @@ impl Client {
         self.stats.handed_over.add(1);
         #[cfg(feature = "metrics")]
         self.exported.of(target.name()).hand_overs.increment(1);
-        self.events.step(|| Event::HandedOver {
-            name: target.name().to_owned().into(),
-            owner: owner.to_string().into(),
-        });
+        self.events
+            .step(|| Event::of_lock(target.name(), Some(owner), EventKind::HandedOver));
     }
 
-    /// Returns the name of a lease's lock and its owner, for an event that may outlive the lease.
-    pub(crate) fn name_and_owner(
+    /// Returns an event of a lease.
+    pub(crate) fn event(
         &self,
         process_lease: &ProcessLease,
-    ) -> (Cow<'static, str>, Cow<'static, str>) {
-        let name = process_lease.entry.target.name().to_owned();
-        let owner = self.owner_of(process_lease).to_string();
-        (name.into(), owner.into())
+        kind: EventKind<'static>,
+    ) -> Event<'static> {
+        let owner = self.owner_of(process_lease);
+        Event::of_lock(process_lease.entry.target.name(), Some(&owner), kind)
     }
 }
