@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::{fmt, fs, mem};
 
-use crate::error::{Error, Result};
+#[cfg(doc)]
+use crate::error::Error;
 use crate::panics::survived;
 use crate::sys::{Arc, Mutex};
 
@@ -45,7 +46,7 @@ impl<F: Fn() -> (Option<String>, String) + Send + Sync> Credentials for F {
 }
 
 /// The user, if it is not that of the settings, and the password. Or why there is none now, in words.
-type Login = std::result::Result<(Option<String>, String), String>;
+type Login = Result<(Option<String>, String), String>;
 
 /// The logins of a manager, from where they come.
 pub(crate) struct Logins {
@@ -78,16 +79,9 @@ impl Logins {
         })
     }
 
-    /// Reads the file, if there is one.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Config`] with the option `password_file`.
-    pub(crate) fn check(&self) -> Result<()> {
-        match self.file.as_deref().map(read) {
-            Some(Err(reason)) => Err(Error::config("password_file", reason)),
-            _ => Ok(()),
-        }
+    /// Reads the file, if there is one. Returns what is wrong with it.
+    pub(crate) fn wrong(&self) -> Option<String> {
+        read(self.file.as_deref()?).err()
     }
 
     /// Returns what the next login needs.
@@ -109,7 +103,7 @@ impl Logins {
 }
 
 /// Reads a password from its file. An editor ends the line.
-fn read(path: &Path) -> std::result::Result<String, String> {
+fn read(path: &Path) -> Result<String, String> {
     let text = fs::read_to_string(path);
     let text = text.map_err(|error| format!("the password file {}: {error}", path.display()))?;
     let password = text.strip_suffix('\n').unwrap_or(&text);
@@ -160,12 +154,8 @@ mod tests {
         let path = std::env::temp_dir().join(name);
         let logins = Logins::of_file(path.clone());
         let refused = || {
-            let error = logins
-                .check()
-                .expect_err("there is no password")
-                .to_string();
             let said = logins.next().expect_err("there is none");
-            assert_eq!(error, format!("invalid `password_file`: {said}"));
+            assert_eq!(logins.wrong().as_ref(), Some(&said));
             said
         };
         assert!(refused().contains("No such file"));
@@ -181,7 +171,7 @@ mod tests {
             match password {
                 None => assert!(refused().ends_with("is empty")),
                 Some(password) => {
-                    logins.check().expect("it has one");
+                    assert_eq!(logins.wrong(), None, "it has one");
                     let next = logins.next().expect("it has one");
                     assert_eq!(next, (None, password.to_owned()));
                 }

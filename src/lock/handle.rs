@@ -81,8 +81,8 @@ impl Handle {
 
     /// Sets the note of the handle's owners.
     pub(super) fn note(&mut self, note: &str) {
-        if let Err(error) = owner::check_note(note) {
-            return self.refuse(error);
+        if let Some(why) = owner::wrong_note(note) {
+            return self.refuse(Error::config("note", why));
         }
         let tail = owner::tail(&self.engine.client.settings.label, note);
         // Threads with the manager's note have no note of their own.
