@@ -310,13 +310,9 @@ pub use event::{Connection, Event, EventKind, Listener, ReleaseRequest};
 pub use guard::{
     Guard, Lease, LeaseState, LockGuard, MultiGuard, Permit, ReadGuard, ReentrantGuard, WriteGuard,
 };
-pub use lock::Ran;
-pub use lock::generic::{Lock, Permits, Reader, Writer};
-pub use lock::multi::MultiLock;
-pub use lock::mutex::Mutex;
-pub use lock::rate_limiter::{Admission, RateLimiter};
-pub use lock::reentrant::ReentrantMutex;
-pub use lock::rwlock::RwLock;
-pub use lock::semaphore::Semaphore;
+pub use lock::{
+    Admission, Lock, MultiLock, Mutex, Permits, Ran, RateLimiter, Reader, ReentrantMutex, RwLock,
+    Semaphore, Writer,
+};
 pub use manager::LockManager;
 pub use stats::{Bucket, Distribution, Stats};

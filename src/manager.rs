@@ -9,13 +9,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::error::Result;
 use crate::guard::{Lease, LockGuard};
-use crate::lock::multi::MultiLock;
-use crate::lock::mutex::Mutex;
-use crate::lock::rate_limiter::RateLimiter;
-use crate::lock::reentrant::ReentrantMutex;
-use crate::lock::rwlock::RwLock;
-use crate::lock::semaphore::Semaphore;
-use crate::lock::{Handle, Ran};
+use crate::lock::{Handle, MultiLock, Mutex, Ran, RateLimiter, ReentrantMutex, RwLock, Semaphore};
 use crate::stats::Stats;
 use crate::sys::Arc;
 

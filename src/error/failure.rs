@@ -4,7 +4,7 @@
 use std::time::Duration;
 use std::{fmt, io, iter};
 
-use super::public::{Cause, Chain, Error, NodeFailure, NodeFailures};
+use super::{Cause, Chain, Error, NodeFailure, NodeFailures};
 use crate::sys::{Arc, Time};
 
 /// A failed request, on its way from the store to the code that decides what follows.

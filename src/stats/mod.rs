@@ -13,8 +13,7 @@ use crate::sys::{AtomicU64, Ordering};
 pub(crate) use distribution::Recorder;
 pub use distribution::{Bucket, Distribution};
 
-// By its path, because benches include this file from elsewhere.
-#[path = "stats/distribution.rs"]
+
 mod distribution;
 
 /// The counters of a manager since it was built: see [`LockManager::stats`](crate::LockManager::stats).

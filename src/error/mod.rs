@@ -1,10 +1,16 @@
-//! The errors that callers see, and the loss of a lock.
+//! The errors that callers see, and the loss of a lock. Inside, a request that failed is a [`Failure`].
 
 use std::fmt;
 use std::time::Duration;
 
-use super::failure::About;
+use self::failure::About;
 use crate::sys::Arc;
+
+pub(crate) use failure::{
+    Failure, FailureKind, NodeCounts, Outcome, Redirect, ServerMode, on_a_line,
+};
+
+mod failure;
 
 /// The result of a call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -480,7 +486,7 @@ impl fmt::Display for NodeFailure {
 }
 
 /// The failures of several nodes, on one line.
-pub(super) struct NodeFailures<'a>(pub(super) &'a [NodeFailure]);
+struct NodeFailures<'a>(&'a [NodeFailure]);
 
 impl fmt::Display for NodeFailures<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -546,5 +552,29 @@ impl LostCause {
             Self::Removed => "its key was removed from Redis",
             Self::MaxHold => "the guard was held for longer than max_hold",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::error::Error as _;
+
+    #[test]
+    fn an_error_is_small() {
+        assert!(size_of::<Error>() < 128, "{}", size_of::<Error>());
+    }
+
+    #[test]
+    fn messages_name_the_lock_and_escape_it() {
+        let error = Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, "gone")
+            .into_error(Some("a\nb"));
+        assert_eq!(
+            error.to_string(),
+            "lock \"a\\nb\": the server is unavailable"
+        );
+        assert_eq!(format!("{error:#}"), format!("{error}: gone"));
+        assert_eq!(error.source().expect("it has a cause").to_string(), "gone");
+        assert!(error.is_retryable());
     }
 }
