@@ -8,7 +8,7 @@
 //! 4. A grant begins a lease of this process. The delegate gets the first guard of the lease. If the kind of lock
 //!    allows several guards at a time, threads that wait get guards too ([`super::grant`]).
 //!
-//! [`super::metrics`] counts each step.
+//! [`super::observe`] counts each step.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -29,20 +29,6 @@ use crate::name::Target;
 use crate::net::deadline::LEAST;
 use crate::sys::{Arc, Rng, Time};
 use crate::wire::{LockKind, Reply, Request};
-
-/// The outcomes of calls, as labels.
-#[cfg(feature = "metrics")]
-pub(super) const OUTCOMES: [&str; 6] = [
-    "acquired",
-    "passed_on",
-    "held",
-    "timed_out",
-    "cancelled",
-    "failed",
-];
-/// The causes of losses, as labels, in the order of [`LostCause`](crate::error::LostCause).
-#[cfg(any(feature = "metrics", feature = "tracing"))]
-pub(super) const CAUSES: [&str; 4] = ["expired", "taken", "removed", "max_hold"];
 
 /// The parameters of one call.
 pub(crate) struct Call<'a> {
