@@ -45,10 +45,8 @@ pub(crate) enum FailureKind {
     /// Transient. Too few nodes of a quorum granted the request, and its owner was withdrawn: it must never ask again.
     /// The cause is a [`FailedNodes`].
     NoQuorum(NodeCounts),
-    /// Two nodes of a quorum are one server.
-    SameServer,
-    /// Other clients of a quorum use another restart delay.
-    OtherRestartDelay,
+    /// What the server says shows that this setting cannot be used, and the innermost cause says why.
+    Config(&'static str),
     /// A quorum cannot do this.
     NotOnAQuorum {
         what: &'static str,
@@ -58,8 +56,6 @@ pub(crate) enum FailureKind {
     Unsupported(ServerMode),
     /// The server is no node of a Redis Cluster, and the manager needs one.
     NotACluster,
-    /// The URLs name nodes of several clusters.
-    SeveralClusters,
     /// Another node of a cluster has the slot. The cause is a [`Redirect`].
     Moved,
     /// Another node of a cluster may have the keys, because their slot is moving. The cause is a [`Redirect`].
@@ -70,14 +66,8 @@ pub(crate) enum FailureKind {
     SlotMoves,
     /// Transient. The cluster serves no slots now, or not this one.
     ClusterDown,
-    /// The server does not have the database of this number.
-    NoSuchDatabase(i64),
     /// One side of a TLS connection refuses the certificate of the other, or has none that the other wants.
     CertificateRefused,
-    /// The sentinels do not watch a master of this name.
-    NoSuchMaster,
-    /// A server whose URL is that of a sentinel is none.
-    NotASentinel,
 }
 
 /// The numbers of nodes of a quorum after a request that too few granted.
@@ -184,9 +174,7 @@ impl Failure {
 
     /// Returns whether a connection broke, or could not be opened.
     pub(crate) fn is_of_io(&self) -> bool {
-        let cause: &(dyn std::error::Error + 'static) = &*self.cause;
-        iter::successors(Some(cause), |deeper| deeper.source())
-            .any(<dyn std::error::Error>::is::<io::Error>)
+        sources(&*self.cause).any(<dyn std::error::Error>::is::<io::Error>)
     }
 
     /// Returns the failure of a request whose reply belongs to another request. Redis may have carried the request
@@ -282,22 +270,16 @@ impl Failure {
                     None => Arc::new([]),
                 },
             },
-            FailureKind::SameServer => Error::config("nodes", cause.to_string()),
-            FailureKind::OtherRestartDelay => Error::config("restart_delay", cause.to_string()),
-            FailureKind::SeveralClusters => Error::config("urls", cause.to_string()),
-            FailureKind::NotASentinel => Error::config("sentinels", cause.to_string()),
+            FailureKind::Config(option) => {
+                let innermost = sources(&*cause).last().map(ToString::to_string);
+                Error::config(option, innermost.unwrap_or_default())
+            }
             FailureKind::NotOnAQuorum { what } => Error::Unsupported {
                 what,
                 topology: "a node of a quorum",
             },
             FailureKind::Protocol => Error::Protocol { name, cause },
             FailureKind::CertificateRefused => Error::config("tls", Chain(&*cause).to_string()),
-            FailureKind::NoSuchMaster => {
-                Error::config("master", "the sentinels do not watch a master of this name")
-            }
-            FailureKind::NoSuchDatabase(number) => {
-                Error::config("database", format!("the server has no database {number}"))
-            }
             FailureKind::Unsupported(mode) => {
                 let (what, topology) = match mode {
                     ServerMode::Cluster => (
@@ -313,6 +295,13 @@ impl Failure {
             }
         }
     }
+}
+
+type Source = dyn std::error::Error + 'static;
+
+/// Returns a cause and all that are below it.
+fn sources(cause: &Source) -> impl Iterator<Item = &Source> {
+    iter::successors(Some(cause), |deeper| deeper.source())
 }
 
 /// Returns a foreign text in a form fit for a message: on one line, and cut if it is too long.

@@ -199,37 +199,6 @@ impl Error {
         self.kind().is_retryable()
     }
 
-    /// Returns the variant without its fields, for example to count errors by it.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use leasehold::{ErrorKind, LockManager};
-    ///
-    /// let error = LockManager::connect("no-url").unwrap_err();
-    /// assert_eq!(error.kind(), ErrorKind::Config);
-    /// assert_eq!(error.kind().as_str(), "config");
-    /// ```
-    #[must_use]
-    pub fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Closed => ErrorKind::Closed,
-            Self::Forked => ErrorKind::Forked,
-            Self::Cancelled => ErrorKind::Cancelled,
-            Self::Config { .. } => ErrorKind::Config,
-            Self::InvalidName { .. } => ErrorKind::InvalidName,
-            Self::Lost(_) => ErrorKind::Lost,
-            Self::Timeout { .. } => ErrorKind::Timeout,
-            Self::Unavailable { .. } => ErrorKind::Unavailable,
-            Self::Denied { .. } => ErrorKind::Denied,
-            Self::WrongType { .. } => ErrorKind::WrongType,
-            Self::NotReplicated { .. } => ErrorKind::NotReplicated,
-            Self::NoQuorum { .. } => ErrorKind::NoQuorum,
-            Self::Unsupported { .. } => ErrorKind::Unsupported,
-            Self::Protocol { .. } => ErrorKind::Protocol,
-        }
-    }
-
     /// Adds to a `WrongType` error the kind of lock that has the name. Returns any other error unchanged.
     pub(crate) fn of_another_kind(self, found: &'static str) -> Self {
         match self {
@@ -374,93 +343,71 @@ impl std::error::Error for Error {
             | Self::Denied { cause, .. }
             | Self::Protocol { cause, .. } => Some(About::below(cause)),
             Self::WrongType { cause, .. } => Some(&**cause),
-            Self::Closed
-            | Self::Forked
-            | Self::Cancelled
-            | Self::Config { .. }
-            | Self::InvalidName { .. }
-            | Self::Lost(_)
-            | Self::NotReplicated { .. }
-            | Self::NoQuorum { .. }
-            | Self::Unsupported { .. }
-            | Self::Timeout { .. } => None,
+            _ => None,
         }
     }
 }
 
-/// A variant of [`Error`] without its fields: see [`Error::kind`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ErrorKind {
-    /// [`Error::Closed`]
-    Closed,
-    /// [`Error::Forked`]
-    Forked,
-    /// [`Error::Cancelled`]
-    Cancelled,
-    /// [`Error::Config`]
-    Config,
-    /// [`Error::InvalidName`]
-    InvalidName,
-    /// [`Error::Lost`]
-    Lost,
-    /// [`Error::Timeout`]
-    Timeout,
-    /// [`Error::Unavailable`]
-    Unavailable,
-    /// [`Error::Denied`]
-    Denied,
-    /// [`Error::WrongType`]
-    WrongType,
-    /// [`Error::NotReplicated`]
-    NotReplicated,
-    /// [`Error::NoQuorum`]
-    NoQuorum,
-    /// [`Error::Unsupported`]
-    Unsupported,
-    /// [`Error::Protocol`]
-    Protocol,
+/// Defines [`ErrorKind`]: the label of each variant of [`Error`], and whether it is retryable.
+macro_rules! kinds {
+    ($($kind:ident: $label:literal, $is_retryable:literal;)*) => {
+        /// A variant of [`Error`] without its fields: see [`Error::kind`].
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum ErrorKind {$(
+            #[doc = concat!("[`Error::", stringify!($kind), "`]")]
+            $kind,
+        )*}
+
+        impl ErrorKind {
+            /// Returns the name of the variant in lowercase with underscores, such as `not_replicated`. It never changes.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self {$(Self::$kind => $label,)*}
+            }
+
+            /// Returns whether errors of this variant are retryable: see [`Error::is_retryable`].
+            #[must_use]
+            pub fn is_retryable(self) -> bool {
+                match self {$(Self::$kind => $is_retryable,)*}
+            }
+        }
+
+        impl Error {
+        /// Returns the variant without its fields, for example to count errors by it.
+        ///
+        /// # Example
+        ///
+        /// ```
+        /// use leasehold::{ErrorKind, LockManager};
+        ///
+        /// let error = LockManager::connect("no-url").unwrap_err();
+        /// assert_eq!(error.kind(), ErrorKind::Config);
+        /// assert_eq!(error.kind().as_str(), "config");
+        /// ```
+        #[must_use]
+            pub fn kind(&self) -> ErrorKind {
+                match self {$(Self::$kind { .. } => ErrorKind::$kind,)*}
+            }
+        }
+    };
 }
 
-impl ErrorKind {
-    /// Returns the name of the variant in lowercase with underscores, such as `not_replicated`. It never changes.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::Forked => "forked",
-            Self::Cancelled => "cancelled",
-            Self::Config => "config",
-            Self::InvalidName => "invalid_name",
-            Self::Lost => "lost",
-            Self::Timeout => "timeout",
-            Self::Unavailable => "unavailable",
-            Self::Denied => "denied",
-            Self::WrongType => "wrong_type",
-            Self::NotReplicated => "not_replicated",
-            Self::NoQuorum => "no_quorum",
-            Self::Unsupported => "unsupported",
-            Self::Protocol => "protocol",
-        }
-    }
-
-    /// Returns whether errors of this variant are retryable: see [`Error::is_retryable`].
-    #[must_use]
-    pub fn is_retryable(self) -> bool {
-        match self {
-            Self::Timeout | Self::Unavailable | Self::NotReplicated | Self::NoQuorum => true,
-            Self::Closed
-            | Self::Forked
-            | Self::Cancelled
-            | Self::Config
-            | Self::InvalidName
-            | Self::Lost
-            | Self::Denied
-            | Self::WrongType
-            | Self::Unsupported
-            | Self::Protocol => false,
-        }
-    }
+kinds! {
+    Closed: "closed", false;
+    Forked: "forked", false;
+    Cancelled: "cancelled", false;
+    Config: "config", false;
+    InvalidName: "invalid_name", false;
+    Lost: "lost", false;
+    Timeout: "timeout", true;
+    Unavailable: "unavailable", true;
+    Denied: "denied", false;
+    WrongType: "wrong_type", false;
+    NotReplicated: "not_replicated", true;
+    NoQuorum: "no_quorum", true;
+    Unsupported: "unsupported", false;
+    Protocol: "protocol", false;
 }
 
 impl fmt::Display for ErrorKind {
