@@ -50,43 +50,48 @@ type Login = Result<(Option<String>, String), String>;
 
 /// The logins of a manager, from where they come.
 pub(crate) struct Logins {
-    ask: Box<dyn Fn() -> Login + Send + Sync>,
-    /// The file of the password, if it is not the program that is asked.
-    file: Option<PathBuf>,
+    source: Source,
     /// The last two passwords, because open connections may have the one before.
     given: Mutex<[String; 2]>,
 }
 
+enum Source {
+    Program(Box<dyn Credentials>),
+    /// The file of the password.
+    File(PathBuf),
+}
+
 impl Logins {
     pub(crate) fn of_program(credentials: impl Credentials + 'static) -> Arc<Self> {
-        let ask = move || {
-            let got = survived(|| credentials.get());
-            got.ok_or_else(|| "the program's credentials panicked".to_owned())
-        };
-        Arc::new(Self {
-            ask: Box::new(ask),
-            file: None,
-            given: Mutex::default(),
-        })
+        Self::new(Source::Program(Box::new(credentials)))
     }
 
     pub(crate) fn of_file(path: PathBuf) -> Arc<Self> {
-        let file = Some(path.clone());
+        Self::new(Source::File(path))
+    }
+
+    fn new(source: Source) -> Arc<Self> {
         Arc::new(Self {
-            ask: Box::new(move || Ok((None, read(&path)?))),
-            file,
+            source,
             given: Mutex::default(),
         })
     }
 
     /// Reads the file, if there is one. Returns what is wrong with it.
     pub(crate) fn wrong(&self) -> Option<String> {
-        read(self.file.as_deref()?).err()
+        match &self.source {
+            Source::Program(_) => None,
+            Source::File(path) => read(path).err(),
+        }
     }
 
     /// Returns what the next login needs.
     pub(crate) fn next(&self) -> Login {
-        let (user, password) = (self.ask)()?;
+        let (user, password) = match &self.source {
+            Source::Program(credentials) => survived(|| credentials.get())
+                .ok_or_else(|| "the program's credentials panicked".to_owned())?,
+            Source::File(path) => (None, read(path)?),
+        };
         let mut given = self.given.lock();
         if given[0] != password {
             given[1] = mem::replace(&mut given[0], password.clone());

@@ -119,92 +119,83 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The settings of a manager.
-#[derive(Clone, Debug)]
-pub(crate) struct Settings {
-    pub(crate) prefix: String,
-    pub(crate) label: String,
-    pub(crate) note: String,
-    pub(crate) options: Options,
-    /// `None` if the program set none.
-    pub(crate) quantum: Option<Duration>,
-    /// `None` if the program set none.
-    pub(crate) poller_gap: Option<Duration>,
-    pub(crate) connect_timeout: Duration,
-    pub(crate) io_timeout: Duration,
-    pub(crate) outage_limit: Duration,
-    /// Whether a wait begins with the call. If not, it begins with the first answer.
-    pub(crate) wait_through_outages: bool,
-    pub(crate) fence_memory: Duration,
-    pub(crate) node_timeout: Duration,
-    pub(crate) restart_delay: Duration,
-    /// The longest lease that a quorum can ask its nodes for. `None` means that there is no limit but that of all leases.
-    pub(crate) longest_vote: Option<Duration>,
-    pub(crate) pool_size: u32,
-    pub(crate) background_release: bool,
-    pub(crate) replicas: u32,
-    pub(crate) database: Option<i64>,
-    pub(crate) username: Option<String>,
-    pub(crate) password: Option<Secret>,
-    /// The user, if not `default`, and the password of the servers behind sentinels.
-    pub(crate) node_credentials: Option<(Option<String>, Secret)>,
-    /// The login of all but the sentinels, if it may change.
-    pub(crate) logins: Option<Arc<Logins>>,
-    /// The certificates, if the program has given some.
-    #[cfg(feature = "tls")]
-    pub(crate) tls: Option<Arc<TlsClients>>,
-    pub(crate) warn_after: Option<Duration>,
-    pub(crate) warn_wait_after: Option<Duration>,
-    pub(crate) listener: Option<SharedListener>,
-    /// The machine that the manager runs on.
-    pub(crate) machine: Machine,
-    /// The counters of the manager's pools.
-    pub(crate) pools: Arc<PoolCounters>,
-    /// The names that are labels of metrics.
-    pub(crate) metric_names: BTreeSet<String>,
+/// Defines a struct with the defaults of its fields.
+macro_rules! with_defaults {
+    (
+        $(#[$of:meta])*
+        struct $name:ident {
+            $($(#[$meta:meta])* $field:ident: $type:ty = $default:expr,)*
+        }
+    ) => {
+        $(#[$of])*
+        pub(crate) struct $name {$(
+            $(#[$meta])*
+            pub(crate) $field: $type,
+        )*}
+
+        impl Default for $name {
+            #[allow(unused_doc_comments, reason = "the attributes are those of the fields")]
+            fn default() -> Self {
+                Self {$(
+                    $(#[$meta])*
+                    $field: $default,
+                )*}
+            }
+        }
+    };
 }
 
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            prefix: String::new(),
-            label: default_label(),
-            note: String::new(),
-            options: Options {
-                lease: Duration::from_secs(30),
-                renew: true,
-                max_hold: None,
-                min_hold: Duration::ZERO,
-                fencing: true,
-                note: 0,
-            },
-            quantum: None,
-            poller_gap: None,
-            connect_timeout: Duration::from_secs(2),
-            io_timeout: Duration::from_secs(1),
-            outage_limit: Duration::from_secs(60),
-            wait_through_outages: false,
-            fence_memory: Duration::from_secs(10 * 60),
-            node_timeout: Duration::from_millis(200),
-            restart_delay: Duration::from_secs(60),
-            longest_vote: None,
-            pool_size: 32,
-            background_release: false,
-            replicas: 0,
-            database: None,
-            username: None,
-            password: None,
-            node_credentials: None,
-            logins: None,
-            #[cfg(feature = "tls")]
-            tls: None,
-            warn_after: None,
-            warn_wait_after: Some(Duration::from_secs(60)),
-            listener: None,
-            machine: Machine::default(),
-            pools: Arc::default(),
-            metric_names: BTreeSet::new(),
-        }
+with_defaults! {
+    /// The settings of a manager.
+    #[derive(Clone, Debug)]
+    struct Settings {
+        prefix: String = String::new(),
+        label: String = default_label(),
+        note: String = String::new(),
+        options: Options = Options {
+            lease: Duration::from_secs(30),
+            renew: true,
+            max_hold: None,
+            min_hold: Duration::ZERO,
+            fencing: true,
+            note: 0,
+        },
+        /// `None` if the program set none.
+        quantum: Option<Duration> = None,
+        /// `None` if the program set none.
+        poller_gap: Option<Duration> = None,
+        connect_timeout: Duration = Duration::from_secs(2),
+        io_timeout: Duration = Duration::from_secs(1),
+        outage_limit: Duration = Duration::from_secs(60),
+        /// Whether a wait begins with the call. If not, it begins with the first answer.
+        wait_through_outages: bool = false,
+        fence_memory: Duration = Duration::from_secs(10 * 60),
+        node_timeout: Duration = Duration::from_millis(200),
+        restart_delay: Duration = Duration::from_secs(60),
+        /// The longest lease that a quorum can ask its nodes for. `None` means that there is no limit but that of all leases.
+        longest_vote: Option<Duration> = None,
+        pool_size: u32 = 32,
+        background_release: bool = false,
+        replicas: u32 = 0,
+        database: Option<i64> = None,
+        username: Option<String> = None,
+        password: Option<Secret> = None,
+        /// The user, if not `default`, and the password of the servers behind sentinels.
+        node_credentials: Option<(Option<String>, Secret)> = None,
+        /// The login of all but the sentinels, if it may change.
+        logins: Option<Arc<Logins>> = None,
+        /// The certificates, if the program has given some.
+        #[cfg(feature = "tls")]
+        tls: Option<Arc<TlsClients>> = None,
+        warn_after: Option<Duration> = None,
+        warn_wait_after: Option<Duration> = Some(Duration::from_secs(60)),
+        listener: Option<SharedListener> = None,
+        /// The machine that the manager runs on.
+        machine: Machine = Machine::default(),
+        /// The counters of the manager's pools.
+        pools: Arc<PoolCounters> = Arc::default(),
+        /// The names that are labels of metrics.
+        metric_names: BTreeSet<String> = BTreeSet::new(),
     }
 }
 
