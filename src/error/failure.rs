@@ -105,15 +105,19 @@ impl fmt::Display for Redirect {
 impl std::error::Error for Redirect {}
 
 impl Failure {
-    /// Returns the failure of a request that must go to another node of a cluster.
-    pub(crate) fn redirected(kind: FailureKind, to: Redirect) -> Self {
+    pub(crate) fn new(kind: FailureKind, outcome: Outcome, cause: Cause) -> Self {
         Self {
             kind,
-            outcome: Outcome::NotExecuted,
+            outcome,
             timed_out: false,
             of_connecting: false,
-            cause: Arc::new(to),
+            cause,
         }
+    }
+
+    /// Returns the failure of a request that must go to another node of a cluster.
+    pub(crate) fn redirected(kind: FailureKind, to: Redirect) -> Self {
+        Self::new(kind, Outcome::NotExecuted, Arc::new(to))
     }
 
     /// Returns where the request must go.
@@ -123,22 +127,13 @@ impl Failure {
 
     /// Returns the failure of a server in a mode that this manager cannot use.
     pub(crate) fn unsupported(mode: ServerMode) -> Self {
-        Self::plain(
-            FailureKind::Unsupported(mode),
-            Outcome::NotExecuted,
-            "its mode",
-        )
+        let kind = FailureKind::Unsupported(mode);
+        Self::plain(kind, Outcome::NotExecuted, "its mode")
     }
 
     /// Returns a failure with a text as its cause.
     pub(crate) fn plain(kind: FailureKind, outcome: Outcome, words: impl Into<String>) -> Self {
-        Self {
-            kind,
-            outcome,
-            timed_out: false,
-            of_connecting: false,
-            cause: Arc::new(Plain(words.into())),
-        }
+        Self::new(kind, outcome, Arc::new(Plain(words.into())))
     }
 
     /// Returns the same failure of a request that has had this outcome.
@@ -186,14 +181,9 @@ impl Failure {
 
     /// Returns the failure of a request that too few nodes of a quorum granted.
     pub(crate) fn no_quorum(counts: NodeCounts, failures: Vec<NodeFailure>) -> Self {
-        Self {
-            kind: FailureKind::NoQuorum(counts),
-            // The quorum withdraws the owner from each node that has executed the request.
-            outcome: Outcome::NotExecuted,
-            timed_out: false,
-            of_connecting: false,
-            cause: Arc::new(FailedNodes(failures.into())),
-        }
+        let (kind, cause) = (FailureKind::NoQuorum(counts), FailedNodes(failures.into()));
+        // The quorum withdraws the owner from each node that has executed the request.
+        Self::new(kind, Outcome::NotExecuted, Arc::new(cause))
     }
 
     /// Returns the failure of a grant that came after its deadline.
