@@ -49,7 +49,7 @@ use crate::engine::lease::guard_inner::GuardInner;
 use crate::engine::lease::leases::Leases;
 use crate::engine::lease::process_lease::{Entry, Hold};
 use crate::engine::lease::rules::LeaseStatus;
-use crate::engine::queue::rules::{AcquireParams, GrantedTo};
+use crate::engine::queue::rules::GrantedTo;
 use crate::error::{Error, Failure, Lost, Outcome, Result};
 use crate::name::LockKey;
 use crate::net::deadline::Deadline;
@@ -244,17 +244,12 @@ impl Claims {
         while let Some(candidate) = candidates.last_mut() {
             let failure = match self.adopt_as(entry, claim, options, candidate) {
                 Ok(Ok(grant)) => {
-                    let params = AcquireParams::of_one_unit(options.terms());
                     let count = |hold: &Hold, now: Time| {
                         client.count_guard(hold, now.since(asked), true);
                     };
-                    let begun = self.leases.begin_lease(
-                        entry,
-                        &params,
-                        grant,
-                        GrantedTo::OtherThread,
-                        count,
-                    );
+                    let begun =
+                        self.leases
+                            .begin_lease(entry, grant, GrantedTo::OtherThread, count);
                     return begun.map_err(|failure| failure.into_error(Some(entry.target.name())));
                 }
                 Ok(Err(now)) => {
@@ -302,7 +297,7 @@ impl Claims {
             reply => {
                 let fences = u64::from(adopt.fencing);
                 let (owner, quantum) = (Arc::clone(&adopt.owner), self.leases.quantum(sent));
-                Grant::of_reply(reply, owner, fences, quantum, lease, sent, now).map(Ok)
+                Grant::of_reply(reply, owner, options.terms(), fences, quantum, sent, now).map(Ok)
             }
         });
         let failure = match granted {

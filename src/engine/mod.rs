@@ -12,7 +12,7 @@
 //! | [`wakeup`] | the messages of Redis |
 //! | [`observe`] | what is counted and told |
 //!
-//! [`way_in`] is where each call begins. [`client`] sends the requests. [`claim`], [`downgrade`], [`rate_limiter`] and [`admin`] are
+//! [`acquire`] is where each call begins, and tells the story of a lock. [`client`] sends the requests. [`claim`], [`downgrade`], [`rate_limiter`] and [`admin`] are
 //! small subjects of their own.
 //!
 //! # Parts
@@ -21,7 +21,7 @@
 //!
 //! | part | has | does |
 //! | --- | --- | --- |
-//! | [`lease::guard_inner::GuardInner`], [`way_in::WayIn`], [`claim::Claims`], [`admin::Operators`] | the leases | one guard; one call on its way in; adoptions; requests of operators |
+//! | [`lease::guard_inner::GuardInner`], [`acquire`], [`claim::Claims`], [`admin::Operators`] | the leases | one guard; one call on its way in; adoptions; requests of operators |
 //! | [`lease::leases::Leases`] | all of the below | begins, watches and ends the leases of this process |
 //! | [`lease::watch::Watch`], [`wakeup::Wakeup`], [`lease::renewal::RenewalThread`] | the work of each of the three threads, by its time | runs the thread |
 //! | [`queue::names::Names`] | the names in use, with their queues of threads and their leases | finds and drops the entry of a name |
@@ -70,6 +70,7 @@
 //! thread that finds the master takes that of [`lease::renewal::RenewalThread`] while it holds its own. And a thread that closes
 //! the manager asks the votes of a quorum while it holds that mutex.
 
+pub(crate) mod acquire;
 mod admin;
 pub(crate) mod attempt;
 mod claim;
@@ -84,7 +85,6 @@ mod queue;
 pub(crate) mod rate_limiter;
 mod timer_queue;
 pub(crate) mod wakeup;
-pub(crate) mod way_in;
 
 use std::time::Duration;
 

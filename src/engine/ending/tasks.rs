@@ -15,9 +15,7 @@
 //! | sent | a reply that others wait | sent: the hand-over follows at once |
 //! | sent | any other reply, or a failure | no longer unsent: the threads that wait for it ask Redis; if the task is not done, the thread repeats it |
 //!
-//! A thread waits for as long as one request may take, at most ([`WayIn::wait_for_releases`]).
-//!
-//! [`WayIn::wait_for_releases`]: crate::engine::way_in::WayIn::wait_for_releases
+//! A thread waits for as long as one request may take, at most ([`crate::engine::acquire`]).
 
 use std::time::Duration;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use metrics::{Counter, Gauge, Histogram, Label, counter, gauge, histogram};
 use metrics::{describe_counter, describe_gauge, describe_histogram};
 
-use crate::engine::way_in::{CAUSES, OUTCOMES};
+use crate::engine::acquire::{CAUSES, OUTCOMES};
 use crate::error::LostCause;
 use crate::wire::LockKind;
 

@@ -1,6 +1,6 @@
-//! The counters and events of locks. Only this module changes the counters that the tables name.
+//! The counters and events of locks. Only this module and that of the calls change the counters that the tables name.
 //!
-//! | on the way in ([`WayIn`]) | counters | event |
+//! | on the way in ([`crate::engine::acquire`]) | counters | event |
 //! | --- | --- | --- |
 //! | a call begins to wait for the lock | `contended` | contended |
 //! | a call gets a guard from Redis | a histogram of waits | acquired |
@@ -20,97 +20,15 @@
 //! A rate limiter has no guards: its calls have metrics alone.
 
 use std::borrow::Cow;
-use std::mem;
 use std::time::Duration;
 
 use crate::engine::client::Client;
 use crate::engine::lease::process_lease::{Hold, ProcessLease};
 use crate::engine::lease::rules::LeaseStatus;
-use crate::engine::way_in::{NotAcquired, WayIn};
-use crate::error::{Error, Lost, LostCause};
+use crate::error::{Lost, LostCause};
 use crate::event::Event;
-use crate::sys::{Arc, Time};
+use crate::sys::Time;
 use crate::wire::{LockKind, Reply, Request, Verb};
-
-impl WayIn<'_> {
-    /// Notes that the call waits for the lock. Only the first time counts. A try waits only for a reply, so it never
-    /// counts.
-    pub(crate) fn count_wait(&mut self, holder: impl FnOnce() -> Option<Arc<str>>) {
-        if self.call.until.is_none() || mem::replace(&mut self.waits, true) {
-            return;
-        }
-        self.client.stats.contended.add(1);
-        #[cfg(feature = "metrics")]
-        self.client.exported.waiting.increment(1);
-        self.client.events.step(|| Event::Contended {
-            name: self.call.target.name().to_owned().into(),
-            holder: holder().map(|holder| holder.to_string().into()),
-        });
-    }
-
-    /// Notes that the call has a guard since `since`. `from_redis` is false if another thread of this process gave it.
-    pub(crate) fn count_granted(&self, hold: &Hold, since: Time, from_redis: bool) {
-        let waited = since.since(self.arrived);
-        self.client.count_guard(hold, waited, from_redis);
-        #[cfg(feature = "tracing")]
-        {
-            let outcome = if from_redis { "acquired" } else { "passed_on" };
-            self.span
-                .record("fence", hold.fence)
-                .record("outcome", outcome);
-        }
-    }
-
-    /// Notes that the call ends without a guard.
-    pub(crate) fn count_refused(&self, why: &NotAcquired) {
-        let stats = &self.client.stats;
-        match (why, self.call.until) {
-            (NotAcquired::Held(_), None) => {
-                stats.tries_held.add(1);
-                self.tell_of_end("held", Duration::ZERO);
-            }
-            (NotAcquired::Held(_), Some(_)) => {
-                let waited = self.client.now().since(self.arrived);
-                stats.waits_timed_out.record(waited);
-                self.tell_of_end("timed_out", waited);
-            }
-            (NotAcquired::Failed(error), _) => {
-                stats.failed.add(1);
-                let is_ended = matches!(error, Error::Cancelled | Error::Closed);
-                self.tell_of_end(
-                    if is_ended { "cancelled" } else { "failed" },
-                    Duration::ZERO,
-                );
-            }
-        }
-    }
-
-    /// Tells the metrics and the span of a call without a guard.
-    #[allow(
-        unused_variables,
-        clippy::unused_self,
-        reason = "each feature uses some"
-    )]
-    #[inline]
-    fn tell_of_end(&self, outcome: &'static str, waited: Duration) {
-        #[cfg(feature = "metrics")]
-        let series = self.client.exported.of(self.call.target.name());
-        #[cfg(feature = "metrics")]
-        series.call(self.call.kind, outcome, waited);
-        #[cfg(feature = "tracing")]
-        self.span.record("outcome", outcome);
-    }
-}
-
-impl Drop for WayIn<'_> {
-    fn drop(&mut self) {
-        if self.waits {
-            self.client.stats.waits_over.add(1);
-            #[cfg(feature = "metrics")]
-            self.client.exported.waiting.decrement(1);
-        }
-    }
-}
 
 impl Client {
     /// Counts a guard. The caller must call this before any thread can use the guard. Otherwise events of its end, or

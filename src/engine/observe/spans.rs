@@ -4,8 +4,8 @@
 use tracing::field::Empty;
 use tracing::{Span, info_span};
 
+use crate::engine::acquire::CAUSES;
 use crate::engine::lease::rules::LeaseStatus;
-use crate::engine::way_in::CAUSES;
 use crate::error::{Error, Result};
 
 pub(crate) fn wait(name: &str) -> Span {

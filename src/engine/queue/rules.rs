@@ -117,11 +117,11 @@ pub(crate) enum Health {
 
 /// The role of a thread that arrived.
 #[derive(Debug)]
-pub(crate) enum Arrival<T> {
+pub(crate) enum Arrival<W, T> {
     /// It asks Redis.
     Delegate,
-    /// It waits, under this number.
-    Queued(u64),
+    /// It waits, under this number, as this thread.
+    Queued(u64, W),
     /// It shares a lease that this process has.
     Hold(HoldOf<T>),
     /// It only tried, and the lock is held.
@@ -200,7 +200,10 @@ impl<W, T: HeldLease> Queue<W, T> {
         now: Time,
         health: impl Fn(&T) -> Health,
         waiter: impl FnOnce() -> W,
-    ) -> Arrival<T> {
+    ) -> Arrival<W, T>
+    where
+        W: Clone,
+    {
         // 1. Nobody is before it: it shares a lease, or asks for one.
         if self.waiting.is_empty() {
             for lease in &mut self.leases {
@@ -227,7 +230,11 @@ impl<W, T: HeldLease> Queue<W, T> {
         }
         // 3. It waits.
         let waiter = waiter();
-        Arrival::Queued(self.waiting.push(QueuedThread { params, waiter }))
+        let queued = QueuedThread {
+            params,
+            waiter: waiter.clone(),
+        };
+        Arrival::Queued(self.waiting.push(queued), waiter)
     }
 
     /// Takes out a thread that gives up. Returns false if it has a hold or a task already.

@@ -14,7 +14,7 @@
 
 use std::time::Duration;
 
-use super::step::{Step, StepContext};
+use super::step::{Context, Step};
 use crate::engine::attempt::outage::Outage;
 use crate::error::{Failure, FailureKind};
 use crate::sys::random::{jittered, jittered_by_half};
@@ -83,12 +83,12 @@ impl Patience {
 
     /// Returns the end for this thread, if its time or the limit of an outage is over. A try that was not answered
     /// still has its one request.
-    pub(super) fn end(&self, context: &StepContext<'_>) -> Option<Step> {
-        let is_over = match context.call.until {
+    pub(super) fn end(&self, context: &Context<'_>) -> Option<Step> {
+        let is_over = match context.until {
             None => self.is_contended(),
             Some(Time::NEVER) => {
                 let outage = self.outage.as_ref()?;
-                let failure = outage.too_long(context.now, context.call.outage_limit)?;
+                let failure = outage.too_long(context.now, context.outage_limit)?;
                 return Some(Step::Failed(failure));
             }
             Some(until) => context.now >= until && (self.has_begun() || self.outage.is_some()),
@@ -101,14 +101,14 @@ impl Patience {
         &mut self,
         failure: Failure,
         cut_short: bool,
-        context: &StepContext<'_>,
+        context: &Context<'_>,
     ) -> Step {
         // 1. A permanent failure ends the attempt for all threads.
         if !failure.is_transient() {
             return Step::Failed(failure);
         }
         // 2. A failure after this thread's deadline does not end the attempt for the threads behind it.
-        if context.call.until.is_some_and(|until| context.now >= until) {
+        if context.until.is_some_and(|until| context.now >= until) {
             let result = if cut_short {
                 self.before(failure, context)
             } else {
@@ -118,46 +118,41 @@ impl Patience {
         }
         // 3. This was a try, or no wait has begun: the failure is returned.
         let is_moving = failure.kind == FailureKind::SlotMoves;
-        let waits = self.has_begun() || context.call.waits_through_outages || is_moving;
-        if context.call.until.is_none() || !waits {
+        let waits = self.has_begun() || context.waits_through_outages || is_moving;
+        if context.until.is_none() || !waits {
             return Step::Failed(failure);
         }
         // 4. Sleep, unless the outage has lasted for its limit.
-        let pause = Outage::note(
-            &mut self.outage,
-            failure,
-            context.now,
-            context.call.outage_limit,
-        );
+        let pause = Outage::note(&mut self.outage, failure, context.now, context.outage_limit);
         match self.end(context) {
             Some(end) => end,
-            None => sleep(jittered(context.call.rng, pause), context),
+            None => sleep(jittered(context.rng, pause), context),
         }
     }
 
     /// Takes in that the votes of a quorum are split: nobody has the lock. A try asks once more. A wait asks again after
     /// a moment, which differs from process to process.
-    pub(super) fn split(&mut self, failure: Failure, context: &StepContext<'_>) -> Step {
+    pub(super) fn split(&mut self, failure: Failure, context: &Context<'_>) -> Step {
         self.splits += 1;
-        if context.call.until.is_none() && self.splits > 1 {
+        if context.until.is_none() && self.splits > 1 {
             return Step::Failed(failure);
         }
-        if context.call.until.is_some_and(|until| context.now >= until) {
+        if context.until.is_some_and(|until| context.now >= until) {
             return Step::TimeOver(self.failure().or(Some(failure)));
         }
         let pause = AFTER_SPLIT * self.splits.min(MOST_SPLITS);
-        sleep(jittered_by_half(context.call.rng, pause), context)
+        sleep(jittered_by_half(context.rng, pause), context)
     }
 
     /// Returns the result of a thread whose deadline `cut` its last request short. `None`: it had the answer "held".
-    fn before(&self, cut: Failure, context: &StepContext<'_>) -> Option<Failure> {
-        let was_held = matches!(self.wait, WaitState::Held(at) if at >= context.call.arrived);
+    fn before(&self, cut: Failure, context: &Context<'_>) -> Option<Failure> {
+        let was_held = matches!(self.wait, WaitState::Held(at) if at >= context.arrived);
         self.failure().or_else(|| (!was_held).then_some(cut))
     }
 }
 
 /// Returns a sleep, which ends at the thread's own deadline. That is later than now, so the sleep has a length.
-pub(super) fn sleep(length: Duration, context: &StepContext<'_>) -> Step {
+pub(super) fn sleep(length: Duration, context: &Context<'_>) -> Step {
     let until = context.now + length.clamp(SHORTEST_PAUSE, LONGEST_SLEEP);
-    Step::Sleep(until.min(context.call.until.unwrap_or(Time::NEVER)))
+    Step::Sleep(until.min(context.until.unwrap_or(Time::NEVER)))
 }

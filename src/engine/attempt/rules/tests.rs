@@ -74,13 +74,13 @@ impl Scene {
     }
 
     /// Calls `action` with the attempt and the facts.
-    fn with_context<T>(&mut self, action: impl FnOnce(&mut Attempt, &StepContext<'_>) -> T) -> T {
+    fn with_context<T>(&mut self, action: impl FnOnce(&mut Attempt, &Context<'_>) -> T) -> T {
         let options = Options {
             lease: self.lease,
             fencing: self.fencing,
             ..Settings::default().options
         };
-        let call = CallContext {
+        let context = Context {
             arrived: START,
             terms: options.terms(),
             until: self.until,
@@ -90,9 +90,6 @@ impl Scene {
             waits_through_outages: self.waits_through_outages,
             tail: "l",
             rng: &*self.rng,
-        };
-        let context = StepContext {
-            call: &call,
             now: self.now,
             subscription: self.subscription.clone(),
             failed_over_at: self.failed_over_at,

@@ -15,17 +15,6 @@ pub(crate) struct AcquireParams {
     pub(crate) waits: bool,
 }
 
-impl AcquireParams {
-    /// Returns the parameters of a lease that no thread waits for.
-    pub(crate) fn of_one_unit(terms: Terms) -> Self {
-        Self {
-            units: 1,
-            terms,
-            waits: false,
-        }
-    }
-}
-
 /// The facts about a lease that the queue needs.
 pub(crate) trait HeldLease: Clone {
     /// Returns the number that tells the lease from all others.

@@ -62,12 +62,12 @@ fn grant(process_lease: u32, fences: Fences, quantum_end: Time) -> QueueLease<u3
 #[test]
 fn a_lease_is_handed_on_until_its_quantum_is_over() {
     let mut queue = Queue::new(ALONE);
-    let arrive = |queue: &mut Queue<&str, u32>, who| {
+    let arrive = |queue: &mut Queue<&'static str, u32>, who| {
         queue.arrive(params(1, true), at(0), |_| Health::Good, || who)
     };
     assert!(matches!(arrive(&mut queue, "a"), Arrival::Delegate));
-    assert!(matches!(arrive(&mut queue, "b"), Arrival::Queued(0)));
-    assert!(matches!(arrive(&mut queue, "c"), Arrival::Queued(1)));
+    assert!(matches!(arrive(&mut queue, "b"), Arrival::Queued(0, _)));
+    assert!(matches!(arrive(&mut queue, "c"), Arrival::Queued(1, _)));
     let begun = queue.begin(
         grant(9, Fences::new(100, 10), at(50)),
         GrantedTo::Delegate,
@@ -119,7 +119,7 @@ fn readers_sit_together_until_the_quantum_is_over_and_then_ask_anew() {
         queue.arrive(params(1, true), now, |_| Health::Good, || 0)
     };
     assert!(matches!(arrive(&mut queue, at(0)), Arrival::Delegate));
-    assert!(matches!(arrive(&mut queue, at(0)), Arrival::Queued(_)));
+    assert!(matches!(arrive(&mut queue, at(0)), Arrival::Queued(_, _)));
     let begun = queue.begin(grant(1, fences(), at(50)), GrantedTo::Delegate, at(0));
     assert_eq!(begun.admitted.0.map(|(_, hold)| hold.fence), Some(7));
     assert!(matches!(arrive(&mut queue, at(49)), Arrival::Hold(_)));
@@ -140,13 +140,13 @@ fn readers_sit_together_until_the_quantum_is_over_and_then_ask_anew() {
 #[test]
 fn permits_are_asked_for_in_turn_and_handed_on_to_equal_requests() {
     let mut queue: Queue<&str, u32> = Queue::new(BESIDE);
-    let arrive = |queue: &mut Queue<&str, u32>, units, who| {
+    let arrive = |queue: &mut Queue<&'static str, u32>, units, who| {
         queue.arrive(params(units, true), at(0), |_| Health::Good, || who)
     };
     assert!(matches!(arrive(&mut queue, 1, "a"), Arrival::Delegate));
-    assert!(matches!(arrive(&mut queue, 1, "b"), Arrival::Queued(_)));
-    assert!(matches!(arrive(&mut queue, 2, "c"), Arrival::Queued(_)));
-    assert!(matches!(arrive(&mut queue, 1, "d"), Arrival::Queued(_)));
+    assert!(matches!(arrive(&mut queue, 1, "b"), Arrival::Queued(_, _)));
+    assert!(matches!(arrive(&mut queue, 2, "c"), Arrival::Queued(_, _)));
+    assert!(matches!(arrive(&mut queue, 1, "d"), Arrival::Queued(_, _)));
     let begun = queue.begin(
         grant(1, Fences::new(1, 9), at(50)),
         GrantedTo::Delegate,
@@ -485,7 +485,7 @@ proptest! {
                             let own = model.asking.is_none() && !model.may_ask();
                             prop_assert!(model.told(units) || own || model.is_held());
                         }
-                        Arrival::Queued(number) => {
+                        Arrival::Queued(number, _) => {
                             prop_assert!(!model.may_ask(), "it waits for nobody");
                             prop_assert!(waits || !model.is_held(), "that was known");
                             model.waiting.push((number, units, waits, who));
