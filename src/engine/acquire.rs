@@ -644,7 +644,7 @@ impl Acquire<'_> {
             rng: client.machine(),
             now,
             subscription,
-            failed_over_at: leases.renewal.failed_over_at(),
+            failed_over_at: client.store.last_failover(),
             round_trip: self.round_trip,
             quantum,
             fence_block,
@@ -771,7 +771,7 @@ impl Acquire<'_> {
     /// Otherwise the delegate asks Redis, which raises it at once.
     fn sleep(&mut self, attempt: &Attempt, until: Time) -> Input {
         let (leases, client) = (self.leases, self.client);
-        leases.wakeup.start(client);
+        leases.subscribe();
         if self.grants_by_message() {
             leases.renewal.prepare(&leases.client);
         }

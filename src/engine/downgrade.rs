@@ -64,7 +64,7 @@ impl Leases {
     /// Sends the request, which ends the writer's owner. Returns the reader's hold and when it began, or `None` if the
     /// writer was not in Redis any more.
     fn become_reader(
-        &self,
+        self: &Arc<Self>,
         writer: &Arc<ProcessLease>,
         entry: &Arc<Entry>,
         from: EndedOwner,

@@ -27,8 +27,9 @@
 //! | [`queue::names::Names`] | the names in use, with their queues of threads and their leases | finds and drops the entry of a name |
 //! | [`client::Client`] | the settings, the machine, the connections, the counters and events | sends the requests of callers' threads |
 //!
-//! The watch thread and the wakeup thread call the leases by a trait that they define: [`lease::watch::LossHandler`] and
-//! [`wakeup::MessageHandler`].
+//! No part calls back up. The loops of the watch thread and the wakeup thread stand above the leases ([`threads`]): they take
+//! a loss or a message from the part below, and act on it with the leases. The renewal thread sees a failover when it next
+//! wakes, within a second.
 //!
 //! # Threads
 //!
@@ -66,9 +67,7 @@
 //! | 4 | [`Parker`](crate::sys::thread::Parker) | whether one thread sleeps |
 //!
 //! A thread holds at most one mutex of row 3. A store has further mutexes. A thread takes them only in a call to the
-//! store, and then it holds none of these. The threads of a store take no others. There are two exceptions. At a failover, the
-//! thread that finds the master takes that of [`lease::renewal::RenewalThread`] while it holds its own. And a thread that closes
-//! the manager asks the votes of a quorum while it holds that mutex.
+//! store, and then it holds none of these. The threads of a store take no others.
 
 pub(crate) mod acquire;
 mod admin;
@@ -83,6 +82,7 @@ mod moved_by_test;
 pub(crate) mod observe;
 mod queue;
 pub(crate) mod rate_limiter;
+mod threads;
 mod timer_queue;
 pub(crate) mod wakeup;
 
@@ -131,7 +131,9 @@ impl Engine {
     /// Handles a message as the wakeup thread does.
     #[cfg(feature = "seam")]
     pub(crate) fn hear(&self, channel: &str, payload: &[u8]) {
-        self.leases.wakeup.message(channel, payload);
+        if let Some(notice) = self.leases.wakeup.message(channel, payload) {
+            self.leases.act_on(notice);
+        }
     }
 
     /// Ends all waits with [`Error::Closed`](crate::Error::Closed), and blocks for at most `wait` until

@@ -33,7 +33,6 @@ use crate::engine::lease::leases::{CountedBusy, Leases};
 use crate::engine::lease::notes::LastReply;
 use crate::engine::lease::process_lease::{Entry, ProcessLease, Signal, WaitingThread};
 use crate::engine::lease::rules::LeaseStatus;
-use crate::engine::lease::watch::LossHandler;
 use crate::engine::queue::rules::{Finish, Health};
 use crate::error::{Failure, LostCause, Result};
 use crate::net::deadline::Deadline;
@@ -294,22 +293,5 @@ impl Leases {
                 self.clean_up(&process_lease.entry, left, process_lease.terms.lease());
             }
         }
-    }
-}
-
-impl LossHandler for Leases {
-    /// Ends a lost lease before its guards end. Makes the next thread the delegate, and notifies the listeners.
-    fn lost(&self, process_lease: &Arc<ProcessLease>, cause: LostCause) {
-        let (fence, next) = {
-            let queue = &mut process_lease.entry.lock().queue;
-            let fence = queue.fence(process_lease.number);
-            (fence, queue.lost(process_lease.number))
-        };
-        self.count_loss_once(process_lease, LeaseStatus::Lost(cause), fence);
-        self.make_next_the_delegate(&process_lease.entry, next);
-        self.renewal.deregister(process_lease);
-        #[cfg(feature = "metrics")]
-        process_lease.export_risk(self.client.now(), &self.client.exported.at_risk);
-        process_lease.announce(cause);
     }
 }

@@ -129,17 +129,24 @@ impl RenewalThread {
             self.wake_for(&mut state, now);
         }
         self.changed.notify_all();
-        while state.unexecuted > 0
-            || client.store.has_unconfirmed()
-            || client.busy_threads.load(Ordering::SeqCst) > 0
-        {
+        loop {
+            // No mutex is held while the store is asked. If an owner is confirmed meanwhile, `confirmations` tells.
+            let before = state.confirmations;
+            drop(state);
+            let is_unconfirmed = client.store.has_unconfirmed();
+            state = self.state.lock();
+            let is_busy = client.busy_threads.load(Ordering::SeqCst) > 0;
+            if state.unexecuted == 0 && !is_unconfirmed && !is_busy {
+                return !state.is_given_up;
+            }
             let left = until.since(client.now());
             if left.is_zero() {
                 return false;
             }
-            state = self.changed.wait_for(state, left.min(LONGEST_WAIT));
+            if state.confirmations == before {
+                state = self.changed.wait_for(state, left.min(LONGEST_WAIT));
+            }
         }
-        !state.is_given_up
     }
 
     /// Sends the tasks that are due, until the connection fails or a lease is due. Returns false after a failure of the
@@ -206,7 +213,11 @@ impl RenewalThread {
         if !begun.is_left || client.left_until(begun.verb.owner()).is_some() {
             return false;
         }
-        let job = self.state.lock().release_tasks.remove(begun.timer_key);
+        let job = {
+            let mut state = self.state.lock();
+            state.confirmations += 1;
+            state.release_tasks.remove(begun.timer_key)
+        };
         drop(job);
         self.changed.notify_all();
         true
@@ -250,6 +261,7 @@ impl RenewalThread {
         let is_executed = job.release_task.is_executed();
         let is_given_up = next == Next::Done && !is_executed;
         let mut state = self.state.lock();
+        state.confirmations += 1;
         if was_unsent && !job.release_task.is_unsent() {
             state.note_sent(&begun.entry);
             self.changed.notify_all();

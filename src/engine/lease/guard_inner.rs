@@ -185,7 +185,7 @@ impl GuardInner {
         if self.status().is_ok() {
             self.is_listened_to.store(true, Ordering::Relaxed);
             self.process_lease.listen_to_requests(self.number, sender);
-            self.leases.wakeup.start(&self.leases.client);
+            self.leases.subscribe();
             // If the loss was announced before the channel was registered, it ends now.
             if self.status().is_err() {
                 self.process_lease.end_requests(Some(self.number));

@@ -1,5 +1,5 @@
 //! The leases of this process: the part of the engine that begins, watches and ends them.
-//! [`crate::engine::ending::release`] says how they end, and [`MessageHandler`] handles the messages about them.
+//! [`crate::engine::ending::release`] says how they end, and [`Leases::act_on`] handles the messages about them.
 //!
 //! # From a grant to guards
 //!
@@ -46,18 +46,19 @@ use crate::engine::lease::process_lease::{
 };
 use crate::engine::lease::renewal::RenewalThread;
 use crate::engine::lease::rules::LeaseStatus;
-use crate::engine::lease::watch::{LossHandler, Watch};
+use crate::engine::lease::watch::Watch;
 use crate::engine::queue::names::Names;
 use crate::engine::queue::quantum::RecentHandOvers;
 use crate::engine::queue::rules::{Begun, GrantedTo, Health, QueueLease};
-use crate::engine::wakeup::{MessageHandler, Wakeup};
-use crate::error::{Failure, FailureKind, Outcome};
+use crate::engine::threads;
+use crate::engine::wakeup::{Notice, Wakeup};
+use crate::error::{Failure, FailureKind, LostCause, Outcome};
 use crate::event::ReleaseRequest;
 use crate::logging;
 use crate::owner::{self, Owner};
 use crate::server::Store;
 use crate::sys::time::of_wall_us;
-use crate::sys::{Arc, AtomicU64, Ordering, Rng, Time, Weak};
+use crate::sys::{Arc, AtomicU64, Ordering, Rng, Time};
 
 pub(crate) struct Leases {
     pub(crate) client: Arc<Client>,
@@ -77,32 +78,38 @@ impl Leases {
         let process = settings.machine.uuid();
         let quantum = Quantum::new(settings.fixed_quantum());
         let client = Arc::new(Client::new(settings, store));
-        Arc::new_cyclic(|weak: &Weak<Self>| {
-            let losses = weak.clone() as Weak<dyn LossHandler>;
-            let messages = weak.clone() as Weak<dyn MessageHandler>;
-            let watch = Arc::new(Watch::new(losses));
-            let leases = weak.clone();
-            client.store.on_failover(Box::new(move || {
-                if let Some(leases) = leases.upgrade() {
-                    leases.renewal.failed_over(leases.client.now());
-                }
-            }));
-            Self {
-                client,
-                names: Names::new(),
-                renewal: Arc::new(RenewalThread::new(Arc::clone(&watch))),
-                watch,
-                wakeup: Arc::new(Wakeup::new(process, messages)),
-                quantum,
-                next_number: AtomicU64::new(1),
-            }
+        let watch = Arc::new(Watch::default());
+        Arc::new(Self {
+            client,
+            names: Names::new(),
+            renewal: Arc::new(RenewalThread::new(Arc::clone(&watch))),
+            watch,
+            wakeup: Arc::new(Wakeup::new(process)),
+            quantum,
+            next_number: AtomicU64::new(1),
         })
+    }
+
+    /// Starts the wakeup thread if it does not run.
+    pub(crate) fn subscribe(self: &Arc<Self>) {
+        self.wakeup.start(self.client.now(), || {
+            let (wakeup, store) = (Arc::clone(&self.wakeup), Arc::clone(&self.client.store));
+            let (events, leases) = (Arc::downgrade(&self.client.events), Arc::downgrade(self));
+            let run = move || threads::wakeup(&wakeup, &*store, &events, &leases);
+            self.client.machine().spawn("leasehold-wakeup-0", run)
+        });
+    }
+
+    fn spawn_watch(self: &Arc<Self>) -> std::io::Result<()> {
+        let (watch, leases) = (Arc::clone(&self.watch), Arc::downgrade(self));
+        let run = move || threads::watch(&watch, &leases);
+        self.client.machine().spawn("leasehold-watch", run)
     }
 
     /// Begins the lease of a grant. Returns the first hold of the lease, and when the hold began. `count` counts the
     /// first guard.
     pub(crate) fn begin_lease(
-        &self,
+        self: &Arc<Self>,
         entry: &Arc<Entry>,
         grant: Grant,
         to: GrantedTo,
@@ -139,7 +146,7 @@ impl Leases {
 
     /// Makes the lease of a grant, and registers it before any thread relies on it. If that fails, releases the lock.
     fn register_lease(
-        &self,
+        self: &Arc<Self>,
         entry: &Arc<Entry>,
         grant: Grant,
     ) -> Result<Arc<ProcessLease>, Failure> {
@@ -153,7 +160,7 @@ impl Leases {
         ));
         let registered = self
             .watch
-            .register_lease(&self.client, &process_lease)
+            .register_lease(&self.client, &process_lease, || self.spawn_watch())
             .and_then(|()| self.renewal.register(&self.client, &process_lease, sent));
         match registered {
             Ok(()) => Ok(process_lease),
@@ -193,6 +200,21 @@ impl Leases {
             .reopened(process_lease.number, now, quantum_end)?;
         count(&begun.hold);
         Some(hand_out(begun, now))
+    }
+
+    /// Ends a lost lease before its guards end. Makes the next thread the delegate, and notifies the listeners.
+    pub(crate) fn lost(&self, process_lease: &Arc<ProcessLease>, cause: LostCause) {
+        let (fence, next) = {
+            let queue = &mut process_lease.entry.lock().queue;
+            let fence = queue.fence(process_lease.number);
+            (fence, queue.lost(process_lease.number))
+        };
+        self.count_loss_once(process_lease, LeaseStatus::Lost(cause), fence);
+        self.make_next_the_delegate(&process_lease.entry, next);
+        self.renewal.deregister(process_lease);
+        #[cfg(feature = "metrics")]
+        process_lease.export_risk(self.client.now(), &self.client.exported.at_risk);
+        process_lease.announce(cause);
     }
 
     /// Returns the quantum in use.
@@ -357,13 +379,21 @@ impl Quantum {
     }
 }
 
-impl MessageHandler for Leases {
+impl Leases {
+    /// Does what a message asks for, apart from waking a delegate.
+    pub(crate) fn act_on(&self, notice: Notice<'_>) {
+        match notice {
+            Notice::ReleasedByForce(owner) => self.released_by_force(owner),
+            Notice::ReleaseRequested(request) => self.release_requested(request),
+        }
+    }
+
     /// Makes the renewal thread renew this process's lease of an owner at once. If the grant is still on its way, that
     /// happens when the lease begins.
     ///
     /// Searches all names in use, which takes some milliseconds for very many names. An index would cost every lease
     /// memory for a rare event.
-    fn released_by_force(&self, owner: &str) {
+    pub(crate) fn released_by_force(&self, owner: &str) {
         // An owner with another label belongs to another manager.
         let label = &self.client.settings.label;
         if owner::label(owner) != Some(label) {

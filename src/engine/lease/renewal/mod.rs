@@ -9,8 +9,9 @@
 //! | 5 | keeps the records of the last fences once in half of their life ([`records`]), and sends the release tasks that are due, until the connection fails or a lease is due ([`release_tasks`]) |
 //! | 6 | sleeps until the next lease or release task is due, for at most a second |
 //!
-//! If an answer without a request has come, an earlier request may have been answered wrongly. So the thread makes all
-//! leases due within a second. Until Redis has confirmed a lease again, its guard reads `AtRisk`.
+//! If an answer without a request has come, an earlier request may have been answered wrongly; and a failover may have taken
+//! the lock from any lease. So the thread makes all leases due within a second of either. After a wrong answer, a guard
+//! reads `AtRisk` until Redis has confirmed its lease again.
 //!
 //! No error or panic makes the thread forget a lease or a release task. Before it sends a request, it notes the leases
 //! as in flight, and leaves the release tasks in their timer queue at a later time.
@@ -44,7 +45,7 @@ use crate::engine::timer_queue::{
 };
 use crate::name::LockKey;
 use crate::sys::hash::HashMap;
-use crate::sys::{Arc, AtomicU64, Condvar, LONGEST_SLEEP, Mutex, Ordering, Rng, Time};
+use crate::sys::{Arc, Condvar, LONGEST_SLEEP, Mutex, Ordering, Rng, Time};
 
 use records::Records;
 
@@ -79,8 +80,6 @@ pub(crate) struct RenewalThread {
     pub(crate) changed: Condvar,
     /// Handles a lease that a renewal has found lost.
     pub(crate) watch: Arc<Watch>,
-    /// When the last failover was noticed, in nanoseconds of the clock.
-    failed_over_at: AtomicU64,
 }
 
 /// The state of the renewal thread, guarded by its mutex.
@@ -95,13 +94,15 @@ pub(crate) struct RenewalState {
     pub(crate) tasks_in_flight: Vec<TimerKey>,
     pub(crate) timer: WorkerTimer,
     pub(crate) next_job: u64,
+    /// How many replies to release tasks were applied.
+    pub(crate) confirmations: u64,
     /// The number of release tasks to which Redis has not replied yet.
     pub(crate) unexecuted: usize,
     /// When the round under way began, in which the thread connects and sends requests.
     pub(crate) busy_since: Option<Time>,
     pub(crate) opening: Opening,
-    /// When the last answer without a request came after which all leases were made due.
-    pub(crate) surplus_at: Option<Time>,
+    /// The last sign that any lease may be no grant, after which all leases were made due.
+    pub(crate) doubt_at: Option<Time>,
     /// When a reply last came on the connection of the thread that runs now.
     pub(crate) replied_at: Option<Time>,
     /// Whether a release task was given up without a reply, and Redis has not replied to any request since.
@@ -148,13 +149,7 @@ impl RenewalThread {
             state: Mutex::default(),
             changed: Condvar::new(),
             watch,
-            failed_over_at: AtomicU64::new(0),
         }
-    }
-
-    /// Returns when this process noticed the last failover.
-    pub(crate) fn failed_over_at(&self) -> Time {
-        Time::from_nanos(self.failed_over_at.load(Ordering::SeqCst))
     }
 
     /// Registers a lease, which was granted or extended by a request sent at `sent`. Does nothing for a lease without
@@ -274,14 +269,8 @@ impl RenewalThread {
         self.wake_for(&mut state, wakes_at);
     }
 
-    /// Notes a failover, which may have taken the lock from any lease. The thread renews them all at once, so that the
-    /// holders learn of it soon.
-    pub(crate) fn failed_over(&self, now: Time) {
-        self.failed_over_at.store(now.as_nanos(), Ordering::SeqCst);
-        self.renew_all(now);
-    }
-
-    /// Has the thread renew all leases at once.
+    /// Makes the thread renew all leases at once.
+    #[cfg(feature = "seam")]
     pub(crate) fn renew_all(&self, now: Time) {
         let mut state = self.state.lock();
         state.renew_all_by(now);
@@ -353,12 +342,12 @@ impl RenewalState {
         self.leases.remove((due, process_lease.number));
     }
 
-    /// Makes all leases due after an answer without a request: any of them may be no grant.
-    pub(crate) fn renew_all_after(&mut self, surplus: Time, now: Time) {
-        if surplus <= self.surplus_at.unwrap_or(Time::from_nanos(0)) {
+    /// Makes all leases due after a sign that any of them may be no grant: an answer without a request, or a failover.
+    pub(crate) fn renew_all_after(&mut self, doubt: Time, now: Time) {
+        if doubt <= self.doubt_at.unwrap_or(Time::from_nanos(0)) {
             return;
         }
-        self.surplus_at = Some(surplus);
+        self.doubt_at = Some(doubt);
         self.renew_all_by(now);
     }
 

@@ -53,8 +53,11 @@ impl RenewalThread {
                         state.opening = Opening::Failed;
                     }
                 }
-                let surplus = client.store.last_surplus();
-                self.state.lock().renew_all_after(surplus, client.now());
+                let doubt = client
+                    .store
+                    .last_surplus()
+                    .max(client.store.last_failover());
+                self.state.lock().renew_all_after(doubt, client.now());
                 // 2 to 5. Renewals go first: a lease cannot wait, a release can.
                 let renewed = self.renew_due(&client, &mut **dedicated_connection);
                 self.keep_records(&client, &mut **dedicated_connection);
