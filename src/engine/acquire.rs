@@ -575,7 +575,7 @@ impl Acquire<'_> {
     /// ended, would be none.
     fn wait_for_releases(&self) -> Result<(), Failure> {
         let (keys, renewal) = (self.call.target.keys(), &self.leases.renewal);
-        if !renewal.state.lock().has_unsent(keys) {
+        if !renewal.state.lock().endings.has_unsent(keys) {
             return Ok(());
         }
         let (until, is_over) = (self.end_of_one_request(), || self.is_over());

@@ -12,8 +12,7 @@
 //! | [`wakeup`] | the messages of Redis |
 //! | [`observe`] | what is counted and told |
 //!
-//! [`acquire`] is where each call begins, and tells the story of a lock. [`client`] sends the requests. [`claim`], [`downgrade`], [`rate_limiter`] and [`admin`] are
-//! small subjects of their own.
+//! [`acquire`] is where each call begins, and tells the story of a lock. [`client`] sends the requests. [`rate_limiter`] and [`admin`] are small subjects of their own.
 //!
 //! # Parts
 //!
@@ -21,7 +20,7 @@
 //!
 //! | part | has | does |
 //! | --- | --- | --- |
-//! | [`lease::guard_inner::GuardInner`], [`acquire`], [`claim::Claims`], [`admin::Operators`] | the leases | one guard; one call on its way in; adoptions; requests of operators |
+//! | [`lease::guard_inner::GuardInner`], [`acquire`], [`lease::claim::Claims`], [`admin::Operators`] | the leases | one guard; one call on its way in; adoptions; requests of operators |
 //! | [`lease::leases::Leases`] | all of the below | begins, watches and ends the leases of this process |
 //! | [`lease::watch::Watch`], [`wakeup::Wakeup`], [`lease::renewal::RenewalThread`] | the work of each of the three threads, by its time | runs the thread |
 //! | [`queue::names::Names`] | the names in use, with their queues of threads and their leases | finds and drops the entry of a name |
@@ -61,7 +60,7 @@
 //! | 3 | [`wakeup::Wakeup`] | the register of sleeping delegates |
 //! | 3 | [`lease::process_lease::ProcessLease`] | the listeners for a loss, and other rare fields |
 //! | 3 | [`lease::process_lease::WaitingThread`] | the signal for one waiting thread |
-//! | 3 | [`claim::Tried`] | the owners of adoptions without a clear reply |
+//! | 3 | [`lease::claim::Tried`] | the owners of adoptions without a clear reply |
 //! | 3 | [`observe::events::Events`] | the listener, until the events thread takes it; its queue |
 //! | 3 | [`Cancel`](crate::Cancel) | the threads that a cancel wakes |
 //! | 4 | [`Parker`](crate::sys::thread::Parker) | whether one thread sleeps |
@@ -72,9 +71,7 @@
 pub(crate) mod acquire;
 mod admin;
 pub(crate) mod attempt;
-mod claim;
 pub(crate) mod client;
-mod downgrade;
 mod ending;
 pub(crate) mod lease;
 #[cfg(feature = "seam")]
@@ -94,8 +91,8 @@ use crate::stats::Stats;
 use crate::sys::Arc;
 
 use admin::Operators;
-use claim::{Claims, Tried};
 use client::Client;
+use lease::claim::{Claims, Tried};
 use lease::leases::Leases;
 use lease::process_lease::Signal;
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender};
 
 use crate::config::Options;
-use crate::engine::ending::release::HoldEnd;
 use crate::engine::ending::rules::ReleaseTask;
 use crate::engine::lease::leases::{CountedBusy, Leases};
 use crate::engine::lease::limits::HoldLimits;
 use crate::engine::lease::process_lease::{Hold, LossListener, ProcessLease};
+use crate::engine::lease::release::HoldEnd;
 use crate::engine::lease::rules::LeaseStatus;
 #[cfg(feature = "tracing")]
 use crate::engine::observe::spans;
@@ -264,7 +264,7 @@ impl GuardInner {
         self.end()
     }
 
-    /// Does all steps of [`crate::engine::ending::release`], unless this guard has ended before.
+    /// Does all steps of [`crate::engine::lease::release`], unless this guard has ended before.
     fn end(&mut self) -> Result<()> {
         if std::mem::replace(&mut self.finished, true) {
             return Ok(());
@@ -307,7 +307,7 @@ impl GuardInner {
         }
     }
 
-    /// Does steps 1 to 3 of [`crate::engine::ending::release`], once. Returns the status of the lease at its end. Also returns the release
+    /// Does steps 1 to 3 of [`crate::engine::lease::release`], once. Returns the status of the lease at its end. Also returns the release
     /// task, if the caller must do the next steps.
     pub(crate) fn end_hold(
         &self,

@@ -1,5 +1,5 @@
 //! The leases of this process: the part of the engine that begins, watches and ends them.
-//! [`crate::engine::ending::release`] says how they end, and [`Leases::act_on`] handles the messages about them.
+//! [`super::release`] says how they end, and [`Leases::act_on`] handles the messages about them.
 //!
 //! # From a grant to guards
 //!
@@ -37,7 +37,7 @@
 use std::time::Duration;
 
 use crate::config::Settings;
-use crate::engine::attempt::rules::{Grant, SubscriptionState};
+use crate::engine::attempt::rules::Grant;
 use crate::engine::client::Client;
 use crate::engine::lease::fence::Fences;
 use crate::engine::lease::notes::LastReply;
@@ -48,7 +48,7 @@ use crate::engine::lease::renewal::RenewalThread;
 use crate::engine::lease::rules::LeaseStatus;
 use crate::engine::lease::watch::Watch;
 use crate::engine::queue::names::Names;
-use crate::engine::queue::quantum::RecentHandOvers;
+use crate::engine::queue::quantum::Quantum;
 use crate::engine::queue::rules::{Begun, GrantedTo, Health, QueueLease};
 use crate::engine::threads;
 use crate::engine::wakeup::{Notice, Wakeup};
@@ -274,7 +274,7 @@ impl Leases {
     }
 
     /// Ends the renewal and the watch of a lease.
-    pub(crate) fn deregister(&self, process_lease: &Arc<ProcessLease>) {
+    pub(crate) fn deregister(&self, process_lease: &ProcessLease) {
         self.renewal.deregister(process_lease);
         self.watch.deregister_lease(process_lease);
         #[cfg(feature = "metrics")]
@@ -284,8 +284,7 @@ impl Leases {
 
 /// Sends a signal to each thread that gets a hold or a task. Returns the hold of the delegate, which needs no signal.
 fn hand_out(begun: Begun<Arc<WaitingThread>, Arc<ProcessLease>>, now: Time) -> Hold {
-    let (first, rest) = begun.admitted;
-    for (waiter, hold) in first.into_iter().chain(rest) {
+    for (waiter, hold) in begun.admitted {
         waiter.send(Signal::Hold(hold, now));
     }
     for waiter in begun.tried {
@@ -323,59 +322,6 @@ impl Drop for Leases {
             self.watch.stop();
             self.wakeup.stop();
         }
-    }
-}
-
-/// The quantum in use, and the measurements that it follows.
-///
-/// A hand-over to this process takes:
-///
-/// | part | measured by |
-/// | --- | --- |
-/// | the request of the other process, and the message | the round trip of the request in the next row: each of the two goes one way |
-/// | the request by which this process picks the lock up | the delegate, from the message to the grant |
-///
-/// The message wakes the delegate, and its next request is granted. The following are not measured: a pickup
-/// without a message, because polls set its duration; one that was not granted at once; and one whose request was sent
-/// twice, because the connection was closed.
-pub(crate) struct Quantum {
-    /// The quantum that the settings fix. `None` if it follows the measurements.
-    fixed: Option<Duration>,
-    /// The last [`RecentHandOvers`] of all names of the manager.
-    recent: AtomicU64,
-}
-
-impl Quantum {
-    pub(crate) fn new(fixed: Option<Duration>) -> Self {
-        Self {
-            fixed,
-            recent: AtomicU64::new(RecentHandOvers::default().to_bits()),
-        }
-    }
-
-    /// Returns the quantum of a process with this subscription.
-    pub(crate) fn get(&self, subscription: &SubscriptionState) -> Duration {
-        match self.fixed {
-            Some(fixed) => fixed,
-            None => RecentHandOvers::from_bits(self.recent.load(Ordering::Relaxed))
-                .quantum(subscription),
-        }
-    }
-
-    /// Notes a hand-over to this process. `pickup` is the time from the message to the grant, and `round_trip` the part
-    /// of it from the request to its reply.
-    pub(crate) fn note_hand_over(&self, pickup: Duration, round_trip: Duration) {
-        let with = |bits| {
-            Some(
-                RecentHandOvers::from_bits(bits)
-                    .with(pickup + round_trip)
-                    .to_bits(),
-            )
-        };
-        // The closure always returns a value, so this does not fail.
-        self.recent
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, with)
-            .ok();
     }
 }
 

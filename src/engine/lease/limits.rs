@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use crate::engine::ending::release::HoldEnd;
 use crate::engine::lease::leases::Leases;
 use crate::engine::lease::process_lease::{Hold, ProcessLease};
+use crate::engine::lease::release::HoldEnd;
 use crate::engine::lease::rules::LeaseStatus;
 use crate::engine::lease::watch::Watch;
 use crate::error::LostCause;

@@ -131,8 +131,8 @@ pub(crate) enum Arrival<W, T> {
 /// A thread that waited and now has its hold.
 pub(crate) type Admitted<W, T> = (W, HoldOf<T>);
 
-/// The threads that come in at one moment. Mostly it is one, so the first is kept apart from the allocation.
-pub(crate) type Entrants<W, T> = (Option<Admitted<W, T>>, Vec<Admitted<W, T>>);
+/// The threads that come in at one moment. It is seldom more than one.
+pub(crate) type Entrants<W, T> = SmallVec<[Admitted<W, T>; 1]>;
 
 /// The thread whose request brought a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -408,12 +408,12 @@ impl<W, T: HeldLease> Queue<W, T> {
             Health::Lost => return Finish::Lost(self.over(index, DelegateReply::None)),
             Health::Good => {
                 let entrants = self.admit_waiting(index, now);
-                if entrants.0.is_some() || holders > 0 {
+                if !entrants.is_empty() || holders > 0 {
                     return Finish::GoesOn(entrants);
                 }
             }
             Health::Poor | Health::KeptBack if holders > 0 => {
-                return Finish::GoesOn((None, Vec::new()));
+                return Finish::GoesOn(SmallVec::new());
             }
             Health::Poor => {}
             // Nobody asks before it is released, unless the kind allows several.
@@ -463,7 +463,7 @@ impl<W, T: HeldLease> Queue<W, T> {
 
     /// Lets in the first threads that wait, up to the first that does not fit.
     fn admit_waiting(&mut self, index: usize, now: Time) -> Entrants<W, T> {
-        let (mut first, mut rest) = (None, Vec::new());
+        let mut entrants = SmallVec::new();
         let lease = &mut self.leases[index];
         while let Some(next) = self.waiting.front() {
             if !lease.admits(&next.params, self.sharing, now) {
@@ -475,14 +475,9 @@ impl<W, T: HeldLease> Queue<W, T> {
             let Some(next) = self.waiting.pop_front() else {
                 break;
             };
-            let admitted = (next.waiter, hold);
-            if first.is_none() {
-                first = Some(admitted);
-            } else {
-                rest.push(admitted);
-            }
+            entrants.push((next.waiter, hold));
         }
-        (first, rest)
+        entrants
     }
 
     /// Takes a lease out. Returns the thread that asks next.

@@ -6,7 +6,7 @@
 //! | 2 | takes a batch of leases that are due, or nearly due, out of the timer queue, and notes them as in flight |
 //! | 3 | sends the batch in one request |
 //! | 4 | puts each confirmed lease back at its next renewal, and each unconfirmed one at its retry; has the watch thread handle each lost lease; repeats from 2 until no lease is due |
-//! | 5 | keeps the records of the last fences once in half of their life ([`records`]), and sends the release tasks that are due, until the connection fails or a lease is due ([`release_tasks`]) |
+//! | 5 | keeps the records of the last fences once in half of their life ([`records`]), and sends the release tasks that are due, until the connection fails or a lease is due ([`releases`]) |
 //! | 6 | sleeps until the next lease or release task is due, for at most a second |
 //!
 //! If an answer without a request has come, an earlier request may have been answered wrongly; and a failover may have taken
@@ -35,21 +35,20 @@
 use std::time::Duration;
 
 use crate::engine::client::Client;
-use crate::engine::ending::rules::ReleaseTask;
-use crate::engine::lease::process_lease::{Entry, ProcessLease};
+use crate::engine::ending::tasks::Endings;
+use crate::engine::lease::process_lease::ProcessLease;
 use crate::engine::lease::rules::LeaseStatus;
 use crate::engine::lease::watch::Watch;
 use crate::engine::observe::events::Unreached;
 use crate::engine::timer_queue::{
-    TimerKey, TimerQueue, WorkerTimer, gathered_within, renewal_due, retry_after,
+    TimerQueue, WorkerTimer, gathered_within, renewal_due, retry_after,
 };
-use crate::name::LockKey;
-use crate::sys::hash::HashMap;
 use crate::sys::{Arc, Condvar, LONGEST_SLEEP, Mutex, Ordering, Rng, Time};
 
 use records::Records;
 
 mod records;
+mod releases;
 mod rounds;
 
 /// The number of keys in one request. The last lease of a batch may exceed it, if that lease has several keys. The
@@ -89,15 +88,10 @@ pub(crate) struct RenewalState {
     /// The batch whose renewal was sent, and the time at which it was taken out of `leases`.
     pub(crate) in_flight: Option<(Time, Arc<[Arc<ProcessLease>]>)>,
     records: Records,
-    pub(crate) release_tasks: TimerQueue<Job>,
-    /// The timer keys of the release tasks that were sent last. Their answers find them by these keys.
-    pub(crate) tasks_in_flight: Vec<TimerKey>,
+    pub(crate) endings: Endings,
+    /// Whether a release task was dropped because too many wait for a repeat.
+    has_dropped: bool,
     pub(crate) timer: WorkerTimer,
-    pub(crate) next_job: u64,
-    /// How many replies to release tasks were applied.
-    pub(crate) confirmations: u64,
-    /// The number of release tasks to which Redis has not replied yet.
-    pub(crate) unexecuted: usize,
     /// When the round under way began, in which the thread connects and sends requests.
     pub(crate) busy_since: Option<Time>,
     pub(crate) opening: Opening,
@@ -105,25 +99,11 @@ pub(crate) struct RenewalState {
     pub(crate) doubt_at: Option<Time>,
     /// When a reply last came on the connection of the thread that runs now.
     pub(crate) replied_at: Option<Time>,
-    /// Whether a release task was given up without a reply, and Redis has not replied to any request since.
-    pub(crate) is_given_up: bool,
-    /// Whether a release task was dropped because too many wait for a repeat.
-    pub(crate) has_dropped: bool,
-    /// The number of releases of each key that are [unsent](crate::engine::release_tasks).
-    pub(crate) unsent: HashMap<LockKey, u32>,
     /// Whether the last request failed because of the connection.
     pub(crate) failing: bool,
     /// When an outage was last logged, and whether it goes on.
     pub(crate) warned: Option<(Time, bool)>,
     pub(crate) unreached: Unreached,
-}
-
-/// A release task in the timer queue.
-pub(crate) struct Job {
-    /// The client, which lives until the job is done. So the thread does too.
-    pub(crate) _client: Arc<Client>,
-    pub(crate) entry: Arc<Entry>,
-    pub(crate) release_task: ReleaseTask,
 }
 
 /// How far the thread has come with its connection for renewals.
@@ -321,7 +301,7 @@ impl RenewalState {
     }
 
     pub(crate) fn next_due(&self) -> Option<Time> {
-        let release_task = self.release_tasks.next();
+        let release_task = self.endings.next();
         let (lease, records) = (self.leases.next(), self.records.due);
         [lease, lease.and(records), release_task]
             .into_iter()
@@ -420,7 +400,7 @@ impl RenewalState {
 
     /// Puts back the batch in flight after a panic, for a retry.
     pub(crate) fn put_back_in_flight(&mut self) {
-        self.tasks_in_flight.clear();
+        self.endings.forget_in_flight();
         let Some((since, batch)) = self.in_flight.take() else {
             return;
         };

@@ -174,8 +174,7 @@ impl RenewalThread {
                 })
                 .collect();
             let mut state = self.state.lock();
-            // Redis replies again. The keys of release tasks that were given up have expired.
-            state.is_given_up = false;
+            state.endings.redis_replies();
             for (process_lease, due) in confirmed {
                 state.put_back(process_lease, due);
             }

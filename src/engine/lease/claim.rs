@@ -44,10 +44,10 @@
 use crate::claim::Claim;
 use crate::config::Options;
 use crate::engine::attempt::rules::Grant;
-use crate::engine::ending::release::HoldEnd;
 use crate::engine::lease::guard_inner::GuardInner;
 use crate::engine::lease::leases::Leases;
 use crate::engine::lease::process_lease::{Entry, Hold};
+use crate::engine::lease::release::HoldEnd;
 use crate::engine::lease::rules::LeaseStatus;
 use crate::engine::queue::rules::GrantedTo;
 use crate::error::{Error, Failure, Lost, Outcome, Result};
@@ -65,13 +65,13 @@ const MOST_TRIES: u32 = 3;
 
 /// The part of an engine that adopts claims.
 pub(crate) struct Claims {
-    pub(super) leases: Arc<Leases>,
-    pub(super) tried: Tried,
+    pub(crate) leases: Arc<Leases>,
+    pub(crate) tried: Tried,
 }
 
 /// The owners of adoptions without a clear reply, by the owner of the claim.
 #[derive(Default)]
-pub(super) struct Tried(Mutex<HashMap<Arc<str>, Vec<Candidate>>>);
+pub(crate) struct Tried(Mutex<HashMap<Arc<str>, Vec<Candidate>>>);
 
 /// An owner under which to adopt a claim.
 struct Candidate {

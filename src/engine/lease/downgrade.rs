@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use crate::config::Options;
 use crate::engine::attempt::rules::{EndedOwner, Grant};
-use crate::engine::ending::release::HoldEnd;
 use crate::engine::lease::guard_inner::GuardInner;
 use crate::engine::lease::leases::Leases;
 use crate::engine::lease::process_lease::{Entry, Hold, ProcessLease};
+use crate::engine::lease::release::HoldEnd;
 use crate::engine::lease::rules::LeaseStatus;
 use crate::engine::queue::rules::GrantedTo;
 use crate::error::{Error, Failure, LostCause, Result};
