@@ -53,7 +53,7 @@ use crate::name::Target;
 use crate::net::deadline::LEAST;
 use crate::owner;
 use crate::sys::machine::Entered;
-use crate::sys::{Arc, Ordering, Rng, Time};
+use crate::sys::{Arc, Ordering, Time};
 use crate::wire::{GrantMessage, LockKind, Reply, Request, Verb, lifetime};
 
 /// The outcomes of calls, as labels.
@@ -106,7 +106,7 @@ impl Acquire<'_> {
                 }
             }
             // Nobody is before it.
-            Arrival::Delegate => (self.attempt(Attempt::new), self.counted.take()),
+            Arrival::Delegate => (self.attempt(false), self.counted.take()),
         };
         // 2. Ask Redis for all threads of this process, and sleep between the requests.
         match self.ask(attempt)? {
@@ -278,8 +278,9 @@ impl<'a> Acquire<'a> {
     }
 
     /// Makes an attempt for the calling thread.
-    fn attempt(&self, begin: impl FnOnce(&dyn Rng, &str, u32) -> Attempt) -> Box<Attempt> {
-        Box::new(begin(self.client.machine(), self.tail(), self.call.units))
+    fn attempt(&self, has_waited: bool) -> Box<Attempt> {
+        let (rng, tail) = (self.client.machine(), self.tail());
+        Box::new(Attempt::new(rng, tail, self.call.units, has_waited))
     }
 
     /// Returns the tail of the call's owners.
@@ -368,27 +369,24 @@ impl<'a> Acquire<'a> {
 impl<'a> Acquire<'a> {
     /// Blocks until a signal comes, or the call must end. Does what the signal says.
     fn wait(&mut self, number: u64, waiter: &WaitingThread) -> Result<Turn<'a>, NotAcquired> {
-        let begin = match self.signal(number, waiter)? {
+        let has_waited = match self.signal(number, waiter)? {
             Signal::Hold(hold, since) => return Ok(Turn::Hold(hold, since)),
-            Signal::Delegate(None) | Signal::AfterTry { waits: true } => Attempt::after_waiting,
-            Signal::AfterTry { waits: false } => Attempt::new,
+            Signal::Delegate(None) => true,
+            Signal::AfterTry { waits } => waits,
             Signal::Delegate(Some(attempt)) => {
                 let counted = self.leases.counted_already();
                 if attempt.is_for(self.call.units, self.tail()) {
                     return Ok(Turn::Delegate(attempt, counted));
                 }
                 self.clean_up(attempt.abandon());
-                return Ok(Turn::Delegate(
-                    self.attempt(Attempt::after_waiting),
-                    counted,
-                ));
+                return Ok(Turn::Delegate(self.attempt(true), counted));
             }
             Signal::Held => return Err(self.held()),
             Signal::Failed(failure) => return Err(self.call.failed(failure)),
             Signal::Closed => return Err(Error::Closed.into()),
         };
         Ok(Turn::Delegate(
-            self.attempt(begin),
+            self.attempt(has_waited),
             self.leases.count_busy(),
         ))
     }
@@ -529,7 +527,7 @@ impl Acquire<'_> {
                     self.sleep(&attempt, until.min(self.long_at))
                 }
                 Step::Shared => {
-                    let new = self.attempt(Attempt::after_waiting);
+                    let new = self.attempt(true);
                     self.clean_up(mem::replace(&mut attempt, new).abandon());
                     match self.share(offered.take()) {
                         Some((hold, since)) => return Ok(Asked::Shared(hold, since)),

@@ -3,10 +3,9 @@
 //! | module | its subject |
 //! | --- | --- |
 //! | [`rules`] | the attempt: what to send next, and what each reply means |
-//! | [`poll`], [`outage`] | how often an attempt polls; how it handles failures |
+//! | [`poll`] | how often an attempt polls |
 //!
 //! The delegate, the thread that sends what the rules say, is a call on its way: [`crate::engine::acquire`].
 
-mod outage;
 pub(crate) mod poll;
 pub(crate) mod rules;

@@ -63,7 +63,6 @@ mod step;
 
 use std::time::Duration;
 
-use crate::engine::attempt::outage::is_of_replicas;
 use crate::engine::attempt::poll;
 use crate::engine::timer_queue::at_risk_below;
 use crate::error::{Failure, FailureKind};
@@ -72,7 +71,7 @@ use crate::sys::{Arc, Rng, Time};
 use crate::wire::lifetime::{self, FIRST_TURN, valid_until};
 use crate::wire::{AcquireMode, Ask, GrantMessage, Nonce, Reply, Verb};
 
-use patience::{Patience, SHORTEST_PAUSE, WaitState, sleep};
+use patience::{Patience, SHORTEST_PAUSE, WaitState, is_of_replicas, sleep};
 use step::{AllowedGrant, AttemptState, InRedis, Sent, Uncertain};
 
 pub(crate) use crate::engine::attempt::poll::SubscriptionState;
@@ -100,41 +99,33 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
-    /// Begins an attempt at `units` of the lock.
-    pub(crate) fn new(rng: &dyn Rng, tail: &str, units: u32) -> Self {
-        Self::begin(rng, tail, units, None, WaitState::NotBegun)
-    }
-
-    /// Begins an attempt of a thread that has waited behind others of its process.
-    pub(crate) fn after_waiting(rng: &dyn Rng, tail: &str, units: u32) -> Self {
-        Self::begin(rng, tail, units, None, WaitState::Begun)
+    /// Begins an attempt at `units` of the lock. `has_waited`: its thread has waited behind others of its process.
+    pub(crate) fn new(rng: &dyn Rng, tail: &str, units: u32, has_waited: bool) -> Self {
+        Self {
+            owner: owner::generate(rng, tail),
+            units,
+            state: AttemptState::ask(InRedis::default()),
+            patience: Patience::new(if has_waited {
+                WaitState::Begun
+            } else {
+                WaitState::NotBegun
+            }),
+            allowed_grant: None,
+            former_owner: None,
+            ended_owners: Vec::new(),
+        }
     }
 
     /// Begins an attempt to keep the lock that this process holds as `from`. Its lease has ended here.
     pub(crate) fn take_over(rng: &dyn Rng, tail: &str, from: EndedOwner) -> Self {
-        let units = from.units;
-        Self::begin(rng, tail, units, Some(from), WaitState::Contended)
-    }
-
-    /// Begins an attempt. With `from` it takes over the lease of that owner.
-    fn begin(
-        rng: &dyn Rng,
-        tail: &str,
-        units: u32,
-        from: Option<EndedOwner>,
-        wait: WaitState,
-    ) -> Self {
         Self {
-            owner: owner::generate(rng, tail),
-            units,
+            patience: Patience::new(WaitState::Contended),
+            units: from.units,
             state: AttemptState::Ask {
                 in_redis: InRedis::default(),
-                from,
+                from: Some(from),
             },
-            patience: Patience::new(wait),
-            allowed_grant: None,
-            former_owner: None,
-            ended_owners: Vec::new(),
+            ..Self::new(rng, tail, 1, true)
         }
     }
 

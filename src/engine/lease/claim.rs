@@ -124,7 +124,7 @@ impl GuardInner {
             Some(left) => self.owner_of_claim(left, is_reached),
             None => owner::generate(client.machine(), &client.tail),
         };
-        Claim::new(self.name().into(), owner, self.fence())
+        Claim::new(self.name().into(), owner, self.fence)
     }
 
     /// Does step 3 of detaching, for at most the rest of the lease. Returns the owner of the claim.
@@ -144,7 +144,7 @@ impl GuardInner {
             owner: owner::generate(client.machine(), tail),
             lease,
             from: Arc::clone(&from.owner),
-            last: self.fence(),
+            last: self.fence,
             fencing: terms.fencing,
             shortens: false,
         };

@@ -97,16 +97,8 @@ impl GuardInner {
         self.limits.as_ref()?.max_hold()
     }
 
-    pub(crate) fn units(&self) -> u32 {
-        self.process_lease.units
-    }
-
     pub(crate) fn owner(&self) -> &str {
         self.process_lease.owner.shown(&self.leases.client.tail)
-    }
-
-    pub(crate) fn fence(&self) -> u64 {
-        self.fence
     }
 
     /// Returns the time that is left of the lease, and whether it is at risk: its renewal is overdue, or it is doubtful.
@@ -152,12 +144,6 @@ impl GuardInner {
         }
     }
 
-    pub(crate) fn on_lost(&self) -> Receiver<Lost> {
-        let (sender, receiver) = crossbeam_channel::bounded(1);
-        self.tell_of_loss(&sender);
-        receiver
-    }
-
     /// Registers a channel for the loss of this guard. If the guard ends without a loss, the sender is dropped.
     pub(crate) fn tell_of_loss(&self, sender: &Sender<Lost>) {
         // The cause is a placeholder: `LossListener::notify` replaces it.
@@ -192,11 +178,6 @@ impl GuardInner {
             }
         }
         receiver
-    }
-
-    /// Returns the nodes of a quorum without a vote for the lease.
-    pub(crate) fn missing_nodes(&self) -> Vec<Arc<str>> {
-        self.leases.client.missing_nodes(&self.process_lease)
     }
 
     /// Renews the lease for at least this time, if less is left.

@@ -215,7 +215,10 @@ impl<W, T: HeldLease> Queue<W, T> {
                 }
             }
             if self.may_ask() {
-                self.asking = Some(DelegateRequest::new(params.units, DelegateReply::None));
+                self.asking = Some(DelegateRequest {
+                    units: params.units,
+                    answer: DelegateReply::None,
+                });
                 return Arrival::Delegate;
             }
         }
@@ -492,7 +495,8 @@ impl<W, T: HeldLease> Queue<W, T> {
             return None;
         }
         let next = self.waiting.pop_front()?;
-        self.asking = Some(DelegateRequest::new(next.params.units, answer));
+        let units = next.params.units;
+        self.asking = Some(DelegateRequest { units, answer });
         Some(next.waiter)
     }
 
@@ -519,10 +523,6 @@ impl<W, T: HeldLease> Queue<W, T> {
 }
 
 impl DelegateRequest {
-    fn new(units: u32, answer: DelegateReply) -> Self {
-        Self { units, answer }
-    }
-
     /// Returns whether the last answer tells a thread that it cannot have `units` of the lock either.
     fn answers(self, units: u32) -> bool {
         match self.answer {

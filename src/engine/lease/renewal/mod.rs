@@ -6,7 +6,7 @@
 //! | 2 | takes a batch of leases that are due, or nearly due, out of the timer queue, and notes them as in flight |
 //! | 3 | sends the batch in one request |
 //! | 4 | puts each confirmed lease back at its next renewal, and each unconfirmed one at its retry; has the watch thread handle each lost lease; repeats from 2 until no lease is due |
-//! | 5 | keeps the records of the last fences once in half of their life ([`records`]), and sends the release tasks that are due, until the connection fails or a lease is due ([`releases`]) |
+//! | 5 | keeps the records of the last fences once in half of their life ([`rounds`]), and sends the release tasks that are due, until the connection fails or a lease is due ([`releases`]) |
 //! | 6 | sleeps until the next lease or release task is due, for at most a second |
 //!
 //! If an answer without a request has come, an earlier request may have been answered wrongly; and a failover may have taken
@@ -45,9 +45,8 @@ use crate::engine::timer_queue::{
 };
 use crate::sys::{Arc, Condvar, LONGEST_SLEEP, Mutex, Ordering, Rng, Time};
 
-use records::Records;
+use rounds::Records;
 
-mod records;
 mod releases;
 mod rounds;
 
