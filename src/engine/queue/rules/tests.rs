@@ -78,8 +78,8 @@ fn a_lease_is_handed_on_until_its_quantum_is_over() {
     let Finish::GoesOn(entrants) = queue.finish(9, at(49), Health::Good) else {
         panic!("not handed on");
     };
-    let (who, hold) = entrants[0];
-    assert_eq!(who, "b");
+    let (who, hold) = &entrants[0];
+    assert_eq!(*who, "b");
     assert_eq!(hold.fence, 101);
     let Finish::TakeOver("c", Some(back)) =
         queue.finish(hold.process_lease.number(), at(50), Health::Good)
@@ -242,7 +242,7 @@ fn an_adopted_lease_goes_on_in_memory_if_no_thread_asks() {
     queue.arrive(params(1, true), at(0), |_| Health::Good, || "a");
     let finish = queue.finish(8, at(1), Health::Good);
     assert!(
-        matches!(finish, Finish::GoesOn(entrants) if entrants[0].0 == "a"),
+        matches!(&finish, Finish::GoesOn(entrants) if entrants[0].0 == "a"),
         "{finish:?}"
     );
 }
