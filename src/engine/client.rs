@@ -119,7 +119,7 @@ impl Client {
     }
 
     /// Returns the nodes of a quorum without a vote for a process lease.
-    pub(super) fn missing_nodes(&self, process_lease: &ProcessLease) -> Vec<Arc<str>> {
+    pub(crate) fn missing_nodes(&self, process_lease: &ProcessLease) -> Vec<Arc<str>> {
         self.store.missing_nodes(&self.owner_of(process_lease))
     }
 

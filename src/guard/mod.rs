@@ -236,7 +236,7 @@ impl Permit {
     /// ```
     #[must_use]
     pub fn count(&self) -> u32 {
-        self.lease.guard_inner.units()
+        self.lease.guard_inner.process_lease.units
     }
 }
 

@@ -8,9 +8,9 @@ use std::ops::Deref;
 use std::time::{Duration, Instant};
 
 use crate::cancel::Cancel;
+use crate::engine::acquire::NotAcquired;
 use crate::engine::lease::guard_inner::GuardInner;
 use crate::engine::lease::leases::Leases;
-use crate::engine::way_in::NotAcquired;
 use crate::error::{Error, Result};
 use crate::guard::{Lease, ReentrantGuard};
 use crate::lock::handle::{Handle, Ran};

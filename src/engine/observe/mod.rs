@@ -1,8 +1,8 @@
-//! What is counted and told of a lock's life. Only this module changes the counters that the tables name, which
+//! What is counted and told of a lock's life. Only this module and `acquire` change the counters that the tables name, which
 //! [`Stats`](crate::stats::Stats) and the facade `metrics` ([`crate::stats::exported`]) show. [`events`] has the thread that calls
 //! the listener, and `spans` the spans of the feature `tracing`.
 //!
-//! | on the way in ([`WayIn`]) | counters | event |
+//! | on the way in ([`crate::engine::acquire`]) | counters | event |
 //! | --- | --- | --- |
 //! | a call begins to wait for the lock | `contended` | contended |
 //! | a call gets a guard from Redis | a histogram of waits | acquired |
@@ -21,88 +21,22 @@
 //!
 //! A rate limiter has no guards: its calls have metrics alone.
 
-use std::mem;
 use std::time::Duration;
 
 use crate::engine::client::Client;
 use crate::engine::lease::process_lease::{Hold, ProcessLease};
 use crate::engine::lease::rules::LeaseStatus;
-use crate::engine::way_in::{NotAcquired, WayIn};
-use crate::error::{Error, LostCause};
+use crate::error::LostCause;
 use crate::event::{Event, EventKind};
 use crate::stats::Ended;
-use crate::sys::{Arc, Time};
+use crate::sys::Time;
 use crate::wire::{LockKind, Reply, Request, Verb};
 
 pub(crate) mod events;
 #[cfg(feature = "tracing")]
 pub(crate) mod spans;
 
-impl WayIn<'_> {
-    /// Notes that the call waits for the lock. Only the first time counts. A try waits only for a reply, so it never
-    /// counts.
-    pub(crate) fn count_wait(&mut self, holder: impl FnOnce() -> Option<Arc<str>>) {
-        if self.call.until.is_none() || mem::replace(&mut self.waits, true) {
-            return;
-        }
-        self.client.stats.contended.add(1);
-        self.client.exported.waiting.increment(1);
-        self.client.events.step(|| {
-            let holder = holder().map(|holder| holder.to_string().into());
-            let kind = EventKind::Contended { holder };
-            Event::of_lock(self.call.target.name(), None, kind)
-        });
-    }
-
-    /// Notes that the call has a guard since `since`. `from_redis` is false if another thread of this process gave it.
-    pub(crate) fn count_granted(&self, hold: &Hold, since: Time, from_redis: bool) {
-        let waited = since.since(self.arrived);
-        self.client.count_guard(hold, waited, from_redis);
-        #[cfg(feature = "tracing")]
-        self.span
-            .record("fence", hold.fence)
-            .record("outcome", ended_by(from_redis).label());
-    }
-
-    /// Notes that the call ends without a guard.
-    pub(crate) fn count_refused(&self, why: &NotAcquired) {
-        let stats = &self.client.stats;
-        let mut waited = Duration::ZERO;
-        let ended = match (why, self.call.until) {
-            (NotAcquired::Held(_), None) => {
-                stats.tries_held.add(1);
-                Ended::Held
-            }
-            (NotAcquired::Held(_), Some(_)) => {
-                waited = self.client.now().since(self.arrived);
-                stats.waits_timed_out.record(waited);
-                Ended::TimedOut
-            }
-            (NotAcquired::Failed(error), _) => {
-                stats.failed.add(1);
-                match error {
-                    Error::Cancelled | Error::Closed => Ended::Cancelled,
-                    _ => Ended::Failed,
-                }
-            }
-        };
-        let series = self.client.exported.of(self.call.target.name());
-        series.call(self.call.kind, ended, waited);
-        #[cfg(feature = "tracing")]
-        self.span.record("outcome", ended.label());
-    }
-}
-
-impl Drop for WayIn<'_> {
-    fn drop(&mut self) {
-        if self.waits {
-            self.client.stats.waits_over.add(1);
-            self.client.exported.waiting.decrement(1);
-        }
-    }
-}
-
-fn ended_by(from_redis: bool) -> Ended {
+pub(crate) fn ended_by(from_redis: bool) -> Ended {
     if from_redis {
         Ended::Acquired
     } else {
