@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use crate::error::{Error, Lost};
+use crate::error::{Error, LostCause};
 use crate::sys::Arc;
 use crate::sys::time::SystemTime;
 
@@ -30,16 +30,41 @@ pub struct ReleaseRequest {
 /// [`ReentrantMutex`](crate::ReentrantMutex) again is no event.
 ///
 /// `Display` writes the text that the log has. No event holds a password.
+///
+/// # Example
+///
+/// ```no_run
+/// # fn main() -> leasehold::Result<()> {
+/// use leasehold::{Event, EventKind, LockManager};
+///
+/// let locks = LockManager::single("redis://127.0.0.1/")
+///     .listener(|event: &Event<'_>| match event.kind {
+///         EventKind::Lost { fence, cause, .. } => eprintln!("{:?}: {cause:?}, fence {fence}", event.name),
+///         EventKind::AtRisk { .. } => eprintln!("{event}"),
+///         _ => {}
+///     })
+///     .build()?;
+/// # let _ = locks;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Event<'a> {
+pub struct Event<'a> {
+    /// The name of the lock. `None` if the event is about a connection.
+    pub name: Option<Cow<'a, str>>,
+    /// The owner of the lease. `None` if the event is about a connection, or about a call that waits.
+    pub owner: Option<Cow<'a, str>>,
+    /// What has happened.
+    pub kind: EventKind<'a>,
+}
+
+/// What has happened: see [`Event`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum EventKind<'a> {
     /// A thread has asked Redis, and has a guard.
     #[non_exhaustive]
     Acquired {
-        /// The name of the lock.
-        name: Cow<'a, str>,
-        /// The owner of the lease.
-        owner: Cow<'a, str>,
         /// The fence of the guard.
         fence: u64,
         /// The time since the call of the thread.
@@ -49,8 +74,6 @@ pub enum Event<'a> {
     /// a try has none.
     #[non_exhaustive]
     Contended {
-        /// The name of the lock.
-        name: Cow<'a, str>,
         /// The owner that held the lock when this process last knew. Of another library's value, its length: the value may
         /// be a secret.
         holder: Option<Cow<'a, str>>,
@@ -58,10 +81,6 @@ pub enum Event<'a> {
     /// A thread has a guard in a lease that this process had already. It got the guard in memory, without a request.
     #[non_exhaustive]
     PassedOn {
-        /// The name of the lock.
-        name: Cow<'a, str>,
-        /// The owner of the lease.
-        owner: Cow<'a, str>,
         /// The fence of the guard.
         fence: u64,
         /// The time since the call of the thread.
@@ -71,20 +90,11 @@ pub enum Event<'a> {
     /// for a [`poller_gap`](crate::Builder::poller_gap). Usually that is another process. It may be a thread of this
     /// process that asks for another permit, for the other side of a reader-writer lock, or for a multi-lock.
     #[non_exhaustive]
-    HandedOver {
-        /// The name of the lock.
-        name: Cow<'a, str>,
-        /// The owner of the lease that has ended.
-        owner: Cow<'a, str>,
-    },
+    HandedOver,
     /// A guard was ended, and held its lock until then as far as this process knew. If Redis replies to the release
-    /// that the lock had been lost, [`Lost`](Event::Lost) follows.
+    /// that the lock had been lost, [`Lost`](EventKind::Lost) follows.
     #[non_exhaustive]
     Released {
-        /// The name of the lock.
-        name: Cow<'a, str>,
-        /// The owner of the lease.
-        owner: Cow<'a, str>,
         /// The fence of the guard.
         fence: u64,
         /// The time since the lock was granted to the guard.
@@ -94,10 +104,6 @@ pub enum Event<'a> {
     /// guard has at most one such event.
     #[non_exhaustive]
     HeldLong {
-        /// The name of the lock.
-        name: Cow<'a, str>,
-        /// The owner of the lease.
-        owner: Cow<'a, str>,
         /// The fence of the guard.
         fence: u64,
         /// The time since the lock was granted to the guard.
@@ -106,9 +112,7 @@ pub enum Event<'a> {
     /// A call has waited for longer than [`warn_wait_after`](crate::Builder::warn_wait_after), and still waits.
     #[non_exhaustive]
     WaitsLong {
-        /// The name of the lock.
-        name: Cow<'a, str>,
-        /// As in [`Contended`](Event::Contended).
+        /// As in [`Contended`](EventKind::Contended).
         holder: Option<Cow<'a, str>>,
         /// The time since the call of the thread.
         waited: Duration,
@@ -120,10 +124,6 @@ pub enum Event<'a> {
     /// [`Lease::extend`](crate::Lease::extend).
     #[non_exhaustive]
     Renewed {
-        /// The name of the lock.
-        name: Cow<'a, str>,
-        /// The owner of the lease.
-        owner: Cow<'a, str>,
         /// The time that is left of the lease.
         remaining: Duration,
     },
@@ -131,10 +131,6 @@ pub enum Event<'a> {
     /// [`AtRisk`](crate::LeaseState::AtRisk). There is one such event each time that a renewal becomes overdue.
     #[non_exhaustive]
     AtRisk {
-        /// The name of the lock.
-        name: Cow<'a, str>,
-        /// The owner of the lease.
-        owner: Cow<'a, str>,
         /// The time that is left of the lease.
         remaining: Duration,
     },
@@ -143,10 +139,6 @@ pub enum Event<'a> {
     /// The renewals ask these nodes again, except as the table of [`quorum`](crate::LockManager::quorum) says. There is one such event each time that a further node has no vote.
     #[non_exhaustive]
     LacksVotes {
-        /// The name of the lock.
-        name: Cow<'a, str>,
-        /// The owner of the lease.
-        owner: Cow<'a, str>,
         /// The addresses of the nodes without a vote.
         nodes: Vec<Cow<'a, str>>,
     },
@@ -154,10 +146,10 @@ pub enum Event<'a> {
     /// event, even if several readers share it: their fence is the same.
     #[non_exhaustive]
     Lost {
-        /// The lock, the fence and the cause.
-        lost: Lost,
-        /// The owner of the lease.
-        owner: Cow<'a, str>,
+        /// The fence of the guard.
+        fence: u64,
+        /// The cause of the loss.
+        cause: LostCause,
     },
     /// A connection of one of leasehold's threads has failed. Further failures are no events until it has recovered. On a
     /// quorum each node has a connection and events. The failed requests of callers are errors of their
@@ -182,7 +174,7 @@ pub enum Event<'a> {
     },
 }
 
-impl Event<'_> {
+impl EventKind<'_> {
     /// Returns the variant in lowercase with underscores, such as `passed_on`. It never changes, so a metric can have
     /// it as a label.
     ///
@@ -197,19 +189,19 @@ impl Event<'_> {
     /// let counts: Mutex<HashMap<&str, u64>> = Mutex::default();
     /// let locks = leasehold::LockManager::single("redis://127.0.0.1/")
     ///     .listener(move |event: &Event<'_>| {
-    ///         *counts.lock().unwrap().entry(event.kind()).or_default() += 1;
+    ///         *counts.lock().unwrap().entry(event.kind.as_str()).or_default() += 1;
     ///     })
     ///     .build()?;
     /// # let _ = locks;
     /// # Ok(()) }
     /// ```
     #[must_use]
-    pub fn kind(&self) -> &'static str {
+    pub fn as_str(&self) -> &'static str {
         match self {
             Self::Acquired { .. } => "acquired",
             Self::Contended { .. } => "contended",
             Self::PassedOn { .. } => "passed_on",
-            Self::HandedOver { .. } => "handed_over",
+            Self::HandedOver => "handed_over",
             Self::Released { .. } => "released",
             Self::HeldLong { .. } => "held_long",
             Self::WaitsLong { .. } => "waits_long",
@@ -221,134 +213,102 @@ impl Event<'_> {
             Self::Recovered { .. } => "recovered",
         }
     }
+}
 
-    /// Returns the name of the lock, or `None` if the event is about a connection.
-    #[must_use]
-    pub fn name(&self) -> Option<&str> {
-        match self {
-            Self::Acquired { name, .. }
-            | Self::Contended { name, .. }
-            | Self::PassedOn { name, .. }
-            | Self::HandedOver { name, .. }
-            | Self::Released { name, .. }
-            | Self::HeldLong { name, .. }
-            | Self::WaitsLong { name, .. }
-            | Self::Renewed { name, .. }
-            | Self::AtRisk { name, .. }
-            | Self::LacksVotes { name, .. } => Some(name),
-            Self::Lost { lost, .. } => Some(&lost.name),
-            Self::Unreachable { .. } | Self::Recovered { .. } => None,
+impl Event<'static> {
+    /// Returns an event of the lock of this name, which may outlive the lock's lease.
+    pub(crate) fn of_lock(name: &str, owner: Option<&str>, kind: EventKind<'static>) -> Self {
+        Self {
+            name: Some(name.to_owned().into()),
+            owner: owner.map(|owner| owner.to_owned().into()),
+            kind,
+        }
+    }
+
+    pub(crate) fn of_connection(kind: EventKind<'static>) -> Self {
+        Self {
+            name: None,
+            owner: None,
+            kind,
         }
     }
 }
 
 impl fmt::Display for Event<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Acquired {
-                name,
-                owner,
-                fence,
-                waited,
-            } => write!(
+        let name = self.name.as_deref().unwrap_or_default();
+        let owner = self.owner.as_deref().unwrap_or_default();
+        let held_by = |f: &mut fmt::Formatter<'_>, holder: &Option<Cow<'_, str>>| match holder {
+            Some(holder) => write!(f, ", held by {holder:?}"),
+            None => Ok(()),
+        };
+        match &self.kind {
+            EventKind::Acquired { fence, waited } => write!(
                 f,
                 "lock {name:?}: granted after {waited:?}, fence {fence}, owner {owner:?}"
             ),
-            Self::Contended {
-                name,
-                holder: Some(holder),
-            } => {
-                write!(f, "lock {name:?}: waiting, held by {holder:?}")
+            EventKind::Contended { holder } => {
+                write!(f, "lock {name:?}: waiting")?;
+                held_by(f, holder)
             }
-            Self::Contended { name, holder: None } => write!(f, "lock {name:?}: waiting"),
-            Self::PassedOn {
-                name,
-                owner,
-                fence,
-                waited,
-            } => write!(
+            EventKind::PassedOn { fence, waited } => write!(
                 f,
                 "lock {name:?}: handed on in memory after {waited:?}, fence {fence}, owner {owner:?}"
             ),
-            Self::HandedOver { name, owner } => {
+            EventKind::HandedOver => {
                 write!(
                     f,
                     "lock {name:?}: handed over to the next waiter by {owner:?}"
                 )
             }
-            Self::Released {
-                name,
-                owner,
-                fence,
-                held,
-            } => write!(
+            EventKind::Released { fence, held } => write!(
                 f,
                 "lock {name:?}: released after {held:?}, fence {fence}, owner {owner:?}"
             ),
-            Self::HeldLong {
-                name,
-                owner,
-                fence,
-                held,
-            } => write!(
-                f,
-                "lock {name:?}: held for {held:?} by {owner:?}, fence {fence}"
-            ),
-            Self::WaitsLong {
-                name,
+            EventKind::HeldLong { fence, held } => {
+                write!(
+                    f,
+                    "lock {name:?}: held for {held:?} by {owner:?}, fence {fence}"
+                )
+            }
+            EventKind::WaitsLong {
                 holder,
                 waited,
                 queue,
-            } => write_long_wait(f, name, holder.as_deref(), *waited, *queue),
-            Self::Renewed {
-                name,
-                owner,
-                remaining,
             } => {
+                write!(f, "lock {name:?}: a call has waited for {waited:?}")?;
+                held_by(f, holder)?;
+                queue.map_or(Ok(()), |queue| write!(f, ", {queue} in its queue"))
+            }
+            EventKind::Renewed { remaining } => {
                 write!(
                     f,
                     "lock {name:?}: renewed for {remaining:?}, owner {owner:?}"
                 )
             }
-            Self::AtRisk {
-                name,
-                owner,
-                remaining,
-            } => write!(
+            EventKind::AtRisk { remaining } => write!(
                 f,
                 "lock {name:?}: its renewal is overdue, {remaining:?} left, owner {owner:?}"
             ),
-            Self::LacksVotes { name, owner, nodes } => {
+            EventKind::LacksVotes { nodes } => {
                 let nodes = nodes.join(", ");
                 write!(f, "lock {name:?}: no vote of {nodes}, owner {owner:?}")
             }
-            Self::Lost { lost, owner } => {
-                write!(f, "{lost} (fence {}, owner {owner:?})", lost.fence)
-            }
-            Self::Unreachable {
+            EventKind::Lost { fence, cause } => write!(
+                f,
+                "lock {name:?} was lost: {} (fence {fence}, owner {owner:?})",
+                cause.why()
+            ),
+            EventKind::Unreachable {
                 connection, error, ..
             } => {
                 write!(f, "connection {connection:?} is out of reach: {error}")
             }
-            Self::Recovered { connection, .. } => {
+            EventKind::Recovered { connection, .. } => {
                 write!(f, "connection {connection:?} works again")
             }
         }
     }
-}
-
-fn write_long_wait(
-    f: &mut fmt::Formatter<'_>,
-    name: &str,
-    holder: Option<&str>,
-    waited: Duration,
-    queue: Option<u64>,
-) -> fmt::Result {
-    write!(f, "lock {name:?}: a call has waited for {waited:?}")?;
-    if let Some(holder) = holder {
-        write!(f, ", held by {holder:?}")?;
-    }
-    queue.map_or(Ok(()), |queue| write!(f, ", {queue} in its queue"))
 }
 
 /// A connection of one of leasehold's threads.
@@ -367,7 +327,7 @@ pub enum Connection {
 /// # Guarantees
 ///
 /// Events come one after the other, on the thread `leasehold-events`. The beginning of a guard comes before its end,
-/// and both come before the guard that has the lock next. [`Renewed`](Event::Renewed) and [`AtRisk`](Event::AtRisk)
+/// and both come before the guard that has the lock next. [`Renewed`](EventKind::Renewed) and [`AtRisk`](EventKind::AtRisk)
 /// may come shortly after the end of their lease.
 ///
 /// A listener may panic, block, or lock something: no lock, lease or wait of the manager waits for it. At most 4,096
@@ -381,7 +341,7 @@ pub enum Connection {
 ///
 /// ```no_run
 /// # fn main() -> leasehold::Result<()> {
-/// use leasehold::{Event, Listener, LockManager};
+/// use leasehold::{Event, EventKind, Listener, LockManager};
 /// use std::sync::atomic::{AtomicU64, Ordering};
 ///
 /// #[derive(Default)]
@@ -389,8 +349,8 @@ pub enum Connection {
 ///
 /// impl Listener for Losses {
 ///     fn on_event(&self, event: &Event<'_>) {
-///         if let Event::Lost { lost, .. } = event {
-///             eprintln!("{lost}");
+///         if let EventKind::Lost { .. } = event.kind {
+///             eprintln!("{event}");
 ///             self.0.fetch_add(1, Ordering::Relaxed);
 ///         }
 ///     }

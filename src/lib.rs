@@ -207,17 +207,13 @@ pub use config::Credentials;
 pub use config::Tls;
 pub use crossbeam_channel::{Receiver, RecvError, RecvTimeoutError, TryRecvError};
 pub use error::{Error, ErrorKind, Lost, LostCause, NodeFailure, Result};
-pub use event::{Connection, Event, Listener, ReleaseRequest};
+pub use event::{Connection, Event, EventKind, Listener, ReleaseRequest};
 pub use guard::{
     Guard, Lease, LeaseState, LockGuard, MultiGuard, Permit, ReadGuard, ReentrantGuard, WriteGuard,
 };
-pub use lock::Ran;
-pub use lock::generic::{Lock, Permits, Reader, Writer};
-pub use lock::multi::MultiLock;
-pub use lock::mutex::Mutex;
-pub use lock::rate_limiter::{Admission, RateLimiter};
-pub use lock::reentrant::ReentrantMutex;
-pub use lock::rwlock::RwLock;
-pub use lock::semaphore::Semaphore;
+pub use lock::{
+    Admission, Lock, MultiLock, Mutex, Permits, Ran, RateLimiter, Reader, ReentrantMutex, RwLock,
+    Semaphore, Writer,
+};
 pub use manager::LockManager;
 pub use stats::{Bucket, Distribution, Stats};

@@ -9,13 +9,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::error::Result;
 use crate::guard::{Lease, LockGuard};
-use crate::lock::multi::MultiLock;
-use crate::lock::mutex::Mutex;
-use crate::lock::rate_limiter::RateLimiter;
-use crate::lock::reentrant::ReentrantMutex;
-use crate::lock::rwlock::RwLock;
-use crate::lock::semaphore::Semaphore;
-use crate::lock::{Handle, Ran};
+use crate::lock::{Handle, MultiLock, Mutex, Ran, RateLimiter, ReentrantMutex, RwLock, Semaphore};
 use crate::stats::Stats;
 use crate::sys::Arc;
 
@@ -185,7 +179,8 @@ impl LockManager {
     /// ```
     #[must_use]
     pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
-        Mutex::new(self.handle(name.as_ref()))
+        let handle = self.handle(name.as_ref());
+        Mutex { handle }
     }
 
     /// Returns a handle to the mutex called `name` that a thread can lock again while it holds it. It is the same lock
@@ -203,7 +198,8 @@ impl LockManager {
     /// ```
     #[must_use]
     pub fn reentrant_mutex(&self, name: impl AsRef<str>) -> ReentrantMutex {
-        ReentrantMutex::new(self.handle(name.as_ref()))
+        let handle = self.handle(name.as_ref());
+        ReentrantMutex { handle }
     }
 
     /// Returns a handle to the reader-writer lock called `name`.
@@ -220,7 +216,8 @@ impl LockManager {
     /// ```
     #[must_use]
     pub fn rwlock(&self, name: impl AsRef<str>) -> RwLock {
-        RwLock::new(self.handle(name.as_ref()))
+        let handle = self.handle(name.as_ref());
+        RwLock { handle }
     }
 
     /// Returns a handle to the semaphore called `name`, which has `permits` permits: from 1 to 4,294,967,294. For a

@@ -14,7 +14,6 @@ use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_enco
 use uuid::Uuid;
 use uuid::fmt::Hyphenated;
 
-use crate::error::{Error, Result};
 use crate::sys::{Arc, Rng};
 
 /// The beginning of every owner that this crate writes. The number is the version of the wire format.
@@ -45,23 +44,11 @@ pub(crate) const MAX_TAIL: usize = MAX_LABEL + 1 + MAX_NOTE;
 /// The characters that a note percent-encodes (RFC 3986), besides those that are not ASCII.
 const ENCODED: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b':').add(MARK as u8);
 
-/// Checks the length of a note.
-///
-/// # Errors
-///
-/// [`Error::Config`] if it is too long.
-pub(crate) fn check_note(note: &str) -> Result<()> {
-    if utf8_percent_encode(note, ENCODED)
-        .map(str::len)
-        .sum::<usize>()
-        > MAX_NOTE
-    {
-        return Err(Error::config(
-            "note",
-            "longer than 200 bytes in percent-encoding",
-        ));
-    }
-    Ok(())
+/// Returns what is wrong with a note.
+pub(crate) fn wrong_note(note: &str) -> Option<&'static str> {
+    let encoded = utf8_percent_encode(note, ENCODED).map(str::len);
+    let is_long = encoded.sum::<usize>() > MAX_NOTE;
+    is_long.then_some("longer than 200 bytes in percent-encoding")
 }
 
 /// Returns the tail of the owners with this label and this note, which is empty if there is none.
@@ -264,8 +251,9 @@ mod tests {
             }
         }
         let longest = "x".repeat(MAX_NOTE);
-        check_note(&longest).expect("it fits");
-        check_note(&" ".repeat(MAX_NOTE / 3 + 1)).expect_err("it is longer once encoded");
+        assert_eq!(wrong_note(&longest), None, "it fits");
+        let long = wrong_note(&" ".repeat(MAX_NOTE / 3 + 1));
+        assert!(long.is_some(), "it is longer once encoded");
         let owner = generate(&rng, &tail(&"l".repeat(MAX_LABEL), &longest));
         assert_eq!(note(&owner), Some(longest));
         assert!(is_ours(&owner));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 use std::{io, thread};
 
-use leasehold::{Event, LockManager, Mutex};
+use leasehold::{Event, EventKind, LockManager, Mutex};
 
 use crate::{Outcome, now_us};
 
@@ -59,12 +59,12 @@ fn lose(mutex: &Mutex) -> Outcome {
 }
 
 fn print_event(event: &Event<'_>) {
-    let (Some(NAME), Ok(now)) = (event.name(), now_us()) else {
+    let (Some(NAME), Ok(now)) = (event.name.as_deref(), now_us()) else {
         return;
     };
-    match event {
-        Event::Acquired { fence, .. } => println!("{now} acquired {fence}"),
-        _ => println!("{now} {}", event.kind()),
+    match &event.kind {
+        EventKind::Acquired { fence, .. } => println!("{now} acquired {fence}"),
+        _ => println!("{now} {}", event.kind.as_str()),
     }
 }
 

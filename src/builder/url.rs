@@ -1,7 +1,7 @@
 //! The URL of any deployment, with the settings in it: see [`LockManager::from_url`].
 //!
 //! 1. The scheme names the topology, and says whether there is TLS.
-//! 2. The parameters are taken out, and set on the builder by the table [`PARAMETERS`]. Only the `protocol` of a single server
+//! 2. The parameters are taken out, and set on the builder by the table [`SETTINGS`]. Only the `protocol` of a single server
 //!    stays, which the redis crate reads. No parameter sets a login or a database again that stands in front of it.
 //! 3. The rest becomes one URL for each host, as [`Server`] reads it.
 //!
@@ -9,12 +9,12 @@
 
 use std::borrow::Cow;
 use std::mem;
-use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 
+use crate::builder::Builder;
 use crate::builder::servers::Servers;
-use crate::builder::settings::Builder;
+use crate::builder::table::SETTINGS;
 use crate::config::Server;
 #[cfg(feature = "tls")]
 use crate::config::Tls;
@@ -34,79 +34,6 @@ enum Topology {
     Cluster,
     Quorum,
 }
-
-/// A setting that a URL may have.
-enum Parameter {
-    Bool(fn(Builder, bool) -> Builder),
-    Number(fn(Builder, u32) -> Builder),
-    Text(fn(Builder, String) -> Builder),
-    Time(fn(Builder, Duration) -> Builder),
-}
-
-use Parameter::{Bool, Number, Text, Time};
-
-/// The names are those of the builder's methods. The parameters of TLS are not here, because they are set together.
-const PARAMETERS: &[(&str, Parameter)] = &[
-    ("background_release", Bool(Builder::background_release)),
-    ("connect_timeout", Time(Builder::connect_timeout)),
-    (
-        "database",
-        Number(|builder, it| builder.database(it.into())),
-    ),
-    ("fence_memory", Time(Builder::fence_memory)),
-    ("fencing", Bool(Builder::fencing)),
-    ("io_timeout", Time(Builder::io_timeout)),
-    ("label", Text(Builder::label)),
-    ("note", Text(Builder::note)),
-    ("lease", Time(Builder::lease)),
-    ("max_hold", Time(|builder, it| builder.max_hold(Some(it)))),
-    ("min_hold", Time(Builder::min_hold)),
-    ("node_timeout", Time(Builder::node_timeout)),
-    ("outage_limit", Time(Builder::outage_limit)),
-    ("password", Text(Builder::password)),
-    ("password_file", Text(Builder::password_file)),
-    ("poller_gap", Time(Builder::poller_gap)),
-    ("pool_size", Number(Builder::pool_size)),
-    ("prefix", Text(Builder::prefix)),
-    ("quantum", Time(Builder::quantum)),
-    ("renew", Bool(Builder::renew)),
-    ("replicas", Number(Builder::replicas)),
-    ("restart_delay", Time(Builder::restart_delay)),
-    ("username", Text(Builder::username)),
-    ("wait_through_outages", Bool(Builder::wait_through_outages)),
-    (
-        "warn_after",
-        Time(|builder, it| builder.warn_after(Some(it))),
-    ),
-    (
-        "warn_wait_after",
-        Time(|builder, it| builder.warn_wait_after(Some(it))),
-    ),
-];
-
-impl Parameter {
-    /// Sets the value of a URL. Returns `None` if it cannot be read.
-    fn set(&self, builder: Builder, value: &str) -> Option<Builder> {
-        Some(match self {
-            Bool(set) => set(builder, value.parse().ok()?),
-            Number(set) => set(builder, value.parse().ok()?),
-            Text(set) => set(builder, value.to_owned()),
-            Time(set) => set(builder, time(value)?),
-        })
-    }
-
-    /// Returns what a value is, in words.
-    const fn what(&self) -> &'static str {
-        match self {
-            Bool(_) => "true or false",
-            Number(_) => "a number",
-            Text(_) => "a text",
-            Time(_) => A_TIME,
-        }
-    }
-}
-
-const A_TIME: &str = "a time such as 250ms, 10s, 5m or 1h30m";
 
 /// The files of TLS.
 const TLS_PARAMETERS: [&str; 3] = ["cacert", "cert", "key"];
@@ -267,12 +194,11 @@ fn set_all(mut builder: Builder, given: &[Given<'_>]) -> Result<Builder> {
         .iter()
         .partition(|(_, name, _)| TLS_PARAMETERS.contains(&&**name));
     for (place, name, value) in settings {
-        let known = PARAMETERS.iter().find(|(known, _)| known == name);
-        let Some((name, parameter)) = known else {
+        let Some(setting) = SETTINGS.iter().find(|known| known.name == name) else {
             return Err(unknown(*place, name, given));
         };
-        let set = parameter.set(builder, value);
-        builder = set.ok_or_else(|| wrong(format!("`{name}` is not {}", parameter.what())))?;
+        let set = setting.value.set(builder, value);
+        builder = set.ok_or_else(|| wrong(format!("`{name}` is not {}", setting.value.what())))?;
     }
     if tls.is_empty() {
         return Ok(builder);
@@ -315,7 +241,7 @@ fn unknown(place: usize, name: &str, given: &[Given<'_>]) -> Error {
         "user",
         "pass",
     ];
-    let known = PARAMETERS.iter().map(|(name, _)| *name);
+    let known = SETTINGS.iter().map(|setting| setting.name);
     let known = known.chain(TLS_PARAMETERS);
     let is_of_a_password = |(_, name, value): &Given<'_>| {
         name.contains("pass") || name.contains('@') || value.contains('@')
@@ -442,56 +368,16 @@ fn behind_sentinels(urls: Vec<String>, login: Option<&str>, path: &str) -> Resul
     Ok(builder)
 }
 
-/// Reads a time as the parameters of a URL have it, and the options of the command line: a whole number and `ms`, `s`, `m`,
-/// `h` or `d`, such as `250ms` or `1d`. Several of them add up: `1h30m`.
-///
-/// # Errors
-///
-/// [`Error::Config`] with the option `time`.
-///
-/// # Example
-///
-/// ```
-/// use std::time::Duration;
-///
-/// assert_eq!(leasehold::parse_time("1m30s")?, Duration::from_secs(90));
-/// assert!(leasehold::parse_time("90").is_err());
-/// # Ok::<(), leasehold::Error>(())
-/// ```
-pub fn parse_time(text: &str) -> Result<Duration> {
-    time(text).ok_or_else(|| Error::config("time", format!("not {A_TIME}")))
-}
-
-fn time(text: &str) -> Option<Duration> {
-    let (mut ms, mut rest) = (0_u64, text);
-    loop {
-        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-        let (number, behind) = rest.split_at(digits);
-        let letters = behind.bytes().take_while(u8::is_ascii_alphabetic).count();
-        let (unit, behind) = behind.split_at(letters);
-        let unit_ms = match unit {
-            "ms" => 1,
-            "s" => 1_000,
-            "m" => 60_000,
-            "h" => 3_600_000,
-            "d" => 86_400_000,
-            _ => return None,
-        };
-        ms = ms.checked_add(number.parse::<u64>().ok()?.checked_mul(unit_ms)?)?;
-        if behind.is_empty() {
-            return Some(Duration::from_millis(ms));
-        }
-        rest = behind;
-    }
-}
-
 fn wrong(reason: impl Into<Box<str>>) -> Error {
     Error::config("url", reason)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::builder::table::Setting;
     use crate::config::Secret;
 
     /// Returns the servers of a URL in words, and its builder.
@@ -581,21 +467,21 @@ mod tests {
     fn each_parameter_sets_something() {
         let shown = |builder: &Builder| format!("{:?}", builder.settings);
         let before = shown(&servers("redis://h").1);
-        for (name, parameter) in PARAMETERS {
-            let values = match parameter {
-                Bool(_) => ["true", "false"],
-                Number(_) => ["3", "4"],
-                Text(_) => ["a%20b", "c"],
-                Time(_) => ["123ms", "7s"],
+        for Setting { name, value, .. } in SETTINGS {
+            let values = match value.what() {
+                "true or false" => ["true", "false"],
+                "a number" => ["3", "4"],
+                "a text" => ["a%20b", "c"],
+                _ => ["123ms", "7s"],
             };
             let changed = values.iter().any(|value| {
                 let url = format!("redis://h/?{name}={value}");
                 shown(&servers(&url).1) != before
             });
             assert!(changed, "{name} sets nothing");
-            if !matches!(parameter, Text(_)) {
+            if value.what() != "a text" {
                 let error = read(&format!("redis://h/?{name}=s3cret")).expect_err(name);
-                let expected = format!("invalid `url`: `{name}` is not {}", parameter.what());
+                let expected = format!("invalid `url`: `{name}` is not {}", value.what());
                 assert_eq!(error.to_string(), expected);
             }
         }
@@ -605,36 +491,6 @@ mod tests {
         assert_eq!(settings.options.max_hold, Some(Duration::from_secs(300)));
         assert_eq!((&*settings.prefix, settings.pool_size), ("billing:", 20));
         assert!(!settings.options.fencing);
-    }
-
-    #[test]
-    fn a_time_is_whole_numbers_and_their_units() {
-        for (text, expected) in [
-            ("0ms", Some(Duration::ZERO)),
-            ("250ms", Some(Duration::from_millis(250))),
-            ("10s", Some(Duration::from_secs(10))),
-            ("5m", Some(Duration::from_secs(300))),
-            ("1h", Some(Duration::from_secs(3_600))),
-            ("2d", Some(Duration::from_secs(172_800))),
-            ("1h30m", Some(Duration::from_secs(5_400))),
-            ("1s1s", Some(Duration::from_secs(2))),
-            ("1h30", None),
-            ("1h m", None),
-            ("1us", None),
-            ("213503982334d23d", None),
-            ("", None),
-            ("10", None),
-            ("s", None),
-            ("-1s", None),
-            ("+1s", None),
-            ("1.5s", None),
-            ("1 s", None),
-            ("1S", None),
-            ("18446744073709551615h", None),
-            ("99999999999999999999ms", None),
-        ] {
-            assert_eq!(time(text), expected, "{text:?}");
-        }
     }
 
     #[test]

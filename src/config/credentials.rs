@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::{fmt, fs, mem};
 
-use crate::error::{Error, Result};
+#[cfg(doc)]
+use crate::error::Error;
 use crate::panics::survived;
 use crate::sys::{Arc, Mutex};
 
@@ -45,54 +46,52 @@ impl<F: Fn() -> (Option<String>, String) + Send + Sync> Credentials for F {
 }
 
 /// The user, if it is not that of the settings, and the password. Or why there is none now, in words.
-type Login = std::result::Result<(Option<String>, String), String>;
+type Login = Result<(Option<String>, String), String>;
 
 /// The logins of a manager, from where they come.
 pub(crate) struct Logins {
-    ask: Box<dyn Fn() -> Login + Send + Sync>,
-    /// The file of the password, if it is not the program that is asked.
-    file: Option<PathBuf>,
+    source: Source,
     /// The last two passwords, because open connections may have the one before.
     given: Mutex<[String; 2]>,
 }
 
+enum Source {
+    Program(Box<dyn Credentials>),
+    /// The file of the password.
+    File(PathBuf),
+}
+
 impl Logins {
     pub(crate) fn of_program(credentials: impl Credentials + 'static) -> Arc<Self> {
-        let ask = move || {
-            let got = survived(|| credentials.get());
-            got.ok_or_else(|| "the program's credentials panicked".to_owned())
-        };
-        Arc::new(Self {
-            ask: Box::new(ask),
-            file: None,
-            given: Mutex::default(),
-        })
+        Self::new(Source::Program(Box::new(credentials)))
     }
 
     pub(crate) fn of_file(path: PathBuf) -> Arc<Self> {
-        let file = Some(path.clone());
+        Self::new(Source::File(path))
+    }
+
+    fn new(source: Source) -> Arc<Self> {
         Arc::new(Self {
-            ask: Box::new(move || Ok((None, read(&path)?))),
-            file,
+            source,
             given: Mutex::default(),
         })
     }
 
-    /// Reads the file, if there is one.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Config`] with the option `password_file`.
-    pub(crate) fn check(&self) -> Result<()> {
-        match self.file.as_deref().map(read) {
-            Some(Err(reason)) => Err(Error::config("password_file", reason)),
-            _ => Ok(()),
+    /// Reads the file, if there is one. Returns what is wrong with it.
+    pub(crate) fn wrong(&self) -> Option<String> {
+        match &self.source {
+            Source::Program(_) => None,
+            Source::File(path) => read(path).err(),
         }
     }
 
     /// Returns what the next login needs.
     pub(crate) fn next(&self) -> Login {
-        let (user, password) = (self.ask)()?;
+        let (user, password) = match &self.source {
+            Source::Program(credentials) => survived(|| credentials.get())
+                .ok_or_else(|| "the program's credentials panicked".to_owned())?,
+            Source::File(path) => (None, read(path)?),
+        };
         let mut given = self.given.lock();
         if given[0] != password {
             given[1] = mem::replace(&mut given[0], password.clone());
@@ -109,7 +108,7 @@ impl Logins {
 }
 
 /// Reads a password from its file. An editor ends the line.
-fn read(path: &Path) -> std::result::Result<String, String> {
+fn read(path: &Path) -> Result<String, String> {
     let text = fs::read_to_string(path);
     let text = text.map_err(|error| format!("the password file {}: {error}", path.display()))?;
     let password = text.strip_suffix('\n').unwrap_or(&text);
@@ -160,12 +159,8 @@ mod tests {
         let path = std::env::temp_dir().join(name);
         let logins = Logins::of_file(path.clone());
         let refused = || {
-            let error = logins
-                .check()
-                .expect_err("there is no password")
-                .to_string();
             let said = logins.next().expect_err("there is none");
-            assert_eq!(error, format!("invalid `password_file`: {said}"));
+            assert_eq!(logins.wrong().as_ref(), Some(&said));
             said
         };
         assert!(refused().contains("No such file"));
@@ -181,7 +176,7 @@ mod tests {
             match password {
                 None => assert!(refused().ends_with("is empty")),
                 Some(password) => {
-                    logins.check().expect("it has one");
+                    assert_eq!(logins.wrong(), None, "it has one");
                     let next = logins.next().expect("it has one");
                     assert_eq!(next, (None, password.to_owned()));
                 }

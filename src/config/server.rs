@@ -3,9 +3,9 @@
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
 use super::credentials::Logins;
-use super::settings::{Secret, Settings};
 #[cfg(feature = "tls")]
 use super::tls::{self, TlsClients};
+use super::{Secret, Settings};
 use crate::error::{Error, Result};
 use crate::sys::{Arc, Time};
 

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use crate::engine::lease::leases::Leases;
-use crate::engine::wakeup::MessageHandler;
 use crate::error::{Error, Failure, Result};
 use crate::name::{LockKey, REQUEST};
 use crate::owner;

@@ -10,13 +10,11 @@ use std::time::Duration;
 use crate::config::Settings;
 use crate::engine::lease::process_lease::{Entry, ProcessLease};
 use crate::engine::observe::events::Events;
-#[cfg(feature = "metrics")]
-use crate::engine::observe::exported::Exported;
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
 use crate::net::deadline::{Deadline, LEAST};
 use crate::panics::survived;
 use crate::server::{Answer, Store};
-use crate::stats::Counters;
+use crate::stats::{Counters, Exported};
 use crate::sys::{Arc, AtomicBool, AtomicU32, ForkGuard, Machine, Mutex, Ordering, Time};
 use crate::wire::{Renewal, Reply, Request};
 use crate::{logging, owner};
@@ -31,7 +29,6 @@ pub(crate) struct Client {
     pub(super) store: Arc<dyn Store>,
     pub(super) events: Arc<Events>,
     pub(super) stats: Counters,
-    #[cfg(feature = "metrics")]
     pub(super) exported: Exported,
     closed: AtomicBool,
     /// The number of busy threads: delegates, which ask Redis or sleep before they ask again, and threads that end a
@@ -49,7 +46,6 @@ impl Client {
         let listener = settings.listener.take();
         let events = Events::new(listener, settings.machine.clone());
         Self {
-            #[cfg(feature = "metrics")]
             exported: Exported::new(&settings.metric_names),
             tail: owner::tail(&settings.label, &settings.note),
             settings,
@@ -123,7 +119,7 @@ impl Client {
     }
 
     /// Returns the nodes of a quorum without a vote for a process lease.
-    pub(super) fn missing_nodes(&self, process_lease: &ProcessLease) -> Vec<Arc<str>> {
+    pub(crate) fn missing_nodes(&self, process_lease: &ProcessLease) -> Vec<Arc<str>> {
         self.store.missing_nodes(&self.owner_of(process_lease))
     }
 

@@ -12,8 +12,7 @@
 //! | [`wakeup`] | the messages of Redis |
 //! | [`observe`] | what is counted and told |
 //!
-//! [`way_in`] is where each call begins. [`client`] sends the requests. [`claim`], [`downgrade`], [`rate_limiter`] and [`admin`] are
-//! small subjects of their own.
+//! [`acquire`] is where each call begins, and tells the story of a lock. [`client`] sends the requests. [`rate_limiter`] and [`admin`] are small subjects of their own.
 //!
 //! # Parts
 //!
@@ -21,14 +20,15 @@
 //!
 //! | part | has | does |
 //! | --- | --- | --- |
-//! | [`lease::guard_inner::GuardInner`], [`way_in::WayIn`], [`claim::Claims`], [`admin::Operators`] | the leases | one guard; one call on its way in; adoptions; requests of operators |
+//! | [`lease::guard_inner::GuardInner`], [`acquire`], [`lease::claim::Claims`], [`admin::Operators`] | the leases | one guard; one call on its way in; adoptions; requests of operators |
 //! | [`lease::leases::Leases`] | all of the below | begins, watches and ends the leases of this process |
 //! | [`lease::watch::Watch`], [`wakeup::Wakeup`], [`lease::renewal::RenewalThread`] | the work of each of the three threads, by its time | runs the thread |
 //! | [`queue::names::Names`] | the names in use, with their queues of threads and their leases | finds and drops the entry of a name |
 //! | [`client::Client`] | the settings, the machine, the connections, the counters and events | sends the requests of callers' threads |
 //!
-//! The watch thread and the wakeup thread call the leases by a trait that they define: [`lease::watch::LossHandler`] and
-//! [`wakeup::MessageHandler`].
+//! No part calls back up. The loops of the watch thread and the wakeup thread stand above the leases ([`threads`]): they take
+//! a loss or a message from the part below, and act on it with the leases. The renewal thread sees a failover when it next
+//! wakes, within a second.
 //!
 //! # Threads
 //!
@@ -60,21 +60,18 @@
 //! | 3 | [`wakeup::Wakeup`] | the register of sleeping delegates |
 //! | 3 | [`lease::process_lease::ProcessLease`] | the listeners for a loss, and other rare fields |
 //! | 3 | [`lease::process_lease::WaitingThread`] | the signal for one waiting thread |
-//! | 3 | [`claim::Tried`] | the owners of adoptions without a clear reply |
+//! | 3 | [`lease::claim::Tried`] | the owners of adoptions without a clear reply |
 //! | 3 | [`observe::events::Events`] | the listener, until the events thread takes it; its queue |
 //! | 3 | [`Cancel`](crate::Cancel) | the threads that a cancel wakes |
 //! | 4 | [`Parker`](crate::sys::thread::Parker) | whether one thread sleeps |
 //!
 //! A thread holds at most one mutex of row 3. A store has further mutexes. A thread takes them only in a call to the
-//! store, and then it holds none of these. The threads of a store take no others. There are two exceptions. At a failover, the
-//! thread that finds the master takes that of [`lease::renewal::RenewalThread`] while it holds its own. And a thread that closes
-//! the manager asks the votes of a quorum while it holds that mutex.
+//! store, and then it holds none of these. The threads of a store take no others.
 
+pub(crate) mod acquire;
 mod admin;
 pub(crate) mod attempt;
-mod claim;
 pub(crate) mod client;
-mod downgrade;
 mod ending;
 pub(crate) mod lease;
 #[cfg(feature = "seam")]
@@ -82,9 +79,9 @@ mod moved_by_test;
 pub(crate) mod observe;
 mod queue;
 pub(crate) mod rate_limiter;
+mod threads;
 mod timer_queue;
 pub(crate) mod wakeup;
-pub(crate) mod way_in;
 
 use std::time::Duration;
 
@@ -94,8 +91,8 @@ use crate::stats::Stats;
 use crate::sys::Arc;
 
 use admin::Operators;
-use claim::{Claims, Tried};
 use client::Client;
+use lease::claim::{Claims, Tried};
 use lease::leases::Leases;
 use lease::process_lease::Signal;
 
@@ -131,7 +128,9 @@ impl Engine {
     /// Handles a message as the wakeup thread does.
     #[cfg(feature = "seam")]
     pub(crate) fn hear(&self, channel: &str, payload: &[u8]) {
-        self.leases.wakeup.message(channel, payload);
+        if let Some(notice) = self.leases.wakeup.message(channel, payload) {
+            self.leases.act_on(notice);
+        }
     }
 
     /// Ends all waits with [`Error::Closed`](crate::Error::Closed), and blocks for at most `wait` until

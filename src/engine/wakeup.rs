@@ -29,7 +29,7 @@
 //! 4. A message may reach a channel without a subscriber, before 2 or 3. Then the script skips that waiter. The
 //!    waiter's next request queues it again.
 //!
-//! | step | the thread |
+//! | step | the thread ([`super::threads`]) |
 //! | --- | --- |
 //! | 1 | connects and subscribes |
 //! | 2 | handles each message, until the connection ends or the leases are dropped |
@@ -41,30 +41,13 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::engine::attempt::rules::SubscriptionState;
-use crate::engine::client::Client;
-use crate::engine::observe::events::{Events, Unreached};
-use crate::error::{Chain, Failure, FailureKind, Outcome};
-use crate::event::Connection;
 use crate::logging;
 use crate::name::{BROKEN, CHANNEL_PREFIX, REQUEST};
-use crate::net::pubsub::PubSubEvent;
-use crate::panics::survived;
 use crate::sys::hash::HashMap;
-use crate::sys::random::jittered;
 use crate::sys::thread::Parker;
-use crate::sys::{
-    Arc, AtomicU8, AtomicU64, Condvar, Machine, Mutex, MutexGuard, Ordering, Time, Weak,
-};
+use crate::sys::{Arc, AtomicU8, AtomicU64, Condvar, Machine, Mutex, MutexGuard, Ordering, Time};
 use crate::wire::GrantMessage;
 
-/// The first pause after a failed subscription. Each further pause is twice as long. After a subscription that has
-/// lasted for `LONGEST_PAUSE`, the pauses begin with this one again.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-/// The longest pause after a transient failure.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause after a failure that is not transient: a permission or a command that is missing now will probably
-/// be missing a second later.
-const AFTER_REFUSAL: Duration = Duration::from_secs(60);
 /// The time for which delegates wait for the first subscription before they queue in Redis. A longer time would let the
 /// processes that queue get the lock first.
 const FIRST_TRY: Duration = Duration::from_millis(250);
@@ -83,15 +66,14 @@ pub(crate) struct Wakeup {
     register: Mutex<Register>,
     /// Notified if the leases are dropped.
     stopping: Condvar,
-    messages: Weak<dyn MessageHandler>,
 }
 
-/// Does what a message asks for, apart from waking a delegate.
-pub(super) trait MessageHandler: Send + Sync {
-    /// Handles the message that `force_release` has removed this owner.
-    fn released_by_force(&self, owner: &str);
-    /// Handles a request to release the lock: the owner, the time in µs since 1970, and the reason.
-    fn release_requested(&self, request: &str);
+/// A message that the leases must act on.
+pub(crate) enum Notice<'a> {
+    /// `force_release` has removed this owner.
+    ReleasedByForce(&'a str),
+    /// A request to release the lock: the owner, the time in µs since 1970, and the reason.
+    ReleaseRequested(&'a str),
 }
 
 /// The register of delegates, guarded by its mutex.
@@ -140,14 +122,13 @@ pub(crate) struct Waker {
 
 impl Wakeup {
     /// `process` is an identifier that no other process has.
-    pub(super) fn new(process: Uuid, messages: Weak<dyn MessageHandler>) -> Self {
+    pub(super) fn new(process: Uuid) -> Self {
         Self {
             channel: format!("{CHANNEL_PREFIX}{process}").into(),
             subscription: AtomicU8::new(NOT_YET),
             first_try_until: AtomicU64::new(Time::NEVER.as_nanos()),
             register: Mutex::default(),
             stopping: Condvar::new(),
-            messages,
         }
     }
 
@@ -162,16 +143,8 @@ impl Wakeup {
         }
     }
 
-    /// Sets the state of the subscription. If it changes, wakes all delegates, so that they queue under the right
-    /// channel.
-    fn note(&self, subscription: u8) {
-        if self.subscription.swap(subscription, Ordering::SeqCst) != subscription {
-            self.wake_all();
-        }
-    }
-
-    /// Starts the thread if it does not run.
-    pub(crate) fn start(self: &Arc<Self>, client: &Client) {
+    /// Starts the thread by `spawn` if it does not run.
+    pub(super) fn start(&self, now: Time, spawn: impl FnOnce() -> std::io::Result<()>) {
         if self.subscription.load(Ordering::SeqCst) == READY {
             return;
         }
@@ -179,13 +152,9 @@ impl Wakeup {
         if register.running || register.stopped {
             return;
         }
-        let until = client.now() + FIRST_TRY;
-        self.first_try_until
-            .fetch_min(until.as_nanos(), Ordering::SeqCst);
-        let (wakeup, store) = (Arc::clone(self), Arc::clone(&client.store));
-        let events = Arc::downgrade(&client.events);
-        let run = move || wakeup.run(&*store, &events);
-        match client.machine().spawn("leasehold-wakeup-0", run) {
+        let until = (now + FIRST_TRY).as_nanos();
+        self.first_try_until.fetch_min(until, Ordering::SeqCst);
+        match spawn() {
             Ok(()) => register.running = true,
             Err(error) => self.not_started(register, &error),
         }
@@ -196,7 +165,7 @@ impl Wakeup {
     fn not_started(&self, mut register: MutexGuard<'_, Register>, error: &std::io::Error) {
         let warned = std::mem::replace(&mut register.warned, true);
         drop(register);
-        self.note(NO_SUBSCRIPTION);
+        self.note_no_subscription();
         if !warned {
             logging::warning!("the wakeup thread could not be started, so waits poll: {error}");
         }
@@ -263,129 +232,54 @@ impl Wakeup {
         }
     }
 
-    /// Handles a message. Any client could have sent it. So the delegate or the renewal thread asks Redis, unless the
-    /// message has the delegate's nonce.
-    pub(super) fn message(&self, channel: &str, payload: &[u8]) {
-        let Ok(text) = std::str::from_utf8(payload) else {
-            return;
-        };
+    /// Takes in a message: wakes the delegate that it is for, or returns it for the leases. Any client could have sent it. So
+    /// the delegate or the renewal thread asks Redis, unless the message has the delegate's nonce.
+    pub(super) fn message<'m>(&self, channel: &str, payload: &'m [u8]) -> Option<Notice<'m>> {
+        let text = std::str::from_utf8(payload).ok()?;
         if channel == BROKEN {
-            if let Some(messages) = self.messages.upgrade() {
-                match text.strip_prefix(REQUEST) {
-                    Some(request) => messages.release_requested(request),
-                    None => messages.released_by_force(text),
-                }
-            }
-        } else if let Some((owner, grant)) = GrantMessage::of(payload) {
+            return Some(match text.strip_prefix(REQUEST) {
+                Some(request) => Notice::ReleaseRequested(request),
+                None => Notice::ReleasedByForce(text),
+            });
+        }
+        if let Some((owner, grant)) = GrantMessage::of(payload) {
             self.wake(owner, grant.map_or(Message::Ask, Message::Grant));
+        }
+        None
+    }
+
+    /// Notes the subscription. Messages sent before it are lost, so all delegates ask.
+    pub(super) fn note_subscribed(&self) {
+        self.subscription.store(READY, Ordering::SeqCst);
+        self.wake_all();
+    }
+
+    /// Notes that there is none. If there was one, all delegates ask, so that they queue under the right channel.
+    pub(super) fn note_no_subscription(&self) {
+        if self.subscription.swap(NO_SUBSCRIPTION, Ordering::SeqCst) != NO_SUBSCRIPTION {
+            self.wake_all();
         }
     }
 
-    fn run(&self, store: &dyn crate::server::Store, events: &Weak<Events>) {
-        let mut pause = FIRST_PAUSE;
-        let mut unreached = Unreached::default();
-        // Whether the log has the warning already: that the server refused the subscription, or the right to publish.
-        let mut warned_of_refusal = false;
-        let mut warned_of_muting = false;
-        loop {
-            // 1 and 2. Subscribe, and handle each event until the connection ends or the leases are dropped.
-            let mut subscribed: Option<Time> = None;
-            let mut handle = |event: PubSubEvent<'_>| {
-                match event {
-                    PubSubEvent::Node(report) => {
-                        // Without the right to subscribe, the connection works all the same.
-                        let is_denied = |failure: &Failure| {
-                            failure.kind == FailureKind::Denied && !failure.of_connecting
-                        };
-                        if !report.failure.as_ref().is_some_and(is_denied) {
-                            let event = unreached.note(Connection::Wakeup, report);
-                            if let (Some(event), Some(events)) = (event, events.upgrade()) {
-                                events.tell(|| event);
-                            }
-                        }
-                    }
-                    PubSubEvent::Muted(failure) => {
-                        if !std::mem::replace(&mut warned_of_muting, true) {
-                            logging::warning!(
-                                "the server does not let this user publish on {:?}, so other processes poll for \
-                                 the locks that this process hands over: {}",
-                                self.channel,
-                                Chain(&*failure.cause)
-                            );
-                        }
-                    }
-                    PubSubEvent::Subscribed => {
-                        self.subscription.store(READY, Ordering::SeqCst);
-                        subscribed = Some(Time::now());
-                        warned_of_refusal = false;
-                        // Messages sent before the subscription are lost, so all delegates ask.
-                        self.wake_all();
-                    }
-                    PubSubEvent::Message { channel, payload } => {
-                        self.message(channel, payload);
-                    }
-                    PubSubEvent::Silence => {}
-                }
-                !self.register.lock().stopped
-            };
-            let listen = || store.listen(&[&self.channel, BROKEN], &mut handle);
-            let ended = survived(listen).unwrap_or_else(|| {
-                let words = "the wakeup thread panicked";
-                Err(Failure::plain(
-                    FailureKind::Unavailable,
-                    Outcome::NotExecuted,
-                    words,
-                ))
-            });
-            // 3. Note and report the end of the subscription, and choose the pause.
-            let wait = match ended {
-                Ok(()) => Duration::ZERO,
-                Err(failure) => {
-                    self.note(NO_SUBSCRIPTION);
-                    let is_transient = failure.is_transient();
-                    if is_transient || warned_of_refusal {
-                        logging::debug!(
-                            "the wakeup thread subscribes again: {}",
-                            Chain(&*failure.cause)
-                        );
-                    } else {
-                        warned_of_refusal = true;
-                        logging::warning!(
-                            "the server refused the subscription to {:?}, so waits poll: {}",
-                            self.channel,
-                            Chain(&*failure.cause)
-                        );
-                    }
-                    // Each subscription makes all delegates ask. So if subscriptions keep ending early, the pauses must
-                    // still grow.
-                    if subscribed.is_some_and(|since| since.elapsed() >= LONGEST_PAUSE) {
-                        pause = FIRST_PAUSE;
-                    }
-                    // A password that is wrong now may be right in a second, and a try is one login.
-                    let longest = if is_transient || failure.of_connecting {
-                        LONGEST_PAUSE
-                    } else {
-                        AFTER_REFUSAL
-                    };
-                    if longest == AFTER_REFUSAL && failure.kind == FailureKind::Denied {
-                        pause = AFTER_REFUSAL;
-                    }
-                    let wait = jittered(&Machine::here(), pause.min(longest));
-                    pause = (pause * 2).min(longest);
-                    wait
-                }
-            };
-            // 4. Pause, or end with the leases.
-            let mut register = self.register.lock();
-            if !register.stopped && !wait.is_zero() {
-                register = self.stopping.wait_for(register, wait);
-            }
-            if register.stopped {
-                register.running = false;
-                self.subscription.store(NO_SUBSCRIPTION, Ordering::SeqCst);
-                return;
-            }
+    pub(super) fn channel(&self) -> &str {
+        &self.channel
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.register.lock().stopped
+    }
+
+    /// Blocks the thread for `pause`. Returns false if it must end with the leases.
+    pub(super) fn rest(&self, pause: Duration) -> bool {
+        let mut register = self.register.lock();
+        if !register.stopped && !pause.is_zero() {
+            register = self.stopping.wait_for(register, pause);
         }
+        if register.stopped {
+            register.running = false;
+            self.subscription.store(NO_SUBSCRIPTION, Ordering::SeqCst);
+        }
+        !register.stopped
     }
 }
 
@@ -426,17 +320,8 @@ mod tests {
 
     const START: Time = Time::from_nanos(1 << 50);
 
-    /// A process without leases.
-    struct Leaseless;
-
-    impl MessageHandler for Leaseless {
-        fn released_by_force(&self, _: &str) {}
-        fn release_requested(&self, _: &str) {}
-    }
-
     fn new_wakeup() -> Wakeup {
-        let nobody = Weak::<Leaseless>::new();
-        Wakeup::new(Uuid::nil(), nobody)
+        Wakeup::new(Uuid::nil())
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::time::Duration;
 use std::{fmt, io, iter};
 
-use super::public::{Cause, Chain, Error, NodeFailure, NodeFailures};
+use super::{Cause, Chain, Error, NodeFailure, NodeFailures};
 use crate::sys::{Arc, Time};
 
 /// A failed request, on its way from the store to the code that decides what follows.
@@ -45,10 +45,8 @@ pub(crate) enum FailureKind {
     /// Transient. Too few nodes of a quorum granted the request, and its owner was withdrawn: it must never ask again.
     /// The cause is a [`FailedNodes`].
     NoQuorum(NodeCounts),
-    /// Two nodes of a quorum are one server.
-    SameServer,
-    /// Other clients of a quorum use another restart delay.
-    OtherRestartDelay,
+    /// What the server says shows that this setting cannot be used, and the innermost cause says why.
+    Config(&'static str),
     /// A quorum cannot do this.
     NotOnAQuorum {
         what: &'static str,
@@ -58,8 +56,6 @@ pub(crate) enum FailureKind {
     Unsupported(ServerMode),
     /// The server is no node of a Redis Cluster, and the manager needs one.
     NotACluster,
-    /// The URLs name nodes of several clusters.
-    SeveralClusters,
     /// Another node of a cluster has the slot. The cause is a [`Redirect`].
     Moved,
     /// Another node of a cluster may have the keys, because their slot is moving. The cause is a [`Redirect`].
@@ -70,14 +66,8 @@ pub(crate) enum FailureKind {
     SlotMoves,
     /// Transient. The cluster serves no slots now, or not this one.
     ClusterDown,
-    /// The server does not have the database of this number.
-    NoSuchDatabase(i64),
     /// One side of a TLS connection refuses the certificate of the other, or has none that the other wants.
     CertificateRefused,
-    /// The sentinels do not watch a master of this name.
-    NoSuchMaster,
-    /// A server whose URL is that of a sentinel is none.
-    NotASentinel,
 }
 
 /// The numbers of nodes of a quorum after a request that too few granted.
@@ -115,15 +105,19 @@ impl fmt::Display for Redirect {
 impl std::error::Error for Redirect {}
 
 impl Failure {
-    /// Returns the failure of a request that must go to another node of a cluster.
-    pub(crate) fn redirected(kind: FailureKind, to: Redirect) -> Self {
+    pub(crate) fn new(kind: FailureKind, outcome: Outcome, cause: Cause) -> Self {
         Self {
             kind,
-            outcome: Outcome::NotExecuted,
+            outcome,
             timed_out: false,
             of_connecting: false,
-            cause: Arc::new(to),
+            cause,
         }
+    }
+
+    /// Returns the failure of a request that must go to another node of a cluster.
+    pub(crate) fn redirected(kind: FailureKind, to: Redirect) -> Self {
+        Self::new(kind, Outcome::NotExecuted, Arc::new(to))
     }
 
     /// Returns where the request must go.
@@ -133,22 +127,13 @@ impl Failure {
 
     /// Returns the failure of a server in a mode that this manager cannot use.
     pub(crate) fn unsupported(mode: ServerMode) -> Self {
-        Self::plain(
-            FailureKind::Unsupported(mode),
-            Outcome::NotExecuted,
-            "its mode",
-        )
+        let kind = FailureKind::Unsupported(mode);
+        Self::plain(kind, Outcome::NotExecuted, "its mode")
     }
 
     /// Returns a failure with a text as its cause.
     pub(crate) fn plain(kind: FailureKind, outcome: Outcome, words: impl Into<String>) -> Self {
-        Self {
-            kind,
-            outcome,
-            timed_out: false,
-            of_connecting: false,
-            cause: Arc::new(Plain(words.into())),
-        }
+        Self::new(kind, outcome, Arc::new(Plain(words.into())))
     }
 
     /// Returns the same failure of a request that has had this outcome.
@@ -184,9 +169,7 @@ impl Failure {
 
     /// Returns whether a connection broke, or could not be opened.
     pub(crate) fn is_of_io(&self) -> bool {
-        let cause: &(dyn std::error::Error + 'static) = &*self.cause;
-        iter::successors(Some(cause), |deeper| deeper.source())
-            .any(<dyn std::error::Error>::is::<io::Error>)
+        sources(&*self.cause).any(<dyn std::error::Error>::is::<io::Error>)
     }
 
     /// Returns the failure of a request whose reply belongs to another request. Redis may have carried the request
@@ -198,14 +181,9 @@ impl Failure {
 
     /// Returns the failure of a request that too few nodes of a quorum granted.
     pub(crate) fn no_quorum(counts: NodeCounts, failures: Vec<NodeFailure>) -> Self {
-        Self {
-            kind: FailureKind::NoQuorum(counts),
-            // The quorum withdraws the owner from each node that has executed the request.
-            outcome: Outcome::NotExecuted,
-            timed_out: false,
-            of_connecting: false,
-            cause: Arc::new(FailedNodes(failures.into())),
-        }
+        let (kind, cause) = (FailureKind::NoQuorum(counts), FailedNodes(failures.into()));
+        // The quorum withdraws the owner from each node that has executed the request.
+        Self::new(kind, Outcome::NotExecuted, Arc::new(cause))
     }
 
     /// Returns the failure of a grant that came after its deadline.
@@ -282,22 +260,16 @@ impl Failure {
                     None => Arc::new([]),
                 },
             },
-            FailureKind::SameServer => Error::config("nodes", cause.to_string()),
-            FailureKind::OtherRestartDelay => Error::config("restart_delay", cause.to_string()),
-            FailureKind::SeveralClusters => Error::config("urls", cause.to_string()),
-            FailureKind::NotASentinel => Error::config("sentinels", cause.to_string()),
+            FailureKind::Config(option) => {
+                let innermost = sources(&*cause).last().map(ToString::to_string);
+                Error::config(option, innermost.unwrap_or_default())
+            }
             FailureKind::NotOnAQuorum { what } => Error::Unsupported {
                 what,
                 topology: "a node of a quorum",
             },
             FailureKind::Protocol => Error::Protocol { name, cause },
             FailureKind::CertificateRefused => Error::config("tls", Chain(&*cause).to_string()),
-            FailureKind::NoSuchMaster => {
-                Error::config("master", "the sentinels do not watch a master of this name")
-            }
-            FailureKind::NoSuchDatabase(number) => {
-                Error::config("database", format!("the server has no database {number}"))
-            }
             FailureKind::Unsupported(mode) => {
                 let (what, topology) = match mode {
                     ServerMode::Cluster => (
@@ -313,6 +285,13 @@ impl Failure {
             }
         }
     }
+}
+
+type Source = dyn std::error::Error + 'static;
+
+/// Returns a cause and all that are below it.
+fn sources(cause: &Source) -> impl Iterator<Item = &Source> {
+    iter::successors(Some(cause), |deeper| deeper.source())
 }
 
 /// Returns a foreign text in a form fit for a message: on one line, and cut if it is too long.

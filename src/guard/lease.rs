@@ -115,7 +115,7 @@ impl Lease {
     /// ```
     #[must_use]
     pub fn fence(&self) -> u64 {
-        self.guard_inner.fence()
+        self.guard_inner.fence
     }
 
     /// Returns how long the guard may rely on the lock without another renewal: zero if the lock is lost.
@@ -202,7 +202,9 @@ impl Lease {
     /// ```
     #[must_use]
     pub fn on_lost(&self) -> Receiver<Lost> {
-        self.guard_inner.on_lost()
+        let (sender, receiver) = crossbeam_channel::bounded(1);
+        self.guard_inner.tell_of_loss(&sender);
+        receiver
     }
 
     /// Returns the addresses of the nodes of a [quorum](crate::LockManager::quorum) that do not vote for this lock now: they
@@ -223,7 +225,8 @@ impl Lease {
     /// ```
     #[must_use]
     pub fn missing_nodes(&self) -> Vec<Arc<str>> {
-        self.guard_inner.missing_nodes()
+        let inner = &self.guard_inner;
+        inner.leases.client.missing_nodes(&inner.process_lease)
     }
 
     /// Returns a channel on which [`request_release`](crate::LockManager::request_release) is heard: somebody asks for the

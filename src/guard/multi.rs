@@ -9,9 +9,9 @@ use crate::engine::lease::guard_inner::GuardInner;
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::{Lost, Result};
-use crate::guard::lease::{Lease, LeaseState};
 #[cfg(doc)]
-use crate::guard::single::LockGuard;
+use crate::guard::LockGuard;
+use crate::guard::lease::{Lease, LeaseState};
 
 /// A guard of a [`MultiLock`](crate::MultiLock): it holds all names. Dropping it releases them together, as dropping a
 /// [`LockGuard`] does.

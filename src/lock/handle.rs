@@ -8,8 +8,8 @@ use crate::cancel::Cancel;
 use crate::claim::Claim;
 use crate::config::Options;
 use crate::engine::Engine;
+use crate::engine::acquire::{self, Call, NotAcquired};
 use crate::engine::lease::guard_inner::GuardInner;
-use crate::engine::way_in::{Call, NotAcquired, WayIn};
 use crate::error::{Error, Lost, Result};
 use crate::guard::Guard;
 use crate::name::{self, LockKey, Target};
@@ -81,8 +81,8 @@ impl Handle {
 
     /// Sets the note of the handle's owners.
     pub(super) fn note(&mut self, note: &str) {
-        if let Err(error) = owner::check_note(note) {
-            return self.refuse(error);
+        if let Some(why) = owner::wrong_note(note) {
+            return self.refuse(Error::config("note", why));
         }
         let tail = owner::tail(&self.engine.client.settings.label, note);
         // Threads with the manager's note have no note of their own.
@@ -114,7 +114,7 @@ impl Handle {
             until,
             cancel: self.cancel.as_ref(),
         };
-        WayIn::acquire(&self.engine.leases, &call).map_err(|why| match why {
+        acquire::lock(&self.engine.leases, &call).map_err(|why| match why {
             NotAcquired::Failed(error) => self.with_the_kind_found(error, Some(kind)).into(),
             held @ NotAcquired::Held(_) => held,
         })

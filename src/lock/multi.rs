@@ -14,7 +14,7 @@
 use std::time::{Duration, Instant};
 
 use crate::engine::Engine;
-use crate::engine::way_in::NotAcquired;
+use crate::engine::acquire::NotAcquired;
 use crate::error::{Error, Failure, FailureKind, Lost, Outcome, Result};
 use crate::guard::{Lease, MultiGuard};
 use crate::lock::handle::{Handle, Ran, Unfit};

@@ -41,14 +41,10 @@ use crate::wire::LockKind;
 /// ```
 #[derive(Clone)]
 pub struct Mutex {
-    handle: Handle,
+    pub(crate) handle: Handle,
 }
 
 impl Mutex {
-    pub(crate) fn new(handle: Handle) -> Self {
-        Self { handle }
-    }
-
     /// Acquires the lock. Blocks until it is granted.
     ///
     /// A blocked thread sleeps. Of the threads of a process that want one name, only one asks Redis: it wakes when a

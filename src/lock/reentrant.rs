@@ -8,9 +8,9 @@ use std::ops::Deref;
 use std::time::{Duration, Instant};
 
 use crate::cancel::Cancel;
+use crate::engine::acquire::NotAcquired;
 use crate::engine::lease::guard_inner::GuardInner;
 use crate::engine::lease::leases::Leases;
-use crate::engine::way_in::NotAcquired;
 use crate::error::{Error, Result};
 use crate::guard::{Lease, ReentrantGuard};
 use crate::lock::handle::{Handle, Ran};
@@ -43,7 +43,7 @@ use crate::wire::LockKind;
 /// ```
 #[derive(Clone)]
 pub struct ReentrantMutex {
-    handle: Handle,
+    pub(crate) handle: Handle,
 }
 
 /// One lock that this thread holds.
@@ -66,10 +66,6 @@ thread_local! {
 }
 
 impl ReentrantMutex {
-    pub(crate) fn new(handle: Handle) -> Self {
-        Self { handle }
-    }
-
     /// Returns another guard if this thread has one. Otherwise acquires the lock until a time.
     fn acquire_until(&self, until: Option<Time>) -> Result<ReentrantGuard, NotAcquired> {
         if let Some(guard) = self.again()? {

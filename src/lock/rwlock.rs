@@ -43,13 +43,7 @@ use crate::wire::{ALL, LockKind};
 /// ```
 #[derive(Clone)]
 pub struct RwLock {
-    handle: Handle,
-}
-
-impl RwLock {
-    pub(crate) fn new(handle: Handle) -> Self {
-        Self { handle }
-    }
+    pub(crate) handle: Handle,
 }
 
 ways! {

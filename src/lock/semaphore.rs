@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::time::{Duration, Instant};
 
-use crate::engine::way_in::NotAcquired;
+use crate::engine::acquire::NotAcquired;
 use crate::error::{Error, Result};
 use crate::guard::{Lease, Permit};
 use crate::lock::handle::{Handle, Ran};

@@ -166,17 +166,19 @@ pub(crate) fn refused_login(server: &Server, error: redis::ServerError) -> Failu
 pub(crate) fn refused_database(server: &Server, error: redis::ServerError) -> Failure {
     let text = error.details().unwrap_or_default();
     let is_too_large = text.contains("DB index") || text.contains("out of range");
-    let kind = if error.code() == "ERR" && is_too_large {
-        FailureKind::NoSuchDatabase(server.info.redis_settings().db())
-    } else if text.contains("not allowed in cluster mode") {
-        FailureKind::Unsupported(ServerMode::Cluster)
-    } else {
-        return refusal(server, error);
-    };
-    Failure {
-        kind,
-        ..refusal(server, error)
+    if error.code() == "ERR" && is_too_large {
+        let number = server.info.redis_settings().db();
+        let (kind, outcome) = (FailureKind::Config("database"), Outcome::NotExecuted);
+        return Failure::plain(
+            kind,
+            outcome,
+            format!("the server has no database {number}"),
+        );
     }
+    if text.contains("not allowed in cluster mode") {
+        return Failure::unsupported(ServerMode::Cluster);
+    }
+    refusal(server, error)
 }
 
 /// Reads the text of a redirection: `<slot> <host>:<port>`. The host may be empty, and an IPv6 address has colons.
@@ -351,7 +353,7 @@ mod tests {
     fn a_missing_database_is_told_apart_from_other_errors() {
         let kind = |line: &str| refused_database(&server(), error(line)).kind;
         let range = kind("ERR DB index is out of range");
-        assert_eq!(range, FailureKind::NoSuchDatabase(16));
+        assert_eq!(range, FailureKind::Config("database"));
         assert_eq!(kind("ERR invalid DB index"), range);
         let cluster = kind("ERR SELECT is not allowed in cluster mode");
         assert_eq!(cluster, FailureKind::Unsupported(ServerMode::Cluster));

@@ -35,7 +35,7 @@ impl QuorumCall<'_> {
         });
         // A manager is not built if the settings are wrong for any node.
         let is_of_settings = |failure: &&Failure| {
-            [FailureKind::SameServer, FailureKind::OtherRestartDelay].contains(&failure.kind)
+            matches!(failure.kind, FailureKind::Config("nodes" | "restart_delay"))
         };
         if let Some(failure) = failures.iter().flatten().find(is_of_settings) {
             return Err(failure.clone());

@@ -152,7 +152,7 @@ impl QuorumState {
         // If these failures leave no majority, waiting is of no use: return one of them.
         if let Some(failure) = permanent
             .clone()
-            .find(|failure| failure.kind == FailureKind::SameServer)
+            .find(|failure| failure.kind == FailureKind::Config("nodes"))
             .or_else(|| permanent.nth(spare))
         {
             return Failure {
@@ -212,7 +212,7 @@ impl QuorumState {
             .find(|other| other.number != number && other.is(run_id));
         if let Some(same) = same {
             let words = format!("{address} and {} are one server", same.route.server.address);
-            return refused(FailureKind::SameServer, words);
+            return refused(FailureKind::Config("nodes"), words);
         }
         Ok(node.identified(run_id, Duration::from_secs(uptime), self.restart_delay))
     }
@@ -257,7 +257,7 @@ impl QuorumState {
              to change it, stop them all, wait for the longer time, delete the key {:?} at each node, and start them",
             self.delay_key
         );
-        let kind = FailureKind::OtherRestartDelay;
+        let kind = FailureKind::Config("restart_delay");
         Err(Failure::plain(kind, Outcome::NotExecuted, words))
     }
 

@@ -67,8 +67,8 @@ pub(crate) struct Finder<T> {
     checked: Condvar,
     /// Wakes the thread. Empty before it runs.
     waker: OnceCell<WakingEnd>,
-    /// Called at each failover, before a thread can use the new result.
-    on_failover: OnceCell<Box<dyn Fn() + Send + Sync>>,
+    /// When the last failover was noticed, in nanoseconds of the clock; 0 if there was none.
+    failed_over_at: AtomicU64,
     /// Whether nobody uses the servers any more.
     is_over: AtomicBool,
 }
@@ -129,7 +129,7 @@ impl<T: Clone + Send + 'static> Finder<T> {
             }),
             checked: Condvar::new(),
             waker: OnceCell::new(),
-            on_failover: OnceCell::new(),
+            failed_over_at: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
         })
     }
@@ -238,9 +238,9 @@ impl<T: Clone + Send + 'static> Finder<T> {
         self.findings.lock().is_check_due
     }
 
-    /// Has `changed` called at each failover, before any thread can use the new result. It must not use the finder.
-    pub(crate) fn on_failover(&self, changed: Box<dyn Fn() + Send + Sync>) {
-        self.on_failover.set(changed).ok();
+    /// Returns when the last failover was noticed, or the clock's zero.
+    pub(crate) fn last_failover(&self) -> Time {
+        Time::from_nanos(self.failed_over_at.load(Ordering::SeqCst))
     }
 
     /// Ends the thread. Takes no mutex, because a forked child may call it.
@@ -256,8 +256,7 @@ impl<T: Clone + Send + 'static> Finder<T> {
         }
     }
 
-    /// Publishes the result that `next` makes of the last one. At a failover, no result is trusted while `on_failover`
-    /// runs.
+    /// Publishes the result that `next` makes of the last one. A failover is noted before any thread can use the new result.
     ///
     /// # Errors
     ///
@@ -268,9 +267,11 @@ impl<T: Clone + Send + 'static> Finder<T> {
     ) -> Result<(), Failure> {
         let mut findings = self.findings.lock();
         let next = next(findings.found.as_ref())?;
-        if let Some(changed) = self.on_failover.get().filter(|_| next.is_failover) {
-            self.trusted.store(0, Ordering::Release);
-            changed();
+        if next.is_failover {
+            // No request that is sent later than this time goes by the old result.
+            self.trusted.store(0, Ordering::SeqCst);
+            let now = Time::now().as_nanos();
+            self.failed_over_at.store(now, Ordering::SeqCst);
         }
         let last = findings.found.replace(next.found);
         if next.is_another {
@@ -428,19 +429,16 @@ mod tests {
     }
 
     #[test]
-    fn a_failover_is_told_before_its_result_is_used() {
+    fn a_failover_is_noted_with_another_result() {
         let finder = finder();
-        let told = Arc::new(Mutex::default());
-        let (by_finder, weak) = (Arc::clone(&told), Arc::downgrade(&finder));
-        finder.on_failover(Box::new(move || {
-            let finder = weak.upgrade().expect("the test has it");
-            *by_finder.lock() = Some(finder.trusted());
-        }));
-        let trusted_then = || *told.lock();
+        let zero = Time::from_nanos(0);
         check(&finder, "one");
-        assert_eq!(trusted_then(), None, "it is the first result");
+        assert_eq!(finder.last_failover(), zero, "it is the first result");
         check(&finder, "another");
-        assert_eq!(trusted_then(), Some(0), "no result is in use");
+        let noted = finder.last_failover();
+        assert!(noted > zero);
+        check(&finder, "another");
+        assert_eq!(finder.last_failover(), noted, "it is the same result");
         assert_eq!(finder.trusted(), 2);
     }
 

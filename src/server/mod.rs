@@ -98,10 +98,12 @@ pub(crate) trait Store: Send + Sync {
         Time::from_nanos(0)
     }
 
-    /// Has `changed` called at each failover: a replica has become the master of some names, and may lack the last writes.
-    /// A thread of the store calls it before any request goes to the new master, and under a mutex of the store, so
-    /// `changed` must not use the store. Most stores cannot fail over.
-    fn on_failover(&self, _changed: Box<dyn Fn() + Send + Sync>) {}
+    /// Returns when the last failover was noticed: a replica has become the master of some names, and may lack the last
+    /// writes. It was noted before any request went to the new master. Returns the clock's zero if there was none: most
+    /// stores cannot fail over.
+    fn last_failover(&self) -> Time {
+        Time::from_nanos(0)
+    }
 
     /// Returns when an answer without a request was last seen: a lease that was confirmed before may be no grant. Returns
     /// the clock's zero if there was none.

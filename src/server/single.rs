@@ -95,10 +95,9 @@ impl Store for Node {
         self.route.data_loss_signs.last_surplus()
     }
 
-    fn on_failover(&self, changed: Box<dyn Fn() + Send + Sync>) {
-        if let Some(discovery) = &self.discovery {
-            discovery.on_failover(changed);
-        }
+    fn last_failover(&self) -> Time {
+        let last = self.discovery.as_ref().map(|it| it.last_failover());
+        last.unwrap_or(Time::from_nanos(0))
     }
 
     fn listen(

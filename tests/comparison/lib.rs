@@ -10,7 +10,7 @@
 
 #[path = "../../src/config/mod.rs"]
 mod config;
-#[path = "../../src/error.rs"]
+#[path = "../../src/error/mod.rs"]
 mod error;
 #[path = "../../src/event.rs"]
 mod event;
@@ -20,7 +20,7 @@ mod name;
 mod owner;
 #[path = "../../src/panics.rs"]
 mod panics;
-#[path = "../../src/stats.rs"]
+#[path = "../../src/stats/mod.rs"]
 mod stats;
 #[path = "../../src/sys/mod.rs"]
 mod sys;

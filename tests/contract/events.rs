@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crossbeam_channel::unbounded;
-use leasehold::{Builder, Connection, Event, LeaseState, LostCause};
+use leasehold::{Builder, Connection, Event, EventKind, LeaseState, LostCause};
 use leasehold_simulator::{LinkFault, Role, Topology};
 
 use crate::matrix::Capability::Always;
@@ -60,28 +60,28 @@ struct Told {
 
 impl Told {
     fn new(event: &Event<'_>) -> Self {
-        let (connection, node) = match event {
-            Event::Unreachable {
+        let (connection, node) = match &event.kind {
+            EventKind::Unreachable {
                 connection, node, ..
             }
-            | Event::Recovered {
+            | EventKind::Recovered {
                 connection, node, ..
             } => (Some(*connection), node.as_deref().map(str::to_owned)),
             _ => (None, None),
         };
         Self {
-            what: event.kind(),
-            length: match event {
-                Event::Acquired { waited, .. }
-                | Event::PassedOn { waited, .. }
-                | Event::WaitsLong { waited, .. } => Some(*waited),
-                Event::Released { held, .. } | Event::HeldLong { held, .. } => Some(*held),
+            what: event.kind.as_str(),
+            length: match &event.kind {
+                EventKind::Acquired { waited, .. }
+                | EventKind::PassedOn { waited, .. }
+                | EventKind::WaitsLong { waited, .. } => Some(*waited),
+                EventKind::Released { held, .. } | EventKind::HeldLong { held, .. } => Some(*held),
                 _ => None,
             },
             connection,
             node,
-            cause: match event {
-                Event::Lost { lost, .. } => Some(lost.cause),
+            cause: match &event.kind {
+                EventKind::Lost { cause, .. } => Some(*cause),
                 _ => None,
             },
             text: format!("{event} {event:?}"),
@@ -276,9 +276,12 @@ fn a_listener_may_use_the_locks_of_its_manager(world: &World, kind: Kind) {
     let (theirs, watched) = (Arc::clone(&own), name.clone());
     let locks = world.build(|it| {
         it.listener(move |event: &Event<'_>| {
-            let is_watched = event.name().is_some_and(|name| name.starts_with(&watched));
+            let is_watched = event
+                .name
+                .as_ref()
+                .is_some_and(|name| name.starts_with(&watched));
             let locks = locked(&theirs).clone();
-            if let Some(locks) = locks.filter(|_| is_watched && event.kind() == "acquired") {
+            if let Some(locks) = locks.filter(|_| is_watched && event.kind.as_str() == "acquired") {
                 // The lock whose event this is, and another one.
                 let held = kind.rival().of(&locks, &watched).try_lock();
                 let other = locks.lock("other").map(drop);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, unbounded};
-use leasehold::{Error, Event, LeaseState, LockGuard, LostCause};
+use leasehold::{Error, Event, EventKind, LeaseState, LockGuard, LostCause};
 use leasehold_simulator::Topology;
 use leasehold_test_support::names_of_masters;
 
@@ -593,11 +593,11 @@ fn told_manager(world: &World) -> (Locks, Receiver<(String, bool, Option<String>
     let (tell, told) = unbounded();
     let locks = world.build(|it| {
         it.listener(move |event: &Event<'_>| {
-            let (connection, is_back, node) = match event {
-                Event::Unreachable {
+            let (connection, is_back, node) = match &event.kind {
+                EventKind::Unreachable {
                     connection, node, ..
                 } => (connection, false, node),
-                Event::Recovered {
+                EventKind::Recovered {
                     connection, node, ..
                 } => (connection, true, node),
                 _ => return,

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, unbounded};
-use leasehold::{Builder, Connection, Error, Event, LeaseState};
+use leasehold::{Builder, Connection, Error, Event, EventKind, LeaseState};
 
 use crate::redis::Redis;
 use crate::subject::{Guard, Holder, Kind};
@@ -51,9 +51,9 @@ impl HolderAndWaiter {
         let locks = build(Box::new(move |builder| {
             let tell = std::sync::Arc::clone(&tell);
             builder.listener(move |event: &Event<'_>| {
-                let (connection, is_unreachable) = match *event {
-                    Event::Unreachable { connection, .. } => (connection, true),
-                    Event::Recovered { connection, .. } => (connection, false),
+                let (connection, is_unreachable) = match event.kind {
+                    EventKind::Unreachable { connection, .. } => (connection, true),
+                    EventKind::Recovered { connection, .. } => (connection, false),
                     _ => return,
                 };
                 if connection == Connection::Renewal {

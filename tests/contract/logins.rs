@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, unbounded};
-use leasehold::{Connection, Error, Event, LeaseState};
+use leasehold::{Connection, Error, Event, EventKind, LeaseState};
 use leasehold_simulator::{Refusal, Refused, Topology};
 
 use crate::matrix::{Subject, subject_bodies};
@@ -59,12 +59,12 @@ impl Crowd {
         let (tell, told) = unbounded();
         let locks = world.build_as(USER, PASSWORD, |it| {
             it.listener(move |event: &Event<'_>| {
-                let (Event::Unreachable { connection, .. } | Event::Recovered { connection, .. }) =
-                    event
+                let (EventKind::Unreachable { connection, .. }
+                | EventKind::Recovered { connection, .. }) = &event.kind
                 else {
                     return;
                 };
-                tell.send((*connection, format!("{event:?}"))).ok();
+                tell.send((*connection, format!("{:?}", event.kind))).ok();
             })
         });
         let lock = |number| {

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crossbeam_channel::unbounded;
-use leasehold::{Error, Event, LostCause};
+use leasehold::{Error, Event, EventKind, LostCause};
 use leasehold_simulator::{LinkFault, Topology};
 
 use crate::closures::holder_at_timeout;
@@ -245,7 +245,7 @@ pub(crate) fn a_timeout_at_a_kept_lock_names_the_last_owner(world: &World, kind:
     let (tell, told) = unbounded();
     let locks = world.build(|it| {
         it.listener(move |event: &Event<'_>| {
-            if let Event::Contended { holder, .. } = event {
+            if let EventKind::Contended { holder, .. } = &event.kind {
                 tell.send(holder.as_deref().map(str::to_owned)).ok();
             }
         })

@@ -303,7 +303,7 @@ fn a_name_without_rights_costs_the_others_nothing(world: &World, kind: Kind) {
     make_user(&redis, &[]);
     let (tell, told) = unbounded();
     let locks = world.build_as(USER, PASSWORD, |it| {
-        let listener = move |event: &Event<'_>| drop(tell.send(format!("{event:?}")));
+        let listener = move |event: &Event<'_>| drop(tell.send(format!("{:?}", event.kind)));
         it.background_release(true).listener(listener)
     });
     let names = ["kept:a", "kept:b", "refused", "kept:c", "kept:d"];

@@ -3,12 +3,9 @@
 //! | module | its subject |
 //! | --- | --- |
 //! | [`rules`] | the attempt: what to send next, and what each reply means |
-//! | [`poll`], [`outage`] | how often an attempt polls; how it handles failures |
-//! | [`drive`] | the delegate, the thread that sends what the rules say |
-//! | [`granted`] | the lease begins |
+//! | [`poll`] | how often an attempt polls |
+//!
+//! The delegate, the thread that sends what the rules say, is a call on its way: [`crate::engine::acquire`].
 
-pub(crate) mod drive;
-mod granted;
-mod outage;
 pub(crate) mod poll;
 pub(crate) mod rules;

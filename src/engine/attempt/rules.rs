@@ -63,7 +63,6 @@ mod step;
 
 use std::time::Duration;
 
-use crate::engine::attempt::outage::is_of_replicas;
 use crate::engine::attempt::poll;
 use crate::engine::timer_queue::at_risk_below;
 use crate::error::{Failure, FailureKind};
@@ -72,11 +71,11 @@ use crate::sys::{Arc, Rng, Time};
 use crate::wire::lifetime::{self, FIRST_TURN, valid_until};
 use crate::wire::{AcquireMode, Ask, GrantMessage, Nonce, Reply, Verb};
 
-use patience::{Patience, SHORTEST_PAUSE, WaitState, sleep};
+use patience::{Patience, SHORTEST_PAUSE, WaitState, is_of_replicas, sleep};
 use step::{AllowedGrant, AttemptState, InRedis, Sent, Uncertain};
 
 pub(crate) use crate::engine::attempt::poll::SubscriptionState;
-pub(crate) use step::{CallContext, EndedOwner, Grant, Input, Step, StepContext};
+pub(crate) use step::{Context, EndedOwner, Grant, Input, Step};
 
 /// How long after a holder's reported expiry to ask: Redis drops a key no earlier than its time.
 const AFTER_EXPIRY: Duration = Duration::from_millis(2);
@@ -100,41 +99,33 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
-    /// Begins an attempt at `units` of the lock.
-    pub(crate) fn new(rng: &dyn Rng, tail: &str, units: u32) -> Self {
-        Self::begin(rng, tail, units, None, WaitState::NotBegun)
-    }
-
-    /// Begins an attempt of a thread that has waited behind others of its process.
-    pub(crate) fn after_waiting(rng: &dyn Rng, tail: &str, units: u32) -> Self {
-        Self::begin(rng, tail, units, None, WaitState::Begun)
+    /// Begins an attempt at `units` of the lock. `has_waited`: its thread has waited behind others of its process.
+    pub(crate) fn new(rng: &dyn Rng, tail: &str, units: u32, has_waited: bool) -> Self {
+        Self {
+            owner: owner::generate(rng, tail),
+            units,
+            state: AttemptState::ask(InRedis::default()),
+            patience: Patience::new(if has_waited {
+                WaitState::Begun
+            } else {
+                WaitState::NotBegun
+            }),
+            allowed_grant: None,
+            former_owner: None,
+            ended_owners: Vec::new(),
+        }
     }
 
     /// Begins an attempt to keep the lock that this process holds as `from`. Its lease has ended here.
     pub(crate) fn take_over(rng: &dyn Rng, tail: &str, from: EndedOwner) -> Self {
-        let units = from.units;
-        Self::begin(rng, tail, units, Some(from), WaitState::Contended)
-    }
-
-    /// Begins an attempt. With `from` it takes over the lease of that owner.
-    fn begin(
-        rng: &dyn Rng,
-        tail: &str,
-        units: u32,
-        from: Option<EndedOwner>,
-        wait: WaitState,
-    ) -> Self {
         Self {
-            owner: owner::generate(rng, tail),
-            units,
+            patience: Patience::new(WaitState::Contended),
+            units: from.units,
             state: AttemptState::Ask {
                 in_redis: InRedis::default(),
-                from,
+                from: Some(from),
             },
-            patience: Patience::new(wait),
-            allowed_grant: None,
-            former_owner: None,
-            ended_owners: Vec::new(),
+            ..Self::new(rng, tail, 1, true)
         }
     }
 
@@ -178,7 +169,7 @@ impl Attempt {
     }
 
     /// Takes an event in. Returns the next thing to do.
-    pub(crate) fn step(&mut self, input: Input, context: &StepContext<'_>) -> Step {
+    pub(crate) fn step(&mut self, input: Input, context: &Context<'_>) -> Step {
         // Each branch takes the state apart, and returns the one that follows.
         let state = std::mem::replace(&mut self.state, AttemptState::Granted);
         let (state, step) = match input {
@@ -211,7 +202,7 @@ impl Attempt {
     }
 
     /// Sends the next request, unless the thread's time is over.
-    fn go_on(&mut self, state: AttemptState, context: &StepContext<'_>) -> (AttemptState, Step) {
+    fn go_on(&mut self, state: AttemptState, context: &Context<'_>) -> (AttemptState, Step) {
         match self.patience.end(context) {
             Some(over) => (state, over),
             None => self.send(state, context),
@@ -220,13 +211,13 @@ impl Attempt {
 
     /// Takes in that the thread has ended its call, and left the request that was sent at `sent`. Another thread may
     /// continue the attempt. So this decides nothing, and counts as no failure of the server.
-    pub(crate) fn left(&mut self, sent: Time, failure: &Failure, context: &StepContext<'_>) {
+    pub(crate) fn left(&mut self, sent: Time, failure: &Failure, context: &Context<'_>) {
         let state = std::mem::replace(&mut self.state, AttemptState::Granted);
         self.state = self.failed(state, sent, failure, context);
     }
 
     /// Sends the next request. A request that is under way already was not written: its thread gave up first.
-    fn send(&mut self, state: AttemptState, context: &StepContext<'_>) -> (AttemptState, Step) {
+    fn send(&mut self, state: AttemptState, context: &Context<'_>) -> (AttemptState, Step) {
         let (in_redis, from) = match state {
             // Outvoted: abandon the owner, and send an acquire under a new one.
             AttemptState::Outvoted(in_redis) => {
@@ -269,10 +260,10 @@ impl Attempt {
     }
 
     /// Returns the terms of the next request, and the part of them that its answer is read by.
-    fn request(&mut self, queued: bool, context: &StepContext<'_>) -> (Ask, Sent) {
+    fn request(&mut self, queued: bool, context: &Context<'_>) -> (Ask, Sent) {
         // A contended lock is likely to be contended again. A lock that was free most likely has no other waiter.
         let has_several_guards = context.crowded || self.patience.is_contended();
-        let channel = if context.call.until.is_none() {
+        let channel = if context.until.is_none() {
             // A try never queues.
             None
         } else {
@@ -283,8 +274,8 @@ impl Attempt {
         let ask = Ask {
             owner: Arc::clone(&self.owner),
             units: self.units,
-            lease: context.call.terms.lease(),
-            fences: if !context.call.terms.fencing {
+            lease: context.terms.lease(),
+            fences: if !context.terms.fencing {
                 0
             } else if has_several_guards {
                 context.fence_block
@@ -313,24 +304,25 @@ impl Attempt {
         sent: Time,
         resent: bool,
         reply: Reply,
-        context: &StepContext<'_>,
+        context: &Context<'_>,
     ) -> (AttemptState, Step) {
         match reply {
             // Granted, in time or not.
             Reply::Granted { .. } => {
                 let is_take_over = matches!(state, AttemptState::Sent { from: Some(_), .. });
                 let (request, mut in_redis) = self.note_reply(state, sent, resent, context);
-                let (owner, lease) = (Arc::clone(&self.owner), context.call.terms.lease());
+                let (owner, terms) = (Arc::clone(&self.owner), context.terms);
                 let Sent {
                     fences, quantum, ..
                 } = request;
                 let now = context.now;
-                match Grant::of_reply(reply, owner, fences, quantum, lease, sent, now) {
+                match Grant::of_reply(reply, owner, terms, fences, quantum, sent, now) {
                     // The owner has left the queue. An uncertain request of it is the grant's from here on. A lock that
                     // this process waited for is likely to have other waiters. A take-over would have found them.
                     Ok(grant) => {
                         let is_contended = self.patience.is_contended() && !is_take_over;
                         let grant = Grant {
+                            units: self.units,
                             contended: grant.contended || is_contended,
                             uncertain_until: in_redis.uncertain_after(now),
                             key_gone_at: in_redis.key_gone_at(),
@@ -340,6 +332,7 @@ impl Attempt {
                     }
                     // The lease may be over already. Abandon the owner, and ask under another.
                     Err(failure) => {
+                        let lease = terms.lease();
                         in_redis.note(Uncertain::new(sent, sent + lease, lease));
                         let state = self.rename(&in_redis, context);
                         (state, self.patience.back_off(failure, false, context))
@@ -405,7 +398,7 @@ impl Attempt {
         state: AttemptState,
         sent: Time,
         resent: bool,
-        context: &StepContext<'_>,
+        context: &Context<'_>,
     ) -> (Sent, InRedis) {
         let (mut request, mut in_redis, from) = state.into_request();
         self.allowed_grant = request
@@ -414,7 +407,7 @@ impl Attempt {
             .map(|allowed_grant| (allowed_grant, sent));
         // 1. Redis may execute a request twice if it was sent twice.
         if resent {
-            let lease = context.call.terms.lease();
+            let lease = context.terms.lease();
             in_redis.note(Uncertain::new(sent, sent + lease, lease));
         }
         // 2. Every answer to a take-over ends the old lease, and takes its unused fences back. But Redis may still
@@ -436,7 +429,7 @@ impl Attempt {
         request: &Sent,
         ttl: Option<Duration>,
         holder: &str,
-        context: &StepContext<'_>,
+        context: &Context<'_>,
     ) -> Step {
         // 1. The former owner holds the lock only until its withdrawal arrives. The failure before stands.
         if self.is_former_owner(holder) {
@@ -454,10 +447,10 @@ impl Attempt {
         let poll = if request.channel == context.subscription.channel() {
             poll::pause(
                 &context.subscription,
-                context.call.pickup_window,
+                context.pickup_window,
                 holder,
                 context.busy_threads,
-                context.call.rng,
+                context.rng,
             )
         } else {
             // The subscription began or ended during the request. A message for this owner may go to a channel that
@@ -476,7 +469,7 @@ impl Attempt {
         &mut self,
         state: &AttemptState,
         message: Option<GrantMessage>,
-        context: &StepContext<'_>,
+        context: &Context<'_>,
     ) -> Option<Grant> {
         let (allowed, sent) = self.allowed_grant.take()?;
         let message = message?;
@@ -487,18 +480,20 @@ impl Attempt {
         else {
             return None;
         };
-        let lease = context.call.terms.lease();
+        let lease = context.terms.lease();
         let kept_for = allowed.pickup_window.min(lease);
         let deadline = valid_until(sent, kept_for);
         let is_usable = message.nonce == allowed.nonce
             && sent > context.failed_over_at
-            && (message.fence > 0) == context.call.terms.fencing
+            && (message.fence > 0) == context.terms.fencing
             && !context.crowded
             && context.now + at_risk_below(kept_for).max(context.round_trip * 3) <= deadline;
         is_usable.then(|| Grant {
             owner: Arc::clone(&self.owner),
+            units: self.units,
+            terms: context.terms,
             fence: message.fence,
-            fences: u64::from(context.call.terms.fencing),
+            fences: u64::from(context.terms.fencing),
             quantum: allowed.quantum,
             rest: Vec::new(),
             sent,
@@ -512,17 +507,14 @@ impl Attempt {
     }
 
     /// Returns the grant by message that the next request allows.
-    fn allowed_grant(
-        channel: Option<&str>,
-        context: &StepContext<'_>,
-    ) -> Option<Box<AllowedGrant>> {
-        if !context.call.grants_by_message || context.crowded || channel.is_none_or(str::is_empty) {
+    fn allowed_grant(channel: Option<&str>, context: &Context<'_>) -> Option<Box<AllowedGrant>> {
+        if !context.grants_by_message || context.crowded || channel.is_none_or(str::is_empty) {
             return None;
         }
         Some(Box::new(AllowedGrant {
-            nonce: Nonce::new(context.call.rng),
+            nonce: Nonce::new(context.rng),
             quantum: context.quantum,
-            pickup_window: context.call.pickup_window,
+            pickup_window: context.pickup_window,
         }))
     }
 
@@ -532,9 +524,9 @@ impl Attempt {
         state: AttemptState,
         sent: Time,
         failure: &Failure,
-        context: &StepContext<'_>,
+        context: &Context<'_>,
     ) -> AttemptState {
-        let lease = context.call.terms.lease();
+        let lease = context.terms.lease();
         let (request, mut in_redis, from) = state.into_request();
         // 0. A quorum has too few votes, and has withdrawn the owner. So the owner must not ask again. The renewal thread
         //    releases the lease that was to be taken over.
@@ -574,9 +566,9 @@ impl Attempt {
     }
 
     /// Leaves the owner behind, to be released, and makes a new one. Returns the state of the new owner.
-    fn rename(&mut self, in_redis: &InRedis, context: &StepContext<'_>) -> AttemptState {
+    fn rename(&mut self, in_redis: &InRedis, context: &Context<'_>) -> AttemptState {
         self.leave_behind(in_redis);
-        self.owner = owner::generate(context.call.rng, context.call.tail);
+        self.owner = owner::generate(context.rng, context.tail);
         self.allowed_grant = None;
         AttemptState::ask(InRedis::default())
     }

@@ -3,9 +3,9 @@
 //! | module | its subject |
 //! | --- | --- |
 //! | [`rules`] | the release task: what to send for an owner that has ended, and for how long |
-//! | [`release`] | the steps of a thread that ends a lease |
 //! | [`tasks`] | the tasks that the renewal thread sends |
+//!
+//! [`crate::engine::lease::release`] has the steps of a thread that ends a lease.
 
-pub(crate) mod release;
 pub(crate) mod rules;
 pub(crate) mod tasks;

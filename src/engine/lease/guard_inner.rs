@@ -5,11 +5,11 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender};
 
 use crate::config::Options;
-use crate::engine::ending::release::HoldEnd;
 use crate::engine::ending::rules::ReleaseTask;
 use crate::engine::lease::leases::{CountedBusy, Leases};
 use crate::engine::lease::limits::HoldLimits;
 use crate::engine::lease::process_lease::{Hold, LossListener, ProcessLease};
+use crate::engine::lease::release::HoldEnd;
 use crate::engine::lease::rules::LeaseStatus;
 #[cfg(feature = "tracing")]
 use crate::engine::observe::spans;
@@ -97,16 +97,8 @@ impl GuardInner {
         self.limits.as_ref()?.max_hold()
     }
 
-    pub(crate) fn units(&self) -> u32 {
-        self.process_lease.units
-    }
-
     pub(crate) fn owner(&self) -> &str {
         self.process_lease.owner.shown(&self.leases.client.tail)
-    }
-
-    pub(crate) fn fence(&self) -> u64 {
-        self.fence
     }
 
     /// Returns the time that is left of the lease, and whether it is at risk: its renewal is overdue, or it is doubtful.
@@ -152,12 +144,6 @@ impl GuardInner {
         }
     }
 
-    pub(crate) fn on_lost(&self) -> Receiver<Lost> {
-        let (sender, receiver) = crossbeam_channel::bounded(1);
-        self.tell_of_loss(&sender);
-        receiver
-    }
-
     /// Registers a channel for the loss of this guard. If the guard ends without a loss, the sender is dropped.
     pub(crate) fn tell_of_loss(&self, sender: &Sender<Lost>) {
         // The cause is a placeholder: `LossListener::notify` replaces it.
@@ -185,18 +171,13 @@ impl GuardInner {
         if self.status().is_ok() {
             self.is_listened_to.store(true, Ordering::Relaxed);
             self.process_lease.listen_to_requests(self.number, sender);
-            self.leases.wakeup.start(&self.leases.client);
+            self.leases.subscribe();
             // If the loss was announced before the channel was registered, it ends now.
             if self.status().is_err() {
                 self.process_lease.end_requests(Some(self.number));
             }
         }
         receiver
-    }
-
-    /// Returns the nodes of a quorum without a vote for the lease.
-    pub(crate) fn missing_nodes(&self) -> Vec<Arc<str>> {
-        self.leases.client.missing_nodes(&self.process_lease)
     }
 
     /// Renews the lease for at least this time, if less is left.
@@ -264,7 +245,7 @@ impl GuardInner {
         self.end()
     }
 
-    /// Does all steps of [`crate::engine::ending::release`], unless this guard has ended before.
+    /// Does all steps of [`crate::engine::lease::release`], unless this guard has ended before.
     fn end(&mut self) -> Result<()> {
         if std::mem::replace(&mut self.finished, true) {
             return Ok(());
@@ -307,7 +288,7 @@ impl GuardInner {
         }
     }
 
-    /// Does steps 1 to 3 of [`crate::engine::ending::release`], once. Returns the status of the lease at its end. Also returns the release
+    /// Does steps 1 to 3 of [`crate::engine::lease::release`], once. Returns the status of the lease at its end. Also returns the release
     /// task, if the caller must do the next steps.
     pub(crate) fn end_hold(
         &self,

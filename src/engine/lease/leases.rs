@@ -1,5 +1,16 @@
 //! The leases of this process: the part of the engine that begins, watches and ends them.
-//! [`crate::engine::attempt::granted`] and [`crate::engine::ending::release`] say how, and [`MessageHandler`] handles the messages about them.
+//! [`super::release`] says how they end, and [`Leases::act_on`] handles the messages about them.
+//!
+//! # From a grant to guards
+//!
+//! 1. The thread registers the lease with the watch thread and the renewal thread. If one of them cannot be started,
+//!    the thread releases the lock again.
+//! 2. The lease enters the queue of its name. The queue gives the first hold to the thread that asked. If the kind
+//!    allows several guards at a time, threads that wait get holds too.
+//! 3. The thread counts its own guard, and then sends the other threads their signals.
+//! 4. If the lease was lost before it entered the queue, the thread takes the lease out again.
+//!
+//! # Their end
 //!
 //! Each handle and guard keeps this part. When the last of them is dropped, the threads end. The renewal thread
 //! first sends the release tasks that are left.
@@ -26,22 +37,28 @@
 use std::time::Duration;
 
 use crate::config::Settings;
-use crate::engine::attempt::rules::SubscriptionState;
+use crate::engine::attempt::rules::Grant;
 use crate::engine::client::Client;
+use crate::engine::lease::fence::Fences;
 use crate::engine::lease::notes::LastReply;
-use crate::engine::lease::process_lease::{NameState, ProcessLease};
+use crate::engine::lease::process_lease::{
+    Entry, Hold, NameState, ProcessLease, Signal, WaitingThread,
+};
 use crate::engine::lease::renewal::RenewalThread;
-use crate::engine::lease::watch::{LossHandler, Watch};
+use crate::engine::lease::rules::LeaseStatus;
+use crate::engine::lease::watch::Watch;
 use crate::engine::queue::names::Names;
-use crate::engine::queue::quantum::RecentHandOvers;
-use crate::engine::queue::rules::Health;
-use crate::engine::wakeup::{MessageHandler, Wakeup};
+use crate::engine::queue::quantum::Quantum;
+use crate::engine::queue::rules::{Begun, GrantedTo, Health, QueueLease};
+use crate::engine::threads;
+use crate::engine::wakeup::{Notice, Wakeup};
+use crate::error::{Failure, FailureKind, LostCause, Outcome};
 use crate::event::ReleaseRequest;
 use crate::logging;
 use crate::owner::{self, Owner};
 use crate::server::Store;
 use crate::sys::time::of_wall_us;
-use crate::sys::{Arc, AtomicU64, Ordering, Rng, Time, Weak};
+use crate::sys::{Arc, AtomicU64, Ordering, Rng, Time};
 
 pub(crate) struct Leases {
     pub(crate) client: Arc<Client>,
@@ -61,26 +78,143 @@ impl Leases {
         let process = settings.machine.uuid();
         let quantum = Quantum::new(settings.fixed_quantum());
         let client = Arc::new(Client::new(settings, store));
-        Arc::new_cyclic(|weak: &Weak<Self>| {
-            let losses = weak.clone() as Weak<dyn LossHandler>;
-            let messages = weak.clone() as Weak<dyn MessageHandler>;
-            let watch = Arc::new(Watch::new(losses));
-            let leases = weak.clone();
-            client.store.on_failover(Box::new(move || {
-                if let Some(leases) = leases.upgrade() {
-                    leases.renewal.failed_over(leases.client.now());
-                }
-            }));
-            Self {
-                client,
-                names: Names::new(),
-                renewal: Arc::new(RenewalThread::new(Arc::clone(&watch))),
-                watch,
-                wakeup: Arc::new(Wakeup::new(process, messages)),
-                quantum,
-                next_number: AtomicU64::new(1),
-            }
+        let watch = Arc::new(Watch::default());
+        Arc::new(Self {
+            client,
+            names: Names::new(),
+            renewal: Arc::new(RenewalThread::new(Arc::clone(&watch))),
+            watch,
+            wakeup: Arc::new(Wakeup::new(process)),
+            quantum,
+            next_number: AtomicU64::new(1),
         })
+    }
+
+    /// Starts the wakeup thread if it does not run.
+    pub(crate) fn subscribe(self: &Arc<Self>) {
+        self.wakeup.start(self.client.now(), || {
+            let (wakeup, store) = (Arc::clone(&self.wakeup), Arc::clone(&self.client.store));
+            let (events, leases) = (Arc::downgrade(&self.client.events), Arc::downgrade(self));
+            let run = move || threads::wakeup(&wakeup, &*store, &events, &leases);
+            self.client.machine().spawn("leasehold-wakeup-0", run)
+        });
+    }
+
+    fn spawn_watch(self: &Arc<Self>) -> std::io::Result<()> {
+        let (watch, leases) = (Arc::clone(&self.watch), Arc::downgrade(self));
+        let run = move || threads::watch(&watch, &leases);
+        self.client.machine().spawn("leasehold-watch", run)
+    }
+
+    /// Begins the lease of a grant. Returns the first hold of the lease, and when the hold began. `count` counts the
+    /// first guard.
+    pub(crate) fn begin_lease(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        grant: Grant,
+        to: GrantedTo,
+        count: impl FnOnce(&Hold, Time),
+    ) -> Result<(Hold, Time), Failure> {
+        let fences = Fences::granted(entry.kind, grant.fence, grant.fences);
+        let (quantum, sent) = (grant.quantum, grant.sent);
+        let process_lease = self.register_lease(entry, grant)?;
+        let now = self.client.now();
+        let quantum_end = now + quantum;
+        let lease = QueueLease::new(Arc::clone(&process_lease), fences, quantum_end);
+        let (begun, may_be_gone) = {
+            let mut state = entry.lock();
+            // From here on the lease itself shows the holder. Only a delegate for more of the lock needs a newer reply.
+            state.notes.forget_last_reply();
+            let may_be_gone = state.notes.may_have_been_released_by_force(sent);
+            let begun = state.queue.begin(lease, to, now);
+            if !state.queue.is_crowded() {
+                state.notes.forget();
+            }
+            (begun, may_be_gone)
+        };
+        if may_be_gone {
+            self.renewal.renew_now(&self.client, &process_lease);
+        }
+        count(&begun.hold, now);
+        let hold = hand_out(begun, now);
+        // If its deadline passes from here on, the watch thread finds it in the queue.
+        if let LeaseStatus::Lost(cause) = process_lease.validity.status(now) {
+            self.lost(&process_lease, cause);
+        }
+        Ok((hold, now))
+    }
+
+    /// Makes the lease of a grant, and registers it before any thread relies on it. If that fails, releases the lock.
+    fn register_lease(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        grant: Grant,
+    ) -> Result<Arc<ProcessLease>, Failure> {
+        let sent = grant.sent;
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+        let process_lease = Arc::new(ProcessLease::new(
+            number,
+            &self.client.tail,
+            Arc::clone(entry),
+            grant,
+        ));
+        let registered = self
+            .watch
+            .register_lease(&self.client, &process_lease, || self.spawn_watch())
+            .and_then(|()| self.renewal.register(&self.client, &process_lease, sent));
+        match registered {
+            Ok(()) => Ok(process_lease),
+            Err(error) => {
+                self.watch.deregister_lease(&process_lease);
+                process_lease.validity.end(self.client.now());
+                // Release the lock before another thread asks. Otherwise Redis would answer that it is held.
+                let release_task = self.release_task(&process_lease, None, self.client.now());
+                self.send_release(entry, release_task, self.client.deadline(None))
+                    .ok();
+                let words = format!("a thread of leasehold could not be started: {error}");
+                Err(Failure::plain(
+                    FailureKind::Unavailable,
+                    Outcome::NotExecuted,
+                    words,
+                ))
+            }
+        }
+    }
+
+    /// Begins another quantum of a lease, which Redis has allowed, and gives holds to the threads that wait. Returns
+    /// the delegate's hold, which `count` counts, or `None` if the lease has ended.
+    pub(crate) fn reopen(
+        &self,
+        entry: &Entry,
+        process_lease: &ProcessLease,
+        now: Time,
+        count: impl FnOnce(&Hold),
+    ) -> Option<Hold> {
+        if process_lease.health(now) == Health::Lost {
+            return None;
+        }
+        let quantum_end = now + self.quantum(now);
+        let begun = entry
+            .lock()
+            .queue
+            .reopened(process_lease.number, now, quantum_end)?;
+        count(&begun.hold);
+        Some(hand_out(begun, now))
+    }
+
+    /// Ends a lost lease before its guards end. Makes the next thread the delegate, and notifies the listeners.
+    pub(crate) fn lost(&self, process_lease: &Arc<ProcessLease>, cause: LostCause) {
+        let (fence, next) = {
+            let queue = &mut process_lease.entry.lock().queue;
+            let fence = queue.fence(process_lease.number);
+            (fence, queue.lost(process_lease.number))
+        };
+        self.count_loss_once(process_lease, LeaseStatus::Lost(cause), fence);
+        self.make_next_the_delegate(&process_lease.entry, next);
+        self.renewal.deregister(process_lease);
+        #[cfg(feature = "metrics")]
+        process_lease.export_risk(self.client.now(), &self.client.exported.at_risk);
+        process_lease.announce(cause);
     }
 
     /// Returns the quantum in use.
@@ -140,12 +274,26 @@ impl Leases {
     }
 
     /// Ends the renewal and the watch of a lease.
-    pub(crate) fn deregister(&self, process_lease: &Arc<ProcessLease>) {
+    pub(crate) fn deregister(&self, process_lease: &ProcessLease) {
         self.renewal.deregister(process_lease);
         self.watch.deregister_lease(process_lease);
         #[cfg(feature = "metrics")]
         process_lease.export_risk(self.client.now(), &self.client.exported.at_risk);
     }
+}
+
+/// Sends a signal to each thread that gets a hold or a task. Returns the hold of the delegate, which needs no signal.
+fn hand_out(begun: Begun<Arc<WaitingThread>, Arc<ProcessLease>>, now: Time) -> Hold {
+    for (waiter, hold) in begun.admitted {
+        waiter.send(Signal::Hold(hold, now));
+    }
+    for waiter in begun.tried {
+        waiter.send(Signal::Held);
+    }
+    if let Some(next) = begun.next {
+        next.send(Signal::Delegate(None));
+    }
+    begun.hold
 }
 
 impl CountedBusy<'_> {
@@ -177,66 +325,21 @@ impl Drop for Leases {
     }
 }
 
-/// The quantum in use, and the measurements that it follows.
-///
-/// A hand-over to this process takes:
-///
-/// | part | measured by |
-/// | --- | --- |
-/// | the request of the other process, and the message | the round trip of the request in the next row: each of the two goes one way |
-/// | the request by which this process picks the lock up | the delegate, from the message to the grant |
-///
-/// The message wakes the delegate, and its next request is granted. The following are not measured: a pickup
-/// without a message, because polls set its duration; one that was not granted at once; and one whose request was sent
-/// twice, because the connection was closed.
-pub(crate) struct Quantum {
-    /// The quantum that the settings fix. `None` if it follows the measurements.
-    fixed: Option<Duration>,
-    /// The last [`RecentHandOvers`] of all names of the manager.
-    recent: AtomicU64,
-}
-
-impl Quantum {
-    pub(crate) fn new(fixed: Option<Duration>) -> Self {
-        Self {
-            fixed,
-            recent: AtomicU64::new(RecentHandOvers::default().to_bits()),
+impl Leases {
+    /// Does what a message asks for, apart from waking a delegate.
+    pub(crate) fn act_on(&self, notice: Notice<'_>) {
+        match notice {
+            Notice::ReleasedByForce(owner) => self.released_by_force(owner),
+            Notice::ReleaseRequested(request) => self.release_requested(request),
         }
     }
 
-    /// Returns the quantum of a process with this subscription.
-    pub(crate) fn get(&self, subscription: &SubscriptionState) -> Duration {
-        match self.fixed {
-            Some(fixed) => fixed,
-            None => RecentHandOvers::from_bits(self.recent.load(Ordering::Relaxed))
-                .quantum(subscription),
-        }
-    }
-
-    /// Notes a hand-over to this process. `pickup` is the time from the message to the grant, and `round_trip` the part
-    /// of it from the request to its reply.
-    pub(crate) fn note_hand_over(&self, pickup: Duration, round_trip: Duration) {
-        let with = |bits| {
-            Some(
-                RecentHandOvers::from_bits(bits)
-                    .with(pickup + round_trip)
-                    .to_bits(),
-            )
-        };
-        // The closure always returns a value, so this does not fail.
-        self.recent
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, with)
-            .ok();
-    }
-}
-
-impl MessageHandler for Leases {
     /// Makes the renewal thread renew this process's lease of an owner at once. If the grant is still on its way, that
     /// happens when the lease begins.
     ///
     /// Searches all names in use, which takes some milliseconds for very many names. An index would cost every lease
     /// memory for a rare event.
-    fn released_by_force(&self, owner: &str) {
+    pub(crate) fn released_by_force(&self, owner: &str) {
         // An owner with another label belongs to another manager.
         let label = &self.client.settings.label;
         if owner::label(owner) != Some(label) {

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use crate::engine::ending::release::HoldEnd;
 use crate::engine::lease::leases::Leases;
 use crate::engine::lease::process_lease::{Hold, ProcessLease};
+use crate::engine::lease::release::HoldEnd;
 use crate::engine::lease::rules::LeaseStatus;
-use crate::engine::lease::watch::{Timed, Watch};
+use crate::engine::lease::watch::Watch;
 use crate::error::LostCause;
 use crate::sys::{Arc, AtomicU8, AtomicU64, Ordering, Time};
 
@@ -26,7 +26,6 @@ pub(crate) struct HoldLimits {
 /// | open | the watch thread finds the time over | exceeded: the watch thread does the action |
 /// | finished, exceeded | either event | the same: only the first event counts |
 pub(crate) struct HoldLimit {
-    leases: Arc<Leases>,
     pub(crate) process_lease: Arc<ProcessLease>,
     guard_number: u32,
     fence: u64,
@@ -66,7 +65,6 @@ impl HoldLimits {
         }
         let watch = |length: Duration, action| {
             let limit = Arc::new(HoldLimit {
-                leases: Arc::clone(leases),
                 process_lease: Arc::clone(&hold.process_lease),
                 guard_number,
                 fence: hold.fence,
@@ -78,8 +76,7 @@ impl HoldLimits {
                 number: AtomicU64::new(0),
                 state: AtomicU8::new(OPEN),
             });
-            let timed = Arc::clone(&limit) as Arc<dyn Timed>;
-            let (_, number) = leases.watch.register_timer(limit.due, timed);
+            let (_, number) = leases.watch.register_timer(limit.due, Arc::clone(&limit));
             limit.number.store(number, Ordering::Relaxed);
             limit
         };
@@ -139,11 +136,9 @@ impl HoldLimit {
     fn is_exceeded(&self) -> bool {
         self.state.load(Ordering::Acquire) == EXCEEDED
     }
-}
 
-impl Timed for HoldLimit {
     /// Does the action, unless the guard has ended.
-    fn act(&self, now: Time) {
+    pub(crate) fn act(&self, leases: &Arc<Leases>, now: Time) {
         if !self.decide(EXCEEDED) {
             return;
         }
@@ -156,7 +151,7 @@ impl Timed for HoldLimit {
                     LeaseStatus::Live(_)
                 );
                 if is_live && !is_over {
-                    self.leases
+                    leases
                         .client
                         .count_held_long(&self.process_lease, self.fence, held);
                 }
@@ -164,19 +159,16 @@ impl Timed for HoldLimit {
             Action::End => {
                 // The guard reads lost from `decide` on. Count and notify the loss before the next thread gets the
                 // lock.
-                self.leases
+                leases
                     .client
                     .count_end_at_max_hold(&self.process_lease, self.fence, held);
                 for listener in self.process_lease.remove_listeners(self.guard_number) {
                     listener.notify(LostCause::MaxHold);
                 }
-                let ended = self
-                    .leases
-                    .end_hold(&self.process_lease, now, HoldEnd::Release);
+                let ended = leases.end_hold(&self.process_lease, now, HoldEnd::Release);
                 // The watch thread does no I/O, so the renewal thread sends the release.
                 if let (_, Some((release_task, _counted))) = ended {
-                    self.leases
-                        .release_later(&self.process_lease.entry, release_task);
+                    leases.release_later(&self.process_lease.entry, release_task);
                 }
             }
         }

@@ -13,7 +13,7 @@ use crate::config::Terms;
 use crate::engine::attempt::rules::{Attempt, Grant};
 use crate::engine::lease::notes::LockNotes;
 use crate::engine::lease::rules::{AtomicLease, LeaseStatus};
-use crate::engine::queue::rules::{AcquireParams, Health, HeldLease, HoldOf, Queue};
+use crate::engine::queue::rules::{Health, HeldLease, HoldOf, Queue};
 use crate::engine::timer_queue::at_risk_below;
 use crate::error::{Failure, Lost, LostCause};
 use crate::event::ReleaseRequest;
@@ -195,14 +195,8 @@ impl HeldLease for Arc<ProcessLease> {
 }
 
 impl ProcessLease {
-    pub(crate) fn new(
-        number: u64,
-        tail: &str,
-        entry: Arc<Entry>,
-        params: &AcquireParams,
-        grant: Grant,
-    ) -> Self {
-        let (terms, owner) = (params.terms, Owner::new(&grant.owner, tail));
+    pub(crate) fn new(number: u64, tail: &str, entry: Arc<Entry>, grant: Grant) -> Self {
+        let (terms, owner) = (grant.terms, Owner::new(&grant.owner, tail));
         let (rest, uncertain_until) = (grant.rest, grant.uncertain_until);
         // Note this time only if it is later than the end of this grant's own lease.
         let key_gone_at = grant
@@ -213,7 +207,7 @@ impl ProcessLease {
             number,
             entry,
             owner,
-            units: params.units,
+            units: grant.units,
             terms,
             validity: AtomicLease::new(grant.deadline),
             pickup_deadline_ns: grant.pickup_window.map_or(0, |_| grant.deadline.as_nanos()),

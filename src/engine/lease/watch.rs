@@ -5,11 +5,9 @@
 //!
 //! | step | the thread |
 //! | --- | --- |
-//! | 1 | takes each due lease and each due limit of a guard out of its timer queue; handles the lease by the table below, and lets the limit act ([`Timed`]) |
-//! | 2 | four times a second, looks ahead: puts each lease that would be due within a second, but was renewed since, back at its new time |
+//! | 1 | four times a second, looks ahead: puts each lease that would be due within a second, but was renewed since, back at its new time |
+//! | 2 | takes each due lease and each due limit of a guard out of its timer queue; handles the lease by the table below, and lets the limit act |
 //! | 3 | sleeps until the next lease or limit is due, for at most a second, so that it notices a resume from suspend |
-//!
-//! Step 2 takes 200 leases at a time, and does step 1 in between. So the number of leases does not delay a loss.
 //!
 //! | a due lease | the thread |
 //! | --- | --- |
@@ -21,39 +19,34 @@
 //! With an event listener, the time of a renewed lease is first the time at which its renewal becomes overdue, and then
 //! its deadline. Otherwise the time is the deadline.
 //!
-//! The thread starts with the first lease, and ends when it has had nothing to watch for a while. A [`LossHandler`] does
-//! the work that follows from a loss.
+//! The thread starts with the first lease, and ends when it has had nothing to watch for a while. Its loop stands in
+//! [`crate::engine::threads`], above the leases: [`Watch::next`] returns what it must end.
 
 use crate::engine::client::Client;
+use crate::engine::lease::limits::HoldLimit;
 use crate::engine::lease::process_lease::ProcessLease;
 use crate::engine::lease::rules::LeaseStatus;
 use crate::engine::timer_queue::{TimerKey, TimerQueue, WorkerTimer};
 use crate::error::LostCause;
-use crate::event::Event;
-use crate::logging;
-use crate::panics::survived;
-use crate::sys::{Arc, Condvar, Mutex, Ordering, Time, Weak};
+use crate::event::EventKind;
+use crate::sys::{Arc, Condvar, Mutex, Ordering, Time};
 use std::time::Duration;
 
 /// The span of a look ahead. A lease that was renewed is put back up to this time before its old time, so that the
 /// thread does not wake for each lease.
 const LOOKS_AHEAD: Duration = Duration::from_secs(1);
-/// The shortest time between two looks ahead. Each of them visits all leases of the span, renewed or not.
-const LOOKS_EVERY: Duration = Duration::from_millis(250);
-/// The number of leases that are visited while the mutex is held. Other threads wait for the mutex meanwhile.
-const AT_A_TIME: usize = 200;
-
+#[derive(Default)]
 pub(crate) struct Watch {
     state: Mutex<WatchState>,
     /// Notified if an earlier time is due, and if the leases are dropped.
     changed: Condvar,
-    losses: Weak<dyn LossHandler>,
 }
 
-/// Does what follows from the loss of a lease.
-pub(crate) trait LossHandler: Send + Sync {
-    /// Handles the loss of a lease that may still have guards. Does no I/O.
-    fn lost(&self, process_lease: &Arc<ProcessLease>, cause: LostCause);
+/// What must end, because its time is over.
+pub(crate) enum Due {
+    /// The lease was lost. It may still have guards.
+    Lost(Arc<ProcessLease>, LostCause),
+    Limit(Arc<HoldLimit>),
 }
 
 /// The state of the watch thread, guarded by its mutex.
@@ -62,44 +55,31 @@ struct WatchState {
     /// The leases. In one queue with the limits they would take up more memory, and there are many leases.
     leases: TimerQueue<Arc<ProcessLease>>,
     /// The limits of guards.
-    timed: TimerQueue<Arc<dyn Timed>>,
-    next_timed: u64,
+    limits: TimerQueue<Arc<HoldLimit>>,
+    next_limit: u64,
     timer: WorkerTimer,
     /// Whether the thread handles what it has taken out.
     acts: bool,
 }
 
-/// A limit of a guard, which acts at its time.
-pub(crate) trait Timed: Send + Sync {
-    /// Acts, because the time is over. Does no I/O.
-    fn act(&self, now: Time);
-}
-
 impl Watch {
-    pub(crate) fn new(losses: Weak<dyn LossHandler>) -> Self {
-        Self {
-            state: Mutex::default(),
-            changed: Condvar::new(),
-            losses,
-        }
-    }
-
-    /// Registers a lease. Starts the thread if it does not run.
+    /// Registers a lease. Starts the thread by `spawn` if it does not run.
     ///
     /// # Errors
     ///
     /// Returns the error of the system if the thread cannot be started. Then the lease is not registered.
     pub(crate) fn register_lease(
-        self: &Arc<Self>,
-        client: &Arc<Client>,
+        &self,
+        client: &Client,
         process_lease: &Arc<ProcessLease>,
+        spawn: impl FnOnce() -> std::io::Result<()>,
     ) -> std::io::Result<()> {
         let Some(look) = look_at(client, process_lease) else {
             return Ok(());
         };
         let mut state = self.state.lock();
         if !state.timer.is_running() {
-            self.spawn(client)?;
+            spawn()?;
             state.timer.started();
         }
         state.put(process_lease, look);
@@ -123,20 +103,18 @@ impl Watch {
     }
 
     /// Registers a limit that acts at `due`. Returns its timer key. The thread runs already, because the lease is registered.
-    pub(crate) fn register_timer(&self, due: Time, timed: Arc<dyn Timed>) -> TimerKey {
+    pub(crate) fn register_timer(&self, due: Time, limit: Arc<HoldLimit>) -> TimerKey {
         let mut state = self.state.lock();
-        let timer_key = (due, state.next_timed);
-        state.next_timed += 1;
-        state.timed.insert(timer_key, timed);
+        let timer_key = (due, state.next_limit);
+        state.next_limit += 1;
+        state.limits.insert(timer_key, limit);
         self.wake_for(&mut state, due);
         timer_key
     }
 
     /// Takes a limit out of the timer queue, if it is there.
     pub(crate) fn deregister_timer(&self, timer_key: TimerKey) {
-        // The limit may be the last to refer to the leases, so drop it without the mutex.
-        let removed = self.state.lock().timed.remove(timer_key);
-        drop(removed);
+        self.state.lock().limits.remove(timer_key);
     }
 
     /// Ends the thread as soon as nothing is left to watch.
@@ -173,132 +151,86 @@ impl Watch {
         }
     }
 
-    fn spawn(self: &Arc<Self>, client: &Arc<Client>) -> std::io::Result<()> {
-        let (watch, weak) = (Arc::clone(self), Arc::downgrade(client));
-        let run = move || watch.run(&weak);
-        client.machine().spawn("leasehold-watch", run)
-    }
-
-    fn run(&self, client: &Weak<Client>) {
-        let mut looks_at = Time::from_nanos(0);
-        loop {
-            // Hold both only during a round, so that they end with the last handle and guard.
-            let (Some(client), Some(losses)) = (client.upgrade(), self.losses.upgrade()) else {
-                return;
-            };
-            // A panic does not end the thread: all other leases are still in the timer queue.
-            let round = || {
-                // 1. Settle all that is due.
-                self.handle_all_due(&client, &*losses);
-                // 2. Look ahead, four times a second.
-                if client.now() >= looks_at {
-                    self.look_ahead(&client, &*losses);
-                    looks_at = client.now() + LOOKS_EVERY;
-                }
-            };
-            if survived(round).is_none() {
-                logging::error!("the watch thread panicked and goes on");
-            }
-            // 3. Sleep until the next time, or end if nothing was registered for a while.
-            let now = client.now();
-            drop(losses);
-            drop(client);
-            let mut state = self.state.lock();
-            let next = state.next_due();
-            let Some(sleep) = state.timer.rest(now, next) else {
-                return;
-            };
-            self.changed.wait_for(state, sleep).timer.woke();
-        }
-    }
-
     /// Puts back the leases that would wake the thread soon although they were renewed since.
-    fn look_ahead(&self, client: &Client, losses: &dyn LossHandler) {
+    pub(crate) fn look_ahead(&self, client: &Client) {
         let until = client.now() + LOOKS_AHEAD;
-        let mut after = (Time::from_nanos(0), 0);
-        while let Some(last) = self.put_back_moved(client, after, until) {
-            after = last;
-            self.handle_all_due(client, losses);
-        }
-    }
-
-    /// Visits the next leases after the timer key `after`, and puts back those whose new time is after `until`. Returns the
-    /// last timer key visited, or `None` if no lease before `until` is left.
-    fn put_back_moved(&self, client: &Client, after: TimerKey, until: Time) -> Option<TimerKey> {
         let mut state = self.state.lock();
-        let (mut looked_at, mut last, mut moved) = (0, None, Vec::new());
-        for (timer_key, process_lease) in state.leases.due_between(after, until).take(AT_A_TIME) {
-            looked_at += 1;
-            last = Some(timer_key);
-            if let Some(look) = look_at(client, process_lease).filter(|look| *look > until) {
-                moved.push((Arc::clone(process_lease), look));
-            }
-        }
+        let moved = |process_lease: &Arc<ProcessLease>| {
+            let look = look_at(client, process_lease).filter(|look| *look > until)?;
+            Some((Arc::clone(process_lease), look))
+        };
+        let moved: Vec<_> = state.leases.due_until(until).filter_map(moved).collect();
         for (process_lease, look) in &moved {
             if state.take(process_lease) {
                 state.put(process_lease, *look);
             }
         }
-        last.filter(|_| looked_at == AT_A_TIME)
     }
 
-    /// Settles all that is due.
-    fn handle_all_due(&self, client: &Client, losses: &dyn LossHandler) {
+    /// Takes out what must end now, and returns it with the time. Returns `None` if nothing more is due.
+    pub(crate) fn next(&self, client: &Client) -> Option<(Due, Time)> {
         loop {
             let now = client.now();
             // Unlock the mutex before anything is handled.
-            let (lease, timed) = {
+            let (limit, lease) = {
                 let mut state = self.state.lock();
-                let due = (state.leases.pop_due(now), state.timed.pop_due(now));
-                state.acts = due.0.is_some() || due.1.is_some();
-                due
+                let limit = state.limits.pop_due(now);
+                let lease = match limit {
+                    None => state.leases.pop_due(now),
+                    Some(_) => None,
+                };
+                state.acts = limit.is_some() || lease.is_some();
+                (limit, lease)
             };
-            if lease.is_none() && timed.is_none() {
-                return;
+            if let Some(limit) = limit {
+                return Some((Due::Limit(limit), now));
             }
-            if let Some(timed) = timed {
-                timed.act(now);
-            }
-            if let Some(process_lease) = lease {
-                self.handle_due(client, losses, &process_lease, now);
+            let process_lease = lease?;
+            if let Some(cause) = self.settle(client, &process_lease, now) {
+                return Some((Due::Lost(process_lease, cause), now));
             }
         }
     }
 
-    /// Settles a due lease. Logs nothing, because a logger may block: the events thread logs the loss.
-    fn handle_due(
+    /// Sleeps until the next lease or limit is due. Returns false if the thread must end.
+    pub(crate) fn rest(&self, now: Time) -> bool {
+        let mut state = self.state.lock();
+        let next = state.next_due();
+        let Some(sleep) = state.timer.rest(now, next) else {
+            return false;
+        };
+        self.changed.wait_for(state, sleep).timer.woke();
+        true
+    }
+
+    /// Puts a due lease back that is live. Returns the cause if it is lost. Logs nothing, because a logger may block: the
+    /// events thread logs the loss.
+    fn settle(
         &self,
         client: &Client,
-        losses: &dyn LossHandler,
         process_lease: &Arc<ProcessLease>,
         now: Time,
-    ) {
+    ) -> Option<LostCause> {
         loop {
             match process_lease.validity.status(now) {
-                LeaseStatus::Ended => return,
-                LeaseStatus::Lost(cause) => return losses.lost(process_lease, cause),
+                LeaseStatus::Ended => return None,
+                LeaseStatus::Lost(cause) => return Some(cause),
                 // `put_back` returns false if the lease has ended or was lost meanwhile. Then read its status again.
                 LeaseStatus::Live(left) => {
                     let deadline = now + left;
                     let risk = risk_of(client, process_lease, deadline);
                     if let Some(risk) = risk.filter(|risk| now < *risk) {
                         if self.put_back(process_lease, risk) {
-                            return;
+                            return None;
                         }
                     } else if self.put_back(process_lease, deadline) {
                         if risk.is_some() {
                             #[cfg(feature = "metrics")]
                             process_lease.export_risk(now, &client.exported.at_risk);
-                            client.events.tell(|| {
-                                let (name, owner) = client.name_and_owner(process_lease);
-                                Event::AtRisk {
-                                    name,
-                                    owner,
-                                    remaining: left,
-                                }
-                            });
+                            let kind = EventKind::AtRisk { remaining: left };
+                            client.events.tell(|| client.event(process_lease, kind));
                         }
-                        return;
+                        return None;
                     }
                 }
             }
@@ -332,7 +264,7 @@ fn look_at(client: &Client, process_lease: &ProcessLease) -> Option<Time> {
 
 impl WatchState {
     fn next_due(&self) -> Option<Time> {
-        let both = [self.leases.next(), self.timed.next()];
+        let both = [self.leases.next(), self.limits.next()];
         both.into_iter().flatten().min()
     }
 

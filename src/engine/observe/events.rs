@@ -21,7 +21,7 @@
 
 #[cfg(doc)]
 use crate::event::Listener;
-use crate::event::{Connection, Event, SharedListener};
+use crate::event::{Connection, Event, EventKind, SharedListener};
 use crate::logging::{self, Level};
 use crate::net::route::NodeReport;
 use crate::panics::survived;
@@ -65,21 +65,22 @@ impl Unreached {
         let Self(places) = self;
         let node = report.node.map(|node| node.to_string().into());
         let known = places.iter().position(|place| *place == report.place);
-        match (known, report.failure) {
+        let kind = match (known, report.failure) {
             (None, Some(failure)) => {
                 places.push(report.place);
-                Some(Event::Unreachable {
+                EventKind::Unreachable {
                     connection,
                     node,
                     error: failure.into_error(None),
-                })
+                }
             }
             (Some(known), None) => {
                 places.swap_remove(known);
-                Some(Event::Recovered { connection, node })
+                EventKind::Recovered { connection, node }
             }
-            (None, None) | (Some(_), Some(_)) => None,
-        }
+            (None, None) | (Some(_), Some(_)) => return None,
+        };
+        Some(Event::of_connection(kind))
     }
 }
 
@@ -170,7 +171,11 @@ impl EventsThread {
     fn run(self) {
         let mut has_panicked = false;
         while let Some(event) = self.queue.pop() {
-            if let Event::Lost { .. } | Event::HeldLong { .. } | Event::WaitsLong { .. } = event {
+            let is_warned_of = matches!(
+                event.kind,
+                EventKind::Lost { .. } | EventKind::HeldLong { .. } | EventKind::WaitsLong { .. }
+            );
+            if is_warned_of {
                 logging::warning!("{event}");
             }
             let Some(SharedListener(listener)) = &self.listener else {
@@ -199,17 +204,13 @@ mod tests {
     }
 
     fn contended(number: usize) -> Event<'static> {
-        Event::Contended {
-            name: number.to_string().into(),
-            holder: None,
-        }
+        let kind = EventKind::Contended { holder: None };
+        Event::of_lock(&number.to_string(), None, kind)
     }
 
     fn number(event: &Event<'_>) -> usize {
-        match event {
-            Event::Contended { name, .. } => name.parse().expect("a number"),
-            other => panic!("{other:?}"),
-        }
+        let name = event.name.as_deref();
+        name.and_then(|name| name.parse().ok()).expect("a number")
     }
 
     #[test]
@@ -285,7 +286,7 @@ mod tests {
             (1, true, Some("recovered")),
         ] {
             let event = unreached.note(Connection::Renewal, report(place, is_reached));
-            let kind = event.as_ref().map(Event::kind);
+            let kind = event.as_ref().map(|event| event.kind.as_str());
             assert_eq!(kind, expected, "{place} {is_reached}");
         }
     }

@@ -5,8 +5,8 @@ use tracing::field::Empty;
 use tracing::{Span, info_span};
 
 use crate::engine::lease::rules::LeaseStatus;
-use crate::engine::way_in::CAUSES;
 use crate::error::{Error, Result};
+use crate::stats::exported::label_of;
 
 pub(crate) fn wait(name: &str) -> Span {
     info_span!(target: "leasehold", "leasehold.wait", name, fence = Empty, outcome = Empty)
@@ -20,7 +20,7 @@ pub(crate) fn hold(name: &str, fence: u64) -> Span {
 pub(crate) fn released(hold: &Span, result: &Result<()>) {
     let outcome = match result {
         Ok(()) => "released",
-        Err(Error::Lost(lost)) => CAUSES[lost.cause as usize],
+        Err(Error::Lost(lost)) => label_of(lost.cause),
         // In a forked child, a mutex of the subscriber may stay locked without end.
         Err(Error::Forked) => return,
         Err(_) => "release_failed",
@@ -31,7 +31,7 @@ pub(crate) fn released(hold: &Span, result: &Result<()>) {
 /// Records the end of a guard whose lock stays in Redis.
 pub(crate) fn detached(hold: &Span, status: LeaseStatus) {
     let outcome = match status {
-        LeaseStatus::Lost(cause) => CAUSES[cause as usize],
+        LeaseStatus::Lost(cause) => label_of(cause),
         _ => "detached",
     };
     hold.record("outcome", outcome);

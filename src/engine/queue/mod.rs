@@ -5,9 +5,7 @@
 //! | [`rules`] | the queue: who asks Redis, who waits, who gets the lease next |
 //! | [`quantum`] | for how long threads hand a lock on in memory |
 //! | [`names`] | the table of the names in use |
-//! | [`wait`] | a thread waits in the queue |
 
 pub(crate) mod names;
 pub(crate) mod quantum;
 pub(crate) mod rules;
-pub(crate) mod wait;

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use crate::config::LONGEST_QUANTUM;
 use crate::engine::attempt::poll::SubscriptionState;
+use crate::sys::{AtomicU64, Ordering};
 
 /// The shortest quantum that the measurements lead to.
 const SHORTEST: Duration = Duration::from_millis(5);
@@ -32,31 +33,67 @@ const HAND_OVERS: u32 = 20;
 /// The unit of a measurement.
 const UNIT: Duration = Duration::from_micros(10);
 
+/// The quantum in use, and the measurements that it follows.
+///
+/// A hand-over to this process takes:
+///
+/// | part | measured by |
+/// | --- | --- |
+/// | the request of the other process, and the message | the round trip of the request in the next row: each of the two goes one way |
+/// | the request by which this process picks the lock up | the delegate, from the message to the grant |
+///
+/// The message wakes the delegate, and its next request is granted. The following are not measured: a pickup
+/// without a message, because polls set its duration; one that was not granted at once; and one whose request was sent
+/// twice, because the connection was closed.
+pub(crate) struct Quantum {
+    /// The quantum that the settings fix. `None` if it follows the measurements.
+    fixed: Option<Duration>,
+    /// The last [`RecentHandOvers`] of all names of the manager.
+    recent: AtomicU64,
+}
+
 /// The durations of the last eight hand-overs to a process, in one word.
 ///
 /// Each byte is a duration in units of 10 µs, and the newest is the lowest. Zero means that there was no such
 /// hand-over. A duration that does not fit is noted as the longest one, which is enough for the longest quantum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RecentHandOvers(u64);
+struct RecentHandOvers(u64);
+
+impl Quantum {
+    pub(crate) fn new(fixed: Option<Duration>) -> Self {
+        Self {
+            fixed,
+            recent: AtomicU64::new(RecentHandOvers::default().0),
+        }
+    }
+
+    /// Returns the quantum of a process with this subscription.
+    pub(crate) fn get(&self, subscription: &SubscriptionState) -> Duration {
+        let recent = RecentHandOvers(self.recent.load(Ordering::Relaxed));
+        self.fixed.unwrap_or_else(|| recent.quantum(subscription))
+    }
+
+    /// Notes a hand-over to this process. `pickup` is the time from the message to the grant, and `round_trip` the part
+    /// of it from the request to its reply.
+    pub(crate) fn note_hand_over(&self, pickup: Duration, round_trip: Duration) {
+        let with = |word| Some(RecentHandOvers(word).with(pickup + round_trip).0);
+        // The closure always returns a value, so this does not fail.
+        self.recent
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, with)
+            .ok();
+    }
+}
 
 impl RecentHandOvers {
-    pub(crate) const fn from_bits(bits: u64) -> Self {
-        Self(bits)
-    }
-
-    pub(crate) const fn to_bits(self) -> u64 {
-        self.0
-    }
-
     /// Adds a hand-over, in place of the oldest one.
-    pub(crate) fn with(self, took: Duration) -> Self {
+    fn with(self, took: Duration) -> Self {
         let units = took.as_nanos().div_ceil(UNIT.as_nanos());
         let newest = u8::try_from(units).unwrap_or(u8::MAX).max(1);
         Self((self.0 << u8::BITS) | u64::from(newest))
     }
 
     /// Returns the quantum of a process with this subscription.
-    pub(crate) fn quantum(self, subscription: &SubscriptionState) -> Duration {
+    fn quantum(self, subscription: &SubscriptionState) -> Duration {
         if let SubscriptionState::NoSubscription = subscription {
             return LONGEST_QUANTUM;
         }
@@ -90,9 +127,9 @@ mod tests {
 
     fn after(hand_overs: &[Duration]) -> Duration {
         let none = RecentHandOvers::default();
-        let recent = hand_overs.iter().fold(none, |recent, took| {
-            RecentHandOvers::from_bits(recent.to_bits()).with(*took)
-        });
+        let recent = hand_overs
+            .iter()
+            .fold(none, |recent, took| recent.with(*took));
         recent.quantum(&SubscriptionState::NotYet)
     }
 

@@ -38,17 +38,51 @@
 //! once. No thread asks until the last lease has ended. If the delegate gives up meanwhile, the threads behind it
 //! wait for that end.
 
-mod lease;
-
 use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 
 use crate::config::Terms;
+use crate::engine::lease::fence::Fences;
 use crate::sys::Time;
 use crate::wire::{GiveBack, Sharing};
 
-pub(crate) use lease::{AcquireParams, HeldLease, HoldOf, QueueLease};
+/// The part of a lock that a thread wants, and on which terms.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AcquireParams {
+    /// The number of units that the thread takes up.
+    pub(crate) units: u32,
+    pub(crate) terms: Terms,
+    /// Whether it waits for the lock, or only for an answer.
+    pub(crate) waits: bool,
+}
+
+/// The facts about a lease that the queue needs.
+pub(crate) trait HeldLease: Clone {
+    /// Returns the number that tells the lease from all others.
+    fn number(&self) -> u64;
+    /// Returns the terms that all holds of the lease share.
+    fn terms(&self) -> Terms;
+    /// Returns how much of the lock each hold of the lease takes up.
+    fn units(&self) -> u32;
+}
+
+/// One thread's part in a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HoldOf<T> {
+    pub(crate) process_lease: T,
+    pub(crate) fence: u64,
+}
+
+/// A lease as the queue of its name sees it.
+#[derive(Debug)]
+pub(crate) struct QueueLease<T> {
+    process_lease: T,
+    /// How many threads hold it now.
+    holders: u32,
+    fences: Fences,
+    quantum_end: Time,
+}
 
 /// The queue of one name. `W` stands for a waiting thread, `T` for a lease.
 #[derive(Debug)]
@@ -117,11 +151,11 @@ pub(crate) enum Health {
 
 /// The role of a thread that arrived.
 #[derive(Debug)]
-pub(crate) enum Arrival<T> {
+pub(crate) enum Arrival<W, T> {
     /// It asks Redis.
     Delegate,
-    /// It waits, under this number.
-    Queued(u64),
+    /// It waits, under this number, as this thread.
+    Queued(u64, W),
     /// It shares a lease that this process has.
     Hold(HoldOf<T>),
     /// It only tried, and the lock is held.
@@ -131,8 +165,8 @@ pub(crate) enum Arrival<T> {
 /// A thread that waited and now has its hold.
 pub(crate) type Admitted<W, T> = (W, HoldOf<T>);
 
-/// The threads that come in at one moment. Mostly it is one, so the first is kept apart from the allocation.
-pub(crate) type Entrants<W, T> = (Option<Admitted<W, T>>, Vec<Admitted<W, T>>);
+/// The threads that come in at one moment. It is seldom more than one.
+pub(crate) type Entrants<W, T> = SmallVec<[Admitted<W, T>; 1]>;
 
 /// The thread whose request brought a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,7 +234,10 @@ impl<W, T: HeldLease> Queue<W, T> {
         now: Time,
         health: impl Fn(&T) -> Health,
         waiter: impl FnOnce() -> W,
-    ) -> Arrival<T> {
+    ) -> Arrival<W, T>
+    where
+        W: Clone,
+    {
         // 1. Nobody is before it: it shares a lease, or asks for one.
         if self.waiting.is_empty() {
             for lease in &mut self.leases {
@@ -212,7 +249,10 @@ impl<W, T: HeldLease> Queue<W, T> {
                 }
             }
             if self.may_ask() {
-                self.asking = Some(DelegateRequest::new(params.units, DelegateReply::None));
+                self.asking = Some(DelegateRequest {
+                    units: params.units,
+                    answer: DelegateReply::None,
+                });
                 return Arrival::Delegate;
             }
         }
@@ -227,7 +267,11 @@ impl<W, T: HeldLease> Queue<W, T> {
         }
         // 3. It waits.
         let waiter = waiter();
-        Arrival::Queued(self.waiting.push(QueuedThread { params, waiter }))
+        let queued = QueuedThread {
+            params,
+            waiter: waiter.clone(),
+        };
+        Arrival::Queued(self.waiting.push(queued), waiter)
     }
 
     /// Takes out a thread that gives up. Returns false if it has a hold or a task already.
@@ -401,12 +445,12 @@ impl<W, T: HeldLease> Queue<W, T> {
             Health::Lost => return Finish::Lost(self.over(index, DelegateReply::None)),
             Health::Good => {
                 let entrants = self.admit_waiting(index, now);
-                if entrants.0.is_some() || holders > 0 {
+                if !entrants.is_empty() || holders > 0 {
                     return Finish::GoesOn(entrants);
                 }
             }
             Health::Poor | Health::KeptBack if holders > 0 => {
-                return Finish::GoesOn((None, Vec::new()));
+                return Finish::GoesOn(SmallVec::new());
             }
             Health::Poor => {}
             // Nobody asks before it is released, unless the kind allows several.
@@ -456,7 +500,7 @@ impl<W, T: HeldLease> Queue<W, T> {
 
     /// Lets in the first threads that wait, up to the first that does not fit.
     fn admit_waiting(&mut self, index: usize, now: Time) -> Entrants<W, T> {
-        let (mut first, mut rest) = (None, Vec::new());
+        let mut entrants = SmallVec::new();
         let lease = &mut self.leases[index];
         while let Some(next) = self.waiting.front() {
             if !lease.admits(&next.params, self.sharing, now) {
@@ -468,14 +512,9 @@ impl<W, T: HeldLease> Queue<W, T> {
             let Some(next) = self.waiting.pop_front() else {
                 break;
             };
-            let admitted = (next.waiter, hold);
-            if first.is_none() {
-                first = Some(admitted);
-            } else {
-                rest.push(admitted);
-            }
+            entrants.push((next.waiter, hold));
         }
-        (first, rest)
+        entrants
     }
 
     /// Takes a lease out. Returns the thread that asks next.
@@ -490,7 +529,8 @@ impl<W, T: HeldLease> Queue<W, T> {
             return None;
         }
         let next = self.waiting.pop_front()?;
-        self.asking = Some(DelegateRequest::new(next.params.units, answer));
+        let units = next.params.units;
+        self.asking = Some(DelegateRequest { units, answer });
         Some(next.waiter)
     }
 
@@ -516,11 +556,62 @@ impl<W, T: HeldLease> Queue<W, T> {
     }
 }
 
-impl DelegateRequest {
-    fn new(units: u32, answer: DelegateReply) -> Self {
-        Self { units, answer }
+impl<T: HeldLease> QueueLease<T> {
+    /// Makes a lease that no thread has yet. It takes in further threads until `quantum_end`.
+    pub(crate) fn new(process_lease: T, fences: Fences, quantum_end: Time) -> Self {
+        Self {
+            process_lease,
+            holders: 0,
+            fences,
+            quantum_end,
+        }
     }
 
+    /// Returns whether a thread that wants `units` of the lock finds room.
+    fn has_room(&self, units: u32, sharing: Sharing) -> bool {
+        units == self.process_lease.units() && self.holders < sharing.most_holds()
+    }
+
+    /// Returns whether a thread may share the lease in its present quantum.
+    fn admits(&self, params: &AcquireParams, sharing: Sharing, now: Time) -> bool {
+        self.has_room(params.units, sharing)
+            && self.process_lease.terms() == params.terms
+            && now < self.quantum_end
+    }
+
+    /// Sets when the quantum ends.
+    fn set_quantum_end(&mut self, at: Time) {
+        self.quantum_end = at;
+    }
+
+    /// Lets a thread in. Returns `None` if the fences are used up.
+    fn admit(&mut self) -> Option<HoldOf<T>> {
+        let fence = self.fences.take()?;
+        self.holders += 1;
+        Some(HoldOf {
+            process_lease: self.process_lease.clone(),
+            fence,
+        })
+    }
+
+    /// Ends a hold. Returns how many threads still have one.
+    fn leave(&mut self) -> u32 {
+        self.holders -= 1;
+        self.holders
+    }
+
+    /// Returns the fence that was given last.
+    fn fence(&self) -> u64 {
+        self.fences.last()
+    }
+
+    /// Returns the unused fences.
+    fn give_back(&self) -> Option<GiveBack> {
+        self.fences.give_back()
+    }
+}
+
+impl DelegateRequest {
     /// Returns whether the last answer tells a thread that it cannot have `units` of the lock either.
     fn answers(self, units: u32) -> bool {
         match self.answer {

@@ -129,8 +129,8 @@ impl Store for Cluster {
         self.shared.routes.first.data_loss_signs.last_surplus()
     }
 
-    fn on_failover(&self, changed: Box<dyn Fn() + Send + Sync>) {
-        self.shared.finder.on_failover(changed);
+    fn last_failover(&self) -> Time {
+        self.shared.finder.last_failover()
     }
 
     fn listen(

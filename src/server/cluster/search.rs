@@ -183,7 +183,7 @@ impl ClusterSearch {
             for (node, table) in tables {
                 if next.as_ref().is_some_and(|next| next.is_foreign(table)) {
                     let words = format!("{first} and {node} are nodes of different clusters");
-                    let (kind, outcome) = (FailureKind::SeveralClusters, Outcome::NotExecuted);
+                    let (kind, outcome) = (FailureKind::Config("urls"), Outcome::NotExecuted);
                     return Err(Failure::plain(kind, outcome, words));
                 }
                 let make = &mut |address: &Address| self.routes.new_master(address);
@@ -344,7 +344,7 @@ mod tests {
         let theirs = || table(&[("x", 8, 9, (0, 199))], &[]);
         for tables in [vec![ours(), theirs()], vec![theirs(), ours(), ours()]] {
             let failure = discovered(tables).expect_err("two clusters");
-            assert_eq!(failure.kind, FailureKind::SeveralClusters);
+            assert_eq!(failure.kind, FailureKind::Config("urls"));
         }
     }
 }

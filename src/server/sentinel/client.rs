@@ -248,23 +248,17 @@ fn opinion(route: &Route, address: Value, facts: Value) -> Result<Opinion, Failu
         return opinion.ok_or_else(|| unavailable(words()));
     };
     let text = error.details().unwrap_or_default();
-    let kind = if text.starts_with("No such master") {
-        Some(FailureKind::NoSuchMaster)
+    let (option, words) = if text.starts_with("No such master") {
+        let words = "the sentinels do not watch a master of this name";
+        ("master", words.to_owned())
     } else if text.starts_with("unknown command") {
         let words = format!("{} is not a sentinel", route.server.address);
-        return Err(Failure::plain(
-            FailureKind::NotASentinel,
-            Outcome::NotExecuted,
-            words,
-        ));
+        ("sentinels", words)
     } else {
-        None
+        return Err(refusal(&route.server, error));
     };
-    let failure = refusal(&route.server, error);
-    Err(Failure {
-        kind: kind.unwrap_or(failure.kind),
-        ..failure
-    })
+    let kind = FailureKind::Config(option);
+    Err(Failure::plain(kind, Outcome::NotExecuted, words))
 }
 
 /// Opens both connections to a sentinel. Each step has its own time limit.

@@ -29,7 +29,7 @@ use crate::net::pubsub::{self, PubSubEvent};
 use crate::net::refusal::unavailable;
 use crate::net::route::{Route, route};
 use crate::server::finder::{Finder, Findings};
-use crate::sys::Arc;
+use crate::sys::{Arc, Time};
 
 pub(crate) use search::check_role;
 use search::{SentinelMaster, SentinelSearch};
@@ -101,9 +101,9 @@ impl Discovery {
         self.finder.suspect(number);
     }
 
-    /// See [`crate::server::Store::on_failover`].
-    pub(crate) fn on_failover(&self, changed: Box<dyn Fn() + Send + Sync>) {
-        self.finder.on_failover(changed);
+    /// See [`crate::server::Store::last_failover`].
+    pub(crate) fn last_failover(&self) -> Time {
+        self.finder.last_failover()
     }
 
     /// Ends the thread. Takes no mutex, because a forked child may call it.

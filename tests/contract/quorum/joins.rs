@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::{Builder, Event, LockGuard};
+use leasehold::{Builder, Event, EventKind, LockGuard};
 use leasehold_simulator::{LinkFault, Topology};
 
 use super::{HOUR, Nodes, locked_on_all, locking, missing};
@@ -192,8 +192,8 @@ fn the_listener_learns_which_nodes_have_no_vote(world: &World) {
     let listener = Arc::clone(&told);
     let locks = connected(world, |it| {
         it.listener(move |event: &Event<'_>| {
-            if let Event::LacksVotes { name, nodes, .. } = event {
-                if *name == "n" {
+            if let EventKind::LacksVotes { nodes, .. } = &event.kind {
+                if event.name.as_deref() == Some("n") {
                     let nodes = nodes.iter().map(|node| (**node).to_owned());
                     locked(&listener).push(nodes.collect::<Vec<_>>());
                 }

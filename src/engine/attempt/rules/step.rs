@@ -10,8 +10,8 @@ use crate::sys::{Arc, Rng, Time};
 use crate::wire::lifetime::valid_until;
 use crate::wire::{GiveBack, GrantMessage, Nonce, Reply, Verb};
 
-/// The facts about a call that an attempt needs. They stay the same while the call drives the attempt.
-pub(crate) struct CallContext<'a> {
+/// The facts that an attempt needs for a step.
+pub(crate) struct Context<'a> {
     /// When the driving thread called.
     pub(crate) arrived: Time,
     pub(crate) terms: Terms,
@@ -27,11 +27,6 @@ pub(crate) struct CallContext<'a> {
     /// The tail of the call's owners.
     pub(crate) tail: &'a str,
     pub(crate) rng: &'a dyn Rng,
-}
-
-/// The facts about the present that an attempt needs for a step.
-pub(crate) struct StepContext<'a> {
-    pub(crate) call: &'a CallContext<'a>,
     pub(crate) now: Time,
     pub(crate) subscription: SubscriptionState,
     /// When this process noticed the last failover. It may have lost a grant that a request before it allows.
@@ -93,6 +88,9 @@ pub(crate) enum Step {
 #[derive(Debug)]
 pub(crate) struct Grant {
     pub(crate) owner: Arc<str>,
+    /// The units of the lock that it is of.
+    pub(crate) units: u32,
+    pub(crate) terms: Terms,
     pub(crate) fence: u64,
     pub(crate) fences: u64,
     /// The quantum for which the fences were reserved.
@@ -116,7 +114,8 @@ pub(crate) struct Grant {
 }
 
 impl Grant {
-    /// Returns the grant of a reply to a request that was sent at `sent`, for this lease and number of fences.
+    /// Returns the grant of a reply to a request for one unit that was sent at `sent`, on these terms and with this number of
+    /// fences.
     ///
     /// # Errors
     ///
@@ -124,9 +123,9 @@ impl Grant {
     pub(crate) fn of_reply(
         reply: Reply,
         owner: Arc<str>,
+        terms: Terms,
         fences: u64,
         quantum: Duration,
-        lease: Duration,
         sent: Time,
         now: Time,
     ) -> Result<Self, Failure> {
@@ -139,12 +138,14 @@ impl Grant {
         else {
             return Err(Failure::another_question());
         };
-        let deadline = valid_until(sent, lease);
+        let deadline = valid_until(sent, terms.lease());
         if now >= deadline {
             return Err(Failure::too_late());
         }
         Ok(Self {
             owner,
+            units: 1,
+            terms,
             fence,
             fences: count.unwrap_or(fences),
             quantum,

@@ -1,8 +1,8 @@
 //! Tests of the single steps of an attempt, each with the answer that causes it.
 
+use super::patience::UNCONFIRMED_PAUSE;
 use super::*;
 use crate::config::{Options, Settings};
-use crate::engine::attempt::outage::UNCONFIRMED_PAUSE;
 use crate::error::Outcome;
 use crate::sys::{LONGEST_SLEEP, Machine, Rng};
 use crate::wire::GiveBack;
@@ -47,7 +47,7 @@ impl Scene {
     fn new(until: Option<Time>) -> Self {
         let rng = Arc::new(Machine::default());
         Self {
-            attempt: Attempt::new(&*rng, "l", 1),
+            attempt: Attempt::new(&*rng, "l", 1, false),
             rng,
             now: START,
             until,
@@ -74,13 +74,13 @@ impl Scene {
     }
 
     /// Calls `action` with the attempt and the facts.
-    fn with_context<T>(&mut self, action: impl FnOnce(&mut Attempt, &StepContext<'_>) -> T) -> T {
+    fn with_context<T>(&mut self, action: impl FnOnce(&mut Attempt, &Context<'_>) -> T) -> T {
         let options = Options {
             lease: self.lease,
             fencing: self.fencing,
             ..Settings::default().options
         };
-        let call = CallContext {
+        let context = Context {
             arrived: START,
             terms: options.terms(),
             until: self.until,
@@ -90,9 +90,6 @@ impl Scene {
             waits_through_outages: self.waits_through_outages,
             tail: "l",
             rng: &*self.rng,
-        };
-        let context = StepContext {
-            call: &call,
             now: self.now,
             subscription: self.subscription.clone(),
             failed_over_at: self.failed_over_at,
@@ -229,7 +226,7 @@ fn an_owner_that_shares_a_lease_stays_uncertain() {
 
 #[test]
 fn a_thread_carries_an_attempt_on_that_has_its_units_and_its_tail() {
-    let attempt = Attempt::new(&Machine::default(), "l", 2);
+    let attempt = Attempt::new(&Machine::default(), "l", 2, false);
     assert!(attempt.is_for(2, "l"));
     assert!(!attempt.is_for(1, "l") && !attempt.is_for(2, "m") && !attempt.is_for(1, "m"));
 }
@@ -238,7 +235,7 @@ fn a_thread_carries_an_attempt_on_that_has_its_units_and_its_tail() {
 fn a_wait_has_begun_for_a_thread_that_has_waited_behind_others() {
     let scene = Scene::waiting();
     assert!(!scene.attempt.waits());
-    assert!(Attempt::after_waiting(&*scene.rng, "l", 1).waits());
+    assert!(Attempt::new(&*scene.rng, "l", 1, true).waits());
 }
 
 /// Another thread may carry the attempt on.

@@ -6,11 +6,12 @@
 //! | 2 | takes a batch of leases that are due, or nearly due, out of the timer queue, and notes them as in flight |
 //! | 3 | sends the batch in one request |
 //! | 4 | puts each confirmed lease back at its next renewal, and each unconfirmed one at its retry; has the watch thread handle each lost lease; repeats from 2 until no lease is due |
-//! | 5 | keeps the records of the last fences once in half of their life ([`records`]), and sends the release tasks that are due, until the connection fails or a lease is due ([`release_tasks`]) |
+//! | 5 | keeps the records of the last fences once in half of their life ([`rounds`]), and sends the release tasks that are due, until the connection fails or a lease is due ([`releases`]) |
 //! | 6 | sleeps until the next lease or release task is due, for at most a second |
 //!
-//! If an answer without a request has come, an earlier request may have been answered wrongly. So the thread makes all
-//! leases due within a second. Until Redis has confirmed a lease again, its guard reads `AtRisk`.
+//! If an answer without a request has come, an earlier request may have been answered wrongly; and a failover may have taken
+//! the lock from any lease. So the thread makes all leases due within a second of either. After a wrong answer, a guard
+//! reads `AtRisk` until Redis has confirmed its lease again.
 //!
 //! No error or panic makes the thread forget a lease or a release task. Before it sends a request, it notes the leases
 //! as in flight, and leaves the release tasks in their timer queue at a later time.
@@ -34,21 +35,19 @@
 use std::time::Duration;
 
 use crate::engine::client::Client;
-use crate::engine::ending::rules::ReleaseTask;
-use crate::engine::lease::process_lease::{Entry, ProcessLease};
+use crate::engine::ending::tasks::Endings;
+use crate::engine::lease::process_lease::ProcessLease;
 use crate::engine::lease::rules::LeaseStatus;
 use crate::engine::lease::watch::Watch;
 use crate::engine::observe::events::Unreached;
 use crate::engine::timer_queue::{
-    TimerKey, TimerQueue, WorkerTimer, gathered_within, renewal_due, retry_after,
+    TimerQueue, WorkerTimer, gathered_within, renewal_due, retry_after,
 };
-use crate::name::LockKey;
-use crate::sys::hash::HashMap;
-use crate::sys::{Arc, AtomicU64, Condvar, LONGEST_SLEEP, Mutex, Ordering, Rng, Time};
+use crate::sys::{Arc, Condvar, LONGEST_SLEEP, Mutex, Ordering, Rng, Time};
 
-use records::Records;
+use rounds::Records;
 
-mod records;
+mod releases;
 mod rounds;
 
 /// The number of keys in one request. The last lease of a batch may exceed it, if that lease has several keys. The
@@ -79,8 +78,6 @@ pub(crate) struct RenewalThread {
     pub(crate) changed: Condvar,
     /// Handles a lease that a renewal has found lost.
     pub(crate) watch: Arc<Watch>,
-    /// When the last failover was noticed, in nanoseconds of the clock.
-    failed_over_at: AtomicU64,
 }
 
 /// The state of the renewal thread, guarded by its mutex.
@@ -90,39 +87,22 @@ pub(crate) struct RenewalState {
     /// The batch whose renewal was sent, and the time at which it was taken out of `leases`.
     pub(crate) in_flight: Option<(Time, Arc<[Arc<ProcessLease>]>)>,
     records: Records,
-    pub(crate) release_tasks: TimerQueue<Job>,
-    /// The timer keys of the release tasks that were sent last. Their answers find them by these keys.
-    pub(crate) tasks_in_flight: Vec<TimerKey>,
+    pub(crate) endings: Endings,
+    /// Whether a release task was dropped because too many wait for a repeat.
+    has_dropped: bool,
     pub(crate) timer: WorkerTimer,
-    pub(crate) next_job: u64,
-    /// The number of release tasks to which Redis has not replied yet.
-    pub(crate) unexecuted: usize,
     /// When the round under way began, in which the thread connects and sends requests.
     pub(crate) busy_since: Option<Time>,
     pub(crate) opening: Opening,
-    /// When the last answer without a request came after which all leases were made due.
-    pub(crate) surplus_at: Option<Time>,
+    /// The last sign that any lease may be no grant, after which all leases were made due.
+    pub(crate) doubt_at: Option<Time>,
     /// When a reply last came on the connection of the thread that runs now.
     pub(crate) replied_at: Option<Time>,
-    /// Whether a release task was given up without a reply, and Redis has not replied to any request since.
-    pub(crate) is_given_up: bool,
-    /// Whether a release task was dropped because too many wait for a repeat.
-    pub(crate) has_dropped: bool,
-    /// The number of releases of each key that are [unsent](crate::engine::release_tasks).
-    pub(crate) unsent: HashMap<LockKey, u32>,
     /// Whether the last request failed because of the connection.
     pub(crate) failing: bool,
     /// When an outage was last logged, and whether it goes on.
     pub(crate) warned: Option<(Time, bool)>,
     pub(crate) unreached: Unreached,
-}
-
-/// A release task in the timer queue.
-pub(crate) struct Job {
-    /// The client, which lives until the job is done. So the thread does too.
-    pub(crate) _client: Arc<Client>,
-    pub(crate) entry: Arc<Entry>,
-    pub(crate) release_task: ReleaseTask,
 }
 
 /// How far the thread has come with its connection for renewals.
@@ -148,13 +128,7 @@ impl RenewalThread {
             state: Mutex::default(),
             changed: Condvar::new(),
             watch,
-            failed_over_at: AtomicU64::new(0),
         }
-    }
-
-    /// Returns when this process noticed the last failover.
-    pub(crate) fn failed_over_at(&self) -> Time {
-        Time::from_nanos(self.failed_over_at.load(Ordering::SeqCst))
     }
 
     /// Registers a lease, which was granted or extended by a request sent at `sent`. Does nothing for a lease without
@@ -274,14 +248,8 @@ impl RenewalThread {
         self.wake_for(&mut state, wakes_at);
     }
 
-    /// Notes a failover, which may have taken the lock from any lease. The thread renews them all at once, so that the
-    /// holders learn of it soon.
-    pub(crate) fn failed_over(&self, now: Time) {
-        self.failed_over_at.store(now.as_nanos(), Ordering::SeqCst);
-        self.renew_all(now);
-    }
-
-    /// Has the thread renew all leases at once.
+    /// Makes the thread renew all leases at once.
+    #[cfg(feature = "seam")]
     pub(crate) fn renew_all(&self, now: Time) {
         let mut state = self.state.lock();
         state.renew_all_by(now);
@@ -332,7 +300,7 @@ impl RenewalState {
     }
 
     pub(crate) fn next_due(&self) -> Option<Time> {
-        let release_task = self.release_tasks.next();
+        let release_task = self.endings.next();
         let (lease, records) = (self.leases.next(), self.records.due);
         [lease, lease.and(records), release_task]
             .into_iter()
@@ -353,12 +321,12 @@ impl RenewalState {
         self.leases.remove((due, process_lease.number));
     }
 
-    /// Makes all leases due after an answer without a request: any of them may be no grant.
-    pub(crate) fn renew_all_after(&mut self, surplus: Time, now: Time) {
-        if surplus <= self.surplus_at.unwrap_or(Time::from_nanos(0)) {
+    /// Makes all leases due after a sign that any of them may be no grant: an answer without a request, or a failover.
+    pub(crate) fn renew_all_after(&mut self, doubt: Time, now: Time) {
+        if doubt <= self.doubt_at.unwrap_or(Time::from_nanos(0)) {
             return;
         }
-        self.surplus_at = Some(surplus);
+        self.doubt_at = Some(doubt);
         self.renew_all_by(now);
     }
 
@@ -431,7 +399,7 @@ impl RenewalState {
 
     /// Puts back the batch in flight after a panic, for a retry.
     pub(crate) fn put_back_in_flight(&mut self) {
-        self.tasks_in_flight.clear();
+        self.endings.forget_in_flight();
         let Some((since, batch)) = self.in_flight.take() else {
             return;
         };

@@ -1,8 +1,15 @@
 //! The rounds of the renewal thread, and the replies to renewals.
+//!
+//! # Records
+//!
+//! Redis forgets the record of a last fence `fence_memory` after the grant. A lock that is held for longer would have no fence and
+//! no time in [`inspect`](crate::LockManager::inspect) any more. So the thread keeps the records of all leases once in half of
+//! that time. It sends one batch in a round, behind the renewals that are due. A renewal cannot do it: it may touch the lock's
+//! key alone.
 
 use std::time::Duration;
 
-use super::{AFTER_PANIC, Opening, RenewalThread, next_renewal, retry_at};
+use super::{AFTER_PANIC, BATCH, Opening, RenewalState, RenewalThread, next_renewal, retry_at};
 use crate::engine::client::Client;
 use crate::engine::lease::process_lease::ProcessLease;
 use crate::engine::lease::rules::LeaseStatus;
@@ -10,6 +17,7 @@ use crate::engine::timer_queue::renewal_limit;
 use crate::error::{Chain, Failure};
 use crate::event::Connection;
 use crate::logging;
+use crate::net::deadline::LEAST;
 use crate::panics::survived;
 use crate::server::DedicatedConnection;
 use crate::sys::{Arc, Rng, Time, Weak};
@@ -22,6 +30,17 @@ const AT_A_TIME: usize = 50;
 const AFTER_FAILURE: Duration = Duration::from_millis(10);
 /// The shortest time between two warnings of an outage.
 const WARNS_EVERY: Duration = Duration::from_secs(10);
+
+/// The part of `fence_memory` after which the records are kept once more, if that has failed.
+const RETRIED_AFTER: u32 = 8;
+
+#[derive(Default)]
+pub(super) struct Records {
+    /// When the records of all leases are kept next. `None` before the first lease.
+    pub(super) due: Option<Time>,
+    /// The leases whose records are still to be kept this time.
+    left: Vec<Arc<ProcessLease>>,
+}
 
 impl RenewalThread {
     pub(super) fn run(&self, client: &Weak<Client>) {
@@ -53,8 +72,11 @@ impl RenewalThread {
                         state.opening = Opening::Failed;
                     }
                 }
-                let surplus = client.store.last_surplus();
-                self.state.lock().renew_all_after(surplus, client.now());
+                let doubt = client
+                    .store
+                    .last_surplus()
+                    .max(client.store.last_failover());
+                self.state.lock().renew_all_after(doubt, client.now());
                 // 2 to 5. Renewals go first: a lease cannot wait, a release can.
                 let renewed = self.renew_due(&client, &mut **dedicated_connection);
                 self.keep_records(&client, &mut **dedicated_connection);
@@ -171,8 +193,7 @@ impl RenewalThread {
                 })
                 .collect();
             let mut state = self.state.lock();
-            // Redis replies again. The keys of release tasks that were given up have expired.
-            state.is_given_up = false;
+            state.endings.redis_replies();
             for (process_lease, due) in confirmed {
                 state.put_back(process_lease, due);
             }
@@ -291,5 +312,58 @@ impl RenewalThread {
                 client.events.tell(|| event);
             }
         }
+    }
+
+    /// Keeps the records of one batch of leases, if they are due.
+    fn keep_records(&self, client: &Client, dedicated_connection: &mut dyn DedicatedConnection) {
+        let (now, memory) = (client.now(), client.settings.fence_memory);
+        let (batch, limit) = {
+            let mut state = self.state.lock();
+            let Some(renewal) = state.leases.next() else {
+                return;
+            };
+            (state.take_records(now, memory / 2), renewal.since(now))
+        };
+        if batch.is_empty() {
+            return;
+        }
+        let records = batch.iter();
+        let records = records.flat_map(|lease| client.renewals(lease, Duration::ZERO));
+        let records: Vec<_> = records.collect();
+        client.stats.requests.add(1);
+        let kept = dedicated_connection.call(&Request::KeepRecords(&records), limit.max(LEAST));
+        self.tell_of_servers(client, dedicated_connection);
+        // One that Redis refuses must not keep those behind it waiting.
+        if kept.is_err_and(|failure| failure.is_of_the_connection()) {
+            self.state.lock().records = Records {
+                due: Some(now + memory / RETRIED_AFTER),
+                left: Vec::new(),
+            };
+        }
+    }
+}
+
+impl RenewalState {
+    /// Takes out a batch of leases whose records are due. They stay due until the last batch was taken.
+    fn take_records(&mut self, now: Time, every: Duration) -> Vec<Arc<ProcessLease>> {
+        let Records { due, left } = &mut self.records;
+        let due = due.get_or_insert(now + every);
+        if *due > now {
+            return Vec::new();
+        }
+        if left.is_empty() {
+            let leases = self.leases.iter().map(|(_, lease)| lease);
+            left.extend(leases.filter(|lease| lease.terms.fencing).cloned());
+        }
+        let (mut batch, mut keys) = (Vec::new(), 0);
+        while keys < BATCH {
+            let Some(lease) = left.pop() else { break };
+            keys += lease.keys().len();
+            batch.push(lease);
+        }
+        if left.is_empty() {
+            *due = now + every;
+        }
+        batch
     }
 }

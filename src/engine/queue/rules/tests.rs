@@ -62,22 +62,24 @@ fn grant(process_lease: u32, fences: Fences, quantum_end: Time) -> QueueLease<u3
 #[test]
 fn a_lease_is_handed_on_until_its_quantum_is_over() {
     let mut queue = Queue::new(ALONE);
-    let arrive = |queue: &mut Queue<&str, u32>, who| {
+    let arrive = |queue: &mut Queue<&'static str, u32>, who| {
         queue.arrive(params(1, true), at(0), |_| Health::Good, || who)
     };
     assert!(matches!(arrive(&mut queue, "a"), Arrival::Delegate));
-    assert!(matches!(arrive(&mut queue, "b"), Arrival::Queued(0)));
-    assert!(matches!(arrive(&mut queue, "c"), Arrival::Queued(1)));
+    assert!(matches!(arrive(&mut queue, "b"), Arrival::Queued(0, _)));
+    assert!(matches!(arrive(&mut queue, "c"), Arrival::Queued(1, _)));
     let begun = queue.begin(
         grant(9, Fences::new(100, 10), at(50)),
         GrantedTo::Delegate,
         at(0),
     );
     assert_eq!(begun.hold.fence, 100);
-    assert!(begun.admitted.0.is_none() && begun.next.is_none());
-    let Finish::GoesOn((Some(("b", hold)), _)) = queue.finish(9, at(49), Health::Good) else {
+    assert!(begun.admitted.is_empty() && begun.next.is_none());
+    let Finish::GoesOn(entrants) = queue.finish(9, at(49), Health::Good) else {
         panic!("not handed on");
     };
+    let (who, hold) = &entrants[0];
+    assert_eq!(*who, "b");
     assert_eq!(hold.fence, 101);
     let Finish::TakeOver("c", Some(back)) =
         queue.finish(hold.process_lease.number(), at(50), Health::Good)
@@ -119,9 +121,9 @@ fn readers_sit_together_until_the_quantum_is_over_and_then_ask_anew() {
         queue.arrive(params(1, true), now, |_| Health::Good, || 0)
     };
     assert!(matches!(arrive(&mut queue, at(0)), Arrival::Delegate));
-    assert!(matches!(arrive(&mut queue, at(0)), Arrival::Queued(_)));
+    assert!(matches!(arrive(&mut queue, at(0)), Arrival::Queued(_, _)));
     let begun = queue.begin(grant(1, fences(), at(50)), GrantedTo::Delegate, at(0));
-    assert_eq!(begun.admitted.0.map(|(_, hold)| hold.fence), Some(7));
+    assert_eq!(begun.admitted.first().map(|(_, hold)| hold.fence), Some(7));
     assert!(matches!(arrive(&mut queue, at(49)), Arrival::Hold(_)));
     // The old lease goes on for the threads that are in it. No other thread joins them, or waits for their end.
     assert!(matches!(arrive(&mut queue, at(50)), Arrival::Delegate));
@@ -129,7 +131,7 @@ fn readers_sit_together_until_the_quantum_is_over_and_then_ask_anew() {
     assert!(matches!(arrive(&mut queue, at(51)), Arrival::Hold(hold) if hold.process_lease == 2));
     for _ in 0..2 {
         let finish = queue.finish(1, at(52), Health::Good);
-        assert!(matches!(finish, Finish::GoesOn((None, _))));
+        assert!(matches!(finish, Finish::GoesOn(entrants) if entrants.is_empty()));
     }
     assert!(matches!(
         queue.finish(1, at(52), Health::Good),
@@ -140,13 +142,13 @@ fn readers_sit_together_until_the_quantum_is_over_and_then_ask_anew() {
 #[test]
 fn permits_are_asked_for_in_turn_and_handed_on_to_equal_requests() {
     let mut queue: Queue<&str, u32> = Queue::new(BESIDE);
-    let arrive = |queue: &mut Queue<&str, u32>, units, who| {
+    let arrive = |queue: &mut Queue<&'static str, u32>, units, who| {
         queue.arrive(params(units, true), at(0), |_| Health::Good, || who)
     };
     assert!(matches!(arrive(&mut queue, 1, "a"), Arrival::Delegate));
-    assert!(matches!(arrive(&mut queue, 1, "b"), Arrival::Queued(_)));
-    assert!(matches!(arrive(&mut queue, 2, "c"), Arrival::Queued(_)));
-    assert!(matches!(arrive(&mut queue, 1, "d"), Arrival::Queued(_)));
+    assert!(matches!(arrive(&mut queue, 1, "b"), Arrival::Queued(_, _)));
+    assert!(matches!(arrive(&mut queue, 2, "c"), Arrival::Queued(_, _)));
+    assert!(matches!(arrive(&mut queue, 1, "d"), Arrival::Queued(_, _)));
     let begun = queue.begin(
         grant(1, Fences::new(1, 9), at(50)),
         GrantedTo::Delegate,
@@ -164,9 +166,10 @@ fn permits_are_asked_for_in_turn_and_handed_on_to_equal_requests() {
         at(2),
     );
     assert_eq!(begun.next, Some("c"));
-    let Finish::GoesOn((Some(("d", _)), _)) = queue.finish(2, at(3), Health::Good) else {
+    let Finish::GoesOn(entrants) = queue.finish(2, at(3), Health::Good) else {
         panic!("not handed on");
     };
+    assert_eq!(entrants[0].0, "d");
 }
 
 /// Returns a queue whose delegate `a` asks for one unit, and the thread `b` waits behind it for as much.
@@ -180,7 +183,7 @@ fn asking(sharing: Sharing) -> Queue<&'static str, u32> {
 
 /// The first of the threads that came in.
 fn first_of(begun: &Begun<&'static str, u32>) -> Option<&'static str> {
-    begun.admitted.0.as_ref().map(|(who, _)| *who)
+    begun.admitted.first().map(|(who, _)| *who)
 }
 
 #[test]
@@ -239,7 +242,7 @@ fn an_adopted_lease_goes_on_in_memory_if_no_thread_asks() {
     queue.arrive(params(1, true), at(0), |_| Health::Good, || "a");
     let finish = queue.finish(8, at(1), Health::Good);
     assert!(
-        matches!(finish, Finish::GoesOn((Some(("a", _)), _))),
+        matches!(&finish, Finish::GoesOn(entrants) if entrants[0].0 == "a"),
         "{finish:?}"
     );
 }
@@ -431,7 +434,7 @@ impl Model {
     fn begun(&mut self, begun: Begun<u64, u32>, process_lease: u32, units: u32) {
         self.process_leases.push((process_lease, units));
         self.hold(begun.hold, units);
-        self.admitted(begun.admitted.0.into_iter().chain(begun.admitted.1));
+        self.admitted(begun.admitted);
         self.delegate(begun.next, DelegateReply::None);
         if self.sharing.several {
             assert!(begun.tried.is_empty());
@@ -485,7 +488,7 @@ proptest! {
                             let own = model.asking.is_none() && !model.may_ask();
                             prop_assert!(model.told(units) || own || model.is_held());
                         }
-                        Arrival::Queued(number) => {
+                        Arrival::Queued(number, _) => {
                             prop_assert!(!model.may_ask(), "it waits for nobody");
                             prop_assert!(waits || !model.is_held(), "that was known");
                             model.waiting.push((number, units, waits, who));
@@ -556,8 +559,8 @@ proptest! {
                     let empty = model.taken(process_lease) == 0;
                     match queue.finish(process_lease.number(), now, health) {
                         Finish::Stale => prop_assert!(stale),
-                        Finish::GoesOn((first, rest)) => {
-                            model.admitted(first.into_iter().chain(rest));
+                        Finish::GoesOn(entrants) => {
+                            model.admitted(entrants);
                             prop_assert!(model.taken(process_lease) > 0);
                         }
                         Finish::TakeOver(who, _) => {

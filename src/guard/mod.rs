@@ -1,5 +1,7 @@
-//! The guards with one lease each. All but that of a reentrant mutex may move to another thread.
+//! The guards: the trait over all of them, those with one lease each, and in [`multi`] that with several. A guard derefs to its
+//! [`lease`]. All but that of a reentrant mutex may move to another thread.
 
+use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::ops::Deref;
 
@@ -8,8 +10,57 @@ use crate::engine::lease::guard_inner::GuardInner;
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
-use crate::guard::lease::Lease;
 use crate::sys::{Arc, MutexGuard};
+
+pub use lease::{Lease, LeaseState};
+pub use multi::MultiGuard;
+pub(crate) use sealed::Sealed;
+
+mod lease;
+mod multi;
+
+mod sealed {
+    /// Keeps other crates from implementing a trait.
+    pub trait Sealed {}
+}
+
+/// A guard of any kind: see [`Lock`](crate::Lock).
+pub trait Guard: Sealed + Debug {
+    /// Returns an error if the lock is lost, as [`Lease::check`] does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`](crate::Error::Lost): the lock is lost.
+    fn check(&self) -> Result<()>;
+
+    /// Releases the lock, as [`LockGuard::release`] does. Returns an error if the lock was lost before.
+    ///
+    /// # Errors
+    ///
+    /// As the guard's own method.
+    fn release(self) -> Result<()>;
+}
+
+macro_rules! guards {
+    ($($guard:ty: $checked:ty),*) => {$(
+        impl Sealed for $guard {}
+
+        impl Guard for $guard {
+            fn check(&self) -> Result<()> {
+                <$checked>::check(self)
+            }
+
+            fn release(self) -> Result<()> {
+                <$guard>::release(self)
+            }
+        }
+    )*};
+}
+
+guards!(
+    LockGuard: Lease, ReentrantGuard: Lease, ReadGuard: Lease, WriteGuard: Lease, Permit: Lease,
+    MultiGuard: MultiGuard
+);
 
 /// Defines a guard with one lease.
 macro_rules! guard {
@@ -185,7 +236,7 @@ impl Permit {
     /// ```
     #[must_use]
     pub fn count(&self) -> u32 {
-        self.lease.guard_inner.units()
+        self.lease.guard_inner.process_lease.units
     }
 }
 

@@ -1,10 +1,16 @@
-//! The errors that callers see, and the loss of a lock.
+//! The errors that callers see, and the loss of a lock. Inside, a request that failed is a [`Failure`].
 
 use std::fmt;
 use std::time::Duration;
 
-use super::failure::About;
+use self::failure::About;
 use crate::sys::Arc;
+
+pub(crate) use failure::{
+    Failure, FailureKind, NodeCounts, Outcome, Redirect, ServerMode, on_a_line,
+};
+
+mod failure;
 
 /// The result of a call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -193,37 +199,6 @@ impl Error {
         self.kind().is_retryable()
     }
 
-    /// Returns the variant without its fields, for example to count errors by it.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use leasehold::{ErrorKind, LockManager};
-    ///
-    /// let error = LockManager::connect("no-url").unwrap_err();
-    /// assert_eq!(error.kind(), ErrorKind::Config);
-    /// assert_eq!(error.kind().as_str(), "config");
-    /// ```
-    #[must_use]
-    pub fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Closed => ErrorKind::Closed,
-            Self::Forked => ErrorKind::Forked,
-            Self::Cancelled => ErrorKind::Cancelled,
-            Self::Config { .. } => ErrorKind::Config,
-            Self::InvalidName { .. } => ErrorKind::InvalidName,
-            Self::Lost(_) => ErrorKind::Lost,
-            Self::Timeout { .. } => ErrorKind::Timeout,
-            Self::Unavailable { .. } => ErrorKind::Unavailable,
-            Self::Denied { .. } => ErrorKind::Denied,
-            Self::WrongType { .. } => ErrorKind::WrongType,
-            Self::NotReplicated { .. } => ErrorKind::NotReplicated,
-            Self::NoQuorum { .. } => ErrorKind::NoQuorum,
-            Self::Unsupported { .. } => ErrorKind::Unsupported,
-            Self::Protocol { .. } => ErrorKind::Protocol,
-        }
-    }
-
     /// Adds to a `WrongType` error the kind of lock that has the name. Returns any other error unchanged.
     pub(crate) fn of_another_kind(self, found: &'static str) -> Self {
         match self {
@@ -368,93 +343,71 @@ impl std::error::Error for Error {
             | Self::Denied { cause, .. }
             | Self::Protocol { cause, .. } => Some(About::below(cause)),
             Self::WrongType { cause, .. } => Some(&**cause),
-            Self::Closed
-            | Self::Forked
-            | Self::Cancelled
-            | Self::Config { .. }
-            | Self::InvalidName { .. }
-            | Self::Lost(_)
-            | Self::NotReplicated { .. }
-            | Self::NoQuorum { .. }
-            | Self::Unsupported { .. }
-            | Self::Timeout { .. } => None,
+            _ => None,
         }
     }
 }
 
-/// A variant of [`Error`] without its fields: see [`Error::kind`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ErrorKind {
-    /// [`Error::Closed`]
-    Closed,
-    /// [`Error::Forked`]
-    Forked,
-    /// [`Error::Cancelled`]
-    Cancelled,
-    /// [`Error::Config`]
-    Config,
-    /// [`Error::InvalidName`]
-    InvalidName,
-    /// [`Error::Lost`]
-    Lost,
-    /// [`Error::Timeout`]
-    Timeout,
-    /// [`Error::Unavailable`]
-    Unavailable,
-    /// [`Error::Denied`]
-    Denied,
-    /// [`Error::WrongType`]
-    WrongType,
-    /// [`Error::NotReplicated`]
-    NotReplicated,
-    /// [`Error::NoQuorum`]
-    NoQuorum,
-    /// [`Error::Unsupported`]
-    Unsupported,
-    /// [`Error::Protocol`]
-    Protocol,
+/// Defines [`ErrorKind`]: the label of each variant of [`Error`], and whether it is retryable.
+macro_rules! kinds {
+    ($($kind:ident: $label:literal, $is_retryable:literal;)*) => {
+        /// A variant of [`Error`] without its fields: see [`Error::kind`].
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum ErrorKind {$(
+            #[doc = concat!("[`Error::", stringify!($kind), "`]")]
+            $kind,
+        )*}
+
+        impl ErrorKind {
+            /// Returns the name of the variant in lowercase with underscores, such as `not_replicated`. It never changes.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self {$(Self::$kind => $label,)*}
+            }
+
+            /// Returns whether errors of this variant are retryable: see [`Error::is_retryable`].
+            #[must_use]
+            pub fn is_retryable(self) -> bool {
+                match self {$(Self::$kind => $is_retryable,)*}
+            }
+        }
+
+        impl Error {
+        /// Returns the variant without its fields, for example to count errors by it.
+        ///
+        /// # Example
+        ///
+        /// ```
+        /// use leasehold::{ErrorKind, LockManager};
+        ///
+        /// let error = LockManager::connect("no-url").unwrap_err();
+        /// assert_eq!(error.kind(), ErrorKind::Config);
+        /// assert_eq!(error.kind().as_str(), "config");
+        /// ```
+        #[must_use]
+            pub fn kind(&self) -> ErrorKind {
+                match self {$(Self::$kind { .. } => ErrorKind::$kind,)*}
+            }
+        }
+    };
 }
 
-impl ErrorKind {
-    /// Returns the name of the variant in lowercase with underscores, such as `not_replicated`. It never changes.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::Forked => "forked",
-            Self::Cancelled => "cancelled",
-            Self::Config => "config",
-            Self::InvalidName => "invalid_name",
-            Self::Lost => "lost",
-            Self::Timeout => "timeout",
-            Self::Unavailable => "unavailable",
-            Self::Denied => "denied",
-            Self::WrongType => "wrong_type",
-            Self::NotReplicated => "not_replicated",
-            Self::NoQuorum => "no_quorum",
-            Self::Unsupported => "unsupported",
-            Self::Protocol => "protocol",
-        }
-    }
-
-    /// Returns whether errors of this variant are retryable: see [`Error::is_retryable`].
-    #[must_use]
-    pub fn is_retryable(self) -> bool {
-        match self {
-            Self::Timeout | Self::Unavailable | Self::NotReplicated | Self::NoQuorum => true,
-            Self::Closed
-            | Self::Forked
-            | Self::Cancelled
-            | Self::Config
-            | Self::InvalidName
-            | Self::Lost
-            | Self::Denied
-            | Self::WrongType
-            | Self::Unsupported
-            | Self::Protocol => false,
-        }
-    }
+kinds! {
+    Closed: "closed", false;
+    Forked: "forked", false;
+    Cancelled: "cancelled", false;
+    Config: "config", false;
+    InvalidName: "invalid_name", false;
+    Lost: "lost", false;
+    Timeout: "timeout", true;
+    Unavailable: "unavailable", true;
+    Denied: "denied", false;
+    WrongType: "wrong_type", false;
+    NotReplicated: "not_replicated", true;
+    NoQuorum: "no_quorum", true;
+    Unsupported: "unsupported", false;
+    Protocol: "protocol", false;
 }
 
 impl fmt::Display for ErrorKind {
@@ -480,7 +433,7 @@ impl fmt::Display for NodeFailure {
 }
 
 /// The failures of several nodes, on one line.
-pub(super) struct NodeFailures<'a>(pub(super) &'a [NodeFailure]);
+struct NodeFailures<'a>(&'a [NodeFailure]);
 
 impl fmt::Display for NodeFailures<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -520,13 +473,7 @@ pub struct Lost {
 
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let why = match self.cause {
-            LostCause::Expired => "its lease expired before it was renewed",
-            LostCause::Taken => "another owner holds it",
-            LostCause::Removed => "its key was removed from Redis",
-            LostCause::MaxHold => "the guard was held for longer than max_hold",
-        };
-        write!(f, "lock {:?} was lost: {why}", self.name)
+        write!(f, "lock {:?} was lost: {}", self.name, self.cause.why())
     }
 }
 
@@ -542,4 +489,39 @@ pub enum LostCause {
     Removed,
     /// The guard was held for longer than its `max_hold`.
     MaxHold,
+}
+
+impl LostCause {
+    pub(crate) fn why(self) -> &'static str {
+        match self {
+            Self::Expired => "its lease expired before it was renewed",
+            Self::Taken => "another owner holds it",
+            Self::Removed => "its key was removed from Redis",
+            Self::MaxHold => "the guard was held for longer than max_hold",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::error::Error as _;
+
+    #[test]
+    fn an_error_is_small() {
+        assert!(size_of::<Error>() < 128, "{}", size_of::<Error>());
+    }
+
+    #[test]
+    fn messages_name_the_lock_and_escape_it() {
+        let error = Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, "gone")
+            .into_error(Some("a\nb"));
+        assert_eq!(
+            error.to_string(),
+            "lock \"a\\nb\": the server is unavailable"
+        );
+        assert_eq!(format!("{error:#}"), format!("{error}: gone"));
+        assert_eq!(error.source().expect("it has a cause").to_string(), "gone");
+        assert!(error.is_retryable());
+    }
 }

@@ -33,7 +33,6 @@ use crate::engine::lease::leases::{CountedBusy, Leases};
 use crate::engine::lease::notes::LastReply;
 use crate::engine::lease::process_lease::{Entry, ProcessLease, Signal, WaitingThread};
 use crate::engine::lease::rules::LeaseStatus;
-use crate::engine::lease::watch::LossHandler;
 use crate::engine::queue::rules::{Finish, Health};
 use crate::error::{Failure, LostCause, Result};
 use crate::net::deadline::Deadline;
@@ -49,92 +48,133 @@ pub(crate) enum HoldEnd {
     Detach,
 }
 
+/// The result of step 3.
+struct Ended<'a> {
+    finish: Finish<Arc<WaitingThread>, Arc<ProcessLease>>,
+    /// The status of the lease at its end.
+    status: LeaseStatus,
+    /// The fence for the report of a loss. `None` if another thread took the lease out of the queue.
+    fence: Option<u64>,
+    now: Time,
+    /// Counts the thread as busy, unless the lease goes on.
+    counted: Option<CountedBusy<'a>>,
+}
+
 impl Leases {
     /// Does step 3. Returns the status of the lease at its end. If the lock is still in Redis under its owner, returns a
     /// release task too. Then the caller must go on with [`release_later`](Leases::release_later), or with
     /// [`send_release`](Leases::send_release) and [`let_next_thread_ask`](Leases::let_next_thread_ask). Until then the caller
     /// counts as busy.
     pub(crate) fn end_hold(
-        self: &Arc<Self>,
+        &self,
         process_lease: &Arc<ProcessLease>,
         now: Time,
         mode: HoldEnd,
     ) -> (LeaseStatus, Option<(ReleaseTask, CountedBusy<'_>)>) {
-        let (status, finish, fence, now, counted) = {
-            let mut state = process_lease.entry.lock();
-            // Read the clock again, because the wait for the mutex may have been long.
-            let now = now.max(self.client.now());
-            // Whether the lease may go to the next thread in memory.
-            let health = match (mode, self.health(process_lease, now)) {
-                (_, Health::Lost) => Health::Lost,
-                (HoldEnd::Detach, _) => Health::Poor,
-                _ if process_lease.min_hold_until(now).is_some() => Health::KeptBack,
-                (_, health) => health,
-            };
-            // Read the fence for the report of a loss before `finish` removes the lease from the queue.
-            let fence = state.queue.fence(process_lease.number);
-            let finish = state.queue.finish(process_lease.number, now, health);
-            let status = match &finish {
-                Finish::GoesOn(..) => process_lease.validity.status(now),
-                _ => process_lease.validity.end(now),
-            };
-            let is_held_still = match finish {
-                // Until the next thread has asked, other threads see this owner as the holder.
-                Finish::TakeOver(..) => mode != HoldEnd::Detach,
-                // A delegate may sleep until its next poll, and bring no answer before.
-                Finish::Release(_) => mode == HoldEnd::Detach,
-                _ => false,
-            };
-            if is_held_still {
-                state
-                    .notes
-                    .note_last_reply(LastReply::Held(self.client.owner_of(process_lease)));
-            }
-            let counted = (!matches!(finish, Finish::GoesOn(..))).then(|| self.count_busy());
-            (status, finish, fence, now, counted)
-        };
+        let ended = self.leave_queue(process_lease, now, mode);
+        let (status, now, counted) = (ended.status, ended.now, ended.counted);
         if counted.is_some() {
-            self.count_loss_once(process_lease, status, fence);
+            self.count_loss_once(process_lease, status, ended.fence);
         }
-        let release_task = match finish {
-            Finish::GoesOn((first, rest)) => {
-                for (waiter, hold) in first.into_iter().chain(rest) {
+        let is_kept = mode == HoldEnd::Detach || process_lease.min_hold_until(now).is_some();
+        let give_back = match ended.finish {
+            Finish::GoesOn(entrants) => {
+                for (waiter, hold) in entrants {
                     waiter.send(Signal::Hold(hold, now));
                 }
-                None
+                return (status, None);
             }
-            Finish::TakeOver(next, give_back) => {
-                self.deregister(process_lease);
-                if mode == HoldEnd::Detach || process_lease.min_hold_until(now).is_some() {
-                    // The next thread must not take the lock over. It asks Redis as another process would.
-                    next.send(Signal::Delegate(None));
-                    Some(self.release_task(process_lease, give_back, now))
-                } else {
-                    let from = self.ended_owner(process_lease, give_back, now);
-                    let tail = next.tail.as_deref().unwrap_or(&self.client.tail);
-                    let attempt = Attempt::take_over(self.client.machine(), tail, from);
-                    if let Some(counted) = counted {
-                        counted.pass_on();
-                    }
-                    next.send(Signal::Delegate(Some(Box::new(attempt))));
-                    return (status, None);
+            Finish::TakeOver(next, give_back) if !is_kept => {
+                self.let_take_over(process_lease, &next, give_back, now);
+                if let Some(counted) = counted {
+                    counted.pass_on();
                 }
-            }
-            Finish::Release(give_back) => {
-                self.deregister(process_lease);
-                Some(self.release_task(process_lease, give_back, now))
+                return (status, None);
             }
             Finish::Lost(next) => {
                 self.make_next_the_delegate(&process_lease.entry, next);
                 self.after_loss(process_lease, status);
-                None
+                return (status, None);
             }
             Finish::Stale => {
                 self.after_loss(process_lease, status);
-                None
+                return (status, None);
+            }
+            // The next thread must not take the lock over. It asks Redis as another process would.
+            Finish::TakeOver(next, give_back) => {
+                self.deregister(process_lease);
+                next.send(Signal::Delegate(None));
+                give_back
+            }
+            Finish::Release(give_back) => {
+                self.deregister(process_lease);
+                give_back
             }
         };
-        (status, release_task.zip(counted))
+        let release_task = self.release_task(process_lease, give_back, now);
+        (status, Some(release_task).zip(counted))
+    }
+
+    /// Ends the hold in the queue of its name, and the lease with it unless it goes on.
+    fn leave_queue(
+        &self,
+        process_lease: &Arc<ProcessLease>,
+        now: Time,
+        mode: HoldEnd,
+    ) -> Ended<'_> {
+        let mut state = process_lease.entry.lock();
+        // Read the clock again, because the wait for the mutex may have been long.
+        let now = now.max(self.client.now());
+        // Whether the lease may go to the next thread in memory.
+        let health = match (mode, self.health(process_lease, now)) {
+            (_, Health::Lost) => Health::Lost,
+            (HoldEnd::Detach, _) => Health::Poor,
+            _ if process_lease.min_hold_until(now).is_some() => Health::KeptBack,
+            (_, health) => health,
+        };
+        // Read the fence before `finish` removes the lease from the queue.
+        let fence = state.queue.fence(process_lease.number);
+        let finish = state.queue.finish(process_lease.number, now, health);
+        let goes_on = matches!(finish, Finish::GoesOn(_));
+        let status = if goes_on {
+            process_lease.validity.status(now)
+        } else {
+            process_lease.validity.end(now)
+        };
+        let is_held_still = match finish {
+            // Until the next thread has asked, other threads see this owner as the holder.
+            Finish::TakeOver(..) => mode != HoldEnd::Detach,
+            // A delegate may sleep until its next poll, and bring no answer before.
+            Finish::Release(_) => mode == HoldEnd::Detach,
+            _ => false,
+        };
+        if is_held_still {
+            let held = LastReply::Held(self.client.owner_of(process_lease));
+            state.notes.note_last_reply(held);
+        }
+        Ended {
+            finish,
+            status,
+            fence,
+            now,
+            counted: (!goes_on).then(|| self.count_busy()),
+        }
+    }
+
+    /// Makes the next thread the delegate, with an attempt that takes the ended lease over. That thread counts as busy
+    /// from here on.
+    fn let_take_over(
+        &self,
+        process_lease: &ProcessLease,
+        next: &WaitingThread,
+        give_back: Option<GiveBack>,
+        now: Time,
+    ) {
+        self.deregister(process_lease);
+        let from = self.ended_owner(process_lease, give_back, now);
+        let tail = next.tail.as_deref().unwrap_or(&self.client.tail);
+        let attempt = Attempt::take_over(self.client.machine(), tail, from);
+        next.send(Signal::Delegate(Some(Box::new(attempt))));
     }
 
     /// Gives steps 4 and 5 to the renewal thread, and does step 6. A thread that asks for the name first waits for the
@@ -294,22 +334,5 @@ impl Leases {
                 self.clean_up(&process_lease.entry, left, process_lease.terms.lease());
             }
         }
-    }
-}
-
-impl LossHandler for Leases {
-    /// Ends a lost lease before its guards end. Makes the next thread the delegate, and notifies the listeners.
-    fn lost(&self, process_lease: &Arc<ProcessLease>, cause: LostCause) {
-        let (fence, next) = {
-            let queue = &mut process_lease.entry.lock().queue;
-            let fence = queue.fence(process_lease.number);
-            (fence, queue.lost(process_lease.number))
-        };
-        self.count_loss_once(process_lease, LeaseStatus::Lost(cause), fence);
-        self.make_next_the_delegate(&process_lease.entry, next);
-        self.renewal.deregister(process_lease);
-        #[cfg(feature = "metrics")]
-        process_lease.export_risk(self.client.now(), &self.client.exported.at_risk);
-        process_lease.announce(cause);
     }
 }

@@ -44,12 +44,12 @@
 use crate::claim::Claim;
 use crate::config::Options;
 use crate::engine::attempt::rules::Grant;
-use crate::engine::ending::release::HoldEnd;
 use crate::engine::lease::guard_inner::GuardInner;
 use crate::engine::lease::leases::Leases;
 use crate::engine::lease::process_lease::{Entry, Hold};
+use crate::engine::lease::release::HoldEnd;
 use crate::engine::lease::rules::LeaseStatus;
-use crate::engine::queue::rules::{AcquireParams, GrantedTo};
+use crate::engine::queue::rules::GrantedTo;
 use crate::error::{Error, Failure, Lost, Outcome, Result};
 use crate::name::LockKey;
 use crate::net::deadline::Deadline;
@@ -65,13 +65,13 @@ const MOST_TRIES: u32 = 3;
 
 /// The part of an engine that adopts claims.
 pub(crate) struct Claims {
-    pub(super) leases: Arc<Leases>,
-    pub(super) tried: Tried,
+    pub(crate) leases: Arc<Leases>,
+    pub(crate) tried: Tried,
 }
 
 /// The owners of adoptions without a clear reply, by the owner of the claim.
 #[derive(Default)]
-pub(super) struct Tried(Mutex<HashMap<Arc<str>, Vec<Candidate>>>);
+pub(crate) struct Tried(Mutex<HashMap<Arc<str>, Vec<Candidate>>>);
 
 /// An owner under which to adopt a claim.
 struct Candidate {
@@ -124,7 +124,7 @@ impl GuardInner {
             Some(left) => self.owner_of_claim(left, is_reached),
             None => owner::generate(client.machine(), &client.tail),
         };
-        Claim::new(self.name().into(), owner, self.fence())
+        Claim::new(self.name().into(), owner, self.fence)
     }
 
     /// Does step 3 of detaching, for at most the rest of the lease. Returns the owner of the claim.
@@ -144,7 +144,7 @@ impl GuardInner {
             owner: owner::generate(client.machine(), tail),
             lease,
             from: Arc::clone(&from.owner),
-            last: self.fence(),
+            last: self.fence,
             fencing: terms.fencing,
             shortens: false,
         };
@@ -244,17 +244,12 @@ impl Claims {
         while let Some(candidate) = candidates.last_mut() {
             let failure = match self.adopt_as(entry, claim, options, candidate) {
                 Ok(Ok(grant)) => {
-                    let params = AcquireParams::of_one_unit(options.terms());
                     let count = |hold: &Hold, now: Time| {
                         client.count_guard(hold, now.since(asked), true);
                     };
-                    let begun = self.leases.begin_lease(
-                        entry,
-                        &params,
-                        grant,
-                        GrantedTo::OtherThread,
-                        count,
-                    );
+                    let begun =
+                        self.leases
+                            .begin_lease(entry, grant, GrantedTo::OtherThread, count);
                     return begun.map_err(|failure| failure.into_error(Some(entry.target.name())));
                 }
                 Ok(Err(now)) => {
@@ -302,7 +297,7 @@ impl Claims {
             reply => {
                 let fences = u64::from(adopt.fencing);
                 let (owner, quantum) = (Arc::clone(&adopt.owner), self.leases.quantum(sent));
-                Grant::of_reply(reply, owner, fences, quantum, lease, sent, now).map(Ok)
+                Grant::of_reply(reply, owner, options.terms(), fences, quantum, sent, now).map(Ok)
             }
         });
         let failure = match granted {

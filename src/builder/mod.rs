@@ -1,11 +1,18 @@
-//! The builder of a manager, with its settings, their bounds and their defaults: those of the connections and the process,
-//! those of guards, and those that divide a lock among threads and processes.
+//! The builder of a manager, with its settings: those of the connections and the process, those of guards, and those that
+//! divide a lock among threads and processes.
+//!
+//! A manager is made in four steps:
+//!
+//! 1. `LockManager::single` and the like name the servers ([`servers`]), or one URL names them and has settings ([`url`]).
+//! 2. The setters below set the rest.
+//! 3. [`Builder::build_lazy`] checks all settings by one table ([`table`]), by which the URL was read too.
+//! 4. It makes the store of the servers ([`Servers::store`]), and the engine over it.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::builder::servers::Servers;
+use self::servers::Servers;
 use crate::config::{Credentials, Logins, Secret, Settings};
 #[cfg(feature = "tls")]
 use crate::config::{Tls, TlsClients, provide_crypto};
@@ -17,18 +24,25 @@ use crate::event::{Listener, SharedListener};
 use crate::manager::LockManager;
 use crate::sys::Arc;
 
+pub use servers::Endpoint;
+pub use table::parse_time;
+
+mod servers;
+mod table;
+mod url;
+
 /// The settings of a [`LockManager`].
 #[must_use = "a builder does nothing until it is built"]
 #[derive(Clone)]
 pub struct Builder {
-    pub(super) servers: Servers,
-    pub(super) settings: Settings,
+    servers: Servers,
+    settings: Settings,
     #[cfg(feature = "tls")]
     tls: Option<Tls>,
 }
 
 impl Builder {
-    pub(super) fn new(servers: Servers) -> Self {
+    fn new(servers: Servers) -> Self {
         Self {
             servers,
             settings: Settings::default(),
@@ -332,6 +346,24 @@ impl Builder {
         self
     }
 
+    /// Sets the login of the servers behind sentinels: the user, if it is not `default`, and the password, in plain text.
+    /// `Debug`, errors and the log never show the password. Defaults to none. No effect without
+    /// [`sentinel`](LockManager::sentinel).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use leasehold::LockManager;
+    /// let builder = LockManager::sentinel(["redis://one:26379/"], "mymaster");
+    /// let locks = builder.node_credentials(None, &std::env::var("REDIS_PASSWORD")?).build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn node_credentials(mut self, user: Option<&str>, password: &str) -> Self {
+        let user = user.map(str::to_owned);
+        self.settings.node_credentials = Some((user, Secret(password.to_owned())));
+        self
+    }
+
     /// Sets the certificates of TLS connections: which servers are trusted, and who this process is. Every URL must then
     /// begin with `rediss`. The servers that sentinels or nodes of a cluster name have TLS too, with the same certificates.
     ///
@@ -488,7 +520,7 @@ impl Builder {
         let mut settings = self.settings;
         // Clones of this builder count for themselves.
         settings.pools = Arc::default();
-        settings.check()?;
+        table::check(&settings)?;
         #[cfg(feature = "seam")]
         {
             settings.machine = settings.machine.new_process();
@@ -615,7 +647,7 @@ impl Builder {
     }
 
     /// Sets how long a guard may be held before one warning is logged, with the lock's name, owner and fence. The
-    /// listener receives it as [`Event::HeldLong`](crate::Event::HeldLong). The guard itself stays as it is. Not zero.
+    /// listener receives it as [`EventKind::HeldLong`](crate::EventKind::HeldLong). The guard itself stays as it is. Not zero.
     /// Defaults to `None`, no warning.
     ///
     /// # Example
@@ -630,7 +662,7 @@ impl Builder {
     }
 
     /// Sets how long a call may wait before a warning is logged, with the lock's name, its holder and the number of places
-    /// in its queue. The listener receives it as [`Event::WaitsLong`](crate::Event::WaitsLong). The call waits on. A call
+    /// in its queue. The listener receives it as [`EventKind::WaitsLong`](crate::EventKind::WaitsLong). The call waits on. A call
     /// warns once, and for one name there is one warning in this time. For the queue, the call may send a request that only
     /// reads, with the [rights of line 6](crate#rights-of-a-redis-user). `None` is no warning. Not zero. Defaults to a minute.
     ///

@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use crate::config::Options;
 use crate::engine::attempt::rules::{EndedOwner, Grant};
-use crate::engine::ending::release::HoldEnd;
 use crate::engine::lease::guard_inner::GuardInner;
 use crate::engine::lease::leases::Leases;
 use crate::engine::lease::process_lease::{Entry, Hold, ProcessLease};
+use crate::engine::lease::release::HoldEnd;
 use crate::engine::lease::rules::LeaseStatus;
-use crate::engine::queue::rules::{AcquireParams, GrantedTo};
+use crate::engine::queue::rules::GrantedTo;
 use crate::error::{Error, Failure, LostCause, Result};
 use crate::owner;
 use crate::sys::{Arc, Time};
@@ -64,7 +64,7 @@ impl Leases {
     /// Sends the request, which ends the writer's owner. Returns the reader's hold and when it began, or `None` if the
     /// writer was not in Redis any more.
     fn become_reader(
-        &self,
+        self: &Arc<Self>,
         writer: &Arc<ProcessLease>,
         entry: &Arc<Entry>,
         from: EndedOwner,
@@ -95,7 +95,7 @@ impl Leases {
                 return Ok(None);
             }
             let (owner, quantum) = (Arc::clone(&reader), self.quantum(now));
-            let grant = Grant::of_reply(answer.reply, owner, fences, quantum, lease, sent, now)?;
+            let grant = Grant::of_reply(answer.reply, owner, terms, fences, quantum, sent, now)?;
             Ok(Some(Grant {
                 uncertain_until: answer.resent.then(|| sent + lease),
                 ..grant
@@ -114,8 +114,7 @@ impl Leases {
                 }
                 let Some(grant) = grant else { return Ok(None) };
                 let count = |hold: &Hold, _| client.count_guard(hold, Duration::ZERO, true);
-                let params = AcquireParams::of_one_unit(terms);
-                let begun = self.begin_lease(entry, &params, grant, GrantedTo::OtherThread, count);
+                let begun = self.begin_lease(entry, grant, GrantedTo::OtherThread, count);
                 return begun.map(Some);
             }
             Err(failure) => failure,

@@ -12,10 +12,11 @@ use crate::sys::{AtomicU64, Ordering};
 
 pub(crate) use distribution::Recorder;
 pub use distribution::{Bucket, Distribution};
+use exported::Gauge;
+pub(crate) use exported::{Ended, Exported};
 
-// By its path, because benches include this file from elsewhere.
-#[path = "stats/distribution.rs"]
 mod distribution;
+pub(crate) mod exported;
 
 /// The counters of a manager since it was built: see [`LockManager::stats`](crate::LockManager::stats).
 ///
@@ -186,8 +187,7 @@ pub(crate) struct PoolCounters {
     in_use: AtomicU64,
     /// The times for which threads waited for one.
     pub(crate) waits: Recorder,
-    #[cfg(feature = "metrics")]
-    exported: metrics::Gauge,
+    exported: Gauge,
 }
 
 impl Default for PoolCounters {
@@ -195,8 +195,7 @@ impl Default for PoolCounters {
         Self {
             in_use: AtomicU64::new(0),
             waits: Recorder::default(),
-            #[cfg(feature = "metrics")]
-            exported: metrics::gauge!("leasehold_connections"),
+            exported: exported::connections(),
         }
     }
 }
@@ -204,13 +203,11 @@ impl Default for PoolCounters {
 impl PoolCounters {
     pub(crate) fn taken(&self) {
         self.in_use.fetch_add(1, Ordering::Relaxed);
-        #[cfg(feature = "metrics")]
         self.exported.increment(1);
     }
 
     pub(crate) fn given_back(&self) {
         self.in_use.fetch_sub(1, Ordering::Relaxed);
-        #[cfg(feature = "metrics")]
         self.exported.decrement(1);
     }
 }

@@ -1,0 +1,915 @@
+//! A call for a lock, from the caller's thread to its guard. [`lock`] is the story, and [`Acquire`] what it needs on the way.
+//!
+//! # The delegate
+//!
+//! The *delegate* is the only thread of a process that asks Redis for a name. It drives an [`Attempt`], which decides without
+//! clock, thread or connection ([`Acquire::ask`]). The threads behind it wait for the result ([`Acquire::wait`]):
+//!
+//! | how it ends | the delegate | the threads behind it |
+//! | --- | --- | --- |
+//! | granted | gets a guard ([`Leases::begin_lease`]) | get guards if the lease has room for them, else wait |
+//! | Redis lets more readers into this process's lease | gets a guard; if the lease has ended, asks again with a new attempt | get guards if the lease has room for them |
+//! | time over, or cancelled | gets no guard | the next thread becomes the delegate, and continues the attempt with its place in the queue in Redis |
+//! | failed, in a wait | gets the error | get the error |
+//! | failed, in a try | gets the error | tries get the error; the next thread that waits becomes the delegate |
+//! | manager closed | gets [`Error::Closed`] | get [`Error::Closed`] |
+//!
+//! # Behind the delegate
+//!
+//! A thread sleeps there until one of these has happened. If several have, the first row counts:
+//!
+//! | event | the thread |
+//! | --- | --- |
+//! | another thread has sent it a signal | follows the signal |
+//! | the call's token is cancelled | leaves the queue; the call returns [`Error::Cancelled`] |
+//! | the manager is closed | leaves the queue; the call returns [`Error::Closed`] |
+//! | the time is over | leaves the queue; the call returns the last known state of the lock |
+//! | it has waited for `warn_wait_after` | warns, and waits on |
+//!
+//! If the thread is not in the queue when it wants to leave, another thread has taken it out to send it a signal. Then
+//! the thread must wait for that signal, without a time limit: the signal may bring the lock, or the task of the
+//! delegate.
+
+use std::mem;
+use std::time::Duration;
+
+use crate::cancel::Cancel;
+use crate::config::Options;
+use crate::engine::attempt::rules::{Attempt, Context, EndedOwner, Grant, Input, Step};
+use crate::engine::client::Client;
+use crate::engine::lease::fence;
+use crate::engine::lease::guard_inner::GuardInner;
+use crate::engine::lease::leases::{CountedBusy, Leases};
+use crate::engine::lease::notes::LastReply;
+use crate::engine::lease::process_lease::{
+    Entry, Hold, NameState, ProcessLease, Signal, WaitingThread,
+};
+#[cfg(feature = "tracing")]
+use crate::engine::observe::ended_by;
+use crate::engine::queue::rules::{AcquireParams, Arrival, GrantedTo};
+use crate::engine::wakeup::Waker;
+use crate::error::{Error, Failure, FailureKind, Outcome, Result};
+use crate::event::{Event, EventKind};
+use crate::logging;
+use crate::name::Target;
+use crate::net::deadline::LEAST;
+use crate::owner;
+use crate::stats::Ended;
+use crate::sys::machine::Entered;
+use crate::sys::{Arc, Ordering, Time};
+use crate::wire::{GrantMessage, LockKind, Reply, Request, Verb, lifetime};
+
+/// Acquires a lock. Blocks until the thread has a guard, the time is over, the token is cancelled, the manager is closed,
+/// or a request has failed.
+pub(crate) fn lock(leases: &Arc<Leases>, call: &Call<'_>) -> Result<GuardInner, NotAcquired> {
+    call.check(&leases.client)?;
+    let mut acquire = Acquire::enter(leases, call);
+    let acquired = acquire.run();
+    if let Err(why) = &acquired {
+        acquire.count_refused(why);
+    }
+    let (hold, since) = acquired?;
+    Ok(GuardInner::new(
+        Arc::clone(leases),
+        hold,
+        since,
+        &call.options,
+    ))
+}
+
+impl Acquire<'_> {
+    /// Returns the hold of the thread, and since when it has it.
+    fn run(&mut self) -> Result<(Hold, Time), NotAcquired> {
+        // 1. Am I first? The queue of the name has decided.
+        let (attempt, _counted) = match mem::replace(&mut self.arrival, Arrival::Held) {
+            // A lease of this process has room for the thread: no request.
+            Arrival::Hold(hold) => return Ok(self.passed_on(hold, self.arrived)),
+            // A try, and another owner has the lock as far as this process knows.
+            Arrival::Held => return Err(self.held()),
+            // Another thread asks Redis, or this process holds or releases the lock. Wait behind it.
+            Arrival::Queued(number, waiter) => {
+                self.count_wait(|leases, entry| leases.holder(&entry.lock()));
+                match self.wait(number, &waiter)? {
+                    Turn::Hold(hold, since) => return Ok(self.passed_on(hold, since)),
+                    Turn::Delegate(attempt, counted) => (attempt, Some(counted)),
+                }
+            }
+            // Nobody is before it.
+            Arrival::Delegate => (self.attempt(false), self.counted.take()),
+        };
+        // 2. Ask Redis for all threads of this process, and sleep between the requests.
+        match self.ask(attempt)? {
+            // 3. Begin the lease. The first hold is this thread's; if the kind allows several, threads that wait get
+            //    holds too.
+            Asked::Granted(grant) => self.begin_lease(*grant),
+            Asked::Shared(hold, since) => Ok((hold, since)),
+        }
+    }
+}
+
+/// The parameters of one call.
+pub(crate) struct Call<'a> {
+    pub(crate) kind: LockKind,
+    pub(crate) target: &'a Target,
+    pub(crate) options: Options,
+    /// The tail of its owners, if the handle has its own note.
+    pub(crate) tail: Option<&'a Arc<str>>,
+    /// The number of units.
+    pub(crate) units: u32,
+    /// The end of the wait. `None` for a try, which does not wait for the lock.
+    pub(crate) until: Option<Time>,
+    /// The token that may end the call early.
+    pub(crate) cancel: Option<&'a Cancel>,
+}
+
+impl Call<'_> {
+    fn check(&self, client: &Client) -> Result<()> {
+        client.check_open()?;
+        self.options.check()?;
+        client.settings.check_lease("lease", self.options.lease)?;
+        let min_hold = self.options.min_hold;
+        client.settings.check_lease("min_hold", min_hold)?;
+        if self.is_cancelled() {
+            return Err(Error::Cancelled);
+        }
+        Ok(())
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.cancel.is_some_and(Cancel::is_cancelled)
+    }
+
+    /// Converts the failure of a request into the error that the caller gets.
+    fn failed(&self, failure: Failure) -> NotAcquired {
+        NotAcquired::Failed(failure.into_error(Some(self.target.name())))
+    }
+}
+
+/// The reason for which a call got no guard.
+pub(crate) enum NotAcquired {
+    /// The lock was held until the call ended. The owner is `None` if this process does not know it.
+    Held(Option<Arc<str>>),
+    Failed(Error),
+}
+
+impl From<Error> for NotAcquired {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// A call on its way.
+struct Acquire<'a> {
+    leases: &'a Arc<Leases>,
+    client: &'a Client,
+    call: &'a Call<'a>,
+    entry: Arc<Entry>,
+    /// When the call began.
+    arrived: Time,
+    /// The place in the queue that the thread found.
+    arrival: Arrival<Arc<WaitingThread>, Arc<ProcessLease>>,
+    /// Counts the thread as busy, if it is the delegate at once.
+    counted: Option<CountedBusy<'a>>,
+    /// Whether the call has begun to wait for the lock.
+    waits: bool,
+    /// When to warn of the wait. [`Time::NEVER`] if never, or never again.
+    long_at: Time,
+    /// Whether the log has the warning that the holder has no expiry.
+    has_warned: bool,
+    /// The registration under which a message wakes the delegate, once there is one.
+    waker: Option<Waker>,
+    /// When a message woke the delegate, until the next request. Redis may have handed the lock over to this owner, so
+    /// that the pickup window runs.
+    message_at: Option<Time>,
+    /// How long the last request took.
+    round_trip: Duration,
+    /// A test does not move the clock between the time at which a request is sent and the guard.
+    called: Option<Entered>,
+    #[cfg(feature = "tracing")]
+    span: tracing::Span,
+}
+
+/// What a thread that waited does next.
+enum Turn<'a> {
+    /// It has a hold, since this time.
+    Hold(Hold, Time),
+    /// It is the delegate, and goes on with this attempt.
+    Delegate(Box<Attempt>, CountedBusy<'a>),
+}
+
+/// What a delegate got.
+enum Asked {
+    Granted(Box<Grant>),
+    /// A hold on a lease that this process had, since this time.
+    Shared(Hold, Time),
+}
+
+impl<'a> Acquire<'a> {
+    /// Enters the queue of the name.
+    fn enter(leases: &'a Arc<Leases>, call: &'a Call<'a>) -> Self {
+        let client = &*leases.client;
+        let arrived = client.now();
+        let params = AcquireParams {
+            units: call.units,
+            terms: call.options.terms(),
+            waits: call.until.is_some(),
+        };
+        let (entry, arrival, counted) =
+            leases.names.with(call.kind, call.target, |entry, state| {
+                let arrival = state.queue.arrive(
+                    params,
+                    arrived,
+                    |process_lease| leases.health(process_lease, arrived),
+                    || WaitingThread::new(call.tail),
+                );
+                // `close` looks at the name after this, and then waits for busy threads.
+                let counted = matches!(arrival, Arrival::Delegate).then(|| {
+                    state.notes.forget_last_reply();
+                    leases.count_busy()
+                });
+                (Arc::clone(entry), arrival, counted)
+            });
+        let long_after = client.settings.warn_wait_after.filter(|_| params.waits);
+        Self {
+            leases,
+            client,
+            call,
+            entry,
+            arrived,
+            arrival,
+            counted,
+            waits: false,
+            long_at: long_after.map_or(Time::NEVER, |after| arrived + after),
+            has_warned: false,
+            waker: None,
+            message_at: None,
+            round_trip: Duration::ZERO,
+            called: None,
+            #[cfg(feature = "tracing")]
+            span: crate::engine::observe::spans::wait(call.target.name()),
+        }
+    }
+
+    /// Returns whether the call must end: the manager is closed, or the token is cancelled. Locks no mutex.
+    fn is_over(&self) -> bool {
+        self.client.is_closed() || self.call.is_cancelled()
+    }
+
+    /// Counts the hold that another thread of this process gave to this one.
+    fn passed_on(&self, hold: Hold, since: Time) -> (Hold, Time) {
+        self.count_granted(&hold, since, false);
+        (hold, since)
+    }
+
+    /// Returns the result of a call that ends while another owner holds the lock.
+    fn held(&self) -> NotAcquired {
+        NotAcquired::Held(self.leases.holder(&self.entry.lock()))
+    }
+
+    /// Makes an attempt for the calling thread.
+    fn attempt(&self, has_waited: bool) -> Box<Attempt> {
+        let (rng, tail) = (self.client.machine(), self.tail());
+        Box::new(Attempt::new(rng, tail, self.call.units, has_waited))
+    }
+
+    /// Returns the tail of the call's owners.
+    fn tail(&self) -> &'a str {
+        self.call.tail.map_or(&self.client.tail, |tail| tail)
+    }
+
+    /// Begins the lease of a grant. If that fails, so do the threads that wait.
+    fn begin_lease(&self, grant: Grant) -> Result<(Hold, Time), NotAcquired> {
+        let count = |hold: &Hold, now| self.count_granted(hold, now, true);
+        let begun = (self.leases).begin_lease(&self.entry, grant, GrantedTo::Delegate, count);
+        begun.map_err(|failure| {
+            self.end_waits(Some(&failure));
+            self.leases.names.retire(&self.entry);
+            self.call.failed(failure)
+        })
+    }
+
+    /// Makes the renewal thread release owners of an attempt that may have something in Redis.
+    fn clean_up(&self, ended_owners: Vec<EndedOwner>) {
+        for ended_owner in ended_owners {
+            let lease = self.call.options.terms().lease();
+            self.leases.clean_up(&self.entry, ended_owner, lease);
+        }
+    }
+
+    /// Warns once for each wait that the lock may stay held for ever.
+    fn warn_of_no_expiry(&mut self) {
+        if self.call.until.is_some() && !mem::replace(&mut self.has_warned, true) {
+            logging::warning!(
+                "lock {:?}: the holder has no expiry; is this the key of another program? Set a prefix",
+                self.call.target.name()
+            );
+        }
+    }
+
+    /// Warns if the wait is long: once, and for one name once in that time. `asks`: asks Redis for the queue.
+    fn warn_if_long(&mut self, asks: bool) {
+        if self.long_at == Time::NEVER || self.client.now() < self.long_at {
+            return;
+        }
+        let now = self.client.now();
+        let limit = self.client.settings.warn_wait_after.unwrap_or_default();
+        let holder = {
+            let mut state = self.entry.lock();
+            if let Err(later) = state.notes.begin_warning(now, limit) {
+                self.long_at = later;
+                return;
+            }
+            self.leases.holder(&state)
+        };
+        self.long_at = Time::NEVER;
+        let queue = asks.then(|| self.queue_in_redis()).flatten();
+        let kind = EventKind::WaitsLong {
+            holder: holder.map(|holder| holder.to_string().into()),
+            waited: now.since(self.arrived),
+            queue,
+        };
+        self.client
+            .events
+            .warn(|| Event::of_lock(self.call.target.name(), None, kind));
+    }
+
+    /// Returns the length of the queue in Redis, unless that takes long.
+    fn queue_in_redis(&self) -> Option<u64> {
+        let request = Request::Inspect {
+            keys: &self.entry.target.keys()[..1],
+            named: true,
+        };
+        let is_over = || self.is_over();
+        let until = self.end_of_one_request().min(self.client.now() + LEAST);
+        let deadline = self.client.deadline(Some(until)).ended_by(&is_over);
+        match self.client.send(&request, deadline).ok()?.reply {
+            Reply::Inspected(seen) => Some(seen.iter().flatten().map(|it| it.waiters).sum()),
+            _ => None,
+        }
+    }
+
+    /// Returns when what the call waits for before its own request must end: after the time limit of one request, at the
+    /// latest.
+    fn end_of_one_request(&self) -> Time {
+        let limit = self.client.now() + self.client.settings.io_timeout;
+        self.call.until.map_or(limit, |until| until.min(limit))
+    }
+}
+
+/// Behind the delegate.
+impl<'a> Acquire<'a> {
+    /// Blocks until a signal comes, or the call must end. Does what the signal says.
+    fn wait(&mut self, number: u64, waiter: &WaitingThread) -> Result<Turn<'a>, NotAcquired> {
+        let has_waited = match self.signal(number, waiter)? {
+            Signal::Hold(hold, since) => return Ok(Turn::Hold(hold, since)),
+            Signal::Delegate(None) => true,
+            Signal::AfterTry { waits } => waits,
+            Signal::Delegate(Some(attempt)) => {
+                let counted = self.leases.counted_already();
+                if attempt.is_for(self.call.units, self.tail()) {
+                    return Ok(Turn::Delegate(attempt, counted));
+                }
+                self.clean_up(attempt.abandon());
+                return Ok(Turn::Delegate(self.attempt(true), counted));
+            }
+            Signal::Held => return Err(self.held()),
+            Signal::Failed(failure) => return Err(self.call.failed(failure)),
+            Signal::Closed => return Err(Error::Closed.into()),
+        };
+        Ok(Turn::Delegate(
+            self.attempt(has_waited),
+            self.leases.count_busy(),
+        ))
+    }
+
+    /// Sleeps until there is a signal, or leaves the queue and returns the reason.
+    fn signal(&mut self, number: u64, waiter: &WaitingThread) -> Result<Signal, NotAcquired> {
+        let (call, arrived) = (self.call, self.arrived);
+        // A try waits for one reply to the delegate, so for at most the time limit of a request.
+        let until = call
+            .until
+            .unwrap_or(arrived + self.client.settings.io_timeout);
+        // `close` sets its flag before it takes the threads out of the queues. So either this thread sees the flag
+        // here, or `close` finds this thread in the queue.
+        let mut until = if self.client.is_closed() {
+            self.client.now()
+        } else {
+            until
+        };
+        // From here on, a cancel wakes this thread.
+        let _registered = call.cancel.map(|token| token.register(&waiter.parker));
+        let mut is_taken_out = false;
+        loop {
+            // 1. A signal decides, if there is one.
+            if let Some(signal) = waiter.take() {
+                return Ok(signal);
+            }
+            // 2. A cancelled thread leaves the queue. If it cannot, its signal is on the way.
+            if call.is_cancelled() && !is_taken_out {
+                if self.entry.lock().queue.leave(number) {
+                    return Err(Error::Cancelled.into());
+                }
+                is_taken_out = true;
+            }
+            // 3. Sleep. If a signal is on the way, only the signal ends this.
+            let wakes_at = if is_taken_out {
+                Time::NEVER
+            } else {
+                until.min(self.long_at)
+            };
+            let now = self.client.now();
+            if wakes_at > now {
+                waiter.parker.sleep_until(self.client.machine(), wakes_at);
+                continue;
+            }
+            if until > now {
+                self.warn_if_long(false);
+                continue;
+            }
+            // 4. The time is over, or the manager was closed: leave the queue.
+            let mut state = self.entry.lock();
+            if self.client.is_closed() && state.queue.leave(number) {
+                return Err(Error::Closed.into());
+            }
+            // Any request may take `LEAST`. So give the delegate's first request that time: without its reply, the
+            // result of this wait would be an error, unless this process has the lock itself.
+            let is_unknown = matches!(state.notes.last(), LastReply::NoAnswer)
+                && self.leases.holder(&state).is_none();
+            if is_unknown && until < arrived + LEAST {
+                until = arrived + LEAST;
+                continue;
+            }
+            if state.queue.leave(number) {
+                return Err(self.result_of_wait(&state));
+            }
+            is_taken_out = true;
+        }
+    }
+
+    /// Returns the result of a wait whose time is over: the last state of the lock that this process knows.
+    fn result_of_wait(&self, state: &NameState) -> NotAcquired {
+        match (state.notes.last(), self.leases.holder(state)) {
+            (_, Some(holder)) => NotAcquired::Held(Some(holder)),
+            // This process holds the lock until Redis has executed the release.
+            (_, None) if state.queue.is_releasing() => NotAcquired::Held(None),
+            (LastReply::Failed(failure), None) => self.call.failed(failure.clone()),
+            // The request in flight has no reply yet. But an earlier one may have got a reply during this wait.
+            (LastReply::NoAnswer | LastReply::Held(_), None) => {
+                match state.notes.holder_since(self.arrived) {
+                    Some(holder) => NotAcquired::Held(Some(holder)),
+                    None => self.call.failed(Failure::plain(
+                        FailureKind::Unavailable,
+                        Outcome::Unknown,
+                        "the wait ended before the server answered",
+                    )),
+                }
+            }
+        }
+    }
+}
+
+/// As the delegate.
+impl Acquire<'_> {
+    /// Asks Redis until the lock is granted, or the call has ended without it. The thread counts as busy.
+    fn ask(&mut self, mut attempt: Box<Attempt>) -> Result<Asked, NotAcquired> {
+        // 1. Wait for unsent releases. Otherwise Redis could answer that this process itself still holds the lock.
+        if let Err(failure) = self.wait_for_releases() {
+            let why = self.call.failed(failure.clone());
+            match self.call.until {
+                None => self.end_tries(*attempt, &failure),
+                Some(_) => self.give_to_next(attempt),
+            }
+            return Err(why);
+        }
+        let mut input = Input::Go;
+        // The lease that the last request offered to share.
+        let mut offered = None;
+        loop {
+            // 2. End a call that must end. But if a request has a result, the attempt must get it first. If the outcome
+            //    is unknown, the attempt notes that Redis may still execute the request.
+            let has_result = matches!(input, Input::Replied { .. } | Input::Failed { .. });
+            if !has_result && self.client.is_closed() {
+                self.end_all(*attempt, None);
+                return Err(Error::Closed.into());
+            }
+            if !has_result && self.call.is_cancelled() {
+                self.give_to_next(attempt);
+                return Err(Error::Cancelled.into());
+            }
+
+            // 3. Let the attempt decide. If it changes its owner, the former owner may still have something in Redis:
+            //    the renewal thread releases that.
+            let lease_to_share = self.lease_to_share();
+            let step = attempt.step(input, &self.context(lease_to_share.as_deref()));
+            self.clean_up(attempt.ended_owners());
+
+            // 4. Do that. A request and a sleep have a result for the attempt; the other steps end the call.
+            input = match step {
+                Step::Send(verb) => {
+                    offered = lease_to_share;
+                    if self.called.is_none() {
+                        self.called = Some(self.client.machine().begin_call());
+                    }
+                    self.send(&mut attempt, &verb)
+                }
+                Step::Sleep(until) => {
+                    self.called = None;
+                    self.warn_if_long(true);
+                    self.sleep(&attempt, until.min(self.long_at))
+                }
+                Step::Shared => {
+                    let new = self.attempt(true);
+                    self.clean_up(mem::replace(&mut attempt, new).abandon());
+                    match self.share(offered.take()) {
+                        Some((hold, since)) => return Ok(Asked::Shared(hold, since)),
+                        // The lease has ended meanwhile. Ask again, with the new attempt.
+                        None => Input::Go,
+                    }
+                }
+                Step::Granted(grant) => {
+                    if let (true, Some(message_at)) = (grant.is_by_message, self.message_at) {
+                        self.note_hand_over(message_at);
+                        self.client.stats.granted_by_message.add(1);
+                    }
+                    // From here on, a message for this owner has no effect.
+                    self.waker = None;
+                    return Ok(Asked::Granted(Box::new(grant)));
+                }
+                Step::TimeOver(failure) => {
+                    let why = match failure {
+                        Some(failure) => self.call.failed(failure),
+                        None => self.held(),
+                    };
+                    self.give_to_next(attempt);
+                    return Err(why);
+                }
+                Step::Failed(failure) => {
+                    if self.call.until.is_none() {
+                        self.end_tries(*attempt, &failure);
+                    } else {
+                        self.end_all(*attempt, Some(&failure));
+                    }
+                    return Err(self.call.failed(failure));
+                }
+            };
+        }
+    }
+
+    /// Waits until the renewal thread has sent the releases of the call's keys, but for at most the time limit of one
+    /// request: so neither a busy renewal thread nor a dead server delays the call for longer.
+    ///
+    /// # Errors
+    ///
+    /// Returns a failure if the call has no time left to ask later. The answer "held", by an owner of this process that has
+    /// ended, would be none.
+    fn wait_for_releases(&self) -> Result<(), Failure> {
+        let (keys, renewal) = (self.call.target.keys(), &self.leases.renewal);
+        if !renewal.state.lock().endings.has_unsent(keys) {
+            return Ok(());
+        }
+        let (until, is_over) = (self.end_of_one_request(), || self.is_over());
+        let is_sent = renewal.wait_until_sent(self.client, keys, until, &is_over);
+        let may_wait = self.call.until.is_some_and(|end| self.client.now() < end);
+        if is_sent || may_wait || is_over() {
+            return Ok(());
+        }
+        let words = "this process still has to release the lock, and could not do so in time";
+        Err(Failure::plain(
+            FailureKind::Unavailable,
+            Outcome::NotExecuted,
+            words,
+        ))
+    }
+
+    /// Returns a lease of this process that more threads could share, if Redis allows another quantum.
+    fn lease_to_share(&self) -> Option<Arc<ProcessLease>> {
+        if !self.entry.kind.sharing().together {
+            return None;
+        }
+        let (now, terms) = (self.client.now(), self.call.options.terms());
+        let health = |process_lease: &Arc<ProcessLease>| self.leases.health(process_lease, now);
+        let state = self.entry.lock();
+        let lease = state.queue.shareable_lease(self.call.units, terms, health);
+        lease.cloned()
+    }
+
+    /// Returns whether a hand-over may grant the lock by message. These leases are granted by reply only:
+    ///
+    /// | lease | because |
+    /// | --- | --- |
+    /// | of another kind than a mutex | other scripts hand it over |
+    /// | on a quorum | one node cannot grant it |
+    /// | that counts replicas | the hand-over waits for no replica |
+    /// | without renewal | nothing would raise it to its full length |
+    fn grants_by_message(&self) -> bool {
+        self.call.kind == LockKind::Mutex
+            && self.call.options.renew
+            && self.client.settings.replicas == 0
+            && !self.client.store.is_quorum()
+    }
+
+    /// Returns what the attempt must know for its next step.
+    fn context(&self, lease_to_share: Option<&ProcessLease>) -> Context<'_> {
+        let (leases, client, call) = (self.leases, self.client, self.call);
+        let (settings, terms, now) = (&client.settings, call.options.terms(), client.now());
+        let subscription = leases.wakeup.subscription(now);
+        let quantum = leases.quantum.get(&subscription);
+        let longest_window = lifetime::longest_pickup_window(settings.io_timeout);
+        // A lease with a `min_hold` is not handed to the next thread, so it needs one fence.
+        let fence_block = if call.options.min_hold.is_zero() {
+            fence::block(self.entry.kind, quantum)
+        } else {
+            1
+        };
+        Context {
+            arrived: self.arrived,
+            terms,
+            until: call.until,
+            pickup_window: lifetime::pickup_window(terms.lease(), longest_window),
+            grants_by_message: self.grants_by_message(),
+            outage_limit: settings.outage_limit,
+            waits_through_outages: settings.wait_through_outages,
+            tail: self.tail(),
+            rng: client.machine(),
+            now,
+            subscription,
+            failed_over_at: client.store.last_failover(),
+            round_trip: self.round_trip,
+            quantum,
+            fence_block,
+            shareable_owner: lease_to_share.map(|process_lease| client.owner_of(process_lease)),
+            crowded: self.entry.lock().queue.is_crowded(),
+            busy_threads: client.busy_threads.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Sends a request of the attempt. Returns its result.
+    fn send(&mut self, attempt: &mut Attempt, verb: &Verb) -> Input {
+        let (leases, client) = (self.leases, self.client);
+        if verb.queues() {
+            // The message may arrive before the reply, so the thread registers before it sends the request.
+            leases.wakeup.register(&mut self.waker, attempt.owner());
+        }
+        let (sent, message_at) = (client.now(), self.message_at.take());
+        let is_over = || self.is_over();
+        let mut deadline = client.deadline(self.call.until).ended_by(&is_over);
+        // The pickup window may run, so this request must not wait behind others for a connection.
+        deadline.has_priority = message_at.is_some();
+        let answer = client.send(&self.entry.request(verb), deadline);
+        self.round_trip = client.now().since(sent);
+        let units = self.call.units;
+        leases.clean_up_nodes(&self.entry, verb.owner(), units);
+        if let (Verb::TakeOver { from, .. }, Ok(_)) = (verb, &answer) {
+            leases.clean_up_nodes(&self.entry, from, units);
+        }
+        match answer {
+            Ok(answer) => {
+                let resent = answer.resent;
+                let reply = match answer.reply {
+                    Reply::Differs { others, reply } => {
+                        client.warn_of_permits(&self.entry, others);
+                        *reply
+                    }
+                    reply => reply,
+                };
+                match (&reply, message_at) {
+                    (Reply::Granted { .. }, Some(message_at)) if !resent => {
+                        self.note_hand_over(message_at);
+                    }
+                    (
+                        Reply::Held { ttl, holder, .. }
+                        | Reply::Outvoted {
+                            holder: Some(holder),
+                            ttl,
+                            ..
+                        },
+                        _,
+                    ) if !attempt.is_former_owner(holder) => {
+                        self.note_held(holder, ttl.is_none(), verb.queues());
+                    }
+                    _ => {}
+                }
+                Input::Replied {
+                    sent,
+                    reply,
+                    resent,
+                }
+            }
+            // The call must end, so the thread stopped waiting, or the failure is of no interest to it. The threads behind
+            // it ask Redis themselves. The attempt notes whether Redis may still execute the request.
+            Err(failure) if self.is_over() && failure.is_transient() => {
+                attempt.left(sent, &failure, &self.context(None));
+                Input::Woken
+            }
+            Err(failure) => {
+                let cut_short = self.is_cut_short(sent, &failure);
+                if !cut_short {
+                    let mut state = self.entry.lock();
+                    let last = LastReply::Failed(failure.clone());
+                    state.notes.note_last_reply(last);
+                    state.queue.not_answered();
+                }
+                Input::Failed {
+                    sent,
+                    failure,
+                    cut_short,
+                }
+            }
+        }
+    }
+
+    /// Notes that another owner holds the lock. Ends the tries that wait behind the delegate.
+    fn note_held(&mut self, holder: &str, has_no_expiry: bool, is_queued: bool) {
+        let shown: Arc<str> = owner::shown(holder).into();
+        let tries = {
+            let mut state = self.entry.lock();
+            state.notes.note_held(self.client.now(), &shown);
+            state.queue.answered_held(is_queued)
+        };
+        for waiter in tries {
+            waiter.send(Signal::Held);
+        }
+        self.count_wait(|_, _| Some(shown));
+        if has_no_expiry && !owner::is_ours(holder) {
+            self.warn_of_no_expiry();
+        }
+    }
+
+    /// Notes how long this process has taken to pick the lock up after the message.
+    fn note_hand_over(&self, message_at: Time) {
+        let pickup = self.client.now().since(message_at);
+        self.leases.quantum.note_hand_over(pickup, self.round_trip);
+        self.client.stats.hand_overs_received.add(1);
+    }
+
+    /// Returns whether a request timed out only because the wait ended before the time limit of a request had passed.
+    /// Such a failure is no sign of a fault of the server.
+    fn is_cut_short(&self, sent: Time, failure: &Failure) -> bool {
+        let (client, until) = (self.client, self.call.until);
+        let limit = match failure.kind {
+            // A quorum says that the request timed out only if its nodes had less than `node_timeout`.
+            FailureKind::NoQuorum(_) => client.settings.node_timeout,
+            _ => client.settings.io_timeout,
+        };
+        failure.timed_out
+            && until.is_some_and(|until| client.now() >= until && until < sent + limit)
+    }
+
+    /// Sleeps until a message comes, `until` has passed, or the call must end. Returns the result of the sleep: the message,
+    /// if it grants the lock and the renewal thread is ready to raise the lease from the pickup window to its full length.
+    /// Otherwise the delegate asks Redis, which raises it at once.
+    fn sleep(&mut self, attempt: &Attempt, until: Time) -> Input {
+        let (leases, client) = (self.leases, self.client);
+        leases.subscribe();
+        if self.grants_by_message() {
+            leases.renewal.prepare(&leases.client);
+        }
+        let waker = leases.wakeup.register(&mut self.waker, attempt.owner());
+        // From here on, a cancel wakes this thread.
+        let cancel = self.call.cancel;
+        let _registered = cancel.map(|token| token.register(waker.parker()));
+        // `close` sets its flag before it wakes all registered threads. So either this thread sees the flag, or `close`
+        // wakes it.
+        if client.is_closed() || self.call.is_cancelled() {
+            return Input::Woken;
+        }
+        let Some(message) = waker.wait(client.machine(), until) else {
+            return Input::Woken;
+        };
+        self.message_at.get_or_insert_with(|| client.now());
+        let is_usable = |grant: &GrantMessage| {
+            leases.renewal.is_ready(client.now()) && !grant.is_ahead_of(client.machine().wall_us())
+        };
+        Input::Message(message.grant().filter(is_usable))
+    }
+
+    /// Begins another quantum of the offered lease, with a hold for this thread. Returns `None` if the lease has ended.
+    fn share(&self, offered: Option<Arc<ProcessLease>>) -> Option<(Hold, Time)> {
+        let now = self.client.now();
+        let count = |hold: &Hold| self.count_granted(hold, now, true);
+        let hold = self.leases.reopen(&self.entry, &*offered?, now, count)?;
+        Some((hold, now))
+    }
+
+    /// Hands the attempt to the next thread. If there is none, ends the attempt, which leaves the queue in Redis.
+    fn give_to_next(&mut self, attempt: Box<Attempt>) {
+        self.waker = None;
+        let next = self.entry.lock().queue.delegate_left();
+        match next {
+            Some(waiter) => {
+                self.leases.count_busy().pass_on();
+                waiter.send(Signal::Delegate(Some(attempt)));
+            }
+            None => self.abandon(*attempt),
+        }
+    }
+
+    /// Ends the attempt, and the wait of every thread behind it: by this failure, or because the manager is closed.
+    fn end_all(&mut self, attempt: Attempt, why: Option<&Failure>) {
+        self.waker = None;
+        self.end_waits(why);
+        self.abandon(attempt);
+    }
+
+    /// Ends the wait of every thread behind the delegate.
+    fn end_waits(&self, why: Option<&Failure>) {
+        let waiting = self.entry.lock().queue.failed();
+        for waiter in waiting {
+            waiter.send(why.map_or(Signal::Closed, |why| Signal::Failed(why.clone())));
+        }
+    }
+
+    /// Ends an attempt that no thread continues.
+    fn abandon(&self, attempt: Attempt) {
+        self.clean_up(attempt.abandon());
+        self.leases.names.retire(&self.entry);
+    }
+
+    /// Ends the attempt of a try, and the tries behind it. The next thread that waits becomes the delegate, because the
+    /// failure of a try must not end a wait.
+    fn end_tries(&mut self, attempt: Attempt, why: &Failure) {
+        self.waker = None;
+        let (tries, next) = {
+            let mut state = self.entry.lock();
+            let (tries, next) = state.queue.try_failed();
+            if next.is_some() {
+                state.notes.forget_last_reply();
+            }
+            (tries, next)
+        };
+        for waiter in tries {
+            waiter.send(Signal::Failed(why.clone()));
+        }
+        let waits = attempt.waits();
+        self.clean_up(attempt.abandon());
+        match next {
+            Some(waiter) => waiter.send(Signal::AfterTry { waits }),
+            None => self.leases.names.retire(&self.entry),
+        }
+    }
+}
+
+/// What is counted and told of a call. [`crate::engine::observe::metrics`] has the table.
+impl Acquire<'_> {
+    /// Notes that the call waits for the lock. Only the first time counts. A try waits only for a reply, so it never
+    /// counts.
+    fn count_wait(&mut self, holder: impl FnOnce(&Leases, &Entry) -> Option<Arc<str>>) {
+        if self.call.until.is_none() || mem::replace(&mut self.waits, true) {
+            return;
+        }
+        self.client.stats.contended.add(1);
+        self.client.exported.waiting.increment(1);
+        self.client.events.step(|| {
+            let holder = holder(self.leases, &self.entry).map(|holder| holder.to_string().into());
+            let kind = EventKind::Contended { holder };
+            Event::of_lock(self.call.target.name(), None, kind)
+        });
+    }
+
+    /// Notes that the call has a guard since `since`. `from_redis` is false if another thread of this process gave it.
+    fn count_granted(&self, hold: &Hold, since: Time, from_redis: bool) {
+        let waited = since.since(self.arrived);
+        self.client.count_guard(hold, waited, from_redis);
+        #[cfg(feature = "tracing")]
+        self.span
+            .record("fence", hold.fence)
+            .record("outcome", ended_by(from_redis).label());
+    }
+
+    /// Notes that the call ends without a guard.
+    fn count_refused(&self, why: &NotAcquired) {
+        let stats = &self.client.stats;
+        let mut waited = Duration::ZERO;
+        let ended = match (why, self.call.until) {
+            (NotAcquired::Held(_), None) => {
+                stats.tries_held.add(1);
+                Ended::Held
+            }
+            (NotAcquired::Held(_), Some(_)) => {
+                waited = self.client.now().since(self.arrived);
+                stats.waits_timed_out.record(waited);
+                Ended::TimedOut
+            }
+            (NotAcquired::Failed(error), _) => {
+                stats.failed.add(1);
+                match error {
+                    Error::Cancelled | Error::Closed => Ended::Cancelled,
+                    _ => Ended::Failed,
+                }
+            }
+        };
+        let series = self.client.exported.of(self.call.target.name());
+        series.call(self.call.kind, ended, waited);
+        #[cfg(feature = "tracing")]
+        self.span.record("outcome", ended.label());
+    }
+}
+
+impl Drop for Acquire<'_> {
+    fn drop(&mut self) {
+        if self.waits {
+            self.client.stats.waits_over.add(1);
+            self.client.exported.waiting.decrement(1);
+        }
+    }
+}

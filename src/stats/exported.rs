@@ -1,0 +1,259 @@
+//! The figures that a manager tells the facade `metrics`, with that feature. Each metric stands once, where it is registered:
+//! its type, its name, its text, which an exporter for Prometheus serves as `HELP`, and its labels. docs/metrics.md lists them.
+//!
+//! A manager gets its handles from the program's recorder when it is built, so recording takes a few atomic operations. In a
+//! build without the feature the handles record nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::error::LostCause;
+use crate::wire::LockKind;
+use facade::{Counter, Histogram, counter, gauge, histogram};
+
+pub(super) use facade::Gauge;
+
+const KINDS: [&str; 5] = ["mutex", "read", "write", "semaphore", "multi"];
+const OUTCOMES: [&str; 6] = [
+    "acquired",
+    "passed_on",
+    "held",
+    "timed_out",
+    "cancelled",
+    "failed",
+];
+const CAUSES: [&str; 4] = ["expired", "taken", "removed", "max_hold"];
+
+/// How a call for a lock has ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// Redis granted the lock.
+    Acquired,
+    /// Another thread gave it in memory.
+    PassedOn,
+    /// A try found it held.
+    Held,
+    TimedOut,
+    /// By the program's token, or because the manager is closed.
+    Cancelled,
+    Failed,
+}
+
+impl Ended {
+    #[cfg(feature = "tracing")]
+    pub(crate) fn label(self) -> &'static str {
+        OUTCOMES[self as usize]
+    }
+}
+
+/// Returns the label of a cause.
+#[cfg(feature = "tracing")]
+pub(crate) fn label_of(cause: LostCause) -> &'static str {
+    CAUSES[cause as usize]
+}
+
+#[cfg_attr(
+    not(feature = "metrics"),
+    allow(clippy::zero_sized_map_values, reason = "the handles are nothing then")
+)]
+pub(crate) struct Exported {
+    pub(crate) held: Gauge,
+    pub(crate) waiting: Gauge,
+    /// Behind the feature, because what it shows costs a reading of the clock and a mutex.
+    #[cfg(feature = "metrics")]
+    pub(crate) at_risk: Gauge,
+    /// The series of the names that are labels.
+    named: BTreeMap<String, Series>,
+    /// The series of all other names.
+    others: Series,
+}
+
+/// The series that may have a name as a label.
+pub(crate) struct Series {
+    waits: Histogram,
+    pub(crate) holds: Histogram,
+    pub(crate) requests: Histogram,
+    pub(crate) renewal_lags: Histogram,
+    pub(crate) hand_overs: Counter,
+    rate_waits: Histogram,
+    rate_refused: Counter,
+    acquires: [[Counter; OUTCOMES.len()]; KINDS.len()],
+    lost: [Counter; CAUSES.len()],
+}
+
+impl Exported {
+    pub(crate) fn new(names: &BTreeSet<String>) -> Self {
+        let series_of = |name: &String| (name.clone(), Series::new(Some(name)));
+        Self {
+            held: gauge("leasehold_held", "Guards that exist now"),
+            waiting: gauge("leasehold_waiting", "Calls that wait for a lock now"),
+            #[cfg(feature = "metrics")]
+            at_risk: gauge("leasehold_at_risk", "Leases whose renewal is overdue"),
+            named: names.iter().map(series_of).collect(),
+            others: Series::new(None),
+        }
+    }
+
+    /// Returns the series of a name.
+    pub(crate) fn of(&self, name: &str) -> &Series {
+        self.named.get(name).unwrap_or(&self.others)
+    }
+}
+
+/// Returns the gauge of all pools of a manager.
+pub(super) fn connections() -> Gauge {
+    gauge(
+        "leasehold_connections",
+        "Connections of the pool in use now",
+    )
+}
+
+impl Series {
+    fn new(name: Option<&String>) -> Self {
+        let with = |labels: &[(&'static str, &'static str)]| {
+            let labels = labels
+                .iter()
+                .map(|(label, value)| (*label, (*value).to_owned()));
+            let name = name.map(|name| ("name", name.clone()));
+            name.into_iter().chain(labels).collect::<Vec<_>>()
+        };
+        let acquires = |kind, outcome| {
+            let labels = with(&[("kind", kind), ("outcome", outcome)]);
+            let help = "Calls for a lock that have ended";
+            counter("leasehold_acquires_total", help, &labels)
+        };
+        let lost = |cause| {
+            let labels = with(&[("cause", cause)]);
+            counter("leasehold_lost_total", "Locks that were lost", &labels)
+        };
+        let with_name = with(&[]);
+        Self {
+            waits: histogram(
+                "leasehold_wait_seconds",
+                "Times of calls until they have a guard, or end in vain",
+                &with_name,
+            ),
+            holds: histogram(
+                "leasehold_hold_seconds",
+                "Times from the grant of a guard to its end",
+                &with_name,
+            ),
+            requests: histogram(
+                "leasehold_request_seconds",
+                "Times of requests, with all retries",
+                &with_name,
+            ),
+            renewal_lags: histogram(
+                "leasehold_renewal_lag_seconds",
+                "Times by which renewals were sent too late",
+                &with_name,
+            ),
+            hand_overs: counter(
+                "leasehold_hand_overs_total",
+                "Locks that Redis gave to the next process",
+                &with_name,
+            ),
+            rate_waits: histogram(
+                "leasehold_rate_wait_seconds",
+                "Times of calls of rate limiters until they are admitted",
+                &with_name,
+            ),
+            rate_refused: counter(
+                "leasehold_rate_refused_total",
+                "Calls of rate limiters that were not admitted",
+                &with_name,
+            ),
+            acquires: KINDS.map(|kind| OUTCOMES.map(|outcome| acquires(kind, outcome))),
+            lost: CAUSES.map(lost),
+        }
+    }
+
+    /// Records the end of a call. Only the wait for a guard, or until the time was over, is measured.
+    pub(crate) fn call(&self, kind: LockKind, ended: Ended, waited: Duration) {
+        let kind = match kind {
+            LockKind::Mutex => 0,
+            LockKind::Read => 1,
+            LockKind::Write => 2,
+            LockKind::Semaphore { .. } => 3,
+            LockKind::Multi => 4,
+        };
+        self.acquires[kind][ended as usize].increment(1);
+        if let Ended::Acquired | Ended::PassedOn | Ended::TimedOut = ended {
+            self.waits.record(waited);
+        }
+    }
+
+    /// Records the end of a call of a rate limiter. Only the wait for a place is measured.
+    pub(crate) fn rate(&self, waited: Duration, is_admitted: bool) {
+        if is_admitted {
+            self.rate_waits.record(waited);
+        } else {
+            self.rate_refused.increment(1);
+        }
+    }
+
+    pub(crate) fn lost(&self, cause: LostCause) {
+        self.lost[cause as usize].increment(1);
+    }
+}
+
+type Labels<'a> = &'a [(&'static str, String)];
+
+#[cfg(feature = "metrics")]
+mod facade {
+    use metrics::{describe_counter, describe_gauge, describe_histogram};
+
+    use super::Labels;
+
+    pub(crate) use metrics::{Counter, Gauge, Histogram};
+
+    pub(super) fn counter(name: &'static str, help: &'static str, labels: Labels<'_>) -> Counter {
+        describe_counter!(name, help);
+        metrics::counter!(name, labels)
+    }
+
+    pub(super) fn gauge(name: &'static str, help: &'static str) -> Gauge {
+        describe_gauge!(name, help);
+        metrics::gauge!(name)
+    }
+
+    pub(super) fn histogram(
+        name: &'static str,
+        help: &'static str,
+        labels: Labels<'_>,
+    ) -> Histogram {
+        describe_histogram!(name, help);
+        metrics::histogram!(name, labels)
+    }
+}
+
+#[cfg(not(feature = "metrics"))]
+mod facade {
+    use super::Labels;
+
+    /// Records nothing.
+    pub(crate) struct Off;
+
+    pub(crate) type Counter = Off;
+    pub(crate) type Gauge = Off;
+    pub(crate) type Histogram = Off;
+
+    #[allow(clippy::unused_self, reason = "as the methods of that crate")]
+    impl Off {
+        pub(crate) fn increment(&self, _: impl Sized) {}
+
+        pub(crate) fn decrement(&self, _: impl Sized) {}
+
+        pub(crate) fn record(&self, _: impl Sized) {}
+    }
+
+    pub(super) fn counter(_: &str, _: &str, _: Labels<'_>) -> Off {
+        Off
+    }
+
+    pub(super) fn gauge(_: &str, _: &str) -> Off {
+        Off
+    }
+
+    pub(super) use counter as histogram;
+}
