@@ -26,7 +26,7 @@
 //!
 //! Such an owner is withdrawn here, on every node that may have it. It must never ask again ([`Reply::Outvoted`],
 //! [`FailureKind::NoQuorum`]): a late copy of its release could end its next grant. The engine then asks what is left
-//! ([`Store::left_until`]), as after a release: a node that has not confirmed the withdrawal gets it again.
+//! ([`Votes::left_until`]), as after a release: a node that has not confirmed the withdrawal gets it again.
 
 mod acquire;
 mod adopt;
@@ -55,7 +55,7 @@ use crate::net::ping::{self, Pinged};
 use crate::net::pool::{Pool, PoolThreads, Pooled};
 use crate::net::pubsub::PubSubEvent;
 use crate::net::route::{DataLossSigns, NodeReport};
-use crate::server::{Answer, DedicatedConnection, Store};
+use crate::server::{Answer, DedicatedConnection, Store, Votes};
 use crate::sys::{Arc, Time, Weak};
 use crate::wire::quorum::LockId;
 use crate::wire::{LockKind, Reply, Request, Verb};
@@ -153,8 +153,8 @@ impl Store for Quorum {
         Ok(ping::all(routes.collect()))
     }
 
-    fn is_quorum(&self) -> bool {
-        true
+    fn votes(&self) -> Option<&dyn Votes> {
+        Some(&*self.state)
     }
 
     fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {
@@ -164,32 +164,6 @@ impl Store for Quorum {
             state: Arc::clone(&self.state),
             reports: Vec::new(),
         })
-    }
-
-    fn left_until(&self, owner: &str) -> Option<Time> {
-        self.state.votes.left_until(owner, Time::now())
-    }
-
-    fn has_unconfirmed(&self) -> bool {
-        self.state.votes.has_unconfirmed(Time::now())
-    }
-
-    fn forget(&self, owner: &str) {
-        self.state.votes.forget(owner);
-    }
-
-    fn lacks_votes(&self, owner: &str) -> bool {
-        let now = Time::now();
-        let may_join = |number| self.state.may_join(number, now);
-        self.state.votes.has_misses(owner, may_join)
-    }
-
-    fn missing_nodes(&self, owner: &str) -> Vec<Arc<str>> {
-        let now = Time::now();
-        let nodes = self.state.nodes.iter().enumerate();
-        let missing = nodes.filter(|(number, _)| !self.state.votes.counts(owner, *number, now));
-        let addresses = missing.map(|(_, node)| Arc::clone(&node.route.server.address));
-        addresses.collect()
     }
 
     fn last_data_loss_sign(&self) -> Time {
@@ -206,6 +180,34 @@ impl Store for Quorum {
         hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
     ) -> Result<(), Failure> {
         listen::listen(&self.state, channels, hear)
+    }
+}
+
+impl Votes for QuorumState {
+    fn left_until(&self, owner: &str) -> Option<Time> {
+        self.votes.left_until(owner, Time::now())
+    }
+
+    fn has_unconfirmed(&self) -> bool {
+        self.votes.has_unconfirmed(Time::now())
+    }
+
+    fn forget(&self, owner: &str) {
+        self.votes.forget(owner);
+    }
+
+    fn lacks_votes(&self, owner: &str) -> bool {
+        let now = Time::now();
+        let may_join = |number| self.may_join(number, now);
+        self.votes.has_misses(owner, may_join)
+    }
+
+    fn missing_nodes(&self, owner: &str) -> Vec<Arc<str>> {
+        let now = Time::now();
+        let nodes = self.nodes.iter().enumerate();
+        let missing = nodes.filter(|(number, _)| !self.votes.counts(owner, *number, now));
+        let addresses = missing.map(|(_, node)| Arc::clone(&node.route.server.address));
+        addresses.collect()
     }
 }
 

@@ -59,7 +59,7 @@ impl<'a> WayIn<'a> {
             grants_by_message: matches!(entry.kind, LockKind::Mutex)
                 && self.call.options.renew
                 && settings.replicas == 0
-                && !self.client.store.is_quorum(),
+                && self.client.store.votes().is_none(),
             outage_limit: settings.outage_limit,
             waits_through_outages: settings.wait_through_outages,
             tail: self.tail(),

@@ -132,7 +132,7 @@ impl RenewalThread {
         }
         self.changed.notify_all();
         while state.unexecuted > 0
-            || client.store.has_unconfirmed()
+            || (client.store.votes()).is_some_and(|votes| votes.has_unconfirmed())
             || client.busy_threads.load(Ordering::SeqCst) > 0
         {
             let left = until.since(client.now());
@@ -168,8 +168,8 @@ impl RenewalThread {
                 let begun = state.begin_jobs(now);
                 (begun, limit.max(LEAST), dropped, is_first_drop)
             };
-            for owner in dropped {
-                client.store.forget(&owner);
+            if let Some(votes) = client.store.votes() {
+                dropped.iter().for_each(|owner| votes.forget(owner));
             }
             if is_first_drop {
                 logging::warning!(
