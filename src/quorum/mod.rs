@@ -5,18 +5,15 @@
 //!
 //! | module | its subject |
 //! | --- | --- |
-//! | `acquire` | rounds that ask for a lock |
-//! | `adopt` | a round that gives a detached mutex a new owner |
+//! | `acquire` | rounds that ask for a lock, or give a detached mutex a new owner |
+//! | `renew` | a round that renews leases, and has nodes join that missed the grant |
 //! | `release` | a round that gives locks up |
-//! | `renew` | a round that renews leases |
-//! | `join` | nodes that give a lock to its owner after the grant |
 //! | `operators` | requests of operators, to all nodes |
-//! | `votes`, `vote` | the votes for the owners of this process, and the nodes that may have each owner; the vote of one node |
-//! | `state` | the data that all connections of a quorum share |
-//! | `round` | a call under way, and its rounds: a request to several nodes, and their answers as they come |
+//! | `round` | a request to several nodes, and their answers as they come |
+//! | `rules` | what the answers decide |
+//! | `votes` | the votes for the owners of this process, and the nodes that may have each owner |
 //! | `connection` | one connection to one node |
-//! | `node` | one node: is it up, and may it vote? |
-//! | `opener` | connects to the nodes in the background, and probes those that are down; the spare connections, and the wishes for more |
+//! | `node` | one node: is it up, may it vote, and the connections that are made to it |
 //! | `listen` | messages through any node |
 //!
 //! A thread takes a connection to every node out of the pool together. It writes its request to all nodes before it
@@ -26,44 +23,47 @@
 //!
 //! Such an owner is withdrawn here, on every node that may have it. It must never ask again ([`Reply::Outvoted`],
 //! [`FailureKind::NoQuorum`]): a late copy of its release could end its next grant. The engine then asks what is left
-//! ([`Votes::left_until`]), as after a release: a node that has not confirmed the withdrawal gets it again.
+//! ([`left_until`](crate::server::Votes::left_until)), as after a release: a node that has not confirmed the withdrawal gets it again.
 
 mod acquire;
-mod adopt;
 mod connection;
-mod join;
 mod listen;
 mod node;
-mod opener;
 mod operators;
 mod release;
 mod renew;
 mod round;
 pub(crate) mod rules;
-mod state;
-mod vote;
 mod votes;
 
 use std::time::Duration;
 
+use redis::Value;
 use smallvec::SmallVec;
 
 use crate::config::{Server, Settings};
-use crate::error::{Failure, FailureKind, Outcome};
+use crate::error::{Failure, FailureKind, NodeCounts, NodeFailure, Outcome};
+use crate::name::RESTART_DELAY;
 use crate::net::deadline::Deadline;
 use crate::net::ping::{self, Pinged};
 use crate::net::pool::{Pool, PoolThreads, Pooled};
 use crate::net::pubsub::PubSubEvent;
-use crate::net::route::{DataLossSigns, NodeReport};
-use crate::server::{Answer, DedicatedConnection, Store, Votes};
-use crate::sys::{Arc, Time, Weak};
+use crate::net::refusal::refusal;
+use crate::net::route::{DataLossSigns, NodeReport, route};
+use crate::net::tasks::Tasks;
+use crate::server::{self, Answer, DedicatedConnection, Store};
+use crate::sys::{Arc, AtomicBool, AtomicU64, Condvar, Mutex, Time, Weak};
+#[cfg(feature = "seam")]
+use crate::sys::{Machine, test_machine::MovedByTest};
 use crate::wire::quorum::LockId;
-use crate::wire::{LockKind, Reply, Request, Verb};
+use crate::wire::{self, LockKind, Reply, Request, ScriptSettings, Verb};
 
 use connection::NodeConnection;
+use node::Node;
 use release::OwnerRelease;
 use round::QuorumCall;
-use state::QuorumState;
+use rules::majority;
+use votes::Votes;
 
 /// The store of a quorum.
 pub(crate) struct Quorum {
@@ -153,7 +153,7 @@ impl Store for Quorum {
         Ok(ping::all(routes.collect()))
     }
 
-    fn votes(&self) -> Option<&dyn Votes> {
+    fn votes(&self) -> Option<&dyn server::Votes> {
         Some(&*self.state)
     }
 
@@ -183,7 +183,170 @@ impl Store for Quorum {
     }
 }
 
-impl Votes for QuorumState {
+/// The state that all connections of a quorum share.
+struct QuorumState {
+    nodes: Box<[Node]>,
+    /// How many nodes are a majority.
+    needed: usize,
+    node_timeout: Duration,
+    restart_delay: Duration,
+    /// The key of the note about the restart delay.
+    delay_key: String,
+    script_settings: Arc<ScriptSettings>,
+    votes: Votes,
+    /// Whether a majority of the nodes has answered once, and the settings are right for each node that is not down.
+    is_checked: AtomicBool,
+    /// Held while a node's server is compared with those of the other nodes.
+    identifying: Mutex<()>,
+    /// How often a connect to a node has ended. `connected` is notified then.
+    connects: Mutex<u64>,
+    connected: Condvar,
+    next_connection: AtomicU64,
+    /// The tasks of the pool's thread.
+    background: Arc<Tasks>,
+    weak_self: Weak<QuorumState>,
+}
+
+impl QuorumState {
+    fn new(servers: Vec<Server>, settings: &Settings, background: Arc<Tasks>) -> Arc<Self> {
+        let nodes: Box<[_]> = servers
+            .into_iter()
+            .enumerate()
+            .map(|(number, server)| Node::new(number, route(server, settings)))
+            .collect();
+        let script_settings = Arc::clone(&nodes[0].route.script_settings);
+        // If all processes have one delay, no lease is longer, unless the delay is turned off.
+        let longest_lease = settings.restart_delay.max(settings.options.lease);
+        let state = Arc::new_cyclic(|weak_self| Self {
+            needed: majority(nodes.len()),
+            nodes,
+            node_timeout: settings.node_timeout,
+            restart_delay: settings.restart_delay,
+            delay_key: [&settings.prefix, RESTART_DELAY].concat(),
+            script_settings,
+            votes: Votes::new(longest_lease),
+            is_checked: AtomicBool::new(false),
+            identifying: Mutex::new(()),
+            connects: Mutex::new(0),
+            connected: Condvar::new(),
+            next_connection: AtomicU64::new(1),
+            background,
+            weak_self: weak_self.clone(),
+        });
+        #[cfg(feature = "seam")]
+        {
+            let weak = Arc::downgrade(&state);
+            Machine::here().register(weak);
+        }
+        state
+    }
+
+    /// Returns whether a node can be asked to join, as far as this process knows.
+    fn may_join(&self, number: usize, now: Time) -> bool {
+        let node = &self.nodes[number];
+        node.is_up() && node.check_may_grant(now).is_ok()
+    }
+
+    /// Returns a report of each node, and of the quorum as a whole.
+    fn report_all(&self) -> Vec<NodeReport> {
+        let nodes = self.nodes.iter();
+        let failures: Vec<_> = nodes.map(|node| node.check_up().err()).collect();
+        let up = failures.iter().filter(|failure| failure.is_none()).count();
+        let nodes = self.nodes.iter().zip(&failures);
+        let mut reports: Vec<_> = nodes
+            .map(|(node, failure)| node.report(failure.clone()))
+            .collect();
+        let whole = (up < self.needed).then(|| self.no_quorum(up, failures));
+        reports.push(self.report(whole));
+        reports
+    }
+
+    /// Returns a report of the quorum as a whole.
+    fn report(&self, failure: Option<Failure>) -> NodeReport {
+        NodeReport {
+            place: self.nodes.len(),
+            node: None,
+            failure,
+        }
+    }
+
+    /// Reads the answer of a node to a request.
+    fn decode(&self, number: usize, request: &Request<'_>, value: Value) -> Result<Reply, Failure> {
+        match value {
+            Value::ServerError(_) => Err(self.unexpected(number, value)),
+            value => wire::decode(request, value),
+        }
+    }
+
+    /// Returns the failure of an answer that is an error, or makes no sense.
+    fn unexpected(&self, number: usize, value: Value) -> Failure {
+        let route = &self.nodes[number].route;
+        if let Value::ServerError(error) = value {
+            route.data_loss_signs.note_answer(&error);
+            return refusal(&route.server, error);
+        }
+        let words = "the answer does not have the form of a reply to this request";
+        Failure::plain(FailureKind::Protocol, Outcome::Unknown, words)
+    }
+
+    /// Returns the failure of a request that too few nodes granted, with the failures of the others.
+    fn no_quorum(&self, granted: usize, failures: Vec<Option<Failure>>) -> Failure {
+        let mut permanent = failures
+            .iter()
+            .flatten()
+            .filter(|failure| !failure.is_transient());
+        let spare = self.nodes.len() - self.needed;
+        // If these failures leave no majority, waiting is of no use: return one of them.
+        if let Some(failure) = permanent
+            .clone()
+            .find(|failure| failure.kind == FailureKind::SameServer)
+            .or_else(|| permanent.nth(spare))
+        {
+            return Failure {
+                outcome: Outcome::NotExecuted,
+                ..failure.clone()
+            };
+        }
+        let failures: Vec<_> = failures
+            .into_iter()
+            .zip(&self.nodes)
+            .filter_map(|(failure, node)| {
+                Some(NodeFailure {
+                    node: Arc::clone(&node.route.server.address),
+                    error: failure?.into_error(None),
+                })
+            })
+            .collect();
+        Failure::no_quorum(self.counts(granted), failures)
+    }
+
+    fn counts(&self, granted: usize) -> NodeCounts {
+        let number = |number| u32::try_from(number).unwrap_or(u32::MAX);
+        NodeCounts {
+            nodes: number(self.nodes.len()),
+            needed: number(self.needed),
+            granted: number(granted),
+        }
+    }
+}
+
+/// The connects of a manager of the test kit, whose clock a test moves.
+#[cfg(feature = "seam")]
+impl MovedByTest for QuorumState {
+    // A connect does not sleep.
+    fn look_at_the_clock(&self) {}
+
+    fn busy_part(&self) -> Option<&'static str> {
+        self.sends_by_itself().then_some("a connect to a node")
+    }
+
+    fn sends_by_itself(&self) -> bool {
+        let mut nodes = self.nodes.iter();
+        nodes.any(|node| node.connecting_since().is_some())
+    }
+}
+
+impl server::Votes for QuorumState {
     fn left_until(&self, owner: &str) -> Option<Time> {
         self.votes.left_until(owner, Time::now())
     }
