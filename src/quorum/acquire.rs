@@ -170,7 +170,7 @@ impl QuorumCall<'_> {
             Enough::certain_if(adopted >= state.needed || gone > spare)
         });
         for (number, connection) in self.connections.iter().enumerate() {
-            ballot.unanswered[number] = is_unanswered[number].then(|| connection.id());
+            ballot.unanswered[number] = is_unanswered[number].then_some(connection.id);
         }
         if gone > spare {
             ballot.withdraw(self, true);
@@ -279,7 +279,7 @@ impl<'a> Ballot<'a> {
             if self.is_cut(call, number) {
                 self.votes[number] = None;
             } else if self.unanswered[number].is_none() || !is_unanswered[number] {
-                self.unanswered[number] = is_unanswered[number].then(|| connection.id());
+                self.unanswered[number] = is_unanswered[number].then_some(connection.id);
             }
         }
     }
@@ -386,12 +386,12 @@ impl<'a> Ballot<'a> {
         for (number, fences, contended) in self.granted_votes() {
             is_contended |= contended;
             votes[number].until = Some(until);
-            votes[number].process = call.connections[number].process();
+            votes[number].process = call.connections[number].process;
             votes[number].reserved = self.reserved(fences);
         }
         for (number, connection) in call.connections.iter().enumerate() {
             if let Some(id) = self.unanswered[number] {
-                votes[number].process = connection.process();
+                votes[number].process = connection.process;
                 // Otherwise another request of unknown outcome is on its way.
                 votes[number].asked_on = Some(id).filter(|id| !connection.is_closed(*id));
             }
@@ -476,7 +476,7 @@ impl<'a> Ballot<'a> {
         let command = node_request::release(self.lock, (owner, self.ask.units), give_back, true);
         let about = About::End {
             owner: Arc::clone(owner),
-            asked_on: (!self.is_cut(call, number)).then(|| call.connections[number].id()),
+            asked_on: (!self.is_cut(call, number)).then_some(call.connections[number].id),
         };
         call.connections[number].tell(command, about);
     }

@@ -59,15 +59,15 @@ pub(super) type Commands = Vec<(Command, About)>;
 
 pub(super) struct NodeConnection {
     state: Arc<QuorumState>,
-    number: usize,
+    pub(super) number: usize,
     /// Empty if the connection is closed.
     pipeline: Option<Pipeline<About>>,
-    /// The name of the connection that was opened last.
-    id: ConnectionId,
-    /// The number of the server's process to which it leads.
-    process: u32,
+    /// The name of the connection that is open, or was open last.
+    pub(super) id: ConnectionId,
+    /// The number of the server's process to which it leads, or led last.
+    pub(super) process: u32,
     /// The time from the last request whose answer the caller waited for until it took that answer.
-    took: Duration,
+    pub(super) took: Duration,
     used: Time,
 }
 
@@ -88,11 +88,6 @@ impl NodeConnection {
         &self.state.nodes[self.number]
     }
 
-    /// Returns the number of the node.
-    pub(super) fn number(&self) -> usize {
-        self.number
-    }
-
     /// Returns the open connection if the caller waits for an answer on it.
     pub(super) fn asked(&mut self) -> Option<&mut Pipeline<About>> {
         self.pipeline
@@ -104,29 +99,14 @@ impl NodeConnection {
         self.pipeline.is_some()
     }
 
-    /// Returns the name of the connection that is open, or was open last.
-    pub(super) fn id(&self) -> ConnectionId {
-        self.id
-    }
-
     /// Returns whether this connection was closed. The node may execute a request on it at any later time.
     pub(super) fn is_closed(&self, id: ConnectionId) -> bool {
         !self.is_open() || self.id != id
     }
 
-    /// Returns the number of the server's process to which the connection leads, or led last.
-    pub(super) fn process(&self) -> u32 {
-        self.process
-    }
-
     /// Returns whether the caller waits for an answer.
     pub(super) fn is_asked(&self) -> bool {
         self.pipeline.as_ref().is_some_and(Pipeline::is_asked)
-    }
-
-    /// Returns the time from the last request whose answer the caller waited for until it took that answer.
-    pub(super) fn took(&self) -> Duration {
-        self.took
     }
 
     pub(super) fn close_if_idle(&mut self, idle: Duration) {
@@ -143,7 +123,7 @@ impl NodeConnection {
         for missing in pipeline.unanswered() {
             if let About::Ask { owner, .. } = &missing.about {
                 let votes = &self.state.votes;
-                votes.no_late_vote(owner, self.number, self.id);
+                votes.note(owner, self.number, |vote| vote.no_late_answer(self.id));
             }
         }
     }
@@ -266,7 +246,9 @@ impl NodeConnection {
             About::End { owner, asked_on } if node_request::released(&value).is_some() => {
                 let is_ordered = asked_on == Some(self.id);
                 let votes = &self.state.votes;
-                votes.confirmed(&owner, self.number, is_ordered, (sent, now));
+                votes.note(&owner, self.number, |vote| {
+                    vote.confirm_end(is_ordered, sent, now);
+                });
             }
             About::Ask {
                 owner,
@@ -274,7 +256,9 @@ impl NodeConnection {
             } if answered.is_late && !self.is_asked_again(&owner) => {
                 let has_owner = may_have_owner || node_request::may_have_granted(&value);
                 let votes = &self.state.votes;
-                votes.late_vote(&owner, self.number, self.id, has_owner, now);
+                votes.note(&owner, self.number, |vote| {
+                    vote.late_answer(self.id, has_owner, now);
+                });
             }
             _ => {}
         }

@@ -162,7 +162,6 @@ impl Store for Quorum {
             connections: NodeConnections::new(&self.state, true),
             pool: Arc::downgrade(&self.pool),
             state: Arc::clone(&self.state),
-            reports: Vec::new(),
         })
     }
 
@@ -379,8 +378,6 @@ struct DedicatedNodeConnections {
     connections: NodeConnections,
     pool: Weak<Pool<NodeConnections>>,
     state: Arc<QuorumState>,
-    /// Reports of the nodes, until the renewal thread takes them.
-    reports: Vec<NodeReport>,
 }
 
 impl DedicatedConnection for DedicatedNodeConnections {
@@ -401,13 +398,11 @@ impl DedicatedConnection for DedicatedNodeConnections {
             pool.for_each_free(read);
         }
         let deadline = Deadline::after(limit);
-        let answer = self.connections.call(&self.state, request, deadline);
-        self.reports.extend(self.state.report_all());
-        answer
+        self.connections.call(&self.state, request, deadline)
     }
 
     fn take_reports(&mut self) -> Vec<NodeReport> {
-        std::mem::take(&mut self.reports)
+        self.state.report_all()
     }
 }
 

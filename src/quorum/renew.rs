@@ -120,7 +120,7 @@ impl QuorumCall<'_> {
                     match answer.as_ref().map(|results| results[place]) {
                         Some(Renewed::Done { contended }) => is_contended |= contended,
                         Some(Renewed::Gone(gone)) => {
-                            all = Confirmation::Gone(gone, connection.process());
+                            all = Confirmation::Gone(gone, connection.process);
                             break;
                         }
                         _ => all = Confirmation::Silent,
@@ -151,8 +151,8 @@ impl QuorumCall<'_> {
         let may_join = |connection: &mut NodeConnection| {
             // The round gives the reason why a node is not asked.
             connection.look().ok();
-            let may_join = connection.is_open() && state.may_join(connection.number(), now);
-            may_join.then(|| connection.process())
+            let may_join = connection.is_open() && state.may_join(connection.number, now);
+            may_join.then_some(connection.process)
         };
         Some(self.connections.iter_mut().map(may_join).collect())
     }
@@ -196,7 +196,7 @@ impl QuorumCall<'_> {
         let now = Time::now();
         for (connection, to_node) in self.connections.iter().zip(to_nodes) {
             let is_open = connection.is_open();
-            let asked_on = is_open.then(|| connection.id());
+            let asked_on = is_open.then_some(connection.id);
             // The end of the connection may have cut the write behind a join.
             let unheard = if to_node.is_unasked && is_open {
                 Joined::Refused
@@ -205,8 +205,10 @@ impl QuorumCall<'_> {
             };
             let ended = to_node.ended.into_iter().chain(std::iter::repeat(unheard));
             for ((owner, _), how) in to_node.joins.into_iter().zip(ended) {
-                let ended = (how, connection.process());
-                (self.state.votes).joined(owner, connection.number(), ended, asked_on, now);
+                let ended = (how, connection.process);
+                (self.state.votes).note(owner, connection.number, |vote| {
+                    vote.end_join(ended, asked_on, now);
+                });
             }
         }
     }

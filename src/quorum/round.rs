@@ -279,8 +279,8 @@ impl Exchange for Gathering<'_> {
 /// took the last time.
 fn slowest(connections: &[NodeConnection]) -> Option<usize> {
     let connections = connections.iter().enumerate();
-    let asked = connections
-        .filter(|(_, connection)| connection.is_asked() && connection.took() <= TOGETHER);
-    let slowest = asked.max_by_key(|(_, connection)| connection.took());
+    let asked =
+        connections.filter(|(_, connection)| connection.is_asked() && connection.took <= TOGETHER);
+    let slowest = asked.max_by_key(|(_, connection)| connection.took);
     slowest.map(|(number, _)| number)
 }

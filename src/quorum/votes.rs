@@ -174,18 +174,6 @@ impl Votes {
         record.votes.clone()
     }
 
-    /// Notes that a node has confirmed the end of an owner, which was sent at `sent`. `is_ordered`: it has executed that
-    /// after every request for the lock.
-    pub(super) fn confirmed(
-        &self,
-        owner: &str,
-        node: usize,
-        is_ordered: bool,
-        (sent, now): (Time, Time),
-    ) {
-        self.with(owner, node, |vote| vote.confirm_end(is_ordered, sent, now));
-    }
-
     /// Returns whether an owner has ended, and a node that may have it has not confirmed that at all.
     pub(super) fn has_unconfirmed(&self, now: Time) -> bool {
         let table = self.table.lock();
@@ -207,8 +195,8 @@ impl Votes {
         Some(until)
     }
 
-    /// Changes what a node has of an owner, if the owner has a record.
-    fn with(&self, owner: &str, node: usize, change: impl FnOnce(&mut NodeVote)) {
+    /// Notes something of a node and an owner, if the owner has a record.
+    pub(super) fn note(&self, owner: &str, node: usize, change: impl FnOnce(&mut NodeVote)) {
         if let Some(record) = self.table.lock().owners.get_mut(owner) {
             change(&mut record.votes[node]);
         }
@@ -223,26 +211,6 @@ impl Votes {
     pub(super) fn units_of(&self, owner: &str) -> Option<u32> {
         let table = self.table.lock();
         table.owners.get(owner).map(|record| record.units)
-    }
-
-    /// Notes the late answer of a node to the request of an owner for the lock, on the connection `asked_on`. It may have the
-    /// owner if `has_owner`.
-    pub(super) fn late_vote(
-        &self,
-        owner: &str,
-        node: usize,
-        asked_on: ConnectionId,
-        has_owner: bool,
-        now: Time,
-    ) {
-        self.with(owner, node, |vote| {
-            vote.late_answer(asked_on, has_owner, now);
-        });
-    }
-
-    /// Notes that a node will not answer the request of an owner for the lock, because the connection `asked_on` was closed.
-    pub(super) fn no_late_vote(&self, owner: &str, node: usize, asked_on: ConnectionId) {
-        self.with(owner, node, |vote| vote.no_late_answer(asked_on));
     }
 
     /// Takes in what each node answered to the renewal of an owner's lease.
@@ -302,7 +270,7 @@ impl Votes {
 
     /// Notes that the nodes are asked to renew the lease of an owner for `lease`: a node may do so although its answer is lost.
     /// Begins joins at the nodes of `may_join` that have no vote. Each of the returned nodes may have the owner from now on,
-    /// until [`Self::joined`] is called for it.
+    /// until [`NodeVote::end_join`] is noted for it.
     pub(super) fn begin_renewal(
         &self,
         owner: &str,
@@ -326,18 +294,6 @@ impl Votes {
             }
         }
         Some(Joins { nodes, ends }).filter(|joins| !joins.nodes.is_empty())
-    }
-
-    /// Notes how a join at this process of the node's server ended. `asked_on` is its connection, if that is still open.
-    pub(super) fn joined(
-        &self,
-        owner: &str,
-        node: usize,
-        how: (Joined, u32),
-        asked_on: Option<ConnectionId>,
-        now: Time,
-    ) {
-        self.with(owner, node, |vote| vote.end_join(how, asked_on, now));
     }
 
     /// Returns whether an owner lacks votes of nodes that may soon join.
@@ -740,7 +696,9 @@ mod tests {
         let table = two_of_three();
         assert_eq!(begin(&table, 50), [2]);
         assert_eq!(begin(&table, 50), [0; 0], "it is asked already");
-        table.joined("o", 2, (Joined::Until(at(150)), 1), ID, at(60));
+        table.note("o", 2, |vote| {
+            vote.end_join((Joined::Until(at(150)), 1), ID, at(60))
+        });
         // A renewal that was sent before the answer came, although the node has executed it after the join.
         renewed(&table, &[Confirmed; 3], 155, 2);
         let misses = |table: &Votes| table.has_misses("o", |_| true);
@@ -762,7 +720,9 @@ mod tests {
         use Confirmation::Confirmed;
         let table = two_of_three();
         begin(&table, 50);
-        table.joined("o", 2, (Joined::Until(at(150)), 1), ID, at(60));
+        table.note("o", 2, |vote| {
+            vote.end_join((Joined::Until(at(150)), 1), ID, at(60))
+        });
         renewed(&table, &[Confirmed; 3], 200, 2);
         assert!(table.has_misses("o", |_| true));
         let table = two_of_three();
@@ -786,7 +746,9 @@ mod tests {
         // The same for a candidate.
         let table = two_of_three();
         begin(&table, 10);
-        table.joined("o", 2, (Joined::Until(at(110)), 1), ID, at(20));
+        table.note("o", 2, |vote| {
+            vote.end_join((Joined::Until(at(110)), 1), ID, at(20))
+        });
         let gone = NotHeld(Gone::Taken, 1);
         renewed(&table, &[Confirmed, Confirmed, gone], 130, 2);
         assert!(begin(&table, 40).is_empty() && !table.has_misses("o", |_| true));
@@ -808,7 +770,9 @@ mod tests {
                 may_join: joins.then_some(&[][..]),
             };
             table.renewed("o", round, at(10));
-            table.joined("o", 2, (Joined::Until(at(110)), 1), ID, at(20));
+            table.note("o", 2, |vote| {
+                vote.end_join((Joined::Until(at(110)), 1), ID, at(20))
+            });
             renewed(&table, &[Confirmed; 3], 130, 2);
             assert_eq!(table.has_misses("o", |_| true), !joins);
         }
@@ -817,7 +781,7 @@ mod tests {
     #[test]
     fn a_node_may_have_the_owner_from_the_beginning_of_a_join_on() {
         let table = two_of_three();
-        table.confirmed("o", 2, true, (at(0), at(0)));
+        table.note("o", 2, |vote| vote.confirm_end(true, at(0), at(0)));
         let settles = |table: &Votes| table.table.lock().owners["o"].votes[2].settles_at;
         for (how, then) in [
             (Joined::Refused, None),
@@ -825,25 +789,27 @@ mod tests {
             (Joined::Unknown, Some(at(110))),
         ] {
             let table = two_of_three();
-            table.confirmed("o", 2, true, (at(0), at(0)));
+            table.note("o", 2, |vote| vote.confirm_end(true, at(0), at(0)));
             begin(&table, 10);
             assert_eq!(settles(&table), Some(at(110)));
-            table.joined("o", 2, (how, 1), ID, at(20));
+            table.note("o", 2, |vote| vote.end_join((how, 1), ID, at(20)));
             assert_eq!(settles(&table), then, "{how:?}");
         }
         // The release comes between the join and its answer.
         begin(&table, 10);
         assert_eq!(asked(&table, 15), [true; 3]);
         for node in 0..3 {
-            table.confirmed("o", node, false, (at(16), at(16)));
+            table.note("o", node, |vote| vote.confirm_end(false, at(16), at(16)));
         }
-        table.joined("o", 2, (Joined::Until(at(110)), 1), ID, at(20));
+        table.note("o", 2, |vote| {
+            vote.end_join((Joined::Until(at(110)), 1), ID, at(20))
+        });
         assert_eq!(asked(&table, 25), [false, false, true]);
         assert!(begin(&table, 30).is_empty(), "the owner has ended");
         // The confirmation of an end that was sent before comes later. The node may have executed the join after it.
-        table.confirmed("o", 2, false, (at(16), at(31)));
+        table.note("o", 2, |vote| vote.confirm_end(false, at(16), at(31)));
         assert_eq!(asked(&table, 32), [false, false, true]);
-        table.confirmed("o", 2, false, (at(33), at(34)));
+        table.note("o", 2, |vote| vote.confirm_end(false, at(33), at(34)));
         assert_eq!(asked(&table, 35), [false; 3]);
     }
 
@@ -856,7 +822,7 @@ mod tests {
             granted[2].asked_on = Some(id);
             table.insert(&"o".into(), (1, LEASE), granted, None, at(0));
             for _ in 0..2 {
-                table.late_vote("o", 2, id, has_owner, at(21));
+                table.note("o", 2, |vote| vote.late_answer(id, has_owner, at(21)));
                 assert_eq!(table.table.lock().owners["o"].votes[2].settles_at, then);
             }
         }
@@ -870,10 +836,12 @@ mod tests {
         granted[2].asked_on = ID;
         table.insert(&"o".into(), (1, LEASE), granted, None, at(0));
         asked(&table, 10);
-        table.late_vote("o", 2, ConnectionId(7), true, at(21));
-        table.confirmed("o", 2, false, (at(10), at(22)));
+        table.note("o", 2, |vote| {
+            vote.late_answer(ConnectionId(7), true, at(21))
+        });
+        table.note("o", 2, |vote| vote.confirm_end(false, at(10), at(22)));
         assert_eq!(asked(&table, 23), [true; 3]);
-        table.confirmed("o", 2, false, (at(23), at(24)));
+        table.note("o", 2, |vote| vote.confirm_end(false, at(23), at(24)));
         assert_eq!(asked(&table, 25), [true, true, false]);
     }
 
@@ -884,7 +852,9 @@ mod tests {
             let table = two_of_three();
             if is_join {
                 begin(&table, 10);
-                table.joined("o", 2, (Joined::Unknown, 1), ID, at(20));
+                table.note("o", 2, |vote| {
+                    vote.end_join((Joined::Unknown, 1), ID, at(20))
+                });
             } else {
                 let mut granted = votes(&[Some(100), Some(100), None]);
                 granted[2].settles_at = Some(at(110));
@@ -895,15 +865,23 @@ mod tests {
             }
             assert!(table.has_misses("o", |_| true), "the answer may come");
             assert!(begin(&table, 30).is_empty());
-            table.late_vote("o", 2, ConnectionId(8), true, at(21));
+            table.note("o", 2, |vote| {
+                vote.late_answer(ConnectionId(8), true, at(21))
+            });
             assert!(begin(&table, 30).is_empty(), "another connection");
-            table.late_vote("o", 2, ConnectionId(7), true, at(21));
+            table.note("o", 2, |vote| {
+                vote.late_answer(ConnectionId(7), true, at(21))
+            });
             assert_eq!(begin(&table, 30), [2]);
             // After a restart nothing is on its way.
-            table.joined("o", 2, (Joined::Unknown, 1), ID, at(40));
+            table.note("o", 2, |vote| {
+                vote.end_join((Joined::Unknown, 1), ID, at(40))
+            });
             let joins = table.begin_renewal("o", (LEASE, 2), Some(&[Some(2); 3]), at(50));
             assert_eq!(joins.expect("it has restarted").nodes.to_vec(), [2]);
-            table.joined("o", 2, (Joined::Refused, 2), ID, at(60));
+            table.note("o", 2, |vote| {
+                vote.end_join((Joined::Refused, 2), ID, at(60))
+            });
             assert_eq!(begin(&table, 70), [2], "it has refused");
         }
     }
@@ -918,12 +896,16 @@ mod tests {
         let ends = Some(Ends::from_slice(&[7]));
         table.insert(&"o".into(), ask, granted, ends, at(10));
         assert!(begin(&table, 20).is_empty());
-        table.late_vote("o", 2, ConnectionId(7), true, at(21));
+        table.note("o", 2, |vote| {
+            vote.late_answer(ConnectionId(7), true, at(21))
+        });
         assert_eq!(begin(&table, 20), [2]);
         // If the connection is closed, no answer comes.
-        table.joined("o", 2, (Joined::Unknown, 1), ID, at(30));
+        table.note("o", 2, |vote| {
+            vote.end_join((Joined::Unknown, 1), ID, at(30))
+        });
         assert!(table.has_misses("o", |_| true));
-        table.no_late_vote("o", 2, ConnectionId(7));
+        table.note("o", 2, |vote| vote.no_late_answer(ConnectionId(7)));
         assert!(!table.has_misses("o", |_| true) && begin(&table, 40).is_empty());
     }
 
@@ -944,7 +926,9 @@ mod tests {
         assert!(tells([Confirmed, Confirmed, Silent], 110));
         assert!(!tells([Confirmed, Confirmed, Silent], 110));
         begin(&table, 10);
-        table.joined("o", 2, (Joined::Until(at(110)), 1), ID, at(20));
+        table.note("o", 2, |vote| {
+            vote.end_join((Joined::Until(at(110)), 1), ID, at(20))
+        });
         assert!(!tells([Confirmed; 3], 150));
         // The node has restarted.
         let gone = NotHeld(Gone::Removed, 1);
@@ -952,7 +936,9 @@ mod tests {
         assert!(!tells([gone, Confirmed, Confirmed], 200));
         // An unconfirmed renewal is repeated.
         begin(&table, 110);
-        table.joined("o", 0, (Joined::Until(at(210)), 1), ID, at(110));
+        table.note("o", 0, |vote| {
+            vote.end_join((Joined::Until(at(210)), 1), ID, at(110))
+        });
         assert!(!tells([Confirmed; 3], 220));
         assert!(!tells([Confirmed, Silent, Silent], 301));
         // A vote that has run out is missing too.
@@ -965,11 +951,13 @@ mod tests {
         for failed in [Joined::Refused, Joined::Failed].repeat(2) {
             assert!(table.has_misses("o", |_| true));
             assert_eq!(begin(&table, 10), [2]);
-            table.joined("o", 2, (failed, 1), ID, at(10));
+            table.note("o", 2, |vote| vote.end_join((failed, 1), ID, at(10)));
         }
         assert!(!table.has_misses("o", |_| true));
         assert_eq!(begin(&table, 20), [2], "a renewal asks it all the same");
-        table.joined("o", 2, (Joined::Until(at(120)), 1), ID, at(20));
+        table.note("o", 2, |vote| {
+            vote.end_join((Joined::Until(at(120)), 1), ID, at(20))
+        });
         assert!(table.has_misses("o", |_| true), "it is a candidate");
     }
 
@@ -993,14 +981,14 @@ mod tests {
         table.insert(&"o".into(), (1, lease), asked_for, None, at(0));
         assert_eq!(table.left_until("o", at(0)), None, "it has not ended");
         assert_eq!(asked(&table, 10), [true, true, false]);
-        table.confirmed("o", 0, false, (at(20), at(20)));
+        table.note("o", 0, |vote| vote.confirm_end(false, at(20), at(20)));
         let until = table.left_until("o", at(20)).expect("the second node");
         assert!(table.has_unconfirmed(at(20)), "the second node");
         assert!(until >= at(10) + lease);
         // A repeat asks the second node only, and extends nothing.
         assert_eq!(asked(&table, 1000), [false, true, false]);
         assert_eq!(table.left_until("o", at(1000)), Some(until));
-        table.confirmed("o", 1, false, (at(1000), at(1000)));
+        table.note("o", 1, |vote| vote.confirm_end(false, at(1000), at(1000)));
         assert_eq!(table.left_until("o", at(1000)), None);
         assert!(table.table.lock().owners.is_empty(), "it is not forgotten");
         // A node that never confirms has dropped the key by then, or the engine gives up.
@@ -1020,7 +1008,9 @@ mod tests {
         table.insert(&"o".into(), (1, lease), silent, None, at(0));
         asked(&table, 0);
         for node in [0, 1] {
-            table.confirmed("o", node, node == 0, (at(9_999), at(9_999)));
+            table.note("o", node, |vote| {
+                vote.confirm_end(node == 0, at(9_999), at(9_999))
+            });
         }
         assert_eq!(asked(&table, 9_999), [false, true, false]);
         let until = table.left_until("o", at(9_999)).expect("it may come");
@@ -1029,7 +1019,9 @@ mod tests {
             !table.has_unconfirmed(at(9_999)),
             "each node has confirmed it"
         );
-        table.confirmed("o", 1, false, (at(10_000), at(10_000)));
+        table.note("o", 1, |vote| {
+            vote.confirm_end(false, at(10_000), at(10_000))
+        });
         assert_eq!(table.left_until("o", at(10_000)), None);
     }
 
