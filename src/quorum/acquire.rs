@@ -36,7 +36,7 @@ use crate::name::{LockKey, Target};
 use crate::quorum::QuorumState;
 use crate::quorum::connection::About;
 use crate::quorum::release::OwnerRelease;
-use crate::quorum::round::{Enough, QuorumCall, Recipients};
+use crate::quorum::round::{Enough, NodeConnections, Recipients};
 use crate::quorum::rules::{Chosen, Verdict, choose, verdict};
 use crate::quorum::votes::{AT_ONCE, ConnectionId, Ends, NodeVote, NodeVotes};
 use crate::sys::{Arc, Time, thread, wall_us};
@@ -62,7 +62,7 @@ struct Ballot<'a> {
     unanswered: Vec<Option<ConnectionId>>,
 }
 
-impl QuorumCall<'_> {
+impl NodeConnections {
     /// Asks for a lock: the table at the top. `former` is released in the same write.
     pub(super) fn acquire(
         &mut self,
@@ -71,8 +71,8 @@ impl QuorumCall<'_> {
         former: Option<&OwnerRelease<'_>>,
     ) -> Result<Reply, Failure> {
         self.check_once()?;
-        let (sent, state) = (Time::now(), self.state);
-        let mut ballot = Ballot::new(state, lock, ask);
+        let (sent, state) = (Time::now(), Arc::clone(&self.state));
+        let mut ballot = Ballot::new(&state, lock, ask);
         let was_writer =
             lock.kind == LockKind::Read && former.is_some_and(|former| former.units != ask.units);
         let request =
@@ -126,7 +126,7 @@ impl QuorumCall<'_> {
     /// Adopts a mutex: the second table at the top.
     pub(super) fn adopt(&mut self, key: &LockKey, adopt: &Adopt) -> Result<Reply, Failure> {
         self.check_once()?;
-        let (sent, state) = (Time::now(), self.state);
+        let (sent, state) = (Time::now(), Arc::clone(&self.state));
         let target = Target::from(key.clone());
         let lock = LockId {
             kind: LockKind::Mutex,
@@ -146,7 +146,7 @@ impl QuorumCall<'_> {
             node_request::adopt(key, adopt, wall_us(), settings)
         };
         let new = ask(&adopt.owner, adopt.lease);
-        let mut ballot = Ballot::new(state, lock, &new);
+        let mut ballot = Ballot::new(&state, lock, &new);
         let spare = state.nodes.len() - state.needed;
         let (mut adopted, mut gone, mut why) = (0, 0, Gone::Removed);
         let mut is_unanswered = vec![true; state.nodes.len()];
@@ -181,7 +181,7 @@ impl QuorumCall<'_> {
             let reply = ballot.granted(self, &chosen, count, sent);
             // Where the adoption is not confirmed, the detached owner may still be.
             let old = ask(&adopt.from, state.votes.unknown_lease.max(adopt.lease));
-            let mut rest = Ballot::new(state, lock, &old);
+            let mut rest = Ballot::new(&state, lock, &old);
             for (vote, unanswered) in ballot.votes.iter().zip(&mut rest.unanswered) {
                 // The request that has acquired the lock may have been sent on an earlier connection.
                 *unanswered = vote.is_none().then(ConnectionId::default);
@@ -225,7 +225,7 @@ impl<'a> Ballot<'a> {
     /// Does steps 1 and 2: asks each node that has not granted the lock, and may vote.
     fn ask(
         &mut self,
-        call: &mut QuorumCall<'_>,
+        call: &mut NodeConnections,
         request: &Command,
         former: Option<&OwnerRelease<'_>>,
     ) {
@@ -285,7 +285,7 @@ impl<'a> Ballot<'a> {
     }
 
     /// Returns whether the connection of a request without an answer was closed.
-    fn is_cut(&self, call: &QuorumCall<'_>, number: usize) -> bool {
+    fn is_cut(&self, call: &NodeConnections, number: usize) -> bool {
         self.unanswered[number].is_some_and(|id| call.connections[number].is_closed(id))
     }
 
@@ -317,7 +317,7 @@ impl<'a> Ballot<'a> {
     ///
     /// Returns how many nodes have granted the fence, if that is no majority because a chosen node did not raise its
     /// record.
-    pub(super) fn settle_fences(&self, call: &mut QuorumCall<'_>) -> Result<(Chosen, u64), usize> {
+    pub(super) fn settle_fences(&self, call: &mut NodeConnections) -> Result<(Chosen, u64), usize> {
         let granted: Vec<_> = self
             .granted_votes()
             .map(|(number, fences, _)| (number, fences.clone()))
@@ -375,7 +375,7 @@ impl<'a> Ballot<'a> {
     /// Does step 4 after a grant.
     fn granted(
         &mut self,
-        call: &mut QuorumCall<'_>,
+        call: &mut NodeConnections,
         chosen: &Chosen,
         count: u64,
         sent: Time,
@@ -412,7 +412,7 @@ impl<'a> Ballot<'a> {
     /// also leaves the queues.
     fn outvoted(
         &mut self,
-        call: &mut QuorumCall<'_>,
+        call: &mut NodeConnections,
         granted: usize,
         held: Option<(Arc<str>, Option<Duration>)>,
     ) -> Reply {
@@ -427,7 +427,7 @@ impl<'a> Ballot<'a> {
 
     /// Withdraws the owner from each node that granted it, or may do so. `everywhere`: also from the queues. Otherwise
     /// the caller withdraws it again if it is in a queue.
-    fn withdraw(&mut self, call: &mut QuorumCall<'_>, everywhere: bool) {
+    fn withdraw(&mut self, call: &mut NodeConnections, everywhere: bool) {
         let (left_behind, now) = (self.left_behind(), Time::now());
         self.note(left_behind.clone(), None);
         if everywhere || self.ask.channel.is_none() {
@@ -466,7 +466,7 @@ impl<'a> Ballot<'a> {
         fences.first().copied().filter(|_| self.ask.fences > 0)
     }
 
-    fn withdraw_from(&self, call: &mut QuorumCall<'_>, number: usize) {
+    fn withdraw_from(&self, call: &mut NodeConnections, number: usize) {
         let reserved = match &self.votes[number] {
             Some(Vote::Granted { fences, .. }) => self.reserved(fences),
             _ => None,

@@ -133,10 +133,10 @@ pub(super) fn listen(
         // 4.
         let due = (listener.messages.due()).chain(listener.slots.iter().filter_map(Slot::next_try));
         let until = due.fold(silent_at, Time::min);
-        if !is_subscribed {
-            state.await_connect(seen, until);
-        } else {
+        if is_subscribed {
             listener.read(until);
+        } else {
+            state.await_connect(seen, until);
         }
     }
 }

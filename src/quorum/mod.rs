@@ -61,7 +61,7 @@ use crate::wire::{self, LockKind, Reply, Request, ScriptSettings, Verb};
 use connection::NodeConnection;
 use node::Node;
 use release::OwnerRelease;
-use round::QuorumCall;
+use round::NodeConnections;
 use rules::majority;
 use votes::Votes;
 
@@ -70,13 +70,6 @@ pub(crate) struct Quorum {
     pool: Arc<Pool<NodeConnections>>,
     _threads: PoolThreads,
     state: Arc<QuorumState>,
-}
-
-/// A connection to every node.
-struct NodeConnections {
-    connections: Box<[NodeConnection]>,
-    /// As in [`QuorumCall`].
-    is_of_renewals: bool,
 }
 
 impl Quorum {
@@ -105,35 +98,6 @@ impl Quorum {
     }
 }
 
-impl NodeConnections {
-    fn new(state: &Arc<QuorumState>, is_of_renewals: bool) -> Self {
-        let connection = |number| NodeConnection::new(Arc::clone(state), number);
-        Self {
-            connections: (0..state.nodes.len()).map(connection).collect(),
-            is_of_renewals,
-        }
-    }
-
-    fn begin<'a>(&'a mut self, state: &'a QuorumState, until: Time) -> QuorumCall<'a> {
-        QuorumCall::new(state, &mut self.connections, until, self.is_of_renewals)
-    }
-
-    /// Sends a request to the nodes, and returns the reply of the majority.
-    fn call(
-        &mut self,
-        state: &QuorumState,
-        request: &Request<'_>,
-        mut deadline: Deadline<'_>,
-    ) -> Result<Answer, Failure> {
-        let until = deadline.now() + deadline.left();
-        let reply = self.begin(state, until).send(request)?;
-        Ok(Answer {
-            reply,
-            resent: false,
-        })
-    }
-}
-
 impl Pooled for NodeConnections {
     fn close_if_idle(&mut self, idle: Duration) {
         for connection in &mut self.connections {
@@ -145,7 +109,7 @@ impl Pooled for NodeConnections {
 impl Store for Quorum {
     fn call(&self, request: &Request<'_>, mut deadline: Deadline<'_>) -> Result<Answer, Failure> {
         let mut connections = self.pool.check_out(&mut deadline)?;
-        connections.call(&self.state, request, deadline)
+        connections.call(request, deadline)
     }
 
     fn ping(&self, _: Deadline<'_>) -> Result<Vec<Pinged>, Failure> {
@@ -161,7 +125,6 @@ impl Store for Quorum {
         Box::new(DedicatedNodeConnections {
             connections: NodeConnections::new(&self.state, true),
             pool: Arc::downgrade(&self.pool),
-            state: Arc::clone(&self.state),
         })
     }
 
@@ -377,15 +340,13 @@ impl server::Votes for QuorumState {
 struct DedicatedNodeConnections {
     connections: NodeConnections,
     pool: Weak<Pool<NodeConnections>>,
-    state: Arc<QuorumState>,
 }
 
 impl DedicatedConnection for DedicatedNodeConnections {
     fn open(&mut self, _is_silent: bool) -> Result<(), Failure> {
-        let node_timeout = self.state.node_timeout;
-        let connect_timeout = self.state.nodes[0].route.connect_timeout;
-        let until = Time::now() + connect_timeout + node_timeout;
-        self.connections.begin(&self.state, until).ping().map(drop)
+        let state = &self.connections.state;
+        let limit = state.nodes[0].route.connect_timeout + state.node_timeout;
+        self.connections.begin(Time::now() + limit).ping().map(drop)
     }
 
     fn call(&mut self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure> {
@@ -397,17 +358,29 @@ impl DedicatedConnection for DedicatedNodeConnections {
             };
             pool.for_each_free(read);
         }
-        let deadline = Deadline::after(limit);
-        self.connections.call(&self.state, request, deadline)
+        self.connections.call(request, Deadline::after(limit))
     }
 
     fn take_reports(&mut self) -> Vec<NodeReport> {
-        self.state.report_all()
+        self.connections.state.report_all()
     }
 }
 
-impl QuorumCall<'_> {
+impl NodeConnections {
     /// Sends a request to the nodes, and returns the reply of the majority.
+    fn call(
+        &mut self,
+        request: &Request<'_>,
+        mut deadline: Deadline<'_>,
+    ) -> Result<Answer, Failure> {
+        let until = deadline.now() + deadline.left();
+        let reply = self.begin(until).send(request)?;
+        Ok(Answer {
+            reply,
+            resent: false,
+        })
+    }
+
     fn send(&mut self, request: &Request<'_>) -> Result<Reply, Failure> {
         match request {
             Request::Ping => self.ping(),
@@ -456,8 +429,12 @@ impl QuorumCall<'_> {
             ) => {
                 // A reader may take over from a writer, whose units are another number.
                 let units = self.state.votes.units_of(from).unwrap_or(ask.units);
-                let release = OwnerRelease::of_lease(lock, from, units, *give_back);
-                self.acquire(lock, ask, Some(&release))
+                let release = Verb::HandOver {
+                    owner: Arc::clone(from),
+                    units,
+                    give_back: *give_back,
+                };
+                self.acquire(lock, ask, OwnerRelease::of(lock, &release).as_ref())
             }
             (Verb::Acquire { ask, .. }, None) => self.acquire(lock, ask, None),
             (_, None) => Err(Failure::another_question()),

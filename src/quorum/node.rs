@@ -263,11 +263,6 @@ impl Node {
         state.down.is_none() && Time::now() >= state.note_due_at
     }
 
-    /// Returns whether this node was last seen to be the process with this `run_id`.
-    pub(super) fn is(&self, run_id: &str) -> bool {
-        self.state.lock().run_id.as_deref() == Some(run_id)
-    }
-
     /// Returns since when a thread connects to the node.
     pub(super) fn connecting_since(&self) -> Option<Time> {
         self.state.lock().connecting_since
@@ -425,18 +420,17 @@ impl QuorumState {
         };
         // Two nodes may connect at the same time.
         let _one_at_a_time = self.identifying.lock();
-        let same = self
-            .nodes
-            .iter()
-            .find(|other| other.number != number && other.is(run_id));
-        if let Some(same) = same {
+        let is_same = |other: &&Node| {
+            other.number != number && other.state.lock().run_id.as_deref() == Some(run_id)
+        };
+        if let Some(same) = self.nodes.iter().find(is_same) {
             let words = format!("{address} and {} are one server", same.route.server.address);
             return refused(FailureKind::SameServer, words);
         }
         Ok(node.identified(run_id, Duration::from_secs(uptime), self.restart_delay))
     }
 
-    /// Returns the command that notes the restart delay at a node: see the section on it in [`super::node`].
+    /// Returns the command that notes the restart delay at a node: see the section on it at the top.
     pub(super) fn note_restart_delay(&self) -> Command {
         let kept = self.note_renewed_after() * NOTE_KEPT_FOR;
         wire::quorum::note_restart_delay(&self.delay_key, self.restart_delay, kept)

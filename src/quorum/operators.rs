@@ -15,15 +15,15 @@ use crate::error::{Failure, FailureKind, Outcome};
 use crate::name::LockKey;
 use crate::quorum::connection::About;
 use crate::quorum::node::Node;
-use crate::quorum::round::{Enough, QuorumCall, Recipients};
+use crate::quorum::round::{Enough, NodeConnections, Recipients};
 use crate::sys::{Arc, Ordering, Time};
 use crate::wire::{self, Command, Cursor, Gone, Reply, Request, Seen};
 
-impl QuorumCall<'_> {
+impl NodeConnections {
     /// Asks every node whether it answers. Returns an error unless a majority does, and if the settings are wrong for any
     /// node.
     pub(super) fn ping(&mut self) -> Result<Reply, Failure> {
-        let (state, ping) = (self.state, self.to_all(&Command::new("PING")));
+        let (state, ping) = (Arc::clone(&self.state), self.to_all(&Command::new("PING")));
         let mut failures = vec![None; self.connections.len()];
         let mut answered = 0;
         self.round(Recipients::All, ping, &mut |number, answer| {
@@ -72,7 +72,7 @@ impl QuorumCall<'_> {
         command: &Command,
         mut heard: impl FnMut(usize, Reply) -> Result<(), Failure>,
     ) -> (usize, Vec<Option<Failure>>) {
-        let (state, commands) = (self.state, self.to_all(command));
+        let (state, commands) = (Arc::clone(&self.state), self.to_all(command));
         let mut replies: Vec<_> = self.connections.iter().map(|_| None).collect();
         self.round(Recipients::All, commands, &mut |number, answer| {
             let reply = answer.and_then(|value| state.decode(number, request, value));
@@ -90,7 +90,7 @@ impl QuorumCall<'_> {
 
     /// Inspects locks at every node.
     pub(super) fn inspect(&mut self, request: &Request<'_>) -> Result<Reply, Failure> {
-        let state = self.state;
+        let state = Arc::clone(&self.state);
         // By its text, because a connection loads only the scripts of locks.
         let command = wire::encode(request, &state.script_settings).by_text();
         let mut merged: Option<Vec<Option<Seen>>> = None;
@@ -129,7 +129,7 @@ impl QuorumCall<'_> {
 
     /// Lists some keys of one node. If the node fails, goes on with the next one.
     pub(super) fn scan(&mut self, from: Cursor, request: &Request<'_>) -> Result<Reply, Failure> {
-        let (state, node) = (self.state, from.node as usize);
+        let (state, node) = (Arc::clone(&self.state), from.node as usize);
         let mut commands = vec![Vec::new(); state.nodes.len()];
         let command = wire::encode(request, &state.script_settings).by_text();
         commands[node].push((command, About::Nothing));

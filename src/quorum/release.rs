@@ -20,7 +20,7 @@ use redis::Value;
 use crate::error::{Failure, Outcome};
 use crate::quorum::QuorumState;
 use crate::quorum::connection::{About, Commands};
-use crate::quorum::round::{Enough, QuorumCall, Recipients};
+use crate::quorum::round::{Enough, NodeConnections, Recipients};
 use crate::quorum::votes::{AT_ONCE, NodeVote};
 use crate::sys::{Arc, Time};
 use crate::wire::quorum::{LockId, NodeGiveBack};
@@ -70,16 +70,20 @@ struct Tally {
 impl<'a> OwnerRelease<'a> {
     /// Returns the end of an owner by this verb. Returns `None` if the verb asks for a lock.
     pub(super) fn of(lock: LockId<'a>, verb: &Verb) -> Option<Self> {
+        let used = |give_back: &Option<GiveBack>| give_back.map(|give_back| give_back.used);
         let (owner, units, how) = match verb {
             Verb::Release { owner, units } => (owner, units, How::Release { used: None }),
             Verb::HandOver {
                 owner,
                 units,
                 give_back,
-            } => (owner, units, release(*give_back)),
+            } => {
+                let used = used(give_back);
+                (owner, units, How::Release { used })
+            }
             Verb::Withdraw { owner, units } => (owner, units, How::Withdraw),
             Verb::Keep(keep) => {
-                let how = How::Keep(keep.life, used(keep.give_back));
+                let how = How::Keep(keep.life, used(&keep.give_back));
                 (&keep.owner, &keep.units, how)
             }
             // A quorum hands nothing over.
@@ -92,32 +96,6 @@ impl<'a> OwnerRelease<'a> {
             how,
         })
     }
-
-    /// Returns the end of a lease that is taken over.
-    pub(super) fn of_lease(
-        lock: LockId<'a>,
-        owner: &Arc<str>,
-        units: u32,
-        give_back: Option<GiveBack>,
-    ) -> Self {
-        Self {
-            lock,
-            owner: Arc::clone(owner),
-            units,
-            how: release(give_back),
-        }
-    }
-}
-
-fn release(give_back: Option<GiveBack>) -> How {
-    How::Release {
-        used: used(give_back),
-    }
-}
-
-/// Returns the last fence that a guard had.
-fn used(give_back: Option<GiveBack>) -> Option<u64> {
-    give_back.map(|give_back| give_back.used)
 }
 
 impl Tally {
@@ -154,7 +132,7 @@ impl Tally {
     }
 }
 
-impl QuorumCall<'_> {
+impl NodeConnections {
     /// Ends one owner.
     pub(super) fn end_one(&mut self, release: OwnerRelease<'_>) -> Result<Reply, Failure> {
         let only = self.end(&[release])?.into_iter().next();
@@ -180,7 +158,7 @@ impl QuorumCall<'_> {
 
     /// Ends several owners by one round: the steps at the top. Returns the reply for each.
     fn end(&mut self, releases: &[OwnerRelease<'_>]) -> Result<Vec<Option<Reply>>, Failure> {
-        let (state, nodes) = (self.state, self.connections.len());
+        let (state, nodes) = (Arc::clone(&self.state), self.connections.len());
         let nothing = Tally {
             have_nothing: nodes,
             ..Tally::default()
@@ -209,7 +187,7 @@ impl QuorumCall<'_> {
         let mut failures = vec![None; nodes];
         self.round(recipients, commands, &mut |number, answer| {
             let noted = answer.and_then(|value| match places[number].next() {
-                Some(place) => tallies[place].note(state, number, value),
+                Some(place) => tallies[place].note(&state, number, value),
                 None => Ok(()),
             });
             if let Err(failure) = noted {

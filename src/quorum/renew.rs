@@ -36,9 +36,9 @@ use smallvec::SmallVec;
 
 use crate::error::{Failure, Outcome};
 use crate::quorum::connection::{About, Commands, NodeConnection};
-use crate::quorum::round::{Enough, QuorumCall, Recipients};
+use crate::quorum::round::{Enough, NodeConnections, Recipients};
 use crate::quorum::votes::{Confirmation, Joined, MayJoin, Round};
-use crate::sys::Time;
+use crate::sys::{Arc, Time};
 use crate::wire::lifetime::valid_until;
 use crate::wire::{self, Renewal, Renewed, Reply, Request, quorum as node_request};
 
@@ -51,11 +51,11 @@ struct JoinsAtNode<'b> {
     is_unasked: bool,
 }
 
-impl QuorumCall<'_> {
+impl NodeConnections {
     /// Renews leases. Returns the result for each key. The keys of one owner come after each other, and have one
     /// result.
     pub(super) fn renew(&mut self, batch: &[Renewal<'_>]) -> Result<Vec<Renewed>, Failure> {
-        let (sent, state) = (Time::now(), self.state);
+        let (sent, state) = (Time::now(), Arc::clone(&self.state));
         let request = Request::Renew(batch);
         let mut commands = self.to_all(&wire::encode(&request, &state.script_settings));
         let may_join = self.may_join();
@@ -108,7 +108,7 @@ impl QuorumCall<'_> {
         may_join: Option<&MayJoin>,
         answers: &[Option<Vec<Renewed>>],
     ) -> Vec<Renewed> {
-        let (state, now) = (self.state, Time::now());
+        let (state, now) = (&self.state, Time::now());
         let mut results = Vec::with_capacity(batch.len());
         for keys in batch.chunk_by(|one, other| one.owner == other.owner) {
             let places = results.len()..results.len() + keys.len();
@@ -147,7 +147,7 @@ impl QuorumCall<'_> {
         if !self.is_of_renewals {
             return None;
         }
-        let (state, now) = (self.state, Time::now());
+        let (state, now) = (&self.state, Time::now());
         let may_join = |connection: &mut NodeConnection| {
             // The round gives the reason why a node is not asked.
             connection.look().ok();
@@ -164,7 +164,7 @@ impl QuorumCall<'_> {
         may_join: Option<&MayJoin>,
         commands: &mut [Commands],
     ) -> Vec<JoinsAtNode<'b>> {
-        let (state, now) = (self.state, Time::now());
+        let (state, now) = (&self.state, Time::now());
         let mut to_nodes = vec![JoinsAtNode::default(); self.connections.len()];
         for keys in batch.chunk_by(|one, other| one.owner == other.owner) {
             let Renewal { owner, lease, .. } = &keys[0];

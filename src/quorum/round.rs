@@ -30,7 +30,7 @@ use crate::error::{Failure, Outcome};
 use crate::net::exchange::{self, Exchange, Pipeline};
 use crate::quorum::QuorumState;
 use crate::quorum::connection::{About, Commands, NodeConnection};
-use crate::sys::Time;
+use crate::sys::{Arc, Time};
 use crate::wire::Command;
 
 /// For how long a round waits for one answer alone.
@@ -39,12 +39,11 @@ const TOGETHER: Duration = Duration::from_millis(1);
 const LONGEST_GRACE: u32 = 4;
 const SHORTEST_GRACE: u32 = 200;
 
-/// A call under way.
-pub(super) struct QuorumCall<'a> {
-    pub(super) state: &'a QuorumState,
-    /// A connection to each node.
-    pub(super) connections: &'a mut [NodeConnection],
-    /// When it ends.
+/// A connection to each node, and the call that uses them.
+pub(super) struct NodeConnections {
+    pub(super) state: Arc<QuorumState>,
+    pub(super) connections: Box<[NodeConnection]>,
+    /// When the call ends.
     pub(super) until: Time,
     /// Whether the renewal thread calls. It waits for no connect if it has a majority, and asks nodes to join.
     pub(super) is_of_renewals: bool,
@@ -89,21 +88,25 @@ struct Gathering<'a> {
     grace: (Duration, Duration),
 }
 
-impl<'a> QuorumCall<'a> {
-    pub(super) fn new(
-        state: &'a QuorumState,
-        connections: &'a mut [NodeConnection],
-        until: Time,
-        is_of_renewals: bool,
-    ) -> Self {
-        // A panic may have left a connection that waits.
-        connections.iter_mut().for_each(NodeConnection::give_up);
+impl NodeConnections {
+    pub(super) fn new(state: &Arc<QuorumState>, is_of_renewals: bool) -> Self {
+        let connection = |number| NodeConnection::new(Arc::clone(state), number);
         Self {
-            state,
-            connections,
-            until,
+            state: Arc::clone(state),
+            connections: (0..state.nodes.len()).map(connection).collect(),
+            until: Time::now(),
             is_of_renewals,
         }
+    }
+
+    /// Begins a call that ends then.
+    pub(super) fn begin(&mut self, until: Time) -> &mut Self {
+        // A panic may have left a connection that waits.
+        self.connections
+            .iter_mut()
+            .for_each(NodeConnection::give_up);
+        self.until = until;
+        self
     }
 
     /// Returns the shortest grace and the longest.
@@ -142,7 +145,7 @@ impl<'a> QuorumCall<'a> {
             Recipients::Rest => (Enough::Certain, longest, (longest, longest)),
         };
         let mut gathering = Gathering {
-            connections: &mut *self.connections,
+            connections: &mut self.connections,
             heard,
             enough,
             begun,
@@ -164,7 +167,7 @@ impl<'a> QuorumCall<'a> {
 
     /// Does step 1 for the nodes that have commands. Returns for each the reason why it is not asked.
     fn look(&mut self, recipients: Recipients, commands: &[Commands]) -> Vec<Option<Failure>> {
-        let state = self.state;
+        let state = Arc::clone(&self.state);
         let is_patient =
             !self.is_of_renewals && matches!(recipients, Recipients::All | Recipients::Granters);
         let (_, longest) = self.graces();

@@ -30,7 +30,7 @@ use crate::error::{Failure, FailureKind, Outcome};
 use crate::logging;
 use crate::name::LockKey;
 use crate::net::deadline::LEAST;
-use crate::server::{Answer, DedicatedConnection};
+use crate::server::{Answer, DedicatedConnection, Votes};
 use crate::sys::{Arc, Ordering, Time};
 use crate::wire::{LockKind, NotReleased, PlainRelease, Reply, Request, Verb};
 
@@ -132,7 +132,7 @@ impl RenewalThread {
         }
         self.changed.notify_all();
         while state.unexecuted > 0
-            || (client.store.votes()).is_some_and(|votes| votes.has_unconfirmed())
+            || (client.store.votes()).is_some_and(Votes::has_unconfirmed)
             || client.busy_threads.load(Ordering::SeqCst) > 0
         {
             let left = until.since(client.now());
@@ -169,7 +169,9 @@ impl RenewalThread {
                 (begun, limit.max(LEAST), dropped, is_first_drop)
             };
             if let Some(votes) = client.store.votes() {
-                dropped.iter().for_each(|owner| votes.forget(owner));
+                for owner in &dropped {
+                    votes.forget(owner);
+                }
             }
             if is_first_drop {
                 logging::warning!(
