@@ -605,7 +605,7 @@ impl Acquire<'_> {
         self.call.kind == LockKind::Mutex
             && self.call.options.renew
             && self.client.settings.replicas == 0
-            && !self.client.store.is_quorum()
+            && self.client.store.votes().is_none()
     }
 
     /// Returns what the attempt must know for its next step.

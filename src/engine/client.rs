@@ -120,7 +120,10 @@ impl Client {
 
     /// Returns the nodes of a quorum without a vote for a process lease.
     pub(crate) fn missing_nodes(&self, process_lease: &ProcessLease) -> Vec<Arc<str>> {
-        self.store.missing_nodes(&self.owner_of(process_lease))
+        let votes = self.store.votes();
+        votes.map_or_else(Vec::new, |votes| {
+            votes.missing_nodes(&self.owner_of(process_lease))
+        })
     }
 
     /// Returns a renewal for `lease` for each key of a process lease.
@@ -177,10 +180,10 @@ impl Client {
         Ok(answer)
     }
 
-    /// Does what [`Store::left_until`] says.
+    /// Does what [`Votes::left_until`](crate::server::Votes::left_until) says. Without votes nothing is left.
     pub(super) fn left_until(&self, owner: &str) -> Option<Time> {
         let _entered = self.machine().enter();
-        self.store.left_until(owner)
+        self.store.votes()?.left_until(owner)
     }
 
     /// Returns the deadline of a request. `until` is the end of the caller's wait, or `None` if the caller does not wait.

@@ -1,11 +1,11 @@
-//! Rounds that ask for a lock.
+//! Rounds that ask for a lock, and the adoption of one that was detached.
 //!
 //! | step | the thread |
 //! | --- | --- |
 //! | 1 | Every node that is up and may vote is asked, with one reading of this process's clock. A take-over sends the release of the former owner in the same write. |
 //! | 2 | The answers are votes ([`verdict`]). |
 //! | 3, granted | The fences are chosen ([`choose`]). If a chosen node has reserved too few, it is asked to raise its record. If one refuses, go on as after a split. |
-//! | 4, granted | The votes are kept. A node that has not answered has no vote, even if it grants the lock later. It may join ([`super::join`]). A node that answered "held" may have the owner in its queue until the release or a join. |
+//! | 4, granted | The votes are kept. A node that has not answered has no vote, even if it grants the lock later. It may join ([`super::renew`]). A node that answered "held" may have the owner in its queue until the release or a join. |
 //! | 3, split | The owner that has the first node of those that answered keeps its votes for a moment, and asks the others again. All others withdraw, and ask again later. So one of them wins, and they do not hinder each other again and again. |
 //! | 3, held | The owner is withdrawn from the nodes that granted it. At the others it stays in the queue. If no node granted it, it may ask again. |
 //! | 3, too few | The owner is withdrawn everywhere. |
@@ -14,21 +14,35 @@
 //! waits for its answer. It is noted when it comes, and until then the node may have the owner ([`super::votes`]). If the
 //! connection of a request without an answer was closed, the node may execute that request later: after the withdrawal,
 //! which is not final then, or when another owner has had the lock. So a repeat gives no vote there.
+//!
+//! # Adoption
+//!
+//! A mutex was detached, and each node that has it under the detached owner gives it the new one.
+//!
+//! | the answers | the next step |
+//! | --- | --- |
+//! | a majority adopted it | the fences are settled, and the votes kept, as after an acquire. At the other nodes both owners are withdrawn |
+//! | the detached owner has no majority any more | the new owner is withdrawn; the claim is lost |
+//! | fewer answers | the nodes that adopted it take the detached owner back, so that the claim can be adopted later. A node that cannot be asked to may keep the new owner. No release is sent to it, because it must not free the lock. The caller asks under the same owner again, which that node grants. |
+//!
+//! The process that detached the lock may have asked a slow node to join ([`super::renew`]). If that node executes the join
+//! after the adoption, it has the detached owner until the lease of the join is over, and gives the new owner no vote
+//! before.
 
 use std::time::Duration;
 
 use crate::error::{Failure, Outcome};
-use crate::quorum::connection::NodeConnection;
-use crate::quorum::release::{OwnerRelease, ToNode};
-use crate::quorum::round::{Enough, QuorumCall, Recipients};
+use crate::name::{LockKey, Target};
+use crate::quorum::QuorumState;
+use crate::quorum::connection::About;
+use crate::quorum::release::OwnerRelease;
+use crate::quorum::round::{Enough, NodeConnections, Recipients};
 use crate::quorum::rules::{Chosen, Verdict, choose, verdict};
-use crate::quorum::state::QuorumState;
-use crate::quorum::vote::{AT_ONCE, NodeVote};
-use crate::quorum::votes::{Ends, LateAbout, NodeVotes};
+use crate::quorum::votes::{AT_ONCE, ConnectionId, Ends, NodeVote, NodeVotes};
 use crate::sys::{Arc, Time, thread, wall_us};
 use crate::wire::lifetime::valid_until;
 use crate::wire::quorum::{LockId, NodeGiveBack, Reserved, ReservedByName, Vote};
-use crate::wire::{Ask, Command, LockKind, Reply, quorum as node_request};
+use crate::wire::{Adopt, Ask, Command, Gone, LockKind, Reply, quorum as node_request};
 
 /// How often an owner that keeps its votes after a split asks the other nodes again.
 const ASKS_ON: u32 = 4;
@@ -36,21 +50,19 @@ const ASKS_ON: u32 = 4;
 const ASKS_ON_AFTER: Duration = Duration::from_micros(500);
 
 /// An attempt to get the votes of a majority.
-pub(super) struct Ballot<'a> {
+struct Ballot<'a> {
     state: &'a QuorumState,
     lock: LockId<'a>,
     ask: &'a Ask,
     /// The votes, and the reasons why there is none.
-    pub(super) votes: Vec<Option<Vote>>,
-    pub(super) failures: Vec<Option<Failure>>,
-    /// Whether a request of unknown outcome may have put the owner there.
-    pub(super) is_unanswered: Vec<bool>,
-    /// Whether the connection of such a request was closed. Then the node may execute it after any later request, and has
-    /// no vote.
-    pub(super) is_cut: Vec<bool>,
+    votes: Vec<Option<Vote>>,
+    failures: Vec<Option<Failure>>,
+    /// The connection of the first request of unknown outcome that may have put the owner there. If it was closed, the
+    /// request is *cut*: the node may execute it after any later request, and has no vote.
+    unanswered: Vec<Option<ConnectionId>>,
 }
 
-impl QuorumCall<'_> {
+impl NodeConnections {
     /// Asks for a lock: the table at the top. `former` is released in the same write.
     pub(super) fn acquire(
         &mut self,
@@ -59,10 +71,10 @@ impl QuorumCall<'_> {
         former: Option<&OwnerRelease<'_>>,
     ) -> Result<Reply, Failure> {
         self.check_once()?;
-        let (sent, state) = (Time::now(), self.state);
-        let mut ballot = Ballot::new(state, lock, ask);
+        let (sent, state) = (Time::now(), Arc::clone(&self.state));
+        let mut ballot = Ballot::new(&state, lock, ask);
         let was_writer =
-            lock.kind == LockKind::Read && former.is_some_and(|former| former.units() != ask.units);
+            lock.kind == LockKind::Read && former.is_some_and(|former| former.units != ask.units);
         let request =
             node_request::acquire(lock, ask, was_writer, wall_us(), &state.script_settings);
         ballot.ask(self, &request, former);
@@ -78,6 +90,7 @@ impl QuorumCall<'_> {
             ballot.ask(self, &request, None);
             result = verdict(&ballot.votes);
         }
+        let granted = ballot.granted_votes().count();
         match result {
             Verdict::Granted => match ballot.settle_fences(self) {
                 Ok((chosen, count)) => Ok(ballot.granted(self, &chosen, count, sent)),
@@ -94,15 +107,10 @@ impl QuorumCall<'_> {
                 })
             }
             Verdict::Held { holder, ttl } => {
-                let granted = ballot.granted_votes().count();
                 Ok(ballot.outvoted(self, granted, Some((holder, ttl))))
             }
-            Verdict::Split => {
-                let granted = ballot.granted_votes().count();
-                Ok(ballot.outvoted(self, granted, None))
-            }
+            Verdict::Split => Ok(ballot.outvoted(self, granted, None)),
             Verdict::TooFew => {
-                let granted = ballot.granted_votes().count();
                 ballot.withdraw(self, true);
                 let failure = state.no_quorum(granted, ballot.failures);
                 // Until then the nodes had less than `node_timeout`.
@@ -114,10 +122,95 @@ impl QuorumCall<'_> {
             }
         }
     }
+
+    /// Adopts a mutex: the second table at the top.
+    pub(super) fn adopt(&mut self, key: &LockKey, adopt: &Adopt) -> Result<Reply, Failure> {
+        self.check_once()?;
+        let (sent, state) = (Time::now(), Arc::clone(&self.state));
+        let target = Target::from(key.clone());
+        let lock = LockId {
+            kind: LockKind::Mutex,
+            target: &target,
+        };
+        let ask = |owner: &Arc<str>, lease| Ask {
+            owner: Arc::clone(owner),
+            units: 1,
+            lease,
+            fences: u64::from(adopt.fencing),
+            shareable_owner: None,
+            channel: None,
+            nonce: None,
+        };
+        let request = |adopt: &Adopt| {
+            let settings = &state.script_settings;
+            node_request::adopt(key, adopt, wall_us(), settings)
+        };
+        let new = ask(&adopt.owner, adopt.lease);
+        let mut ballot = Ballot::new(&state, lock, &new);
+        let spare = state.nodes.len() - state.needed;
+        let (mut adopted, mut gone, mut why) = (0, 0, Gone::Removed);
+        let mut is_unanswered = vec![true; state.nodes.len()];
+        let commands = vec![vec![(request(adopt), about(&new))]; state.nodes.len()];
+        self.round(Recipients::Granters, commands, &mut |number, answer| {
+            is_unanswered[number] = is_of_unknown_outcome(&answer);
+            match answer.map(|value| (node_request::adopted(lock, adopt.fencing, &value), value)) {
+                Ok((Some(Ok(vote)), _)) => {
+                    ballot.votes[number] = Some(vote);
+                    adopted += 1;
+                }
+                Ok((Some(Err(now)), _)) => {
+                    gone += 1;
+                    why = if gone == 1 { now } else { why };
+                }
+                Ok((None, value)) => {
+                    ballot.failures[number] = Some(state.unexpected(number, value));
+                }
+                Err(failure) => ballot.failures[number] = Some(failure),
+            }
+            Enough::certain_if(adopted >= state.needed || gone > spare)
+        });
+        for (number, connection) in self.connections.iter().enumerate() {
+            ballot.unanswered[number] = is_unanswered[number].then_some(connection.id);
+        }
+        if gone > spare {
+            ballot.withdraw(self, true);
+            return Ok(Reply::NotOwner(why));
+        }
+        let settled = ballot.settle_fences(self);
+        if let Ok((chosen, count)) = settled {
+            let reply = ballot.granted(self, &chosen, count, sent);
+            // Where the adoption is not confirmed, the detached owner may still be.
+            let old = ask(&adopt.from, state.votes.unknown_lease.max(adopt.lease));
+            let mut rest = Ballot::new(&state, lock, &old);
+            for (vote, unanswered) in ballot.votes.iter().zip(&mut rest.unanswered) {
+                // The request that has acquired the lock may have been sent on an earlier connection.
+                *unanswered = vote.is_none().then(ConnectionId::default);
+            }
+            rest.withdraw(self, true);
+            return Ok(reply);
+        }
+        // The claim must stay valid.
+        let back = request(&Adopt {
+            owner: Arc::clone(&adopt.from),
+            from: Arc::clone(&adopt.owner),
+            ..adopt.clone()
+        });
+        let mut outcome = Outcome::NotExecuted;
+        for (number, connection) in self.connections.iter_mut().enumerate() {
+            if ballot.votes[number].is_some() || ballot.unanswered[number].is_some() {
+                outcome = Outcome::Unknown;
+                connection.tell(back.clone(), About::Nothing);
+            }
+        }
+        // The next adoption asks under this owner again, perhaps without a node that may still have it.
+        ballot.note(ballot.left_behind(), None);
+        let failure = state.no_quorum(settled.err().unwrap_or(adopted), ballot.failures);
+        Err(failure.with(outcome))
+    }
 }
 
 impl<'a> Ballot<'a> {
-    pub(super) fn new(state: &'a QuorumState, lock: LockId<'a>, ask: &'a Ask) -> Self {
+    fn new(state: &'a QuorumState, lock: LockId<'a>, ask: &'a Ask) -> Self {
         let nodes = state.nodes.len();
         Self {
             state,
@@ -125,99 +218,75 @@ impl<'a> Ballot<'a> {
             ask,
             votes: vec![None; nodes],
             failures: vec![None; nodes],
-            is_unanswered: vec![false; nodes],
-            is_cut: vec![false; nodes],
+            unanswered: vec![None; nodes],
         }
     }
 
     /// Does steps 1 and 2: asks each node that has not granted the lock, and may vote.
     fn ask(
         &mut self,
-        call: &mut QuorumCall<'_>,
+        call: &mut NodeConnections,
         request: &Command,
         former: Option<&OwnerRelease<'_>>,
     ) {
-        let (state, lock, nodes) = (self.state, self.lock, self.votes.len());
-        let sent = Time::now();
-        let mut to_nodes = match former {
-            Some(former) => state.releases(std::slice::from_ref(former)),
-            None => vec![ToNode::default(); nodes],
-        };
+        let (state, lock) = (self.state, self.lock);
+        let ends = former.map(|former| state.releases(std::slice::from_ref(former)));
+        let mut commands = ends.map_or_else(
+            || vec![Vec::new(); self.votes.len()],
+            |ends| ends.into_iter().map(|end| end.commands).collect(),
+        );
         // Whether the next answer of the node is about the former owner.
-        let mut is_of_former: Vec<_> = to_nodes
-            .iter()
-            .map(|to_node| !to_node.commands.is_empty())
-            .collect();
-        let was_unanswered = self.is_unanswered.clone();
-        let mut may_have_owner = was_unanswered.clone();
-        for (number, connection) in call.connections.iter_mut().enumerate() {
-            let closings = connection.closings();
-            if was_unanswered[number] {
-                connection.look().ok();
-                self.is_cut[number] |= connection.closings() > closings;
+        let mut is_of_former: Vec<_> = commands.iter().map(|ends| !ends.is_empty()).collect();
+        let mut may_have_owner = vec![false; self.votes.len()];
+        let mut is_unanswered = vec![false; self.votes.len()];
+        for number in 0..self.votes.len() {
+            if self.unanswered[number].is_some() {
+                call.connections[number].look().ok();
             }
-        }
-        for (number, vote) in self.votes.iter_mut().enumerate() {
-            if matches!(vote, Some(Vote::Granted { .. })) || self.is_cut[number] {
+            let is_granted = matches!(self.votes[number], Some(Vote::Granted { .. }));
+            if is_granted || self.is_cut(call, number) {
                 continue;
             }
-            to_nodes[number].commands.push(request.clone());
+            commands[number].push((request.clone(), about(self.ask)));
             // A node that answered "held" may have the owner in its queue.
-            may_have_owner[number] |= vote.take().is_some() && self.ask.channel.is_some();
+            let was_held = self.votes[number].take().is_some();
+            may_have_owner[number] =
+                self.unanswered[number].is_some() || was_held && self.ask.channel.is_some();
             self.failures[number] = None;
-            self.is_unanswered[number] = true;
+            is_unanswered[number] = true;
         }
         let has_fences = self.ask.fences > 0;
-        let commands = |number: usize| to_nodes[number].some_commands();
-        let closings: Vec<_> = call
-            .connections
-            .iter()
-            .map(NodeConnection::closings)
-            .collect();
         call.round(Recipients::Granters, commands, &mut |number, answer| {
+            if answer.is_ok() && std::mem::take(&mut is_of_former[number]) {
+                return enough(state.needed, &self.votes, &self.failures);
+            }
+            // An earlier request without an answer may have been executed even so.
+            is_unanswered[number] = may_have_owner[number] || is_of_unknown_outcome(&answer);
             match answer {
-                Ok(value) if is_of_former[number] => {
-                    is_of_former[number] = false;
-                    let has_ended = node_request::released(&value).is_some();
-                    if let Some(former) = former.filter(|_| has_ended) {
-                        state.confirmed(former, number, false, sent);
-                    }
-                }
                 Ok(value) => {
                     let vote = node_request::vote(lock, has_fences, &value);
-                    // An earlier request without an answer may have been executed even so.
-                    self.is_unanswered[number] = vote.is_none() && may_have_owner[number];
+                    is_unanswered[number] &= vote.is_none();
                     if vote.is_none() {
                         self.failures[number] = Some(state.unexpected(number, value));
                     }
                     self.votes[number] = vote;
                 }
-                Err(failure) => {
-                    if failure.outcome == Outcome::NotExecuted {
-                        self.is_unanswered[number] = may_have_owner[number];
-                    }
-                    self.failures[number] = Some(failure);
-                }
+                Err(failure) => self.failures[number] = Some(failure),
             }
             enough(state.needed, &self.votes, &self.failures)
         });
-        for (number, connection) in call.connections.iter_mut().enumerate() {
-            let was_closed = connection.closings() > closings[number];
-            self.is_cut[number] |= was_unanswered[number] && was_closed;
-            self.is_cut[number] |= self.is_unanswered[number] && !connection.is_open();
-            if self.is_cut[number] {
-                (self.votes[number], self.is_unanswered[number]) = (None, true);
-            }
-            if let Some(former) =
-                former.filter(|_| is_of_former[number] && self.is_unanswered[number])
-            {
-                let end = LateAbout::End {
-                    owner: Arc::clone(former.owner()),
-                    is_ordered: false,
-                };
-                connection.expect_late([end, LateAbout::Nothing].into_iter());
+        for (number, connection) in call.connections.iter().enumerate() {
+            if self.is_cut(call, number) {
+                self.votes[number] = None;
+            } else if self.unanswered[number].is_none() || !is_unanswered[number] {
+                self.unanswered[number] = is_unanswered[number].then_some(connection.id);
             }
         }
+    }
+
+    /// Returns whether the connection of a request without an answer was closed.
+    fn is_cut(&self, call: &NodeConnections, number: usize) -> bool {
+        self.unanswered[number].is_some_and(|id| call.connections[number].is_closed(id))
     }
 
     /// Returns whether this owner has the first node of those that answered.
@@ -239,7 +308,7 @@ impl<'a> Ballot<'a> {
 
     /// Returns whether no node has granted the lock, or may still do so.
     fn may_have_nothing(&self) -> bool {
-        self.granted_votes().next().is_none() && !self.is_unanswered.contains(&true)
+        self.granted_votes().next().is_none() && self.unanswered.iter().all(Option::is_none)
     }
 
     /// Does step 3 after a grant. Returns the choice, and how many fences the lease has.
@@ -248,7 +317,7 @@ impl<'a> Ballot<'a> {
     ///
     /// Returns how many nodes have granted the fence, if that is no majority because a chosen node did not raise its
     /// record.
-    pub(super) fn settle_fences(&self, call: &mut QuorumCall<'_>) -> Result<(Chosen, u64), usize> {
+    pub(super) fn settle_fences(&self, call: &mut NodeConnections) -> Result<(Chosen, u64), usize> {
         let granted: Vec<_> = self
             .granted_votes()
             .map(|(number, fences, _)| (number, fences.clone()))
@@ -277,8 +346,10 @@ impl<'a> Ballot<'a> {
             self.ask.fences,
             &self.state.script_settings,
         );
-        let raise = [raise];
-        let commands = |number| chosen.low.contains(&number).then_some(&raise[..]);
+        let mut commands = call.to_all(&raise);
+        for (number, commands) in commands.iter_mut().enumerate() {
+            commands.retain(|_| chosen.low.contains(&number));
+        }
         let (mut raised, mut failed) = (0, 0);
         call.round(Recipients::All, commands, &mut |_, answer| {
             let records = answer.ok().and_then(|value| node_request::raised(&value));
@@ -302,9 +373,9 @@ impl<'a> Ballot<'a> {
     }
 
     /// Does step 4 after a grant.
-    pub(super) fn granted(
+    fn granted(
         &mut self,
-        call: &mut QuorumCall<'_>,
+        call: &mut NodeConnections,
         chosen: &Chosen,
         count: u64,
         sent: Time,
@@ -315,21 +386,14 @@ impl<'a> Ballot<'a> {
         for (number, fences, contended) in self.granted_votes() {
             is_contended |= contended;
             votes[number].until = Some(until);
-            votes[number].process = call.connections[number].process();
+            votes[number].process = call.connections[number].process;
             votes[number].reserved = self.reserved(fences);
         }
-        for (number, connection) in call.connections.iter_mut().enumerate() {
-            if self.is_unanswered[number] {
-                votes[number].process = connection.process();
-            }
-            // Otherwise another request of unknown outcome is on its way.
-            if self.is_unanswered[number] && !self.is_cut[number] {
-                votes[number].asked_on = Some(connection.id());
-                let vote = LateAbout::Vote {
-                    owner: Arc::clone(&self.ask.owner),
-                    may_have_owner: self.ask.channel.is_some(),
-                };
-                connection.expect_late(std::iter::once(vote));
+        for (number, connection) in call.connections.iter().enumerate() {
+            if let Some(id) = self.unanswered[number] {
+                votes[number].process = connection.process;
+                // Otherwise another request of unknown outcome is on its way.
+                votes[number].asked_on = Some(id).filter(|id| !connection.is_closed(*id));
             }
         }
         let mut ends: Ends = chosen.fences.as_slice().into();
@@ -348,7 +412,7 @@ impl<'a> Ballot<'a> {
     /// also leaves the queues.
     fn outvoted(
         &mut self,
-        call: &mut QuorumCall<'_>,
+        call: &mut NodeConnections,
         granted: usize,
         held: Option<(Arc<str>, Option<Duration>)>,
     ) -> Reply {
@@ -363,7 +427,7 @@ impl<'a> Ballot<'a> {
 
     /// Withdraws the owner from each node that granted it, or may do so. `everywhere`: also from the queues. Otherwise
     /// the caller withdraws it again if it is in a queue.
-    pub(super) fn withdraw(&mut self, call: &mut QuorumCall<'_>, everywhere: bool) {
+    fn withdraw(&mut self, call: &mut NodeConnections, everywhere: bool) {
         let (left_behind, now) = (self.left_behind(), Time::now());
         self.note(left_behind.clone(), None);
         if everywhere || self.ask.channel.is_none() {
@@ -379,19 +443,19 @@ impl<'a> Ballot<'a> {
     }
 
     /// Returns what the requests may have left at each node. It has no votes yet.
-    pub(super) fn left_behind(&self) -> NodeVotes {
+    fn left_behind(&self) -> NodeVotes {
         let lease_from_now = Time::now() + self.ask.lease;
         let settles_at = |number: usize| match &self.votes[number] {
             Some(Vote::Granted { .. }) => AT_ONCE,
             Some(Vote::Held(_)) => AT_ONCE.filter(|_| self.ask.channel.is_some()),
-            None => self.is_unanswered[number].then_some(lease_from_now),
+            None => self.unanswered[number].map(|_| lease_from_now),
         };
         let nodes = (0..self.votes.len()).map(settles_at);
         nodes.map(NodeVote::new).collect()
     }
 
     /// Notes what the nodes have of the owner; with its last fences if it was granted the lock.
-    pub(super) fn note(&self, votes: NodeVotes, ends: Option<Ends>) {
+    fn note(&self, votes: NodeVotes, ends: Option<Ends>) {
         let (ask, now) = (self.ask, Time::now());
         let table = &self.state.votes;
         table.insert(&ask.owner, (ask.units, ask.lease), votes, ends, now);
@@ -402,7 +466,7 @@ impl<'a> Ballot<'a> {
         fences.first().copied().filter(|_| self.ask.fences > 0)
     }
 
-    fn withdraw_from(&self, call: &mut QuorumCall<'_>, number: usize) {
+    fn withdraw_from(&self, call: &mut NodeConnections, number: usize) {
         let reserved = match &self.votes[number] {
             Some(Vote::Granted { fences, .. }) => self.reserved(fences),
             _ => None,
@@ -410,9 +474,9 @@ impl<'a> Ballot<'a> {
         let owner = &self.ask.owner;
         let give_back = reserved.map(|reserved: Reserved| NodeGiveBack { used: 0, reserved });
         let command = node_request::release(self.lock, (owner, self.ask.units), give_back, true);
-        let about = LateAbout::End {
+        let about = About::End {
             owner: Arc::clone(owner),
-            is_ordered: !self.is_cut[number],
+            asked_on: (!self.is_cut(call, number)).then_some(call.connections[number].id),
         };
         call.connections[number].tell(command, about);
     }
@@ -432,6 +496,19 @@ fn enough(needed: usize, votes: &[Option<Vote>], failures: &[Option<Failure>]) -
     } else {
         Enough::No
     }
+}
+
+/// Returns what an answer to a request for a lock is about.
+fn about(ask: &Ask) -> About {
+    About::Ask {
+        owner: Arc::clone(&ask.owner),
+        may_have_owner: ask.channel.is_some(),
+    }
+}
+
+/// Returns whether a node that was asked has not answered.
+fn is_of_unknown_outcome<T>(answer: &Result<T, Failure>) -> bool {
+    matches!(answer, Err(failure) if failure.outcome != Outcome::NotExecuted)
 }
 
 /// Returns whether the records of a node have reached the fences, each that of its name.

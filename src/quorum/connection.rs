@@ -1,10 +1,10 @@
 //! One connection to one node. Several requests may be on their way, so a caller need not wait for an answer that it
 //! does not need. The state table at the top of [`crate::net::exchange`] has the rules. So a release that follows an
-//! acquire on the same connection is executed after it, whether or not the acquire was answered.
+//! acquire on the same connection is executed after it, whether or not the acquire was answered. What an answer tells of the
+//! votes is noted here too, so that it counts when nobody waits for it any more ([`About`]).
 //!
 //! A new connection asks the server which process it is, for how long it has been up, and whether it is a master
-//! ([`super::node`]). In the same write it has the server load the scripts, and notes the restart delay. The node's opener
-//! makes it ([`super::opener`]).
+//! ([`super::node`]). In the same write it has the server load the scripts, and notes the restart delay.
 
 use std::time::Duration;
 
@@ -15,12 +15,10 @@ use crate::net::deadline::{Deadline, Phase};
 use crate::net::exchange::{Pipeline, Unanswered};
 use crate::net::login;
 use crate::net::socket::TransportError;
-use crate::quorum::node::QuorumNode;
-use crate::quorum::opener::Spare;
-use crate::quorum::state::QuorumState;
-use crate::quorum::vote::ConnectionId;
-use crate::quorum::votes::LateAbout;
-use crate::sys::{Arc, Time};
+use crate::quorum::QuorumState;
+use crate::quorum::node::Node;
+use crate::quorum::votes::ConnectionId;
+use crate::sys::{Arc, Ordering, Time};
 use crate::wire::{Command, quorum as node_request};
 
 /// The largest number of answers that may be missing on a connection before it is left out.
@@ -28,50 +26,70 @@ const MOST_MISSING: usize = 32;
 /// After this pause a connection on which answers are late looks for them before it is used. An idle one always looks.
 const LOOKS_AFTER: Duration = Duration::from_millis(10);
 
+/// A connection that nobody has used yet.
+pub(super) struct Spare {
+    pub(super) pipeline: Pipeline<About>,
+    pub(super) id: ConnectionId,
+    /// The number of the server's process to which it leads.
+    pub(super) process: u32,
+    pub(super) opened: Time,
+}
+
+/// What the answer to a command tells of the votes.
+#[derive(Clone, Default)]
+pub(super) enum About {
+    #[default]
+    Nothing,
+    /// The end of this owner.
+    End {
+        owner: Arc<str>,
+        /// The connection on which the node executes the end after every request for the lock, if there is one.
+        asked_on: Option<ConnectionId>,
+    },
+    /// A request of this owner for the lock. Only a late answer is noted here.
+    Ask {
+        owner: Arc<str>,
+        /// Whether the node may have the owner although it does not grant the lock: in its queue, or by a join.
+        may_have_owner: bool,
+    },
+}
+
+/// The commands of a round to one node, and what their answers are about.
+pub(super) type Commands = Vec<(Command, About)>;
+
 pub(super) struct NodeConnection {
     state: Arc<QuorumState>,
-    number: usize,
-    /// The number by which the opener knows this owner of a connection.
-    owner: u64,
+    pub(super) number: usize,
     /// Empty if the connection is closed.
-    pipeline: Option<Pipeline<LateAbout>>,
-    /// The name of the connection that was opened last.
-    id: ConnectionId,
-    /// The number of the server's process to which it leads.
-    process: u32,
-    /// How often it was closed.
-    closings: u32,
+    pipeline: Option<Pipeline<About>>,
+    /// The name of the connection that is open, or was open last.
+    pub(super) id: ConnectionId,
+    /// The number of the server's process to which it leads, or led last.
+    pub(super) process: u32,
     /// The time from the last request whose answer the caller waited for until it took that answer.
-    took: Duration,
+    pub(super) took: Duration,
     used: Time,
 }
 
 impl NodeConnection {
     pub(super) fn new(state: Arc<QuorumState>, number: usize) -> Self {
         Self {
-            owner: state.openers.new_number(),
             state,
             number,
             pipeline: None,
             id: ConnectionId::default(),
             process: 0,
-            closings: 0,
             took: Duration::ZERO,
             used: Time::now(),
         }
     }
 
-    pub(super) fn node(&self) -> &QuorumNode {
+    fn node(&self) -> &Node {
         &self.state.nodes[self.number]
     }
 
-    /// Returns the number of the node.
-    pub(super) fn number(&self) -> usize {
-        self.number
-    }
-
     /// Returns the open connection if the caller waits for an answer on it.
-    pub(super) fn asked(&mut self) -> Option<&mut Pipeline<LateAbout>> {
+    pub(super) fn asked(&mut self) -> Option<&mut Pipeline<About>> {
         self.pipeline
             .as_mut()
             .filter(|pipeline| pipeline.is_asked())
@@ -81,14 +99,9 @@ impl NodeConnection {
         self.pipeline.is_some()
     }
 
-    /// Returns the name of the connection that is open, or was open last.
-    pub(super) fn id(&self) -> ConnectionId {
-        self.id
-    }
-
-    /// Returns the number of the server's process to which the connection leads, or led last.
-    pub(super) fn process(&self) -> u32 {
-        self.process
+    /// Returns whether this connection was closed. The node may execute a request on it at any later time.
+    pub(super) fn is_closed(&self, id: ConnectionId) -> bool {
+        !self.is_open() || self.id != id
     }
 
     /// Returns whether the caller waits for an answer.
@@ -96,39 +109,27 @@ impl NodeConnection {
         self.pipeline.as_ref().is_some_and(Pipeline::is_asked)
     }
 
-    /// Returns the time from the last request whose answer the caller waited for until it took that answer.
-    pub(super) fn took(&self) -> Duration {
-        self.took
-    }
-
-    /// Returns how often this connection was closed. A node may execute a request on a closed connection at any later
-    /// time.
-    pub(super) fn closings(&self) -> u32 {
-        self.closings
-    }
-
     pub(super) fn close_if_idle(&mut self, idle: Duration) {
         if self.used.elapsed() >= idle {
             self.close();
         }
-        self.state.openers.close_idle(self.number, idle);
+        self.node().close_idle(idle);
     }
 
     fn close(&mut self) {
         let Some(mut pipeline) = self.pipeline.take() else {
             return;
         };
-        self.closings += 1;
         for missing in pipeline.unanswered() {
-            if let LateAbout::Vote { owner, .. } = &missing.about {
+            if let About::Ask { owner, .. } = &missing.about {
                 let votes = &self.state.votes;
-                votes.no_late_vote(owner, self.number, self.id);
+                votes.note(owner, self.number, |vote| vote.no_late_answer(self.id));
             }
         }
     }
 
     /// Looks at the connection before a request: reads late answers, and closes the connection if its end has come. Takes a
-    /// spare for a closed connection. If there is none, the connection stays closed, and the opener makes one.
+    /// spare for a closed connection. If there is none, the connection stays closed, and one is made in the background.
     ///
     /// # Errors
     ///
@@ -140,7 +141,7 @@ impl NodeConnection {
                 self.node().check_up()?;
             }
             if self.pipeline.is_none() {
-                let Some(spare) = self.state.spare(self.number, self.owner) else {
+                let Some(spare) = self.state.spare(self.number) else {
                     return Ok(());
                 };
                 (self.id, self.process) = (spare.id, spare.process);
@@ -163,17 +164,18 @@ impl NodeConnection {
                 self.drop_late_answers(node_timeout);
             }
         }
-        // A new connection notes the restart delay again. A node that is down may accept none.
-        let must_note_again = self.node().is_up() && self.state.must_note_again(self.number);
-        if let Some(pipeline) = &mut self.pipeline {
-            if pipeline.unanswered().is_empty() && must_note_again {
-                self.pipeline = None;
-            } else if pipeline.unanswered().len() >= MOST_MISSING {
-                let address = &self.node().route.server.address;
-                let words = format!("{address}: too many answers are missing");
-                let kind = FailureKind::Unavailable;
-                return Err(Failure::plain(kind, Outcome::NotExecuted, words));
-            }
+        let Some(pipeline) = &mut self.pipeline else {
+            return Ok(());
+        };
+        let missing = pipeline.unanswered().len();
+        // A new connection notes the restart delay again.
+        if missing == 0 && self.node().must_note_again() {
+            self.pipeline = None;
+        } else if missing >= MOST_MISSING {
+            let address = &self.node().route.server.address;
+            let words = format!("{address}: too many answers are missing");
+            let kind = FailureKind::Unavailable;
+            return Err(Failure::plain(kind, Outcome::NotExecuted, words));
         }
         Ok(())
     }
@@ -205,35 +207,20 @@ impl NodeConnection {
     }
 
     /// Sends commands on an open connection. Their answers come from [`Self::answer`].
-    pub(super) fn send(&mut self, commands: &[Command]) -> Result<(), Failure> {
+    pub(super) fn send(&mut self, commands: Commands) -> Result<(), Failure> {
         self.used = Time::now();
         let Some(pipeline) = &mut self.pipeline else {
             return Ok(());
         };
-        let asked = pipeline.ask(
-            commands
-                .iter()
-                .map(|command| (command.clone(), LateAbout::Nothing)),
-        );
-        asked.map_err(|fault| self.broken(fault))
+        pipeline.ask(commands).map_err(|fault| self.broken(fault))
     }
 
     /// Sends a command for whose answer nobody waits. Does nothing if the connection is closed.
-    pub(super) fn tell(&mut self, command: Command, about: LateAbout) {
+    pub(super) fn tell(&mut self, command: Command, about: About) {
         if let Some(pipeline) = &mut self.pipeline {
             if let Err(fault) = pipeline.tell(command, about) {
                 self.broken(fault);
             }
-        }
-    }
-
-    /// Notes the subjects of the last commands, whose answers are late.
-    pub(super) fn expect_late(&mut self, abouts: impl DoubleEndedIterator<Item = LateAbout>) {
-        let Some(pipeline) = &mut self.pipeline else {
-            return;
-        };
-        for (missing, about) in pipeline.unanswered().iter_mut().rev().zip(abouts.rev()) {
-            missing.about = about;
         }
     }
 
@@ -252,31 +239,42 @@ impl NodeConnection {
     }
 
     /// Takes in an answer. Returns the answer unless it is late.
-    fn heard(&mut self, value: Value, answered: Unanswered<LateAbout>) -> Option<Value> {
-        let now = Time::now();
-        let grace = self.state.grace();
-        self.node()
-            .heard(answered.sent, now, answered.is_late, grace);
-        if !answered.is_late {
-            self.took = now.since(answered.sent);
-            return Some(value);
-        }
-        let votes = &self.state.votes;
+    fn heard(&mut self, value: Value, answered: Unanswered<About>) -> Option<Value> {
+        let (sent, now) = (answered.sent, Time::now());
+        self.node().heard(sent, now);
         match answered.about {
-            LateAbout::End { owner, is_ordered } if node_request::released(&value).is_some() => {
-                let times = (answered.sent, now);
-                votes.confirmed(&owner, self.number, is_ordered, times);
+            About::End { owner, asked_on } if node_request::released(&value).is_some() => {
+                let is_ordered = asked_on == Some(self.id);
+                let votes = &self.state.votes;
+                votes.note(&owner, self.number, |vote| {
+                    vote.confirm_end(is_ordered, sent, now);
+                });
             }
-            LateAbout::Vote {
+            About::Ask {
                 owner,
                 may_have_owner,
-            } => {
+            } if answered.is_late && !self.is_asked_again(&owner) => {
                 let has_owner = may_have_owner || node_request::may_have_granted(&value);
-                votes.late_vote(&owner, self.number, self.id, has_owner, now);
+                let votes = &self.state.votes;
+                votes.note(&owner, self.number, |vote| {
+                    vote.late_answer(self.id, has_owner, now);
+                });
             }
-            LateAbout::Nothing | LateAbout::End { .. } => {}
+            _ => {}
         }
-        None
+        if answered.is_late {
+            return None;
+        }
+        self.took = now.since(sent);
+        Some(value)
+    }
+
+    /// Returns whether a later request of this owner is on its way here.
+    fn is_asked_again(&mut self, owner: &str) -> bool {
+        let is_of_owner =
+            |about: &About| matches!(about, About::Ask { owner: asks, .. } if **asks == *owner);
+        let pipeline = self.pipeline.as_mut();
+        pipeline.is_some_and(|it| it.unanswered().iter().any(|it| is_of_owner(&it.about)))
     }
 
     /// Stops waiting. Later answers are dropped.
@@ -353,10 +351,10 @@ pub(super) fn open(state: &QuorumState, number: usize) -> Result<Spare, Failure>
     }
     let process = state.identify(number, &report)?;
     state.compare_restart_delay(number, noted)?;
-    node.heard(sent, Time::now(), true, state.grace());
+    node.heard(sent, Time::now());
     Ok(Spare {
         pipeline: Pipeline::new(socket, state.node_timeout),
-        id: ConnectionId(state.openers.new_number()),
+        id: ConnectionId(state.next_connection.fetch_add(1, Ordering::Relaxed)),
         process,
         opened: Time::now(),
     })

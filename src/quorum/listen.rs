@@ -13,18 +13,18 @@
 //!
 //! | step | the thread |
 //! | --- | --- |
-//! | 1 | Subscribes at each node that is up, on a connection of its opener ([`super::opener`]). Waits for the connects under way: with a majority for at most `node_timeout`, otherwise for `connect_timeout`. With a majority the listener is subscribed; with fewer it fails. |
-//! | 2 | Waits until a node sends something, for at most a second. Passes messages on, as above. |
-//! | 3 | A node that has sent nothing for three seconds gets a PING. Without an answer within `io_timeout` its connection is closed. |
-//! | 4 | A connection was closed: takes another one of the opener. If that fails, tries again after a second. Fewer than a majority of connections, with those under way, end the listener. If it had fewer, and has a majority again, it is subscribed anew. |
+//! | 1 | Subscribes at each node that is up and has no connection, on one that is made in the background ([`super::node`]). If that fails, tries again after a second. With a majority the listener is subscribed; at first it waits up to `node_timeout` for the connects under way. If it had fewer, and has a majority again, it is subscribed anew. Fewer than a majority, with the connects under way, end the listener. |
+//! | 2 | Passes messages on, as above. |
+//! | 3 | A node that has sent nothing for three seconds gets a PING each second. After `io_timeout` more its connection is closed. |
+//! | 4 | Waits until a node sends something, for at most a second; with fewer than a majority, until a connect has ended. |
 
 use std::time::Duration;
 
 use crate::error::Failure;
 use crate::net::deadline::Deadline;
-use crate::net::pubsub::{PubSubEvent, PushMessage, subscribe};
+use crate::net::pubsub::{PubSubEvent, PushMessage, late, subscribe};
 use crate::net::socket::Socket;
-use crate::quorum::state::QuorumState;
+use crate::quorum::QuorumState;
 use crate::sys::Time;
 use crate::sys::hash::HashMap;
 use crate::sys::net::readable;
@@ -38,44 +38,51 @@ const SAME_RELEASE: Duration = Duration::from_millis(50);
 const SILENCE: Duration = Duration::from_secs(1);
 /// How often the thread looks for a connection that is being made.
 const LOOKS_EVERY: Duration = Duration::from_millis(50);
-/// The number by which the openers know the listener. No other owner of a connection has it.
-const LISTENER: u64 = 0;
 /// The time limit of a read on a socket that has something to read.
 const READ_WITHIN: Duration = Duration::from_millis(1);
 /// After this silence a node gets a PING.
 const SILENCE_TO_PING: Duration = Duration::from_secs(3);
 
-/// A connection that is subscribed at one node.
-struct NodeListener {
-    socket: Socket,
-    heard: Time,
-    pinged: Option<Time>,
-}
-
 /// The subscription at one node.
 #[derive(Default)]
 struct Slot {
-    listener: Option<NodeListener>,
+    /// The connection, and when something was read from it.
+    open: Option<(Socket, Time)>,
     /// Why there was none, or is none.
     failure: Option<Failure>,
-    /// Whether the node's opener makes a connection.
+    /// Whether a connection is made in the background.
     is_opening: bool,
     /// When a connection is looked for. `None`: at once.
     tries_at: Option<Time>,
 }
 
-/// The messages about one owner, by channel and payload.
-type Hints = HashMap<(String, Vec<u8>), Hint>;
+/// A message: its channel and payload.
+type Message = (String, Vec<u8>);
 
-/// When the turn before that of an owner ends, by the owner's channel and the owner.
-type Lapses = HashMap<(String, Vec<u8>), Time>;
-
+/// The nodes that have sent a message.
 struct Hint {
-    /// The nodes that have sent it.
     nodes: Vec<usize>,
     first: Time,
     /// How many nodes had sent it when it was passed on last. 0 if it was not passed on yet.
     passed_on_for: usize,
+}
+
+/// The messages of all nodes.
+#[derive(Default)]
+struct Messages {
+    hints: HashMap<Message, Hint>,
+    /// When the turn before that of an owner ends, by the message for the owner.
+    lapses: HashMap<Message, Time>,
+}
+
+struct Listener<'a> {
+    state: &'a QuorumState,
+    channels: &'a [&'a str],
+    hear: &'a mut dyn FnMut(PubSubEvent<'_>) -> bool,
+    slots: Vec<Slot>,
+    messages: Messages,
+    /// What was reported last of each node, and of the quorum as a whole.
+    reached: Vec<Option<bool>>,
 }
 
 /// Listens until `hear` returns false. See [`crate::server::Store::listen`].
@@ -84,124 +91,194 @@ pub(super) fn listen(
     channels: &[&str],
     hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
 ) -> Result<(), Failure> {
-    let mut slots = Vec::new();
-    slots.resize_with(state.nodes.len(), Slot::default);
+    let nodes = state.nodes.len();
+    let mut listener = Listener {
+        state,
+        channels,
+        hear,
+        slots: std::iter::repeat_with(Slot::default).take(nodes).collect(),
+        messages: Messages::default(),
+        reached: vec![None; nodes + 1],
+    };
     let begun = Time::now();
-    loop {
-        let seen = state.openers.changes();
-        subscribe_missing(state, channels, &mut slots, hear);
-        let limit = if listening(&slots) >= state.needed {
-            state.node_timeout
-        } else {
-            state.nodes[0].route.connect_timeout
-        };
-        let is_opening = slots.iter().any(|slot| slot.is_opening);
-        if !is_opening || begun.elapsed() >= limit {
-            break;
-        }
-        if !hear(PubSubEvent::Silence) {
-            return Ok(());
-        }
-        state.openers.await_change(seen, Time::now() + LOOKS_EVERY);
-    }
-    let mut reached = vec![None; state.nodes.len() + 1];
-    report(state, &slots, &mut reached, hear);
-    if listening(&slots) < state.needed {
-        return Err(no_majority(state, &slots));
-    }
-    if !hear(PubSubEvent::Subscribed) {
-        return Ok(());
-    }
-    let (mut hints, mut lapses) = (Hints::default(), Lapses::default());
-    let mut was_subscribed = true;
+    let mut was_subscribed = false;
     let mut silent_at = Time::now() + SILENCE;
     loop {
-        // 2. Pass messages on. The first may have come with the answer to a subscription.
-        for (number, slot) in slots.iter_mut().enumerate() {
-            let noted = |listener: &mut NodeListener| {
-                note_messages(state, listener, number, &mut hints, &mut lapses)
-            };
-            if let Some(Err(failure)) = slot.listener.as_mut().map(noted) {
-                slot.close(failure);
-            }
+        // 1.
+        let seen = state.connects();
+        listener.subscribe_missing();
+        listener.report();
+        if listener.listening() + listener.opening() < state.needed {
+            return Err(listener.no_majority());
         }
-        let now = Time::now();
-        let mut is_wanted = pass_on(state, &mut hints, &mut lapses, hear);
-        // 3 and 4.
-        if now >= silent_at {
-            is_wanted &= hear(PubSubEvent::Silence);
-            ping_silent(state, &mut slots);
-            silent_at = now + SILENCE;
+        let waits_for_more = !was_subscribed && begun.elapsed() < state.node_timeout;
+        let is_subscribed =
+            listener.listening() >= state.needed && !(waits_for_more && listener.opening() > 0);
+        // Messages may have been missed.
+        if is_subscribed && !was_subscribed && !(listener.hear)(PubSubEvent::Subscribed) {
+            return Ok(());
+        }
+        was_subscribed = is_subscribed;
+        // 2. The first may have come with the answer to a subscription.
+        let mut is_wanted = listener.pass_on();
+        // 3.
+        if Time::now() >= silent_at {
+            is_wanted &= (listener.hear)(PubSubEvent::Silence);
+            listener.ping_silent();
+            silent_at = Time::now() + SILENCE;
         }
         if !is_wanted {
             return Ok(());
         }
-        let seen = state.openers.changes();
-        subscribe_missing(state, channels, &mut slots, hear);
-        report(state, &slots, &mut reached, hear);
-        if listening(&slots) + opening(&slots) < state.needed {
-            return Err(no_majority(state, &slots));
-        }
-        let has_majority = listening(&slots) >= state.needed;
-        // Messages may have been missed.
-        let is_back = has_majority && !was_subscribed;
-        if is_back && !hear(PubSubEvent::Subscribed) {
-            return Ok(());
-        }
-        was_subscribed = has_majority;
-        // Wait, and read what has come.
-        let due = hints.values().filter_map(Hint::due);
-        let due = due.chain(lapses.values().copied());
-        let due = due.chain(slots.iter().filter_map(Slot::next_try)).min();
-        let until = due.map_or(silent_at, |due| due.min(silent_at));
-        if listening(&slots) == 0 {
-            state.openers.await_change(seen, until);
-            continue;
-        }
-        let connected = slots.iter().filter_map(|slot| slot.listener.as_ref());
-        let ready = readable(
-            connected.map(|listener| listener.socket.bytes()),
-            None,
-            until,
-        );
-        let connected = slots.iter_mut().enumerate();
-        let connected = connected.filter(|(_, slot)| slot.listener.is_some());
-        for ((number, slot), _) in connected.zip(ready).filter(|(_, is_ready)| *is_ready) {
-            let Some(listener) = &mut slot.listener else {
-                continue;
-            };
-            match listener.socket.read(Deadline::after(READ_WITHIN)) {
-                Ok(()) => (listener.heard, listener.pinged) = (Time::now(), None),
-                Err(fault) if fault.is_timeout() => {}
-                Err(fault) => slot.close(state.nodes[number].route.broken(fault)),
-            }
+        // 4.
+        let due = (listener.messages.due()).chain(listener.slots.iter().filter_map(Slot::next_try));
+        let until = due.fold(silent_at, Time::min);
+        if is_subscribed {
+            listener.read(until);
+        } else {
+            state.await_connect(seen, until);
         }
     }
 }
 
-/// Passes on the messages that are due. Returns whether more of them are wanted.
-fn pass_on(
-    state: &QuorumState,
-    hints: &mut Hints,
-    lapses: &mut Lapses,
-    hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
-) -> bool {
-    let now = Time::now();
-    let mut is_wanted = true;
-    for ((channel, payload), hint) in &mut *hints {
-        if hint.take_due(now, state.needed) {
-            is_wanted &= hear(PubSubEvent::Message { channel, payload });
+impl Listener<'_> {
+    fn listening(&self) -> usize {
+        let open = self.slots.iter().filter(|slot| slot.open.is_some());
+        open.count()
+    }
+
+    fn opening(&self) -> usize {
+        self.slots.iter().filter(|slot| slot.is_opening).count()
+    }
+
+    /// Subscribes at each node that is up and has no connection.
+    fn subscribe_missing(&mut self) {
+        let state = self.state;
+        for (node, slot) in state.nodes.iter().zip(&mut self.slots) {
+            let now = Time::now();
+            if slot.open.is_some() || slot.tries_at > Some(now) {
+                continue;
+            }
+            slot.is_opening = false;
+            let subscribed = node.check_up().and_then(|()| {
+                let Some(mut socket) = spare_socket(state, node.number) else {
+                    return Ok(None);
+                };
+                let limit = state.node_timeout;
+                let muted = subscribe(&mut socket, &node.route, limit, self.channels)?;
+                Ok(Some((socket, muted)))
+            });
+            match subscribed {
+                Ok(Some((socket, muted))) => {
+                    if let Some(failure) = muted {
+                        (self.hear)(PubSubEvent::Muted(&failure));
+                    }
+                    slot.open = Some((socket, Time::now()));
+                    slot.failure = None;
+                }
+                Ok(None) => {
+                    slot.is_opening = true;
+                    slot.failure.get_or_insert_with(|| node.being_opened());
+                }
+                Err(failure) => {
+                    (slot.failure, slot.tries_at) = (Some(failure), Some(now + SILENCE));
+                }
+            }
         }
     }
-    hints.retain(|_, hint| now < hint.first + SAME_RELEASE);
-    lapses.retain(|(channel, payload), ends| {
-        let lasts = now < *ends;
-        if !lasts {
-            is_wanted &= hear(PubSubEvent::Message { channel, payload });
+
+    /// Reports each node that is listened to and was not, and the reverse. The same for a majority of them. While a connect
+    /// is under way, it waits for the end of that.
+    fn report(&mut self) {
+        let (listening, needed) = (self.listening(), self.state.needed);
+        let has_majority = listening >= needed;
+        let may_get_majority = !has_majority && listening + self.opening() >= needed;
+        let nodes = self.slots.iter();
+        let mut all: Vec<_> = nodes
+            .map(|slot| (slot.open.is_some(), slot.is_opening))
+            .collect();
+        all.push((has_majority, may_get_majority));
+        for (place, (is_reached, may_change)) in all.into_iter().enumerate() {
+            if may_change || self.reached[place].replace(is_reached) == Some(is_reached) {
+                continue;
+            }
+            let report = match self.state.nodes.get(place) {
+                Some(node) => node.report(self.slots[place].failure.clone()),
+                None => (self.state).report((!is_reached).then(|| self.no_majority())),
+            };
+            (self.hear)(PubSubEvent::Node(report));
         }
-        lasts
-    });
-    is_wanted
+    }
+
+    /// Returns the failure if fewer than a majority of the nodes are listened to.
+    fn no_majority(&self) -> Failure {
+        let failures = self.slots.iter().map(|slot| slot.failure.clone());
+        self.state.no_quorum(self.listening(), failures.collect())
+    }
+
+    /// Notes the messages that were read, and passes on those that are due. Returns whether more of them are wanted.
+    fn pass_on(&mut self) -> bool {
+        let now = Time::now();
+        for (node, slot) in self.state.nodes.iter().zip(&mut self.slots) {
+            while let Some((socket, _)) = &mut slot.open {
+                let taken = socket.take().map_err(|fault| node.route.broken(fault));
+                let message = taken.and_then(|value| {
+                    let message = value.map(|value| PushMessage::of(&node.route.server, value));
+                    message.transpose()
+                });
+                match message {
+                    Ok(Some(PushMessage::Message { channel, payload })) => {
+                        let channel = String::from_utf8_lossy(&channel).into_owned();
+                        self.messages.note((channel, payload), node.number, now);
+                    }
+                    Ok(Some(_)) => {}
+                    Ok(None) => break,
+                    Err(failure) => slot.close(failure),
+                }
+            }
+        }
+        self.messages.pass_on(now, self.state.needed, self.hear)
+    }
+
+    /// Does step 3.
+    fn ping_silent(&mut self) {
+        for (node, slot) in self.state.nodes.iter().zip(&mut self.slots) {
+            let Some((socket, heard)) = &mut slot.open else {
+                continue;
+            };
+            let (route, silent_for) = (&node.route, heard.elapsed());
+            let result = if silent_for >= SILENCE_TO_PING + route.io_timeout {
+                Err(late(route))
+            } else if silent_for >= SILENCE_TO_PING {
+                let mut time = Deadline::after(self.state.node_timeout);
+                let sent = socket.send([&Command::new("PING")], &mut time);
+                sent.map_err(|fault| route.broken(fault))
+            } else {
+                Ok(())
+            };
+            if let Err(failure) = result {
+                slot.close(failure);
+            }
+        }
+    }
+
+    /// Waits until a node sends something, at most until then. Reads what has come.
+    fn read(&mut self, until: Time) {
+        let sockets = self.slots.iter().filter_map(|slot| slot.open.as_ref());
+        let ready = readable(sockets.map(|(socket, _)| socket.bytes()), None, until);
+        let slots = self.state.nodes.iter().zip(&mut self.slots);
+        let open = slots.filter(|(_, slot)| slot.open.is_some());
+        for ((node, slot), _) in open.zip(ready).filter(|(_, is_ready)| *is_ready) {
+            let Some((socket, heard)) = &mut slot.open else {
+                continue;
+            };
+            match socket.read(Deadline::after(READ_WITHIN)) {
+                Ok(()) => *heard = Time::now(),
+                Err(fault) if fault.is_timeout() => {}
+                Err(fault) => slot.close(node.route.broken(fault)),
+            }
+        }
+    }
 }
 
 impl Slot {
@@ -221,46 +298,63 @@ impl Slot {
         } else {
             self.tries_at.unwrap_or(now)
         };
-        self.listener.is_none().then_some(next)
+        self.open.is_none().then_some(next)
     }
 }
 
-fn listening(slots: &[Slot]) -> usize {
-    slots.iter().filter(|slot| slot.listener.is_some()).count()
-}
-
-fn opening(slots: &[Slot]) -> usize {
-    slots.iter().filter(|slot| slot.is_opening).count()
-}
-
-/// Notes the messages of a node that were read.
-fn note_messages(
-    state: &QuorumState,
-    listener: &mut NodeListener,
-    number: usize,
-    hints: &mut Hints,
-    lapses: &mut Lapses,
-) -> Result<(), Failure> {
-    let route = &state.nodes[number].route;
-    while let Some(value) = listener
-        .socket
-        .take()
-        .map_err(|fault| route.broken(fault))?
-    {
-        if let PushMessage::Message { channel, payload } = PushMessage::of(&route.server, value)? {
-            let channel = String::from_utf8_lossy(&channel).into_owned();
-            let now = Time::now();
-            if let Some((owner, length)) = turn_before(&payload) {
-                lapses.insert((channel, owner.to_vec()), now + length + GATHERED_FOR);
-                continue;
-            }
-            let key = (channel, payload);
-            lapses.remove(&key);
-            let hint = hints.entry(key);
-            hint.or_insert_with(|| Hint::new(now)).note(number, now);
+/// Returns the socket of a spare connection that is still open.
+fn spare_socket(state: &QuorumState, number: usize) -> Option<Socket> {
+    loop {
+        let mut spare = state.spare(number)?;
+        if spare.pipeline.look(Duration::MAX, |_, _| {}).is_ok() {
+            return Some(spare.pipeline.into_socket());
         }
     }
-    Ok(())
+}
+
+impl Messages {
+    /// Notes the message of a node.
+    fn note(&mut self, (channel, payload): Message, node: usize, now: Time) {
+        if let Some((owner, length)) = turn_before(&payload) {
+            let message = (channel, owner.to_vec());
+            self.lapses.insert(message, now + length + GATHERED_FOR);
+            return;
+        }
+        let message = (channel, payload);
+        self.lapses.remove(&message);
+        let hint = self.hints.entry(message);
+        hint.or_insert_with(|| Hint::new(now)).note(node, now);
+    }
+
+    /// Returns when messages are due.
+    fn due(&self) -> impl Iterator<Item = Time> {
+        let hints = self.hints.values().filter_map(Hint::due);
+        hints.chain(self.lapses.values().copied())
+    }
+
+    /// Passes on the messages that are due. Returns whether more of them are wanted.
+    fn pass_on(
+        &mut self,
+        now: Time,
+        needed: usize,
+        hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
+    ) -> bool {
+        let mut is_wanted = true;
+        self.hints.retain(|(channel, payload), hint| {
+            if hint.take_due(now, needed) {
+                is_wanted &= hear(PubSubEvent::Message { channel, payload });
+            }
+            now < hint.first + SAME_RELEASE
+        });
+        self.lapses.retain(|(channel, payload), ends| {
+            let lasts = now < *ends;
+            if !lasts {
+                is_wanted &= hear(PubSubEvent::Message { channel, payload });
+            }
+            lasts
+        });
+        is_wanted
+    }
 }
 
 /// Returns the owner that a message is for, and the length of the turn before its own, if the message tells that.
@@ -308,120 +402,6 @@ impl Hint {
         }
         is_due
     }
-}
-
-/// Does step 1, and step 4: subscribes at each node that is up and has no connection.
-fn subscribe_missing(
-    state: &QuorumState,
-    channels: &[&str],
-    slots: &mut [Slot],
-    hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
-) {
-    for (number, slot) in slots.iter_mut().enumerate() {
-        let now = Time::now();
-        if slot.listener.is_some() || slot.tries_at > Some(now) {
-            continue;
-        }
-        slot.is_opening = false;
-        let node = &state.nodes[number];
-        let subscribed = node.check_up().and_then(|()| {
-            let Some(mut socket) = spare_socket(state, number) else {
-                return Ok(None);
-            };
-            let muted = subscribe(&mut socket, &node.route, state.node_timeout, channels)?;
-            Ok(Some((socket, muted)))
-        });
-        match subscribed {
-            Ok(Some((socket, muted))) => {
-                if let Some(failure) = muted {
-                    hear(PubSubEvent::Muted(&failure));
-                }
-                let (heard, pinged) = (Time::now(), None);
-                slot.listener = Some(NodeListener {
-                    socket,
-                    heard,
-                    pinged,
-                });
-                slot.failure = None;
-            }
-            Ok(None) => {
-                slot.is_opening = true;
-                slot.failure.get_or_insert_with(|| node.being_opened());
-            }
-            Err(failure) => {
-                (slot.failure, slot.tries_at) = (Some(failure), Some(now + SILENCE));
-            }
-        }
-    }
-}
-
-/// Returns the socket of a spare connection that is still open.
-fn spare_socket(state: &QuorumState, number: usize) -> Option<Socket> {
-    loop {
-        let mut spare = state.spare(number, LISTENER)?;
-        if spare.pipeline.look(Duration::MAX, |_, _| {}).is_ok() {
-            return Some(spare.pipeline.into_socket());
-        }
-    }
-}
-
-/// Does step 3.
-fn ping_silent(state: &QuorumState, slots: &mut [Slot]) {
-    for (number, slot) in slots.iter_mut().enumerate() {
-        let Some(listener) = &mut slot.listener else {
-            continue;
-        };
-        let route = &state.nodes[number].route;
-        let now = Time::now();
-        let result = match listener.pinged {
-            Some(pinged) if now >= pinged + route.io_timeout => {
-                Err(crate::net::pubsub::late(route))
-            }
-            None if now >= listener.heard + SILENCE_TO_PING => {
-                listener.pinged = Some(now);
-                let mut time = Deadline::after(state.node_timeout);
-                let sent = listener.socket.send([&Command::new("PING")], &mut time);
-                sent.map_err(|fault| route.broken(fault))
-            }
-            _ => Ok(()),
-        };
-        if let Err(failure) = result {
-            slot.close(failure);
-        }
-    }
-}
-
-/// Reports each node that is listened to and was not, and the reverse. The same for a majority of them. While a connect is
-/// under way, it waits for the end of that. `reached` has what was reported last.
-fn report(
-    state: &QuorumState,
-    slots: &[Slot],
-    reached: &mut [Option<bool>],
-    hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
-) {
-    let listening = listening(slots);
-    let has_majority = listening >= state.needed;
-    let may_get_majority = !has_majority && listening + opening(slots) >= state.needed;
-    let nodes = slots
-        .iter()
-        .map(|slot| (slot.listener.is_some(), slot.is_opening));
-    let all = nodes.chain([(has_majority, may_get_majority)]);
-    for (place, (is_reached, may_change)) in all.enumerate() {
-        if may_change || reached[place].replace(is_reached) == Some(is_reached) {
-            continue;
-        }
-        let report = match state.nodes.get(place) {
-            Some(node) => node.report(slots[place].failure.clone()),
-            None => state.report((!is_reached).then(|| no_majority(state, slots))),
-        };
-        hear(PubSubEvent::Node(report));
-    }
-}
-
-/// Returns the failure if fewer than a majority of the nodes are listened to.
-fn no_majority(state: &QuorumState, slots: &[Slot]) -> Failure {
-    let failures = slots.iter().map(|slot| slot.failure.clone()).collect();
-    state.no_quorum(listening(slots), failures)
 }
 
 #[cfg(test)]

@@ -5,18 +5,15 @@
 //!
 //! | module | its subject |
 //! | --- | --- |
-//! | `acquire` | rounds that ask for a lock |
-//! | `adopt` | a round that gives a detached mutex a new owner |
+//! | `acquire` | rounds that ask for a lock, or give a detached mutex a new owner |
+//! | `renew` | a round that renews leases, and has nodes join that missed the grant |
 //! | `release` | a round that gives locks up |
-//! | `renew` | a round that renews leases |
-//! | `join` | nodes that give a lock to its owner after the grant |
 //! | `operators` | requests of operators, to all nodes |
-//! | `votes`, `vote` | the votes for the owners of this process, and the nodes that may have each owner; the vote of one node |
-//! | `state` | the data that all connections of a quorum share |
-//! | `round` | a call under way, and its rounds: a request to several nodes, and their answers as they come |
+//! | `round` | a request to several nodes, and their answers as they come |
+//! | `rules` | what the answers decide |
+//! | `votes` | the votes for the owners of this process, and the nodes that may have each owner |
 //! | `connection` | one connection to one node |
-//! | `node` | one node: is it up, and may it vote? |
-//! | `opener` | connects to the nodes in the background, and probes those that are down; the spare connections, and the wishes for more |
+//! | `node` | one node: is it up, may it vote, and the connections that are made to it |
 //! | `listen` | messages through any node |
 //!
 //! A thread takes a connection to every node out of the pool together. It writes its request to all nodes before it
@@ -26,57 +23,53 @@
 //!
 //! Such an owner is withdrawn here, on every node that may have it. It must never ask again ([`Reply::Outvoted`],
 //! [`FailureKind::NoQuorum`]): a late copy of its release could end its next grant. The engine then asks what is left
-//! ([`Store::left_until`]), as after a release: a node that has not confirmed the withdrawal gets it again.
+//! ([`left_until`](crate::server::Votes::left_until)), as after a release: a node that has not confirmed the withdrawal gets it again.
 
 mod acquire;
-mod adopt;
 mod connection;
-mod join;
 mod listen;
 mod node;
-mod opener;
 mod operators;
 mod release;
 mod renew;
 mod round;
 pub(crate) mod rules;
-mod state;
-mod vote;
 mod votes;
 
 use std::time::Duration;
 
+use redis::Value;
 use smallvec::SmallVec;
 
 use crate::config::{Server, Settings};
-use crate::error::{Failure, FailureKind, Outcome};
+use crate::error::{Failure, FailureKind, NodeCounts, NodeFailure, Outcome};
+use crate::name::RESTART_DELAY;
 use crate::net::deadline::Deadline;
 use crate::net::ping::{self, Pinged};
 use crate::net::pool::{Pool, PoolThreads, Pooled};
 use crate::net::pubsub::PubSubEvent;
-use crate::net::route::{DataLossSigns, NodeReport};
-use crate::server::{Answer, DedicatedConnection, Store};
-use crate::sys::{Arc, Time, Weak};
+use crate::net::refusal::refusal;
+use crate::net::route::{DataLossSigns, NodeReport, route};
+use crate::net::tasks::Tasks;
+use crate::server::{self, Answer, DedicatedConnection, Store};
+use crate::sys::{Arc, AtomicBool, AtomicU64, Condvar, Mutex, Time, Weak};
+#[cfg(feature = "seam")]
+use crate::sys::{Machine, test_machine::MovedByTest};
 use crate::wire::quorum::LockId;
-use crate::wire::{LockKind, Reply, Request, Verb};
+use crate::wire::{self, LockKind, Reply, Request, ScriptSettings, Verb};
 
 use connection::NodeConnection;
+use node::Node;
 use release::OwnerRelease;
-use round::QuorumCall;
-use state::QuorumState;
+use round::NodeConnections;
+use rules::majority;
+use votes::Votes;
 
 /// The store of a quorum.
 pub(crate) struct Quorum {
     pool: Arc<Pool<NodeConnections>>,
     _threads: PoolThreads,
     state: Arc<QuorumState>,
-}
-
-/// A connection to every node.
-struct NodeConnections {
-    connections: Box<[NodeConnection]>,
-    /// As in [`QuorumCall`].
-    is_of_renewals: bool,
 }
 
 impl Quorum {
@@ -105,35 +98,6 @@ impl Quorum {
     }
 }
 
-impl NodeConnections {
-    fn new(state: &Arc<QuorumState>, is_of_renewals: bool) -> Self {
-        let connection = |number| NodeConnection::new(Arc::clone(state), number);
-        Self {
-            connections: (0..state.nodes.len()).map(connection).collect(),
-            is_of_renewals,
-        }
-    }
-
-    fn begin<'a>(&'a mut self, state: &'a QuorumState, until: Time) -> QuorumCall<'a> {
-        QuorumCall::new(state, &mut self.connections, until, self.is_of_renewals)
-    }
-
-    /// Sends a request to the nodes, and returns the reply of the majority.
-    fn call(
-        &mut self,
-        state: &QuorumState,
-        request: &Request<'_>,
-        mut deadline: Deadline<'_>,
-    ) -> Result<Answer, Failure> {
-        let until = deadline.now() + deadline.left();
-        let reply = self.begin(state, until).send(request)?;
-        Ok(Answer {
-            reply,
-            resent: false,
-        })
-    }
-}
-
 impl Pooled for NodeConnections {
     fn close_if_idle(&mut self, idle: Duration) {
         for connection in &mut self.connections {
@@ -145,7 +109,7 @@ impl Pooled for NodeConnections {
 impl Store for Quorum {
     fn call(&self, request: &Request<'_>, mut deadline: Deadline<'_>) -> Result<Answer, Failure> {
         let mut connections = self.pool.check_out(&mut deadline)?;
-        connections.call(&self.state, request, deadline)
+        connections.call(request, deadline)
     }
 
     fn ping(&self, _: Deadline<'_>) -> Result<Vec<Pinged>, Failure> {
@@ -153,43 +117,15 @@ impl Store for Quorum {
         Ok(ping::all(routes.collect()))
     }
 
-    fn is_quorum(&self) -> bool {
-        true
+    fn votes(&self) -> Option<&dyn server::Votes> {
+        Some(&*self.state)
     }
 
     fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {
         Box::new(DedicatedNodeConnections {
             connections: NodeConnections::new(&self.state, true),
             pool: Arc::downgrade(&self.pool),
-            state: Arc::clone(&self.state),
-            reports: Vec::new(),
         })
-    }
-
-    fn left_until(&self, owner: &str) -> Option<Time> {
-        self.state.votes.left_until(owner, Time::now())
-    }
-
-    fn has_unconfirmed(&self) -> bool {
-        self.state.votes.has_unconfirmed(Time::now())
-    }
-
-    fn forget(&self, owner: &str) {
-        self.state.votes.forget(owner);
-    }
-
-    fn lacks_votes(&self, owner: &str) -> bool {
-        let now = Time::now();
-        let may_join = |number| self.state.may_join(number, now);
-        self.state.votes.has_misses(owner, may_join)
-    }
-
-    fn missing_nodes(&self, owner: &str) -> Vec<Arc<str>> {
-        let now = Time::now();
-        let nodes = self.state.nodes.iter().enumerate();
-        let missing = nodes.filter(|(number, _)| !self.state.votes.counts(owner, *number, now));
-        let addresses = missing.map(|(_, node)| Arc::clone(&node.route.server.address));
-        addresses.collect()
     }
 
     fn last_data_loss_sign(&self) -> Time {
@@ -209,21 +145,208 @@ impl Store for Quorum {
     }
 }
 
+/// The state that all connections of a quorum share.
+struct QuorumState {
+    nodes: Box<[Node]>,
+    /// How many nodes are a majority.
+    needed: usize,
+    node_timeout: Duration,
+    restart_delay: Duration,
+    /// The key of the note about the restart delay.
+    delay_key: String,
+    script_settings: Arc<ScriptSettings>,
+    votes: Votes,
+    /// Whether a majority of the nodes has answered once, and the settings are right for each node that is not down.
+    is_checked: AtomicBool,
+    /// Held while a node's server is compared with those of the other nodes.
+    identifying: Mutex<()>,
+    /// How often a connect to a node has ended. `connected` is notified then.
+    connects: Mutex<u64>,
+    connected: Condvar,
+    next_connection: AtomicU64,
+    /// The tasks of the pool's thread.
+    background: Arc<Tasks>,
+    weak_self: Weak<QuorumState>,
+}
+
+impl QuorumState {
+    fn new(servers: Vec<Server>, settings: &Settings, background: Arc<Tasks>) -> Arc<Self> {
+        let nodes: Box<[_]> = servers
+            .into_iter()
+            .enumerate()
+            .map(|(number, server)| Node::new(number, route(server, settings)))
+            .collect();
+        let script_settings = Arc::clone(&nodes[0].route.script_settings);
+        // If all processes have one delay, no lease is longer, unless the delay is turned off.
+        let longest_lease = settings.restart_delay.max(settings.options.lease);
+        let state = Arc::new_cyclic(|weak_self| Self {
+            needed: majority(nodes.len()),
+            nodes,
+            node_timeout: settings.node_timeout,
+            restart_delay: settings.restart_delay,
+            delay_key: [&settings.prefix, RESTART_DELAY].concat(),
+            script_settings,
+            votes: Votes::new(longest_lease),
+            is_checked: AtomicBool::new(false),
+            identifying: Mutex::new(()),
+            connects: Mutex::new(0),
+            connected: Condvar::new(),
+            next_connection: AtomicU64::new(1),
+            background,
+            weak_self: weak_self.clone(),
+        });
+        #[cfg(feature = "seam")]
+        {
+            let weak = Arc::downgrade(&state);
+            Machine::here().register(weak);
+        }
+        state
+    }
+
+    /// Returns whether a node can be asked to join, as far as this process knows.
+    fn may_join(&self, number: usize, now: Time) -> bool {
+        let node = &self.nodes[number];
+        node.is_up() && node.check_may_grant(now).is_ok()
+    }
+
+    /// Returns a report of each node, and of the quorum as a whole.
+    fn report_all(&self) -> Vec<NodeReport> {
+        let nodes = self.nodes.iter();
+        let failures: Vec<_> = nodes.map(|node| node.check_up().err()).collect();
+        let up = failures.iter().filter(|failure| failure.is_none()).count();
+        let nodes = self.nodes.iter().zip(&failures);
+        let mut reports: Vec<_> = nodes
+            .map(|(node, failure)| node.report(failure.clone()))
+            .collect();
+        let whole = (up < self.needed).then(|| self.no_quorum(up, failures));
+        reports.push(self.report(whole));
+        reports
+    }
+
+    /// Returns a report of the quorum as a whole.
+    fn report(&self, failure: Option<Failure>) -> NodeReport {
+        NodeReport {
+            place: self.nodes.len(),
+            node: None,
+            failure,
+        }
+    }
+
+    /// Reads the answer of a node to a request.
+    fn decode(&self, number: usize, request: &Request<'_>, value: Value) -> Result<Reply, Failure> {
+        match value {
+            Value::ServerError(_) => Err(self.unexpected(number, value)),
+            value => wire::decode(request, value),
+        }
+    }
+
+    /// Returns the failure of an answer that is an error, or makes no sense.
+    fn unexpected(&self, number: usize, value: Value) -> Failure {
+        let route = &self.nodes[number].route;
+        if let Value::ServerError(error) = value {
+            route.data_loss_signs.note_answer(&error);
+            return refusal(&route.server, error);
+        }
+        let words = "the answer does not have the form of a reply to this request";
+        Failure::plain(FailureKind::Protocol, Outcome::Unknown, words)
+    }
+
+    /// Returns the failure of a request that too few nodes granted, with the failures of the others.
+    fn no_quorum(&self, granted: usize, failures: Vec<Option<Failure>>) -> Failure {
+        let mut permanent = failures
+            .iter()
+            .flatten()
+            .filter(|failure| !failure.is_transient());
+        let spare = self.nodes.len() - self.needed;
+        // If these failures leave no majority, waiting is of no use: return one of them.
+        if let Some(failure) = permanent
+            .clone()
+            .find(|failure| failure.kind == FailureKind::Config("nodes"))
+            .or_else(|| permanent.nth(spare))
+        {
+            return Failure {
+                outcome: Outcome::NotExecuted,
+                ..failure.clone()
+            };
+        }
+        let failures: Vec<_> = failures
+            .into_iter()
+            .zip(&self.nodes)
+            .filter_map(|(failure, node)| {
+                Some(NodeFailure {
+                    node: Arc::clone(&node.route.server.address),
+                    error: failure?.into_error(None),
+                })
+            })
+            .collect();
+        Failure::no_quorum(self.counts(granted), failures)
+    }
+
+    fn counts(&self, granted: usize) -> NodeCounts {
+        let number = |number| u32::try_from(number).unwrap_or(u32::MAX);
+        NodeCounts {
+            nodes: number(self.nodes.len()),
+            needed: number(self.needed),
+            granted: number(granted),
+        }
+    }
+}
+
+/// The connects of a manager of the test kit, whose clock a test moves.
+#[cfg(feature = "seam")]
+impl MovedByTest for QuorumState {
+    // A connect does not sleep.
+    fn look_at_the_clock(&self) {}
+
+    fn busy_part(&self) -> Option<&'static str> {
+        self.sends_by_itself().then_some("a connect to a node")
+    }
+
+    fn sends_by_itself(&self) -> bool {
+        let mut nodes = self.nodes.iter();
+        nodes.any(|node| node.connecting_since().is_some())
+    }
+}
+
+impl server::Votes for QuorumState {
+    fn left_until(&self, owner: &str) -> Option<Time> {
+        self.votes.left_until(owner, Time::now())
+    }
+
+    fn has_unconfirmed(&self) -> bool {
+        self.votes.has_unconfirmed(Time::now())
+    }
+
+    fn forget(&self, owner: &str) {
+        self.votes.forget(owner);
+    }
+
+    fn lacks_votes(&self, owner: &str) -> bool {
+        let now = Time::now();
+        let may_join = |number| self.may_join(number, now);
+        self.votes.has_misses(owner, may_join)
+    }
+
+    fn missing_nodes(&self, owner: &str) -> Vec<Arc<str>> {
+        let now = Time::now();
+        let nodes = self.nodes.iter().enumerate();
+        let missing = nodes.filter(|(number, _)| !self.votes.counts(owner, *number, now));
+        let addresses = missing.map(|(_, node)| Arc::clone(&node.route.server.address));
+        addresses.collect()
+    }
+}
+
 /// Connections to every node outside of the pool.
 struct DedicatedNodeConnections {
     connections: NodeConnections,
     pool: Weak<Pool<NodeConnections>>,
-    state: Arc<QuorumState>,
-    /// Reports of the nodes, until the renewal thread takes them.
-    reports: Vec<NodeReport>,
 }
 
 impl DedicatedConnection for DedicatedNodeConnections {
     fn open(&mut self, _is_silent: bool) -> Result<(), Failure> {
-        let node_timeout = self.state.node_timeout;
-        let connect_timeout = self.state.nodes[0].route.connect_timeout;
-        let until = Time::now() + connect_timeout + node_timeout;
-        self.connections.begin(&self.state, until).ping().map(drop)
+        let state = &self.connections.state;
+        let limit = state.nodes[0].route.connect_timeout + state.node_timeout;
+        self.connections.begin(Time::now() + limit).ping().map(drop)
     }
 
     fn call(&mut self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure> {
@@ -235,19 +358,29 @@ impl DedicatedConnection for DedicatedNodeConnections {
             };
             pool.for_each_free(read);
         }
-        let deadline = Deadline::after(limit);
-        let answer = self.connections.call(&self.state, request, deadline);
-        self.reports.extend(self.state.report_all());
-        answer
+        self.connections.call(request, Deadline::after(limit))
     }
 
     fn take_reports(&mut self) -> Vec<NodeReport> {
-        std::mem::take(&mut self.reports)
+        self.connections.state.report_all()
     }
 }
 
-impl QuorumCall<'_> {
+impl NodeConnections {
     /// Sends a request to the nodes, and returns the reply of the majority.
+    fn call(
+        &mut self,
+        request: &Request<'_>,
+        mut deadline: Deadline<'_>,
+    ) -> Result<Answer, Failure> {
+        let until = deadline.now() + deadline.left();
+        let reply = self.begin(until).send(request)?;
+        Ok(Answer {
+            reply,
+            resent: false,
+        })
+    }
+
     fn send(&mut self, request: &Request<'_>) -> Result<Reply, Failure> {
         match request {
             Request::Ping => self.ping(),
@@ -296,8 +429,12 @@ impl QuorumCall<'_> {
             ) => {
                 // A reader may take over from a writer, whose units are another number.
                 let units = self.state.votes.units_of(from).unwrap_or(ask.units);
-                let release = OwnerRelease::of_lease(lock, from, units, *give_back);
-                self.acquire(lock, ask, Some(&release))
+                let release = Verb::HandOver {
+                    owner: Arc::clone(from),
+                    units,
+                    give_back: *give_back,
+                };
+                self.acquire(lock, ask, OwnerRelease::of(lock, &release).as_ref())
             }
             (Verb::Acquire { ask, .. }, None) => self.acquire(lock, ask, None),
             (_, None) => Err(Failure::another_question()),

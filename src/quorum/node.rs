@@ -1,14 +1,20 @@
-//! One node of a quorum: whether it is asked, and since when it may vote.
+//! One node of a quorum: whether it is asked, since when it may vote, and the connections that are made to it in the
+//! background.
 //!
 //! | state | event | next state |
 //! | --- | --- | --- |
+//! | up | a caller finds its connection closed, and no spare one | up; a thread connects, for one caller after another |
+//! | up | it has connected | up; the connection is a spare |
 //! | up | a request has no answer for `node_timeout`, and the node does not show that it is well | down |
 //! | up | a connect fails | down, but open connections are used if the failure is transient: the server may have too many clients |
-//! | down | a probe fails | down; the pause before the next probe doubles, up to 5 s, if a majority is up |
-//! | down | a probe is answered | up |
+//! | down | the pause is over: a quarter of the time for which it has been down, from 50 ms to 1 s | down; a thread probes the node: it connects |
+//! | down | a caller lacks a majority, and the last probe failed 50 ms ago or earlier | the same |
+//! | down | the probe fails | down; the next pause begins |
+//! | down | the probe succeeds | up. The other nodes that are down are probed at once |
 //!
-//! A caller skips a node that is down, except for open connections as the table says. The node's opener probes the node
-//! ([`super::opener`]).
+//! A caller skips a node that is down, except for open connections as the table says. It waits for a connect only if it
+//! cannot go on without ([`super::round`]). At most one thread connects to a node. It lives only for that, and the thread of
+//! the pool begins the probes.
 //!
 //! One timeout alone is no proof, because this process or the node may have had no CPU time. A node that hangs has
 //! answered no request that is as new as the one without an answer, and it has been silent for half of `node_timeout`.
@@ -38,69 +44,96 @@
 
 use std::time::Duration;
 
+use redis::Value;
+
 use crate::config::FENCE_LEAD;
-use crate::error::{Failure, FailureKind, Outcome};
+use crate::error::{Chain, Failure, FailureKind, Outcome};
+use crate::logging;
 use crate::net::refusal::unavailable;
 use crate::net::route::{NodeReport, Route};
-use crate::sys::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Time};
+use crate::panics::survived;
+use crate::quorum::QuorumState;
+use crate::quorum::connection::{Spare, open};
+use crate::sys::random::jittered;
+use crate::sys::time::ms_rounded_up;
+use crate::sys::{Arc, Machine, Mutex, MutexGuard, Time, thread};
 use crate::wire::lifetime::drift;
+use crate::wire::{self, Command};
 
-/// The pause before the first probe of a node that is down. Each further pause is twice as long.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// The shortest pause between two probes of a node that is down.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause between two probes.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How much the whole seconds of an uptime may hide.
 const UPTIME_MARGIN: Duration = Duration::from_secs(1);
-/// For how long no caller waits for a node alone after it was late. Then one waits again, because the node may
-/// be well.
-const LATE_FOR: Duration = Duration::from_secs(1);
 
-pub(super) struct QuorumNode {
+/// The note about the restart delay is renewed after this number of restart delays.
+const NOTE_RENEWED_AFTER: u32 = 5;
+/// The same time for a note of zero.
+const ZERO_RENEWED_AFTER: Duration = Duration::from_secs(300);
+/// A node keeps the note for this many times the time after which it is renewed.
+const NOTE_KEPT_FOR: u32 = 2;
+/// The time after which it is tried again to make a note at a node that had no memory for one.
+const NOTE_TRIED_AFTER: Duration = Duration::from_secs(1);
+
+pub(super) struct Node {
     pub(super) number: usize,
     pub(super) route: Route,
-    is_up: AtomicBool,
-    /// Whether its open connections are not used either while it is down.
-    is_silent: AtomicBool,
-    /// Until when no caller waits for this node alone, in nanoseconds of the clock, because it was late.
-    late_until: AtomicU64,
-    /// When the last answer was read, in nanoseconds of the clock.
-    heard_at: AtomicU64,
-    /// When the newest request was sent that the node has answered, in nanoseconds of the clock.
-    answered_sent_at: AtomicU64,
-    /// Since when the node may vote, in nanoseconds of the clock.
-    may_vote_at: AtomicU64,
-    /// Whether the note was there when it was last compared, or could be made.
-    has_note: AtomicBool,
-    /// When the note must be renewed and compared again, in nanoseconds of the clock.
-    note_due_at: AtomicU64,
     state: Mutex<NodeState>,
 }
 
-#[derive(Default)]
 struct NodeState {
-    /// Why the node is down.
-    failure: Option<Failure>,
-    pause: Duration,
+    /// `None` while the node is up.
+    down: Option<Down>,
+    /// Since when a thread connects to the node.
+    connecting_since: Option<Time>,
+    spares: Vec<Spare>,
+    /// When the last answer was read.
+    heard_at: Time,
+    /// When the newest request was sent that the node has answered.
+    answered_sent_at: Time,
+    /// Since when the node may vote.
+    may_vote_at: Time,
+    /// Whether the note was there when it was last compared, or could be made.
+    has_note: bool,
+    /// When the note must be renewed and compared again.
+    note_due_at: Time,
     /// The `run_id` of the server's process. `None` before the first connection.
     run_id: Option<String>,
     /// How many processes of the server this process has known.
     processes: u32,
 }
 
-impl QuorumNode {
+/// A node that is down.
+struct Down {
+    failure: Failure,
+    since: Time,
+    /// When it was noted last.
+    failed_at: Time,
+    /// Whether its open connections are not used either.
+    is_silent: bool,
+    /// When the next probe is planned. An earlier plan is void.
+    probe_at: Time,
+}
+
+impl Node {
     pub(super) fn new(number: usize, route: Route) -> Self {
+        let never = Time::from_nanos(0);
         Self {
             number,
             route,
-            is_up: AtomicBool::new(true),
-            is_silent: AtomicBool::new(false),
-            late_until: AtomicU64::new(0),
-            heard_at: AtomicU64::new(0),
-            answered_sent_at: AtomicU64::new(0),
-            may_vote_at: AtomicU64::new(0),
-            has_note: AtomicBool::new(false),
-            note_due_at: AtomicU64::new(0),
-            state: Mutex::default(),
+            state: Mutex::new(NodeState {
+                down: None,
+                connecting_since: None,
+                spares: Vec::new(),
+                heard_at: never,
+                answered_sent_at: never,
+                may_vote_at: never,
+                has_note: false,
+                note_due_at: never,
+                run_id: None,
+                processes: 0,
+            }),
         }
     }
 
@@ -114,84 +147,65 @@ impl QuorumNode {
     }
 
     pub(super) fn is_up(&self) -> bool {
-        self.is_up.load(Ordering::Acquire)
+        self.state.lock().down.is_none()
     }
 
     /// Returns whether connections that are open can be used.
     pub(super) fn may_answer(&self) -> bool {
-        self.is_up() || !self.is_silent.load(Ordering::Acquire)
+        let state = self.state.lock();
+        !state.down.as_ref().is_some_and(|down| down.is_silent)
     }
 
     /// Returns the reason why the node is down.
     pub(super) fn check_up(&self) -> Result<(), Failure> {
-        if self.is_up() {
-            return Ok(());
+        match &self.state.lock().down {
+            None => Ok(()),
+            Some(down) => Err(down.failure.clone().with(Outcome::NotExecuted)),
         }
-        let failure = self.state.lock().failure.clone();
-        // It came up meanwhile.
-        failure.map_or(Ok(()), |failure| {
-            Err(Failure {
-                outcome: Outcome::NotExecuted,
-                ..failure
-            })
-        })
     }
 
-    /// Returns the reason why the node is not asked while its opener connects.
+    /// Returns the reason why the node is not asked while it is being connected to.
     pub(super) fn being_opened(&self) -> Failure {
-        let address = &self.route.server.address;
-        unavailable(format!("{address}: it is being connected to"))
+        self.refuses("it is being connected to")
+    }
+
+    fn refuses(&self, why: impl std::fmt::Display) -> Failure {
+        unavailable(format!("{}: {why}", self.route.server.address))
     }
 
     /// Returns the reason why the node must not vote yet.
     pub(super) fn check_may_vote(&self, now: Time) -> Result<(), Failure> {
-        let at = Time::from_nanos(self.may_vote_at.load(Ordering::Acquire));
-        if at <= now {
+        self.check_at(&self.state.lock(), now)
+    }
+
+    fn check_at(&self, state: &NodeState, now: Time) -> Result<(), Failure> {
+        if state.may_vote_at <= now {
             return Ok(());
         }
-        let begun = if self.state.lock().processes > 1 {
+        let begun = if state.processes > 1 {
             "it has restarted"
         } else {
             "its server has started a moment ago"
         };
-        let words = format!(
-            "{}: {begun}, and may vote in {:.1?} (see `restart_delay`)",
-            self.route.server.address,
-            at.since(now)
-        );
-        Err(Failure::plain(
-            FailureKind::Unavailable,
-            Outcome::NotExecuted,
-            words,
-        ))
+        let left = state.may_vote_at.since(now);
+        let why = format_args!("{begun}, and may vote in {left:.1?} (see `restart_delay`)");
+        Err(self.refuses(why))
     }
 
     /// Returns the reason why the node must not grant a lock yet.
     pub(super) fn check_may_grant(&self, now: Time) -> Result<(), Failure> {
-        if self.has_note() {
-            return self.check_may_vote(now);
+        let state = self.state.lock();
+        if state.has_note {
+            return self.check_at(&state, now);
         }
-        let words = format!(
-            "{}: it has no memory for the note about `restart_delay`, and may not vote",
-            self.route.server.address
-        );
-        Err(Failure::plain(
-            FailureKind::Unavailable,
-            Outcome::NotExecuted,
-            words,
-        ))
+        Err(self.refuses("it has no memory for the note about `restart_delay`, and may not vote"))
     }
 
-    /// Notes that the node has answered a request that was sent at `sent`. A late mark ends if the answer is not late, or
-    /// took no longer than `grace`.
-    pub(super) fn heard(&self, sent: Time, now: Time, is_late: bool, grace: Duration) {
-        self.heard_at.fetch_max(now.as_nanos(), Ordering::AcqRel);
-        self.answered_sent_at
-            .fetch_max(sent.as_nanos(), Ordering::AcqRel);
-        let is_in_time = !is_late || now.since(sent) <= grace;
-        if is_in_time && self.late_until.load(Ordering::Relaxed) > 0 {
-            self.late_until.store(0, Ordering::Relaxed);
-        }
+    /// Notes that the node has answered a request that was sent at `sent`.
+    pub(super) fn heard(&self, sent: Time, now: Time) {
+        let mut state = self.state.lock();
+        state.heard_at = state.heard_at.max(now);
+        state.answered_sent_at = state.answered_sent_at.max(sent);
     }
 
     /// Returns whether the node shows that it is well, although a request of that time has no answer: it has answered a
@@ -199,57 +213,8 @@ impl QuorumNode {
     ///
     /// An answer to an older request may have waited here until it was read, so it shows little.
     pub(super) fn is_well(&self, sent: Time, heard_since: Time) -> bool {
-        let has_answered = self.answered_sent_at.load(Ordering::Acquire) >= sent.as_nanos();
-        has_answered || self.heard_at.load(Ordering::Acquire) >= heard_since.as_nanos()
-    }
-
-    pub(super) fn is_late(&self) -> bool {
-        let until = self.late_until.load(Ordering::Relaxed);
-        until > 0 && until > Time::now().as_nanos()
-    }
-
-    pub(super) fn note_late(&self) {
-        let until = Time::now() + LATE_FOR;
-        self.late_until.store(until.as_nanos(), Ordering::Relaxed);
-    }
-
-    /// Notes that the node is down; with `is_silent` also on its open connections. Returns the pause before the next probe,
-    /// unless one is planned already.
-    pub(super) fn note_down(&self, failure: &Failure, is_silent: bool) -> Option<Duration> {
-        let mut state = self.state.lock();
-        if self.is_up() || is_silent {
-            self.is_silent.store(is_silent, Ordering::Release);
-        }
-        if !self.is_up() {
-            return None;
-        }
-        state.failure = Some(failure.clone());
-        state.pause = FIRST_PAUSE;
-        self.is_up.store(false, Ordering::Release);
-        Some(state.pause)
-    }
-
-    /// Notes that a probe failed. Returns the pause before the next one, which is no longer than the last if the opener
-    /// `hurries`.
-    pub(super) fn note_still_down(&self, failure: Failure, hurries: bool) -> Duration {
-        let mut state = self.state.lock();
-        state.failure = Some(failure);
-        if !hurries {
-            state.pause = (state.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
-        }
-        state.pause
-    }
-
-    /// Notes that the node is up. Returns whether it was down.
-    pub(super) fn note_up(&self) -> bool {
-        let mut state = self.state.lock();
-        if self.is_up() {
-            return false;
-        }
-        state.failure = None;
-        self.late_until.store(0, Ordering::Relaxed);
-        self.is_up.store(true, Ordering::Release);
-        true
+        let state = self.state.lock();
+        state.answered_sent_at >= sent || state.heard_at >= heard_since
     }
 
     /// Notes which process of the server a new connection leads to. `uptime` is what the server says. Returns the number of
@@ -264,10 +229,7 @@ impl QuorumNode {
         let mut state = self.state.lock();
         let uptime = match &state.run_id {
             Some(known) if known == run_id => return state.processes,
-            Some(_) => {
-                let heard_at = Time::from_nanos(self.heard_at.load(Ordering::Acquire));
-                uptime.min(now.since(heard_at))
-            }
+            Some(_) => uptime.min(now.since(state.heard_at)),
             None => uptime,
         };
         let delay = if restart_delay.is_zero() {
@@ -279,30 +241,256 @@ impl QuorumNode {
         };
         state.run_id = Some(run_id.to_owned());
         state.processes += 1;
-        let at = now + delay;
-        self.may_vote_at.store(at.as_nanos(), Ordering::Release);
+        state.may_vote_at = now + delay;
         state.processes
     }
 
     /// Notes that the note was found not to differ. Without memory the node may have none. It is due again at this time.
     pub(super) fn compared(&self, has_note: bool, due_at: Time) {
-        self.has_note.store(has_note, Ordering::Release);
-        self.note_due_at.store(due_at.as_nanos(), Ordering::Release);
+        let mut state = self.state.lock();
+        (state.has_note, state.note_due_at) = (has_note, due_at);
     }
 
-    pub(super) fn has_note(&self) -> bool {
-        self.has_note.load(Ordering::Acquire)
-    }
-
-    /// Returns when the note must be renewed and compared again.
-    pub(super) fn note_due_at(&self) -> Time {
-        Time::from_nanos(self.note_due_at.load(Ordering::Acquire))
-    }
-
-    /// Returns whether this node was last seen to be the process with this `run_id`.
-    pub(super) fn is(&self, run_id: &str) -> bool {
+    /// Returns whether the note was compared, or the node is down.
+    pub(super) fn is_checked(&self) -> bool {
         let state = self.state.lock();
-        state.run_id.as_deref() == Some(run_id)
+        state.has_note || state.down.is_some()
+    }
+
+    /// Returns whether the note must be renewed, and compared again. A node that is down may accept no connection for that.
+    pub(super) fn must_note_again(&self) -> bool {
+        let state = self.state.lock();
+        state.down.is_none() && Time::now() >= state.note_due_at
+    }
+
+    /// Returns since when a thread connects to the node.
+    pub(super) fn connecting_since(&self) -> Option<Time> {
+        self.state.lock().connecting_since
+    }
+
+    /// Closes the spare connections that nobody has used for `idle`.
+    pub(super) fn close_idle(&self, idle: Duration) {
+        let is_used = |spare: &Spare| spare.opened.elapsed() < idle;
+        self.state.lock().spares.retain(is_used);
+    }
+}
+
+impl QuorumState {
+    /// Returns a spare connection to a node. If there is none, one is made in the background.
+    pub(super) fn spare(&self, number: usize) -> Option<Spare> {
+        let spare = self.nodes[number].state.lock().spares.pop();
+        if spare.is_none() {
+            self.begin_to_connect(number, |_| true);
+        }
+        spare
+    }
+
+    /// Starts a thread that connects to a node once, if none does, and the state of the node is such.
+    fn begin_to_connect(&self, number: usize, is_due: impl FnOnce(&NodeState) -> bool) {
+        {
+            let mut node = self.nodes[number].state.lock();
+            if node.connecting_since.is_some() || !is_due(&node) {
+                return;
+            }
+            node.connecting_since = Some(Time::now());
+        }
+        let weak = self.weak_self.clone();
+        let connect = move || {
+            if let Some(state) = weak.upgrade() {
+                let opened = survived(|| open(&state, number));
+                let opened = opened.unwrap_or_else(|| Err(unavailable("the connect panicked")));
+                state.connected(number, opened.map_err(Failure::of_connecting));
+            }
+        };
+        if let Err(error) = thread::spawn("leasehold-connect", connect) {
+            let words = format!("no thread could be started to connect: {error}");
+            self.connected(number, Err(unavailable(words)));
+        }
+    }
+
+    /// Probes the nodes that are down, because a caller lacks a majority.
+    pub(super) fn probe_all(&self) {
+        for node in &self.nodes {
+            self.begin_to_connect(node.number, |node| {
+                let down = node.down.as_ref();
+                down.is_some_and(|down| down.failed_at.elapsed() >= SHORTEST_PAUSE)
+            });
+        }
+    }
+
+    /// Takes in how a connect to a node ended.
+    fn connected(&self, number: usize, opened: Result<Spare, Failure>) {
+        let mut node = self.nodes[number].state.lock();
+        node.connecting_since = None;
+        match opened {
+            Ok(spare) => {
+                node.spares.push(spare);
+                let was_down = node.down.take().is_some();
+                drop(node);
+                if was_down {
+                    let address = &self.nodes[number].route.server.address;
+                    logging::info!("{address} is asked again");
+                    for other in &self.nodes {
+                        self.begin_to_connect(other.number, |node| node.down.is_some());
+                    }
+                }
+            }
+            Err(failure) => {
+                if let Some(down) = &mut node.down {
+                    (down.failure, down.failed_at) = (failure.clone(), Time::now());
+                    self.plan_probe(number, down);
+                }
+                self.note_down(number, node, &failure, !failure.is_transient());
+            }
+        }
+        *self.connects.lock() += 1;
+        self.connected.notify_all();
+    }
+
+    /// Notes that a node does not answer.
+    pub(super) fn node_is_down(&self, number: usize, failure: &Failure) {
+        let node = self.nodes[number].state.lock();
+        self.note_down(number, node, failure, true);
+    }
+
+    /// Notes that a node is down; with `is_silent` also on its open connections. Plans the first probe.
+    fn note_down(
+        &self,
+        number: usize,
+        mut node: MutexGuard<'_, NodeState>,
+        failure: &Failure,
+        is_silent: bool,
+    ) {
+        if let Some(down) = &mut node.down {
+            down.is_silent |= is_silent;
+            return;
+        }
+        let now = Time::now();
+        let down = node.down.insert(Down {
+            failure: failure.clone(),
+            since: now,
+            failed_at: now,
+            is_silent,
+            probe_at: now,
+        });
+        self.plan_probe(number, down);
+        drop(node);
+        let address = &self.nodes[number].route.server.address;
+        let why = Chain(&*failure.cause);
+        logging::warning!("{address} is not asked for a while: {why}");
+    }
+
+    /// Plans the next probe of a node that is down, instead of any that was planned.
+    fn plan_probe(&self, number: usize, down: &mut Down) {
+        let pause = (down.since.elapsed() / 4).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+        let pause = jittered(&Machine::here(), pause);
+        let at = Time::now() + pause;
+        down.probe_at = at;
+        let weak = self.weak_self.clone();
+        self.background.after(pause, move || {
+            if let Some(state) = weak.upgrade() {
+                state.begin_to_connect(number, |node| {
+                    node.down.as_ref().is_some_and(|down| down.probe_at == at)
+                });
+            }
+        });
+    }
+
+    /// Takes in what a server says of itself on a new connection. Returns the number of its process.
+    pub(super) fn identify(&self, number: usize, report: &str) -> Result<u32, Failure> {
+        let field = |name: &str| {
+            let mut fields = report.lines().filter_map(|line| line.split_once(':'));
+            fields.find_map(|(field, value)| (field == name).then(|| value.trim()))
+        };
+        let node = &self.nodes[number];
+        let address = &node.route.server.address;
+        let refused = |kind, words: String| Err(Failure::plain(kind, Outcome::NotExecuted, words));
+        if field("role") != Some("master") {
+            return refused(
+                FailureKind::Unavailable,
+                format!("{address}: it is not a master"),
+            );
+        }
+        // Of a server whose clock was set back since its start, the number is negative.
+        let uptime = field("uptime_in_seconds").and_then(|seconds| seconds.parse::<i64>().ok());
+        let uptime = uptime.map(|seconds| u64::try_from(seconds).unwrap_or(0));
+        let Some((run_id, uptime)) = field("run_id").zip(uptime) else {
+            let words = format!("{address}: INFO does not tell its run_id and its uptime");
+            return refused(FailureKind::Protocol, words);
+        };
+        // Two nodes may connect at the same time.
+        let _one_at_a_time = self.identifying.lock();
+        let is_same = |other: &&Node| {
+            other.number != number && other.state.lock().run_id.as_deref() == Some(run_id)
+        };
+        if let Some(same) = self.nodes.iter().find(is_same) {
+            let words = format!("{address} and {} are one server", same.route.server.address);
+            return refused(FailureKind::Config("nodes"), words);
+        }
+        Ok(node.identified(run_id, Duration::from_secs(uptime), self.restart_delay))
+    }
+
+    /// Returns the command that notes the restart delay at a node: see the section on it at the top.
+    pub(super) fn note_restart_delay(&self) -> Command {
+        let kept = self.note_renewed_after() * NOTE_KEPT_FOR;
+        wire::quorum::note_restart_delay(&self.delay_key, self.restart_delay, kept)
+    }
+
+    /// Compares the note of a node with the restart delay of this process.
+    pub(super) fn compare_restart_delay(
+        &self,
+        number: usize,
+        answer: Value,
+    ) -> Result<(), Failure> {
+        let node = &self.nodes[number];
+        let noted_ms: Option<u64> = match node.route.accepted(answer)? {
+            Value::BulkString(ms) => String::from_utf8_lossy(&ms).parse().ok(),
+            Value::Nil => {
+                node.compared(false, Time::now() + NOTE_TRIED_AFTER);
+                return Ok(());
+            }
+            _ => None,
+        };
+        if noted_ms == Some(ms_rounded_up(self.restart_delay)) {
+            node.compared(true, Time::now() + self.note_renewed_after());
+            return Ok(());
+        }
+        let others = noted_ms.map_or("another value".to_owned(), |noted_ms| {
+            format!("{:?}", Duration::from_millis(noted_ms))
+        });
+        let (address, own) = (&node.route.server.address, self.restart_delay);
+        let words = format!(
+            "{address}: other clients use {others}, and this one uses {own:?}; all clients of a quorum need one value; \
+             to change it, stop them all, wait for the longer time, delete the key {:?} at each node, and start them",
+            self.delay_key
+        );
+        let kind = FailureKind::Config("restart_delay");
+        Err(Failure::plain(kind, Outcome::NotExecuted, words))
+    }
+
+    fn note_renewed_after(&self) -> Duration {
+        if self.restart_delay.is_zero() {
+            ZERO_RENEWED_AFTER
+        } else {
+            self.restart_delay * NOTE_RENEWED_AFTER
+        }
+    }
+
+    /// Returns how often a connect has ended.
+    pub(super) fn connects(&self) -> u64 {
+        *self.connects.lock()
+    }
+
+    /// Blocks until that number is not `seen` any more, at most until then.
+    pub(super) fn await_connect(&self, seen: u64, until: Time) {
+        let mut connects = self.connects.lock();
+        while *connects == seen {
+            let left = until.since(Time::now());
+            if left.is_zero() {
+                return;
+            }
+            connects = self.connected.wait_for(connects, left);
+        }
     }
 }
 
@@ -312,10 +500,10 @@ mod tests {
     use crate::config::{Server, Settings};
     use crate::net::route::route;
 
-    fn node() -> QuorumNode {
+    fn node() -> Node {
         let settings = Settings::default();
         let server = Server::new("redis://h/", &settings).expect("a URL");
-        QuorumNode::new(0, route(server, &settings))
+        Node::new(0, route(server, &settings))
     }
 
     #[test]
@@ -325,7 +513,7 @@ mod tests {
         node.identified("before", Duration::from_secs(100), delay);
         assert!(node.check_may_vote(Time::now()).is_ok());
         let restarted = Time::now();
-        node.heard(restarted, restarted, false, delay);
+        node.heard(restarted, restarted);
         node.identified("after", Duration::from_secs(100), delay);
         assert!(node.check_may_vote(restarted + FENCE_LEAD).is_err());
         let later = Time::now() + FENCE_LEAD + UPTIME_MARGIN;
@@ -337,24 +525,12 @@ mod tests {
         let node = node();
         let begin = Time::now();
         let at = |ms| begin + Duration::from_millis(ms);
-        let grace = Duration::from_millis(50);
         // The answer to a release has come before the next request, and is read after it.
-        node.heard(at(0), at(11), true, grace);
-        let is_well = |node: &QuorumNode, now: u64| node.is_well(at(10), at(now - 100));
+        node.heard(at(0), at(11));
+        let is_well = |node: &Node, now: u64| node.is_well(at(10), at(now - 100));
         assert!(is_well(&node, 100), "it was heard a moment ago");
         assert!(!is_well(&node, 210));
-        node.heard(at(10), at(211), true, grace);
+        node.heard(at(10), at(211));
         assert!(is_well(&node, 400), "it answers as new a request");
-    }
-
-    #[test]
-    fn a_late_mark_ends_with_an_answer_that_came_soon() {
-        let node = node();
-        let (sent, grace) = (Time::now(), Duration::from_millis(50));
-        node.note_late();
-        node.heard(sent, sent + grace * 2, true, grace);
-        assert!(node.is_late());
-        node.heard(sent, sent + grace, true, grace);
-        assert!(!node.is_late());
     }
 }

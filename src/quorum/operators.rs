@@ -13,19 +13,20 @@ use redis::Value;
 
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::name::LockKey;
-use crate::quorum::node::QuorumNode;
-use crate::quorum::round::{Enough, QuorumCall, Recipients};
+use crate::quorum::connection::About;
+use crate::quorum::node::Node;
+use crate::quorum::round::{Enough, NodeConnections, Recipients};
 use crate::sys::{Arc, Ordering, Time};
 use crate::wire::{self, Command, Cursor, Gone, Reply, Request, Seen};
 
-impl QuorumCall<'_> {
+impl NodeConnections {
     /// Asks every node whether it answers. Returns an error unless a majority does, and if the settings are wrong for any
     /// node.
     pub(super) fn ping(&mut self) -> Result<Reply, Failure> {
-        let (state, ping) = (self.state, [Command::new("PING")]);
+        let (state, ping) = (Arc::clone(&self.state), self.to_all(&Command::new("PING")));
         let mut failures = vec![None; self.connections.len()];
         let mut answered = 0;
-        self.round(Recipients::All, |_| Some(&ping), &mut |number, answer| {
+        self.round(Recipients::All, ping, &mut |number, answer| {
             match answer {
                 Ok(Value::SimpleString(_) | Value::BulkString(_)) => answered += 1,
                 Ok(value) => failures[number] = Some(state.unexpected(number, value)),
@@ -43,8 +44,7 @@ impl QuorumCall<'_> {
         if answered < state.needed {
             return Err(state.no_quorum(answered, failures));
         }
-        let is_checked = |node: &QuorumNode| node.has_note() || !node.is_up();
-        if state.nodes.iter().all(is_checked) {
+        if state.nodes.iter().all(Node::is_checked) {
             state.is_checked.store(true, Ordering::Relaxed);
         }
         Ok(Reply::Pong)
@@ -69,20 +69,16 @@ impl QuorumCall<'_> {
     fn ask_all(
         &mut self,
         request: &Request<'_>,
-        command: Command,
+        command: &Command,
         mut heard: impl FnMut(usize, Reply) -> Result<(), Failure>,
     ) -> (usize, Vec<Option<Failure>>) {
-        let (state, command) = (self.state, [command]);
+        let (state, commands) = (Arc::clone(&self.state), self.to_all(command));
         let mut replies: Vec<_> = self.connections.iter().map(|_| None).collect();
-        self.round(
-            Recipients::All,
-            |_| Some(&command),
-            &mut |number, answer| {
-                let reply = answer.and_then(|value| state.decode(number, request, value));
-                replies[number] = Some(reply);
-                Enough::No
-            },
-        );
+        self.round(Recipients::All, commands, &mut |number, answer| {
+            let reply = answer.and_then(|value| state.decode(number, request, value));
+            replies[number] = Some(reply);
+            Enough::No
+        });
         let mut failures = vec![None; replies.len()];
         for (number, reply) in replies.into_iter().enumerate() {
             let reply = reply.unwrap_or_else(|| Err(Failure::another_question()));
@@ -94,11 +90,11 @@ impl QuorumCall<'_> {
 
     /// Inspects locks at every node.
     pub(super) fn inspect(&mut self, request: &Request<'_>) -> Result<Reply, Failure> {
-        let state = self.state;
+        let state = Arc::clone(&self.state);
         // By its text, because a connection loads only the scripts of locks.
         let command = wire::encode(request, &state.script_settings).by_text();
         let mut merged: Option<Vec<Option<Seen>>> = None;
-        let (answered, failures) = self.ask_all(request, command, |number, reply| {
+        let (answered, failures) = self.ask_all(request, &command, |number, reply| {
             let Reply::Inspected(seen) = reply else {
                 return Err(Failure::another_question());
             };
@@ -124,7 +120,7 @@ impl QuorumCall<'_> {
     pub(super) fn tell_all(&mut self, request: &Request<'_>) -> Result<Reply, Failure> {
         // By its text, because a connection loads only the scripts of locks.
         let command = wire::encode(request, &self.state.script_settings).by_text();
-        let (answered, failures) = self.ask_all(request, command, |_, _| Ok(()));
+        let (answered, failures) = self.ask_all(request, &command, |_, _| Ok(()));
         if answered < self.state.needed {
             return Err(self.state.no_quorum(answered, failures));
         }
@@ -133,10 +129,11 @@ impl QuorumCall<'_> {
 
     /// Lists some keys of one node. If the node fails, goes on with the next one.
     pub(super) fn scan(&mut self, from: Cursor, request: &Request<'_>) -> Result<Reply, Failure> {
-        let (state, node) = (self.state, from.node as usize);
-        let command = [wire::encode(request, &state.script_settings).by_text()];
+        let (state, node) = (Arc::clone(&self.state), from.node as usize);
+        let mut commands = vec![Vec::new(); state.nodes.len()];
+        let command = wire::encode(request, &state.script_settings).by_text();
+        commands[node].push((command, About::Nothing));
         let mut answer = Err(Failure::another_question());
-        let commands = |number| (number == node).then_some(&command[..]);
         self.round(Recipients::All, commands, &mut |_, value| {
             answer = value.and_then(|value| state.decode(node, request, value));
             Enough::Yes
@@ -180,7 +177,7 @@ impl QuorumCall<'_> {
         let mut removed = vec![false; self.connections.len()];
         loop {
             let mut has_removed = false;
-            let (answered, failures) = self.ask_all(request, command.clone(), |number, reply| {
+            let (answered, failures) = self.ask_all(request, &command, |number, reply| {
                 has_removed |= reply == Reply::Released;
                 removed[number] |= reply == Reply::Released;
                 match reply {

@@ -18,11 +18,10 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::error::{Failure, Outcome};
-use crate::quorum::connection::NodeConnection;
-use crate::quorum::round::{Enough, QuorumCall, Recipients};
-use crate::quorum::state::QuorumState;
-use crate::quorum::vote::{AT_ONCE, ConnectionId, NodeVote};
-use crate::quorum::votes::LateAbout;
+use crate::quorum::QuorumState;
+use crate::quorum::connection::{About, Commands};
+use crate::quorum::round::{Enough, NodeConnections, Recipients};
+use crate::quorum::votes::{AT_ONCE, NodeVote};
 use crate::sys::{Arc, Time};
 use crate::wire::quorum::{LockId, NodeGiveBack};
 use crate::wire::{
@@ -33,7 +32,7 @@ use crate::wire::{
 pub(super) struct OwnerRelease<'a> {
     lock: LockId<'a>,
     owner: Arc<str>,
-    units: u32,
+    pub(super) units: u32,
     how: How,
 }
 
@@ -47,12 +46,12 @@ enum How {
     Keep(Duration, Option<u64>),
 }
 
-/// The commands to one node.
+/// The ends of owners at one node.
 #[derive(Clone, Default)]
-pub(super) struct ToNode {
-    pub(super) commands: Vec<Command>,
-    /// For each command, the place of its release, and the connection of the only request of unknown outcome.
-    places: Vec<(usize, Option<ConnectionId>)>,
+pub(super) struct EndsAtNode {
+    pub(super) commands: Commands,
+    /// For each command, the place of its release.
+    places: Vec<usize>,
 }
 
 /// How many nodes gave each answer about one owner.
@@ -71,16 +70,20 @@ struct Tally {
 impl<'a> OwnerRelease<'a> {
     /// Returns the end of an owner by this verb. Returns `None` if the verb asks for a lock.
     pub(super) fn of(lock: LockId<'a>, verb: &Verb) -> Option<Self> {
+        let used = |give_back: &Option<GiveBack>| give_back.map(|give_back| give_back.used);
         let (owner, units, how) = match verb {
             Verb::Release { owner, units } => (owner, units, How::Release { used: None }),
             Verb::HandOver {
                 owner,
                 units,
                 give_back,
-            } => (owner, units, release(*give_back)),
+            } => {
+                let used = used(give_back);
+                (owner, units, How::Release { used })
+            }
             Verb::Withdraw { owner, units } => (owner, units, How::Withdraw),
             Verb::Keep(keep) => {
-                let how = How::Keep(keep.life, used(keep.give_back));
+                let how = How::Keep(keep.life, used(&keep.give_back));
                 (&keep.owner, &keep.units, how)
             }
             // A quorum hands nothing over.
@@ -93,43 +96,6 @@ impl<'a> OwnerRelease<'a> {
             how,
         })
     }
-
-    /// Returns the end of a lease that is taken over.
-    pub(super) fn of_lease(
-        lock: LockId<'a>,
-        owner: &Arc<str>,
-        units: u32,
-        give_back: Option<GiveBack>,
-    ) -> Self {
-        Self {
-            lock,
-            owner: Arc::clone(owner),
-            units,
-            how: release(give_back),
-        }
-    }
-}
-
-impl OwnerRelease<'_> {
-    pub(super) fn owner(&self) -> &Arc<str> {
-        &self.owner
-    }
-
-    /// Returns how many units the owner has.
-    pub(super) fn units(&self) -> u32 {
-        self.units
-    }
-}
-
-fn release(give_back: Option<GiveBack>) -> How {
-    How::Release {
-        used: used(give_back),
-    }
-}
-
-/// Returns the last fence that a guard had.
-fn used(give_back: Option<GiveBack>) -> Option<u64> {
-    give_back.map(|give_back| give_back.used)
 }
 
 impl Tally {
@@ -166,7 +132,7 @@ impl Tally {
     }
 }
 
-impl QuorumCall<'_> {
+impl NodeConnections {
     /// Ends one owner.
     pub(super) fn end_one(&mut self, release: OwnerRelease<'_>) -> Result<Reply, Failure> {
         let only = self.end(&[release])?.into_iter().next();
@@ -192,16 +158,19 @@ impl QuorumCall<'_> {
 
     /// Ends several owners by one round: the steps at the top. Returns the reply for each.
     fn end(&mut self, releases: &[OwnerRelease<'_>]) -> Result<Vec<Option<Reply>>, Failure> {
-        let (state, nodes, sent) = (self.state, self.connections.len(), Time::now());
-        let to_nodes = state.releases(releases);
-        let mut failures = vec![None; nodes];
+        let (state, nodes) = (Arc::clone(&self.state), self.connections.len());
         let nothing = Tally {
             have_nothing: nodes,
             ..Tally::default()
         };
         let mut tallies = vec![nothing; releases.len()];
-        for (place, _) in to_nodes.iter().flat_map(|to_node| &to_node.places) {
-            tallies[*place].have_nothing -= 1;
+        let (mut commands, mut places) = (Vec::new(), Vec::new());
+        for ends in state.releases(releases) {
+            for place in &ends.places {
+                tallies[*place].have_nothing -= 1;
+            }
+            commands.push(ends.commands);
+            places.push(ends.places.into_iter());
         }
         let is_certain = |tally: &Tally| tally.is_certain(nodes, state.needed);
         let recipients = if tallies.iter().all(is_certain) {
@@ -215,27 +184,14 @@ impl QuorumCall<'_> {
         } else {
             Enough::Yes
         };
-        let mut is_asked = vec![true; nodes];
-        let mut places: Vec<_> = to_nodes
-            .iter()
-            .map(|to_node| to_node.places.iter())
-            .collect();
-        let commands = |number: usize| to_nodes[number].some_commands();
-        let mut confirmed = Vec::new();
+        let mut failures = vec![None; nodes];
         self.round(recipients, commands, &mut |number, answer| {
-            match answer {
-                Ok(value) => {
-                    if let Some((place, asked_on)) = places[number].next() {
-                        match tallies[*place].note(state, number, value) {
-                            Ok(()) => confirmed.push((*place, number, *asked_on)),
-                            Err(failure) => failures[number] = Some(failure),
-                        }
-                    }
-                }
-                Err(failure) => {
-                    is_asked[number] = failure.outcome != Outcome::NotExecuted;
-                    failures[number] = Some(failure);
-                }
+            let noted = answer.and_then(|value| match places[number].next() {
+                Some(place) => tallies[place].note(&state, number, value),
+                None => Ok(()),
+            });
+            if let Err(failure) = noted {
+                failures[number] = Some(failure);
             }
             if tallies.iter().all(is_certain) {
                 sufficient
@@ -243,22 +199,6 @@ impl QuorumCall<'_> {
                 Enough::No
             }
         });
-        // On the connection of an earlier request, the node executes the release after it.
-        let is_ordered = |connection: &NodeConnection, asked_on| asked_on == Some(connection.id());
-        for (place, number, asked_on) in confirmed {
-            let is_ordered = is_ordered(&self.connections[number], asked_on);
-            state.confirmed(&releases[place], number, is_ordered, sent);
-        }
-        for (connection, places) in self.connections.iter_mut().zip(places) {
-            if is_asked[connection.number()] {
-                let about = |(place, asked_on): &(usize, _)| LateAbout::End {
-                    owner: Arc::clone(&releases[*place].owner),
-                    is_ordered: is_ordered(connection, *asked_on),
-                };
-                let abouts: Vec<_> = places.map(about).collect();
-                connection.expect_late(abouts.into_iter());
-            }
-        }
         let is_told = |tally: &Tally| {
             tally.result(nodes, state.needed).is_some()
                 || tally.settled() + tally.refused >= state.needed
@@ -266,10 +206,7 @@ impl QuorumCall<'_> {
         if !tallies.iter().all(is_told) {
             let fewest = tallies.iter().map(|tally| tally.released).min();
             let failure = state.no_quorum(fewest.unwrap_or(0), failures);
-            return Err(Failure {
-                outcome: Outcome::Unknown,
-                ..failure
-            });
+            return Err(failure.with(Outcome::Unknown));
         }
         let replies = tallies
             .iter()
@@ -277,53 +214,34 @@ impl QuorumCall<'_> {
         let replies: Vec<_> = replies.collect();
         if let ([None], [_]) = (&*replies, releases) {
             // The nodes reject it, and the caller must know the reason.
-            return Err(Failure {
-                outcome: Outcome::PartlyExecuted,
-                ..state.no_quorum(tallies[0].released, failures)
-            });
+            let failure = state.no_quorum(tallies[0].released, failures);
+            return Err(failure.with(Outcome::PartlyExecuted));
         }
         Ok(replies)
     }
 }
 
-impl ToNode {
-    /// Returns the commands, unless there are none.
-    pub(super) fn some_commands(&self) -> Option<&[Command]> {
-        Some(&*self.commands).filter(|commands| !commands.is_empty())
-    }
-}
-
 impl QuorumState {
     /// Notes that these owners end. Returns the commands that end them, for each node that may have one of them.
-    pub(super) fn releases(&self, releases: &[OwnerRelease<'_>]) -> Vec<ToNode> {
+    pub(super) fn releases(&self, releases: &[OwnerRelease<'_>]) -> Vec<EndsAtNode> {
         let (nodes, now) = (self.nodes.len(), Time::now());
-        let mut to_nodes = vec![ToNode::default(); nodes];
+        let mut to_nodes = vec![EndsAtNode::default(); nodes];
         for (place, release) in releases.iter().enumerate() {
             let votes = self.votes.end(&release.owner, release.units, nodes, now);
             let has_votes = votes.iter().any(|vote| vote.until.is_some());
             for (vote, to_node) in votes.iter().zip(&mut to_nodes) {
                 if vote.settles_at.is_some() {
-                    to_node
-                        .commands
-                        .push(self.release(release, vote, has_votes));
-                    to_node.places.push((place, vote.asked_on));
+                    let about = About::End {
+                        owner: Arc::clone(&release.owner),
+                        asked_on: vote.asked_on,
+                    };
+                    let command = self.release(release, vote, has_votes);
+                    to_node.commands.push((command, about));
+                    to_node.places.push(place);
                 }
             }
         }
         to_nodes
-    }
-
-    /// Notes that a node has confirmed the end of an owner. `is_ordered` as in [`Votes::confirmed`].
-    pub(super) fn confirmed(
-        &self,
-        release: &OwnerRelease<'_>,
-        number: usize,
-        is_ordered: bool,
-        sent: Time,
-    ) {
-        let times = (sent, Time::now());
-        self.votes
-            .confirmed(&release.owner, number, is_ordered, times);
     }
 
     /// Returns the command that ends an owner at a node with this vote. `has_votes`: some node has a vote.

@@ -1,28 +1,26 @@
 //! One round: a request to several nodes, and their answers.
 //!
-//! 1. Connections that are closed are replaced. The openers connect ([`super::opener`]). With connections to a majority the
-//!    round goes on at once, but for this table. With fewer it waits for half of its time, if the connects under way could
-//!    still make a majority. Otherwise it asks the few at once.
+//! 1. Connections that are closed are replaced: they are made in the background ([`super::node`]). With connections to a
+//!    majority the round goes on at once, but for this table. With fewer it waits for half of its time, if the connects under
+//!    way could still make a majority. Otherwise it asks the few at once.
 //! 2. The request is written to each node, before any answer is read. A node that is down, has no connection, or has too
 //!    many answers missing, is skipped.
 //! 3. The answers are read as they come. After each of them the caller says whether it has enough. Nodes that are alike
 //!    answer at almost the same time, and to wake a thread takes longer than to read an answer. So the thread first
 //!    waits, for at most a millisecond, for the answer that is probably the last that it needs.
-//! 4. If the result is certain, the round waits for the other nodes, as this table says. A *late* node did not answer a round
-//!    that waited for at least a quarter of `node_timeout`: for a second no round waits for it alone, unless it answers in time
-//!    before. So a node that hangs costs that time once, until it is down.
-//! 5. A node that does not answer for `node_timeout` is down, unless it shows that it is well ([`super::node`]). If this
-//!    thread woke too late, the machine is busy, and the nodes get half of that time more.
+//! 4. If the result is certain, the round waits for the other nodes, as this table says.
+//! 5. A node that does not answer for `node_timeout` is down, unless it shows that it is well ([`super::node`]).
+//!
+//! *A grace* is as long as the majority took: at least `node_timeout / 200`, at most `node_timeout / 4`. So a node that
+//! hangs costs each caller little, until it is down. A connect is waited for until it has taken `node_timeout / 4`, so that
+//! the first locks of a program get the votes of all nodes.
 //!
 //! | the round | with a majority it waits for connects | with a certain result it waits for answers |
 //! | --- | --- | --- |
-//! | asks for a lock | that began less than `node_timeout / 4` ago | for as long again as that took: at least `node_timeout / 200`, at most `node_timeout / 4` |
-//! | renews | not at all | for the whole `node_timeout`: each node moves its own vote |
-//! | repeats a release of which the result is certain | not at all | for `node_timeout / 4` |
-//! | any other, of the renewal thread | not at all | for `node_timeout / 4`, if it wants more answers |
-//! | any other | that began less than `node_timeout / 4` ago | the same |
-//!
-//! No round with a majority waits for a connect to a node if the last one took longer than that.
+//! | asks for a lock | yes | for a grace |
+//! | renews | no | for the whole `node_timeout`: each node moves its own vote |
+//! | repeats a release of which the result is certain | no | for `node_timeout / 4` |
+//! | any other | yes, but not the renewal thread | for `node_timeout / 4`, if it wants more answers |
 
 use std::time::Duration;
 
@@ -30,25 +28,22 @@ use redis::Value;
 
 use crate::error::{Failure, Outcome};
 use crate::net::exchange::{self, Exchange, Pipeline};
-use crate::quorum::connection::NodeConnection;
-use crate::quorum::state::QuorumState;
-use crate::quorum::votes::LateAbout;
-use crate::sys::Time;
+use crate::quorum::QuorumState;
+use crate::quorum::connection::{About, Commands, NodeConnection};
+use crate::sys::{Arc, Time};
 use crate::wire::Command;
 
 /// For how long a round waits for one answer alone.
 const TOGETHER: Duration = Duration::from_millis(1);
-/// A round that asks for a lock waits for further votes after a grant for at least `node_timeout` divided by this.
+/// The longest grace is `node_timeout` divided by this, and the shortest by the next.
+const LONGEST_GRACE: u32 = 4;
 const SHORTEST_GRACE: u32 = 200;
-/// A thread that wakes later than this had no CPU time.
-const OVERSLEPT: Duration = Duration::from_millis(10);
 
-/// A call under way.
-pub(super) struct QuorumCall<'a> {
-    pub(super) state: &'a QuorumState,
-    /// A connection to each node.
-    pub(super) connections: &'a mut [NodeConnection],
-    /// When it ends.
+/// A connection to each node, and the call that uses them.
+pub(super) struct NodeConnections {
+    pub(super) state: Arc<QuorumState>,
+    pub(super) connections: Box<[NodeConnection]>,
+    /// When the call ends.
     pub(super) until: Time,
     /// Whether the renewal thread calls. It waits for no connect if it has a majority, and asks nodes to join.
     pub(super) is_of_renewals: bool,
@@ -93,57 +88,73 @@ struct Gathering<'a> {
     grace: (Duration, Duration),
 }
 
-impl<'a> QuorumCall<'a> {
-    pub(super) fn new(
-        state: &'a QuorumState,
-        connections: &'a mut [NodeConnection],
-        until: Time,
-        is_of_renewals: bool,
-    ) -> Self {
-        // A panic may have left a connection that waits.
-        connections.iter_mut().for_each(NodeConnection::give_up);
+impl NodeConnections {
+    pub(super) fn new(state: &Arc<QuorumState>, is_of_renewals: bool) -> Self {
+        let connection = |number| NodeConnection::new(Arc::clone(state), number);
         Self {
-            state,
-            connections,
-            until,
+            state: Arc::clone(state),
+            connections: (0..state.nodes.len()).map(connection).collect(),
+            until: Time::now(),
             is_of_renewals,
         }
     }
 
-    /// Does a round. `commands` returns the commands for each connection, or `None` if it is left out. Gives each answer
-    /// to `heard`, with the number of its connection. The same for a failure: one of a node that was not asked has the
+    /// Begins a call that ends then.
+    pub(super) fn begin(&mut self, until: Time) -> &mut Self {
+        // A panic may have left a connection that waits.
+        self.connections
+            .iter_mut()
+            .for_each(NodeConnection::give_up);
+        self.until = until;
+        self
+    }
+
+    /// Returns the shortest grace and the longest.
+    fn graces(&self) -> (Duration, Duration) {
+        let node_timeout = self.state.node_timeout;
+        (node_timeout / SHORTEST_GRACE, node_timeout / LONGEST_GRACE)
+    }
+
+    /// Returns the same command for each node.
+    pub(super) fn to_all(&self, command: &Command) -> Vec<Commands> {
+        vec![vec![(command.clone(), About::Nothing)]; self.connections.len()]
+    }
+
+    /// Does a round with these commands for each connection. One without commands is left out. Gives each answer to
+    /// `heard`, with the number of its connection. The same for a failure: one of a node that was not asked has the
     /// outcome [`NotExecuted`](Outcome::NotExecuted), and no other one has. Afterwards no connection waits for anything.
-    pub(super) fn round<'c>(
+    pub(super) fn round(
         &mut self,
         recipients: Recipients,
-        commands: impl Fn(usize) -> Option<&'c [Command]>,
+        commands: Vec<Commands>,
         heard: &mut dyn FnMut(usize, Result<Value, Failure>) -> Enough,
     ) {
-        let unasked = self.write(recipients, commands);
+        let mut unasked = self.look(recipients, &commands);
+        for (number, commands) in commands.into_iter().enumerate() {
+            if unasked[number].is_none() && !commands.is_empty() {
+                unasked[number] = self.connections[number].send(commands).err();
+            }
+        }
         let begun = Time::now();
-        let (node_timeout, grace) = (self.state.node_timeout, self.state.grace());
-        let (enough, longest, grace) = match recipients {
-            Recipients::Granters => (
-                Enough::No,
-                node_timeout,
-                (node_timeout / SHORTEST_GRACE, grace),
-            ),
+        let node_timeout = self.state.node_timeout;
+        let (shortest, longest) = self.graces();
+        let (enough, limit, grace) = match recipients {
+            Recipients::Granters => (Enough::No, node_timeout, (shortest, longest)),
             Recipients::Voters => (Enough::No, node_timeout, (node_timeout, node_timeout)),
-            Recipients::All => (Enough::No, node_timeout, (grace, grace)),
-            Recipients::Rest => (Enough::Certain, grace, (grace, grace)),
+            Recipients::All => (Enough::No, node_timeout, (longest, longest)),
+            Recipients::Rest => (Enough::Certain, longest, (longest, longest)),
         };
         let mut gathering = Gathering {
-            connections: &mut *self.connections,
+            connections: &mut self.connections,
             heard,
             enough,
             begun,
-            until: self.until.min(begun + longest),
+            until: self.until.min(begun + limit),
             grace,
         };
         for (number, failure) in unasked.into_iter().enumerate() {
             if let Some(failure) = failure {
-                let outcome = Outcome::NotExecuted;
-                gathering.hear(number, Err(Failure { outcome, ..failure }));
+                gathering.hear(number, Err(failure.with(Outcome::NotExecuted)));
             }
         }
         if let Some(last) = slowest(gathering.connections) {
@@ -151,54 +162,28 @@ impl<'a> QuorumCall<'a> {
             exchange::read_ready(alone, None, gathering.until.min(begun + TOGETHER));
         }
         exchange::run(&mut gathering, None);
-        let now = Time::now();
-        if gathering.enough == Enough::No && now > gathering.until + OVERSLEPT {
-            gathering.until = self.until.min(now + node_timeout / 2);
-            exchange::run(&mut gathering, None);
-        }
-        gathering.end(self.state.grace());
+        gathering.end();
     }
 
-    /// Writes its commands to each connection. Returns for each the reason why it was not asked.
-    fn write<'c>(
-        &mut self,
-        recipients: Recipients,
-        commands: impl Fn(usize) -> Option<&'c [Command]>,
-    ) -> Vec<Option<Failure>> {
-        let is_wanted = |number: usize| commands(number).is_some();
-        let mut failures = self.look(recipients, &is_wanted);
-        for (number, connection) in self.connections.iter_mut().enumerate() {
-            if let (Some(commands), None) = (commands(number), &failures[number]) {
-                failures[number] = connection.send(commands).err();
-            }
-        }
-        failures
-    }
-
-    /// Does step 1 for the nodes that are wanted. Returns for each the reason why it is not asked.
-    fn look(
-        &mut self,
-        recipients: Recipients,
-        is_wanted: &dyn Fn(usize) -> bool,
-    ) -> Vec<Option<Failure>> {
-        let state = self.state;
-        let grace = match recipients {
-            Recipients::All | Recipients::Granters if !self.is_of_renewals => state.grace(),
-            _ => Duration::ZERO,
-        };
+    /// Does step 1 for the nodes that have commands. Returns for each the reason why it is not asked.
+    fn look(&mut self, recipients: Recipients, commands: &[Commands]) -> Vec<Option<Failure>> {
+        let state = Arc::clone(&self.state);
+        let is_patient =
+            !self.is_of_renewals && matches!(recipients, Recipients::All | Recipients::Granters);
+        let (_, longest) = self.graces();
         // The rest of the time is for the request: with few connections too, an answer may show that a vote is gone.
         let begun = Time::now();
         let left = self.until.since(begun);
         let (few_until, latest) = (begun + left / 2, begun + left / 4);
         loop {
-            let seen = state.openers.changes();
+            let seen = state.connects();
             let mut failures = vec![None; self.connections.len()];
             let (mut wanted, mut open, mut opening) = (0, 0, 0);
             let now = Time::now();
             // When the connects are over for which a round with a majority waits.
-            let mut until = now;
+            let mut all_until = now;
             for (number, connection) in self.connections.iter_mut().enumerate() {
-                if !is_wanted(number) {
+                if commands[number].is_empty() {
                     continue;
                 }
                 wanted += 1;
@@ -212,34 +197,36 @@ impl<'a> QuorumCall<'a> {
                     Recipients::Granters => node.check_may_grant(now),
                     Recipients::All | Recipients::Rest => Ok(()),
                 });
-                failures[number] = asked.err();
-                if failures[number].is_some() {
-                    continue;
-                }
-                if is_open {
-                    open += 1;
-                    continue;
-                }
-                opening += 1;
-                failures[number] = Some(node.being_opened());
-                let expected = state.openers.expected(number, grace);
-                if let Some(expected) = expected.filter(|_| !node.is_late()) {
-                    until = until.max(latest.min(expected));
-                }
+                failures[number] = match asked {
+                    Ok(()) if is_open => {
+                        open += 1;
+                        None
+                    }
+                    Ok(()) => {
+                        opening += 1;
+                        let since = node.connecting_since().unwrap_or(now);
+                        all_until = all_until.max(since + longest);
+                        Some(node.being_opened())
+                    }
+                    Err(failure) => Some(failure),
+                };
             }
             let needed = state.needed.min(wanted);
             if open + opening < needed {
-                state.want_majority();
+                state.probe_all();
             }
-            if open < needed && open + opening >= needed && recipients != Recipients::Rest {
-                until = few_until;
-            } else if opening == 0 || open < needed {
-                return failures;
-            }
+            let until = if open < needed {
+                let may_be_enough = open + opening >= needed && recipients != Recipients::Rest;
+                if may_be_enough { few_until } else { now }
+            } else if is_patient && opening > 0 {
+                all_until.min(latest)
+            } else {
+                now
+            };
             if now >= until {
                 return failures;
             }
-            state.openers.await_change(seen, until);
+            state.await_connect(seen, until);
         }
     }
 }
@@ -255,30 +242,22 @@ impl Gathering<'_> {
         }
     }
 
-    /// Stops waiting for the answers that have not come. A node that has not answered for `late_after` is late.
-    fn end(&mut self, late_after: Duration) {
+    /// Stops waiting for the answers that have not come.
+    fn end(&mut self) {
         let waited = self.begun.elapsed();
         for (number, connection) in self.connections.iter_mut().enumerate() {
-            if !connection.is_asked() {
-                continue;
-            }
-            if self.enough == Enough::No {
+            if connection.is_asked() && self.enough == Enough::No {
                 let failure = connection.timed_out(waited);
                 (self.heard)(number, Err(failure));
-                continue;
+            } else {
+                connection.give_up();
             }
-            // A node that was skipped because it is late has had no new chance.
-            let is_certain = self.enough == Enough::Certain;
-            if is_certain && waited >= late_after && !connection.node().is_late() {
-                connection.node().note_late();
-            }
-            connection.give_up();
         }
     }
 }
 
 impl Exchange for Gathering<'_> {
-    type About = LateAbout;
+    type About = About;
 
     fn take_in(&mut self) -> Option<Time> {
         for number in 0..self.connections.len() {
@@ -289,16 +268,11 @@ impl Exchange for Gathering<'_> {
                 self.hear(number, answer);
             }
         }
-        // A late node alone is not waited for.
-        let is_waited_for = |connection: &NodeConnection| {
-            connection.is_asked()
-                && !(self.enough == Enough::Certain && connection.node().is_late())
-        };
-        let is_over = self.enough == Enough::Yes || !self.connections.iter().any(is_waited_for);
-        (!is_over).then_some(self.until)
+        let is_asked = self.connections.iter().any(NodeConnection::is_asked);
+        (is_asked && self.enough != Enough::Yes).then_some(self.until)
     }
 
-    fn asked(&mut self) -> impl Iterator<Item = &mut Pipeline<LateAbout>> {
+    fn asked(&mut self) -> impl Iterator<Item = &mut Pipeline<About>> {
         let connections = self.connections.iter_mut();
         connections.filter_map(NodeConnection::asked)
     }
@@ -308,9 +282,8 @@ impl Exchange for Gathering<'_> {
 /// took the last time.
 fn slowest(connections: &[NodeConnection]) -> Option<usize> {
     let connections = connections.iter().enumerate();
-    let asked = connections.filter(|(_, connection)| {
-        connection.is_asked() && !connection.node().is_late() && connection.took() <= TOGETHER
-    });
-    let slowest = asked.max_by_key(|(_, connection)| connection.took());
+    let asked =
+        connections.filter(|(_, connection)| connection.is_asked() && connection.took <= TOGETHER);
+    let slowest = asked.max_by_key(|(_, connection)| connection.took);
     slowest.map(|(number, _)| number)
 }

@@ -1,22 +1,37 @@
 //! The votes of the nodes for the owners of this process, from the grant to the release. Also the nodes that may have an
 //! owner at all, from the first request for the lock until each node has confirmed the owner's end.
 //!
-//! The vote of one node is in [`super::vote`]. A lease lasts as long as a majority of its votes
-//! ([`crate::quorum::rules::deadline`]).
+//! A lease lasts as long as a majority of its votes ([`crate::quorum::rules::deadline`]). Only nodes that may have the owner
+//! are asked to end it. The engine's release task repeats that ([`crate::engine::ending::rules`]) for as long as
+//! [`Votes::left_until`] names a time.
 //!
-//! Only nodes that may have the owner are asked to end it. The engine's release task repeats that
-//! ([`crate::engine::ending::rules`]) for as long as [`Votes::left_until`] names a time.
+//! # One node and one owner
+//!
+//! | event | its vote | what it may have of the owner |
+//! | --- | --- | --- |
+//! | a request for the lock is written to it | none | the owner, until it is over that the request can take the lock for a lease |
+//! | it granted the lock before the guard began | it votes: for the lease, counted from before the request was sent | the owner |
+//! | it answers "held", and may have the owner in its queue | none | the owner |
+//! | it grants the lock after the guard began | none: another owner may have had a majority meanwhile | the owner |
+//! | it joins ([`super::renew`]) | it is a candidate, which counts for nothing | the owner |
+//! | a later renewal is confirmed by the candidate, and by a majority that voted before | it votes: for the renewed lease, counted from before that renewal was sent | the owner |
+//! | it confirms a renewal, and votes | it votes: for the renewed lease, never shorter than before | the owner |
+//! | it answers to a renewal that the owner does not hold the lock | none | the owner, because the answer may be old |
+//! | the same, from the process of its server that voted, before the vote's own deadline | it is barred, and never joins again: the lock was taken from the owner | the same |
+//! | it confirms the owner's end | as before | nothing |
+//! | the same, but the answer to a join, or a late answer, was read since the end was sent | as before | the owner, because the node may have executed that request later |
+//! | the same, but a request for the lock has no answer, and went out on another connection | as before | the owner until the request's time is over, because it may come later; then nothing |
 
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
 use crate::quorum::rules::deadline;
-use crate::quorum::vote::{AT_ONCE, ConnectionId, Joined, NodeVote};
 use crate::sys::hash::HashMap;
 use crate::sys::{Arc, Mutex, Time};
-use crate::wire::Gone;
 use crate::wire::lifetime::drift;
+use crate::wire::quorum::Reserved;
+use crate::wire::{Gone, Renewed};
 
 /// For how long a node may have an owner in its queue: a waiter that does not ask again for 3 s loses its place.
 const LEFT_IN_QUEUE: Duration = Duration::from_secs(3);
@@ -35,25 +50,6 @@ pub(super) type Ends = SmallVec<[u64; 1]>;
 
 pub(super) type NodeVotes = SmallVec<[NodeVote; 5]>;
 
-/// The subject of an answer for which nobody waits.
-#[derive(Default)]
-pub(super) enum LateAbout {
-    #[default]
-    Nothing,
-    /// The end of this owner.
-    End {
-        owner: Arc<str>,
-        /// Whether the node executes the command after every request for the lock.
-        is_ordered: bool,
-    },
-    /// The request of this owner for the lock.
-    Vote {
-        owner: Arc<str>,
-        /// Whether the node may have the owner although it does not grant the lock: in its queue, or by a join.
-        may_have_owner: bool,
-    },
-}
-
 /// The answer of a node to the renewal of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Confirmation {
@@ -68,6 +64,8 @@ pub(super) enum Confirmation {
 #[derive(Clone, Copy)]
 pub(super) struct Round<'a> {
     pub(super) confirmations: &'a [Confirmation],
+    /// Whether other processes wait for the lock.
+    pub(super) is_contended: bool,
     pub(super) sent: Time,
     /// Until when the lease lasts where it was confirmed.
     pub(super) until: Time,
@@ -76,23 +74,6 @@ pub(super) struct Round<'a> {
     /// The nodes that can be asked to join, if the same call asks them. On each of its connections the renewal comes before
     /// the joins.
     pub(super) may_join: Option<&'a MayJoin>,
-}
-
-/// The state of a lease after a renewal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum VoteStatus {
-    /// It lasts until then. `is_confirmed`: a majority has confirmed this renewal.
-    Lasts {
-        until: Time,
-        /// Rises with each renewal of this owner.
-        version: u32,
-        is_confirmed: bool,
-        /// Whether it lacks votes that the next renewal of the same caller may bring.
-        lacks_votes: bool,
-        /// Whether a node has no vote that had one at the last confirmed renewal of the same caller, or this is the first.
-        has_new_misses: bool,
-    },
-    Lost(Gone),
 }
 
 /// The votes of all owners.
@@ -193,18 +174,6 @@ impl Votes {
         record.votes.clone()
     }
 
-    /// Notes that a node has confirmed the end of an owner, which was sent at `sent`. `is_ordered`: it has executed that
-    /// after every request for the lock.
-    pub(super) fn confirmed(
-        &self,
-        owner: &str,
-        node: usize,
-        is_ordered: bool,
-        (sent, now): (Time, Time),
-    ) {
-        self.with(owner, node, |vote| vote.confirm_end(is_ordered, sent, now));
-    }
-
     /// Returns whether an owner has ended, and a node that may have it has not confirmed that at all.
     pub(super) fn has_unconfirmed(&self, now: Time) -> bool {
         let table = self.table.lock();
@@ -226,8 +195,8 @@ impl Votes {
         Some(until)
     }
 
-    /// Changes what a node has of an owner, if the owner has a record.
-    fn with(&self, owner: &str, node: usize, change: impl FnOnce(&mut NodeVote)) {
+    /// Notes something of a node and an owner, if the owner has a record.
+    pub(super) fn note(&self, owner: &str, node: usize, change: impl FnOnce(&mut NodeVote)) {
         if let Some(record) = self.table.lock().owners.get_mut(owner) {
             change(&mut record.votes[node]);
         }
@@ -244,28 +213,8 @@ impl Votes {
         table.owners.get(owner).map(|record| record.units)
     }
 
-    /// Notes the late answer of a node to the request of an owner for the lock, on the connection `asked_on`. It may have the
-    /// owner if `has_owner`.
-    pub(super) fn late_vote(
-        &self,
-        owner: &str,
-        node: usize,
-        asked_on: ConnectionId,
-        has_owner: bool,
-        now: Time,
-    ) {
-        self.with(owner, node, |vote| {
-            vote.late_answer(asked_on, has_owner, now);
-        });
-    }
-
-    /// Notes that a node will not answer the request of an owner for the lock, because the connection `asked_on` was closed.
-    pub(super) fn no_late_vote(&self, owner: &str, node: usize, asked_on: ConnectionId) {
-        self.with(owner, node, |vote| vote.no_late_answer(asked_on));
-    }
-
     /// Takes in what each node answered to the renewal of an owner's lease.
-    pub(super) fn renewed(&self, owner: &str, round: Round<'_>, now: Time) -> VoteStatus {
+    pub(super) fn renewed(&self, owner: &str, round: Round<'_>, now: Time) -> Renewed {
         let mut table = self.table.lock();
         let gone = |confirmation: &Confirmation| match confirmation {
             Confirmation::Gone(gone, _) => Some(*gone),
@@ -277,7 +226,7 @@ impl Votes {
             taken.unwrap_or(Gone::Removed)
         };
         let Some(record) = table.owners.get_mut(owner) else {
-            return VoteStatus::Lost(why());
+            return Renewed::Gone(why());
         };
         let lasts = record
             .deadline(round.needed)
@@ -304,11 +253,12 @@ impl Votes {
             }
         }
         let Some(until) = record.deadline(round.needed) else {
-            return VoteStatus::Lost(why());
+            return Renewed::Gone(why());
         };
         let is_confirmed = confirmed >= round.needed;
         let may_join = round.may_join.unwrap_or_default();
-        VoteStatus::Lasts {
+        Renewed::Voted {
+            contended: round.is_contended,
             until,
             version: record.version,
             is_confirmed,
@@ -320,7 +270,7 @@ impl Votes {
 
     /// Notes that the nodes are asked to renew the lease of an owner for `lease`: a node may do so although its answer is lost.
     /// Begins joins at the nodes of `may_join` that have no vote. Each of the returned nodes may have the owner from now on,
-    /// until [`Self::joined`] is called for it.
+    /// until [`NodeVote::end_join`] is noted for it.
     pub(super) fn begin_renewal(
         &self,
         owner: &str,
@@ -344,18 +294,6 @@ impl Votes {
             }
         }
         Some(Joins { nodes, ends }).filter(|joins| !joins.nodes.is_empty())
-    }
-
-    /// Notes how a join at this process of the node's server ended. `asked_on` is its connection, if that is still open.
-    pub(super) fn joined(
-        &self,
-        owner: &str,
-        node: usize,
-        how: (Joined, u32),
-        asked_on: Option<ConnectionId>,
-        now: Time,
-    ) {
-        self.with(owner, node, |vote| vote.end_join(how, asked_on, now));
     }
 
     /// Returns whether an owner lacks votes of nodes that may soon join.
@@ -396,6 +334,247 @@ impl Record {
     }
 }
 
+/// At once.
+pub(super) const AT_ONCE: Option<Time> = Some(Time::from_nanos(0));
+
+/// After this number of failed joins in a row, a lease is not renewed earlier for this node: it may refuse for long, as with a
+/// full memory.
+const MOST_FAILED_JOINS: u8 = 4;
+
+/// Names one open connection among all of a quorum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct ConnectionId(pub(super) u64);
+
+/// The vote of one node for an owner, and whether the node may have the owner.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct NodeVote {
+    /// Until when the vote counts; `None` if there is none.
+    pub(super) until: Option<Time>,
+    /// Which process of the node's server has voted.
+    pub(super) process: u32,
+    candidate: Option<Candidacy>,
+    /// A join that has no answer yet.
+    joining: Option<Joining>,
+    /// When an answer was last read after which the node may have the owner: to a join, or a late one.
+    answered_at: Option<Time>,
+    /// How many joins in a row have failed.
+    failed_joins: u8,
+    is_barred: bool,
+    /// Whether [`Self::note_missing`] has reported the missing vote.
+    is_told: bool,
+    /// The fences of the node's reply to the request for the lock. `None` if the node may give none back.
+    pub(super) reserved: Option<Reserved>,
+    /// From when on the node's confirmation of the owner's end is final: at once, or when no request of unknown outcome can
+    /// reach the node any more. `None` if the node has nothing of the owner.
+    pub(super) settles_at: Option<Time>,
+    /// The connection of the only request of unknown outcome. The node executes a later request there after it.
+    pub(super) asked_on: Option<ConnectionId>,
+    /// Whether the node has confirmed the owner's end, final or not.
+    has_confirmed_end: bool,
+}
+
+/// A node that has joined.
+#[derive(Clone, Copy, Debug)]
+struct Candidacy {
+    /// When its answer came. Only a renewal that is sent after that can make it a vote.
+    since: Time,
+    /// Until when the node holds the lock for the owner.
+    until: Time,
+}
+
+/// A join that has no answer yet.
+#[derive(Clone, Copy, Debug)]
+struct Joining {
+    /// The `settles_at` before the join.
+    settled_at: Option<Time>,
+    /// Whether the node has said meanwhile, on another connection, that it does not have the owner.
+    is_void: bool,
+}
+
+/// How a join ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Joined {
+    /// The node holds the lock for the owner, at least until then.
+    Until(Time),
+    /// The node refused, or was not asked. If the connection has ended, it may have been asked: then the outcome is `Unknown`.
+    Refused,
+    /// The answer is an error.
+    Failed,
+    /// There is no answer.
+    Unknown,
+}
+
+impl NodeVote {
+    /// Returns what a node without a vote has.
+    pub(super) fn new(settles_at: Option<Time>) -> Self {
+        Self {
+            settles_at,
+            ..Self::default()
+        }
+    }
+
+    /// Returns whether there is no vote, and the node may join.
+    pub(super) fn is_missing(&self) -> bool {
+        self.until.is_none() && !self.is_barred
+    }
+
+    /// Returns whether no request of unknown outcome is on its way.
+    fn has_answered(&self) -> bool {
+        [None, AT_ONCE].contains(&self.settles_at)
+    }
+
+    /// Takes in that a renewal is confirmed.
+    pub(super) fn confirm(&mut self, sent: Time, until: Time) {
+        if self.until.is_some() {
+            self.until = self.until.max(Some(until));
+        }
+        if let Some(candidate) = self.candidate.as_mut().filter(|it| it.since <= sent) {
+            candidate.until = candidate.until.max(until);
+        }
+    }
+
+    /// Makes a candidate a vote, after a renewal that it and a majority have confirmed.
+    pub(super) fn promote(&mut self, sent: Time) {
+        if let Some(candidate) = self.candidate.filter(|candidate| candidate.since <= sent) {
+            (self.until, self.candidate) = (Some(candidate.until), None);
+        }
+    }
+
+    /// Ends the vote: the node has answered to a renewal that it does not have the owner. If it has joined since the renewal
+    /// of another connection was sent, the answer may be older than that, and says nothing.
+    pub(super) fn end(&mut self, sent: Time, process: u32, joins: bool) {
+        if !joins && self.candidate.is_some_and(|it| it.since > sent) {
+            return;
+        }
+        let until = self
+            .until
+            .or(self.candidate.map(|candidate| candidate.until));
+        // By the time at which the renewal was sent, because the node may have answered then.
+        let was_taken = self.process == process && until.is_some_and(|until| until > sent);
+        self.is_barred |= was_taken;
+        (self.until, self.candidate) = (None, None);
+        if let Some(joining) = self.joining.as_mut().filter(|_| !joins) {
+            joining.is_void = true;
+        }
+    }
+
+    /// Takes in what an earlier request of the owner may have left here.
+    pub(super) fn add_earlier(&mut self, before: &Self) {
+        if before.settles_at > AT_ONCE {
+            // There is more than one request without an answer then.
+            self.asked_on = None;
+            self.process = self.process.max(before.process);
+        }
+        self.settles_at = self.settles_at.max(before.settles_at);
+    }
+
+    /// Notes that the node has confirmed the owner's end, which was sent at `sent`. `is_ordered`: it has executed that after
+    /// every request for the lock. If the answer to one was read since, the node may have executed it later, so this says nothing.
+    pub(super) fn confirm_end(&mut self, is_ordered: bool, sent: Time, now: Time) {
+        if self.answered_at >= Some(sent) {
+            return;
+        }
+        self.settles_at = self.settles_at.filter(|at| *at > now && !is_ordered);
+        self.has_confirmed_end = true;
+    }
+
+    /// Returns whether the node may have the owner, and has not confirmed its end at all.
+    pub(super) fn is_unconfirmed(&self) -> bool {
+        self.settles_at.is_some() && !self.has_confirmed_end
+    }
+
+    /// Notes the late answer to the request on this connection.
+    pub(super) fn late_answer(&mut self, asked_on: ConnectionId, has_owner: bool, now: Time) {
+        if self.asked_on == Some(asked_on) {
+            self.settles_at = AT_ONCE.filter(|_| has_owner);
+            (self.asked_on, self.has_confirmed_end) = (None, false);
+            if has_owner {
+                self.answered_at = Some(now);
+            }
+        }
+    }
+
+    /// Notes that the request on this connection will have no answer.
+    pub(super) fn no_late_answer(&mut self, asked_on: ConnectionId) {
+        self.asked_on = self.asked_on.filter(|open| *open != asked_on);
+    }
+
+    /// Begins a join at this process of the node's server. Returns false if the node must not be asked.
+    pub(super) fn begin_join(&mut self, process: u32, until: Time) -> bool {
+        // A process that has ended executes no earlier request.
+        let has_restarted = self.process > 0 && process > self.process;
+        let may_ask = self.is_missing() && (self.has_answered() || has_restarted);
+        let begins = may_ask && self.candidate.is_none() && self.joining.is_none();
+        if begins {
+            self.joining = Some(Joining {
+                settled_at: self.settles_at.min(AT_ONCE),
+                is_void: false,
+            });
+            self.settles_at = self.settles_at.max(Some(until));
+            (self.asked_on, self.reserved) = (None, None);
+            if has_restarted {
+                self.failed_joins = 0;
+            }
+        }
+        begins
+    }
+
+    /// Notes how a join at this process of the node's server ended. `asked_on` is its connection, if that is still open.
+    pub(super) fn end_join(
+        &mut self,
+        (how, process): (Joined, u32),
+        asked_on: Option<ConnectionId>,
+        now: Time,
+    ) {
+        let Some(joining) = self.joining.take() else {
+            return;
+        };
+        if how != Joined::Refused {
+            self.process = process;
+        }
+        self.failed_joins = match how {
+            Joined::Until(_) => 0,
+            Joined::Refused | Joined::Failed | Joined::Unknown => {
+                self.failed_joins.saturating_add(1)
+            }
+        };
+        match how {
+            Joined::Until(until) => {
+                let candidate = Candidacy { since: now, until };
+                self.candidate = Some(candidate).filter(|_| !joining.is_void);
+            }
+            Joined::Refused => self.settles_at = joining.settled_at,
+            Joined::Failed => {}
+            Joined::Unknown => self.asked_on = asked_on,
+        }
+        if matches!(how, Joined::Until(_) | Joined::Failed) {
+            // A release may have come before the join.
+            (self.settles_at, self.has_confirmed_end) = (AT_ONCE, false);
+            self.answered_at = Some(now);
+        }
+    }
+
+    /// Returns whether the node has no vote, and a renewal may soon bring one.
+    pub(super) fn may_gain(&self) -> bool {
+        // The answer may still come.
+        let may_answer = self.asked_on.is_some() || self.joining.is_some();
+        let may_join = self.has_answered() || may_answer;
+        self.is_missing() && may_join && self.failed_joins < MOST_FAILED_JOINS
+    }
+
+    /// Notes whether the vote is missing. Returns whether it is, and was not at the last call, or this is the first.
+    pub(super) fn note_missing(&mut self, now: Time) -> bool {
+        let is_missing = !self.counts(now);
+        let was_told = std::mem::replace(&mut self.is_told, is_missing);
+        is_missing && !was_told
+    }
+
+    /// Returns whether there is a vote that has not run out.
+    pub(super) fn counts(&self, now: Time) -> bool {
+        self.until > Some(now)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -419,10 +598,11 @@ mod tests {
         confirmations: &[Confirmation],
         until: u64,
         needed: usize,
-    ) -> VoteStatus {
+    ) -> Renewed {
         let sent = at(until - 100);
         let round = Round {
             confirmations,
+            is_contended: false,
             sent,
             until: at(until),
             needed,
@@ -438,7 +618,8 @@ mod tests {
         let granted = votes(&[Some(100), Some(100), Some(100), None, None]);
         table.insert(&owner, (1, Duration::ZERO), granted, None, at(0));
         let gone = NotHeld(Gone::Removed, 0);
-        let lasts = |version, until, is_confirmed| VoteStatus::Lasts {
+        let lasts = |version, until, is_confirmed| Renewed::Voted {
+            contended: false,
             until: at(until),
             version,
             is_confirmed,
@@ -453,7 +634,7 @@ mod tests {
         // A shorter renewal shortens nothing.
         assert_eq!(renewed(&table, &three, 250, 3), lasts(3, 300, true));
         let one_gone = [gone, Confirmed, Confirmed, Silent, Silent];
-        let lost = VoteStatus::Lost(Gone::Removed);
+        let lost = Renewed::Gone(Gone::Removed);
         assert_eq!(renewed(&table, &one_gone, 400, 3), lost);
         assert_eq!(renewed(&table, &three, 500, 3), lost);
     }
@@ -473,7 +654,7 @@ mod tests {
         let answers = [Silent, Silent, Confirmed, Confirmed, taken];
         assert_eq!(
             renewed(&table, &answers, 300, 3),
-            VoteStatus::Lost(Gone::Taken)
+            Renewed::Gone(Gone::Taken)
         );
     }
 
@@ -498,14 +679,14 @@ mod tests {
         })
     }
 
-    fn lasts(status: VoteStatus) -> Option<(Time, bool)> {
+    fn lasts(status: Renewed) -> Option<(Time, bool)> {
         match status {
-            VoteStatus::Lasts {
+            Renewed::Voted {
                 until,
                 is_confirmed,
                 ..
             } => Some((until, is_confirmed)),
-            VoteStatus::Lost(_) => None,
+            _ => None,
         }
     }
 
@@ -515,7 +696,9 @@ mod tests {
         let table = two_of_three();
         assert_eq!(begin(&table, 50), [2]);
         assert_eq!(begin(&table, 50), [0; 0], "it is asked already");
-        table.joined("o", 2, (Joined::Until(at(150)), 1), ID, at(60));
+        table.note("o", 2, |vote| {
+            vote.end_join((Joined::Until(at(150)), 1), ID, at(60))
+        });
         // A renewal that was sent before the answer came, although the node has executed it after the join.
         renewed(&table, &[Confirmed; 3], 155, 2);
         let misses = |table: &Votes| table.has_misses("o", |_| true);
@@ -537,7 +720,9 @@ mod tests {
         use Confirmation::Confirmed;
         let table = two_of_three();
         begin(&table, 50);
-        table.joined("o", 2, (Joined::Until(at(150)), 1), ID, at(60));
+        table.note("o", 2, |vote| {
+            vote.end_join((Joined::Until(at(150)), 1), ID, at(60))
+        });
         renewed(&table, &[Confirmed; 3], 200, 2);
         assert!(table.has_misses("o", |_| true));
         let table = two_of_three();
@@ -561,7 +746,9 @@ mod tests {
         // The same for a candidate.
         let table = two_of_three();
         begin(&table, 10);
-        table.joined("o", 2, (Joined::Until(at(110)), 1), ID, at(20));
+        table.note("o", 2, |vote| {
+            vote.end_join((Joined::Until(at(110)), 1), ID, at(20))
+        });
         let gone = NotHeld(Gone::Taken, 1);
         renewed(&table, &[Confirmed, Confirmed, gone], 130, 2);
         assert!(begin(&table, 40).is_empty() && !table.has_misses("o", |_| true));
@@ -576,13 +763,16 @@ mod tests {
             let confirmations = [Confirmed, Confirmed, NotHeld(Gone::Removed, 0)];
             let round = Round {
                 confirmations: &confirmations,
+                is_contended: false,
                 sent: at(10),
                 until: at(110),
                 needed: 2,
                 may_join: joins.then_some(&[][..]),
             };
             table.renewed("o", round, at(10));
-            table.joined("o", 2, (Joined::Until(at(110)), 1), ID, at(20));
+            table.note("o", 2, |vote| {
+                vote.end_join((Joined::Until(at(110)), 1), ID, at(20))
+            });
             renewed(&table, &[Confirmed; 3], 130, 2);
             assert_eq!(table.has_misses("o", |_| true), !joins);
         }
@@ -591,7 +781,7 @@ mod tests {
     #[test]
     fn a_node_may_have_the_owner_from_the_beginning_of_a_join_on() {
         let table = two_of_three();
-        table.confirmed("o", 2, true, (at(0), at(0)));
+        table.note("o", 2, |vote| vote.confirm_end(true, at(0), at(0)));
         let settles = |table: &Votes| table.table.lock().owners["o"].votes[2].settles_at;
         for (how, then) in [
             (Joined::Refused, None),
@@ -599,25 +789,27 @@ mod tests {
             (Joined::Unknown, Some(at(110))),
         ] {
             let table = two_of_three();
-            table.confirmed("o", 2, true, (at(0), at(0)));
+            table.note("o", 2, |vote| vote.confirm_end(true, at(0), at(0)));
             begin(&table, 10);
             assert_eq!(settles(&table), Some(at(110)));
-            table.joined("o", 2, (how, 1), ID, at(20));
+            table.note("o", 2, |vote| vote.end_join((how, 1), ID, at(20)));
             assert_eq!(settles(&table), then, "{how:?}");
         }
         // The release comes between the join and its answer.
         begin(&table, 10);
         assert_eq!(asked(&table, 15), [true; 3]);
         for node in 0..3 {
-            table.confirmed("o", node, false, (at(16), at(16)));
+            table.note("o", node, |vote| vote.confirm_end(false, at(16), at(16)));
         }
-        table.joined("o", 2, (Joined::Until(at(110)), 1), ID, at(20));
+        table.note("o", 2, |vote| {
+            vote.end_join((Joined::Until(at(110)), 1), ID, at(20))
+        });
         assert_eq!(asked(&table, 25), [false, false, true]);
         assert!(begin(&table, 30).is_empty(), "the owner has ended");
         // The confirmation of an end that was sent before comes later. The node may have executed the join after it.
-        table.confirmed("o", 2, false, (at(16), at(31)));
+        table.note("o", 2, |vote| vote.confirm_end(false, at(16), at(31)));
         assert_eq!(asked(&table, 32), [false, false, true]);
-        table.confirmed("o", 2, false, (at(33), at(34)));
+        table.note("o", 2, |vote| vote.confirm_end(false, at(33), at(34)));
         assert_eq!(asked(&table, 35), [false; 3]);
     }
 
@@ -630,7 +822,7 @@ mod tests {
             granted[2].asked_on = Some(id);
             table.insert(&"o".into(), (1, LEASE), granted, None, at(0));
             for _ in 0..2 {
-                table.late_vote("o", 2, id, has_owner, at(21));
+                table.note("o", 2, |vote| vote.late_answer(id, has_owner, at(21)));
                 assert_eq!(table.table.lock().owners["o"].votes[2].settles_at, then);
             }
         }
@@ -644,10 +836,12 @@ mod tests {
         granted[2].asked_on = ID;
         table.insert(&"o".into(), (1, LEASE), granted, None, at(0));
         asked(&table, 10);
-        table.late_vote("o", 2, ConnectionId(7), true, at(21));
-        table.confirmed("o", 2, false, (at(10), at(22)));
+        table.note("o", 2, |vote| {
+            vote.late_answer(ConnectionId(7), true, at(21))
+        });
+        table.note("o", 2, |vote| vote.confirm_end(false, at(10), at(22)));
         assert_eq!(asked(&table, 23), [true; 3]);
-        table.confirmed("o", 2, false, (at(23), at(24)));
+        table.note("o", 2, |vote| vote.confirm_end(false, at(23), at(24)));
         assert_eq!(asked(&table, 25), [true, true, false]);
     }
 
@@ -658,7 +852,9 @@ mod tests {
             let table = two_of_three();
             if is_join {
                 begin(&table, 10);
-                table.joined("o", 2, (Joined::Unknown, 1), ID, at(20));
+                table.note("o", 2, |vote| {
+                    vote.end_join((Joined::Unknown, 1), ID, at(20))
+                });
             } else {
                 let mut granted = votes(&[Some(100), Some(100), None]);
                 granted[2].settles_at = Some(at(110));
@@ -669,15 +865,23 @@ mod tests {
             }
             assert!(table.has_misses("o", |_| true), "the answer may come");
             assert!(begin(&table, 30).is_empty());
-            table.late_vote("o", 2, ConnectionId(8), true, at(21));
+            table.note("o", 2, |vote| {
+                vote.late_answer(ConnectionId(8), true, at(21))
+            });
             assert!(begin(&table, 30).is_empty(), "another connection");
-            table.late_vote("o", 2, ConnectionId(7), true, at(21));
+            table.note("o", 2, |vote| {
+                vote.late_answer(ConnectionId(7), true, at(21))
+            });
             assert_eq!(begin(&table, 30), [2]);
             // After a restart nothing is on its way.
-            table.joined("o", 2, (Joined::Unknown, 1), ID, at(40));
+            table.note("o", 2, |vote| {
+                vote.end_join((Joined::Unknown, 1), ID, at(40))
+            });
             let joins = table.begin_renewal("o", (LEASE, 2), Some(&[Some(2); 3]), at(50));
             assert_eq!(joins.expect("it has restarted").nodes.to_vec(), [2]);
-            table.joined("o", 2, (Joined::Refused, 2), ID, at(60));
+            table.note("o", 2, |vote| {
+                vote.end_join((Joined::Refused, 2), ID, at(60))
+            });
             assert_eq!(begin(&table, 70), [2], "it has refused");
         }
     }
@@ -692,12 +896,16 @@ mod tests {
         let ends = Some(Ends::from_slice(&[7]));
         table.insert(&"o".into(), ask, granted, ends, at(10));
         assert!(begin(&table, 20).is_empty());
-        table.late_vote("o", 2, ConnectionId(7), true, at(21));
+        table.note("o", 2, |vote| {
+            vote.late_answer(ConnectionId(7), true, at(21))
+        });
         assert_eq!(begin(&table, 20), [2]);
         // If the connection is closed, no answer comes.
-        table.joined("o", 2, (Joined::Unknown, 1), ID, at(30));
+        table.note("o", 2, |vote| {
+            vote.end_join((Joined::Unknown, 1), ID, at(30))
+        });
         assert!(table.has_misses("o", |_| true));
-        table.no_late_vote("o", 2, ConnectionId(7));
+        table.note("o", 2, |vote| vote.no_late_answer(ConnectionId(7)));
         assert!(!table.has_misses("o", |_| true) && begin(&table, 40).is_empty());
     }
 
@@ -709,7 +917,7 @@ mod tests {
             let status = renewed(&table, &answers, until, 2);
             matches!(
                 status,
-                VoteStatus::Lasts {
+                Renewed::Voted {
                     has_new_misses: true,
                     ..
                 }
@@ -718,7 +926,9 @@ mod tests {
         assert!(tells([Confirmed, Confirmed, Silent], 110));
         assert!(!tells([Confirmed, Confirmed, Silent], 110));
         begin(&table, 10);
-        table.joined("o", 2, (Joined::Until(at(110)), 1), ID, at(20));
+        table.note("o", 2, |vote| {
+            vote.end_join((Joined::Until(at(110)), 1), ID, at(20))
+        });
         assert!(!tells([Confirmed; 3], 150));
         // The node has restarted.
         let gone = NotHeld(Gone::Removed, 1);
@@ -726,7 +936,9 @@ mod tests {
         assert!(!tells([gone, Confirmed, Confirmed], 200));
         // An unconfirmed renewal is repeated.
         begin(&table, 110);
-        table.joined("o", 0, (Joined::Until(at(210)), 1), ID, at(110));
+        table.note("o", 0, |vote| {
+            vote.end_join((Joined::Until(at(210)), 1), ID, at(110))
+        });
         assert!(!tells([Confirmed; 3], 220));
         assert!(!tells([Confirmed, Silent, Silent], 301));
         // A vote that has run out is missing too.
@@ -739,11 +951,13 @@ mod tests {
         for failed in [Joined::Refused, Joined::Failed].repeat(2) {
             assert!(table.has_misses("o", |_| true));
             assert_eq!(begin(&table, 10), [2]);
-            table.joined("o", 2, (failed, 1), ID, at(10));
+            table.note("o", 2, |vote| vote.end_join((failed, 1), ID, at(10)));
         }
         assert!(!table.has_misses("o", |_| true));
         assert_eq!(begin(&table, 20), [2], "a renewal asks it all the same");
-        table.joined("o", 2, (Joined::Until(at(120)), 1), ID, at(20));
+        table.note("o", 2, |vote| {
+            vote.end_join((Joined::Until(at(120)), 1), ID, at(20))
+        });
         assert!(table.has_misses("o", |_| true), "it is a candidate");
     }
 
@@ -767,14 +981,14 @@ mod tests {
         table.insert(&"o".into(), (1, lease), asked_for, None, at(0));
         assert_eq!(table.left_until("o", at(0)), None, "it has not ended");
         assert_eq!(asked(&table, 10), [true, true, false]);
-        table.confirmed("o", 0, false, (at(20), at(20)));
+        table.note("o", 0, |vote| vote.confirm_end(false, at(20), at(20)));
         let until = table.left_until("o", at(20)).expect("the second node");
         assert!(table.has_unconfirmed(at(20)), "the second node");
         assert!(until >= at(10) + lease);
         // A repeat asks the second node only, and extends nothing.
         assert_eq!(asked(&table, 1000), [false, true, false]);
         assert_eq!(table.left_until("o", at(1000)), Some(until));
-        table.confirmed("o", 1, false, (at(1000), at(1000)));
+        table.note("o", 1, |vote| vote.confirm_end(false, at(1000), at(1000)));
         assert_eq!(table.left_until("o", at(1000)), None);
         assert!(table.table.lock().owners.is_empty(), "it is not forgotten");
         // A node that never confirms has dropped the key by then, or the engine gives up.
@@ -794,7 +1008,9 @@ mod tests {
         table.insert(&"o".into(), (1, lease), silent, None, at(0));
         asked(&table, 0);
         for node in [0, 1] {
-            table.confirmed("o", node, node == 0, (at(9_999), at(9_999)));
+            table.note("o", node, |vote| {
+                vote.confirm_end(node == 0, at(9_999), at(9_999))
+            });
         }
         assert_eq!(asked(&table, 9_999), [false, true, false]);
         let until = table.left_until("o", at(9_999)).expect("it may come");
@@ -803,7 +1019,9 @@ mod tests {
             !table.has_unconfirmed(at(9_999)),
             "each node has confirmed it"
         );
-        table.confirmed("o", 1, false, (at(10_000), at(10_000)));
+        table.note("o", 1, |vote| {
+            vote.confirm_end(false, at(10_000), at(10_000))
+        });
         assert_eq!(table.left_until("o", at(10_000)), None);
     }
 

@@ -59,33 +59,9 @@ pub(crate) trait Store: Send + Sync {
         false
     }
 
-    /// Returns whether several independent nodes vote. After a loss, some of them may still have the lock.
-    fn is_quorum(&self) -> bool {
-        false
-    }
-
-    /// Returns until when nodes of a quorum may have an owner that has ended, because they have not confirmed its end.
-    /// Returns `None` if all have, or if the owner has not ended.
-    fn left_until(&self, _owner: &str) -> Option<Time> {
+    /// Returns the votes, if several independent nodes vote.
+    fn votes(&self) -> Option<&dyn Votes> {
         None
-    }
-
-    /// Returns whether an owner has ended, and a node of a quorum that may have it has not confirmed that at all.
-    fn has_unconfirmed(&self) -> bool {
-        false
-    }
-
-    /// Forgets an owner of which [`left_until`](Self::left_until) may have returned a time. Nobody releases it any more.
-    fn forget(&self, _owner: &str) {}
-
-    /// Returns whether the lease of an owner lacks votes of a quorum that a renewal may bring.
-    fn lacks_votes(&self, _owner: &str) -> bool {
-        false
-    }
-
-    /// Returns the nodes of a quorum without a vote for an owner.
-    fn missing_nodes(&self, _owner: &str) -> Vec<Arc<str>> {
-        Vec::new()
     }
 
     /// Returns a connection outside the pool, for a single thread. So a thousand waiting threads that use up the pool
@@ -121,6 +97,26 @@ pub(crate) trait Store: Send + Sync {
         channels: &[&str],
         hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
     ) -> Result<(), Failure>;
+}
+
+/// What only a store of several independent nodes knows of its owners. After a loss, some of the nodes may still have the
+/// lock.
+pub(crate) trait Votes {
+    /// Returns until when nodes may have an owner that has ended, because they have not confirmed its end. Returns `None` if
+    /// all have, or if the owner has not ended.
+    fn left_until(&self, owner: &str) -> Option<Time>;
+
+    /// Returns whether an owner has ended, and a node that may have it has not confirmed that at all.
+    fn has_unconfirmed(&self) -> bool;
+
+    /// Forgets an owner of which [`left_until`](Self::left_until) may have returned a time. Nobody releases it any more.
+    fn forget(&self, owner: &str);
+
+    /// Returns whether the lease of an owner lacks votes that a renewal may bring.
+    fn lacks_votes(&self, owner: &str) -> bool;
+
+    /// Returns the nodes without a vote for an owner.
+    fn missing_nodes(&self, owner: &str) -> Vec<Arc<str>>;
 }
 
 /// A connection for a single thread.

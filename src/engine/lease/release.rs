@@ -328,7 +328,7 @@ impl Leases {
             // A key that Redis reported as gone needs no release. The other keys of a multi-lock do.
             let may_be_left = cause == LostCause::Expired
                 || process_lease.keys().len() > 1
-                || self.client.store.is_quorum();
+                || self.client.store.votes().is_some();
             if may_be_left && process_lease.begin_clean_up() {
                 let left = self.ended_owner(process_lease, None, self.client.now());
                 self.clean_up(&process_lease.entry, left, process_lease.terms.lease());

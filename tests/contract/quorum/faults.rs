@@ -631,8 +631,8 @@ fn nodes_are_probed_often_while_a_majority_is_missing_and_wanted(world: &World) 
     const PROBES: u64 = 50;
     let locks = world.build_lazy(|it| it);
     locks.strike_at(&[1, 2], LinkFault::Close);
-    // A probe every 50 ms, and the time to connect. With growing pauses of up to 5 s, they would take minutes.
-    let ends_at = world.now() + ms(60) * PROBES as u32;
+    // Each call probes, 50 ms after the last probe. With the pauses of a second between planned probes, they would take a minute.
+    let ends_at = world.now() + ms(80) * PROBES as u32;
     while world.now() < ends_at {
         let failed = locks.try_lock("n").expect_err("one node is no majority");
         assert!(is_unreachable(&failed), "{failed:?}");

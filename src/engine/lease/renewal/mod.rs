@@ -146,8 +146,8 @@ impl RenewalThread {
         let due = if process_lease.is_in_pickup_window() {
             client.now() + RAISED_AFTER
         } else {
-            let lacks_votes = client.store.is_quorum()
-                && client.store.lacks_votes(&client.owner_of(process_lease));
+            let lacks_votes = (client.store.votes())
+                .is_some_and(|votes| votes.lacks_votes(&client.owner_of(process_lease)));
             next_renewal(process_lease, sent, lacks_votes, client.machine().jitter())
         };
         let deadline = process_lease.validity.deadline();

@@ -11,7 +11,7 @@ use crate::error::Failure;
 use crate::logging;
 use crate::name::LockKey;
 use crate::net::deadline::LEAST;
-use crate::server::{Answer, DedicatedConnection};
+use crate::server::{Answer, DedicatedConnection, Votes};
 use crate::sys::{Arc, Ordering, Time};
 
 /// The largest number of requests with release tasks before the thread looks at the leases again.
@@ -92,7 +92,7 @@ impl RenewalThread {
             // No mutex is held while the store is asked. If an owner is confirmed meanwhile, `applied` tells.
             let before = state.endings.applied;
             drop(state);
-            let is_unconfirmed = client.store.has_unconfirmed();
+            let is_unconfirmed = (client.store.votes()).is_some_and(Votes::has_unconfirmed);
             state = self.state.lock();
             let is_busy = client.busy_threads.load(Ordering::SeqCst) > 0;
             if state.endings.are_executed() && !is_unconfirmed && !is_busy {
@@ -132,8 +132,10 @@ impl RenewalThread {
                 let begun = state.endings.begin(now);
                 (begun, limit.max(LEAST), dropped, is_first_drop)
             };
-            for owner in dropped {
-                client.store.forget(&owner);
+            if let Some(votes) = client.store.votes() {
+                for owner in &dropped {
+                    votes.forget(owner);
+                }
             }
             if is_first_drop {
                 logging::warning!(
