@@ -5,10 +5,10 @@
 //! 3. [`decode`] makes a [`Reply`] of the answer. An answer that is no reply to this request is an error.
 //! 4. The engine acts on the reply.
 //!
-//! Only the connections encode and decode, and no other module knows the arguments of a script. A script is a list of files in
-//! `lua/` (`text`): the first handles the usual case, and the others define the functions for the rest. The header of the first file
-//! lists the keys, the arguments and the answers, and gives the reason why the script may be repeated. Names and owners travel as
-//! `KEYS` and `ARGV`, never as script text.
+//! Only the connections encode and decode, and no other module knows the arguments of a script. A script is a file of `lua/`
+//! that includes others (`text`). It handles the usual case before it includes the functions for the rest, because Redis defines a
+//! script's functions at each run. Its header lists the keys, the arguments and the answers, and gives the reason why the script may be
+//! repeated. Names and owners travel as `KEYS` and `ARGV`, never as script text.
 //!
 //! | module | its content |
 //! | --- | --- |
@@ -36,6 +36,8 @@ pub(crate) use request::{
     ALL, AcquireMode, Adopt, Ask, GiveBack, Keep, LockKind, PlainRelease, RateRequest, Renewal,
     Request, Sharing, Verb,
 };
+#[cfg(feature = "seam")]
+pub(crate) use text::SCRIPTS;
 pub(crate) use text::ScriptSettings;
 
 mod answers;

@@ -17,8 +17,8 @@ use crate::sys::time::ms_rounded_up;
 use crate::wire::command::Command;
 use crate::wire::text::{
     KEEP, KEEP_RECORD, MULTI_ACQUIRE, MULTI_RELEASE, MUTEX_ACQUIRE, MUTEX_ADOPT, MUTEX_HAND_OVER,
-    MUTEX_RELEASE, MUTEX_RELEASE_MANY, MUTEX_TAKE_OVER, RATE_LIMITER, RENEW, SHARE_ACQUIRE,
-    SHARE_RELEASE, ScriptSettings, ask, give_back, keep,
+    MUTEX_RELEASE, MUTEX_RELEASE_MANY, RATE_LIMITER, RENEW, SHARE_ACQUIRE, SHARE_RELEASE,
+    ScriptSettings, ask, give_back, keep,
 };
 use crate::wire::{
     AcquireMode, Adopt, Ask, GiveBack, Gone, LockKind, NotReleased, PlainRelease, RateRequest,
@@ -58,7 +58,7 @@ pub(crate) fn mutex(key: &LockKey, verb: &Verb, script_settings: &ScriptSettings
             from,
             give_back: block,
         } => {
-            let mut command = MUTEX_TAKE_OVER.with_companions(keys);
+            let mut command = MUTEX_ACQUIRE.with_companions(keys);
             ask(&mut command, what, "poll", script_settings);
             command.arg(&**from);
             give_back(&mut command, *block);

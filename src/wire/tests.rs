@@ -7,7 +7,7 @@ use crate::name::{LockKey, Target};
 use crate::owner::{self, MARK, MAX_TAIL};
 use crate::sys::{Arc, Machine};
 use crate::wire::quorum::{LockId, NodeGiveBack, Reserved};
-use crate::wire::text::{self, Script};
+use crate::wire::text::SCRIPTS;
 use crate::wire::{Ask, Keep, Renewal};
 
 fn target(name: &str) -> Target {
@@ -45,11 +45,11 @@ fn no_owner_is_as_long_as_the_part_of_a_value_that_scripts_read() {
     let (read, _) = read.split_once('\n').expect("a line");
     let read: usize = read.parse().expect("a number");
     assert!(longest < read);
-    // These scripts do without value.lua.
+    // The usual case of these scripts does without value.lua.
     for script in [
         include_str!("lua/mutex_release.lua"),
-        include_str!("lua/multi_release_plain.lua"),
-        include_str!("lua/quorum_release_plain.lua"),
+        include_str!("lua/multi_release.lua"),
+        include_str!("lua/quorum_release.lua"),
     ] {
         assert!(script.contains(&format!("0, {})", read - 1)));
     }
@@ -173,38 +173,6 @@ fn hostile_replies_are_refused_not_believed() {
     assert!(decode(&Request::Renew(&[]), Value::Array(vec![Value::Int(1)])).is_err());
 }
 
-/// The scripts by their names in `requests.txt`.
-const SCRIPTS: &[(&str, &Script)] = &[
-    ("mutex_acquire", &text::MUTEX_ACQUIRE),
-    ("mutex_take_over", &text::MUTEX_TAKE_OVER),
-    ("mutex_release", &text::MUTEX_RELEASE),
-    ("mutex_release_many", &text::MUTEX_RELEASE_MANY),
-    ("mutex_hand_over", &text::MUTEX_HAND_OVER),
-    ("mutex_adopt", &text::MUTEX_ADOPT),
-    ("share_acquire", &text::SHARE_ACQUIRE),
-    ("share_release", &text::SHARE_RELEASE),
-    ("multi_acquire", &text::MULTI_ACQUIRE),
-    ("multi_release", &text::MULTI_RELEASE),
-    ("rate_limiter", &text::RATE_LIMITER),
-    ("inspect", &text::INSPECT),
-    ("force_release", &text::FORCE_RELEASE),
-    ("renew", &text::RENEW),
-    ("keep_record", &text::KEEP_RECORD),
-    ("keep", &text::KEEP),
-    ("quorum_acquire", &text::QUORUM_ACQUIRE),
-    ("quorum_share_acquire", &text::QUORUM_SHARE_ACQUIRE),
-    ("quorum_share_release", &text::QUORUM_SHARE_RELEASE),
-    ("quorum_multi_acquire", &text::QUORUM_MULTI_ACQUIRE),
-    ("quorum_multi_release", &text::QUORUM_MULTI_RELEASE),
-    ("quorum_keep", &text::QUORUM_KEEP),
-    ("quorum_adopt", &text::QUORUM_ADOPT),
-    ("quorum_force_release", &text::QUORUM_FORCE_RELEASE),
-    ("quorum_raise", &text::QUORUM_RAISE),
-    ("quorum_join", &text::QUORUM_JOIN),
-    ("quorum_release", &text::QUORUM_RELEASE),
-    ("quorum_restart_delay", &text::QUORUM_RESTART_DELAY),
-];
-
 /// The arguments of the requests in `requests.txt`.
 const OWNER: &str = "lh1:owner:l";
 const OTHER: &str = "lh1:other:l";
@@ -214,16 +182,16 @@ const CLOCK: u64 = 1_700_000_000_000_000;
 /// Returns a command on one line. It names a script by its file in place of the digest.
 fn line(command: &Command) -> String {
     let mut words = parts(command);
-    if words[0] == "EVALSHA" {
-        let digest = words[1].clone();
-        let is_it = |script: &&(&str, &Script)| parts(&script.1.command(0))[1] == digest;
-        let (name, _) = SCRIPTS.iter().find(is_it).expect("a script");
-        words[1] = (*name).to_owned();
-    } else if words[0] == "EVAL" {
-        let text = words[1].clone();
-        let is_it = |script: &&(&str, &Script)| parts(&script.1.command(0).by_text())[1] == text;
-        let (name, _) = SCRIPTS.iter().find(is_it).expect("a script");
-        words[1] = (*name).to_owned();
+    let [of_digest, of_text] = [false, true].map(|is_text| {
+        let word = words.get(1).cloned();
+        SCRIPTS.iter().find(|script| {
+            let command = script.command(0);
+            let command = if is_text { command.by_text() } else { command };
+            parts(&command).get(1) == word.as_ref()
+        })
+    });
+    if let Some(script) = of_digest.or(of_text) {
+        script.name.clone_into(&mut words[1]);
     }
     let quoted = words.iter().map(|word| {
         if word.is_empty() || word.contains(' ') {

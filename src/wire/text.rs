@@ -13,191 +13,87 @@ use crate::wire::command::Command;
 use crate::wire::pollers::{GAP, Pollers};
 use crate::wire::{Ask, GiveBack, Keep, LockKind, Reply, Request, lifetime};
 
-/// A script: its text, and the digest that names it to a server that has loaded it.
+/// A script: a file of `lua/`, with the files that it includes.
 pub(crate) struct Script {
-    text: &'static str,
-    /// Computed at the first call. A `Lazy` would block while another thread initialises it, and in a forked child that
-    /// thread may not exist.
-    digest: OnceBox<String>,
+    /// The name of its file, without the extension.
+    pub(crate) name: &'static str,
+    file: &'static str,
+    /// Made at the first call. A `Lazy` would block while another thread initialises it, and in a forked child that thread
+    /// may not exist.
+    whole: OnceBox<Whole>,
 }
 
-/// The text of a file of `lua/`, or of the files of the queue, or of all that the leases of several owners on a node need.
-macro_rules! part {
-    ("queue*.lua") => {
-        concat!(
-            part!("queue.lua"),
-            part!("queue_waiter.lua"),
-            part!("queue_next.lua")
-        )
-    };
-    ("quorum_share*.lua") => {
-        concat!(
-            part!("value.lua"),
-            part!("queue*.lua"),
-            part!("share.lua"),
-            part!("quorum_turn.lua"),
-            part!("quorum_share.lua")
-        )
-    };
-    ($part:literal) => {
-        include_str!(concat!("lua/", $part))
+/// The text of a script, and the digest that names it to a server that has loaded it.
+struct Whole {
+    text: String,
+    digest: String,
+}
+
+macro_rules! lua {
+    ($name:literal) => {
+        include_str!(concat!("lua/", $name, ".lua"))
     };
 }
 
-macro_rules! script {
-    ($($part:tt),+) => {
-        Script {
-            text: concat!($(part!($part)),+),
-            digest: OnceBox::new(),
-        }
+/// The files that others include.
+const INCLUDED: [(&str, &str); 12] = [
+    ("batch", lua!("batch")),
+    ("fence", lua!("fence")),
+    ("force_release", lua!("force_release")),
+    ("gap", lua!("gap")),
+    ("keep", lua!("keep")),
+    ("queue", lua!("queue")),
+    ("queue_next", lua!("queue_next")),
+    ("quorum_fence", lua!("quorum_fence")),
+    ("quorum_share", lua!("quorum_share")),
+    ("quorum_turn", lua!("quorum_turn")),
+    ("share", lua!("share")),
+    ("value", lua!("value")),
+];
+
+macro_rules! scripts {
+    ($($script:ident $name:literal)+) => {
+        $(pub(crate) static $script: Script = Script {
+            name: $name,
+            file: lua!($name),
+            whole: OnceBox::new(),
+        };)+
+
+        /// All scripts.
+        #[cfg(any(test, feature = "seam"))]
+        pub(crate) static SCRIPTS: &[&Script] = &[$(&$script),+];
     };
 }
 
-pub(crate) static MUTEX_ACQUIRE: Script = script!(
-    "record.lua",
-    "fence.lua",
-    "mutex_acquire_free.lua",
-    "value.lua",
-    "queue.lua",
-    "mutex_acquire_held.lua",
-    "queue_waiter.lua",
-    "queue_next.lua",
-    "gap.lua",
-    "mutex_acquire.lua"
-);
-pub(crate) static MUTEX_TAKE_OVER: Script = script!(
-    "record.lua",
-    "fence.lua",
-    "value.lua",
-    "queue*.lua",
-    "gap.lua",
-    "mutex_take_over.lua",
-    "mutex_acquire_held.lua",
-    "mutex_acquire.lua"
-);
-pub(crate) static MUTEX_RELEASE: Script = script!("mutex_release.lua");
-pub(crate) static MUTEX_RELEASE_MANY: Script =
-    script!("value.lua", "batch.lua", "mutex_release_many.lua");
-pub(crate) static MUTEX_HAND_OVER: Script = script!(
-    "record.lua",
-    "fence.lua",
-    "value.lua",
-    "queue.lua",
-    "queue_waiter.lua",
-    "mutex_hand_over_by_message.lua",
-    "queue_next.lua",
-    "gap.lua",
-    "mutex_hand_over.lua"
-);
-pub(crate) static MUTEX_ADOPT: Script =
-    script!("record.lua", "fence.lua", "value.lua", "mutex_adopt.lua");
-pub(crate) static SHARE_ACQUIRE: Script = script!(
-    "record.lua",
-    "fence.lua",
-    "share_acquire_free.lua",
-    "value.lua",
-    "queue*.lua",
-    "share.lua",
-    "share_acquire.lua"
-);
-pub(crate) static SHARE_RELEASE: Script = script!(
-    "share_release_plain.lua",
-    "value.lua",
-    "queue*.lua",
-    "share.lua",
-    "share_release.lua"
-);
-pub(crate) static MULTI_ACQUIRE: Script = script!(
-    "record.lua",
-    "fence.lua",
-    "multi_acquire_free.lua",
-    "value.lua",
-    "queue*.lua",
-    "gap.lua",
-    "multi_acquire.lua"
-);
-pub(crate) static MULTI_RELEASE: Script = script!(
-    "multi_release_plain.lua",
-    "value.lua",
-    "queue*.lua",
-    "gap.lua",
-    "multi_release.lua"
-);
-pub(crate) static RATE_LIMITER: Script = script!("rate_limiter.lua");
-pub(crate) static INSPECT: Script = script!("value.lua", "inspect.lua");
-pub(crate) static FORCE_RELEASE: Script =
-    script!("value.lua", "queue*.lua", "share.lua", "force_release.lua");
-pub(crate) static RENEW: Script = script!("value.lua", "batch.lua", "renew.lua");
-pub(crate) static KEEP_RECORD: Script = script!("batch.lua", "keep_record.lua");
-pub(crate) static KEEP: Script = script!("value.lua", "queue*.lua", "keep.lua");
-
-pub(crate) static QUORUM_ACQUIRE: Script = script!(
-    "record.lua",
-    "quorum_fence.lua",
-    "quorum_acquire_free.lua",
-    "value.lua",
-    "queue*.lua",
-    "quorum_turn.lua",
-    "quorum_acquire.lua"
-);
-pub(crate) static QUORUM_SHARE_ACQUIRE: Script = script!(
-    "record.lua",
-    "quorum_share*.lua",
-    "quorum_fence.lua",
-    "quorum_share_acquire.lua"
-);
-pub(crate) static QUORUM_SHARE_RELEASE: Script =
-    script!("quorum_share*.lua", "quorum_share_release.lua");
-pub(crate) static QUORUM_MULTI_ACQUIRE: Script = script!(
-    "record.lua",
-    "value.lua",
-    "queue*.lua",
-    "quorum_turn.lua",
-    "quorum_fence.lua",
-    "quorum_multi_acquire.lua"
-);
-pub(crate) static QUORUM_MULTI_RELEASE: Script = script!(
-    "value.lua",
-    "queue*.lua",
-    "quorum_turn.lua",
-    "quorum_multi_release.lua"
-);
-pub(crate) static QUORUM_KEEP: Script = script!("quorum_share*.lua", "quorum_keep.lua", "keep.lua");
-pub(crate) static QUORUM_ADOPT: Script = script!(
-    "record.lua",
-    "value.lua",
-    "quorum_fence.lua",
-    "quorum_adopt.lua"
-);
-pub(crate) static QUORUM_FORCE_RELEASE: Script = script!(
-    "quorum_share*.lua",
-    "quorum_force_release.lua",
-    "force_release.lua"
-);
-pub(crate) static QUORUM_RAISE: Script = script!(
-    "record.lua",
-    "value.lua",
-    "quorum_fence.lua",
-    "quorum_raise.lua"
-);
-pub(crate) static QUORUM_JOIN: Script = script!(
-    "record.lua",
-    "value.lua",
-    "queue*.lua",
-    "share.lua",
-    "quorum_turn.lua",
-    "quorum_fence.lua",
-    "quorum_join.lua"
-);
-pub(crate) static QUORUM_RELEASE: Script = script!(
-    "quorum_release_plain.lua",
-    "value.lua",
-    "queue*.lua",
-    "quorum_turn.lua",
-    "quorum_release.lua"
-);
-
-pub(crate) static QUORUM_RESTART_DELAY: Script = script!("quorum_restart_delay.lua");
+scripts! {
+    FORCE_RELEASE "force_release"
+    INSPECT "inspect"
+    KEEP "keep"
+    KEEP_RECORD "keep_record"
+    MULTI_ACQUIRE "multi_acquire"
+    MULTI_RELEASE "multi_release"
+    MUTEX_ACQUIRE "mutex_acquire"
+    MUTEX_ADOPT "mutex_adopt"
+    MUTEX_HAND_OVER "mutex_hand_over"
+    MUTEX_RELEASE "mutex_release"
+    MUTEX_RELEASE_MANY "mutex_release_many"
+    QUORUM_ACQUIRE "quorum_acquire"
+    QUORUM_ADOPT "quorum_adopt"
+    QUORUM_FORCE_RELEASE "quorum_force_release"
+    QUORUM_JOIN "quorum_join"
+    QUORUM_KEEP "quorum_keep"
+    QUORUM_MULTI_ACQUIRE "quorum_multi_acquire"
+    QUORUM_MULTI_RELEASE "quorum_multi_release"
+    QUORUM_RAISE "quorum_raise"
+    QUORUM_RELEASE "quorum_release"
+    QUORUM_RESTART_DELAY "quorum_restart_delay"
+    QUORUM_SHARE_ACQUIRE "quorum_share_acquire"
+    QUORUM_SHARE_RELEASE "quorum_share_release"
+    RATE_LIMITER "rate_limiter"
+    RENEW "renew"
+    SHARE_ACQUIRE "share_acquire"
+    SHARE_RELEASE "share_release"
+}
 
 /// The scripts about locks that a node of a quorum executes.
 pub(crate) static OF_A_QUORUM: [&Script; 10] = [
@@ -213,27 +109,59 @@ pub(crate) static OF_A_QUORUM: [&Script; 10] = [
     &QUORUM_JOIN,
 ];
 
+/// Appends the text of a file: each line `-- include NAME.lua` stands for that file, unless the text has it already.
+fn append(text: &mut String, included: &mut Vec<&'static str>, file: &str) {
+    for line in file.lines() {
+        let Some(name) = line.strip_prefix("-- include ") else {
+            text.push_str(line);
+            text.push('\n');
+            continue;
+        };
+        let is_it = |(it, _): &&(&str, &str)| name.strip_suffix(".lua") == Some(it);
+        if let Some((name, file)) = INCLUDED
+            .iter()
+            .find(is_it)
+            .filter(|it| !included.contains(&it.0))
+        {
+            included.push(name);
+            append(text, included, file);
+        }
+    }
+}
+
 impl Script {
-    fn digest(&self) -> &str {
-        let hash = || Box::new(redis::Script::new(self.text).get_hash().to_owned());
-        self.digest.get_or_init(hash)
+    fn whole(&'static self) -> &'static Whole {
+        self.whole.get_or_init(|| {
+            let mut text = String::new();
+            append(&mut text, &mut Vec::new(), self.file);
+            let digest = redis::Script::new(&text).get_hash().to_owned();
+            Box::new(Whole { text, digest })
+        })
+    }
+
+    pub(crate) fn text(&'static self) -> &'static str {
+        &self.whole().text
     }
 
     /// Returns the command that loads the script.
-    pub(crate) fn load(&self) -> Command {
-        Command::new("SCRIPT").arg("LOAD").arg(self.text).to_owned()
+    pub(crate) fn load(&'static self) -> Command {
+        Command::new("SCRIPT")
+            .arg("LOAD")
+            .arg(self.text())
+            .to_owned()
     }
 
     /// Returns a command that names the script and the number of its keys. The caller adds the keys and the arguments.
-    pub(crate) fn command(&self, keys: usize) -> Command {
-        let mut command = Command::of_script(self.digest(), self.text);
+    pub(crate) fn command(&'static self, keys: usize) -> Command {
+        let Whole { text, digest } = self.whole();
+        let mut command = Command::of_script(digest, text);
         command.arg(keys);
         command
     }
 
     /// Returns a command with the keys of these locks: for each its own key and its companions.
     pub(crate) fn with_companions<'k>(
-        &self,
+        &'static self,
         locks: impl IntoIterator<Item = &'k LockKey, IntoIter: ExactSizeIterator>,
     ) -> Command {
         let locks = locks.into_iter();
@@ -251,7 +179,7 @@ impl Script {
 /// Returns the command that keeps locks for a while after the end of their lease. `units` is 0 for whole locks. Fences
 /// can be given back for a single lock only.
 pub(crate) fn keep(
-    script: &Script,
+    script: &'static Script,
     keys: &[LockKey],
     units: u32,
     keep: &Keep,
@@ -403,9 +331,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_include_is_a_known_file_and_comes_once() {
+        let files = SCRIPTS.iter().map(|script| script.file);
+        for file in files.chain(INCLUDED.map(|(_, file)| file)) {
+            for line in file.lines().filter(|line| line.contains("include ")) {
+                let name = line.strip_prefix("-- include ").expect("it is the line");
+                let is_it = |(it, _): &(&str, &str)| name == format!("{it}.lua");
+                assert!(INCLUDED.iter().any(is_it), "{name}");
+            }
+        }
+        for script in SCRIPTS {
+            let marks = script.text().matches("local MARK = ").count();
+            assert!(
+                marks <= 1 && !script.text().contains("-- include"),
+                "{}",
+                script.name
+            );
+        }
+    }
+
+    #[test]
     fn the_scripts_of_a_quorum_know_the_first_turn() {
         let ms = lifetime::FIRST_TURN.as_millis();
         let line = format!("local FIRST_TURN = {ms}\n");
-        assert!(QUORUM_ACQUIRE.text.contains(&line), "{line}");
+        assert!(QUORUM_ACQUIRE.text().contains(&line), "{line}");
     }
 }

@@ -13,7 +13,7 @@
 //! polls well within the window: a short lease has a window of 250 ms.
 //!
 //! Other limits belong to these pauses. A wait never sleeps for longer than a second ([`crate::engine::attempt::outage`], and the wakeup
-//! thread). The scripts pass over a waiter that was silent for longer than its pickup window (`queue_waiter.lua`), and drop
+//! thread). The scripts pass over a waiter that was silent for longer than its pickup window (`queue.lua`), and drop
 //! it after three polls (`wire/text`).
 
 use std::time::Duration;

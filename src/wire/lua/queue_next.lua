@@ -1,4 +1,5 @@
--- Shared: the choice of the next waiter in the queue of a lock, which gets the lock or a message. queue_waiter.lua comes before.
+-- Shared: the choice of the next waiter in the queue of a lock, which gets the lock or a message.
+-- include queue.lua
 
 local function leave(owner)
   redis.call('ZREM', queue, owner)
@@ -66,7 +67,7 @@ end
 
 -- Takes the next waiter that is awake out of the queue, and notifies it by `notify`. Stops at `self`, which needs no
 -- message. Returns the waiter and its pickup window ms; nil if there is none. Passes over waiters and drops them as
--- queue_waiter.lua says.
+-- queue.lua says.
 -- `notify` gets the waiter, its pickup window, its channel, and its fences and nonce. It returns false if the waiter's
 -- process is known to be gone.
 local function next_waiter(self, notify)
