@@ -6,67 +6,237 @@
 //! 4. The engine acts on the reply.
 //!
 //! Only the connections encode and decode, and no other module knows the arguments of a script. A script is a file of `lua/`
-//! that includes others (`text`). It handles the usual case before it includes the functions for the rest, because Redis defines a
+//! that includes others (`script`). It handles the usual case before it includes the functions for the rest, because Redis defines a
 //! script's functions at each run. Its header lists the keys, the arguments and the answers, and gives the reason why the script may be
 //! repeated. Names and owners travel as `KEYS` and `ARGV`, never as script text.
 //!
 //! | module | its content |
 //! | --- | --- |
-//! | `request` | the requests, and the kinds of lock: how the threads of a process share each |
-//! | `reply` | the replies, and grants by message |
+//! | this one | the requests and the replies |
+//! | `lock` | the kinds of lock: how the threads of a process share each; the requests about one lock |
+//! | `renew`, `rate_limiter`, `operators` | the other requests, with what their replies tell |
+//! | `quorum` | the requests to one node of a quorum |
+//! | `message` | grants by message |
+//! | `script` | the scripts, and a command of the redis crate that names one |
+//! | `settings` | the settings that travel with the requests, and at which names clients of other libraries were seen |
 //! | `lifetime` | how long a lease, a pickup window and a turn last |
-//! | `single` | encodes and decodes the requests about locks to a server that is no node of a quorum |
-//! | `quorum` | encodes and decodes the requests to one node of a quorum |
-//! | `operators` | encodes and decodes the requests of operators about locks of any kind |
-//! | `answers` | decodes the answers that several kinds share |
-//! | `command` | a command of the redis crate, and the script that it names |
-//! | `text` | the texts of the scripts, and the arguments that several scripts share |
-//! | `pollers` | remembers at which names clients of other libraries were seen |
+
+use std::time::Duration;
 
 use redis::Value;
 
-use crate::error::{Failure, FailureKind, Outcome};
+use crate::error::{Failure, FailureKind, LostCause, NodeCounts, Outcome};
+use crate::name::{LockKey, Target};
+use crate::sys::Arc;
 
-pub(crate) use command::Command;
-pub(crate) use reply::{
-    Cursor, Gone, GrantMessage, Nonce, NotReleased, Renewed, Reply, Seen, SeenHolder, SeenLimiter,
-    SeenWaiter,
+pub(crate) use lock::{
+    ALL, AcquireMode, Adopt, Ask, GiveBack, Keep, LockKind, PlainRelease, Sharing, Verb,
 };
-pub(crate) use request::{
-    ALL, AcquireMode, Adopt, Ask, GiveBack, Keep, LockKind, PlainRelease, RateRequest, Renewal,
-    Request, Sharing, Verb,
-};
+pub(crate) use message::{GrantMessage, Nonce};
+pub(crate) use operators::{Cursor, Seen, SeenWaiter};
+pub(crate) use rate_limiter::RateRequest;
+pub(crate) use renew::{Renewal, Renewed};
+pub(crate) use script::Command;
 #[cfg(feature = "seam")]
-pub(crate) use text::SCRIPTS;
-pub(crate) use text::ScriptSettings;
+pub(crate) use script::SCRIPTS;
+pub(crate) use settings::ScriptSettings;
 
-mod answers;
-mod command;
 pub(crate) mod lifetime;
+mod lock;
+mod message;
 mod operators;
-mod pollers;
 pub(crate) mod quorum;
-mod reply;
-mod request;
-mod single;
-mod text;
+mod rate_limiter;
+mod renew;
+mod script;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+/// A request to a node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Request<'a> {
+    /// Finds out whether the node answers.
+    Ping,
+    /// Asks for one lock, or gives something of it up.
+    Lock {
+        kind: LockKind,
+        target: &'a Target,
+        verb: &'a Verb,
+    },
+    /// Renews many leases.
+    Renew(&'a [Renewal<'a>]),
+    /// Keeps the records of the last fences of many leases, as grants now would. A renewal touches the lock's key alone.
+    KeepRecords(&'a [Renewal<'a>]),
+    /// Releases many mutexes that nobody is known to wait for.
+    Release(&'a [PlainRelease<'a>]),
+    /// Asks a rate limiter for admission.
+    RateLimit {
+        key: &'a LockKey,
+        request: RateRequest,
+    },
+    /// Gives a new owner to a mutex that was detached.
+    Adopt { key: &'a LockKey, adopt: &'a Adopt },
+    /// Inspects locks of any kind. Without `named`, a scan found the keys, and they may be no locks.
+    Inspect { keys: &'a [LockKey], named: bool },
+    /// Lists some of the keys that begin with `prefix` and go on as the Redis pattern `pattern`.
+    Scan {
+        from: Cursor,
+        prefix: &'a str,
+        pattern: &'a str,
+    },
+    /// Takes a lock of any kind from one owner.
+    ForceRelease { key: &'a LockKey, owner: &'a str },
+    /// Publishes a message about a lock on the channel of all processes.
+    Publish { key: &'a LockKey, message: &'a str },
+}
+
+/// A reply to a [`Request`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    Pong,
+    Granted {
+        fence: u64,
+        /// How many fences were reserved, this one included. `None`: as many as were asked for.
+        count: Option<u64>,
+        /// The fences of the other names, if there are several.
+        rest: Vec<u64>,
+        /// Whether other processes wait for the lock.
+        contended: bool,
+    },
+    /// Not granted, but nobody waits: the caller may share the lease that it named in
+    /// [`Ask::shareable_owner`].
+    Shared,
+    Held {
+        /// How long the holder's lease still lasts. `None` if the key has no time to live, or less than a millisecond.
+        ttl: Option<Duration>,
+        holder: Arc<str>,
+        /// Whether the request, a take-over, has given a mutex from its old owner to the holder, or left it free in a
+        /// gap. Otherwise the old owner may have lost the mutex before.
+        handed_over: bool,
+    },
+    /// Too few nodes of a quorum granted it, and the owner was withdrawn from those. It must never ask again.
+    Outvoted {
+        /// The owner that may have a majority. `None` means that the votes are split: nobody has one.
+        holder: Option<Arc<str>>,
+        /// How long the leases of that owner still last. `None` if that is not known.
+        ttl: Option<Duration>,
+        counts: NodeCounts,
+    },
+    Released,
+    /// Released, and given to a waiter.
+    HandedOver,
+    /// Not released: other processes wait, so the lock must be handed over.
+    Contended,
+    /// Not released: this owner did not hold the lock any more.
+    NotOwner(Gone),
+    /// A reply about a semaphore of which other clients give another number of permits.
+    Differs {
+        others: u32,
+        reply: Box<Reply>,
+    },
+    Renewed(Vec<Renewed>),
+    /// The result of each release.
+    Each(Vec<Result<Reply, NotReleased>>),
+    /// Admitted by the rate limiter, once this time has passed.
+    Admitted(Duration),
+    /// Not admitted: the wait would be this long.
+    NotAdmitted(Duration),
+    Published,
+    /// The state of each lock; `None` if the key is no lock, or if the lock has neither holder nor waiter. If a scan
+    /// found the keys, the reply may be about the first of them only. The caller must then ask about the others again.
+    Inspected(Vec<Option<Seen>>),
+    /// Some keys, and the place where the scan continues.
+    Page {
+        keys: Vec<Vec<u8>>,
+        next: Option<Cursor>,
+    },
+}
+
+/// The reason why an owner does not hold a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gone {
+    /// The key does not exist.
+    Removed,
+    /// Another owner holds it.
+    Taken,
+}
+
+impl From<Gone> for LostCause {
+    fn from(gone: Gone) -> Self {
+        match gone {
+            Gone::Removed => Self::Removed,
+            Gone::Taken => Self::Taken,
+        }
+    }
+}
+
+/// The reason why one release of a batch has no reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotReleased {
+    /// The server rejected it.
+    Refused,
+    /// The node of its slot did not answer. It may have executed the release, or may still do so.
+    Unanswered,
+}
+
+impl Request<'_> {
+    /// Returns whether the call is about a lock that this process holds. Such a call must not be late: a lease would
+    /// end, or others would wait for a lock that this process gives up.
+    pub(crate) fn is_of_a_holder(&self) -> bool {
+        match self {
+            Request::Lock { verb, .. } => !matches!(verb, Verb::Acquire { .. }),
+            Request::Renew(_) | Request::KeepRecords(_) | Request::Release(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Returns whether it lengthens no lease. So it writes nothing that a replica must confirm.
+    pub(crate) fn is_a_look(&self) -> bool {
+        match self {
+            Request::Renew(all) => all.iter().all(|one| one.lease.is_zero()),
+            Request::KeepRecords(_) => true,
+            _ => false,
+        }
+    }
+}
+
+impl Reply {
+    /// Returns the result for each lease of a renewal.
+    ///
+    /// # Errors
+    ///
+    /// Returns a failure if this is the reply to another call.
+    pub(crate) fn renewed(self) -> Result<Vec<Renewed>, Failure> {
+        match self {
+            Self::Renewed(results) => Ok(results),
+            _ => Err(Failure::another_question()),
+        }
+    }
+
+    /// Returns whether this is a grant or a renewal. The caller of those relies on the server's write.
+    pub(crate) fn is_gain(&self) -> bool {
+        match self {
+            Self::Granted { .. } | Self::Shared => true,
+            Self::Differs { reply, .. } => reply.is_gain(),
+            Self::Renewed(results) => results.iter().any(Renewed::is_confirmed),
+            _ => false,
+        }
+    }
+}
 
 /// Returns the command that executes a request. It names its script by the digest.
 pub(crate) fn encode(request: &Request<'_>, script_settings: &ScriptSettings) -> Command {
     match request {
         Request::Ping => Command::new("PING"),
-        Request::Lock { kind, target, verb } => match kind {
-            LockKind::Mutex => single::mutex(target.first(), verb, script_settings),
-            LockKind::Read | LockKind::Write | LockKind::Semaphore { .. } => {
-                single::share(*kind, target.first(), verb, script_settings)
-            }
-            LockKind::Multi => single::multi(target.keys(), verb, script_settings),
-        },
-        Request::Renew(batch) => single::renew(batch),
-        Request::KeepRecords(batch) => single::keep_records(batch, script_settings),
-        Request::Release(batch) => single::release_many(batch),
-        Request::RateLimit { key, request } => single::rate_limit(key, request),
-        Request::Adopt { key, adopt } => single::adopt(key, adopt, script_settings),
+        Request::Lock { kind, target, verb } => {
+            lock::encode(*kind, target.keys(), verb, script_settings)
+        }
+        Request::Renew(batch) => renew::encode(batch),
+        Request::KeepRecords(batch) => renew::keep_records(batch, script_settings),
+        Request::Release(batch) => lock::release_many(batch),
+        Request::RateLimit { key, request } => rate_limiter::encode(key, request),
+        Request::Adopt { key, adopt } => lock::adopt(key, adopt, script_settings),
         Request::Inspect { keys, named } => operators::inspect(keys, *named),
         Request::Scan {
             from,
@@ -99,7 +269,7 @@ pub(crate) fn encode_plain(
                     ask,
                     mode: AcquireMode::TakeFree,
                 },
-        } if ask.fences == 0 => single::plain(target.first(), ask, script_settings),
+        } if ask.fences == 0 => lock::encode_plain(target.first(), ask, script_settings),
         _ => None,
     }
 }
@@ -114,19 +284,19 @@ pub(crate) fn decode(request: &Request<'_>, value: Value) -> Result<Reply, Failu
         (Request::Ping, Value::SimpleString(_) | Value::BulkString(_)) => Some(Reply::Pong),
         (Request::Lock { verb, target, .. }, value) => match verb {
             Verb::Acquire { ask, .. } | Verb::TakeOver { ask, .. } => {
-                answers::grant(target.keys().len(), ask.fences > 0, &value)
+                lock::granted(target.keys().len(), ask.fences > 0, &value)
             }
             Verb::Release { .. }
             | Verb::HandOver { .. }
             | Verb::Keep(_)
-            | Verb::Withdraw { .. } => answers::release(&value),
+            | Verb::Withdraw { .. } => lock::released(&value),
         },
         (Request::Renew(batch) | Request::KeepRecords(batch), value) => {
-            single::renewed(batch.len(), &value)
+            renew::decode(batch.len(), &value).map(Reply::Renewed)
         }
-        (Request::Release(batch), value) => single::released_many(batch.len(), &value),
-        (Request::RateLimit { request, .. }, value) => single::admission(request, &value),
-        (Request::Adopt { adopt, .. }, value) => answers::grant(1, adopt.fencing, &value),
+        (Request::Release(batch), value) => lock::released_many(batch.len(), &value),
+        (Request::RateLimit { request, .. }, value) => rate_limiter::decode(request, &value),
+        (Request::Adopt { adopt, .. }, value) => lock::granted(1, adopt.fencing, &value),
         (Request::Inspect { keys, named }, value) => {
             operators::inspected(keys.len(), *named, value)
         }
@@ -146,14 +316,11 @@ pub(crate) fn decode(request: &Request<'_>, value: Value) -> Result<Reply, Failu
 #[cfg(feature = "seam")]
 pub(crate) fn read_as_each(value: &Value) -> [(usize, Option<Reply>); 6] {
     [
-        (1, answers::grant(1, true, value)),
-        (1, answers::grant(1, false, value)),
-        (3, answers::grant(3, true, value)),
-        (1, answers::release(value)),
-        (2, single::renewed(2, value)),
-        (2, single::released_many(2, value)),
+        (1, lock::granted(1, true, value)),
+        (1, lock::granted(1, false, value)),
+        (3, lock::granted(3, true, value)),
+        (1, lock::released(value)),
+        (2, renew::decode(2, value).map(Reply::Renewed)),
+        (2, lock::released_many(2, value)),
     ]
 }
-
-#[cfg(test)]
-mod tests;

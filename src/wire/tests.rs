@@ -7,7 +7,7 @@ use crate::name::{LockKey, Target};
 use crate::owner::{self, MARK, MAX_TAIL};
 use crate::sys::{Arc, Machine};
 use crate::wire::quorum::{LockId, NodeGiveBack, Reserved};
-use crate::wire::text::SCRIPTS;
+use crate::wire::script::SCRIPTS;
 use crate::wire::{Ask, Keep, Renewal};
 
 fn target(name: &str) -> Target {

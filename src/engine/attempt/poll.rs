@@ -14,7 +14,7 @@
 //!
 //! Other limits belong to these pauses. A wait never sleeps for longer than a second ([`crate::engine::attempt::outage`], and the wakeup
 //! thread). The scripts pass over a waiter that was silent for longer than its pickup window (`queue.lua`), and drop
-//! it after three polls (`wire/text`).
+//! it after three polls (`wire/settings`).
 
 use std::time::Duration;
 

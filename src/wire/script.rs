@@ -1,21 +1,80 @@
-//! The texts of the scripts, and the arguments that several scripts share, with the manager's settings among them.
-
-use std::time::Duration;
+//! The scripts, and the commands that name them.
 
 use once_cell::race::OnceBox;
+use redis::{Arg, Cmd, ToRedisArgs};
 
-use crate::config::LONGEST_QUANTUM;
 use crate::name::{Companion, LockKey};
-use crate::owner;
-use crate::sys::Arc;
-use crate::sys::time::ms_rounded_up;
-use crate::wire::command::Command;
-use crate::wire::pollers::{GAP, Pollers};
-use crate::wire::{Ask, GiveBack, Keep, LockKind, Reply, Request, lifetime};
+
+/// A command. If it names a script by the digest, it has the text too.
+#[derive(Clone)]
+pub(crate) struct Command {
+    command: Cmd,
+    text: Option<&'static str>,
+}
+
+impl Command {
+    /// Makes a command of this name.
+    pub(crate) fn new(name: &str) -> Self {
+        Self {
+            command: redis::cmd(name),
+            text: None,
+        }
+    }
+
+    /// Makes a command that executes a script, which it names by the digest. A server that has not loaded the script
+    /// answers `NOSCRIPT`.
+    pub(crate) fn of_script(digest: &str, text: &'static str) -> Self {
+        // Room for the longest call about a mutex with an ordinary name.
+        let mut command = Cmd::with_capacity(24, 512);
+        command.arg("EVALSHA").arg(digest);
+        Self {
+            command,
+            text: Some(text),
+        }
+    }
+
+    /// Returns whether the command names a script by its digest.
+    pub(crate) fn is_by_digest(&self) -> bool {
+        self.text.is_some()
+    }
+
+    /// Returns the same command, with the text of its script in place of the digest. The server then keeps the script.
+    pub(crate) fn by_text(&self) -> Self {
+        let Some(text) = self.text else {
+            return self.clone();
+        };
+        let mut command = Self::new("EVAL");
+        command.arg(text);
+        for arg in self.command.args_iter().skip(2) {
+            if let Arg::Simple(arg) = arg {
+                command.arg(arg);
+            }
+        }
+        command
+    }
+
+    /// Adds an argument, or those of a slice.
+    pub(crate) fn arg(&mut self, arg: impl ToRedisArgs) -> &mut Self {
+        self.command.arg(arg);
+        self
+    }
+
+    /// Appends the command to `bytes`, in the form in which it is sent.
+    pub(crate) fn pack(&self, bytes: &mut Vec<u8>) {
+        self.command.write_packed_command(bytes);
+    }
+
+    /// Returns the command in the form in which it is sent.
+    #[cfg(test)]
+    pub(crate) fn packed(&self) -> Vec<u8> {
+        self.command.get_packed_command()
+    }
+}
 
 /// A script: a file of `lua/`, with the files that it includes.
 pub(crate) struct Script {
     /// The name of its file, without the extension.
+    #[cfg(any(test, feature = "seam"))]
     pub(crate) name: &'static str,
     file: &'static str,
     /// Made at the first call. A `Lazy` would block while another thread initialises it, and in a forked child that thread
@@ -54,6 +113,7 @@ const INCLUDED: [(&str, &str); 12] = [
 macro_rules! scripts {
     ($($script:ident $name:literal)+) => {
         $(pub(crate) static $script: Script = Script {
+            #[cfg(any(test, feature = "seam"))]
             name: $name,
             file: lua!($name),
             whole: OnceBox::new(),
@@ -176,159 +236,10 @@ impl Script {
     }
 }
 
-/// Returns the command that keeps locks for a while after the end of their lease. `units` is 0 for whole locks. Fences
-/// can be given back for a single lock only.
-pub(crate) fn keep(
-    script: &'static Script,
-    keys: &[LockKey],
-    units: u32,
-    keep: &Keep,
-    script_settings: &ScriptSettings,
-) -> Command {
-    let mut command = if keep.wakes {
-        script.with_companions(keys)
-    } else {
-        let mut command = script.command(keys.len());
-        for key in keys {
-            command.arg(key.key());
-        }
-        command
-    };
-    let life = ms_rounded_up(keep.life);
-    command.arg(&*keep.owner).arg(life).arg(units);
-    if keep.wakes {
-        give_back(&mut command, keep.give_back);
-        script_settings.of_waiters(&mut command);
-    }
-    command
-}
-
-/// Adds the arguments with which each acquiring script begins. `how` is the script's fifth argument.
-pub(crate) fn ask(command: &mut Command, ask: &Ask, how: &str, script_settings: &ScriptSettings) {
-    command
-        .arg(&*ask.owner)
-        .arg(ms_rounded_up(ask.lease))
-        .arg(ask.fences)
-        .arg(ms_rounded_up(script_settings.fence_memory))
-        .arg(how);
-    let channel = ask.channel.as_deref().unwrap_or("-");
-    match ask.nonce {
-        // A grant by message has one fence, or none.
-        Some(nonce) => command.arg(format!("{channel} {} {nonce}", ask.fences.min(1))),
-        None => command.arg(channel),
-    };
-    command.arg(ms_rounded_up(script_settings.pickup_window(ask.lease)));
-    script_settings.of_waiters(command);
-}
-
-/// Adds the last fence used and the last of its block, or two empty texts.
-pub(crate) fn give_back(command: &mut Command, block: Option<GiveBack>) {
-    match block {
-        Some(GiveBack { used, last }) => command.arg(used).arg(last),
-        None => command.arg("").arg(""),
-    };
-}
-
-/// The settings that travel with the calls.
-#[derive(Clone, Debug)]
-pub(crate) struct ScriptSettings {
-    pub(crate) fence_memory: Duration,
-    /// The longest pickup window of a waiter.
-    longest_window: Duration,
-    /// How long a contended mutex is left free once in `quantum`, for clients that poll. `None`: for [`GAP`], if such a
-    /// client is about.
-    poller_gap: Option<Duration>,
-    pollers: Arc<Pollers>,
-    quantum: Duration,
-    /// Whether a PUBLISH counts all subscribers. In a cluster it counts those of one node.
-    counts_subscribers: bool,
-}
-
-/// How long a process stays in a queue after it was last seen: three polls.
-const WAITER_LIFE: Duration = Duration::from_secs(3);
-
-impl ScriptSettings {
-    pub(crate) fn new(fence_memory: Duration, io_timeout: Duration) -> Self {
-        Self {
-            fence_memory,
-            longest_window: lifetime::longest_pickup_window(io_timeout),
-            poller_gap: Some(Duration::ZERO),
-            pollers: Arc::default(),
-            quantum: LONGEST_QUANTUM,
-            counts_subscribers: true,
-        }
-    }
-
-    /// Returns the settings for the nodes of a cluster.
-    pub(crate) fn of_a_cluster(self) -> Self {
-        Self {
-            counts_subscribers: false,
-            ..self
-        }
-    }
-
-    /// Sets the gap that the program wants, if it has set one, and how often it comes.
-    pub(crate) fn with_gap(self, poller_gap: Option<Duration>, quantum: Option<Duration>) -> Self {
-        Self {
-            poller_gap,
-            quantum: quantum.unwrap_or(self.quantum),
-            ..self
-        }
-    }
-
-    /// Notes that a client of another library holds the mutex of a request, if the reply says so.
-    pub(crate) fn note_holder(&self, request: &Request<'_>, reply: &Reply) {
-        let (
-            Request::Lock {
-                kind: LockKind::Mutex,
-                target,
-                ..
-            },
-            Reply::Held { holder, .. },
-        ) = (request, reply)
-        else {
-            return;
-        };
-        if self.poller_gap.is_none() && !owner::is_ours(holder) {
-            self.pollers.note(target.first());
-        }
-    }
-
-    /// Returns how long a mutex is left free once in a quantum.
-    pub(crate) fn gap_at(&self, key: &LockKey) -> Duration {
-        // A gap that a program sets is no longer than the quantum either.
-        let by_itself = || self.pollers.are_at(key).then(|| GAP.min(self.quantum));
-        self.poller_gap.or_else(by_itself).unwrap_or_default()
-    }
-
-    /// Returns the pickup window of a waiter with this lease.
-    pub(crate) fn pickup_window(&self, lease: Duration) -> Duration {
-        lifetime::pickup_window(lease, self.longest_window)
-    }
-
-    /// Adds the arguments of `queue.lua`. Each script that queues or wakes a waiter has them.
-    pub(crate) fn of_waiters(&self, command: &mut Command) {
-        of_waiters(command, self.counts_subscribers);
-    }
-
-    /// Adds the arguments of `gap.lua`.
-    pub(crate) fn gap(&self, command: &mut Command, gap: Duration) {
-        command
-            .arg(ms_rounded_up(gap))
-            .arg(ms_rounded_up(self.quantum));
-    }
-}
-
-/// Adds the arguments of `queue.lua`. `counts_subscribers`: a PUBLISH counts all subscribers, and not those of one node.
-pub(crate) fn of_waiters(command: &mut Command, counts_subscribers: bool) {
-    command
-        .arg(ms_rounded_up(WAITER_LIFE))
-        .arg(u8::from(counts_subscribers));
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::lifetime;
 
     #[test]
     fn every_include_is_a_known_file_and_comes_once() {
@@ -355,5 +266,19 @@ mod tests {
         let ms = lifetime::FIRST_TURN.as_millis();
         let line = format!("local FIRST_TURN = {ms}\n");
         assert!(QUORUM_ACQUIRE.text().contains(&line), "{line}");
+    }
+
+    #[test]
+    fn a_digest_becomes_the_text_of_its_script() {
+        let mut command = Command::of_script("d16e57", "return 1");
+        // An argument is no script, whatever it says.
+        command.arg(0).arg("EVALSHA").arg("d16e57");
+        let mut by_text = redis::cmd("EVAL");
+        by_text.arg("return 1").arg(0).arg("EVALSHA").arg("d16e57");
+        assert_eq!(command.by_text().packed(), by_text.get_packed_command());
+        assert_eq!(
+            command.by_text().by_text().packed(),
+            command.by_text().packed()
+        );
     }
 }
