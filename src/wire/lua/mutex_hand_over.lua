@@ -9,8 +9,7 @@
 --
 -- Most often the first waiter is awake, and takes a grant by message. This part does for it what `hand_over` in
 -- queue_next.lua does. It stands before most functions, because Redis defines a script's functions at each run. In any
--- other case the rest goes on. Until then this part has at most reserved a fence, and taken the first waiter out of the
--- queue.
+-- other case the rest goes on. Until then this part has at most reserved a fence, unless the server rejects a command.
 -- include fence.lua
 -- include queue.lua
 local lock, owner = KEYS[1], ARGV[1]
@@ -22,15 +21,15 @@ local is_holder = is_held_by(value, owner)
 repeat
   if not is_holder or ARGV[2] ~= '' or ARGV[6] == '1' or ARGV[7] ~= '0' then break end
   local is_known, now = pcall(now_ms)
-  local first = is_known and redis.pcall('ZPOPMIN', queue)
+  local first = is_known and redis.pcall('ZRANGE', queue, 0, 0, 'WITHSCORES')
   if not is_known or not first[1] then break end
-  popped = first
-  -- A score below zero is at the front of the queue: `pop_next` decides which owner is next then.
+  -- A score below zero is at the front of the queue: `next_waiter` decides which owner is next then.
   local record = tonumber(first[2]) > 0 and redis.pcall('HGET', waiters, first[1])
   local seen, pickup, _, _, channel, fences, nonce = parts_of(type(record) == 'string' and record)
   if not seen or nonce == '' or math.abs(now - seen) > math.min(life, pickup) then break end
   local fence = may_have_subscriber(channel) and next_fences(KEYS[2], fences, ARGV[9], server_time())
   if type(fence) ~= 'number' or type(redis.pcall('HDEL', waiters, first[1], '=front')) ~= 'number' then break end
+  if type(redis.pcall('ZREM', queue, first[1])) ~= 'number' then break end
   if redis.pcall('SET', lock, first[1] .. MARK, 'PX', pickup).err then
     redis.call('DEL', lock)
     return 1

@@ -22,9 +22,6 @@ local MOST_PASSED = 64
 -- reached no subscriber proves that the process is gone.
 local queue, waiters, life, counts_subscribers
 
--- The owner that a script has taken out of `queue` as the first one, and its score, for `pop_next` in queue_next.lua.
-local popped
-
 -- The server's time, read once a script.
 local clock
 local function server_time()

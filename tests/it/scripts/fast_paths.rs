@@ -16,9 +16,9 @@ const GONE: usize = OWNERS;
 const LAST_FENCE: &str = "9";
 
 /// The commands of the script.
-const COMMANDS: [&str; 18] = [
-    "getrange", "time", "zpopmin", "hget", "hdel", "pubsub", "get", "set", "zadd", "publish",
-    "hset", "pttl", "pexpire", "del", "append", "zrange", "zrem", "zcard",
+const COMMANDS: [&str; 17] = [
+    "getrange", "time", "hget", "hdel", "pubsub", "get", "set", "zadd", "publish", "hset", "pttl",
+    "pexpire", "del", "append", "zrange", "zrem", "zcard",
 ];
 
 /// The data that a script meets, and the arguments of its call.
