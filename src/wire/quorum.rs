@@ -335,7 +335,7 @@ mod tests {
     const T: i64 = 1_000_000_000_000;
 
     fn numbers(numbers: &[i64]) -> Value {
-        Array(numbers.iter().copied().map(Value::Int).collect())
+        Array(numbers.iter().copied().map(Int).collect())
     }
 
     fn target(names: usize) -> Target {

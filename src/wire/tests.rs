@@ -176,7 +176,7 @@ fn hostile_replies_are_refused_not_believed() {
 /// The arguments of the requests in `requests.txt`.
 const OWNER: &str = "lh1:owner:l";
 const OTHER: &str = "lh1:other:l";
-const LEASE: Duration = Duration::from_millis(30_000);
+const LEASE: Duration = Duration::from_secs(30);
 const CLOCK: u64 = 1_700_000_000_000_000;
 
 /// Returns a command on one line. It names a script by its file in place of the digest.
@@ -260,11 +260,11 @@ fn ask(units: u32) -> Ask {
     }
 }
 
-fn verbs(units: u32) -> Vec<(&'static str, Verb)> {
+fn asks(units: u32) -> [(&'static str, Ask); 5] {
     let nonce = format!("{OWNER} {:032x} 1", 0xa1_u128);
     let (_, grant) = GrantMessage::of(nonce.as_bytes()).expect("a message");
     let channel = || Some(Arc::from("leasehold:c"));
-    let asks = [
+    [
         ("a try", ask(units)),
         (
             "a try without a fence",
@@ -298,7 +298,10 @@ fn verbs(units: u32) -> Vec<(&'static str, Verb)> {
                 ..ask(units)
             },
         ),
-    ];
+    ]
+}
+
+fn verbs(units: u32) -> Vec<(&'static str, Verb)> {
     let owner = || Arc::<str>::from(OWNER);
     let block = Some(GiveBack { used: 5, last: 9 });
     let keep = |wakes, give_back| {
@@ -311,7 +314,7 @@ fn verbs(units: u32) -> Vec<(&'static str, Verb)> {
         })
     };
     let mut verbs = Vec::new();
-    for (what, ask) in asks {
+    for (what, ask) in asks(units) {
         verbs.push((
             what,
             Verb::Acquire {
@@ -537,9 +540,8 @@ fn node_requests(settings: &ScriptSettings) -> Vec<(String, Command)> {
 #[test]
 fn every_request_has_the_bytes_that_it_had() {
     let lines = all_requests().into_iter();
-    let lines: String = lines
-        .map(|(what, command)| format!("{what}: {}\n", line(&command)))
-        .collect();
+    let lines = lines.map(|(what, command)| format!("{what}: {}", line(&command)));
+    let lines = lines.collect::<Vec<_>>().join("\n") + "\n";
     let kept = include_str!("requests.txt");
     if lines != kept {
         let new = std::env::temp_dir().join("requests.txt");

@@ -294,7 +294,7 @@ fn lock_request(which: u8, numbers: [u8; 6], prefix: &str, to: &str) -> Vec<u8> 
     };
     let mut request: Vec<_> = words.iter().map(replaced).collect();
     if words[0].starts_with("EVAL") {
-        request[0] = "EVAL".to_owned();
+        "EVAL".clone_into(&mut request[0]);
         leasehold::seam::script(words[1]).clone_into(&mut request[1]);
     }
     packed(&request)
