@@ -4,6 +4,7 @@
 use std::io;
 
 use crate::sys::{Arc, Machine};
+use crate::wire::SCRIPTS;
 
 pub mod fuzz;
 
@@ -31,4 +32,15 @@ pub fn spawn(
     run: impl FnOnce() + Send + 'static,
 ) -> io::Result<()> {
     Machine::new(machine).spawn(name, run)
+}
+
+/// Returns the text of a script, by the name of its file in `src/wire/lua` without the extension.
+///
+/// # Panics
+///
+/// There is no such script.
+#[must_use]
+pub fn script(name: &str) -> &'static str {
+    let script = SCRIPTS.iter().find(|script| script.name == name);
+    script.expect("a script").text()
 }

@@ -1,5 +1,6 @@
 //! The connection of the limits: one connection of the redis crate, with packed commands. Every reply is checked.
 
+use leasehold::seam;
 use redis::io::tcp::TcpSettings;
 use redis::{Connection, ConnectionLike, IntoConnectionInfo, Value};
 use uuid::Uuid;
@@ -87,37 +88,18 @@ pub struct OurScripts {
     release: Vec<u8>,
 }
 
-macro_rules! script {
-    ($($part:literal),+) => {
-        concat!($(include_str!(concat!("../../src/wire/lua/", $part))),+)
-    };
-}
-
 impl OurScripts {
     pub fn new(url: &str, name: &str) -> Result<Self> {
         let mut connection = connect(url)?;
         let owner = format!("lh1:{}:bare:1", Uuid::new_v4());
-        let acquire = script!(
-            "record.lua",
-            "fence.lua",
-            "mutex_acquire_free.lua",
-            "value.lua",
-            "queue.lua",
-            "mutex_acquire_held.lua",
-            "queue_waiter.lua",
-            "queue_next.lua",
-            "gap.lua",
-            "mutex_acquire.lua"
-        );
-        let mut acquire = load(&mut connection, acquire, 4)?;
+        let mut acquire = load(&mut connection, seam::script("mutex_acquire"), 4)?;
         acquire.arg(name);
         for companion in ["fence", "queue", "waiters"] {
             acquire.arg(format!("{{{name}}}:lh:{companion}"));
         }
         acquire.arg(&owner).arg(LEASE_MS).arg(1).arg(600_000);
         acquire.arg("take").arg("").arg(1_000).arg(3_000).arg(1);
-        let release = script!("mutex_release.lua");
-        let mut release = load(&mut connection, release, 1)?;
+        let mut release = load(&mut connection, seam::script("mutex_release"), 1)?;
         release.arg(name).arg(&owner);
         Ok(Self {
             connection,

@@ -5,66 +5,238 @@
 //! 3. [`decode`] makes a [`Reply`] of the answer. An answer that is no reply to this request is an error.
 //! 4. The engine acts on the reply.
 //!
-//! Only the connections encode and decode, and no other module knows the arguments of a script. A script is a list of files in
-//! `lua/` (`text`): the first handles the usual case, and the others define the functions for the rest. The header of the first file
-//! lists the keys, the arguments and the answers, and gives the reason why the script may be repeated. Names and owners travel as
-//! `KEYS` and `ARGV`, never as script text.
+//! Only the connections encode and decode, and no other module knows the arguments of a script. A script is a file of `lua/`
+//! that includes others (`script`). It handles the usual case before it includes the functions for the rest, because Redis defines a
+//! script's functions at each run. Its header lists the keys, the arguments and the answers, and gives the reason why the script may be
+//! repeated. Names and owners travel as `KEYS` and `ARGV`, never as script text.
 //!
 //! | module | its content |
 //! | --- | --- |
-//! | `request` | the requests, and the kinds of lock: how the threads of a process share each |
-//! | `reply` | the replies, and grants by message |
+//! | this one | the requests and the replies |
+//! | `lock` | the kinds of lock: how the threads of a process share each; the requests about one lock |
+//! | `renew`, `rate_limiter`, `operators` | the other requests, with what their replies tell |
+//! | `quorum` | the requests to one node of a quorum |
+//! | `message` | grants by message |
+//! | `script` | the scripts, and a command of the redis crate that names one |
+//! | `settings` | the settings that travel with the requests, and at which names clients of other libraries were seen |
 //! | `lifetime` | how long a lease, a pickup window and a turn last |
-//! | `single` | encodes and decodes the requests about locks to a server that is no node of a quorum |
-//! | `quorum` | encodes and decodes the requests to one node of a quorum |
-//! | `operators` | encodes and decodes the requests of operators about locks of any kind |
-//! | `answers` | decodes the answers that several kinds share |
-//! | `command` | a command of the redis crate, and the script that it names |
-//! | `text` | the texts of the scripts, and the arguments that several scripts share |
-//! | `pollers` | remembers at which names clients of other libraries were seen |
+
+use std::time::Duration;
 
 use redis::Value;
 
-use crate::error::{Failure, FailureKind, Outcome};
+use crate::error::{Failure, FailureKind, LostCause, NodeCounts, Outcome};
+use crate::name::{LockKey, Target};
+use crate::sys::Arc;
 
-pub(crate) use command::Command;
-pub(crate) use reply::{
-    Cursor, Gone, GrantMessage, Nonce, NotReleased, Renewed, Reply, Seen, SeenHolder, SeenLimiter,
-    SeenWaiter,
+pub(crate) use lock::{
+    ALL, AcquireMode, Adopt, Ask, GiveBack, Keep, LockKind, PlainRelease, Sharing, Verb,
 };
-pub(crate) use request::{
-    ALL, AcquireMode, Adopt, Ask, GiveBack, Keep, LockKind, PlainRelease, RateRequest, Renewal,
-    Request, Sharing, Verb,
-};
-pub(crate) use text::ScriptSettings;
+pub(crate) use message::{GrantMessage, Nonce};
+pub(crate) use operators::{Cursor, Seen, SeenWaiter};
+pub(crate) use rate_limiter::RateRequest;
+pub(crate) use renew::{Renewal, Renewed};
+pub(crate) use script::Command;
+#[cfg(feature = "seam")]
+pub(crate) use script::SCRIPTS;
+pub(crate) use settings::ScriptSettings;
 
-mod answers;
-mod command;
 pub(crate) mod lifetime;
+mod lock;
+mod message;
 mod operators;
-mod pollers;
 pub(crate) mod quorum;
-mod reply;
-mod request;
-mod single;
-mod text;
+mod rate_limiter;
+mod renew;
+mod script;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+/// A request to a node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Request<'a> {
+    /// Finds out whether the node answers.
+    Ping,
+    /// Asks for one lock, or gives something of it up.
+    Lock {
+        kind: LockKind,
+        target: &'a Target,
+        verb: &'a Verb,
+    },
+    /// Renews many leases.
+    Renew(&'a [Renewal<'a>]),
+    /// Keeps the records of the last fences of many leases, as grants now would. A renewal touches the lock's key alone.
+    KeepRecords(&'a [Renewal<'a>]),
+    /// Releases many mutexes that nobody is known to wait for.
+    Release(&'a [PlainRelease<'a>]),
+    /// Asks a rate limiter for admission.
+    RateLimit {
+        key: &'a LockKey,
+        request: RateRequest,
+    },
+    /// Gives a new owner to a mutex that was detached.
+    Adopt { key: &'a LockKey, adopt: &'a Adopt },
+    /// Inspects locks of any kind. Without `named`, a scan found the keys, and they may be no locks.
+    Inspect { keys: &'a [LockKey], named: bool },
+    /// Lists some of the keys that begin with `prefix` and go on as the Redis pattern `pattern`.
+    Scan {
+        from: Cursor,
+        prefix: &'a str,
+        pattern: &'a str,
+    },
+    /// Takes a lock of any kind from one owner.
+    ForceRelease { key: &'a LockKey, owner: &'a str },
+    /// Publishes a message about a lock on the channel of all processes.
+    Publish { key: &'a LockKey, message: &'a str },
+}
+
+/// A reply to a [`Request`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    Pong,
+    Granted {
+        fence: u64,
+        /// How many fences were reserved, this one included. `None`: as many as were asked for.
+        count: Option<u64>,
+        /// The fences of the other names, if there are several.
+        rest: Vec<u64>,
+        /// Whether other processes wait for the lock.
+        contended: bool,
+    },
+    /// Not granted, but nobody waits: the caller may share the lease that it named in
+    /// [`Ask::shareable_owner`].
+    Shared,
+    Held {
+        /// How long the holder's lease still lasts. `None` if the key has no time to live, or less than a millisecond.
+        ttl: Option<Duration>,
+        holder: Arc<str>,
+        /// Whether the request, a take-over, has given a mutex from its old owner to the holder, or left it free in a
+        /// gap. Otherwise the old owner may have lost the mutex before.
+        handed_over: bool,
+    },
+    /// Too few nodes of a quorum granted it, and the owner was withdrawn from those. It must never ask again.
+    Outvoted {
+        /// The owner that may have a majority. `None` means that the votes are split: nobody has one.
+        holder: Option<Arc<str>>,
+        /// How long the leases of that owner still last. `None` if that is not known.
+        ttl: Option<Duration>,
+        counts: NodeCounts,
+    },
+    Released,
+    /// Released, and given to a waiter.
+    HandedOver,
+    /// Not released: other processes wait, so the lock must be handed over.
+    Contended,
+    /// Not released: this owner did not hold the lock any more.
+    NotOwner(Gone),
+    /// A reply about a semaphore of which other clients give another number of permits.
+    Differs {
+        others: u32,
+        reply: Box<Reply>,
+    },
+    Renewed(Vec<Renewed>),
+    /// The result of each release.
+    Each(Vec<Result<Reply, NotReleased>>),
+    /// Admitted by the rate limiter, once this time has passed.
+    Admitted(Duration),
+    /// Not admitted: the wait would be this long.
+    NotAdmitted(Duration),
+    Published,
+    /// The state of each lock; `None` if the key is no lock, or if the lock has neither holder nor waiter. If a scan
+    /// found the keys, the reply may be about the first of them only. The caller must then ask about the others again.
+    Inspected(Vec<Option<Seen>>),
+    /// Some keys, and the place where the scan continues.
+    Page {
+        keys: Vec<Vec<u8>>,
+        next: Option<Cursor>,
+    },
+}
+
+/// The reason why an owner does not hold a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gone {
+    /// The key does not exist.
+    Removed,
+    /// Another owner holds it.
+    Taken,
+}
+
+impl From<Gone> for LostCause {
+    fn from(gone: Gone) -> Self {
+        match gone {
+            Gone::Removed => Self::Removed,
+            Gone::Taken => Self::Taken,
+        }
+    }
+}
+
+/// The reason why one release of a batch has no reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotReleased {
+    /// The server rejected it.
+    Refused,
+    /// The node of its slot did not answer. It may have executed the release, or may still do so.
+    Unanswered,
+}
+
+impl Request<'_> {
+    /// Returns whether the call is about a lock that this process holds. Such a call must not be late: a lease would
+    /// end, or others would wait for a lock that this process gives up.
+    pub(crate) fn is_of_a_holder(&self) -> bool {
+        match self {
+            Request::Lock { verb, .. } => !matches!(verb, Verb::Acquire { .. }),
+            Request::Renew(_) | Request::KeepRecords(_) | Request::Release(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Returns whether it lengthens no lease. So it writes nothing that a replica must confirm.
+    pub(crate) fn is_a_look(&self) -> bool {
+        match self {
+            Request::Renew(all) => all.iter().all(|one| one.lease.is_zero()),
+            Request::KeepRecords(_) => true,
+            _ => false,
+        }
+    }
+}
+
+impl Reply {
+    /// Returns the result for each lease of a renewal.
+    ///
+    /// # Errors
+    ///
+    /// Returns a failure if this is the reply to another call.
+    pub(crate) fn renewed(self) -> Result<Vec<Renewed>, Failure> {
+        match self {
+            Self::Renewed(results) => Ok(results),
+            _ => Err(Failure::another_question()),
+        }
+    }
+
+    /// Returns whether this is a grant or a renewal. The caller of those relies on the server's write.
+    pub(crate) fn is_gain(&self) -> bool {
+        match self {
+            Self::Granted { .. } | Self::Shared => true,
+            Self::Differs { reply, .. } => reply.is_gain(),
+            Self::Renewed(results) => results.iter().any(Renewed::is_confirmed),
+            _ => false,
+        }
+    }
+}
 
 /// Returns the command that executes a request. It names its script by the digest.
 pub(crate) fn encode(request: &Request<'_>, script_settings: &ScriptSettings) -> Command {
     match request {
         Request::Ping => Command::new("PING"),
-        Request::Lock { kind, target, verb } => match kind {
-            LockKind::Mutex => single::mutex(target.first(), verb, script_settings),
-            LockKind::Read | LockKind::Write | LockKind::Semaphore { .. } => {
-                single::share(*kind, target.first(), verb, script_settings)
-            }
-            LockKind::Multi => single::multi(target.keys(), verb, script_settings),
-        },
-        Request::Renew(batch) => single::renew(batch),
-        Request::KeepRecords(batch) => single::keep_records(batch, script_settings),
-        Request::Release(batch) => single::release_many(batch),
-        Request::RateLimit { key, request } => single::rate_limit(key, request),
-        Request::Adopt { key, adopt } => single::adopt(key, adopt, script_settings),
+        Request::Lock { kind, target, verb } => {
+            lock::encode(*kind, target.keys(), verb, script_settings)
+        }
+        Request::Renew(batch) => renew::encode(batch),
+        Request::KeepRecords(batch) => renew::keep_records(batch, script_settings),
+        Request::Release(batch) => lock::release_many(batch),
+        Request::RateLimit { key, request } => rate_limiter::encode(key, request),
+        Request::Adopt { key, adopt } => lock::adopt(key, adopt, script_settings),
         Request::Inspect { keys, named } => operators::inspect(keys, *named),
         Request::Scan {
             from,
@@ -97,7 +269,7 @@ pub(crate) fn encode_plain(
                     ask,
                     mode: AcquireMode::TakeFree,
                 },
-        } if ask.fences == 0 => single::plain(target.first(), ask, script_settings),
+        } if ask.fences == 0 => lock::encode_plain(target.first(), ask, script_settings),
         _ => None,
     }
 }
@@ -112,19 +284,19 @@ pub(crate) fn decode(request: &Request<'_>, value: Value) -> Result<Reply, Failu
         (Request::Ping, Value::SimpleString(_) | Value::BulkString(_)) => Some(Reply::Pong),
         (Request::Lock { verb, target, .. }, value) => match verb {
             Verb::Acquire { ask, .. } | Verb::TakeOver { ask, .. } => {
-                answers::grant(target.keys().len(), ask.fences > 0, &value)
+                lock::granted(target.keys().len(), ask.fences > 0, &value)
             }
             Verb::Release { .. }
             | Verb::HandOver { .. }
             | Verb::Keep(_)
-            | Verb::Withdraw { .. } => answers::release(&value),
+            | Verb::Withdraw { .. } => lock::released(&value),
         },
         (Request::Renew(batch) | Request::KeepRecords(batch), value) => {
-            single::renewed(batch.len(), &value)
+            renew::decode(batch.len(), &value).map(Reply::Renewed)
         }
-        (Request::Release(batch), value) => single::released_many(batch.len(), &value),
-        (Request::RateLimit { request, .. }, value) => single::admission(request, &value),
-        (Request::Adopt { adopt, .. }, value) => answers::grant(1, adopt.fencing, &value),
+        (Request::Release(batch), value) => lock::released_many(batch.len(), &value),
+        (Request::RateLimit { request, .. }, value) => rate_limiter::decode(request, &value),
+        (Request::Adopt { adopt, .. }, value) => lock::granted(1, adopt.fencing, &value),
         (Request::Inspect { keys, named }, value) => {
             operators::inspected(keys.len(), *named, value)
         }
@@ -144,186 +316,11 @@ pub(crate) fn decode(request: &Request<'_>, value: Value) -> Result<Reply, Failu
 #[cfg(feature = "seam")]
 pub(crate) fn read_as_each(value: &Value) -> [(usize, Option<Reply>); 6] {
     [
-        (1, answers::grant(1, true, value)),
-        (1, answers::grant(1, false, value)),
-        (3, answers::grant(3, true, value)),
-        (1, answers::release(value)),
-        (2, single::renewed(2, value)),
-        (2, single::released_many(2, value)),
+        (1, lock::granted(1, true, value)),
+        (1, lock::granted(1, false, value)),
+        (3, lock::granted(3, true, value)),
+        (1, lock::released(value)),
+        (2, renew::decode(2, value).map(Reply::Renewed)),
+        (2, lock::released_many(2, value)),
     ]
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-    use crate::name::{LockKey, Target};
-    use crate::owner::{self, MARK, MAX_TAIL};
-    use crate::sys::{Arc, Machine};
-    use crate::wire::{Ask, Keep, Renewal};
-
-    fn target(name: &str) -> Target {
-        LockKey::new("", name).expect("a name").into()
-    }
-
-    fn acquire() -> Verb {
-        Verb::Acquire {
-            ask: Ask {
-                owner: "lh1:u:l".into(),
-                units: 1,
-                lease: Duration::from_nanos(10_000_001),
-                fences: 1,
-                shareable_owner: None,
-                channel: None,
-                nonce: None,
-            },
-            mode: AcquireMode::TakeFree,
-        }
-    }
-
-    #[test]
-    fn the_mark_of_the_scripts_is_the_mark_of_the_names() {
-        let value = include_str!("lua/value.lua");
-        assert!(value.contains(&format!("local MARK = '{MARK}'")));
-    }
-
-    #[test]
-    fn no_owner_is_as_long_as_the_part_of_a_value_that_scripts_read() {
-        let longest =
-            owner::generate(&Machine::default(), &"x".repeat(MAX_TAIL)).len() + "!~!".len();
-        let value = include_str!("lua/value.lua");
-        let (_, read) = value
-            .split_once("local MOST_OF_VALUE = ")
-            .expect("it is set");
-        let (read, _) = read.split_once('\n').expect("a line");
-        let read: usize = read.parse().expect("a number");
-        assert!(longest < read);
-        // These scripts do without value.lua.
-        for script in [
-            include_str!("lua/mutex_release.lua"),
-            include_str!("lua/multi_release_plain.lua"),
-            include_str!("lua/quorum_release_plain.lua"),
-        ] {
-            assert!(script.contains(&format!("0, {})", read - 1)));
-        }
-        let longest_shown = format!("LONGEST_OF_OTHERS = {longest}, 1024");
-        assert!(include_str!("lua/inspect.lua").contains(&longest_shown));
-    }
-
-    fn parts(command: &Command) -> Vec<String> {
-        let value = redis::parse_redis_value(&command.packed()).expect("an array");
-        redis::from_redis_value(value).expect("texts")
-    }
-
-    #[test]
-    fn names_and_owners_are_never_script_text() {
-        let script_settings = ScriptSettings::new(Duration::from_mins(10), Duration::from_secs(1));
-        let verb = acquire();
-        let odd = target("'..redis.call('FLUSHALL')..'");
-        let request = Request::Lock {
-            kind: LockKind::Mutex,
-            target: &odd,
-            verb: &verb,
-        };
-        let command = encode(&request, &script_settings).by_text();
-        let parts = parts(&command);
-        assert_eq!(parts[0], "EVAL");
-        assert!(!parts[1].contains("FLUSHALL"));
-        assert_eq!(parts[2], "4");
-        assert_eq!(parts[3], odd.first().key());
-    }
-
-    /// The server answers `TRYAGAIN` for a missing companion in a slot that is being moved.
-    #[test]
-    fn renewal_and_plain_release_declare_the_locks_key_alone() {
-        let script_settings = ScriptSettings::new(Duration::from_mins(10), Duration::from_secs(1));
-        let keys = |request: Request<'_>| {
-            let command = encode(&request, &script_settings);
-            parts(&command).swap_remove(2)
-        };
-        let owner: Arc<str> = "lh1:u:l".into();
-        let key = target("n").first().clone();
-        let renewal = Renewal {
-            kind: LockKind::Mutex,
-            key: &key,
-            owner: owner.to_string(),
-            units: 1,
-            lease: Duration::from_secs(1),
-            may_join: false,
-        };
-        assert_eq!(keys(Request::Renew(&[renewal.clone(), renewal])), "2");
-        let target = target("n");
-        let keep = Keep {
-            owner: Arc::clone(&owner),
-            units: 1,
-            life: Duration::from_secs(1),
-            wakes: false,
-            give_back: None,
-        };
-        for (kind, verb) in [
-            (LockKind::Mutex, Verb::Release { owner, units: 1 }),
-            (LockKind::Mutex, Verb::Keep(keep.clone())),
-            (LockKind::Write, Verb::Keep(keep)),
-        ] {
-            let (target, verb) = (&target, &verb);
-            assert_eq!(keys(Request::Lock { kind, target, verb }), "1");
-        }
-    }
-
-    #[test]
-    fn hostile_replies_are_refused_not_believed() {
-        /// A time in microseconds, in 1970.
-        const TIME: i64 = 1_000_000_000_000;
-        let (target, verb) = (target("n"), acquire());
-        let request = Request::Lock {
-            kind: LockKind::Mutex,
-            target: &target,
-            verb: &verb,
-        };
-        for value in [
-            Value::Nil,
-            Value::Okay,
-            Value::Int(0),
-            Value::Int(-5),
-            // The answer to a release.
-            Value::Int(1),
-            Value::Int(TIME - 1),
-            Value::Array(vec![]),
-            Value::Array(vec![Value::Int(TIME + 5), Value::Int(3)]),
-            Value::Array(vec![Value::Int(0), Value::Int(1), Value::Int(1)]),
-            // Larger than the numbers that a script counts exactly.
-            Value::Int(1 << 53),
-            Value::Int(i64::MAX),
-            // The fences of two names.
-            Value::Array([TIME + 5, TIME + 6, 0].map(Value::Int).into()),
-        ] {
-            let failure = decode(&request, value.clone()).expect_err("no grant");
-            assert_eq!(failure.kind, FailureKind::Protocol, "{value:?}");
-        }
-        let release = Verb::Release {
-            owner: "lh1:u:l".into(),
-            units: 1,
-        };
-        let request = Request::Lock {
-            kind: LockKind::Mutex,
-            target: &target,
-            verb: &release,
-        };
-        assert!(decode(&request, Value::Int(7)).is_err());
-        // Each name must have one fence.
-        let keys = ["a", "b"].map(|name| LockKey::new("", name).expect("a name"));
-        let target = Target::all(keys.into()).expect("two names");
-        let request = Request::Lock {
-            kind: LockKind::Multi,
-            target: &target,
-            verb: &verb,
-        };
-        for (fences, is_one_each) in [(&[5][..], false), (&[5, 6], true), (&[5, 6, 7], false)] {
-            let parts = fences.iter().map(|fence| TIME + fence).chain([0]);
-            let reply = decode(&request, Value::Array(parts.map(Value::Int).collect()));
-            assert_eq!(reply.is_ok(), is_one_each, "{fences:?}");
-        }
-        assert!(decode(&Request::Renew(&[]), Value::Array(vec![Value::Int(1)])).is_err());
-    }
 }

@@ -1,19 +1,92 @@
-//! The requests of operators about locks of any kind.
+//! The requests of operators about locks of any kind: `inspect.lua`, `force_release.lua`, and a scan of keys.
 
 use std::time::Duration;
 
-use redis::Value;
+use redis::Value::{self, Array, BulkString, Int};
 
 use crate::name::{BROKEN, LockKey};
-use crate::wire::command::Command;
-use crate::wire::text::{FORCE_RELEASE, INSPECT, ScriptSettings};
-use crate::wire::{Cursor, Reply, Seen, SeenHolder, SeenLimiter, SeenWaiter};
+use crate::sys::Arc;
+use crate::wire::script::{Command, FORCE_RELEASE, INSPECT};
+use crate::wire::{Reply, ScriptSettings};
+
+/// The state of a lock in Redis.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// The rate limiter, if it is no lock.
+    pub(crate) limiter: Option<SeenLimiter>,
+    /// How many units the lock has; `None` for a mutex.
+    pub(crate) total_units: Option<u32>,
+    /// The last fence that was reserved; `None` if Redis has forgotten it.
+    pub(crate) fence: Option<u64>,
+    pub(crate) waiters: u64,
+    pub(crate) holders: Vec<SeenHolder>,
+    /// The first waiters, in the order of the queue.
+    pub(crate) waiting: Vec<SeenWaiter>,
+}
+
+/// A rate limiter in Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SeenLimiter {
+    pub(crate) permits: u32,
+    pub(crate) per: Duration,
+    /// How long a call would wait.
+    pub(crate) wait: Duration,
+}
+
+/// One waiter of a lock in Redis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SeenWaiter {
+    pub(crate) owner: String,
+    /// When it joined the queue, by the server's clock, in µs since 1970.
+    pub(crate) joined_us: u64,
+    pub(crate) units: u32,
+}
+
+/// One holder of a lock in Redis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SeenHolder {
+    pub(crate) owner: String,
+    /// How long the lease still lasts; `None` if the key has no time to live.
+    pub(crate) ttl: Option<Duration>,
+    pub(crate) units: u32,
+    /// Whether it has given the lock up, and keeps it from others for a while (`min_hold`).
+    pub(crate) is_kept: bool,
+    /// The addresses of the nodes of a quorum that name this holder.
+    pub(crate) nodes: Vec<Arc<str>>,
+}
+
+/// The place where a scan continues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cursor {
+    /// The node that is scanned.
+    pub(crate) node: u32,
+    /// The server that is scanned, because another server's cursors are different. In a cluster these are the first 16
+    /// digits of its `run_id`, and behind sentinels the number of the master. 0 before it was asked.
+    pub(crate) run: u64,
+    /// How many nodes before it have failed.
+    pub(crate) failed: u32,
+    /// A fingerprint of a cluster's masters, in their order, when the scan began; 0 before. If they are others at the end,
+    /// the scan begins again.
+    pub(crate) masters: u64,
+    /// The node's own cursor.
+    pub(crate) at: u64,
+}
+
+impl Cursor {
+    pub(crate) const START: Self = Self {
+        node: 0,
+        run: 0,
+        failed: 0,
+        masters: 0,
+        at: 0,
+    };
+}
 
 /// At how many keys the server looks for a page of a scan, in less than a millisecond. With fewer, a list would take a round trip
 /// for each few keys of other programs.
 const KEYS_OF_A_PAGE: u32 = 1_000;
 
-pub(crate) fn inspect(keys: &[LockKey], named: bool) -> Command {
+pub(super) fn inspect(keys: &[LockKey], named: bool) -> Command {
     let mut command = INSPECT.with_companions(keys);
     command.arg(if named { "named" } else { "found" });
     command
@@ -21,10 +94,10 @@ pub(crate) fn inspect(keys: &[LockKey], named: bool) -> Command {
 
 /// Reads the answer to an inspection of this number of keys. If a scan found the keys, the answer may be about the
 /// first of them only.
-pub(crate) fn inspected(keys: usize, named: bool, value: Value) -> Option<Reply> {
+pub(super) fn inspected(keys: usize, named: bool, value: Value) -> Option<Reply> {
     let least = if named { keys } else { 1 };
     match value {
-        Value::Array(seen) if (least..=keys).contains(&seen.len()) => seen
+        Array(seen) if (least..=keys).contains(&seen.len()) => seen
             .into_iter()
             .map(|value| match value {
                 Value::Nil => Some(None),
@@ -37,16 +110,10 @@ pub(crate) fn inspected(keys: usize, named: bool, value: Value) -> Option<Reply>
 }
 
 fn one(value: Value) -> Option<Seen> {
-    let Value::Array(parts) = value else {
+    let Array(parts) = value else {
         return None;
     };
-    if let [
-        Value::Int(-1),
-        Value::Int(permits),
-        Value::Int(per),
-        Value::Int(wait),
-    ] = &parts[..]
-    {
+    if let [Int(-1), Int(permits), Int(per), Int(wait)] = &parts[..] {
         let time = |us: &i64| u64::try_from(*us).ok().map(Duration::from_micros);
         let limiter = SeenLimiter {
             permits: u32::try_from(*permits).ok()?,
@@ -59,28 +126,23 @@ fn one(value: Value) -> Option<Seen> {
         });
     }
     let [
-        Value::Int(total_units),
+        Int(total_units),
         fence,
-        Value::Int(waiters),
-        Value::Array(holders),
-        Value::Array(waiting),
+        Int(waiters),
+        Array(holders),
+        Array(waiting),
     ] = parts.as_slice()
     else {
         return None;
     };
     let fence = match fence {
-        Value::BulkString(text) => std::str::from_utf8(text)
+        BulkString(text) => std::str::from_utf8(text)
             .ok()
             .and_then(|text| text.parse().ok()),
         _ => None,
     };
     let holder = |parts: &[Value]| match parts {
-        [
-            Value::BulkString(owner),
-            Value::Int(ttl_ms),
-            Value::Int(units),
-            Value::Int(kept),
-        ] => Some(SeenHolder {
+        [BulkString(owner), Int(ttl_ms), Int(units), Int(kept)] => Some(SeenHolder {
             owner: String::from_utf8_lossy(owner).into_owned(),
             ttl: u64::try_from(*ttl_ms).ok().map(Duration::from_millis),
             units: u32::try_from(*units).ok()?,
@@ -90,11 +152,7 @@ fn one(value: Value) -> Option<Seen> {
         _ => None,
     };
     let waiter = |parts: &[Value]| match parts {
-        [
-            Value::BulkString(owner),
-            Value::Int(joined_us),
-            Value::Int(units),
-        ] => Some(SeenWaiter {
+        [BulkString(owner), Int(joined_us), Int(units)] => Some(SeenWaiter {
             owner: String::from_utf8_lossy(owner).into_owned(),
             joined_us: u64::try_from(*joined_us).ok()?,
             units: u32::try_from(*units).ok()?,
@@ -111,7 +169,7 @@ fn one(value: Value) -> Option<Seen> {
     })
 }
 
-pub(crate) fn scan(from: Cursor, prefix: &str, pattern: &str) -> Command {
+pub(super) fn scan(from: Cursor, prefix: &str, pattern: &str) -> Command {
     let mut command = Command::new("SCAN");
     command
         .arg(from.at)
@@ -134,17 +192,16 @@ fn pattern_of(prefix: &str, pattern: &str) -> String {
 }
 
 /// Reads the answer to a scan that began at `from`.
-pub(crate) fn page(from: Cursor, value: Value) -> Option<Reply> {
-    let Value::Array(parts) = value else {
+pub(super) fn page(from: Cursor, value: Value) -> Option<Reply> {
+    let Array(parts) = value else {
         return None;
     };
-    let [Value::BulkString(cursor), Value::Array(keys)] = <[Value; 2]>::try_from(parts).ok()?
-    else {
+    let [BulkString(cursor), Array(keys)] = <[Value; 2]>::try_from(parts).ok()? else {
         return None;
     };
     let cursor: u64 = std::str::from_utf8(&cursor).ok()?.parse().ok()?;
     let key = |value| match value {
-        Value::BulkString(key) => Some(key),
+        BulkString(key) => Some(key),
         _ => None,
     };
     let next = Cursor { at: cursor, ..from };
@@ -154,7 +211,7 @@ pub(crate) fn page(from: Cursor, value: Value) -> Option<Reply> {
     })
 }
 
-pub(crate) fn force_release(
+pub(super) fn force_release(
     key: &LockKey,
     owner: &str,
     script_settings: &ScriptSettings,
@@ -165,7 +222,7 @@ pub(crate) fn force_release(
     command
 }
 
-pub(crate) fn publish(message: &str) -> Command {
+pub(super) fn publish(message: &str) -> Command {
     let mut command = Command::new("PUBLISH");
     command.arg(BROKEN).arg(message);
     command
@@ -176,57 +233,44 @@ mod tests {
     use super::*;
 
     fn text(text: &str) -> Value {
-        Value::BulkString(text.into())
+        BulkString(text.into())
     }
 
     #[test]
     fn hostile_replies_are_refused_not_believed() {
-        let parts = |holders, waiting| {
-            Value::Array(vec![
-                Value::Int(0),
-                Value::Nil,
-                Value::Int(1),
-                holders,
-                waiting,
-            ])
-        };
-        let none = Value::Array(Vec::new());
+        let parts = |holders, waiting| Array(vec![Int(0), Value::Nil, Int(1), holders, waiting]);
+        let none = Array(Vec::new());
         let seen = |holders| parts(holders, none.clone());
-        let whole = [text("o"), Value::Int(-1), Value::Int(1), Value::Int(0)];
-        assert!(one(seen(Value::Array(whole.to_vec()))).is_some());
-        let waiter = |joined| Value::Array(vec![text("w"), Value::Int(joined), Value::Int(1)]);
+        let whole = [text("o"), Int(-1), Int(1), Int(0)];
+        assert!(one(seen(Array(whole.to_vec()))).is_some());
+        let waiter = |joined| Array(vec![text("w"), Int(joined), Int(1)]);
         assert!(one(parts(none.clone(), waiter(7))).is_some());
         for bad in [
             parts(none.clone(), waiter(-1)),
             parts(none.clone(), Value::Nil),
-            parts(none.clone(), Value::Array(whole.to_vec())),
+            parts(none.clone(), Array(whole.to_vec())),
             seen(Value::Nil),
-            seen(Value::Array(whole[..3].to_vec())),
-            seen(Value::Array(vec![
-                text("o"),
-                text("1"),
-                Value::Int(1),
-                Value::Int(0),
-            ])),
-            Value::Array(vec![Value::Int(-1), Value::Nil, Value::Int(0)]),
-            Value::Int(1),
+            seen(Array(whole[..3].to_vec())),
+            seen(Array(vec![text("o"), text("1"), Int(1), Int(0)])),
+            Array(vec![Int(-1), Value::Nil, Int(0)]),
+            Int(1),
         ] {
             assert_eq!(
-                inspected(1, true, Value::Array(vec![bad.clone()])),
+                inspected(1, true, Array(vec![bad.clone()])),
                 None,
                 "{bad:?}"
             );
         }
-        let one = || Value::Array(vec![Value::Nil]);
+        let one = || Array(vec![Value::Nil]);
         assert_eq!(inspected(2, true, one()), None);
         // The caller asks again about the other keys.
         assert!(inspected(2, false, one()).is_some());
-        assert_eq!(inspected(2, false, Value::Array(Vec::new())), None);
+        assert_eq!(inspected(2, false, Array(Vec::new())), None);
         assert_eq!(inspected(0, false, one()), None);
         for bad in [
-            Value::Array(vec![text("x"), Value::Array(vec![])]),
-            Value::Array(vec![text("0"), Value::Array(vec![Value::Int(1)])]),
-            Value::Array(vec![text("0")]),
+            Array(vec![text("x"), Array(vec![])]),
+            Array(vec![text("0"), Array(vec![Int(1)])]),
+            Array(vec![text("0")]),
             Value::Okay,
         ] {
             assert_eq!(page(Cursor::START, bad.clone()), None, "{bad:?}");

@@ -5,21 +5,20 @@
 
 use std::time::Duration;
 
-use redis::Value;
+use redis::Value::{self, Array, BulkString, Int};
 use smallvec::SmallVec;
 
-use super::answers;
 use crate::name::{BROKEN, Companion, LockKey, Target};
 use crate::sys::Arc;
 use crate::sys::time::ms_rounded_up;
-use crate::wire::answers::fence;
-use crate::wire::command::Command;
-use crate::wire::text::{
-    self, OF_A_QUORUM, QUORUM_ACQUIRE, QUORUM_ADOPT, QUORUM_FORCE_RELEASE, QUORUM_JOIN,
+use crate::wire::lock::{self, fence};
+use crate::wire::script::{
+    Command, OF_A_QUORUM, QUORUM_ACQUIRE, QUORUM_ADOPT, QUORUM_FORCE_RELEASE, QUORUM_JOIN,
     QUORUM_KEEP, QUORUM_MULTI_ACQUIRE, QUORUM_MULTI_RELEASE, QUORUM_RAISE, QUORUM_RELEASE,
-    QUORUM_RESTART_DELAY, QUORUM_SHARE_ACQUIRE, QUORUM_SHARE_RELEASE, Script, ScriptSettings,
+    QUORUM_RESTART_DELAY, QUORUM_SHARE_ACQUIRE, QUORUM_SHARE_RELEASE, Script,
 };
-use crate::wire::{Adopt, Ask, Gone, Keep, LockKind, Reply};
+use crate::wire::settings;
+use crate::wire::{Adopt, Ask, Gone, Keep, LockKind, Reply, ScriptSettings};
 
 /// The fences that a node has reserved for a grant of one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,13 +192,8 @@ pub(crate) fn release(
 
 /// Returns the command that keeps a lock at a node for a while after the end of its lease.
 pub(crate) fn keep(lock: LockId<'_>, keep: &Keep, script_settings: &ScriptSettings) -> Command {
-    text::keep(
-        &QUORUM_KEEP,
-        lock.target.keys(),
-        lock.kind.units_in_key(keep.units),
-        keep,
-        script_settings,
-    )
+    let keys = lock.target.keys();
+    lock::keep(&QUORUM_KEEP, lock.kind, keys, keep, script_settings)
 }
 
 /// Returns the command that gives a mutex a new owner at a node.
@@ -232,21 +226,15 @@ pub(crate) fn force_release(key: &LockKey, owner: &str) -> Command {
 
 /// Adds the arguments of `queue.lua`. A node is one server, so it counts all of its subscribers.
 fn of_waiters(command: &mut Command) {
-    text::of_waiters(command, true);
+    settings::of_waiters(command, true);
 }
 
 /// Reads a node's answer to a request for a lock, which has a fence with `fencing`.
 pub(crate) fn vote(lock: LockId<'_>, fencing: bool, value: &Value) -> Option<Vote> {
-    let Value::Array(parts) = value else {
+    let Array(parts) = value else {
         return None;
     };
-    if let [
-        Value::Int(0),
-        Value::Int(ttl),
-        Value::BulkString(holder),
-        reader @ ..,
-    ] = parts.as_slice()
-    {
+    if let [Int(0), Int(ttl), BulkString(holder), reader @ ..] = parts.as_slice() {
         return Some(Vote::Held(NodeHolder {
             owner: String::from_utf8_lossy(holder).into(),
             ttl: u64::try_from(*ttl)
@@ -255,7 +243,7 @@ pub(crate) fn vote(lock: LockId<'_>, fencing: bool, value: &Value) -> Option<Vot
                 .map(Duration::from_millis),
             is_reader: match reader {
                 [] => false,
-                [Value::Int(1)] => true,
+                [Int(1)] => true,
                 _ => return None,
             },
         }));
@@ -278,7 +266,7 @@ pub(crate) fn vote(lock: LockId<'_>, fencing: bool, value: &Value) -> Option<Vot
         }
     };
     match contended {
-        Value::Int(contended @ (0 | 1)) if fences.len() == lock.target.keys().len() => {
+        Int(contended @ (0 | 1)) if fences.len() == lock.target.keys().len() => {
             Some(Vote::Granted {
                 fences,
                 contended: *contended == 1,
@@ -290,19 +278,19 @@ pub(crate) fn vote(lock: LockId<'_>, fencing: bool, value: &Value) -> Option<Vot
 
 /// Returns whether a node's answer to a request for a lock may be a grant.
 pub(crate) fn may_have_granted(value: &Value) -> bool {
-    let Value::Array(parts) = value else {
+    let Array(parts) = value else {
         // The node has refused the request, perhaps after its first writes.
         return true;
     };
-    !matches!(parts[..], [Value::Int(0), _, Value::BulkString(_), ..])
+    !matches!(parts[..], [Int(0), _, BulkString(_), ..])
 }
 
 /// Reads a node's answer to a raise: its record for each name, unless the owner does not hold the lock.
 pub(crate) fn raised(value: &Value) -> Option<Result<Vec<u64>, Gone>> {
     match value {
-        Value::Int(0) => Some(Err(Gone::Removed)),
-        Value::Int(-1) => Some(Err(Gone::Taken)),
-        Value::Array(records) => {
+        Int(0) => Some(Err(Gone::Removed)),
+        Int(-1) => Some(Err(Gone::Taken)),
+        Array(records) => {
             let records = records.iter().map(|record| fence(true, record));
             records.collect::<Option<_>>().map(Ok)
         }
@@ -313,14 +301,14 @@ pub(crate) fn raised(value: &Value) -> Option<Result<Vec<u64>, Gone>> {
 /// Reads a node's answer to a join: whether the owner holds the lock there.
 pub(crate) fn joined(value: &Value) -> Option<bool> {
     match value {
-        Value::Int(joined @ (0 | 1)) => Some(*joined == 1),
+        Int(joined @ (0 | 1)) => Some(*joined == 1),
         _ => None,
     }
 }
 
 /// Reads a node's answer to a release.
 pub(crate) fn released(value: &Value) -> Option<Reply> {
-    answers::release(value)
+    lock::released(value)
 }
 
 /// Reads a node's answer to an adoption: the vote, unless the detached owner does not hold the mutex.
@@ -330,8 +318,8 @@ pub(crate) fn adopted(
     value: &Value,
 ) -> Option<Result<Vote, Gone>> {
     match value {
-        Value::Int(-1) => Some(Err(Gone::Removed)),
-        Value::Int(-2) => Some(Err(Gone::Taken)),
+        Int(-1) => Some(Err(Gone::Removed)),
+        Int(-2) => Some(Err(Gone::Taken)),
         value => match vote(lock, fencing, value) {
             Some(vote @ Vote::Granted { .. }) => Some(Ok(vote)),
             _ => None,
@@ -347,7 +335,7 @@ mod tests {
     const T: i64 = 1_000_000_000_000;
 
     fn numbers(numbers: &[i64]) -> Value {
-        Value::Array(numbers.iter().copied().map(Value::Int).collect())
+        Array(numbers.iter().copied().map(Int).collect())
     }
 
     fn target(names: usize) -> Target {
@@ -391,14 +379,14 @@ mod tests {
             kind: LockKind::Write,
             target: &target,
         };
-        let holder = || Value::BulkString(b"a".to_vec());
+        let holder = || BulkString(b"a".to_vec());
         for (ttl, rest, expected) in [
             (9, vec![], Some((Some(9), false))),
-            (9, vec![Value::Int(1)], Some((Some(9), true))),
-            (-1, vec![Value::Int(1)], Some((None, true))),
-            (9, vec![Value::Int(2)], None),
+            (9, vec![Int(1)], Some((Some(9), true))),
+            (-1, vec![Int(1)], Some((None, true))),
+            (9, vec![Int(2)], None),
             (9, vec![Value::Nil], None),
-            (9, vec![Value::Int(1), Value::Int(1)], None),
+            (9, vec![Int(1), Int(1)], None),
         ] {
             let expected = expected.map(|(ttl, is_reader)| {
                 Vote::Held(NodeHolder {
@@ -407,8 +395,8 @@ mod tests {
                     is_reader,
                 })
             });
-            let begin = vec![Value::Int(0), Value::Int(ttl), holder()];
-            let answer = Value::Array([begin, rest].concat());
+            let begin = vec![Int(0), Int(ttl), holder()];
+            let answer = Array([begin, rest].concat());
             assert_eq!(vote(lock, true, &answer), expected, "{answer:?}");
         }
     }
@@ -418,7 +406,7 @@ mod tests {
         let (one, two) = (target(1), target(2));
         for (kind, target, answer) in [
             (LockKind::Mutex, &one, Value::Nil),
-            (LockKind::Mutex, &one, Value::Int(T + 5)),
+            (LockKind::Mutex, &one, Int(T + 5)),
             (LockKind::Mutex, &one, numbers(&[])),
             (LockKind::Mutex, &one, numbers(&[0])),
             (LockKind::Mutex, &one, numbers(&[T + 5, T + 9])),
@@ -440,7 +428,7 @@ mod tests {
             assert_eq!(vote(lock, true, &answer), None, "{answer:?}");
             assert_eq!(adopted(lock, true, &answer), None, "{answer:?}");
         }
-        for answer in [Value::Nil, Value::Int(-5), Value::Int(7), numbers(&[0])] {
+        for answer in [Value::Nil, Int(-5), Int(7), numbers(&[0])] {
             assert_eq!(raised(&answer), None, "{answer:?}");
         }
     }

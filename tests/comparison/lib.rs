@@ -1,42 +1,10 @@
 //! The requests of the sequences that `tests/compare.rs` compares: commands, scripts, and what leasehold sends.
 //!
-//! This package compiles `wire/` of the library and the layers below it for itself, to make the requests of leasehold. The Redis in memory is that of the test kit, which links the library: only bytes go from here to there.
+//! What leasehold sends is the text beside its encoders, `src/wire/requests.txt`, with other names, owners and times. A test of
+//! the library keeps that text true.
 
-#![allow(
-    dead_code,
-    unused_imports,
-    reason = "the library uses all of it, this a part"
-)]
-
-#[path = "../../src/config/mod.rs"]
-mod config;
-#[path = "../../src/error/mod.rs"]
-mod error;
-#[path = "../../src/event.rs"]
-mod event;
-#[path = "../../src/name.rs"]
-mod name;
-#[path = "../../src/owner.rs"]
-mod owner;
-#[path = "../../src/panics.rs"]
-mod panics;
-#[path = "../../src/stats/mod.rs"]
-mod stats;
-#[path = "../../src/sys/mod.rs"]
-mod sys;
-#[path = "../../src/wire/mod.rs"]
-mod wire;
-
+use std::sync::LazyLock;
 use std::time::Duration;
-
-use crate::name::{LockKey, Target};
-use crate::sys::{Arc, Machine};
-use crate::wire::quorum::{self, LockId, NodeGiveBack, Reserved};
-use crate::wire::{
-    AcquireMode, Adopt, Ask, GiveBack, Keep, LockKind, Nonce, PlainRelease, RateRequest, Renewal,
-    Request, Verb,
-};
-use crate::wire::{Command, ScriptSettings};
 
 /// So long that nothing expires during a test.
 const LONG: Duration = Duration::from_secs(36_000);
@@ -189,13 +157,6 @@ pub fn packed(words: &[impl AsRef<str>]) -> Vec<u8> {
     command.get_packed_command()
 }
 
-/// Returns the bytes of a command that leasehold sends.
-fn sent(command: &Command) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    command.by_text().pack(&mut bytes);
-    bytes
-}
-
 /// One step of a sequence. The numbers choose what it is.
 pub type Step = (u8, u8, [u8; 6]);
 
@@ -226,23 +187,11 @@ pub fn request(step: Step, prefix: &str) -> Vec<u8> {
                 choose("v"),
             ])
         }
-        2 => lock_request(which, numbers, prefix),
-        _ => node_request(which, numbers, prefix),
+        2 => lock_request(which, numbers, prefix, "one server"),
+        // No lock on one server has the key of one on a quorum.
+        _ => lock_request(which, numbers, &format!("{prefix}q"), "a node"),
     }
 }
-
-fn settings() -> ScriptSettings {
-    ScriptSettings::new(LONG, Duration::from_secs(1))
-}
-
-/// The names of the locks of a sequence, and the kind that most requests for a name have.
-const LOCKS: [(&str, LockKind); 5] = [
-    ("m", LockKind::Mutex),
-    ("n", LockKind::Mutex),
-    ("w", LockKind::Write),
-    ("r", LockKind::Read),
-    ("s", LockKind::Semaphore { total_units: 3 }),
-];
 
 /// Returns the length of a lease. Two that end in one millisecond may have another order on the other server, so lengths
 /// are seldom equal.
@@ -251,247 +200,102 @@ fn lease(numbers: [u8; 6]) -> Duration {
     LONG + Duration::from_secs(10) * (one * 256 + other)
 }
 
-/// The choices of a step about a lock, made by its numbers.
-struct Choice {
-    kind: LockKind,
-    target: Target,
-    key: LockKey,
-    owner: Arc<str>,
-    other: Arc<str>,
-    units: u32,
-    ask: Ask,
-    give_back: Option<GiveBack>,
+/// A request that leasehold sends.
+struct Sent {
+    /// What it is, and for which kind of lock.
+    what: &'static str,
+    words: Vec<&'static str>,
 }
 
-fn choice(numbers: [u8; 6], prefix: &str) -> Choice {
-    let [name, owner, other, channel, fences, rest] = numbers.map(usize::from);
-    let key = |name: usize| {
-        // A reader-writer lock has one name for both kinds.
-        let name = if LOCKS[name].0 == "r" {
-            "w"
-        } else {
-            LOCKS[name].0
+/// The requests about locks, to one server and to a node of a quorum, and the others. A gap ends after a few milliseconds, which
+/// two servers do not see alike, and two scans may find the keys in another order.
+static REQUESTS: LazyLock<[Vec<Sent>; 3]> = LazyLock::new(|| {
+    let mut requests = [const { Vec::new() }; 3];
+    for line in include_str!("../../src/wire/requests.txt").lines() {
+        let (what, words) = line.rsplit_once(": ").expect("it has a name");
+        let group = match what.split_once(", ").map(|(first, _)| first) {
+            Some("with a gap" | "in a cluster") => continue,
+            Some("a node") => 1,
+            Some(_) => 0,
+            None if ["ping", "scan"].contains(&what) => continue,
+            None => 2,
         };
-        LockKey::new(prefix, name).expect("a name")
+        let words = split(words);
+        requests[group].push(Sent { what, words });
+    }
+    requests
+});
+
+/// Splits a line into its words. A word in quotes may have spaces.
+fn split(line: &str) -> Vec<&str> {
+    let mut words = Vec::new();
+    let mut rest = line;
+    while !rest.is_empty() {
+        let (quoted, end) = match rest.strip_prefix('\'') {
+            Some(quoted) => (quoted, '\''),
+            None => (rest, ' '),
+        };
+        let (word, after) = quoted.split_once(end).unwrap_or((quoted, ""));
+        words.push(word);
+        rest = after.trim_start();
+    }
+    words
+}
+
+/// Returns the name of a lock. Most requests for it are of one kind. A reader-writer lock has one name for both kinds.
+fn name(what: &str, numbers: [u8; 6]) -> &'static str {
+    let [name, .., rest] = numbers.map(usize::from);
+    let names: &[&str] = match what {
+        _ if rest % 16 == 0 => &["m", "w", "s"],
+        _ if what.contains("Read") || what.contains("Write") => &["w"],
+        _ if what.contains("Semaphore") => &["s"],
+        _ if what.contains("Mutex") => &["m", "n"],
+        "rate limit" => &["rate"],
+        _ => &["m", "n", "w", "s"],
     };
-    let name = name % LOCKS.len();
-    let kind = if rest % 16 == 0 {
-        LOCKS[(name + 1) % LOCKS.len()].1
-    } else if rest % 16 == 1 {
-        LockKind::Multi
+    names[name % names.len()]
+}
+
+/// Returns a request of leasehold, to one server or to a node of a quorum.
+fn lock_request(which: u8, numbers: [u8; 6], prefix: &str, to: &str) -> Vec<u8> {
+    let [first, owner, other, fences, ..] = numbers.map(usize::from);
+    let group = match to {
+        "a node" => 1,
+        _ if which % 12 == 0 => 2,
+        _ => 0,
+    };
+    let requests = &REQUESTS[group];
+    let Sent { what, words } = &requests[(usize::from(which) * 256 + first) % requests.len()];
+    let owner_of = |number| format!("lh1:00000000-0000-4000-8000-00000000000{}:l", number % 4);
+    let channel = format!("{prefix}{}", owner % 4);
+    let lasts = lease(numbers).as_millis().to_string();
+    let (one, two) = if what.contains("Multi") {
+        ("m", "n")
     } else {
-        LOCKS[name].1
+        (name(what, numbers), "n")
     };
-    let target = match kind {
-        LockKind::Multi => Target::all(vec![key(0), key(1)]),
-        _ => Target::all(vec![key(name)]),
-    };
-    let owner_of = |number: usize| -> Arc<str> {
-        format!("lh1:00000000-0000-4000-8000-00000000000{}:l", number % 4).into()
-    };
-    let units = match kind {
-        LockKind::Write => u32::MAX,
-        LockKind::Semaphore { .. } => 1 + (rest as u32 / 16) % 3,
-        _ => 1,
-    };
-    Choice {
-        kind,
-        target: target.expect("different names"),
-        key: key(name),
-        owner: owner_of(owner),
-        other: owner_of(other),
-        units,
-        ask: Ask {
-            owner: owner_of(owner),
-            units,
-            lease: lease(numbers),
-            fences: (fences % 3) as u64,
-            shareable_owner: (kind == LockKind::Read && other % 2 == 0).then(|| owner_of(other)),
-            channel: match channel % 4 {
-                0 => None,
-                1 => Some("".into()),
-                _ => Some(format!("{prefix}{}", owner % 4).into()),
-            },
-            nonce: (channel % 4 == 3).then(|| Nonce::new(&Machine::default())),
+    let (one, two) = (format!("{prefix}{one}"), format!("{prefix}{two}"));
+    let replaced = |word: &&str| match *word {
+        // A rate limiter counts in µs.
+        "3" if *what == "rate limit" => (1 + owner % 3).to_string(),
+        "2" if *what == "rate limit" => LONG.as_micros().to_string(),
+        "2000" if *what == "rate limit" => (LONG.as_micros() * (fences as u128 % 3)).to_string(),
+        // A lease, or the time for which a lock is kept.
+        "30000" | "700" => lasts.clone(),
+        // For how long fences are remembered.
+        "600000" => LONG.as_millis().to_string(),
+        "lh1:owner:l" => owner_of(owner),
+        "lh1:other:l" => owner_of(other),
+        word => match word.strip_prefix("p:{t}m") {
+            Some("") => two.clone(),
+            Some(companion) => format!("{{{two}}}{}", companion.replace(":lht:", ":lh:")),
+            None => word.replace("p:n", &one).replace("leasehold:c", &channel),
         },
-        give_back: (fences % 2 == 0).then_some(GiveBack { used: 5, last: 9 }),
+    };
+    let mut request: Vec<_> = words.iter().map(replaced).collect();
+    if words[0].starts_with("EVAL") {
+        "EVAL".clone_into(&mut request[0]);
+        leasehold::seam::script(words[1]).clone_into(&mut request[1]);
     }
-}
-
-/// Returns a request of a lock on one server.
-fn lock_request(which: u8, numbers: [u8; 6], prefix: &str) -> Vec<u8> {
-    let Choice {
-        kind,
-        target,
-        key,
-        owner,
-        other,
-        units,
-        ask,
-        give_back,
-    } = choice(numbers, prefix);
-    let fencing = ask.fences > 0;
-    let keep = Keep {
-        owner: Arc::clone(&owner),
-        units,
-        life: lease(numbers),
-        wakes: numbers[2] % 2 == 0,
-        give_back,
-    };
-    let adopt = Adopt {
-        owner: Arc::clone(&owner),
-        lease: lease(numbers),
-        from: Arc::clone(&other),
-        last: 0,
-        fencing,
-        shortens: numbers[2] % 2 == 0,
-    };
-    let renewal = Renewal {
-        kind,
-        key: &key,
-        owner: owner.to_string(),
-        units,
-        lease: lease(numbers) * 2,
-        may_join: false,
-    };
-    let release = PlainRelease {
-        kind: LockKind::Mutex,
-        target: &target,
-        owner: &owner,
-        units,
-    };
-    let verb = match which % 12 {
-        0..3 => Verb::Acquire {
-            ask,
-            mode: AcquireMode::TakeFree,
-        },
-        3..5 => Verb::Acquire {
-            ask,
-            mode: AcquireMode::QueueFirst,
-        },
-        5 => Verb::TakeOver {
-            ask,
-            from: other,
-            give_back,
-        },
-        6 => Verb::Release { owner, units },
-        7 => Verb::HandOver {
-            owner,
-            units,
-            give_back,
-        },
-        8 => Verb::Keep(keep),
-        9 | 10 => Verb::Withdraw { owner, units },
-        _ => {
-            let rate_key = LockKey::new(prefix, "rate").expect("a name");
-            let (renewals, releases) = ([renewal], [release]);
-            let of_mutex = kind == LockKind::Mutex && numbers[3] % 2 == 0;
-            let request = match numbers[4] % 6 {
-                0 if numbers[1] % 2 == 0 => Request::KeepRecords(&renewals),
-                0 => Request::Renew(&renewals),
-                1 if of_mutex => Request::Release(&releases),
-                1 | 2 => Request::RateLimit {
-                    key: &rate_key,
-                    request: RateRequest {
-                        permits: 1 + u32::from(numbers[1] % 3),
-                        per: LONG,
-                        patience: LONG * u32::from(numbers[2] % 3),
-                    },
-                },
-                3 => Request::Adopt {
-                    key: &key,
-                    adopt: &adopt,
-                },
-                4 => Request::Inspect {
-                    keys: target.keys(),
-                    named: numbers[1] % 2 == 0,
-                },
-                _ => Request::ForceRelease {
-                    key: &key,
-                    owner: &adopt.from,
-                },
-            };
-            return sent(&wire::encode(&request, &settings()));
-        }
-    };
-    let request = Request::Lock {
-        kind,
-        target: &target,
-        verb: &verb,
-    };
-    sent(&wire::encode(&request, &settings()))
-}
-
-/// Returns a request of a lock to a node of a quorum.
-fn node_request(which: u8, numbers: [u8; 6], prefix: &str) -> Vec<u8> {
-    let prefix = format!("{prefix}q");
-    let Choice {
-        kind,
-        target,
-        key,
-        owner,
-        other,
-        units,
-        mut ask,
-        ..
-    } = choice(numbers, &prefix);
-    // A quorum has no semaphores.
-    let kind = match kind {
-        LockKind::Semaphore { .. } => LockKind::Read,
-        kind => kind,
-    };
-    if kind == LockKind::Read {
-        ask.units = 1;
-    }
-    let lock = LockId {
-        kind,
-        target: &target,
-    };
-    let settings = settings();
-    let command = match which % 8 {
-        0..3 => quorum::acquire(lock, &ask, numbers[4] % 2 == 0, 1_000_000, &settings),
-        3 => quorum::raise(
-            lock,
-            (&owner, ask.units),
-            &vec![7; target.keys().len()],
-            2,
-            &settings,
-        ),
-        4 | 5 => {
-            let reserved = Reserved { first: 7, last: 9 };
-            let give_back = (kind == LockKind::Mutex).then_some(NodeGiveBack { used: 7, reserved });
-            quorum::release(lock, (&owner, ask.units), give_back, numbers[4] % 2 == 0)
-        }
-        6 => {
-            let keep = Keep {
-                owner,
-                units,
-                life: lease(numbers),
-                wakes: true,
-                give_back: None,
-            };
-            quorum::keep(lock, &keep, &settings)
-        }
-        7 if numbers[3] % 2 == 0 => quorum::join(
-            kind,
-            target.keys().iter(),
-            (&owner, ask.units),
-            lease(numbers),
-            &vec![8; target.keys().len()],
-            &settings,
-        ),
-        _ if numbers[4] % 2 == 0 => quorum::force_release(&key, &other),
-        _ => {
-            let adopt = Adopt {
-                owner,
-                lease: lease(numbers),
-                from: other,
-                last: 0,
-                fencing: true,
-                shortens: true,
-            };
-            quorum::adopt(&key, &adopt, 1_000_000, &settings)
-        }
-    };
-    sent(&command)
+    packed(&request)
 }

@@ -25,14 +25,6 @@ const ALL: &str = "4294967295";
 /// At least the number of owners that listen in any test.
 const OWNERS: usize = 8;
 
-/// Joins the parts of a script. The path is relative to the files one folder further down.
-macro_rules! script {
-    ($($part:literal),+) => {
-        concat!($(include_str!(concat!("../../../src/wire/lua/", $part))),+)
-    };
-}
-
-// These modules stand after the macro because they use it.
 mod fast_paths;
 mod queue;
 mod quorum;

@@ -89,7 +89,7 @@ mod tests {
 ";
     let higher = |path| uses_of_higher_layers(path, bad);
     assert_eq!(higher("guard/mod.rs"), ["crate::Error"]);
-    assert_eq!(higher("wire/request.rs").len(), 4);
+    assert_eq!(higher("wire/lock.rs").len(), 4);
     assert_eq!(
         uses_of_higher_layers("engine/client.rs", "use redis::Value;").len(),
         1

@@ -52,11 +52,7 @@ impl Role {
     const ALL: [Self; 3] = [Self::Listener, Self::Renewal, Self::Pool];
 
     fn of(first_request: &[u8]) -> Self {
-        let renewal = redis::Script::new(concat!(
-            include_str!("../../src/wire/lua/value.lua"),
-            include_str!("../../src/wire/lua/batch.lua"),
-            include_str!("../../src/wire/lua/renew.lua")
-        ));
+        let renewal = redis::Script::new(leasehold::seam::script("renew"));
         let has = |word: &str| {
             let mut windows = first_request.windows(word.len());
             windows.any(|window| window == word.as_bytes())

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use leasehold::{Admission, LockManager};
+use leasehold::{Admission, LockManager, seam};
 use redis::Value;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -183,8 +183,7 @@ pub fn rate_limiter(bench: &Bench) -> Result<Measured> {
     };
     let limit = |round| {
         let mut connection = bare::connect(bench.url())?;
-        let script = include_str!("../../../src/wire/lua/rate_limiter.lua");
-        let mut pass = bare::load(&mut connection, script, 1)?;
+        let mut pass = bare::load(&mut connection, seam::script("rate_limiter"), 1)?;
         pass.arg(bench.bare_name(round));
         let pass = pass
             .arg(PLACES)

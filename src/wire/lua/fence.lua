@@ -1,9 +1,16 @@
--- Shared: reserves the next `count` fences of a lock. `key` keeps the record. record.lua comes before.
+-- Shared: the record of the last fence that was reserved, in the second key of a lock, and the next fences from there.
 --
 -- A fence is the server's time in microseconds. If the last fence is not smaller than that, the next fence is one more.
 -- So fences rise after all data is lost, because the time has gone on. They also rise after the server's clock is set
 -- back, because the last fence is kept.
 -- The record of the last fence expires `memory` ms after that fence or after the server's time, whichever is later.
+
+-- Returns the last fence. `record` is the result of GET. Returns 0 if the record is no fence: a fence is a number, and
+-- no later than the year 2255.
+local function last_fence(record)
+  local last = tonumber(record or 0)
+  return last and last >= 0 and last < 9000000000000000 and last or 0
+end
 
 -- If `count` is '0', the lock has no fence: the record stays as it is, and the fence is 0. `time` is what TIME has replied
 -- to this script, if the script has asked already.
@@ -35,4 +42,3 @@ local function next_fences(key, count, memory, time)
   if set.err then return set end
   return first
 end
-

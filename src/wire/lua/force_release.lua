@@ -1,11 +1,11 @@
 -- Takes a lock of any kind from one owner, gives it to the waiters, and notifies the owner's process.
--- value.lua, queue*.lua and share.lua come before. On a quorum quorum_force_release.lua comes between them and this file.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
 -- ARGV  1 owner  2 channel for owners that lost their lock to an operator  3 life of a waiter ms
 --       4 '1' if PUBLISH counts all subscribers
 -- Reply 1 the owner lost the lock  0 the owner does not hold it
 -- Idempotent because it acts only while this owner holds the lock, and ends that.
+-- include share.lua
 lock, queue, waiters, life, counts_subscribers = KEYS[1], KEYS[3], KEYS[4], ARGV[3], ARGV[4]
 local owner, kind, has_ended = ARGV[1], redis.call('TYPE', KEYS[1]).ok, false
 if kind == 'string' then

@@ -1,4 +1,4 @@
--- Shared: the gap, a time in which a contended mutex is left free for clients that poll. queue_next.lua comes before.
+-- Shared: the gap, a time in which a contended mutex is left free for clients that poll.
 --
 -- | step | actor | action |
 -- | --- | --- | --- |
@@ -9,6 +9,7 @@
 -- | - | a waiter that gives up while the key is gone | wakes the head of the queue, which then asks for step 2 or 4 |
 --
 -- The field '=gap' is '<ms at which the gap ends> <the owner that held the mutex before it>'.
+-- include queue_next.lua
 local GAP = '=gap'
 -- The longest gap, ms. A longer one shows that the clock was set back, and has ended.
 local LONGEST_GAP = 500

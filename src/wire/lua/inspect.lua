@@ -1,4 +1,4 @@
--- Returns the holders of locks, and the number of their waiters. value.lua comes before.
+-- Returns the holders of locks, and the number of their waiters.
 --
 -- KEYS  for each lock: lock, fence, queue, waiters
 -- ARGV  1 'named' if the caller named the locks, 'found' if a scan found the keys, which may be no locks
@@ -9,6 +9,7 @@
 --       For a rate limiter that the caller named {-1, permits, per µs, µs that a call would wait}.
 --       The reply to 'found' may end early, after very many holders and waiters.
 -- Idempotent because it only reads.
+-- include value.lua
 local OURS = '^lh1:%x[%x-]+:[!-~]*$'
 -- The longest value with an owner of ours, bytes; and the longest value of another client that a scan may show.
 local LONGEST, LONGEST_OF_OTHERS = 373, 1024

@@ -1,5 +1,4 @@
--- Ends a lease, and keeps the lock from all processes for a while longer (min_hold). value.lua and queue*.lua come
--- before. On a quorum share.lua, quorum_turn.lua, quorum_share.lua and quorum_keep.lua come too.
+-- Ends a lease, and keeps the lock from all processes for a while longer (min_hold).
 --
 -- A waiter that asked before this script knows only when the lease would have ended. So the script also wakes the first
 -- live waiter, which asks again. The reply tells it when the lock is free.
@@ -12,6 +11,7 @@
 -- Reply 1 kept  2 others may wait, and none was woken  0 one of the keys is gone  -1 another owner holds one of them
 -- Idempotent because a kept lock has another owner: this one's with KEPT at its end. A repeat finds that owner and
 -- changes nothing. If it acted, it would keep the lock longer, because it is sent later. To be woken twice does no harm.
+-- include queue_next.lua
 local owner, length, units = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local wakes, now = ARGV[6] ~= nil, now_ms()
 local step = wakes and 4 or 1

@@ -1,9 +1,10 @@
--- Keeps the records of the last fences for as long as after a grant now. batch.lua comes before.
+-- Keeps the records of the last fences for as long as after a grant now.
 --
 -- KEYS  the record of each lock alone, as in renew.lua
 -- ARGV  1 fence memory, ms
 -- Reply for each record 1 if it stays that long, or is gone, and below 0 as in renew.lua
 -- Idempotent because it only raises a time to live, and creates nothing.
+-- include batch.lua
 return for_each_key(function(key)
   local ttl = redis.pcall('PTTL', key)
   if failed(ttl) then return ttl end

@@ -1,5 +1,10 @@
--- Acquires several mutexes, all or none, if one of them is held or has a queue. multi_acquire_free.lua, value.lua,
--- queue*.lua and gap.lua come before. KEYS, ARGV and reply as in multi_acquire_free.lua.
+-- Acquires several mutexes, all or none.
+--
+-- KEYS  for each, in the order of their names: lock, fence, queue, waiters
+-- ARGV  1 to 9 as in mutex_acquire.lua (3 is '1' or '0'; 5 is ignored)  10 the owner that ends, or ''
+-- Reply {fence of the first, …, 0}     granted
+--       {0, ms, holder}                held: the first held name has this holder; ask again within this time
+-- Idempotent because the owner is unique to the attempt: a repeat finds it as the holder, and grants again.
 --
 -- A set waits like this:
 --
@@ -20,6 +25,43 @@
 -- At the first held name a set waits for its turn. At the front of a further queue it takes turns with the waiters that
 -- did not come to the front (queue_next.lua). So each further name costs at most two leases of other owners, and two more
 -- for each set that came to that front earlier.
+--
+-- Most often all names are free, and nobody waits. This part stands before the functions of the other files, because
+-- Redis defines a script's functions at each run, which takes longer than this part.
+-- include fence.lua
+
+-- Returns the fences of all names for the reply, or an error.
+local function fences_of_all()
+  local time, fences = ARGV[3] ~= '0' and redis.pcall('TIME'), {}
+  for i = 1, #KEYS, 4 do
+    local fence = next_fences(KEYS[i + 1], ARGV[3], ARGV[4], time)
+    if type(fence) == 'table' then return fence end
+    table.insert(fences, fence)
+  end
+  table.insert(fences, 0)
+  return fences
+end
+
+-- Returns whether no lock, queue or waiter is there. One command asks for all of them: a set has at most 1,000 names, and
+-- Lua passes at most 8,000 arguments to a command.
+local function are_free()
+  local keys = {}
+  for i = 1, #KEYS, 4 do
+    table.insert(keys, KEYS[i])
+    table.insert(keys, KEYS[i + 2])
+    table.insert(keys, KEYS[i + 3])
+  end
+  return redis.call('EXISTS', unpack(keys)) == 0
+end
+
+if are_free() then
+  local fences = fences_of_all()
+  if fences.err then return fences end
+  for i = 1, #KEYS, 4 do redis.call('SET', KEYS[i], ARGV[1], 'PX', ARGV[2]) end
+  return fences
+end
+
+-- include gap.lua
 local owner, channel, window = ARGV[1], ARGV[6], tonumber(ARGV[7])
 life, counts_subscribers = ARGV[8], ARGV[9]
 
@@ -27,15 +69,6 @@ life, counts_subscribers = ARGV[8], ARGV[9]
 local function at(i)
   queue, waiters = KEYS[i + 2], KEYS[i + 3]
   return KEYS[i]
-end
-
-local function is_held_by(value, who)
-  return value and (value == who or value == who .. MARK)
-end
-
--- Raises the time to live of a key to `ttl` ms, and never shortens it. It always writes, as in mutex_acquire.lua.
-local function at_least(lock, ttl)
-  redis.call('PEXPIRE', lock, string.format('%.0f', math.max(redis.call('PTTL', lock), ttl)))
 end
 
 -- By call, so that a key of another type ends the script before it writes anything.
@@ -107,8 +140,7 @@ for i = 1, #KEYS, 4 do
     end
   elseif channel ~= '-' then
     join(owner, ARGV[7], '1/1', channel, was_handed)
-    local value = values[i]
-    if value and is_ours(value) and not is_marked(value) then redis.pcall('APPEND', lock, MARK) end
+    mark(lock, values[i])
   end
 end
 return {0, ttl, owner_in(values[first_held] or gaps[first_held][2])}

@@ -1,5 +1,4 @@
--- Gives a detached mutex a new owner, and so begins a new lease. record.lua, fence.lua
--- and value.lua come before.
+-- Gives a detached mutex a new owner, and so begins a new lease.
 --
 -- KEYS  1 lock  2 fence
 -- ARGV  1 owner  2 lease ms  3 fence memory ms  4 the owner that was detached  5 its last fence, 0 if it had none
@@ -8,6 +7,8 @@
 --       {fence, 1}                     granted, and others wait
 --       -1 the key is gone  -2 another owner holds it, or the lock never gave that fence
 -- Idempotent because the new owner replaces the old one: a repeat finds the new owner, and grants again.
+-- include fence.lua
+-- include value.lua
 local lock, owner, lease = KEYS[1], ARGV[1], ARGV[2]
 -- How far the claim's fence may be ahead of the record, µs. The script that wrote the owner also wrote the record. So
 -- the fence is ahead only if a failover lost the last write of the record.
@@ -41,7 +42,7 @@ if type(fence) == 'table' then return fence end
 if is_adopted or ARGV[7] == '0' then
   lease = string.format('%.0f', math.max(redis.call('PTTL', lock), tonumber(lease)))
 end
--- It always writes, as in mutex_acquire.lua.
+-- It always writes, as `at_least` does.
 redis.call('SET', lock, owner .. mark, 'PX', lease)
 if mark == '' then return fence end
 return {fence, 1}

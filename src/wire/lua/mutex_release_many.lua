@@ -1,9 +1,11 @@
--- Releases many mutexes that have no known waiter. value.lua and batch.lua come before.
+-- Releases many mutexes that have no known waiter.
 --
 -- KEYS  the locks (alone, as in mutex_release.lua)
 -- ARGV  for each lock its owner
 -- Reply for each lock as in mutex_release.lua, or -2 if the server rejected it
 -- Idempotent because it deletes only these owners' keys.
+-- include value.lua
+-- include batch.lua
 return for_each_key(function(key, i)
   local value = value_of(key, redis.pcall)
   if value == ARGV[i] then return redis.pcall('DEL', key) end

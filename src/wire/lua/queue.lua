@@ -1,4 +1,4 @@
--- Shared: the queue of the processes that wait for a lock. value.lua comes before.
+-- Shared: the queue of the processes that wait for a lock, and whether a waiter may get its turn.
 --
 -- `queue` is a sorted set of owners, ordered by score.
 -- `waiters` is a hash from owner to a record:
@@ -6,13 +6,21 @@
 -- After a hand-over, the lock waits for the pickup window until the owner takes that number of units.
 -- The channel '' belongs to a process without a subscription, which polls often instead. If the waiter takes a grant by
 -- message, ' <number of fences, 0 or 1> <nonce>' follows the channel. A field that begins with '=' belongs to no owner.
+--
+-- | a waiter that | is | and a script that chooses the next waiter |
+-- | --- | --- | --- |
+-- | has asked within its pickup window | awake | gives it its turn |
+-- | was silent for longer: its process hangs, or is gone | silent | passes it over: it keeps its place and its record |
+-- | was silent for its life, or for longer than its pickup window and has no subscriber | gone | drops it |
+--
+-- So a waiter that only stalled keeps its place, and all waiters that hang cost the others one pickup window together. One
+-- script passes over at most MOST_PASSED waiters. If it finds none that is awake, nobody is chosen.
+-- include value.lua
+local MOST_PASSED = 64
 
--- `life` is how many ms a waiter stays in the queue after it was last seen (queue_waiter.lua). `counts_subscribers` is '1' if a PUBLISH that
+-- `life` is how many ms a waiter stays in the queue after it was last seen. `counts_subscribers` is '1' if a PUBLISH that
 -- reached no subscriber proves that the process is gone.
 local queue, waiters, life, counts_subscribers
-
--- The owner that a script has taken out of `queue` as the first one, and its score, for `pop_next` in queue_next.lua.
-local popped
 
 -- The server's time, read once a script.
 local clock
@@ -55,4 +63,31 @@ local function join(owner, pickup, units, channel, in_front)
     redis.call('PEXPIRE', queue, 2 * life)
     redis.call('PEXPIRE', waiters, 2 * life)
   end
+end
+
+local function now_ms()
+  local time = server_time()
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- Returns the parts of a waiter's record, or nil if there is no record. The parts are: the time of its last request, its
+-- pickup window, its units, the units of the lock, and its channel. For a grant by message, the number of fences and the
+-- nonce follow. Otherwise two empty texts follow.
+local function parts_of(record)
+  return string.match(record or '', '^(%d+) (%d+) (%d+)/(%d+) (%S*) ?(%d*) ?(%S*)$')
+end
+
+-- Returns whether a message on a channel may reach a subscriber. If an access list forbids the question, it may.
+local function may_have_subscriber(channel)
+  if channel == '' or counts_subscribers ~= '1' then return true end
+  local count = redis.pcall('PUBSUB', 'NUMSUB', channel)
+  return count.err ~= nil or count[2] > 0
+end
+
+-- Returns the state of a waiter by its record: the table at the top.
+local function state_of(seen, pickup, channel)
+  local silence = seen and math.abs(now_ms() - seen)
+  if not seen or silence > tonumber(life) then return 'gone' end
+  if silence < tonumber(pickup) then return 'awake' end
+  return may_have_subscriber(channel) and 'silent' or 'gone'
 end

@@ -1,4 +1,5 @@
--- Shared: the choice of the next waiter in the queue of a lock, which gets the lock or a message. queue_waiter.lua comes before.
+-- Shared: the choice of the next waiter in the queue of a lock, which gets the lock or a message.
+-- include queue.lua
 
 local function leave(owner)
   redis.call('ZREM', queue, owner)
@@ -21,85 +22,49 @@ end
 -- that were not at the front.
 local FRONT_HAD = '=front'
 
--- The scores and owners that were popped and passed over.
-local passed = {}
-
--- Gives the waiters that were passed over their places back. Without them the key may have been deleted, so both keys
--- get a TTL, as in `join`.
-local function put_back()
-  if not passed[1] then return end
-  redis.pcall('ZADD', queue, unpack(passed))
-  redis.pcall('PEXPIRE', queue, 2 * life)
-  redis.pcall('PEXPIRE', waiters, 2 * life)
-  passed = {}
-end
-
--- Calls a command after an owner was popped. If the server rejects it, the owner gets its place back, and the script
--- ends.
-local function of_popped(owner, score, ...)
-  local reply = redis.pcall(...)
-  if type(reply) == 'table' and reply.err then
-    redis.call('ZADD', queue, score, owner)
-    put_back()
-    return redis.call(...)
-  end
-  return reply
-end
-
--- Takes the owner that is next out of the queue. Returns the owner, its score, and whether it goes before waiters that
--- are not at the front. Owners at the front and the others take turns. Otherwise two sets that come to the front again
--- and again would starve the others.
-local function pop_next()
-  local first = popped or redis.call('ZPOPMIN', queue)
-  popped = nil
-  if not first[1] or tonumber(first[2]) > 0 then return first[1], first[2], false end
-  local owner, score = first[1], first[2]
-  local other = of_popped(owner, score, 'ZRANGE', queue, '(0', '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
-  if not other[1] or not of_popped(owner, score, 'HGET', waiters, FRONT_HAD) then
-    return owner, score, other[1] ~= nil
-  end
-  -- If the server rejects that, it is the turn of the first one after all.
-  if type(redis.pcall('ZADD', queue, score, owner)) == 'table' then return owner, score, true end
-  redis.call('ZREM', queue, other[1])
-  return other[1], other[2], false
-end
-
 -- Takes the next waiter that is awake out of the queue, and notifies it by `notify`. Stops at `self`, which needs no
 -- message. Returns the waiter and its pickup window ms; nil if there is none. Passes over waiters and drops them as
--- queue_waiter.lua says.
+-- queue.lua says.
+-- Owners at the front and the others take turns. Otherwise two sets that come to the front again and again would starve
+-- the others.
 -- `notify` gets the waiter, its pickup window, its channel, and its fences and nonce. It returns false if the waiter's
 -- process is known to be gone.
 local function next_waiter(self, notify)
-  -- Read before a waiter is popped, so that an error loses none.
-  server_time()
-  while #passed < 2 * MOST_PASSED do
-    local head, score, is_past_others = pop_next()
-    if not head then break end
-    local record = of_popped(head, score, 'HGET', waiters, head)
-    local seen, pickup, _, _, channel, fences, nonce = parts_of(record)
+  local front_passed, others_passed = 0, 0
+  while front_passed + others_passed < MOST_PASSED do
+    local head, score = unpack(redis.call('ZRANGE', queue, front_passed, front_passed, 'WITHSCORES'))
+    local is_at_front = score and tonumber(score) < 0
+    local is_past_others = false
+    if is_at_front or others_passed > 0 then
+      local other = redis.call('ZRANGE', queue, '(0', '+inf', 'BYSCORE', 'LIMIT', others_passed, 1)[1]
+      if not is_at_front or other and redis.call('HGET', waiters, FRONT_HAD) then
+        head, is_at_front = other, false
+      else
+        is_past_others = other ~= nil
+      end
+    end
+    if not head then return nil end
+    local seen, pickup, _, _, channel, fences, nonce = waiter(head)
     local is_self = head == self
     local state = is_self and 'awake' or state_of(seen, pickup, channel)
     if state == 'silent' then
-      table.insert(passed, score)
-      table.insert(passed, head)
+      if is_at_front then front_passed = front_passed + 1 else others_passed = others_passed + 1 end
     else
-      local is_alive = state == 'awake'
-      local fields = {head}
-      if is_alive and not is_past_others then fields[2] = FRONT_HAD end
-      local deleted = of_popped(head, score, 'HDEL', waiters, unpack(fields))
-      local is_notified = is_self or is_alive and notify(head, pickup, channel, fences, nonce)
-      -- By pcall: the owner has left the queue, and a rejected write must not keep the lock from it.
-      if is_notified and is_past_others or not is_notified and deleted == 2 then
-        redis.pcall('HSET', waiters, FRONT_HAD, '1')
-        redis.pcall('PEXPIRE', waiters, 2 * life)
-      end
-      if is_notified then
-        put_back()
+      -- HDEL comes first: if the server rejects it, the waiter keeps its place.
+      redis.call('HDEL', waiters, head)
+      redis.call('ZREM', queue, head)
+      if is_self or state == 'awake' and notify(head, pickup, channel, fences, nonce) then
+        -- By pcall: the owner has left the queue, and a rejected write must not keep the lock from it.
+        if is_past_others then
+          redis.pcall('HSET', waiters, FRONT_HAD, '1')
+          redis.pcall('PEXPIRE', waiters, 2 * life)
+        else
+          redis.pcall('HDEL', waiters, FRONT_HAD)
+        end
         return head, pickup
       end
     end
   end
-  put_back()
 end
 
 -- Wakes the first waiter that is awake, and leaves it in the queue. Passes over waiters and drops them on the way. Returns

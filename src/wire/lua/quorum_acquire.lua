@@ -1,10 +1,34 @@
--- Acquires a mutex on one node of a quorum that is held or has waiters, or joins its queue.
--- KEYS, ARGV and reply as in quorum_acquire_free.lua.
+-- Acquires a mutex on one node of a quorum, or joins its queue.
+--
+-- KEYS  1 lock  2 fence  3 queue  4 waiters
+-- ARGV  1 owner  2 lease ms  3 number of fences  4 fence memory ms  5 the client's clock, µs since 1970
+--       6 channel: '-' if the caller does not queue, '' if it queues without a channel  7 pickup window ms (kept in the
+--       waiter's record only)  8 life of a waiter ms  9 '1' if PUBLISH counts all subscribers
+-- Reply {first fence, last fence, 1 if others wait, else 0}  this node grants
+--       {0, ttl ms (PTTL), holder}     held (of another client's long value only the beginning)
+--       {0, ms, waiter}                free, but the turn of that waiter for another `ms`
+-- Idempotent because the owner is unique to the attempt: a repeat finds it as the holder, and grants again with higher
+-- fences. It never shortens the lease. A repeat that finds the mutex held finds the owner's place in the queue.
+--
+-- A script gives a quorum's mutex only to its caller, and never to the head of a queue: the head could get it from too
+-- few of the nodes. So a caller that finds the mutex free gets it, even if others wait, unless it is another's turn.
+--
+-- Most often the mutex is free, and nobody waits: then one call shows that. This part stands before the functions of the
+-- other files, because Redis defines a script's functions at each run, which takes longer than this part.
+-- include quorum_fence.lua
+if redis.call('EXISTS', KEYS[1], KEYS[3], KEYS[4]) == 0 then
+  local first, last = reserve(KEYS[2], ARGV[3], ARGV[4], ARGV[5])
+  if type(first) == 'table' then return first end
+  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+  return {first, last, 0}
+end
+
+-- include quorum_turn.lua
 local lock, owner, lease = KEYS[1], ARGV[1], ARGV[2]
 queue, waiters, life, counts_subscribers = KEYS[3], KEYS[4], ARGV[8], ARGV[9]
 
 local value = value_of(lock, redis.call)
-local is_holder = value == owner or value == owner .. MARK
+local is_holder = is_held_by(value, owner)
 
 local left, who
 if not value then
@@ -15,7 +39,7 @@ end
 if left then
   if ARGV[6] ~= '-' then
     join_for_turn(owner, ARGV[7], '1/1', ARGV[6])
-    if value and is_ours(value) and not is_marked(value) then redis.pcall('APPEND', lock, MARK) end
+    mark(lock, value)
   end
   return {0, left, who}
 end
@@ -33,8 +57,7 @@ if turn then end_turn() end
 
 if not is_holder then
   redis.call('SET', lock, others > 0 and owner .. MARK or owner, 'PX', lease)
-elseif redis.call('PTTL', lock) < tonumber(lease) then
-  -- PEXPIRE and not SET, because SET would remove the mark.
-  redis.call('PEXPIRE', lock, lease)
+else
+  at_least(lock, lease)
 end
 return {first, last, others > 0 and 1 or 0}

@@ -1,5 +1,4 @@
 -- Gives a mutex a new owner on one node of a quorum. So an adopter takes it from the detached owner, or gives it back.
--- record.lua, value.lua and quorum_fence.lua come before.
 --
 -- KEYS  1 lock  2 fence
 -- ARGV  1 owner  2 lease ms  3 fence memory ms  4 the client's clock, µs since 1970  5 the owner that ends
@@ -11,6 +10,8 @@
 --
 -- The record never falls, so the fences that the old owner did not use are lost. The script needs no fence of the old
 -- owner: a majority of the nodes reserved that owner's fences, and the new owner's majority has one of these nodes.
+-- include quorum_fence.lua
+-- include value.lua
 local lock, owner, lease = KEYS[1], ARGV[1], tonumber(ARGV[2])
 local value = value_of(lock, redis.call)
 if not value then return -1 end

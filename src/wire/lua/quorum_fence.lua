@@ -1,4 +1,4 @@
--- Shared: reserves the fences of a lock on one node of a quorum. record.lua comes before.
+-- Shared: reserves the fences of a lock on one node of a quorum.
 --
 -- 1. The client proposes its clock as the first fence, to all nodes.
 -- 2. Each node reserves fences from the clock on, or from the fence after its record on. It answers the first of them.
@@ -7,6 +7,7 @@
 --
 -- If the clocks agree, all answers of step 2 are equal, and step 4 is not needed.
 -- A node follows the client's clock only up to LEEWAY before or after its own time. So a wrong clock does little harm.
+-- include fence.lua
 
 -- How far the client's clock, and the end of the reserved fences, may be from the node's time, µs.
 local LEEWAY = 1000000
@@ -41,3 +42,13 @@ local function reserve(key, count, memory, clock)
   return first, last
 end
 
+-- Raises a record to `last`, unless it is higher. `now` is the node's time, µs. Returns the record then, or an error as a
+-- table.
+local function raise(key, last, memory, now)
+  local record = redis.pcall('GET', key)
+  if type(record) == 'table' then return record end
+  local before = last_fence(record)
+  if before >= last then return before end
+  local set = redis.pcall('SET', key, last, 'PX', life_of(last, memory, now))
+  return set.err and set or last
+end

@@ -1,8 +1,8 @@
--- Shared: the part of force_release.lua for one node of a quorum. share.lua, quorum_turn.lua and quorum_share.lua come
--- before.
+-- Does the same as force_release.lua on one node of a quorum. KEYS, ARGV and reply as in force_release.lua.
 --
 -- A script gives a quorum's lock only to its caller. So the waiters are woken, and do not get the lock. The owner has lost
 -- the lock by then, so an error of the queue would mislead the caller.
+-- include quorum_share.lua
 local open = open_lock
 
 local function hand_over()
@@ -13,3 +13,4 @@ end
 local function advance(_, _, has_ended)
   if has_ended then ignore_wrong_type(wake_first) end
 end
+-- include force_release.lua

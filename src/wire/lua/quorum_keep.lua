@@ -1,4 +1,5 @@
--- Shared: the part of keep.lua for one node of a quorum. share.lua, quorum_turn.lua and quorum_share.lua come before.
+-- Does the same as keep.lua on one node of a quorum. KEYS, ARGV and reply as in keep.lua.
+-- include quorum_share.lua
 
 -- Wakes the first live waiter. Its turn begins after `kept` ms, when the lock is free.
 local function wake_head(kept)
@@ -6,3 +7,4 @@ local function wake_head(kept)
   now = now_ms()
   return wake_first(kept)
 end
+-- include keep.lua

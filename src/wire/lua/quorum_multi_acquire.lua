@@ -1,8 +1,7 @@
--- Acquires several mutexes on one node of a quorum, all or none. record.lua, value.lua, queue*.lua, quorum_turn.lua and
--- quorum_fence.lua come before.
+-- Acquires several mutexes on one node of a quorum, all or none.
 --
 -- KEYS  for each, in the order of their names: lock, fence, queue, waiters
--- ARGV  1 to 9 as in quorum_acquire_free.lua (3 is '1')
+-- ARGV  1 to 9 as in quorum_acquire.lua (3 is '1')
 -- Reply {fence of the first, …, 1 if others wait for one of them, else 0}  this node grants
 --       {0, ttl ms (PTTL), holder}     held: the first held name has this holder
 --       {0, ms, waiter}                the same, but that name is free, and the turn of that waiter for another `ms`
@@ -19,6 +18,8 @@
 --
 -- Two sets that each have a turn at another name, or at another node, do not block each other: the first that asks gets
 -- the names here, or leaves its queue. Besides, a turn ends by time (quorum_turn.lua).
+-- include quorum_turn.lua
+-- include quorum_fence.lua
 local owner, lease = ARGV[1], ARGV[2]
 life, counts_subscribers = ARGV[8], ARGV[9]
 
@@ -44,7 +45,7 @@ for i = 1, #KEYS, 4 do
   end
   names[i] = {
     value = value,
-    is_holder = value == owner or value == owner .. MARK,
+    is_holder = is_held_by(value, owner),
     score = redis.call('ZSCORE', queue, owner),
     has_record = redis.call('HGET', waiters, owner),
     waiting = waiting,
@@ -78,7 +79,7 @@ if first_held then
   local lock, value = at(first_held), names[first_held].value
   if ARGV[6] ~= '-' then
     join_for_turn(owner, ARGV[7], '1/1', ARGV[6])
-    if value and is_ours(value) and not is_marked(value) then redis.pcall('APPEND', lock, MARK) end
+    mark(lock, value)
   end
   if not value then return {0, names[first_held].turn_left, names[first_held].whose} end
   return {0, redis.call('PTTL', lock), owner_in(value)}
@@ -100,9 +101,8 @@ for i = 1, #KEYS, 4 do
   if has_others then contended = 1 end
   if not name.is_holder then
     redis.call('SET', lock, has_others and owner .. MARK or owner, 'PX', lease)
-  elseif redis.call('PTTL', lock) < tonumber(lease) then
-    -- PEXPIRE and not SET, because SET would remove the mark.
-    redis.call('PEXPIRE', lock, lease)
+  else
+    at_least(lock, lease)
   end
 end
 table.insert(reply, contended)

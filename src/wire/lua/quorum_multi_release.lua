@@ -1,11 +1,11 @@
 -- Releases several mutexes on one node of a quorum, and wakes the first live waiter of each, whose turn it is then.
--- value.lua, queue*.lua and quorum_turn.lua come before.
 --
 -- KEYS  for each: lock, fence, queue, waiters
 -- ARGV  1 owner  2 life of a waiter ms  3 '1' if PUBLISH counts all subscribers
 -- Reply 1 released  3 released, and at least one waiter woken  0 one of the keys was gone
 --       -1 another owner holds one of them
 -- Idempotent because it acts only on the names that this owner holds or waits for, and ends that.
+-- include quorum_turn.lua
 local owner = ARGV[1]
 life, counts_subscribers = ARGV[2], ARGV[3]
 
@@ -13,7 +13,7 @@ life, counts_subscribers = ARGV[2], ARGV[3]
 local function release(lock)
   local value = value_of(lock, redis.call)
   if not value then return 0 end
-  if value ~= owner and value ~= owner .. MARK then return -1 end
+  if not is_held_by(value, owner) then return -1 end
   return redis.call('DEL', lock)
 end
 

@@ -7,15 +7,8 @@
 local noted = redis.call('GET', KEYS[1])
 if not noted then
   local set = redis.pcall('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-  if not set.err then
-    return ARGV[1]
-  end
-  if string.find(set.err, 'OOM command not allowed', 1, true) then
-    return false
-  end
-  return set
+  if not set.err then return ARGV[1] end
+  return not string.find(set.err, 'OOM command not allowed', 1, true) and set
 end
-if noted == ARGV[1] then
-  redis.call('PEXPIRE', KEYS[1], ARGV[2])
-end
+if noted == ARGV[1] then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
 return noted

@@ -1,5 +1,6 @@
--- Shared: wakes the waiters of a lock that several owners share, on one node of a quorum. share.lua and quorum_turn.lua
--- come before.
+-- Shared: wakes the waiters of a lock that several owners share, on one node of a quorum.
+-- include share.lua
+-- include quorum_turn.lua
 
 -- Wakes the first waiter that is awake if its units are free. If it is a reader, wakes the readers right behind it too.
 -- Leaves all of them in the queue, because a script gives a quorum's lock only to its caller. If nobody holds the lock, it

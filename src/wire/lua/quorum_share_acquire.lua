@@ -1,8 +1,7 @@
--- Acquires a reader-writer lock on one node of a quorum, or joins its queue. record.lua, value.lua, queue*.lua,
--- share.lua, quorum_turn.lua, quorum_share.lua and quorum_fence.lua come before.
+-- Acquires a reader-writer lock on one node of a quorum, or joins its queue.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
--- ARGV  1 to 9 as in quorum_acquire_free.lua (3 is '1' or '0' for a reader)  10 units: 1 for a reader, ALL for a writer
+-- ARGV  1 to 9 as in quorum_acquire.lua (3 is '1' or '0' for a reader)  10 units: 1 for a reader, ALL for a writer
 --       11 '1' if a writer has just become this reader, else '0'
 -- Reply {first fence, last fence, 1 if others wait, else 0}  this node grants: a reader has the record of the last
 --                                                            fence as first and last
@@ -18,7 +17,7 @@
 --   follow each other without a gap keep no writer out.
 -- * Nobody holds the lock, and it is the turn of another process. Until the turn is over, the caller passes no live waiter
 --   in the queue, unless both are readers.
--- A caller that is not in the queue comes after all waiters. Only waiters that are awake (queue_waiter.lua), and whose
+-- A caller that is not in the queue comes after all waiters. Only waiters that are awake (queue.lua), and whose
 -- channel has a subscriber, count as live.
 --
 -- Waiters cannot block each other for ever, even if each stands first at another node. The first exception lasts only
@@ -26,6 +25,8 @@
 --
 -- A writer that becomes a reader passes all waiters. It has just released the lock, by the same write, and no other
 -- writer may come in between.
+-- include quorum_share.lua
+-- include quorum_fence.lua
 
 -- Returns the fences of a reader, which reserves none: its first and last fence are the record. If Redis has forgotten
 -- the record, it reserves one fence. That is between the last writer's and the next writer's. Returns an error as a

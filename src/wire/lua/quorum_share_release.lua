@@ -1,12 +1,13 @@
 -- Releases a reader-writer lock on one node of a quorum, and wakes the first live waiters. If the lock is free then, it is
--- the first waiter's turn. value.lua, queue*.lua, share.lua, quorum_turn.lua and quorum_share.lua come before.
+-- the first waiter's turn.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
--- ARGV  1 to 7 as in quorum_release_plain.lua (a reader has no fences to give back)
+-- ARGV  1 to 7 as in quorum_release.lua (a reader has no fences to give back)
 --       8 units: 1 for a reader, ALL for a writer
 -- Reply 1 released  3 released, and at least one waiter woken  0 the owner held none
 -- Idempotent because it ends this owner's lease and no other. A withdrawal also removes the owner from the queue, and
 -- wakes waiters: to be woken twice does no harm.
+-- include quorum_share.lua
 lock, queue, waiters, life, counts_subscribers = KEYS[1], KEYS[3], KEYS[4], ARGV[5], ARGV[6]
 local owner, is_withdrawal = ARGV[1], ARGV[7] == '1'
 local refused = open_lock()

@@ -1,5 +1,4 @@
 -- Shared: the turn of a waiter to ask for a lock of a quorum that is free, and the return of fences at one node.
--- queue_next.lua comes before.
 --
 -- A release wakes the first waiter, but does not give it the lock: the waiter could get it from too few nodes. Without a
 -- turn, a process that asks by chance would often come first, above all the one that has just released. So for a short
@@ -25,6 +24,7 @@
 -- A turn is a field of `waiters`: '<ms when it ends> <its length, ms> <owner>'. The record of a waiter whose turn has
 -- lapsed has the length of its next turn in place of the number of fences, because no quorum grants by message. Until the
 -- waiter asks again, its pickup window there is 0, so it counts as silent.
+-- include queue_next.lua
 local TURN = '=turn'
 
 -- The length of a waiter's first turn, ms.
@@ -133,4 +133,3 @@ local function give_back_at_node(fence, used, last, first)
   local kept = used ~= '' and math.max(tonumber(used), tonumber(first))
   if kept and kept < tonumber(last) then give_back(fence, string.format('%.0f', kept), last) end
 end
-

@@ -1,4 +1,4 @@
--- Renews many leases. value.lua and batch.lua come before.
+-- Renews many leases.
 --
 -- KEYS  the locks alone: for a missing companion in a slot that is being moved, the server answers TRYAGAIN
 -- ARGV  for each lock its owner, its lease in ms (0 only looks whether the owner holds it), and its units if several
@@ -6,6 +6,8 @@
 -- Reply for each lock 1 renewed  2 renewed, and others wait  0 it is gone  -1 another owner holds it
 --       or -2 if the server rejected it
 -- Idempotent because it only raises a time to live, and creates nothing. A look writes nothing.
+-- include value.lua
+-- include batch.lua
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
@@ -14,7 +16,7 @@ local function renew(key, owner, lease)
   local value = value_of(key, redis.pcall)
   if failed(value) then return value end
   if not value then return 0 end
-  if value ~= owner and value ~= owner .. MARK then return -1 end
+  if not is_held_by(value, owner) then return -1 end
   if lease == 0 then return value == owner and 1 or 2 end
   -- It always writes, so that a WAIT that follows waits for this write.
   local ttl = redis.pcall('PTTL', key)

@@ -1,11 +1,11 @@
--- Shared: the leases that several owners have of one lock, which is divided into units. queue_next.lua comes before.
+-- Shared: the leases that several owners have of one lock, which is divided into units.
 --
 -- `lock` is a sorted set of '<units> <owner>', each with the ms at which its lease ends. Two members count units, by a
 -- score below zero: '=of' has minus the number of units of the lock, '=used' has minus the number in use.
 -- Processes may give a semaphore different numbers. Each owner counts the units in use against its own number, which its
 -- record in the queue has too. '=of' has the number of the last owner that was let in.
 -- A reader-writer lock has ALL units. A writer takes them all, a reader takes one.
-
+-- include queue_next.lua
 local ALL = 4294967295
 
 -- The state of the lock, which `open` reads.
@@ -64,7 +64,7 @@ end
 
 -- Gives free units to waiters, for their pickup windows, and wakes them. After a writer, all readers that wait come
 -- first; otherwise it is first come, first served. `self` gets `lease` ms, and needs no waking.
--- Passes over waiters and drops them on the way, as queue_waiter.lua says. Returns false if a waiter that is awake must
+-- Passes over waiters and drops them on the way, as queue.lua says. Returns false if a waiter that is awake must
 -- wait.
 local function advance(self, lease)
   local function let_in(owner, pickup, units, its_total, channel)
@@ -122,4 +122,3 @@ local function close()
     redis.call('PEXPIREAT', lock, last)
   end
 end
-

@@ -1,6 +1,50 @@
--- Acquires units of a lock: picks up units that were handed over, takes free ones if it is this owner's turn, or joins
--- the queue.
--- KEYS, ARGV and reply as in share_acquire_free.lua.
+-- Acquires units of a lock that is divided into units: takes free ones if it is this owner's turn, picks up units that were
+-- handed over, or joins the queue.
+--
+-- KEYS  1 lock  2 fence  3 queue  4 waiters
+-- ARGV  1 owner  2 lease ms  3 number of fences; '0' if the lock gets none, and its fence is then 0
+--       4 fence memory ms  5 'read', 'write' or 'permits'
+--       6 channel: '-' if the caller does not queue, '' if it queues without a channel  7 pickup window ms
+--       8 life of a waiter ms  9 '1' if PUBLISH counts all subscribers  10 units  11 units of the lock
+--       12 the writer that ends, at the end of its quantum or to become this reader; '' if there is none
+--       13 last fence used  14 last of its block (both '' if there are none to give back)
+--       15 a lease of this process that the caller may share; '' if there is none
+-- Reply first fence                    granted
+--       {first fence, 1}               granted, and others wait
+--       {fence, 2}                     no process waits: share that lease
+--       {0, ttl ms, holder}            held
+--       {-2, units, reply}             the reply; and others divide the lock into this number of units
+--       -1                             the writer that was to become a reader does not hold the lock any more
+-- Idempotent because the owner is unique to the attempt: a repeat finds it as a holder, and grants again.
+--
+-- Most often nobody holds the lock or waits for it. This part stands before the functions of the other files, because
+-- Redis defines a script's functions at each run, which takes longer than this part. share.lua
+-- describes the sorted set that it writes.
+-- include fence.lua
+
+-- Returns the first fence. Readers have the last writer's fence. If Redis has forgotten that, they get a new one, between
+-- that writer's and the next writer's. Returns an error as a table. `time` is as for next_fences.
+local function fence_of(how, time)
+  if how == 'read' and ARGV[3] ~= '0' then
+    local record = redis.pcall('GET', KEYS[2])
+    if type(record) == 'table' then return record end
+    local last = last_fence(record)
+    return last > 0 and last or next_fences(KEYS[2], '1', ARGV[4], time)
+  end
+  return next_fences(KEYS[2], ARGV[3], ARGV[4], time)
+end
+
+if ARGV[12] == '' and redis.call('EXISTS', KEYS[1], KEYS[3], KEYS[4]) == 0 then
+  local time = redis.call('TIME')
+  local fence = fence_of(ARGV[5], time)
+  if type(fence) == 'table' then return fence end
+  local ends = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[2])
+  redis.call('ZADD', KEYS[1], ends, ARGV[10] .. ' ' .. ARGV[1], '-' .. ARGV[11], '=of', '-' .. ARGV[10], '=used')
+  redis.call('PEXPIREAT', KEYS[1], ends)
+  return fence
+end
+
+-- include share.lua
 lock, queue, waiters, life, counts_subscribers = KEYS[1], KEYS[3], KEYS[4], ARGV[8], ARGV[9]
 local owner, lease, units, from = ARGV[1], ARGV[2], ARGV[10], ARGV[12]
 local is_reader, waits = ARGV[5] == 'read', ARGV[6] ~= '-'

@@ -37,3 +37,19 @@ local function owner_in(value)
   if is_ours(value) and string.sub(value, -#KEPT) == KEPT then value = string.sub(value, 1, -#KEPT - 1) end
   return value
 end
+
+-- Returns whether this owner holds the lock with this value.
+local function is_held_by(value, owner)
+  return value == owner or value == owner .. MARK
+end
+
+-- Marks a value, because others wait.
+local function mark(lock, value)
+  if value and is_ours(value) and not is_marked(value) then redis.pcall('APPEND', lock, MARK) end
+end
+
+-- Raises the time to live of a key to `ttl` ms, and never shortens it. PEXPIRE and not SET, because SET would remove the
+-- mark. It always writes, so that a WAIT that follows waits for this write: without a fence there may be no other.
+local function at_least(lock, ttl)
+  redis.call('PEXPIRE', lock, string.format('%.0f', math.max(redis.call('PTTL', lock), ttl)))
+end

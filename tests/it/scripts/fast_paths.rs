@@ -1,10 +1,10 @@
 //! The script that hands a mutex over has a fast path before most of its functions. Here the script with its fast path,
 //! and the same script without it, meet the same data, and must leave the same.
 
+use leasehold::seam::script;
 use proptest::prelude::*;
 use proptest::test_runner::{TestError, TestRunner};
 
-use super::queue::MUTEX_HAND_OVER;
 use super::{CLAIM, LEASE, LIFE, Listener, OWNERS, Redis, STALL, channel, once_heard, owner};
 use crate::support::companions_of;
 
@@ -16,9 +16,9 @@ const GONE: usize = OWNERS;
 const LAST_FENCE: &str = "9";
 
 /// The commands of the script.
-const COMMANDS: [&str; 18] = [
-    "getrange", "time", "zpopmin", "hget", "hdel", "pubsub", "get", "set", "zadd", "publish",
-    "hset", "pttl", "pexpire", "del", "append", "zrange", "zrem", "zcard",
+const COMMANDS: [&str; 17] = [
+    "getrange", "time", "hget", "hdel", "pubsub", "get", "set", "zadd", "publish", "hset", "pttl",
+    "pexpire", "del", "append", "zrange", "zrem", "zcard",
 ];
 
 /// The data that a script meets, and the arguments of its call.
@@ -184,13 +184,12 @@ impl Case {
     }
 }
 
-/// Returns the script without its fast path, the block at the end of its first file.
+/// Returns the script without its fast path, the block between two lines.
 fn without_fast_path() -> String {
-    let first = script!("mutex_hand_over_by_message.lua");
-    let begin = first.find("\nrepeat\n").expect("it has a fast path");
-    let slow = MUTEX_HAND_OVER.replace(&first[begin..], "\n");
-    assert!(slow.len() < MUTEX_HAND_OVER.len());
-    slow
+    let whole = script("mutex_hand_over");
+    let (before, rest) = whole.split_once("\nrepeat\n").expect("it has a fast path");
+    let (_, after) = rest.split_once("\nuntil true\n").expect("it ends");
+    format!("{before}\n{after}")
 }
 
 /// Replaces each number that may be a point in time, or a fence, by a sign. Rounds the time that a key has left up to ten
@@ -254,8 +253,8 @@ fn the_fast_path_of_a_hand_over_does_what_the_script_does() {
         let seen = std::cell::RefCell::new((redis, listener));
         let outcome = TestRunner::new(config).run(&case(args), |case| {
             let (redis, listener) = &mut *seen.borrow_mut();
-            let [with, without] =
-                [MUTEX_HAND_OVER, &*slow].map(|one| case.seen_after(redis, listener, one));
+            let [with, without] = [script("mutex_hand_over"), &*slow]
+                .map(|one| case.seen_after(redis, listener, one));
             prop_assert_eq!(with, without);
             Ok(())
         });
@@ -292,7 +291,7 @@ fn a_hand_over_without_a_command_loses_no_waiter() {
                 denied: Some(command),
                 args: hand_over("", "1", "0", "0"),
             };
-            for script in [MUTEX_HAND_OVER, &without_fast_path()] {
+            for script in [script("mutex_hand_over"), &without_fast_path()] {
                 case.seen_after(redis, listener, script);
                 let [_, queue, _] = companions_of("a");
                 let holder: Option<String> = redis.ask(&["GET", "a"]);

@@ -1,92 +1,12 @@
 //! The queue of a lock on one server: its order beside multi-locks, its records, and its length.
 
+use leasehold::seam::script;
 use redis::Value;
 
 use super::{
     ALL, CLAIM, LEASE, LIFE, MEMORY, Redis, STALL, channel, hint, once, once_heard, owner,
 };
 use crate::support::companions_of;
-
-pub(super) const MUTEX_HAND_OVER: &str = script!(
-    "record.lua",
-    "fence.lua",
-    "value.lua",
-    "queue.lua",
-    "queue_waiter.lua",
-    "mutex_hand_over_by_message.lua",
-    "queue_next.lua",
-    "gap.lua",
-    "mutex_hand_over.lua"
-);
-const MUTEX_TAKE_OVER: &str = script!(
-    "record.lua",
-    "fence.lua",
-    "value.lua",
-    "queue.lua",
-    "queue_waiter.lua",
-    "queue_next.lua",
-    "gap.lua",
-    "mutex_take_over.lua",
-    "mutex_acquire_held.lua",
-    "mutex_acquire.lua"
-);
-const MUTEX_ACQUIRE: &str = script!(
-    "record.lua",
-    "fence.lua",
-    "mutex_acquire_free.lua",
-    "value.lua",
-    "queue.lua",
-    "mutex_acquire_held.lua",
-    "queue_waiter.lua",
-    "queue_next.lua",
-    "gap.lua",
-    "mutex_acquire.lua"
-);
-const MUTEX_RELEASE: &str = script!("mutex_release.lua");
-const MUTEX_ADOPT: &str = script!("record.lua", "fence.lua", "value.lua", "mutex_adopt.lua");
-const MULTI_ACQUIRE: &str = script!(
-    "record.lua",
-    "fence.lua",
-    "multi_acquire_free.lua",
-    "value.lua",
-    "queue.lua",
-    "queue_waiter.lua",
-    "queue_next.lua",
-    "gap.lua",
-    "multi_acquire.lua"
-);
-const MULTI_RELEASE: &str = script!(
-    "multi_release_plain.lua",
-    "value.lua",
-    "queue.lua",
-    "queue_waiter.lua",
-    "queue_next.lua",
-    "gap.lua",
-    "multi_release.lua"
-);
-const SHARE_ACQUIRE: &str = script!(
-    "record.lua",
-    "fence.lua",
-    "share_acquire_free.lua",
-    "value.lua",
-    "value.lua",
-    "queue.lua",
-    "queue_waiter.lua",
-    "queue_next.lua",
-    "share.lua",
-    "share_acquire.lua"
-);
-const SHARE_RELEASE: &str = script!(
-    "share_release_plain.lua",
-    "value.lua",
-    "queue.lua",
-    "queue_waiter.lua",
-    "queue_next.lua",
-    "share.lua",
-    "share_release.lua"
-);
-const RENEW: &str = script!("value.lua", "batch.lua", "renew.lua");
-const KEEP_RECORD: &str = script!("batch.lua", "keep_record.lua");
 
 /// The most waiters that one script passes over.
 const MOST_PASSED: usize = 64;
@@ -106,8 +26,8 @@ fn ask(redis: &mut Redis, (who, names): (usize, &[&str]), how: &str, channel: &s
     let (me, life) = (owner(who), LIFE.to_string());
     let args = [&*me, LEASE, "1", MEMORY, how, channel, CLAIM, &life, "0"];
     match names {
-        [_] => redis.eval(MUTEX_ACQUIRE, names, &args),
-        _ => redis.eval(MULTI_ACQUIRE, names, &[&args[..], &[""]].concat()),
+        [_] => redis.eval(script("mutex_acquire"), names, &args),
+        _ => redis.eval(script("multi_acquire"), names, &[&args[..], &[""]].concat()),
     }
 }
 
@@ -126,7 +46,11 @@ fn is_granted(reply: &Value) -> bool {
 fn release(redis: &mut Redis, (who, names): (usize, &[&str])) -> Value {
     match names {
         [name] => end(redis, who, name, "0", "0"),
-        _ => redis.eval(MULTI_RELEASE, names, &[&owner(who), &LIFE.to_string(), "0"]),
+        _ => redis.eval(
+            script("multi_release"),
+            names,
+            &[&owner(who), &LIFE.to_string(), "0"],
+        ),
     }
 }
 
@@ -134,7 +58,7 @@ fn release(redis: &mut Redis, (who, names): (usize, &[&str])) -> Value {
 fn end(redis: &mut Redis, who: usize, name: &str, withdraws: &str, gap: &str) -> Value {
     let (me, life) = (owner(who), LIFE.to_string());
     let args = [&*me, "", "", &life, "1", withdraws, gap, "50"];
-    redis.eval(MUTEX_HAND_OVER, &[name], &args)
+    redis.eval(script("mutex_hand_over"), &[name], &args)
 }
 
 /// Returns the holder of a mutex, without the mark for waiters.
@@ -262,7 +186,7 @@ fn a_withdrawal_in_a_poller_gap_wakes_the_next_waiter() {
                     &life,
                 ];
                 let args = [&args[..], &["0", &from, "", "", "500", "500"]].concat();
-                redis.eval(MUTEX_TAKE_OVER, name, &args);
+                redis.eval(script("mutex_acquire"), name, &args);
             } else {
                 ask(redis, (hasty, name), "take", &channel(hasty));
                 ask(redis, (patient, name), "take", &channel(patient));
@@ -301,12 +225,12 @@ fn no_repeat_shortens_a_lease() {
         };
         let names = ["a", "b", "c"];
         for (script, count, args) in [
-            (MUTEX_ACQUIRE, 1, &fenced[..]),
-            (MUTEX_ACQUIRE, 1, &unfenced),
-            (MULTI_ACQUIRE, 3, &set),
-            (MULTI_ACQUIRE, 3, &unfenced_set),
-            (MUTEX_ADOPT, 1, &adopt),
-            (MUTEX_ADOPT, 1, &adopt_unfenced),
+            (script("mutex_acquire"), 1, &fenced[..]),
+            (script("mutex_acquire"), 1, &unfenced),
+            (script("multi_acquire"), 3, &set),
+            (script("multi_acquire"), 3, &unfenced_set),
+            (script("mutex_adopt"), 1, &adopt),
+            (script("mutex_adopt"), 1, &adopt_unfenced),
         ] {
             for name in names {
                 let () = redis.ask(&["SET", name, &me, "PX", LEASE]);
@@ -321,7 +245,7 @@ fn no_repeat_shortens_a_lease() {
         // Another owner has the last name now. The copy waits for that name, and keeps the first.
         let () = redis.ask(&["SET", "c", "lh1:2:x", "PX", LEASE]);
         let waiting = [&*me, SHORT, "1", MEMORY, "poll", "", CLAIM, &life, "0", ""];
-        redis.eval(MULTI_ACQUIRE, &names, &waiting);
+        redis.eval(script("multi_acquire"), &names, &waiting);
         assert!(redis.left("a") > 1_000_000);
     });
 }
@@ -336,9 +260,9 @@ fn no_short_lease_of_a_permit_shortens_another() {
             let me = owner(who);
             let args = [&*me, lease, "1", MEMORY, "permits", "-", CLAIM, &life, "0"];
             let args = [&args[..], &["1", "2", "", "", "", ""]].concat();
-            redis.eval(SHARE_ACQUIRE, &["n"], &args);
+            redis.eval(script("share_acquire"), &["n"], &args);
         }
-        let renew = ["EVAL", RENEW, "1", "n", &owner(2), SHORT, "1"];
+        let renew = ["EVAL", script("renew"), "1", "n", &owner(2), SHORT, "1"];
         assert_eq!(redis.ask::<Vec<i64>>(&renew), [1]);
         assert!(redis.left("n") > 1_000_000);
         for who in [1, 2] {
@@ -356,7 +280,12 @@ fn a_record_that_is_kept_is_neither_shortened_nor_made() {
         }
         let () = redis.ask(&["SET", "endless", "5"]);
         let records = ["short", "long", "endless", "none"];
-        let keep = [&["EVAL", KEEP_RECORD, "4"][..], &records, &[MEMORY]].concat();
+        let keep = [
+            &["EVAL", script("keep_record"), "4"][..],
+            &records,
+            &[MEMORY],
+        ]
+        .concat();
         for _ in 0..2 {
             assert_eq!(redis.ask::<Vec<i64>>(&keep), [1; 4]);
         }
@@ -371,7 +300,7 @@ fn a_record_that_is_kept_is_neither_shortened_nor_made() {
 fn a_renewal_creates_no_lease() {
     once(|redis| {
         let renew = |redis: &mut Redis, who, units| -> Vec<i64> {
-            redis.ask(&["EVAL", RENEW, "1", "a", &owner(who), LEASE, units])
+            redis.ask(&["EVAL", script("renew"), "1", "a", &owner(who), LEASE, units])
         };
         for units in ["0", "1", ALL] {
             assert_eq!(renew(redis, 1, units), [0]);
@@ -395,7 +324,7 @@ fn a_release_takes_nothing_from_another_owner() {
                 assert!(!poll(redis, (9, &["a"])));
             }
             let before: Vec<u8> = redis.ask(&["DUMP", "a"]);
-            let plain = ["EVAL", MUTEX_RELEASE, "1", "a", &owner(LATE)];
+            let plain = ["EVAL", script("mutex_release"), "1", "a", &owner(LATE)];
             assert_eq!(redis.ask::<i64>(&plain), -1);
             for withdraws in ["0", "1"] {
                 assert_eq!(end(redis, LATE, "a", withdraws, "0"), Value::Int(-1));
@@ -416,7 +345,7 @@ fn the_caller_has_the_lock_if_a_script_can_pass_over_no_more_waiters() {
         let me = owner(who);
         let args = [&*me, LEASE, "1", MEMORY, "permits", "", CLAIM, &life, "0"];
         let args = [&args[..], &["1", "1", "", "", "", ""]].concat();
-        is_granted(&redis.eval(SHARE_ACQUIRE, &["n"], &args))
+        is_granted(&redis.eval(script("share_acquire"), &["n"], &args))
     };
     once(|redis| {
         for is_mutex in [true, false] {
@@ -438,7 +367,11 @@ fn the_caller_has_the_lock_if_a_script_can_pass_over_no_more_waiters() {
             let released = if is_mutex {
                 end(redis, 0, "n", "0", "0")
             } else {
-                redis.eval(SHARE_RELEASE, &["n"], &[&me, "", "", &life, "0", "0", "1"])
+                redis.eval(
+                    script("share_release"),
+                    &["n"],
+                    &[&me, "", "", &life, "0", "0", "1"],
+                )
             };
             assert_eq!(released, Value::Int(1));
             assert!(!redis.exists("n"));

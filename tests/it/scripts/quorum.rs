@@ -2,105 +2,11 @@
 
 use std::slice;
 
+use leasehold::seam::script;
 use redis::{RedisResult, Value};
 
 use super::{ALL, CLAIM, LEASE, LIFE, MEMORY, Redis, channel, code, hint, once, once_heard, owner};
 use crate::support::companions_of;
-
-const QUORUM_ACQUIRE: &str = script!(
-    "record.lua",
-    "quorum_fence.lua",
-    "quorum_acquire_free.lua",
-    "value.lua",
-    "queue.lua",
-    "queue_waiter.lua",
-    "queue_next.lua",
-    "quorum_turn.lua",
-    "quorum_acquire.lua"
-);
-const QUORUM_RELEASE: &str = script!(
-    "quorum_release_plain.lua",
-    "value.lua",
-    "queue.lua",
-    "queue_waiter.lua",
-    "queue_next.lua",
-    "quorum_turn.lua",
-    "quorum_release.lua"
-);
-const QUORUM_MULTI_ACQUIRE: &str = script!(
-    "record.lua",
-    "value.lua",
-    "queue.lua",
-    "queue_waiter.lua",
-    "queue_next.lua",
-    "quorum_turn.lua",
-    "quorum_fence.lua",
-    "quorum_multi_acquire.lua"
-);
-const QUORUM_MULTI_RELEASE: &str = script!(
-    "value.lua",
-    "queue.lua",
-    "queue_waiter.lua",
-    "queue_next.lua",
-    "quorum_turn.lua",
-    "quorum_multi_release.lua"
-);
-const QUORUM_SHARE_ACQUIRE: &str = script!(
-    "record.lua",
-    "value.lua",
-    "queue.lua",
-    "queue_waiter.lua",
-    "queue_next.lua",
-    "share.lua",
-    "quorum_turn.lua",
-    "quorum_share.lua",
-    "quorum_fence.lua",
-    "quorum_share_acquire.lua"
-);
-const QUORUM_SHARE_RELEASE: &str = script!(
-    "value.lua",
-    "queue.lua",
-    "queue_waiter.lua",
-    "queue_next.lua",
-    "share.lua",
-    "quorum_turn.lua",
-    "quorum_share.lua",
-    "quorum_share_release.lua"
-);
-const QUORUM_RAISE: &str = script!(
-    "record.lua",
-    "value.lua",
-    "quorum_fence.lua",
-    "quorum_raise.lua"
-);
-const QUORUM_ADOPT: &str = script!(
-    "record.lua",
-    "value.lua",
-    "quorum_fence.lua",
-    "quorum_adopt.lua"
-);
-const QUORUM_JOIN: &str = script!(
-    "record.lua",
-    "value.lua",
-    "queue.lua",
-    "queue_waiter.lua",
-    "queue_next.lua",
-    "share.lua",
-    "quorum_turn.lua",
-    "quorum_fence.lua",
-    "quorum_join.lua"
-);
-const QUORUM_FORCE_RELEASE: &str = script!(
-    "value.lua",
-    "queue.lua",
-    "queue_waiter.lua",
-    "queue_next.lua",
-    "share.lua",
-    "quorum_turn.lua",
-    "quorum_share.lua",
-    "quorum_force_release.lua",
-    "force_release.lua"
-);
 
 const NAME: &str = "a";
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -184,11 +90,11 @@ fn send_acquire(redis: &mut Redis, kind: Kind, who: usize, ask: Ask) -> RedisRes
         "1",
     ];
     match kind {
-        Mutex => redis.try_eval(QUORUM_ACQUIRE, kind.names(), &args),
-        Multi => redis.try_eval(QUORUM_MULTI_ACQUIRE, kind.names(), &args),
+        Mutex => redis.try_eval(script("quorum_acquire"), kind.names(), &args),
+        Multi => redis.try_eval(script("quorum_multi_acquire"), kind.names(), &args),
         Reader | Writer => {
             let args = [&args[..], &[kind.units(), "0"]].concat();
-            redis.try_eval(QUORUM_SHARE_ACQUIRE, kind.names(), &args)
+            redis.try_eval(script("quorum_share_acquire"), kind.names(), &args)
         }
     }
 }
@@ -242,11 +148,15 @@ fn send_end(
     };
     let args = [&*me, used, last, first, &life, "1", withdraws];
     match kind {
-        Mutex => redis.try_eval(QUORUM_RELEASE, kind.names(), &args),
-        Multi => redis.try_eval(QUORUM_MULTI_RELEASE, kind.names(), &[&me, &life, "1"]),
+        Mutex => redis.try_eval(script("quorum_release"), kind.names(), &args),
+        Multi => redis.try_eval(
+            script("quorum_multi_release"),
+            kind.names(),
+            &[&me, &life, "1"],
+        ),
         Reader | Writer => {
             let args = [&args[..], &[kind.units()]].concat();
-            redis.try_eval(QUORUM_SHARE_RELEASE, kind.names(), &args)
+            redis.try_eval(script("quorum_share_release"), kind.names(), &args)
         }
     }
 }
@@ -266,7 +176,9 @@ fn number(reply: RedisResult<Value>) -> i64 {
 /// Raises the record of each name, as if another node had answered `first`.
 fn raise(redis: &mut Redis, kind: Kind, who: usize, first: u64) -> RedisResult<Value> {
     let mut command = redis::cmd("EVAL");
-    command.arg(QUORUM_RAISE).arg(2 * kind.names().len());
+    command
+        .arg(script("quorum_raise"))
+        .arg(2 * kind.names().len());
     for name in kind.names() {
         let [fence, _, _] = companions_of(name);
         command.arg(name).arg(fence);
@@ -286,7 +198,7 @@ fn raise(redis: &mut Redis, kind: Kind, who: usize, first: u64) -> RedisResult<V
 fn adopt(redis: &mut Redis, from: usize, to: usize, lease: &str, clock: u64) -> RedisResult<Value> {
     let clock = clock.to_string();
     let args = [&*owner(to), lease, MEMORY, &clock, &owner(from), "1"];
-    redis.try_eval(QUORUM_ADOPT, &[NAME], &args)
+    redis.try_eval(script("quorum_adopt"), &[NAME], &args)
 }
 
 /// Has the node join the lease of an owner, which has these last fences.
@@ -294,13 +206,13 @@ fn join(redis: &mut Redis, kind: Kind, who: usize, last: u64) -> RedisResult<Val
     let (me, last) = (owner(who), last.to_string());
     let mut args = vec![&*me, LEASE, kind.units(), MEMORY];
     args.resize(args.len() + kind.names().len(), &*last);
-    redis.try_eval(QUORUM_JOIN, kind.names(), &args)
+    redis.try_eval(script("quorum_join"), kind.names(), &args)
 }
 
 /// Takes the lock from an owner, as an operator does.
 fn force_release(redis: &mut Redis, who: usize) -> RedisResult<Value> {
     let args = [&*owner(who), "broken", &LIFE.to_string(), "1"];
-    redis.try_eval(QUORUM_FORCE_RELEASE, &[NAME], &args)
+    redis.try_eval(script("quorum_force_release"), &[NAME], &args)
 }
 
 fn value(redis: &mut Redis) -> Option<String> {

@@ -47,12 +47,9 @@ const UP_FOR: Duration = Duration::from_secs(3_600);
 
 /// The digest of the script of renewals.
 static RENEWAL_DIGEST: LazyLock<String> = LazyLock::new(|| {
-    let script = concat!(
-        include_str!("../../../src/wire/lua/value.lua"),
-        include_str!("../../../src/wire/lua/batch.lua"),
-        include_str!("../../../src/wire/lua/renew.lua")
-    );
-    sha1_smol::Sha1::from(script).digest().to_string()
+    sha1_smol::Sha1::from(leasehold::seam::script("renew"))
+        .digest()
+        .to_string()
 });
 
 /// Servers of schedules that are over. A new one would compile all scripts again. The next schedule restarts them without

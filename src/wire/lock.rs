@@ -1,0 +1,511 @@
+//! The requests about one lock, and to release many, to a server that is no node of a quorum.
+//!
+//! | kind | its scripts | what the key is |
+//! | --- | --- | --- |
+//! | mutex | `mutex_*.lua` | a string, the owner. A mutex without a fence is first asked for by `SET NX`, without a script. |
+//! | reader, writer, semaphore | `share_*.lua` | a sorted set: several owners have leases at the same time |
+//! | multi-lock | `multi_*.lua` | a request has the keys of all its names, and their values are those of mutexes |
+
+use std::time::Duration;
+
+use redis::Value::{self, Array, BulkString, Int};
+
+use crate::name::{Companion, LARGEST_FENCE, LockKey, Target};
+use crate::sys::Arc;
+use crate::sys::time::ms_rounded_up;
+use crate::wire::script::{
+    Command, KEEP, MULTI_ACQUIRE, MULTI_RELEASE, MUTEX_ACQUIRE, MUTEX_ADOPT, MUTEX_HAND_OVER,
+    MUTEX_RELEASE, MUTEX_RELEASE_MANY, SHARE_ACQUIRE, SHARE_RELEASE, Script,
+};
+use crate::wire::{Gone, Nonce, NotReleased, Reply, ScriptSettings};
+
+/// A kind of lock. Each kind has its rules in Redis and among the threads of a process.
+///
+/// A reader-writer lock is two kinds over one key. So the readers of a process and its writers have a queue and a
+/// delegate each, and Redis decides between readers and writers as it does between processes. The number of permits is
+/// part of a semaphore's kind: threads that disagree on it do not share a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum LockKind {
+    Mutex,
+    Read,
+    Write,
+    Semaphore {
+        total_units: u32,
+    },
+    /// Several mutexes, all or none.
+    Multi,
+}
+
+/// The way in which the threads of a process share leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sharing {
+    /// Whether any number of threads hold one lease at the same time. If not, one thread holds it.
+    pub(crate) together: bool,
+    /// Whether a process may have several leases of one lock at the same time.
+    pub(crate) several: bool,
+}
+
+/// All units of a reader-writer lock. A writer takes them all, a reader takes one.
+pub(crate) const ALL: u32 = u32::MAX;
+
+/// A request about one lock. Redis can grant the lock only by `Acquire` and `TakeOver`; the others give something up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    /// Asks for the lock.
+    Acquire { ask: Ask, mode: AcquireMode },
+    /// Ends the lease of `from`, and asks for the lock under a new owner. If another process waits, the lock goes to
+    /// that process. A reader may end a writer: the writer's lease then becomes the reader's.
+    TakeOver {
+        ask: Ask,
+        from: Arc<str>,
+        give_back: Option<GiveBack>,
+    },
+    /// Gives up a lock that has no known waiter.
+    Release { owner: Arc<str>, units: u32 },
+    /// Gives up a lock and its unused fences. The lock goes to the first waiter, if there is one.
+    HandOver {
+        owner: Arc<str>,
+        units: u32,
+        give_back: Option<GiveBack>,
+    },
+    /// Gives up a lock, and keeps it from all processes for a while (`min_hold`).
+    Keep(Keep),
+    /// Withdraws an owner: gives up the lock or the place in the queue, whichever this owner has.
+    Withdraw { owner: Arc<str>, units: u32 },
+}
+
+/// The end of a lease whose lock stays taken for a while.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Keep {
+    pub(crate) owner: Arc<str>,
+    pub(crate) units: u32,
+    /// How long the lock stays taken from now.
+    pub(crate) life: Duration,
+    /// Whether to wake the first waiter. Without it, the request touches no key but the lock's.
+    pub(crate) wakes: bool,
+    /// The unused fences, of a request that wakes.
+    pub(crate) give_back: Option<GiveBack>,
+}
+
+/// How a request treats a free lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AcquireMode {
+    /// The caller takes a free lock, before the processes in the queue.
+    TakeFree,
+    /// The first process in the queue gets a free lock.
+    QueueFirst,
+}
+
+/// The terms of a request for a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ask {
+    pub(crate) owner: Arc<str>,
+    /// The number of units of the lock.
+    pub(crate) units: u32,
+    pub(crate) lease: Duration,
+    /// The number of fences to reserve. With 0 the lock has no fence, and the reply has 0 in its place.
+    pub(crate) fences: u64,
+    /// An owner of this process. If nobody waits for the lock, the caller may share the lease of that owner instead.
+    pub(crate) shareable_owner: Option<Arc<str>>,
+    /// The channel on which a hand-over is published. `None` means that the caller does not queue for a held lock; an
+    /// empty text means that it queues without a channel.
+    pub(crate) channel: Option<Arc<str>>,
+    /// With it, a hand-over may grant the lock by message. Only a request with a channel has one.
+    pub(crate) nonce: Option<Nonce>,
+}
+
+/// The unused part of a block of fences, for the server to take back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GiveBack {
+    /// The last fence that was given to a guard.
+    pub(crate) used: u64,
+    /// The last fence of the block. The server's record stands there, unless another grant raised it.
+    pub(crate) last: u64,
+}
+
+/// One lock to release: a mutex, or on a quorum a lock of any kind.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlainRelease<'a> {
+    pub(crate) kind: LockKind,
+    pub(crate) target: &'a Target,
+    pub(crate) owner: &'a str,
+    pub(crate) units: u32,
+}
+
+/// The terms on which a claim is adopted. An adoption brings one fence: other threads of this process that want the
+/// lock wait behind a delegate, so none of them gets the adopted lock in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Adopt {
+    /// The new owner.
+    pub(crate) owner: Arc<str>,
+    pub(crate) lease: Duration,
+    /// The owner that was detached.
+    pub(crate) from: Arc<str>,
+    /// The fence of the last guard of that owner; 0 if it had none.
+    pub(crate) last: u64,
+    /// Whether the new lease has a fence.
+    pub(crate) fencing: bool,
+    /// Whether the new lease may end before the old one. At the nodes of a quorum it never does.
+    pub(crate) shortens: bool,
+}
+
+impl Verb {
+    /// Returns the owner that asks, or that gives something up.
+    pub(crate) fn owner(&self) -> &Arc<str> {
+        match self {
+            Self::Acquire { ask, .. } | Self::TakeOver { ask, .. } => &ask.owner,
+            Self::Release { owner, .. }
+            | Self::HandOver { owner, .. }
+            | Self::Keep(Keep { owner, .. })
+            | Self::Withdraw { owner, .. } => owner,
+        }
+    }
+
+    /// Returns whether the request leaves its owner in the queue if the lock is held.
+    pub(crate) fn queues(&self) -> bool {
+        match self {
+            Self::Acquire { ask, .. } | Self::TakeOver { ask, .. } => ask.channel.is_some(),
+            Self::Release { .. }
+            | Self::HandOver { .. }
+            | Self::Keep(_)
+            | Self::Withdraw { .. } => false,
+        }
+    }
+}
+
+impl Sharing {
+    /// Returns how many threads can hold one lease at the same time.
+    pub(crate) const fn most_holds(self) -> u32 {
+        if self.together { u32::MAX } else { 1 }
+    }
+}
+
+impl LockKind {
+    /// Returns how the threads of a process share leases of this kind.
+    pub(crate) fn sharing(self) -> Sharing {
+        match self {
+            Self::Mutex | Self::Write | Self::Multi => Sharing {
+                together: false,
+                several: false,
+            },
+            Self::Read => Sharing {
+                together: true,
+                several: true,
+            },
+            Self::Semaphore { .. } => Sharing {
+                together: false,
+                several: true,
+            },
+        }
+    }
+
+    /// Returns the units of an owner as the key has them: 0 if the owner has the whole key.
+    pub(crate) fn units_in_key(self, units: u32) -> u32 {
+        match self {
+            Self::Mutex | Self::Multi => 0,
+            Self::Read | Self::Write | Self::Semaphore { .. } => units,
+        }
+    }
+
+    /// Returns how many units a lock of this kind has.
+    pub(crate) fn total_units(self) -> u32 {
+        match self {
+            Self::Mutex | Self::Multi => 1,
+            Self::Read | Self::Write => ALL,
+            Self::Semaphore { total_units } => total_units,
+        }
+    }
+}
+
+/// Returns the command of a request about one lock.
+pub(super) fn encode(
+    kind: LockKind,
+    keys: &[LockKey],
+    verb: &Verb,
+    settings: &ScriptSettings,
+) -> Command {
+    let release = |owner, units, block, queued| {
+        let owner = (owner, units, queued);
+        release(kind, keys, owner, block, settings)
+    };
+    match verb {
+        Verb::Acquire { ask, mode } => acquire(kind, keys, (ask, *mode), None, settings),
+        Verb::TakeOver {
+            ask,
+            from,
+            give_back,
+        } => {
+            let from = Some((&**from, *give_back));
+            acquire(kind, keys, (ask, AcquireMode::QueueFirst), from, settings)
+        }
+        Verb::Release { owner, .. } if kind == LockKind::Mutex => {
+            let mut command = MUTEX_RELEASE.command(1);
+            command.arg(keys[0].key()).arg(&**owner);
+            command
+        }
+        Verb::Release { owner, units } => release(owner, *units, None, false),
+        Verb::HandOver {
+            owner,
+            units,
+            give_back,
+        } => release(owner, *units, *give_back, false),
+        Verb::Withdraw { owner, units } => release(owner, *units, None, true),
+        Verb::Keep(what) => keep(&KEEP, kind, keys, what, settings),
+    }
+}
+
+/// Returns the command that asks for a lock. `from` is the owner that ends, and its unused fences.
+fn acquire(
+    kind: LockKind,
+    keys: &[LockKey],
+    (ask, mode): (&Ask, AcquireMode),
+    from: Option<(&str, Option<GiveBack>)>,
+    settings: &ScriptSettings,
+) -> Command {
+    let gap = match kind {
+        LockKind::Mutex => settings.gap_at(&keys[0]),
+        _ => Duration::ZERO,
+    };
+    let (script, how) = match kind {
+        // A free mutex may be in a gap. This process must not take it then, because the gap is for clients that poll.
+        LockKind::Mutex if mode == AcquireMode::TakeFree && gap.is_zero() => {
+            (&MUTEX_ACQUIRE, "take")
+        }
+        LockKind::Mutex => (&MUTEX_ACQUIRE, "poll"),
+        LockKind::Multi => (&MULTI_ACQUIRE, "take"),
+        // The script lets the queue go first, even if the lock is free: a waiting writer stops new readers.
+        LockKind::Read => (&SHARE_ACQUIRE, "read"),
+        LockKind::Write => (&SHARE_ACQUIRE, "write"),
+        LockKind::Semaphore { .. } => (&SHARE_ACQUIRE, "permits"),
+    };
+    let mut command = script.with_companions(keys);
+    command
+        .arg(&*ask.owner)
+        .arg(ms_rounded_up(ask.lease))
+        .arg(ask.fences)
+        .arg(ms_rounded_up(settings.fence_memory))
+        .arg(how);
+    let channel = ask.channel.as_deref().unwrap_or("-");
+    match ask.nonce {
+        // A grant by message has one fence, or none.
+        Some(nonce) => command.arg(format!("{channel} {} {nonce}", ask.fences.min(1))),
+        None => command.arg(channel),
+    };
+    command.arg(ms_rounded_up(settings.pickup_window(ask.lease)));
+    settings.of_waiters(&mut command);
+    let (ending, block) = from.unwrap_or_default();
+    match kind {
+        LockKind::Mutex if from.is_none() => {}
+        LockKind::Mutex => {
+            command.arg(ending);
+            give_back(&mut command, block);
+            settings.gap(&mut command, gap);
+        }
+        // A grant brings one fence for each name, so there are none to give back.
+        LockKind::Multi => {
+            command.arg(ending);
+        }
+        LockKind::Read | LockKind::Write | LockKind::Semaphore { .. } => {
+            command.arg(ask.units).arg(kind.total_units()).arg(ending);
+            give_back(&mut command, block);
+            command.arg(ask.shareable_owner.as_deref().unwrap_or_default());
+        }
+    }
+    command
+}
+
+/// Returns the command that gives a lock up. With `queued`, the owner may itself be in the queue.
+fn release(
+    kind: LockKind,
+    keys: &[LockKey],
+    (owner, units, queued): (&str, u32, bool),
+    block: Option<GiveBack>,
+    settings: &ScriptSettings,
+) -> Command {
+    let script = match kind {
+        LockKind::Mutex => &MUTEX_HAND_OVER,
+        LockKind::Multi => &MULTI_RELEASE,
+        LockKind::Read | LockKind::Write | LockKind::Semaphore { .. } => &SHARE_RELEASE,
+    };
+    let mut command = script.with_companions(keys);
+    command.arg(owner);
+    if kind == LockKind::Multi {
+        settings.of_waiters(&mut command);
+        return command;
+    }
+    give_back(&mut command, block);
+    settings.of_waiters(&mut command);
+    command.arg(u8::from(queued));
+    if kind == LockKind::Mutex {
+        // A withdrawal ends no lease, so it begins no gap.
+        let gap = if queued {
+            Duration::ZERO
+        } else {
+            settings.gap_at(&keys[0])
+        };
+        settings.gap(&mut command, gap);
+        command.arg(ms_rounded_up(settings.fence_memory));
+    } else {
+        command.arg(units);
+    }
+    command
+}
+
+/// Returns the command that keeps a lock for a while after the end of its lease. Fences can be given back for a single name
+/// only.
+pub(super) fn keep(
+    script: &'static Script,
+    kind: LockKind,
+    keys: &[LockKey],
+    keep: &Keep,
+    settings: &ScriptSettings,
+) -> Command {
+    let mut command = if keep.wakes {
+        script.with_companions(keys)
+    } else {
+        let mut command = script.command(keys.len());
+        for key in keys {
+            command.arg(key.key());
+        }
+        command
+    };
+    let units = kind.units_in_key(keep.units);
+    command
+        .arg(&*keep.owner)
+        .arg(ms_rounded_up(keep.life))
+        .arg(units);
+    if keep.wakes {
+        give_back(&mut command, keep.give_back);
+        settings.of_waiters(&mut command);
+    }
+    command
+}
+
+/// Adds the last fence used and the last of its block, or two empty texts.
+fn give_back(command: &mut Command, block: Option<GiveBack>) {
+    match block {
+        Some(GiveBack { used, last }) => command.arg(used).arg(last),
+        None => command.arg("").arg(""),
+    };
+}
+
+/// Returns the command that takes a free mutex without a fence. Returns `None` if the mutex may be in a gap, which only
+/// the script can see.
+pub(super) fn encode_plain(key: &LockKey, ask: &Ask, settings: &ScriptSettings) -> Option<Command> {
+    settings.gap_at(key).is_zero().then(|| {
+        let mut command = Command::new("SET");
+        command.arg(key.key()).arg(&*ask.owner);
+        command.arg("NX").arg("PX").arg(ms_rounded_up(ask.lease));
+        command
+    })
+}
+
+pub(super) fn release_many(batch: &[PlainRelease<'_>]) -> Command {
+    let mut command = MUTEX_RELEASE_MANY.command(batch.len());
+    for release in batch {
+        command.arg(release.target.first().key());
+    }
+    for release in batch {
+        command.arg(release.owner);
+    }
+    command
+}
+
+/// Reads the answer to the release of this number of mutexes.
+pub(super) fn released_many(mutexes: usize, value: &Value) -> Option<Reply> {
+    match value {
+        Array(values) if values.len() == mutexes => values
+            .iter()
+            .map(|value| match value {
+                Int(-2) => Some(Err(NotReleased::Refused)),
+                value => released(value).map(Ok),
+            })
+            .collect::<Option<_>>()
+            .map(Reply::Each),
+        _ => None,
+    }
+}
+
+pub(super) fn adopt(key: &LockKey, adopt: &Adopt, settings: &ScriptSettings) -> Command {
+    let mut command = MUTEX_ADOPT.command(2);
+    command
+        .arg(key.key())
+        .arg(key.companion(Companion::Fence))
+        .arg(&*adopt.owner)
+        .arg(ms_rounded_up(adopt.lease))
+        .arg(ms_rounded_up(settings.fence_memory))
+        .arg(&*adopt.from)
+        .arg(adopt.last)
+        .arg(u8::from(adopt.fencing))
+        .arg(u8::from(adopt.shortens));
+    command
+}
+
+/// The smallest fence: a time of 1970, in microseconds. A fence is at least the server's time, so the `1` that answers a
+/// release is none.
+const SMALLEST_FENCE: u64 = 1_000_000_000_000;
+
+/// Returns the fence of a grant. With `fencing`, it must be a time of the server, and a number that a script counts exactly.
+/// Otherwise the next grant could have the same. Without, it must be 0.
+pub(super) fn fence(fencing: bool, value: &Value) -> Option<u64> {
+    let Int(fence) = value else {
+        return None;
+    };
+    let allowed = if fencing {
+        SMALLEST_FENCE..=LARGEST_FENCE
+    } else {
+        0..=0
+    };
+    let fence = u64::try_from(*fence).ok();
+    fence.filter(|fence| allowed.contains(fence))
+}
+
+/// Reads the answer to a request for a lock of this number of names, each of which has a fence with `fencing`.
+pub(super) fn granted(names: usize, fencing: bool, value: &Value) -> Option<Reply> {
+    let fence_of = |value: &Value| fence(fencing, value);
+    let grant = |first: &Value, rest: &[Value], contended: i64| {
+        if rest.len() + 1 != names {
+            return None;
+        }
+        Some(Reply::Granted {
+            fence: fence_of(first)?,
+            count: None,
+            rest: rest.iter().map(fence_of).collect::<Option<_>>()?,
+            contended: contended == 1,
+        })
+    };
+    match value {
+        Int(-1) => Some(Reply::NotOwner(Gone::Removed)),
+        Int(-2) => Some(Reply::NotOwner(Gone::Taken)),
+        Int(_) => grant(value, &[], 0),
+        Array(parts) => match parts.as_slice() {
+            [Int(0), Int(ttl), BulkString(holder), rest @ ..] if matches!(rest, [] | [Int(1)]) => {
+                Some(Reply::Held {
+                    ttl: u64::try_from(*ttl).ok().map(Duration::from_millis),
+                    holder: String::from_utf8_lossy(holder).into(),
+                    handed_over: !rest.is_empty(),
+                })
+            }
+            [Int(-2), Int(others), reply] => Some(Reply::Differs {
+                others: u32::try_from(*others).ok()?,
+                reply: Box::new(granted(names, fencing, reply)?),
+            }),
+            [Int(_), Int(2)] => Some(Reply::Shared),
+            [first, rest @ .., Int(contended @ (0 | 1))] => grant(first, rest, *contended),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Reads the answer to a request that gives something up.
+pub(super) fn released(value: &Value) -> Option<Reply> {
+    match value {
+        Int(1) => Some(Reply::Released),
+        Int(2) => Some(Reply::Contended),
+        Int(3) => Some(Reply::HandedOver),
+        Int(0) => Some(Reply::NotOwner(Gone::Removed)),
+        Int(-1) => Some(Reply::NotOwner(Gone::Taken)),
+        _ => None,
+    }
+}

@@ -1,0 +1,557 @@
+//! What is sent, as text, and what no server may make this process believe.
+
+use std::time::Duration;
+
+use super::*;
+use crate::name::{LockKey, Target};
+use crate::owner::{self, MARK, MAX_TAIL};
+use crate::sys::{Arc, Machine};
+use crate::wire::quorum::{LockId, NodeGiveBack, Reserved};
+use crate::wire::script::SCRIPTS;
+use crate::wire::{Ask, Keep, Renewal};
+
+fn target(name: &str) -> Target {
+    LockKey::new("", name).expect("a name").into()
+}
+
+fn acquire() -> Verb {
+    Verb::Acquire {
+        ask: Ask {
+            owner: "lh1:u:l".into(),
+            units: 1,
+            lease: Duration::from_nanos(10_000_001),
+            fences: 1,
+            shareable_owner: None,
+            channel: None,
+            nonce: None,
+        },
+        mode: AcquireMode::TakeFree,
+    }
+}
+
+#[test]
+fn the_mark_of_the_scripts_is_the_mark_of_the_names() {
+    let value = include_str!("lua/value.lua");
+    assert!(value.contains(&format!("local MARK = '{MARK}'")));
+}
+
+#[test]
+fn no_owner_is_as_long_as_the_part_of_a_value_that_scripts_read() {
+    let longest = owner::generate(&Machine::default(), &"x".repeat(MAX_TAIL)).len() + "!~!".len();
+    let value = include_str!("lua/value.lua");
+    let (_, read) = value
+        .split_once("local MOST_OF_VALUE = ")
+        .expect("it is set");
+    let (read, _) = read.split_once('\n').expect("a line");
+    let read: usize = read.parse().expect("a number");
+    assert!(longest < read);
+    // The usual case of these scripts does without value.lua.
+    for script in [
+        include_str!("lua/mutex_release.lua"),
+        include_str!("lua/multi_release.lua"),
+        include_str!("lua/quorum_release.lua"),
+    ] {
+        assert!(script.contains(&format!("0, {})", read - 1)));
+    }
+    let longest_shown = format!("LONGEST_OF_OTHERS = {longest}, 1024");
+    assert!(include_str!("lua/inspect.lua").contains(&longest_shown));
+}
+
+fn parts(command: &Command) -> Vec<String> {
+    let value = redis::parse_redis_value(&command.packed()).expect("an array");
+    redis::from_redis_value(value).expect("texts")
+}
+
+#[test]
+fn names_and_owners_are_never_script_text() {
+    let script_settings = ScriptSettings::new(Duration::from_mins(10), Duration::from_secs(1));
+    let verb = acquire();
+    let odd = target("'..redis.call('FLUSHALL')..'");
+    let request = Request::Lock {
+        kind: LockKind::Mutex,
+        target: &odd,
+        verb: &verb,
+    };
+    let command = encode(&request, &script_settings).by_text();
+    let parts = parts(&command);
+    assert_eq!(parts[0], "EVAL");
+    assert!(!parts[1].contains("FLUSHALL"));
+    assert_eq!(parts[2], "4");
+    assert_eq!(parts[3], odd.first().key());
+}
+
+/// The server answers `TRYAGAIN` for a missing companion in a slot that is being moved.
+#[test]
+fn renewal_and_plain_release_declare_the_locks_key_alone() {
+    let script_settings = ScriptSettings::new(Duration::from_mins(10), Duration::from_secs(1));
+    let keys = |request: Request<'_>| {
+        let command = encode(&request, &script_settings);
+        parts(&command).swap_remove(2)
+    };
+    let owner: Arc<str> = "lh1:u:l".into();
+    let key = target("n").first().clone();
+    let renewal = Renewal {
+        kind: LockKind::Mutex,
+        key: &key,
+        owner: owner.to_string(),
+        units: 1,
+        lease: Duration::from_secs(1),
+        may_join: false,
+    };
+    assert_eq!(keys(Request::Renew(&[renewal.clone(), renewal])), "2");
+    let target = target("n");
+    let keep = Keep {
+        owner: Arc::clone(&owner),
+        units: 1,
+        life: Duration::from_secs(1),
+        wakes: false,
+        give_back: None,
+    };
+    for (kind, verb) in [
+        (LockKind::Mutex, Verb::Release { owner, units: 1 }),
+        (LockKind::Mutex, Verb::Keep(keep.clone())),
+        (LockKind::Write, Verb::Keep(keep)),
+    ] {
+        let (target, verb) = (&target, &verb);
+        assert_eq!(keys(Request::Lock { kind, target, verb }), "1");
+    }
+}
+
+#[test]
+fn hostile_replies_are_refused_not_believed() {
+    /// A time in microseconds, in 1970.
+    const TIME: i64 = 1_000_000_000_000;
+    let (target, verb) = (target("n"), acquire());
+    let request = Request::Lock {
+        kind: LockKind::Mutex,
+        target: &target,
+        verb: &verb,
+    };
+    for value in [
+        Value::Nil,
+        Value::Okay,
+        Value::Int(0),
+        Value::Int(-5),
+        // The answer to a release.
+        Value::Int(1),
+        Value::Int(TIME - 1),
+        Value::Array(vec![]),
+        Value::Array(vec![Value::Int(TIME + 5), Value::Int(3)]),
+        Value::Array(vec![Value::Int(0), Value::Int(1), Value::Int(1)]),
+        // Larger than the numbers that a script counts exactly.
+        Value::Int(1 << 53),
+        Value::Int(i64::MAX),
+        // The fences of two names.
+        Value::Array([TIME + 5, TIME + 6, 0].map(Value::Int).into()),
+    ] {
+        let failure = decode(&request, value.clone()).expect_err("no grant");
+        assert_eq!(failure.kind, FailureKind::Protocol, "{value:?}");
+    }
+    let release = Verb::Release {
+        owner: "lh1:u:l".into(),
+        units: 1,
+    };
+    let request = Request::Lock {
+        kind: LockKind::Mutex,
+        target: &target,
+        verb: &release,
+    };
+    assert!(decode(&request, Value::Int(7)).is_err());
+    // Each name must have one fence.
+    let keys = ["a", "b"].map(|name| LockKey::new("", name).expect("a name"));
+    let target = Target::all(keys.into()).expect("two names");
+    let request = Request::Lock {
+        kind: LockKind::Multi,
+        target: &target,
+        verb: &verb,
+    };
+    for (fences, is_one_each) in [(&[5][..], false), (&[5, 6], true), (&[5, 6, 7], false)] {
+        let parts = fences.iter().map(|fence| TIME + fence).chain([0]);
+        let reply = decode(&request, Value::Array(parts.map(Value::Int).collect()));
+        assert_eq!(reply.is_ok(), is_one_each, "{fences:?}");
+    }
+    assert!(decode(&Request::Renew(&[]), Value::Array(vec![Value::Int(1)])).is_err());
+}
+
+/// The arguments of the requests in `requests.txt`.
+const OWNER: &str = "lh1:owner:l";
+const OTHER: &str = "lh1:other:l";
+const LEASE: Duration = Duration::from_secs(30);
+const CLOCK: u64 = 1_700_000_000_000_000;
+
+/// Returns a command on one line. It names a script by its file in place of the digest.
+fn line(command: &Command) -> String {
+    let mut words = parts(command);
+    let [of_digest, of_text] = [false, true].map(|is_text| {
+        let word = words.get(1).cloned();
+        SCRIPTS.iter().find(|script| {
+            let command = script.command(0);
+            let command = if is_text { command.by_text() } else { command };
+            parts(&command).get(1) == word.as_ref()
+        })
+    });
+    if let Some(script) = of_digest.or(of_text) {
+        script.name.clone_into(&mut words[1]);
+    }
+    let quoted = words.iter().map(|word| {
+        if word.is_empty() || word.contains(' ') {
+            format!("'{word}'")
+        } else {
+            word.clone()
+        }
+    });
+    quoted.collect::<Vec<_>>().join(" ")
+}
+
+/// Returns each request with fixed arguments: what it is, and its command.
+fn all_requests() -> Vec<(String, Command)> {
+    let settings = ScriptSettings::new(Duration::from_mins(10), Duration::from_secs(1));
+    let ms = Duration::from_millis;
+    let with_gap = settings.clone().with_gap(Some(ms(20)), Some(ms(50)));
+    let of_a_cluster = settings.clone().of_a_cluster();
+    let mut all = Vec::new();
+    for (where_, settings) in [
+        ("", &settings),
+        ("with a gap, ", &with_gap),
+        ("in a cluster, ", &of_a_cluster),
+    ] {
+        for (kind, target, units) in kinds() {
+            for (what, verb) in verbs(units) {
+                let request = Request::Lock {
+                    kind,
+                    target: &target,
+                    verb: &verb,
+                };
+                let what = format!("{where_}{kind:?}, {what}");
+                if let Some(plain) = encode_plain(&request, settings) {
+                    all.push((format!("{what}, plain"), plain));
+                }
+                all.push((what, encode(&request, settings)));
+            }
+        }
+    }
+    all.extend(other_requests(&settings));
+    all.extend(node_requests(&settings));
+    all
+}
+
+fn kinds() -> [(LockKind, Target, u32); 5] {
+    let keys = ["n", "{t}m"].map(|name| LockKey::new("p:", name).expect("a name"));
+    let one = || Target::from(keys[0].clone());
+    let two = Target::all(keys.to_vec()).expect("two names");
+    [
+        (LockKind::Mutex, one(), 1),
+        (LockKind::Read, one(), 1),
+        (LockKind::Write, one(), ALL),
+        (LockKind::Semaphore { total_units: 5 }, one(), 2),
+        (LockKind::Multi, two, 1),
+    ]
+}
+
+fn ask(units: u32) -> Ask {
+    Ask {
+        owner: OWNER.into(),
+        units,
+        lease: LEASE,
+        fences: 1,
+        shareable_owner: None,
+        channel: None,
+        nonce: None,
+    }
+}
+
+fn asks(units: u32) -> [(&'static str, Ask); 5] {
+    let nonce = format!("{OWNER} {:032x} 1", 0xa1_u128);
+    let (_, grant) = GrantMessage::of(nonce.as_bytes()).expect("a message");
+    let channel = || Some(Arc::from("leasehold:c"));
+    [
+        ("a try", ask(units)),
+        (
+            "a try without a fence",
+            Ask {
+                fences: 0,
+                ..ask(units)
+            },
+        ),
+        (
+            "a wait without a channel",
+            Ask {
+                channel: Some("".into()),
+                ..ask(units)
+            },
+        ),
+        (
+            "a wait with a block of fences",
+            Ask {
+                channel: channel(),
+                fences: 50,
+                ..ask(units)
+            },
+        ),
+        (
+            "a wait for a message",
+            Ask {
+                channel: channel(),
+                nonce: grant.map(|grant| grant.nonce),
+                fences: 50,
+                shareable_owner: Some(OTHER.into()),
+                ..ask(units)
+            },
+        ),
+    ]
+}
+
+fn verbs(units: u32) -> Vec<(&'static str, Verb)> {
+    let owner = || Arc::<str>::from(OWNER);
+    let block = Some(GiveBack { used: 5, last: 9 });
+    let keep = |wakes, give_back| {
+        Verb::Keep(Keep {
+            owner: owner(),
+            units,
+            life: Duration::from_millis(700),
+            wakes,
+            give_back,
+        })
+    };
+    let mut verbs = Vec::new();
+    for (what, ask) in asks(units) {
+        verbs.push((
+            what,
+            Verb::Acquire {
+                ask: ask.clone(),
+                mode: AcquireMode::TakeFree,
+            },
+        ));
+        verbs.push((
+            what,
+            Verb::Acquire {
+                ask: ask.clone(),
+                mode: AcquireMode::QueueFirst,
+            },
+        ));
+        for give_back in [None, block] {
+            let (ask, from) = (ask.clone(), OTHER.into());
+            verbs.push((
+                what,
+                Verb::TakeOver {
+                    ask,
+                    from,
+                    give_back,
+                },
+            ));
+        }
+    }
+    for give_back in [None, block] {
+        verbs.push((
+            "hand over",
+            Verb::HandOver {
+                owner: owner(),
+                units,
+                give_back,
+            },
+        ));
+    }
+    verbs.extend([
+        (
+            "release",
+            Verb::Release {
+                owner: owner(),
+                units,
+            },
+        ),
+        (
+            "withdraw",
+            Verb::Withdraw {
+                owner: owner(),
+                units,
+            },
+        ),
+        ("keep", keep(false, None)),
+        ("keep and wake", keep(true, None)),
+        ("keep and give back", keep(true, block)),
+    ]);
+    verbs
+}
+
+fn adopt(fencing: bool, shortens: bool) -> Adopt {
+    Adopt {
+        owner: OWNER.into(),
+        lease: LEASE,
+        from: OTHER.into(),
+        last: 7,
+        fencing,
+        shortens,
+    }
+}
+
+fn other_requests(settings: &ScriptSettings) -> Vec<(String, Command)> {
+    let kinds = kinds();
+    let mut renewals = Vec::new();
+    for (kind, target, units) in &kinds {
+        renewals.extend(target.keys().iter().map(|key| Renewal {
+            kind: *kind,
+            key,
+            owner: OWNER.to_owned(),
+            units: *units,
+            lease: LEASE,
+            may_join: false,
+        }));
+    }
+    let releases = [OWNER, OTHER].map(|owner| PlainRelease {
+        kind: LockKind::Mutex,
+        target: &kinds[0].1,
+        owner,
+        units: 1,
+    });
+    let (key, keys) = (kinds[0].1.first(), kinds[4].1.keys());
+    let request = RateRequest {
+        permits: 3,
+        per: Duration::from_nanos(1_001),
+        patience: Duration::from_millis(2),
+    };
+    let from = Cursor {
+        at: 17,
+        ..Cursor::START
+    };
+    let (adopts, shortens) = (adopt(true, false), adopt(false, true));
+    [
+        ("ping", Request::Ping),
+        ("renew", Request::Renew(&renewals)),
+        ("keep records", Request::KeepRecords(&renewals)),
+        ("release many", Request::Release(&releases)),
+        ("rate limit", Request::RateLimit { key, request }),
+        (
+            "adopt",
+            Request::Adopt {
+                key,
+                adopt: &adopts,
+            },
+        ),
+        (
+            "adopt without a fence",
+            Request::Adopt {
+                key,
+                adopt: &shortens,
+            },
+        ),
+        ("inspect", Request::Inspect { keys, named: true }),
+        (
+            "inspect what a scan found",
+            Request::Inspect { keys, named: false },
+        ),
+        (
+            "scan",
+            Request::Scan {
+                from,
+                prefix: "p*:",
+                pattern: "a*",
+            },
+        ),
+        ("force release", Request::ForceRelease { key, owner: OWNER }),
+        (
+            "publish",
+            Request::Publish {
+                key,
+                message: "request o 1 why",
+            },
+        ),
+    ]
+    .map(|(what, request)| (what.to_owned(), encode(&request, settings)))
+    .into()
+}
+
+fn node_requests(settings: &ScriptSettings) -> Vec<(String, Command)> {
+    let block = NodeGiveBack {
+        used: 5,
+        reserved: Reserved { first: 4, last: 9 },
+    };
+    let mut all = Vec::new();
+    let mut add = |kind: LockKind, what: &str, command| {
+        all.push((format!("a node, {kind:?}, {what}"), command));
+    };
+    for (kind, target, units) in kinds() {
+        if matches!(kind, LockKind::Semaphore { .. }) {
+            continue;
+        }
+        let lock = LockId {
+            kind,
+            target: &target,
+        };
+        let mut waits = ask(units);
+        waits.channel = Some("leasehold:c".into());
+        let (owner, fences) = ((OWNER, units), vec![8; target.keys().len()]);
+        let keys = || target.keys().iter();
+        add(
+            kind,
+            "a try",
+            quorum::acquire(lock, &ask(units), false, CLOCK, settings),
+        );
+        add(
+            kind,
+            "a wait",
+            quorum::acquire(lock, &waits, true, CLOCK, settings),
+        );
+        add(
+            kind,
+            "raise",
+            quorum::raise(lock, owner, &fences, 50, settings),
+        );
+        add(
+            kind,
+            "join",
+            quorum::join(kind, keys(), owner, LEASE, &fences, settings),
+        );
+        add(kind, "release", quorum::release(lock, owner, None, false));
+        add(
+            kind,
+            "give back",
+            quorum::release(lock, owner, Some(block), false),
+        );
+        add(kind, "withdraw", quorum::release(lock, owner, None, true));
+        for give_back in [None, Some(GiveBack { used: 5, last: 9 })] {
+            let keep = Keep {
+                owner: OWNER.into(),
+                units,
+                life: Duration::from_millis(700),
+                wakes: true,
+                give_back,
+            };
+            add(kind, "keep", quorum::keep(lock, &keep, settings));
+        }
+    }
+    let [(kind, target, _), ..] = kinds();
+    let key = target.first();
+    for (fencing, shortens) in [(true, true), (false, false)] {
+        let adopt = adopt(fencing, shortens);
+        add(kind, "adopt", quorum::adopt(key, &adopt, CLOCK, settings));
+    }
+    add(kind, "force release", quorum::force_release(key, OWNER));
+    let (delay, kept) = (Duration::from_secs(60), Duration::from_secs(600));
+    add(
+        kind,
+        "note the restart delay",
+        quorum::note_restart_delay("p:d", delay, kept),
+    );
+    all
+}
+
+/// A request with other bytes may be another request to a server, or to a node that another version of this crate uses. So
+/// a change of `requests.txt` is a change of the wire format. Only the names of scripts may change freely.
+#[test]
+fn every_request_has_the_bytes_that_it_had() {
+    let lines = all_requests().into_iter();
+    let lines = lines.map(|(what, command)| format!("{what}: {}", line(&command)));
+    let lines = lines.collect::<Vec<_>>().join("\n") + "\n";
+    let kept = include_str!("requests.txt");
+    if lines != kept {
+        let new = std::env::temp_dir().join("requests.txt");
+        std::fs::write(&new, &lines).expect("a file");
+        let (line, _) = std::iter::zip(lines.lines(), kept.lines())
+            .find(|(one, other)| one != other)
+            .unwrap_or_default();
+        panic!(
+            "{} has all requests now, and this one is new: {line}",
+            new.display()
+        );
+    }
+}
