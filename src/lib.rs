@@ -178,7 +178,7 @@
 //! This line is for each sentinel:
 //!
 //! ```text
-//! ACL SETUSER app on >PASSWORD resetchannels &+switch-master +ping +subscribe +sentinel|get-master-addr-by-name +sentinel|master
+//! ACL SETUSER app on >PASSWORD resetchannels &+switch-master +subscribe +sentinel|get-master-addr-by-name +sentinel|master
 //! ```
 //!
 //! `AUTH` needs no right. `SELECT` is for a database other than 0. `INFO` is for the question that [`Builder::build`]

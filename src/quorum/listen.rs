@@ -159,18 +159,14 @@ pub(super) fn listen(
             continue;
         }
         let connected = slots.iter().filter_map(|slot| slot.listener.as_ref());
-        let ready = readable(
-            connected.map(|listener| listener.socket.bytes()),
-            None,
-            until,
-        );
+        let ready = readable(connected.map(|listener| listener.socket.bytes()), until);
         let connected = slots.iter_mut().enumerate();
         let connected = connected.filter(|(_, slot)| slot.listener.is_some());
         for ((number, slot), _) in connected.zip(ready).filter(|(_, is_ready)| *is_ready) {
             let Some(listener) = &mut slot.listener else {
                 continue;
             };
-            match listener.socket.read(Deadline::after(READ_WITHIN)) {
+            match listener.socket.read(&mut Deadline::after(READ_WITHIN)) {
                 Ok(()) => (listener.heard, listener.pinged) = (Time::now(), None),
                 Err(fault) if fault.is_timeout() => {}
                 Err(fault) => slot.close(state.nodes[number].route.broken(fault)),

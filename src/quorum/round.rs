@@ -148,13 +148,13 @@ impl<'a> QuorumCall<'a> {
         }
         if let Some(last) = slowest(gathering.connections) {
             let alone = gathering.connections[last].asked().into_iter();
-            exchange::read_ready(alone, None, gathering.until.min(begun + TOGETHER));
+            exchange::read_ready(alone, gathering.until.min(begun + TOGETHER));
         }
-        exchange::run(&mut gathering, None);
+        exchange::run(&mut gathering);
         let now = Time::now();
         if gathering.enough == Enough::No && now > gathering.until + OVERSLEPT {
             gathering.until = self.until.min(now + node_timeout / 2);
-            exchange::run(&mut gathering, None);
+            exchange::run(&mut gathering);
         }
         gathering.end(self.state.grace());
     }

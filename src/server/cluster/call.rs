@@ -11,7 +11,7 @@ use crate::net::refusal::was_cut;
 use crate::owner::MARK;
 use crate::server::Answer;
 use crate::server::cluster::master::Master;
-use crate::server::cluster::state::ClusterState;
+use crate::server::cluster::state::Shared;
 use crate::server::link::Link;
 use crate::sys::{Arc, thread};
 use crate::wire::{Keep, LockKind, PlainRelease, Renewal, Reply, Request, Verb};
@@ -23,7 +23,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// How often a request is redirected in a row before it pauses.
 const REDIRECTED_AT_ONCE: u32 = 2;
 
-impl ClusterState {
+impl Shared {
     pub(super) fn call(
         self: &Arc<Self>,
         request: &Request<'_>,
@@ -180,14 +180,7 @@ impl ClusterState {
             Err(failure) if failure.is_of_the_connection() => self.suspect(master),
             Err(_) => {}
         }
-        // Perhaps only the nodes reach that address.
-        done.map_err(|failure| {
-            if !failure.is_of_io() {
-                return failure;
-            }
-            let address = &master.route.server.address;
-            failure.about(format!("the cluster names {address} as a master"))
-        })
+        done.map_err(|failure| master.named(failure))
     }
 
     /// Returns how long a request may take with its pauses, in the caller's time: the top of this module.

@@ -30,7 +30,7 @@ use crate::net::login::log_in;
 use crate::net::refusal::unavailable;
 use crate::net::route::Route;
 use crate::server::cluster::map::{SlotMap, SlotTable};
-use crate::server::cluster::master::{Address, ClusterRoutes};
+use crate::server::cluster::master::{Address, Routes};
 use crate::server::finder::{Finder, FinderThread, Published, Search};
 use crate::sys::hash::HashSet;
 use crate::sys::{Arc, Ordering, Time};
@@ -53,41 +53,37 @@ const SHOWN: usize = 5;
 /// A table, and the address of the node that has answered it.
 type TableOf = (Arc<str>, SlotTable);
 
-pub(super) struct ClusterSearch {
-    routes: Arc<ClusterRoutes>,
+pub(super) struct Tables {
+    routes: Arc<Routes>,
     /// How many nodes were asked, so that each check begins with another one.
     asked: usize,
     /// The nodes whose tables were refused.
     strangers: HashSet<Arc<str>>,
 }
 
-impl Search<Arc<SlotMap>> for ClusterSearch {
+impl Search<Arc<SlotMap>> for Tables {
     fn check(&mut self, thread: &FinderThread<Arc<SlotMap>>) -> Result<(), Failure> {
         let tables = self.tables(thread)?;
         self.publish(&thread.finder, &tables)
     }
 
-    fn pause(&mut self, thread: &FinderThread<Arc<SlotMap>>) {
-        let ended = Time::now();
-        while !thread.is_over() {
-            let pause = if thread.finder.is_check_due() {
-                BETWEEN
-            } else if is_suspicious(&thread.finder) {
-                RETRY
-            } else {
-                CHECK_EVERY
-            };
-            let until = ended + pause;
-            if Time::now() >= until {
-                return;
-            }
-            thread.wait(&[], until);
+    fn pause(&self, finder: &Finder<Arc<SlotMap>>) -> Duration {
+        let masters = finder.found().map(|map| map.masters());
+        let mut masters = masters.iter().flatten();
+        if finder.is_check_due() {
+            BETWEEN
+        } else if finder.has_failed()
+            || masters.any(|master| master.is_suspected.load(Ordering::Relaxed))
+        {
+            RETRY
+        } else {
+            CHECK_EVERY
         }
     }
 }
 
-impl ClusterSearch {
-    pub(super) fn new(routes: Arc<ClusterRoutes>) -> Self {
+impl Tables {
+    pub(super) fn new(routes: Arc<Routes>) -> Self {
         Self {
             routes,
             asked: 0,
@@ -104,7 +100,7 @@ impl ClusterSearch {
         // When the next node is asked. After the last one: when the check ends.
         let mut next_at = Time::now();
         while !(unasked.is_empty() && asked.is_empty()) {
-            if thread.is_over() {
+            if thread.finder.is_over() {
                 return Ok(Vec::new());
             }
             let now = Time::now();
@@ -129,7 +125,7 @@ impl ClusterSearch {
                     None => {}
                 }
             }
-            thread.wait(&[], next_at);
+            thread.wait(next_at);
             for (node, answer) in mem::take(&mut asked) {
                 match (answer.try_recv(), &map) {
                     (Err(TryRecvError::Empty), _) => asked.push((node, answer)),
@@ -242,13 +238,6 @@ impl ClusterSearch {
     }
 }
 
-/// Returns whether no map was found, or a master is suspected.
-fn is_suspicious(finder: &Finder<Arc<SlotMap>>) -> bool {
-    let masters = finder.found().map(|map| map.masters());
-    let mut masters = masters.iter().flatten();
-    finder.has_failed() || masters.any(|master| master.is_suspected.load(Ordering::Relaxed))
-}
-
 /// Asks a node for its table.
 fn table_of(address: &Address, route: &Route) -> Result<SlotTable, Failure> {
     let limit = route.io_timeout.min(STEP);
@@ -301,13 +290,9 @@ mod tests {
         let settings = Settings::default();
         let urls = ["redis://127.0.0.1:1/".to_owned()];
         let nodes = ClusterNodes::new(&urls, &settings).expect("a URL");
-        let routes = Arc::new(ClusterRoutes::new(nodes, &settings).expect("threads"));
-        let search = ClusterSearch::new(Arc::clone(&routes));
-        let finder = Finder::new(
-            "test",
-            "node".to_owned(),
-            Box::new(ClusterSearch::new(routes)),
-        );
+        let routes = Arc::new(Routes::new(nodes, &settings).expect("threads"));
+        let search = Tables::new(Arc::clone(&routes));
+        let finder = Finder::new("test", "node".to_owned(), Box::new(Tables::new(routes)));
         let tables: Vec<_> = tables
             .into_iter()
             .map(|table| ("node".into(), table))
