@@ -143,9 +143,9 @@ impl<V: Pooled> Pool<V> {
             .map_err(|_| unavailable("the thread of r2d2 does not run"))?;
         // r2d2's thread shares the values for a moment after it has made the last one. If the pool ended meanwhile, that thread
         // would close the connections, although it runs on no machine of a test.
-        let (made, is_made) = bounded::<()>(0);
-        threads.of_r2d2.execute(move || drop(made));
-        is_made.recv().ok();
+        let (ended, has_ended) = bounded::<()>(0);
+        threads.of_r2d2.execute(move || drop(ended));
+        has_ended.recv().ok();
         let pool = Arc::new(Self {
             values,
             gate: Gate::new(size),

@@ -41,7 +41,7 @@ pub(crate) trait Search<T>: Send {
     /// # Errors
     ///
     /// Returns the reason why nothing was found.
-    fn check(&mut self, thread: &FinderThread<T>) -> Result<(), Failure>;
+    fn check(&mut self, finder: &Arc<Finder<T>>) -> Result<(), Failure>;
 
     /// Returns how long after the end of the last check the next one begins.
     fn pause(&self, finder: &Finder<T>) -> Duration;
@@ -167,8 +167,8 @@ impl<T: Clone + Send + 'static> Finder<T> {
             return Ok(seen);
         }
         if !findings.is_started {
-            let (finder, machine) = (Arc::clone(self), Machine::here());
-            let started = thread::spawn(self.name, || FinderThread { finder, machine }.run());
+            let finder = Arc::clone(self);
+            let started = thread::spawn(self.name, move || finder.run());
             started.map_err(|error| {
                 let name = self.name;
                 unavailable(format!("the thread {name} cannot be started: {error}"))
@@ -295,47 +295,39 @@ impl<T: Clone + Send + 'static> Finder<T> {
         drop(findings);
         self.checked.notify_all();
     }
-}
 
-/// The thread of a finder, as the search sees it.
-pub(crate) struct FinderThread<T> {
-    pub(crate) finder: Arc<Finder<T>>,
-    machine: Machine,
-}
-
-impl<T: Clone + Send + 'static> FinderThread<T> {
     /// Runs until nobody uses the servers any more.
-    fn run(self) {
-        let Some(mut search) = self.finder.search.lock().take() else {
+    fn run(self: &Arc<Self>) {
+        let Some(mut search) = self.search.lock().take() else {
             return;
         };
-        while !self.finder.is_over() {
-            self.finder.findings.lock().is_check_due = false;
+        while !self.is_over() {
+            self.findings.lock().is_check_due = false;
             let went_on = survived(|| {
-                if let Err(failure) = search.check(&self) {
-                    self.finder.not_found(failure);
+                if let Err(failure) = search.check(self) {
+                    self.not_found(failure);
                 }
                 let ended = Time::now();
-                while !self.finder.is_over() {
-                    let until = ended + search.pause(&self.finder);
+                while !self.is_over() {
+                    let until = ended + search.pause(self);
                     if Time::now() >= until {
                         break;
                     }
-                    self.wait(until);
+                    self.sleep(until);
                 }
             });
             if went_on.is_none() {
-                let words = format!("the thread {} panicked, and begins anew", self.finder.name);
+                let words = format!("the thread {} panicked, and begins anew", self.name);
                 logging::error!("{words}");
-                self.finder.not_found(unavailable(words));
+                self.not_found(unavailable(words));
                 thread::sleep(PANIC_PAUSE);
             }
         }
     }
 
     /// Blocks until the thread is woken, or it is this time.
-    pub(crate) fn wait(&self, until: Time) {
-        self.finder.sleeps.sleep_until(&self.machine, until);
+    pub(crate) fn sleep(&self, until: Time) {
+        self.sleeps.sleep_until(&Machine::here(), until);
     }
 
     /// Does `work` on a short-lived thread, because it may block for long. Wakes this thread when it is done.
@@ -344,11 +336,11 @@ impl<T: Clone + Send + 'static> FinderThread<T> {
     ///
     /// Returns a transient failure if no thread could be started.
     pub(crate) fn aside<R: Send + 'static>(
-        &self,
+        self: &Arc<Self>,
         work: impl FnOnce() -> R + Send + 'static,
     ) -> Result<Receiver<R>, Failure> {
         let (sender, result) = bounded(1);
-        let finder = Arc::clone(&self.finder);
+        let finder = Arc::clone(self);
         let started = thread::spawn("", move || {
             // If nobody receives it, it is not needed any more.
             sender.send(work()).ok();
@@ -369,7 +361,7 @@ mod tests {
     struct Nothing;
 
     impl Search<&'static str> for Nothing {
-        fn check(&mut self, _: &FinderThread<&'static str>) -> Result<(), Failure> {
+        fn check(&mut self, _: &Arc<Finder<&'static str>>) -> Result<(), Failure> {
             Ok(())
         }
 

@@ -363,20 +363,24 @@ impl Link {
 
     /// Connects, and logs in. On the renewal thread's link that is no part of the time limit.
     fn connect(&mut self, deadline: &mut Deadline<'_>) -> Result<(), Failure> {
+        if self.round_trip.is_none() {
+            let used = self.used;
+            return self.open_by(|route| connect_in_turn(route, deadline, Some(used)));
+        }
         let begun = deadline.now();
+        let connected =
+            self.open_by(|route| connect_in_turn(route, &mut Deadline::default(), None));
+        deadline.leave_out(begun);
+        connected
+    }
+
+    /// Opens the connection. Suspects the master if it cannot be reached.
+    fn open_by(
+        &mut self,
+        connect: impl FnOnce(&Route) -> Result<Socket, Failure>,
+    ) -> Result<(), Failure> {
         self.known = self.route.together.look();
-        let connected = match &mut self.round_trip {
-            None => connect_in_turn(&self.route, deadline, Some(self.used)),
-            Some(round_trip) => {
-                let connected = connect_for_renewals(&self.route);
-                deadline.leave_out(begun);
-                connected.map(|(socket, took)| {
-                    *round_trip = took.max(*round_trip);
-                    socket
-                })
-            }
-        };
-        let socket = connected.inspect_err(|failure| {
+        let socket = connect(&self.route).inspect_err(|failure| {
             if failure.is_transient() {
                 self.suspect();
             }
@@ -528,7 +532,14 @@ impl DedicatedConnection for Link {
             }
             self.socket = None;
         }
-        self.connect(&mut Deadline::default())
+        let mut last = Duration::ZERO;
+        self.open_by(|route| {
+            let (socket, took) = connect_for_renewals(route)?;
+            last = took;
+            Ok(socket)
+        })?;
+        self.round_trip = self.round_trip.max(Some(last));
+        Ok(())
     }
 
     fn call(&mut self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure> {

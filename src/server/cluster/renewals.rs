@@ -22,7 +22,7 @@
 //! | state of a link | event | next state |
 //! | --- | --- | --- |
 //! | free | a round has commands for the master | busy: the thread sends them, and connects before if it must |
-//! | free, after a failure | the same | busy: the thread only connects, and the commands fail as the last ones did |
+//! | free, after a failure | the same | busy: the thread sends a PING only, and the commands fail as the last ones did |
 //! | busy | the same | busy; the commands fail |
 //! | busy | the thread is done | free; the answers count if the round goes on |
 //!
@@ -108,21 +108,12 @@ impl Renewals {
         let mut deadline = Deadline::after(limit);
         let shared = Arc::clone(&self.shared);
         shared.map(&mut deadline)?;
-        // The results of a batch.
-        let (mut groups, mut results) = match request {
-            Request::Renew(batch) | Request::KeepRecords(batch) => {
-                let results = vec![Renewed::Unanswered; batch.len()];
-                let slots = batch.iter().map(|renewal| renewal.key.slot());
-                (by_slot(slots), Some(Reply::Renewed(results)))
-            }
-            Request::Release(batch) => {
-                let results = vec![Err(NotReleased::Unanswered); batch.len()];
-                let slots = batch.iter().map(|release| release.target.first().slot());
-                (by_slot(slots), Some(Reply::Each(results)))
-            }
-            Request::Lock { target, .. } => (by_slot([target.first().slot()]), None),
+        let (slots, mut results) = match (batch_of(request), request) {
+            (Some((slots, results)), _) => (slots, Some(results)),
+            (None, Request::Lock { target, .. }) => (vec![target.first().slot()], None),
             _ => return Err(Failure::another_question()),
         };
+        let mut groups = by_slot(slots);
         let (mut has_results, mut resent) = (false, false);
         let mut first_failure = None;
         for _ in 0..ROUNDS {
@@ -229,7 +220,8 @@ impl Renewals {
                 for number in connection.parts.drain(..) {
                     answers[number] = Some(Err(failure.clone()));
                 }
-                connection.begin(&self.sleeps, |link| link.open(false).map(|()| Vec::new()));
+                let ping = [Command::new("PING")];
+                connection.begin(&self.sleeps, move |link| link.batch(&ping, false, longest));
                 continue;
             }
             let mut commands = Vec::new();
@@ -432,9 +424,9 @@ impl Group {
 }
 
 /// Returns the names of a batch by their slots.
-fn by_slot(names: impl IntoIterator<Item = u16>) -> Vec<Group> {
+fn by_slot(slots_of_names: Vec<u16>) -> Vec<Group> {
     let mut slots = BTreeMap::<u16, Vec<usize>>::new();
-    for (number, slot) in names.into_iter().enumerate() {
+    for (number, slot) in slots_of_names.into_iter().enumerate() {
         slots.entry(slot).or_default().push(number);
     }
     let group = |(slot, numbers)| Group {
@@ -445,8 +437,28 @@ fn by_slot(names: impl IntoIterator<Item = u16>) -> Vec<Group> {
     slots.into_iter().map(group).collect()
 }
 
+/// Returns the slots of the names of a batch, and its results before any answer.
+pub(super) fn batch_of(request: &Request<'_>) -> Option<(Vec<u16>, Reply)> {
+    let (slots, results): (Vec<_>, _) = match request {
+        Request::Renew(batch) | Request::KeepRecords(batch) => (
+            batch.iter().map(|renewal| renewal.key.slot()).collect(),
+            Reply::Renewed(vec![Renewed::Unanswered; batch.len()]),
+        ),
+        Request::Release(batch) => (
+            batch.iter().map(|it| it.target.first().slot()).collect(),
+            Reply::Each(vec![Err(NotReleased::Unanswered); batch.len()]),
+        ),
+        _ => return None,
+    };
+    Some((slots, results))
+}
+
 /// Calls `f` with a request about these names of a batch.
-fn about<T>(request: &Request<'_>, numbers: &[usize], f: impl FnOnce(&Request<'_>) -> T) -> T {
+pub(super) fn about<T>(
+    request: &Request<'_>,
+    numbers: &[usize],
+    f: impl FnOnce(&Request<'_>) -> T,
+) -> T {
     fn some<N: Clone>(batch: &[N], numbers: &[usize]) -> Vec<N> {
         numbers.iter().map(|it| batch[*it].clone()).collect()
     }
@@ -459,7 +471,7 @@ fn about<T>(request: &Request<'_>, numbers: &[usize], f: impl FnOnce(&Request<'_
 }
 
 /// Takes the results of some names of a batch.
-fn take_results(all: &mut Reply, numbers: &[usize], some: Reply) -> Result<(), Failure> {
+pub(super) fn take_results(all: &mut Reply, numbers: &[usize], some: Reply) -> Result<(), Failure> {
     match (all, some) {
         (Reply::Renewed(all), Reply::Renewed(some)) => {
             for (number, one) in numbers.iter().zip(some) {

@@ -31,7 +31,7 @@ use crate::net::refusal::unavailable;
 use crate::net::route::Route;
 use crate::server::cluster::map::{SlotMap, SlotTable};
 use crate::server::cluster::master::{Address, Routes};
-use crate::server::finder::{Finder, FinderThread, Published, Search};
+use crate::server::finder::{Finder, Published, Search};
 use crate::sys::hash::HashSet;
 use crate::sys::{Arc, Ordering, Time};
 use crate::wire::Command;
@@ -62,9 +62,9 @@ pub(super) struct Tables {
 }
 
 impl Search<Arc<SlotMap>> for Tables {
-    fn check(&mut self, thread: &FinderThread<Arc<SlotMap>>) -> Result<(), Failure> {
-        let tables = self.tables(thread)?;
-        self.publish(&thread.finder, &tables)
+    fn check(&mut self, finder: &Arc<Finder<Arc<SlotMap>>>) -> Result<(), Failure> {
+        let tables = self.tables(finder)?;
+        self.publish(finder, &tables)
     }
 
     fn pause(&self, finder: &Finder<Arc<SlotMap>>) -> Duration {
@@ -92,15 +92,15 @@ impl Tables {
     }
 
     /// Asks for the tables that make the next map. Returns none only if the thread must end.
-    fn tables(&mut self, thread: &FinderThread<Arc<SlotMap>>) -> Result<Vec<TableOf>, Failure> {
-        let map = thread.finder.found();
+    fn tables(&mut self, finder: &Arc<Finder<Arc<SlotMap>>>) -> Result<Vec<TableOf>, Failure> {
+        let map = finder.found();
         let mut unasked = self.nodes(map.as_deref());
         let mut asked = Vec::new();
         let (mut failures, mut tables) = (Vec::new(), Vec::new());
         // When the next node is asked. After the last one: when the check ends.
         let mut next_at = Time::now();
         while !(unasked.is_empty() && asked.is_empty()) {
-            if thread.finder.is_over() {
+            if finder.is_over() {
                 return Ok(Vec::new());
             }
             let now = Time::now();
@@ -109,7 +109,7 @@ impl Tables {
                 match unasked.pop_front() {
                     Some((address, route)) => {
                         let node = Arc::clone(&route.server.address);
-                        match thread.aside(move || table_of(&address, &route)) {
+                        match finder.aside(move || table_of(&address, &route)) {
                             Ok(answer) => asked.push((node, answer)),
                             Err(failure) => failures.push(failure),
                         }
@@ -125,7 +125,7 @@ impl Tables {
                     None => {}
                 }
             }
-            thread.wait(next_at);
+            finder.sleep(next_at);
             for (node, answer) in mem::take(&mut asked) {
                 match (answer.try_recv(), &map) {
                     (Err(TryRecvError::Empty), _) => asked.push((node, answer)),
@@ -134,7 +134,7 @@ impl Tables {
                     }
                     (Ok(Err(failure)), _) => {
                         failures.push(failure);
-                        thread.finder.learnt(in_words(&failures));
+                        finder.learnt(in_words(&failures));
                     }
                     (Ok(Ok(table)), Some(map)) if map.is_foreign(&table) => {
                         failures.push(self.refuse(node));

@@ -43,7 +43,7 @@ use crate::net::pubsub::PushMessage;
 use crate::net::refusal::{refusal, unavailable};
 use crate::net::route::{Route, route};
 use crate::net::socket::Socket;
-use crate::server::finder::{Finder, FinderThread, Published, Search};
+use crate::server::finder::{Finder, Published, Search};
 use crate::server::sentinel::opinion::{Choice, Opinion, choose};
 use crate::sys::{Arc, AtomicBool, LONGEST_SLEEP, Ordering, Time, thread};
 use crate::wire::Command;
@@ -101,10 +101,10 @@ struct Sentinel {
 type Said = (Result<Opinion, Failure>, Option<Socket>);
 
 impl Search<Master> for Sentinels {
-    fn check(&mut self, thread: &FinderThread<Master>) -> Result<(), Failure> {
+    fn check(&mut self, finder: &Arc<Finder<Master>>) -> Result<(), Failure> {
         self.pause = (RETRY * (1 << self.failed)).min(LONGEST_RETRY);
         self.failed = (self.failed + 1).min(10);
-        if self.check_once(thread)? {
+        if self.check_once(finder)? {
             (self.pause, self.failed) = (CHECK_EVERY, 0);
         }
         Ok(())
@@ -143,8 +143,8 @@ impl Sentinels {
     }
 
     /// Does one check. Returns false if the server has not said its role yet, or the thread must end.
-    fn check_once(&mut self, thread: &FinderThread<Master>) -> Result<bool, Failure> {
-        let last = thread.finder.found();
+    fn check_once(&mut self, finder: &Arc<Finder<Master>>) -> Result<bool, Failure> {
+        let last = finder.found();
         // 1. Ask the sentinels, and read their answers. 2. Choose a server.
         self.checks += 1;
         for sentinel in &mut self.sentinels {
@@ -153,20 +153,20 @@ impl Sentinels {
         let until = Time::now() + self.settings.io_timeout.min(STEP);
         let chosen = loop {
             for sentinel in &mut self.sentinels {
-                sentinel.hear(thread, &self.set.master, self.checks);
+                sentinel.hear(finder, &self.set.master, self.checks);
             }
-            if thread.finder.is_over() {
+            if finder.is_over() {
                 return Ok(false);
             }
             if let Some(chosen) = self.choose(last.as_ref(), until) {
                 break chosen?;
             }
-            thread.wait(until);
+            finder.sleep(until);
         };
         // 3. Ask the server for its role.
         let named = self.named(&chosen);
         let waits = format!("{named}, which has not answered yet");
-        thread.finder.learnt(waits);
+        finder.learnt(waits);
         let of_last = last.filter(|last| last.opinion.is_at(&chosen));
         let route = self.route_to(&chosen, of_last.as_ref());
         let asked = self.asked.take().filter(|(asked, _)| asked.is_at(&chosen));
@@ -175,7 +175,7 @@ impl Sentinels {
         } else {
             let open = self.open.take().filter(|(last, _)| last.is_at(&chosen));
             let way = route.clone();
-            thread.aside(move || role_of(&way, open.map(|(_, socket)| socket)))?
+            finder.aside(move || role_of(&way, open.map(|(_, socket)| socket)))?
         };
         let until = Time::now() + STEP;
         let socket = loop {
@@ -186,15 +186,15 @@ impl Sentinels {
                 }
                 Err(TryRecvError::Empty) => {}
             }
-            if thread.finder.is_over() || Time::now() >= until {
+            if finder.is_over() || Time::now() >= until {
                 self.asked = Some((chosen, role));
                 return Ok(false);
             }
-            thread.wait(until);
+            finder.sleep(until);
         };
         // 4. Publish it.
         self.open = Some((chosen.clone(), socket));
-        self.publish(thread, route, chosen)?;
+        self.publish(finder, route, chosen)?;
         Ok(true)
     }
 
@@ -255,13 +255,13 @@ impl Sentinels {
     /// Publishes the master. Another address, or another epoch, makes it another master.
     fn publish(
         &self,
-        thread: &FinderThread<Master>,
+        finder: &Arc<Finder<Master>>,
         route: Route,
         opinion: Opinion,
     ) -> Result<(), Failure> {
         let address = Arc::clone(&route.server.address);
         let mut is_another = false;
-        thread.finder.publish(|last| {
+        finder.publish(|last| {
             is_another = last.is_none_or(|last| last.opinion != opinion);
             let is_failover = is_another && last.is_some();
             if is_failover {
@@ -308,7 +308,7 @@ impl Sentinels {
 impl Sentinel {
     /// Takes what it has said, which counts if it was asked in this check. Asks it once in each check, but not before it has
     /// answered an earlier one.
-    fn hear(&mut self, thread: &FinderThread<Master>, master: &str, check: u64) {
+    fn hear(&mut self, finder: &Arc<Finder<Master>>, master: &str, check: u64) {
         if let Some(asked) = &self.asked {
             let (said, socket) = match asked.try_recv() {
                 Ok(said) => said,
@@ -323,18 +323,18 @@ impl Sentinel {
         }
         if self.asked_in != check {
             self.asked_in = check;
-            self.ask(thread, master);
+            self.ask(finder, master);
         }
     }
 
-    fn ask(&mut self, thread: &FinderThread<Master>, master: &str) {
+    fn ask(&mut self, finder: &Arc<Finder<Master>>, master: &str) {
         let (route, master) = (self.route.clone(), master.to_owned());
-        let (finder, is_heard) = (Arc::clone(&thread.finder), Arc::clone(&self.is_heard));
+        let (told, is_heard) = (Arc::clone(finder), Arc::clone(&self.is_heard));
         let mut socket = self.socket.take();
-        let asked = thread.aside(move || {
+        let asked = finder.aside(move || {
             let heard = match is_heard.load(Ordering::Relaxed) {
                 true => Ok(()),
-                false => subscribe(&route, &master, &finder, &is_heard),
+                false => subscribe(&route, &master, &told, &is_heard),
             };
             let opinion = heard.and_then(|()| opinion(&route, &master, &mut socket));
             let named = |failure: Failure| failure.at(&route.server.address);
