@@ -123,7 +123,7 @@
 //! This line is for each sentinel:
 //!
 //! ```text
-//! ACL SETUSER app on >PASSWORD resetchannels &+switch-master +ping +subscribe +sentinel|get-master-addr-by-name +sentinel|master
+//! ACL SETUSER app on >PASSWORD resetchannels &+switch-master +subscribe +sentinel|get-master-addr-by-name +sentinel|master
 //! ```
 //!
 //! `SELECT` is for a database other than 0, and `INFO` for the question that [`Builder::build`] asks; a single server works without

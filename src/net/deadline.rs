@@ -125,11 +125,6 @@ impl Deadline<'_> {
         *self.now.get_or_insert_with(Time::now)
     }
 
-    /// Returns when it ends, if it has an end.
-    pub(crate) fn end(&self) -> Option<Time> {
-        self.end
-    }
-
     /// Returns how long the thread may wait now.
     pub(crate) fn left(&mut self) -> Duration {
         let now = self.now();
@@ -183,14 +178,14 @@ mod tests {
     #[test]
     fn a_phase_ends_no_later_than_its_call_but_has_a_moment() {
         let mut call = Deadline::after(MINUTE);
-        assert!(call.phase(Phase::Connect, MINUTE / 2).end() < call.end());
-        assert_eq!(call.phase(Phase::Connect, MINUTE * 2).end(), call.end());
-        assert_eq!(call.phase(Phase::Connect, Duration::MAX).end(), call.end());
+        assert!(call.phase(Phase::Connect, MINUTE / 2).end < call.end);
+        assert_eq!(call.phase(Phase::Connect, MINUTE * 2).end, call.end);
+        assert_eq!(call.phase(Phase::Connect, Duration::MAX).end, call.end);
         let mut over = Deadline::after(Duration::ZERO);
-        assert!(over.phase(Phase::Request, MINUTE).end() > over.end());
+        assert!(over.phase(Phase::Request, MINUTE).end > over.end);
         let mut without_end = Deadline::default();
         assert!(without_end.phase(Phase::Request, MINUTE).left() <= MINUTE);
-        assert!(without_end.end().is_none());
+        assert!(without_end.end.is_none());
     }
 
     #[test]
@@ -200,11 +195,11 @@ mod tests {
         late.after_checkout(&late.clone());
         assert!(!late.left().is_zero());
         let mut call = Deadline::after(MINUTE);
-        let (end, begun) = (call.end(), call.now());
+        let (end, begun) = (call.end, call.now());
         call.after_checkout(&call.clone());
-        assert_eq!(call.end(), end);
+        assert_eq!(call.end, end);
         call.leave_out(begun);
-        let moved = call.end().zip(end).map(|(later, end)| later.since(end));
+        let moved = call.end.zip(end).map(|(later, end)| later.since(end));
         assert_eq!(moved, Some(call.now().since(begun)));
     }
 

@@ -35,7 +35,7 @@ use smallvec::SmallVec;
 use crate::net::deadline::{Deadline, Phase};
 use crate::net::socket::{Socket, TransportError};
 use crate::sys::Time;
-use crate::sys::net::{WokenEnd, readable};
+use crate::sys::net::readable;
 use crate::wire::Command;
 
 /// The time limit of a read on a socket that has something to read. The operating system may be wrong about that.
@@ -72,8 +72,8 @@ pub(crate) trait Exchange {
     fn asked(&mut self) -> impl Iterator<Item = &mut Pipeline<Self::About>>;
 }
 
-/// Reads answers until there are enough, or the time is over. `woken` wakes this thread.
-pub(crate) fn run(exchange: &mut impl Exchange, woken: Option<&WokenEnd>) {
+/// Reads answers until there are enough, or the time is over.
+pub(crate) fn run(exchange: &mut impl Exchange) {
     let mut is_last = false;
     while let Some(until) = exchange.take_in() {
         if is_last {
@@ -81,19 +81,18 @@ pub(crate) fn run(exchange: &mut impl Exchange, woken: Option<&WokenEnd>) {
         }
         // This thread may have had no CPU time until now, so it looks once more after the time.
         is_last = Time::now() >= until;
-        read_ready(exchange.asked(), woken, until);
+        read_ready(exchange.asked(), until);
     }
 }
 
 /// Waits until there is something to read, or until then. Reads what has come.
 pub(crate) fn read_ready<'p, T: Default + 'p>(
     pipelines: impl Iterator<Item = &'p mut Pipeline<T>>,
-    woken: Option<&WokenEnd>,
     until: Time,
 ) {
     let mut pipelines: SmallVec<[_; 8]> = pipelines.collect();
     let streams = pipelines.iter().map(|pipeline| pipeline.socket.bytes());
-    let ready = readable(streams, woken, until);
+    let ready = readable(streams, until);
     for (pipeline, is_ready) in pipelines.iter_mut().zip(ready) {
         if is_ready {
             pipeline.read();
@@ -155,7 +154,7 @@ impl<T: Default> Pipeline<T> {
             if self.is_idle() {
                 return self.socket.look();
             }
-            if !readable([self.socket.bytes()], None, Time::now())[0] {
+            if !readable([self.socket.bytes()], Time::now())[0] {
                 break;
             }
             self.read();
@@ -231,7 +230,7 @@ impl<T: Default> Pipeline<T> {
 
     /// Reads a piece of the answers.
     fn read(&mut self) {
-        match self.socket.read(Deadline::after(READ_WITHIN)) {
+        match self.socket.read(&mut Deadline::after(READ_WITHIN)) {
             Err(fault) if !fault.is_timeout() => self.fault = Some(fault),
             _ => {}
         }
@@ -277,7 +276,7 @@ mod tests {
             if let Some((_, answered)) = pipeline.take().expect("it is open") {
                 return (answered.about, answered.is_late);
             }
-            read_ready(std::iter::once(&mut *pipeline), None, Time::now() + SOON);
+            read_ready(std::iter::once(&mut *pipeline), Time::now() + SOON);
         }
     }
 
@@ -378,7 +377,7 @@ mod tests {
         });
         let until = Time::now() + Duration::from_millis(50);
         let mut alone = Alone { pipeline, until };
-        run(&mut alone, None);
+        run(&mut alone);
         assert!(alone.pipeline.is_asked() && Time::now() >= until);
         drop(alone);
         sending.join().expect("no panic");
@@ -389,10 +388,10 @@ mod tests {
         let (mut pipeline, mut server) = connection();
         pipeline.ask([(ping(), 1)]).expect("it is open");
         server.write_all(b"+1\r\n").expect("it is open");
-        while !readable([pipeline.socket.bytes()], None, Time::now() + SOON)[0] {}
+        while !readable([pipeline.socket.bytes()], Time::now() + SOON)[0] {}
         let until = Time::now();
         let mut alone = Alone { pipeline, until };
-        run(&mut alone, None);
+        run(&mut alone);
         assert!(alone.pipeline.is_idle());
     }
 }

@@ -15,9 +15,16 @@ use crate::wire::Command;
 /// The address of a server, and the time of a round trip or its failure.
 pub(crate) type Pinged = (Arc<str>, Result<Duration, Failure>);
 
-/// Pings servers, all at the same time, each on a short-lived thread, because it may hang. Returns the
-/// results in the order of the servers.
+/// Pings servers. Returns the results in the order of the servers.
 pub(crate) fn all(routes: Vec<Route>) -> Vec<Pinged> {
+    let mut pings: Vec<_> = as_they_answer(routes).collect();
+    pings.sort_by_key(|(number, _)| *number);
+    pings.into_iter().map(|(_, pinged)| pinged).collect()
+}
+
+/// Pings servers, all at the same time, each on a short-lived thread, because it may hang. Returns the results as they come,
+/// with the numbers of the servers.
+pub(crate) fn as_they_answer(routes: Vec<Route>) -> impl Iterator<Item = (usize, Pinged)> {
     let results = Arc::new(BlockingQueue::new(routes.len()));
     let all = routes.len();
     for (number, route) in routes.into_iter().enumerate() {
@@ -32,9 +39,7 @@ pub(crate) fn all(routes: Vec<Route>) -> Vec<Pinged> {
             results.push((number, (server, Err(unavailable(words)))));
         }
     }
-    let mut pings: Vec<_> = (0..all).map_while(|_| results.pop()).collect();
-    pings.sort_by_key(|(number, _)| *number);
-    pings.into_iter().map(|(_, pinged)| pinged).collect()
+    (0..all).map_while(move |_| results.pop())
 }
 
 /// Pings a server on a new connection. Returns the time of the round trip.

@@ -16,6 +16,7 @@ use std::fmt::Display;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
+use crossbeam_channel::bounded;
 use scheduled_thread_pool::ScheduledThreadPool;
 
 use crate::error::Failure;
@@ -140,6 +141,11 @@ impl<V: Pooled> Pool<V> {
             .connection_timeout(MADE_WITHIN)
             .build(Factory(Box::new(make)))
             .map_err(|_| unavailable("the thread of r2d2 does not run"))?;
+        // r2d2's thread shares the values for a moment after it has made the last one. If the pool ended meanwhile, that thread
+        // would close the connections, although it runs on no machine of a test.
+        let (ended, has_ended) = bounded::<()>(0);
+        threads.of_r2d2.execute(move || drop(ended));
+        has_ended.recv().ok();
         let pool = Arc::new(Self {
             values,
             gate: Gate::new(size),

@@ -18,6 +18,7 @@
 
 use std::io;
 use std::mem;
+use std::time::Duration;
 
 use redis::{ConnectionAddr, ServerError, Value};
 
@@ -31,15 +32,13 @@ use crate::sys::Arc;
 use crate::sys::net::ByteStream;
 use crate::wire::Command;
 
-mod limit;
-
-use limit::TimeLimit;
-
 /// The longest answer, in bytes. A page of 200 locks has about 50,000. An answer takes up to 20 times as much memory
 /// after it is read, if it consists of the smallest values.
 const LONGEST_ANSWER: usize = 8 << 20;
 /// The number of bytes that are read at a time.
 const PIECE: usize = 8 << 10;
+/// How much longer than the rest of the time the operating system's limit may be.
+const TOLERANCE: Duration = Duration::from_millis(1);
 
 /// The kinds of errors of a connection that the other side has closed.
 pub(crate) const CLOSED: [io::ErrorKind; 5] = [
@@ -55,10 +54,9 @@ pub(crate) struct Socket {
     bytes: ByteStream,
     #[cfg(feature = "tls")]
     tls: Option<TlsSession>,
-    read_limit: TimeLimit,
-    write_limit: TimeLimit,
-    /// Room for the bytes of a request.
-    packed: Vec<u8>,
+    /// The time limits of the operating system for a read and for a write, as they were set last.
+    read_limit: Option<Duration>,
+    write_limit: Option<Duration>,
     /// The bytes to write, with TLS the encrypted ones.
     unsent: Vec<u8>,
     /// Room for the bytes of one read.
@@ -155,9 +153,8 @@ impl Socket {
             bytes,
             #[cfg(feature = "tls")]
             tls: None,
-            read_limit: TimeLimit::default(),
-            write_limit: TimeLimit::default(),
-            packed: Vec::new(),
+            read_limit: None,
+            write_limit: None,
             unsent: Vec::new(),
             piece: vec![0; PIECE].into(),
             received: Vec::new(),
@@ -172,11 +169,11 @@ impl Socket {
         while let Some(tls) = &mut self.tls {
             tls.take_output(&mut self.unsent);
             let is_shaking_hands = tls.is_shaking_hands();
-            self.write_unsent(deadline)?;
+            self.flush(deadline)?;
             if !is_shaking_hands {
                 break;
             }
-            let read = self.read_piece(deadline);
+            let read = self.read(deadline);
             read.map_err(|fault| match fault {
                 TransportError::Io(error) if tls::is_no_record(&error) => self.plain_greeting(),
                 // A Redis without TLS waits for the rest of a request.
@@ -211,29 +208,27 @@ impl Socket {
     pub(crate) fn request(
         &mut self,
         command: &Command,
-        mut deadline: Deadline<'_>,
+        deadline: Deadline<'_>,
     ) -> Result<Value, TransportError> {
-        if self.has_answered {
-            self.look()?;
-        }
-        self.send([command], &mut deadline)?;
-        let answer = self.answer(&mut deadline)?;
-        self.check_read().map(|()| answer)
+        let answer = self.requests([command], deadline)?.pop();
+        answer.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof).into())
     }
 
     /// Sends several commands in one write, and returns their answers. A server may close the connection after an error
     /// answer. Then these are the answers until that one, and nothing more can be sent.
-    pub(crate) fn requests(
+    pub(crate) fn requests<'c>(
         &mut self,
-        commands: &[Command],
+        commands: impl IntoIterator<Item = &'c Command>,
         mut deadline: Deadline<'_>,
     ) -> Result<Vec<Value>, TransportError> {
         if self.has_answered {
             self.look()?;
         }
-        self.send(commands, &mut deadline)?;
-        let mut answers = Vec::with_capacity(commands.len());
-        for _ in commands {
+        let mut sent = 0;
+        let counted = commands.into_iter().inspect(|_| sent += 1);
+        self.send(counted, &mut deadline)?;
+        let mut answers = Vec::with_capacity(sent);
+        while answers.len() < sent {
             match self.answer(&mut deadline) {
                 Ok(answer) => answers.push(answer),
                 Err(fault)
@@ -245,13 +240,8 @@ impl Socket {
                 Err(fault) => return Err(fault),
             }
         }
-        self.check_read().map(|()| answers)
-    }
-
-    /// Returns an error if more has come than the answers that were read.
-    fn check_read(&self) -> Result<(), TransportError> {
         if self.received.is_empty() {
-            return Ok(());
+            return Ok(answers);
         }
         let words = "more answers than requests".to_owned();
         Err(TransportError::Malformed(words))
@@ -288,17 +278,17 @@ impl Socket {
         deadline: &mut Deadline<'_>,
     ) -> Result<(), TransportError> {
         for command in commands {
-            command.pack(&mut self.packed);
+            command.pack(&mut self.unsent);
         }
         #[cfg(feature = "tls")]
         if let Some(tls) = &mut self.tls {
-            tls.encrypt(&self.packed, &mut self.unsent)?;
-            self.packed.clear();
+            let packed = mem::take(&mut self.unsent);
+            tls.encrypt(&packed, &mut self.unsent)?;
         }
-        // Without TLS they are sent as they are.
-        self.unsent.append(&mut self.packed);
-        let written = self.write_unsent(deadline);
-        written.or_else(|fault| match self.read_now() {
+        let Err(fault) = self.flush(deadline) else {
+            return Ok(());
+        };
+        match self.read_now() {
             // By TLS 1.3 a server refuses a certificate after the handshake of this side, and closes the connection.
             Err(reason) if reason.mend_of_certificates().is_some() => Err(reason),
             // The greeting is read in place of the answer.
@@ -307,18 +297,25 @@ impl Socket {
                 Ok(())
             }
             _ => Err(fault),
-        })
+        }
     }
 
-    fn write_unsent(&mut self, deadline: &mut Deadline<'_>) -> Result<(), TransportError> {
+    /// Writes the bytes that are to be sent. Waits until the deadline for room for them.
+    fn flush(&mut self, deadline: &mut Deadline<'_>) -> Result<(), TransportError> {
         let mut sent = 0;
         while sent < self.unsent.len() {
-            let rest = &self.unsent[sent..];
-            let written = self.write_limit.write(&self.bytes, rest, deadline)?;
-            if written == 0 {
-                return Err(io::Error::from(io::ErrorKind::WriteZero).into());
+            let left = deadline.left();
+            if left.is_zero() {
+                return Err(deadline.timed_out().into());
             }
-            sent += written;
+            if is_to_set(&mut self.write_limit, left) {
+                self.bytes.limit_writes(left)?;
+            }
+            match self.bytes.write(&self.unsent[sent..]) {
+                Ok(0) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
+                Ok(written) => sent += written,
+                Err(error) => go_on_after(error, deadline)?,
+            }
         }
         self.unsent.clear();
         Ok(())
@@ -343,7 +340,7 @@ impl Socket {
             if let Some(value) = self.take()? {
                 return Ok(value);
             }
-            self.read_piece(deadline)?;
+            self.read(deadline)?;
         }
     }
 
@@ -371,15 +368,26 @@ impl Socket {
     }
 
     /// Reads a piece of an answer. With TLS the piece may be too short to read any of the answer.
-    pub(crate) fn read(&mut self, mut deadline: Deadline<'_>) -> Result<(), TransportError> {
-        self.read_piece(&mut deadline)
-    }
-
-    fn read_piece(&mut self, deadline: &mut Deadline<'_>) -> Result<(), TransportError> {
-        let read = self
-            .read_limit
-            .read(&self.bytes, &mut self.piece, deadline)?;
-        self.take_piece(read)
+    ///
+    /// A thread may get no CPU time between its request and this call until the deadline has passed, and the answer may have
+    /// come meanwhile. So after the deadline it still reads what is there.
+    pub(crate) fn read(&mut self, deadline: &mut Deadline<'_>) -> Result<(), TransportError> {
+        loop {
+            let left = deadline.left();
+            if left.is_zero() {
+                return match self.read_now()? {
+                    0 => Err(deadline.timed_out().into()),
+                    _ => Ok(()),
+                };
+            }
+            if is_to_set(&mut self.read_limit, left) {
+                self.bytes.limit_reads(left)?;
+            }
+            match self.bytes.read(&mut self.piece) {
+                Ok(read) => return self.take_piece(read),
+                Err(error) => go_on_after(error, deadline)?,
+            }
+        }
     }
 
     /// Reads a piece of what has come, without blocking. Returns how long it is.
@@ -405,6 +413,25 @@ impl Socket {
     }
 }
 
+/// Notes the time limit for the operating system. Returns whether it must be set: most requests and answers are one piece
+/// each, and have the same limit. The one that was set before is then right to the millisecond.
+fn is_to_set(limit: &mut Option<Duration>, left: Duration) -> bool {
+    if limit.is_some_and(|set| set >= left && set <= left + TOLERANCE) {
+        return false;
+    }
+    *limit = Some(left);
+    true
+}
+
+/// Returns the error of a read or a write, unless a signal has interrupted it.
+fn go_on_after(error: io::Error, deadline: &Deadline<'_>) -> io::Result<()> {
+    match error.kind() {
+        io::ErrorKind::Interrupted => Ok(()),
+        io::ErrorKind::WouldBlock => Err(deadline.timed_out()),
+        _ => Err(error),
+    }
+}
+
 /// Returns whether the first answer on a connection is none to a request, and the server closes the connection after it.
 fn is_greeting(error: &ServerError) -> bool {
     let text = error.details().unwrap_or_default();
@@ -415,12 +442,13 @@ fn is_greeting(error: &ServerError) -> bool {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-    use std::net::TcpListener;
-    use std::time::Duration;
+    use std::net::{TcpListener, TcpStream};
 
     use socket2::SockRef;
 
     use super::*;
+    use crate::sys::Time;
+    use crate::sys::net::readable;
 
     /// The reset comes before the first write of this side.
     #[test]
@@ -449,5 +477,33 @@ mod tests {
                 "{answered:?}"
             );
         }
+    }
+
+    /// A thread that got no CPU time after its request finds the answer that has come meanwhile.
+    #[test]
+    fn a_read_after_the_deadline_returns_what_has_come_and_waits_for_no_more() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let stream = TcpStream::connect(address).expect("it listens");
+        let mut socket = Socket::new(ByteStream::from(stream));
+        let (mut peer, _) = listener.accept().expect("it has connected");
+        let read = |socket: &mut Socket, end: Time| {
+            let read = socket.read(&mut Deadline::starting(end, Duration::ZERO));
+            let come = mem::take(&mut socket.received).len();
+            read.map(|()| come).map_err(|fault| fault.is_timeout())
+        };
+        let begun = Time::now();
+        for _ in 0..3 {
+            let over = Time::now();
+            peer.write_all(b"x").expect("it is open");
+            let soon = over + Duration::from_secs(20);
+            assert!(readable([socket.bytes()], soon)[0], "it never comes");
+            assert_eq!(read(&mut socket, over), Ok(1));
+            peer.write_all(b"x").expect("it is open");
+            assert_eq!(read(&mut socket, over + Duration::from_secs(60)), Ok(1));
+            // Nothing has come, so this does not wait for the minute that is set on the socket.
+            assert_eq!(read(&mut socket, over), Err(true));
+        }
+        assert!(begun.elapsed() < Duration::from_secs(30), "it waits");
     }
 }

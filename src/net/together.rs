@@ -28,19 +28,28 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// The eras of a route, and the subscription along it.
 #[derive(Debug, Default)]
 pub(crate) struct Together {
-    era: AtomicU64,
-    /// The number of the subscription. 0 if there is none, or it is to end.
-    subscription: AtomicU64,
+    /// Another number after each new era and each new subscription.
+    version: AtomicU64,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// The channel of the last subscription, and its number.
-    channel: Arc<str>,
-    last: u64,
+    era: u64,
+    /// The channel of the subscription, if there is one that is not to end.
+    channel: Option<Arc<str>>,
     read_only: Pause,
     elsewhere: Pause,
+}
+
+/// What a connection knows of the route: whether that is the latest, it compares before each request.
+#[derive(Default)]
+pub(crate) struct Known {
+    version: u64,
+    /// A connection of an earlier era must be closed.
+    pub(crate) era: u64,
+    /// The question whether somebody listens to the process's channel, until it has its answer.
+    pub(crate) question: Option<Command>,
 }
 
 /// The pause between two eras that one sort of sign begins.
@@ -71,51 +80,58 @@ impl Pause {
 }
 
 impl Together {
-    /// Returns the number of the era. A connection of an earlier one must be closed.
+    /// Returns whether nothing has happened along the route since a connection has looked.
+    pub(crate) fn is_latest(&self, known: &Known) -> bool {
+        self.version.load(Ordering::Acquire) == known.version
+    }
+
+    /// Returns what a connection has to know now.
+    pub(crate) fn look(&self) -> Known {
+        let state = self.state.lock();
+        let ask = |channel: &Arc<str>| {
+            let mut question = Command::new("PUBSUB");
+            question.arg("NUMSUB").arg(&**channel).to_owned()
+        };
+        Known {
+            version: self.version.load(Ordering::Acquire),
+            era: state.era,
+            question: state.channel.as_ref().map(ask),
+        }
+    }
+
+    /// Returns the number of the era.
     pub(crate) fn era(&self) -> u64 {
-        self.era.load(Ordering::Acquire)
+        self.state.lock().era
     }
 
     /// Notes that a server is a replica. So other connections may lead to another server.
     pub(crate) fn read_only(&self) {
-        if self.state.lock().read_only.begin() {
-            self.begin_anew();
-        }
+        self.note(|state| &mut state.read_only);
     }
 
-    fn begin_anew(&self) {
-        self.subscription.store(0, Ordering::Release);
-        self.era.fetch_add(1, Ordering::AcqRel);
+    /// Notes a sign, which begins a new era unless its pause goes on.
+    fn note(&self, sign: fn(&mut State) -> &mut Pause) {
+        let mut state = self.state.lock();
+        if sign(&mut state).begin() {
+            state.channel = None;
+            state.era += 1;
+            self.version.fetch_add(1, Ordering::AcqRel);
+        }
     }
 
     /// Notes that the process listens to this channel, on a connection of this era.
     pub(crate) fn subscribed(&self, channel: &str, era: u64) {
         let mut state = self.state.lock();
-        if self.era() == era {
-            state.channel = channel.into();
-            state.last += 1;
-            self.subscription.store(state.last, Ordering::Release);
+        if state.era == era {
+            state.channel = Some(channel.into());
+            self.version.fetch_add(1, Ordering::AcqRel);
         }
     }
 
     /// Notes that the subscription has ended.
     pub(crate) fn unsubscribed(&self) {
-        self.subscription.store(0, Ordering::Release);
-    }
-
-    /// Returns the question whether somebody listens to the process's channel, and the number of the subscription. Returns
-    /// `None` if there is none, or a connection has `asked` about it.
-    pub(crate) fn question(&self, asked: u64) -> Option<(Command, u64)> {
-        let number = self.subscription.load(Ordering::Acquire);
-        if number == 0 || number == asked {
-            return None;
-        }
-        let channel = Arc::clone(&self.state.lock().channel);
-        let question = Command::new("PUBSUB")
-            .arg("NUMSUB")
-            .arg(&*channel)
-            .to_owned();
-        Some((question, number))
+        self.state.lock().channel = None;
+        self.version.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Returns whether the server of this connection has the subscription, by the answer to that question. If not, begins a new
@@ -124,8 +140,8 @@ impl Together {
     pub(crate) fn is_confirmed_by(&self, answer: &Value) -> bool {
         let is_elsewhere =
             matches!(answer, Value::Array(parts) if parts.last() == Some(&Value::Int(0)));
-        if is_elsewhere && self.state.lock().elsewhere.begin() {
-            self.begin_anew();
+        if is_elsewhere {
+            self.note(|state| &mut state.elsewhere);
         }
         !is_elsewhere
     }
@@ -165,22 +181,24 @@ mod tests {
     #[test]
     fn each_connection_asks_once_about_each_subscription_of_its_era() {
         let together = Together::default();
-        assert!(together.question(0).is_none(), "there is none");
+        let asks = || together.look().question.is_some();
+        let first = together.look();
+        assert!(!asks(), "there is none");
         together.subscribed("c", 0);
-        let (_, first) = together.question(0).expect("there is one");
-        assert!(together.question(first).is_none());
+        assert!(asks() && !together.is_latest(&first));
         together.is_confirmed_by(&Value::Array(vec![Value::Int(1)]));
         together.is_confirmed_by(&Value::Nil);
         assert_eq!(together.era(), 0);
+        let known = together.look();
+        assert!(together.is_latest(&known));
         together.is_confirmed_by(&nobody());
         assert_eq!(together.era(), 1);
-        assert!(together.question(0).is_none(), "it is to end");
+        assert!(!asks() && !together.is_latest(&known), "it is to end");
         together.subscribed("c", 0);
-        assert!(together.question(0).is_none(), "it is of the last era");
+        assert!(!asks(), "it is of the last era");
         together.subscribed("c", 1);
-        let (_, second) = together.question(first).expect("there is one");
+        assert!(asks());
         together.unsubscribed();
-        assert!(together.question(first).is_none());
-        assert!(second > first);
+        assert!(!asks());
     }
 }

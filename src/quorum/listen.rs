@@ -265,14 +265,14 @@ impl Listener<'_> {
     /// Waits until a node sends something, at most until then. Reads what has come.
     fn read(&mut self, until: Time) {
         let sockets = self.slots.iter().filter_map(|slot| slot.open.as_ref());
-        let ready = readable(sockets.map(|(socket, _)| socket.bytes()), None, until);
+        let ready = readable(sockets.map(|(socket, _)| socket.bytes()), until);
         let slots = self.state.nodes.iter().zip(&mut self.slots);
         let open = slots.filter(|(_, slot)| slot.open.is_some());
         for ((node, slot), _) in open.zip(ready).filter(|(_, is_ready)| *is_ready) {
             let Some((socket, heard)) = &mut slot.open else {
                 continue;
             };
-            match socket.read(Deadline::after(READ_WITHIN)) {
+            match socket.read(&mut Deadline::after(READ_WITHIN)) {
                 Ok(()) => *heard = Time::now(),
                 Err(fault) if fault.is_timeout() => {}
                 Err(fault) => slot.close(node.route.broken(fault)),

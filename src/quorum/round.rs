@@ -159,9 +159,9 @@ impl NodeConnections {
         }
         if let Some(last) = slowest(gathering.connections) {
             let alone = gathering.connections[last].asked().into_iter();
-            exchange::read_ready(alone, None, gathering.until.min(begun + TOGETHER));
+            exchange::read_ready(alone, gathering.until.min(begun + TOGETHER));
         }
-        exchange::run(&mut gathering, None);
+        exchange::run(&mut gathering);
         gathering.end();
     }
 

@@ -1,6 +1,6 @@
 //! The thread that finds a server whose place changes: the master behind sentinels, or the masters of a cluster.
 //!
-//! A [`Search`] does one check, and waits for the next. All that does not depend on whom it asks is here:
+//! A [`Search`] does one check. All that does not depend on whom it asks is here:
 //!
 //! | event | the finder |
 //! | --- | --- |
@@ -12,26 +12,23 @@
 //! | a check that was under way at the suspicion has the same result | goes on suspecting the result |
 //! | a check has another result | trusts the new result |
 //! | a server in it may lack what the last one had (a failover) | first trusts no result, and tells the process |
-//! | the check panics | as if it had failed; the search begins anew |
+//! | the check panics | as if it had failed |
 //! | nobody uses the servers any more | ends the thread |
 //!
 //! A waiting caller looks at the result after each check. It gets a failure if its time is over. It gets a failure at once
 //! if the failure is not transient: another check would find the same.
 
-use std::io;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, bounded};
-use once_cell::sync::OnceCell;
 
 use crate::error::{Failure, Outcome};
 use crate::logging;
 use crate::net::deadline::Deadline;
 use crate::net::refusal::unavailable;
-use crate::net::socket::Socket;
 use crate::panics::survived;
-use crate::sys::net::{WakingEnd, WokenEnd, readable, waking_pair};
-use crate::sys::{Arc, AtomicBool, AtomicU64, Condvar, Mutex, Ordering, Time, thread};
+use crate::sys::thread::{self, Parker};
+use crate::sys::{Arc, AtomicBool, AtomicU64, Condvar, Machine, Mutex, Ordering, Time};
 
 /// The pause after a panic. Repeated panics must not use a whole core.
 const PANIC_PAUSE: Duration = Duration::from_millis(50);
@@ -43,13 +40,10 @@ pub(crate) trait Search<T>: Send {
     /// # Errors
     ///
     /// Returns the reason why nothing was found.
-    fn check(&mut self, thread: &FinderThread<T>) -> Result<(), Failure>;
+    fn check(&mut self, finder: &Arc<Finder<T>>) -> Result<(), Failure>;
 
-    /// Blocks until the next check is due, or the thread must end.
-    fn pause(&mut self, thread: &FinderThread<T>);
-
-    /// Forgets what a check that panicked may have left half done.
-    fn begin_anew(&mut self) {}
+    /// Returns how long after the end of the last check the next one begins.
+    fn pause(&self, finder: &Finder<T>) -> Duration;
 }
 
 /// The last result, and the thread that checks it.
@@ -65,8 +59,8 @@ pub(crate) struct Finder<T> {
     findings: Mutex<Findings<T>>,
     /// Notified after each check.
     checked: Condvar,
-    /// Wakes the thread. Empty before it runs.
-    waker: OnceCell<WakingEnd>,
+    /// Where the thread sleeps.
+    sleeps: Parker,
     /// When the last failover was noticed, in nanoseconds of the clock; 0 if there was none.
     failed_over_at: AtomicU64,
     /// Whether nobody uses the servers any more.
@@ -84,6 +78,7 @@ pub(crate) struct Published<T> {
 
 /// The outcome of all checks so far.
 pub(crate) struct Findings<T> {
+    is_started: bool,
     found: Option<T>,
     /// The number of the last result: each other result has the next one.
     number: u64,
@@ -119,6 +114,7 @@ impl<T: Clone + Send + 'static> Finder<T> {
             search: Mutex::new(Some(search)),
             trusted: AtomicU64::new(0),
             findings: Mutex::new(Findings {
+                is_started: false,
                 found: None,
                 number: 0,
                 is_suspected: false,
@@ -128,7 +124,7 @@ impl<T: Clone + Send + 'static> Finder<T> {
                 so_far: None,
             }),
             checked: Condvar::new(),
-            waker: OnceCell::new(),
+            sleeps: Parker::default(),
             failed_over_at: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
         })
@@ -169,9 +165,14 @@ impl<T: Clone + Send + 'static> Finder<T> {
         if let Some(seen) = look(&findings) {
             return Ok(seen);
         }
-        if self.waker.get().is_none() {
-            // Under the mutex, so no other thread has set it.
-            self.waker.set(self.start()?).ok();
+        if !findings.is_started {
+            let finder = Arc::clone(self);
+            let started = thread::spawn(self.name, move || finder.run());
+            started.map_err(|error| {
+                let name = self.name;
+                unavailable(format!("the thread {name} cannot be started: {error}"))
+            })?;
+            findings.is_started = true;
         }
         let failed_before = findings.failed;
         loop {
@@ -199,21 +200,6 @@ impl<T: Clone + Send + 'static> Finder<T> {
         }
     }
 
-    /// Starts the thread. Returns what wakes it.
-    fn start(self: &Arc<Self>) -> Result<WakingEnd, Failure> {
-        let failed = |error: io::Error| {
-            unavailable(format!(
-                "the thread {} cannot be started: {error}",
-                self.name
-            ))
-        };
-        let (waker, woken) = waking_pair().map_err(failed)?;
-        let finder = Arc::clone(self);
-        let run = move || FinderThread { finder, woken }.run();
-        thread::spawn(self.name, run).map_err(failed)?;
-        Ok(waker)
-    }
-
     /// Suspects the result of this number, and has the thread check it.
     pub(crate) fn suspect(&self, number: u64) {
         let mut findings = self.findings.lock();
@@ -223,14 +209,14 @@ impl<T: Clone + Send + 'static> Finder<T> {
             findings.is_suspected = true;
             findings.is_check_due = true;
             self.trusted.store(0, Ordering::Release);
-            self.wake();
+            self.sleeps.wake();
         }
     }
 
     /// Has the thread do another check. The last result stays trusted.
     pub(crate) fn check_again(&self) {
         self.findings.lock().is_check_due = true;
-        self.wake();
+        self.sleeps.wake();
     }
 
     /// Returns whether there was a reason for a check since the last one began.
@@ -243,17 +229,15 @@ impl<T: Clone + Send + 'static> Finder<T> {
         Time::from_nanos(self.failed_over_at.load(Ordering::SeqCst))
     }
 
-    /// Ends the thread. Takes no mutex, because a forked child may call it.
-    pub(crate) fn end(&self) {
-        self.is_over.store(true, Ordering::Release);
-        self.wake();
+    /// Returns whether nobody uses the servers any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
     }
 
-    /// Wakes the thread, if it runs.
-    fn wake(&self) {
-        if let Some(waker) = self.waker.get() {
-            waker.wake();
-        }
+    /// Ends the thread.
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, Ordering::Release);
+        self.sleeps.wake();
     }
 
     /// Publishes the result that `next` makes of the last one. A failover is noted before any thread can use the new result.
@@ -311,54 +295,39 @@ impl<T: Clone + Send + 'static> Finder<T> {
         drop(findings);
         self.checked.notify_all();
     }
-}
 
-/// The thread of a finder, as the search sees it.
-pub(crate) struct FinderThread<T> {
-    pub(crate) finder: Arc<Finder<T>>,
-    woken: WokenEnd,
-}
-
-impl<T: Clone + Send + 'static> FinderThread<T> {
     /// Runs until nobody uses the servers any more.
-    fn run(self) {
-        let Some(mut search) = self.finder.search.lock().take() else {
+    fn run(self: &Arc<Self>) {
+        let Some(mut search) = self.search.lock().take() else {
             return;
         };
         while !self.is_over() {
-            {
-                let mut findings = self.finder.findings.lock();
-                findings.is_check_due = false;
-                findings.so_far = None;
-            }
+            self.findings.lock().is_check_due = false;
             let went_on = survived(|| {
-                if let Err(failure) = search.check(&self) {
-                    self.finder.not_found(failure);
+                if let Err(failure) = search.check(self) {
+                    self.not_found(failure);
                 }
-                search.pause(&self);
+                let ended = Time::now();
+                while !self.is_over() {
+                    let until = ended + search.pause(self);
+                    if Time::now() >= until {
+                        break;
+                    }
+                    self.sleep(until);
+                }
             });
             if went_on.is_none() {
-                let words = format!("the thread {} panicked, and begins anew", self.finder.name);
+                let words = format!("the thread {} panicked, and begins anew", self.name);
                 logging::error!("{words}");
-                self.finder.not_found(unavailable(words));
-                search.begin_anew();
+                self.not_found(unavailable(words));
                 thread::sleep(PANIC_PAUSE);
             }
         }
     }
 
-    /// Returns whether the thread must end.
-    pub(crate) fn is_over(&self) -> bool {
-        self.finder.is_over.load(Ordering::Acquire)
-    }
-
-    /// Blocks until something can be read from one of the sockets, the thread is woken, or it is this time. Returns the
-    /// places of the sockets that can be read.
-    pub(crate) fn wait(&self, sockets: &[&Socket], until: Time) -> Vec<usize> {
-        let streams = sockets.iter().map(|socket| socket.bytes());
-        let is_ready = readable(streams, Some(&self.woken), until);
-        let places = 0..is_ready.len();
-        places.filter(|place| is_ready[*place]).collect()
+    /// Blocks until the thread is woken, or it is this time.
+    pub(crate) fn sleep(&self, until: Time) {
+        self.sleeps.sleep_until(&Machine::here(), until);
     }
 
     /// Does `work` on a short-lived thread, because it may block for long. Wakes this thread when it is done.
@@ -367,15 +336,15 @@ impl<T: Clone + Send + 'static> FinderThread<T> {
     ///
     /// Returns a transient failure if no thread could be started.
     pub(crate) fn aside<R: Send + 'static>(
-        &self,
+        self: &Arc<Self>,
         work: impl FnOnce() -> R + Send + 'static,
     ) -> Result<Receiver<R>, Failure> {
         let (sender, result) = bounded(1);
-        let finder = Arc::clone(&self.finder);
+        let finder = Arc::clone(self);
         let started = thread::spawn("", move || {
             // If nobody receives it, it is not needed any more.
             sender.send(work()).ok();
-            finder.wake();
+            finder.sleeps.wake();
         });
         match started {
             Ok(()) => Ok(result),
@@ -392,18 +361,19 @@ mod tests {
     struct Nothing;
 
     impl Search<&'static str> for Nothing {
-        fn check(&mut self, _: &FinderThread<&'static str>) -> Result<(), Failure> {
+        fn check(&mut self, _: &Arc<Finder<&'static str>>) -> Result<(), Failure> {
             Ok(())
         }
 
-        fn pause(&mut self, _: &FinderThread<&'static str>) {}
+        fn pause(&self, _: &Finder<&'static str>) -> Duration {
+            PANIC_PAUSE
+        }
     }
 
     /// Returns a finder whose thread does not run.
     fn finder() -> Arc<Finder<&'static str>> {
         let finder = Finder::new("leasehold-test", "server".to_owned(), Box::new(Nothing));
-        let (waker, _) = waking_pair().expect("a pair");
-        finder.waker.set(waker).expect("it is empty");
+        finder.findings.lock().is_started = true;
         finder
     }
 

@@ -40,6 +40,7 @@ use crate::net::pool::Pooled;
 use crate::net::refusal::says;
 use crate::net::route::{NodeReport, Route};
 use crate::net::socket::{Socket, TransportError};
+use crate::net::together::Known;
 use crate::server::sentinel::{Discovery, check_role};
 use crate::server::{Answer, DedicatedConnection};
 use crate::sys::{Arc, Time};
@@ -63,15 +64,16 @@ pub(crate) struct Link {
     route: Arc<Route>,
     /// `None` before it is open, while a thread uses it, and after a fault.
     socket: Option<Socket>,
-    /// When the connection was opened, and in which era ([`together`](crate::net::together)).
+    /// When the connection was opened.
     opened: Time,
-    era: u64,
-    /// The number of the subscription about which it has asked, whether its server has it.
-    subscription: u64,
+    /// What it knows of the other connections along the route.
+    known: Known,
     /// When a request was last made.
     used: Time,
     /// Whether ASKING goes before the request: a node of a cluster then serves a slot that is moving to it.
     pub(crate) is_asking: bool,
+    /// Whether the current request was written twice.
+    pub(super) resent: bool,
     /// The measured round trip. `None` for a link of the pool, because each of its callers has a time limit.
     round_trip: Option<Duration>,
     /// Reports of the server by the renewal thread's requests, until that thread takes them.
@@ -95,10 +97,10 @@ impl Link {
             route,
             socket: None,
             opened: Time::now(),
-            era: 0,
-            subscription: 0,
+            known: Known::default(),
             used: Time::now(),
             is_asking: false,
+            resent: false,
             round_trip: None,
             reports: Vec::new(),
         }
@@ -133,48 +135,39 @@ impl Link {
         }
     }
 
-    /// Suspects the master if it cannot be reached.
-    fn suspect_after<T>(&self, connected: Result<T, Failure>) -> Result<T, Failure> {
-        if matches!(&connected, Err(failure) if failure.is_transient()) {
-            self.suspect();
-        }
-        connected
-    }
-
     /// Returns the meaning of a fault of the connection, and suspects the master.
     fn failed(&self, fault: TransportError) -> Failure {
         self.suspect();
         self.route.broken(fault)
     }
 
-    /// Sends a request to the master, and returns the reply.
+    /// Sends a request to the master, and returns the reply: the steps at the top.
     pub(crate) fn call(
         &mut self,
         request: &Request<'_>,
         deadline: &mut Deadline<'_>,
     ) -> Result<Answer, Failure> {
         self.used = deadline.now();
-        self.find(deadline)?;
-        if let (Request::Scan { from, .. }, Some(_)) = (request, &self.discovery) {
-            if from.at != 0 && from.run != self.master {
-                // The cursor is that of another master. The caller drops the locks that come again.
-                let next = Some(Cursor::START);
-                let keys = Vec::new();
-                return Ok(Answer {
-                    reply: Reply::Page { keys, next },
-                    resent: false,
-                });
+        self.resent = false;
+        if self.discovery.is_some() {
+            self.find(deadline)?;
+            if let Request::Scan { from, .. } = request {
+                if from.at != 0 && from.run != self.master {
+                    // The cursor is that of another master. The caller drops the locks that come again.
+                    let next = Some(Cursor::START);
+                    let keys = Vec::new();
+                    return Ok(Answer {
+                        reply: Reply::Page { keys, next },
+                        resent: false,
+                    });
+                }
             }
         }
-        let mut resent = false;
-        let replied = self.reply(request, deadline, &mut resent);
+        let replied = self.reply(request, deadline);
         // If the request was sent twice, the server may execute it once more, later.
-        let mut reply = replied.map_err(|failure| {
-            if resent {
-                failure.with(Outcome::Unknown)
-            } else {
-                failure
-            }
+        let mut reply = replied.map_err(|failure| match self.resent {
+            true => failure.with(Outcome::Unknown),
+            false => failure,
         })?;
         if self.discovery.is_some() {
             // The server has executed the request, whatever comes now.
@@ -190,7 +183,61 @@ impl Link {
                 next.run = self.master;
             }
         }
-        Ok(Answer { reply, resent })
+        Ok(Answer {
+            reply,
+            resent: self.resent,
+        })
+    }
+
+    /// Asks for a mutex without a fence by a plain command first, and otherwise by the request's script. Asks the replicas to
+    /// confirm a grant or renewal, if that is needed.
+    fn reply(
+        &mut self,
+        request: &Request<'_>,
+        deadline: &mut Deadline<'_>,
+    ) -> Result<Reply, Failure> {
+        let settings = Arc::clone(&self.route.script_settings);
+        let plain = wire::encode_plain(request, &settings).filter(|_| !self.is_asking);
+        let mut taken = None;
+        if let Some(plain) = plain {
+            taken = match self.exchange(&[plain], deadline)?.pop() {
+                Some(Value::Okay) => Some(wire::TAKEN_WITHOUT_A_FENCE),
+                Some(Value::Nil) => None,
+                Some(error @ Value::ServerError(_)) => Some(error),
+                _ => {
+                    self.distrust();
+                    let words = "the reply belongs to another request".to_owned();
+                    return Err(self.failed(TransportError::Malformed(words)));
+                }
+            };
+        }
+        let value = if let Some(taken) = taken {
+            taken
+        } else {
+            let command = wire::encode(request, &settings);
+            let answers = if self.is_asking {
+                // ASKING and its command are one unit. So the server must not answer the command with `NOSCRIPT`.
+                self.exchange(&[Command::new("ASKING"), command.by_text()], deadline)
+            } else {
+                self.exchange(&[command], deadline)
+            };
+            answers?.pop().unwrap_or(Value::Nil)
+        };
+        if let Value::ServerError(error) = value {
+            return Err(self.refused(error));
+        }
+        let reply = wire::decode(request, value).inspect_err(|_| self.distrust())?;
+        settings.note_holder(request, &reply);
+        if self.route.replicas > 0 && reply.is_gain() && !request.is_a_look() {
+            self.confirm(deadline)?;
+        }
+        Ok(reply)
+    }
+
+    /// Closes the connection after an answer that may be that to another request: nothing on it can be trusted any more.
+    fn distrust(&mut self) {
+        self.route.data_loss_signs.note_surplus();
+        self.socket = None;
     }
 
     /// Checks that a reply is that of the master.
@@ -201,9 +248,9 @@ impl Link {
         deadline: &mut Deadline<'_>,
     ) -> Result<(), Failure> {
         if may_come_from_a_replica(request, reply) {
-            let role = self.ask(&Command::new("ROLE"), deadline);
-            let role = role.map_err(|fault| self.failed(fault))?;
-            if let Err(failure) = check_role(&self.route, role) {
+            let role = self.once(&[Command::new("ROLE")], deadline);
+            let role = role.map_err(|fault| self.failed(fault))?.pop();
+            if let Err(failure) = check_role(&self.route, role.unwrap_or(Value::Nil)) {
                 self.suspect();
                 self.socket = None;
                 return Err(failure);
@@ -222,25 +269,26 @@ impl Link {
         ))
     }
 
-    /// Sends a request, and returns the reply. Sends it once more if a connection of an earlier request turns out to be
-    /// closed, and then sets `resent`. Asks the replicas to confirm a grant or renewal, if that is needed.
-    fn reply(
+    /// Sends commands in one write, and returns their answers. Connects if it has to. Sends them once more if a connection of
+    /// an earlier request turns out to be closed, or to have something unread.
+    fn exchange(
         &mut self,
-        request: &Request<'_>,
+        commands: &[Command],
         deadline: &mut Deadline<'_>,
-        resent: &mut bool,
-    ) -> Result<Reply, Failure> {
-        let era = self.route.together.era();
-        if mem::replace(&mut self.era, era) != era {
-            self.socket = None;
-        }
-        let value = loop {
+    ) -> Result<Vec<Value>, Failure> {
+        loop {
+            if !self.route.together.is_latest(&self.known) {
+                let before = mem::replace(&mut self.known, self.route.together.look());
+                if before.era != self.known.era {
+                    self.socket = None;
+                }
+            }
             let is_reused = self.socket.is_some();
             if !is_reused {
                 self.connect(deadline)?;
             }
-            let fault = match self.once(request, deadline) {
-                Ok(value) => break value,
+            let fault = match self.once(commands, deadline) {
+                Ok(answers) => return Ok(answers),
                 Err(fault) => fault,
             };
             let was_written = fault.is_closed();
@@ -252,123 +300,45 @@ impl Link {
                 }
                 return Err(failure);
             }
-            *resent |= was_written;
+            self.resent |= was_written;
             self.find(deadline)?;
-        };
-        if let Value::ServerError(error) = value {
-            return Err(self.refused(error));
         }
-        let reply = wire::decode(request, value).inspect_err(|_| {
-            // This may be the answer to another request, so nothing on this connection can be trusted any more.
-            self.route.data_loss_signs.note_surplus();
-            self.socket = None;
-        })?;
-        self.route.script_settings.note_holder(request, &reply);
-        if self.route.replicas > 0 && reply.is_gain() && !request.is_a_look() {
-            self.confirm(deadline)?;
-        }
-        Ok(reply)
     }
 
-    /// Sends the request on an open connection, and reads the answer.
+    /// Sends commands on the open connection, and returns their answers. Sends the text of each script that the server does
+    /// not have. The question whether this connection leads to the same server as the others goes before the commands, if it
+    /// is open. After a fault, and after a panic, the connection is closed.
     fn once(
         &mut self,
-        request: &Request<'_>,
+        commands: &[Command],
         deadline: &mut Deadline<'_>,
-    ) -> Result<Value, TransportError> {
-        let settings = Arc::clone(&self.route.script_settings);
-        let ask = if self.is_asking {
-            Self::ask_moving
-        } else {
-            Self::ask_together
-        };
-        if let Some(command) = wire::encode_plain(request, &settings) {
-            match ask(self, &command, deadline)? {
-                Value::Okay => return Ok(wire::TAKEN_WITHOUT_A_FENCE),
-                Value::Nil => {}
-                error @ Value::ServerError(_) => return Ok(error),
-                _ => {
-                    self.route.data_loss_signs.note_surplus();
-                    self.socket = None;
-                    let words = "the reply belongs to another request".to_owned();
-                    return Err(TransportError::Malformed(words));
-                }
+    ) -> Result<Vec<Value>, TransportError> {
+        let is_unknown = |answer: &Value| matches!(answer, Value::ServerError(error) if error.code() == "NOSCRIPT");
+        // Without an answer nobody knows whether its command was executed.
+        let cut = || TransportError::Io(io::ErrorKind::UnexpectedEof.into());
+        let mut socket = self.socket.take().ok_or(TransportError::NotSent)?;
+        let question = self.known.question.as_ref();
+        let time = deadline.phase(Phase::Request, self.route.io_timeout);
+        let mut answers = socket.requests(question.into_iter().chain(commands), time)?;
+        let first = question.map(|_| answers.remove(0));
+        if answers.len() < commands.len() {
+            return Err(cut());
+        }
+        if answers.iter().any(is_unknown) {
+            let asked = commands.iter().zip(&answers);
+            let texts = asked.filter(|(_, answer)| is_unknown(answer));
+            let texts: Vec<_> = texts.map(|(command, _)| command.by_text()).collect();
+            let time = deadline.phase(Phase::Request, self.route.io_timeout);
+            let mut again = socket.requests(&texts, time)?.into_iter();
+            for answer in answers.iter_mut().filter(|answer| is_unknown(answer)) {
+                *answer = again.next().ok_or_else(cut)?;
             }
         }
-        let command = wire::encode(request, &settings);
-        match ask(self, &command, deadline)? {
-            Value::ServerError(error) if error.code() == "NOSCRIPT" => {
-                ask(self, &command.by_text(), deadline)
-            }
-            value => Ok(value),
-        }
-    }
-
-    /// Sends a command, and returns its answer.
-    fn ask(
-        &mut self,
-        command: &Command,
-        deadline: &mut Deadline<'_>,
-    ) -> Result<Value, TransportError> {
-        let time = deadline.phase(Phase::Request, self.route.io_timeout);
-        self.ask_within(command, time)
-    }
-
-    /// Does the same within this time. Closes the connection after a fault, and after a panic.
-    fn ask_within(
-        &mut self,
-        command: &Command,
-        time: Deadline<'_>,
-    ) -> Result<Value, TransportError> {
-        let mut socket = self.socket.take().ok_or(TransportError::NotSent)?;
-        let answer = socket.request(command, time)?;
         self.socket = Some(socket);
-        Ok(answer)
-    }
-
-    /// Sends a command, and returns its answer. The first one after a SUBSCRIBE goes behind the question whether this
-    /// connection leads to the same server.
-    fn ask_together(
-        &mut self,
-        command: &Command,
-        deadline: &mut Deadline<'_>,
-    ) -> Result<Value, TransportError> {
-        let Some((question, number)) = self.route.together.question(self.subscription) else {
-            return self.ask(command, deadline);
-        };
-        let (first, answer) = self.ask_behind(question, command, deadline)?;
-        if self.route.together.is_confirmed_by(&first) {
-            self.subscription = number;
+        if first.is_some_and(|first| self.route.together.is_confirmed_by(&first)) {
+            self.known.question = None;
         }
-        Ok(answer)
-    }
-
-    /// Sends a command to a node to which its slot is moving, and returns its answer. ASKING is for the next command only.
-    fn ask_moving(
-        &mut self,
-        command: &Command,
-        deadline: &mut Deadline<'_>,
-    ) -> Result<Value, TransportError> {
-        let (_, answer) = self.ask_behind(Command::new("ASKING"), command, deadline)?;
-        Ok(answer)
-    }
-
-    /// Sends a command behind another one in the same write, and returns both answers.
-    fn ask_behind(
-        &mut self,
-        first: Command,
-        command: &Command,
-        deadline: &mut Deadline<'_>,
-    ) -> Result<(Value, Value), TransportError> {
-        let unit = [first, command.clone()];
-        let time = deadline.phase(Phase::Request, self.route.io_timeout);
-        let mut socket = self.socket.take().ok_or(TransportError::NotSent)?;
-        let answers = socket.requests(&unit, time)?;
-        // Without the second answer nobody knows whether the command was executed.
-        let cut = |_| TransportError::Io(io::ErrorKind::UnexpectedEof.into());
-        let [first, answer] = <[_; 2]>::try_from(answers).map_err(cut)?;
-        self.socket = Some(socket);
-        Ok((first, answer))
+        Ok(answers)
     }
 
     /// Returns the meaning of an error answer.
@@ -393,40 +363,86 @@ impl Link {
 
     /// Connects, and logs in. On the renewal thread's link that is no part of the time limit.
     fn connect(&mut self, deadline: &mut Deadline<'_>) -> Result<(), Failure> {
+        if self.round_trip.is_none() {
+            let used = self.used;
+            return self.open_by(|route| connect_in_turn(route, deadline, Some(used)));
+        }
         let begun = deadline.now();
-        let connected = if self.round_trip.is_some() {
-            let time = &mut Deadline::default();
-            let connected = connect_in_turn(&self.route, time, None);
-            deadline.leave_out(begun);
-            connected
-        } else {
-            connect_in_turn(&self.route, deadline, Some(self.used))
-        };
-        let socket = self.suspect_after(connected)?;
+        let connected =
+            self.open_by(|route| connect_in_turn(route, &mut Deadline::default(), None));
+        deadline.leave_out(begun);
+        connected
+    }
+
+    /// Opens the connection. Suspects the master if it cannot be reached.
+    fn open_by(
+        &mut self,
+        connect: impl FnOnce(&Route) -> Result<Socket, Failure>,
+    ) -> Result<(), Failure> {
+        self.known = self.route.together.look();
+        let socket = connect(&self.route).inspect_err(|failure| {
+            if failure.is_transient() {
+                self.suspect();
+            }
+        })?;
         self.socket = Some(socket);
-        (self.opened, self.subscription) = (Time::now(), 0);
+        self.opened = Time::now();
         Ok(())
     }
 
-    /// Notes how long a request took. `is_cut` means that it reached its limit without an answer.
-    fn note_round_trip(&mut self, took: Duration, is_cut: bool) {
-        let Some(round_trip) = &mut self.round_trip else {
-            return;
+    /// Sends commands about several names in one write, and returns their answers. With `is_gain` replicas must confirm the
+    /// writes, if the settings name any.
+    pub(super) fn batch(
+        &mut self,
+        commands: &[Command],
+        is_gain: bool,
+        limit: Duration,
+    ) -> Result<Vec<Value>, Failure> {
+        self.resent = false;
+        self.measured(limit, |link, deadline| {
+            let answers = link.exchange(commands, deadline)?;
+            if is_gain && link.route.replicas > 0 {
+                link.confirm(deadline)?;
+            }
+            Ok(answers)
+        })
+    }
+
+    /// Does `work` within this time, or within two round trips if those take longer. Measures the round trip.
+    fn measured<T>(
+        &mut self,
+        limit: Duration,
+        work: impl FnOnce(&mut Self, &mut Deadline<'_>) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let before = self.round_trip();
+        let mut deadline = Deadline::after(limit.max(before * 2));
+        let whole = deadline.left();
+        let done = work(self, &mut deadline);
+        let took = whole.saturating_sub(deadline.left());
+        let last = self.round_trip();
+        let is_cut = |failure: &Failure| {
+            failure.outcome == Outcome::Unknown && self.socket.is_none() && took >= limit
         };
-        *round_trip = if is_cut || took >= *round_trip {
-            took.max(*round_trip)
-        } else {
+        match &done {
             // One fast answer does not make a fast link, so the average falls slowly.
-            (*round_trip * 3 + took) / 4
-        };
+            Ok(_) if took < last => self.round_trip = Some((last * 3 + took) / 4),
+            Ok(_) => self.round_trip = Some(took),
+            Err(failure) if is_cut(failure) => self.round_trip = Some(took.max(last)),
+            Err(_) => {}
+        }
+        done
+    }
+
+    /// Returns the measured round trip.
+    pub(super) fn round_trip(&self) -> Duration {
+        self.round_trip.unwrap_or_default()
     }
 
     /// Waits until enough replicas have the last write on this connection. Every script that grants or renews writes,
     /// even if it is repeated. A write that they have not confirmed in time counts as not replicated.
     fn confirm(&mut self, deadline: &mut Deadline<'_>) -> Result<(), Failure> {
         let wanted = self.route.replicas;
-        let mut time = deadline.phase(Phase::Request, self.route.io_timeout);
-        let limit = time.left();
+        let limit = deadline.phase(Phase::Request, self.route.io_timeout).left();
         // A count is worth more than no answer, so the server's time for the WAIT is shorter than the limit here. The
         // server notices the end of a WAIT up to 100 ms late.
         let patience = limit.saturating_sub(LATE_ANSWER).max(limit / 2);
@@ -439,15 +455,14 @@ impl Link {
         };
         let mut wait = Command::new("WAIT");
         wait.arg(wanted).arg(patience.as_millis() as u64);
-        let answer = self.ask_within(&wait, time);
-        let confirmed = match answer {
-            Ok(Value::Int(count)) => u32::try_from(count).unwrap_or(0),
-            Ok(Value::ServerError(error)) => {
+        let answer = self.once(&[wait], deadline);
+        let confirmed = match answer.map(|mut answers| answers.pop()) {
+            Ok(Some(Value::Int(count))) => u32::try_from(count).unwrap_or(0),
+            Ok(Some(Value::ServerError(error))) => {
                 return Err(self.route.refused(error).with(Outcome::Unknown));
             }
             Ok(_) => {
-                self.route.data_loss_signs.note_surplus();
-                self.socket = None;
+                self.distrust();
                 let words = "the answer to WAIT is not a number";
                 return Err(Failure::plain(
                     FailureKind::Protocol,
@@ -477,13 +492,16 @@ impl Link {
     ) -> Result<(Reply, u64), Failure> {
         let reply = self.call(request, deadline)?.reply;
         // Only this thread uses the connection, so the same process answers.
-        let mut ask = |command: &Command| {
-            let answer = self.ask(command, deadline);
-            let answer = answer.map_err(|fault| self.failed(fault))?;
-            self.route.accepted(answer)
-        };
-        let role = ask(&Command::new("ROLE"))?;
-        let report = ask(Command::new("INFO").arg("server"))?;
+        let commands = [
+            Command::new("ROLE"),
+            Command::new("INFO").arg("server").to_owned(),
+        ];
+        let answers = self.once(&commands, deadline);
+        let answers = answers.map_err(|fault| self.failed(fault))?.into_iter();
+        let answers = answers.map(|answer| self.route.accepted(answer));
+        let answers = answers.collect::<Result<Vec<_>, _>>()?;
+        let [role, report] =
+            <[_; 2]>::try_from(answers).map_err(|_| Failure::another_question())?;
         check_role(&self.route, role).inspect_err(|_| self.socket = None)?;
         let run = run(&report).ok_or_else(|| {
             // This may be the answer to another request.
@@ -508,37 +526,25 @@ impl DedicatedConnection for Link {
     fn open(&mut self, is_silent: bool) -> Result<(), Failure> {
         self.find(&mut Deadline::default())?;
         if self.socket.is_some() {
-            let two_round_trips = self.round_trip.unwrap_or_default() * 2;
-            let mut time = Deadline::after(two_round_trips.max(PING_WITHIN));
+            let mut time = Deadline::after(PING_WITHIN.max(self.round_trip() * 2));
             if !is_silent || Link::call(self, &Request::Ping, &mut time).is_ok() {
                 return Ok(());
             }
             self.socket = None;
         }
-        self.era = self.route.together.era();
-        let opened = connect_for_renewals(&self.route);
-        let (open, took) = self.suspect_after(opened)?;
-        self.round_trip = self.round_trip.max(Some(took));
-        self.socket = Some(open);
-        (self.opened, self.subscription) = (Time::now(), 0);
+        let mut last = Duration::ZERO;
+        self.open_by(|route| {
+            let (socket, took) = connect_for_renewals(route)?;
+            last = took;
+            Ok(socket)
+        })?;
+        self.round_trip = self.round_trip.max(Some(last));
         Ok(())
     }
 
     fn call(&mut self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure> {
         let master = self.master;
-        let two_round_trips = self.round_trip.unwrap_or_default() * 2;
-        let mut deadline = Deadline::after(limit.max(two_round_trips));
-        let whole = deadline.left();
-        let answer = Link::call(self, request, &mut deadline);
-        let took = whole.saturating_sub(deadline.left());
-        let is_unknown = |failure: &Failure| failure.outcome == Outcome::Unknown;
-        match &answer {
-            Ok(_) => self.note_round_trip(took, false),
-            Err(failure) if is_unknown(failure) && self.socket.is_none() && took >= limit => {
-                self.note_round_trip(took, true);
-            }
-            Err(_) => {}
-        }
+        let answer = self.measured(limit, |link, deadline| Link::call(link, request, deadline));
         // A failure because the master has changed says nothing about the new one.
         if answer.is_ok() || master == self.master {
             let failure = answer.as_ref().err();

@@ -1,9 +1,8 @@
 //! Connections: streams of bytes, waits for several of them, and lookups of names.
 
-use std::io::{self, Read};
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
@@ -14,8 +13,6 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use smallvec::SmallVec;
 use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 
-#[cfg(feature = "seam")]
-use super::Arc;
 #[cfg(feature = "seam")]
 use super::of_test;
 use super::time::Time;
@@ -130,22 +127,14 @@ impl ByteStream {
         }
     }
 
-    /// Returns whether there is something to read, such as the end of the stream or an error.
-    pub(crate) fn has_input(&self) -> bool {
-        let fd = match self {
-            Self::Os(fd) => fd,
-            #[cfg(feature = "seam")]
-            Self::OfTest(stream) => return stream.has_input(),
-        };
-        let mut sockets = [PollFd::new(fd, PollFlags::IN)];
-        let ready = poll(&mut sockets, Some(&Timespec::default()));
-        !matches!(ready, Ok(0) | Err(Errno::INTR))
-    }
-
     /// Reads what has come. Returns `None` if nothing has.
     pub(crate) fn read_now(&self, to: &mut [u8]) -> io::Result<Option<usize>> {
         match self {
-            Self::Os(fd) => unless_blocked(recv(fd, to, RecvFlags::DONTWAIT).map(|(read, _)| read)),
+            Self::Os(fd) => match recv(fd, to, RecvFlags::DONTWAIT) {
+                Ok((read, _)) => Ok(Some(read)),
+                Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+                Err(error) => Err(broken(error)),
+            },
             #[cfg(feature = "seam")]
             Self::OfTest(stream) => stream.read_now(to),
         }
@@ -225,14 +214,6 @@ fn first_writable(sockets: &[(Socket, SocketAddr)], until: Time) -> Option<usize
         .position(|polled| !polled.revents().is_empty())
 }
 
-fn unless_blocked(done: Result<usize, Errno>) -> io::Result<Option<usize>> {
-    match done {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
-        Err(error) => Err(broken(error)),
-    }
-}
-
 /// Returns the error of a connection that has failed. `ETIMEDOUT` is no time limit of a caller: the operating system has
 /// given the connection up.
 fn broken(error: Errno) -> io::Error {
@@ -248,58 +229,14 @@ fn is_timeout(error: &io::Error) -> bool {
     kinds.contains(&error.kind())
 }
 
-/// The end of a pair that wakes the thread that waits at the other end.
-#[derive(Debug)]
-pub(crate) enum WakingEnd {
-    Os(UnixStream),
-    #[cfg(feature = "seam")]
-    OfTest(Arc<of_test::LimitedStream>),
-}
-
-/// The end of a pair at which a thread waits, beside connections.
-#[derive(Debug)]
-pub(crate) enum WokenEnd {
-    Os(UnixStream),
-    #[cfg(feature = "seam")]
-    OfTest(Arc<of_test::LimitedStream>),
-}
-
-/// Returns the two ends of a new pair.
-pub(crate) fn waking_pair() -> io::Result<(WakingEnd, WokenEnd)> {
-    #[cfg(feature = "seam")]
-    if let Some(echo) = of_test::echo() {
-        let echo = Arc::new(echo);
-        return Ok((WakingEnd::OfTest(Arc::clone(&echo)), WokenEnd::OfTest(echo)));
-    }
-    let (waking, woken) = UnixStream::pair()?;
-    for end in [&waking, &woken] {
-        end.set_nonblocking(true)?;
-    }
-    Ok((WakingEnd::Os(waking), WokenEnd::Os(woken)))
-}
-
-impl WakingEnd {
-    /// Wakes the thread at the other end.
-    pub(crate) fn wake(&self) {
-        match self {
-            // If it is full, the thread will wake anyway. If the other end is gone, there is no thread.
-            Self::Os(waking) => drop(send(waking, &[0], NO_SIGNAL)),
-            #[cfg(feature = "seam")]
-            Self::OfTest(echo) => drop(echo.write_now(&[0])),
-        }
-    }
-}
-
-/// Waits until one of these streams has something to read, or has ended, or the thread is woken, or until then. Returns for
-/// each stream whether it has. Looks at least once, even after that time.
+/// Waits until one of these streams has something to read, or has ended, or until then. Returns for each stream whether it has. Looks at least once, even after that time.
 pub(crate) fn readable<'s>(
     streams: impl IntoIterator<Item = &'s ByteStream>,
-    woken: Option<&'s WokenEnd>,
     until: Time,
 ) -> SmallVec<[bool; 8]> {
     let streams: SmallVec<[_; 8]> = streams.into_iter().collect();
     #[cfg(feature = "seam")]
-    if let Some(ready) = readable_of_test(&streams, woken, until) {
+    if let Some(ready) = readable_of_test(&streams, until) {
         return ready;
     }
     let mut polled = SmallVec::<[_; 8]>::new();
@@ -310,49 +247,25 @@ pub(crate) fn readable<'s>(
             ByteStream::OfTest(_) => {}
         }
     }
-    let woken = match woken {
-        Some(WokenEnd::Os(woken)) => Some(woken),
-        #[cfg(feature = "seam")]
-        Some(WokenEnd::OfTest(_)) => None,
-        None => None,
-    };
-    polled.extend(woken.map(|woken| PollFd::new(woken, PollFlags::IN)));
     let left = until.since(Time::now());
     // An error means that a signal came, or that the system has no memory: the caller looks again.
     poll(&mut polled, Timespec::try_from(left).ok().as_ref()).ok();
-    if let Some(mut woken) = woken {
-        let mut piece = [0; 64];
-        while woken.read(&mut piece).is_ok_and(|read| read > 0) {}
-    }
     let is_ready = |polled: &PollFd<'_>| !polled.revents().is_empty();
-    polled.iter().take(streams.len()).map(is_ready).collect()
+    polled.iter().map(is_ready).collect()
 }
 
 /// Does the same if they are of the network of a test.
 #[cfg(feature = "seam")]
-fn readable_of_test(
-    streams: &[&ByteStream],
-    woken: Option<&WokenEnd>,
-    until: Time,
-) -> Option<SmallVec<[bool; 8]>> {
+fn readable_of_test(streams: &[&ByteStream], until: Time) -> Option<SmallVec<[bool; 8]>> {
     let of_test = streams.iter().filter_map(|stream| match stream {
         ByteStream::OfTest(stream) => Some(stream),
         ByteStream::Os(_) => None,
     });
     let of_test: SmallVec<[_; 8]> = of_test.collect();
-    let woken = match woken {
-        Some(WokenEnd::OfTest(echo)) => Some(&**echo),
-        Some(WokenEnd::Os(_)) | None => None,
-    };
-    let waited_for: SmallVec<[_; 8]> = of_test.iter().copied().chain(woken).collect();
-    if waited_for.is_empty() {
+    if of_test.is_empty() {
         return None;
     }
-    of_test::wait(&waited_for, until);
-    if let Some(woken) = woken {
-        let mut piece = [0; 64];
-        while matches!(woken.read_now(&mut piece), Ok(Some(1..))) {}
-    }
+    of_test::wait(&of_test, until);
     Some(of_test.iter().map(|stream| stream.has_input()).collect())
 }
 
@@ -374,8 +287,6 @@ mod tests {
         let kind = |error| broken(error).kind();
         assert_eq!(kind(Errno::TIMEDOUT), io::ErrorKind::ConnectionAborted);
         assert_eq!(kind(Errno::CONNRESET), io::ErrorKind::ConnectionReset);
-        let given_up = unless_blocked(Err(Errno::TIMEDOUT)).map_err(|error| error.kind());
-        assert_eq!(given_up, Err(io::ErrorKind::ConnectionAborted));
     }
 
     /// A peer that is gone sends nothing, and neither does a router that has forgotten the connection.
@@ -504,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_waits_is_woken_and_told_what_it_can_read() {
+    fn a_thread_that_waits_is_told_what_it_can_read() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address");
         let soon = Time::now() + Duration::from_secs(20);
@@ -513,14 +424,10 @@ mod tests {
         let (_silent_peer, _) = listener.accept().expect("it has connected");
         let talks = connect();
         let (mut peer, _) = listener.accept().expect("it has connected");
-        let (waking, woken) = waking_pair().expect("a pair");
-        waking.wake();
-        let ready = readable([&silent], Some(&woken), soon);
-        assert_eq!(ready[..], [false]);
         peer.write_all(b"x").expect("it is open");
-        let ready = readable([&silent, &talks], Some(&woken), soon);
+        let ready = readable([&silent, &talks], soon);
         assert_eq!(ready[..], [false, true]);
-        assert_eq!(readable([&silent], None, Time::now())[..], [false]);
+        assert_eq!(readable([&silent], Time::now())[..], [false]);
         assert!(Time::now() < soon, "it waits");
     }
 }

@@ -31,12 +31,6 @@ pub(super) fn connect(address: &str, until: Time) -> Option<io::Result<LimitedSt
     Some(stream.map(|stream| LimitedStream::new(stream, network)))
 }
 
-/// Returns a stream that gives back what is written to it, if the network of this thread's machine has such streams.
-pub(super) fn echo() -> Option<LimitedStream> {
-    let network = Machine::here().network()?;
-    Some(LimitedStream::new(network.echo()?, network))
-}
-
 impl LimitedStream {
     fn new(stream: Box<dyn TestStream>, network: Arc<dyn TestNetwork>) -> Self {
         Self {

@@ -141,11 +141,6 @@ pub trait TestNetwork: Send + Sync {
     /// The server refuses, or the time is over.
     fn connect(&self, address: &str, until: Time) -> io::Result<Box<dyn TestStream>>;
 
-    /// Returns a stream that gives back what is written to it. Returns `None` if the operating system has to make one.
-    fn echo(&self) -> Option<Box<dyn TestStream>> {
-        None
-    }
-
     /// Blocks until one of these streams has input, or until then.
     fn wait(&self, streams: &[&dyn TestStream], until: Time);
 

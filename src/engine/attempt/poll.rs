@@ -12,8 +12,9 @@
 //! message lasts for the pickup window from the last poll, so the process polls twice in it. If no message can come, it
 //! polls well within the window: a short lease has a window of 250 ms.
 //!
-//! Other limits belong to these pauses. A wait never sleeps for longer than a second ([`LONGEST_SLEEP`](crate::sys::LONGEST_SLEEP)). The scripts pass over a waiter that was silent for longer than its pickup window (`queue_waiter.lua`), and drop
-//! it after three polls (`wire/text`).
+//! Other limits belong to these pauses. A wait never sleeps for longer than a second
+//! ([`LONGEST_SLEEP`](crate::sys::LONGEST_SLEEP)). The scripts pass over a waiter that was silent for longer than its pickup window
+//! (`queue.lua`), and drop it after three polls (`wire/settings`).
 
 use std::time::Duration;
 

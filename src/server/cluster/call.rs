@@ -11,10 +11,11 @@ use crate::net::refusal::was_cut;
 use crate::owner::MARK;
 use crate::server::Answer;
 use crate::server::cluster::master::Master;
-use crate::server::cluster::state::ClusterState;
+use crate::server::cluster::renewals::{about, batch_of, take_results};
+use crate::server::cluster::state::Shared;
 use crate::server::link::Link;
 use crate::sys::{Arc, thread};
-use crate::wire::{Keep, LockKind, PlainRelease, Renewal, Reply, Request, Verb};
+use crate::wire::{Keep, LockKind, Reply, Request, Verb};
 
 /// The first pause before a request is sent again. Each further pause is twice as long, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
@@ -23,7 +24,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// How often a request is redirected in a row before it pauses.
 const REDIRECTED_AT_ONCE: u32 = 2;
 
-impl ClusterState {
+impl Shared {
     pub(super) fn call(
         self: &Arc<Self>,
         request: &Request<'_>,
@@ -39,8 +40,7 @@ impl ClusterState {
             | Request::RateLimit { key, .. }
             | Request::ForceRelease { key, .. }
             | Request::Publish { key, .. } => self.ask(key.slot(), request, deadline),
-            Request::Renew(batch) => self.renew(batch, deadline),
-            Request::Release(batch) => self.release(batch, deadline),
+            Request::Renew(_) | Request::Release(_) => self.batch(request, deadline),
             Request::Inspect { keys, named } => self.inspect(keys, *named, deadline),
             Request::Scan { from, .. } => self.scan(*from, request, deadline),
             // Only the renewal thread sends it, on its own connection.
@@ -180,14 +180,7 @@ impl ClusterState {
             Err(failure) if failure.is_of_the_connection() => self.suspect(master),
             Err(_) => {}
         }
-        // Perhaps only the nodes reach that address.
-        done.map_err(|failure| {
-            if !failure.is_of_io() {
-                return failure;
-            }
-            let address = &master.route.server.address;
-            failure.about(format!("the cluster names {address} as a master"))
-        })
+        done.map_err(|failure| master.named(failure))
     }
 
     /// Returns how long a request may take with its pauses, in the caller's time: the top of this module.
@@ -207,47 +200,23 @@ impl ClusterState {
         }
     }
 
-    /// Renews the leases of names of one slot. While the slot moves, it renews them one by one.
-    fn renew(&self, batch: &[Renewal<'_>], deadline: Deadline<'_>) -> Result<Answer, Failure> {
-        let slot = batch.first().map_or(0, |renewal| renewal.key.slot());
-        let is_of_one_slot = batch.iter().all(|renewal| renewal.key.slot() == slot);
-        let whole = self.ask(slot, &Request::Renew(batch), deadline);
-        match whole {
-            Err(failure) if is_split(&failure, batch.len()) && is_of_one_slot => {}
-            whole => return whole,
-        }
-        let (mut results, mut is_resent) = (Vec::with_capacity(batch.len()), false);
-        for renewal in batch.chunks(1) {
-            let answer = self.ask(slot, &Request::Renew(renewal), deadline)?;
-            is_resent |= answer.resent;
-            results.extend(answer.reply.renewed()?);
-        }
-        Ok(Answer {
-            reply: Reply::Renewed(results),
-            resent: is_resent,
-        })
-    }
-
-    /// Releases mutexes one by one. The renewal thread releases many by one request, on its own connections.
-    fn release(
-        &self,
-        batch: &[PlainRelease<'_>],
-        deadline: Deadline<'_>,
-    ) -> Result<Answer, Failure> {
-        let (mut replies, mut is_resent) = (Vec::with_capacity(batch.len()), false);
-        for release in batch.chunks(1) {
-            let slot = release[0].target.first().slot();
-            let answer = self.ask(slot, &Request::Release(release), deadline)?;
-            is_resent |= answer.resent;
-            match answer.reply {
-                Reply::Each(each) => replies.extend(each),
-                _ => return Err(Failure::another_question()),
+    /// Sends a batch whole if its names share a slot, and otherwise, or while the slot moves, name by name.
+    fn batch(&self, request: &Request<'_>, deadline: Deadline<'_>) -> Result<Answer, Failure> {
+        let (slots, mut reply) = batch_of(request).ok_or_else(Failure::another_question)?;
+        if slots.iter().all(|slot| *slot == slots[0]) {
+            let slot = slots.first().copied().unwrap_or_default();
+            match self.ask(slot, request, deadline) {
+                Err(failure) if is_split(&failure, slots.len()) => {}
+                whole => return whole,
             }
         }
-        Ok(Answer {
-            reply: Reply::Each(replies),
-            resent: is_resent,
-        })
+        let mut resent = false;
+        for (number, slot) in slots.into_iter().enumerate() {
+            let answer = about(request, &[number], |one| self.ask(slot, one, deadline))?;
+            resent |= answer.resent;
+            take_results(&mut reply, &[number], answer.reply)?;
+        }
+        Ok(Answer { reply, resent })
     }
 }
 

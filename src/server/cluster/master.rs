@@ -70,6 +70,15 @@ impl Master {
         }
     }
 
+    /// Returns a failure to reach it with where its address is from: perhaps only the nodes reach that.
+    pub(super) fn named(&self, failure: Failure) -> Failure {
+        if !failure.is_of_io() {
+            return failure;
+        }
+        let address = &self.route.server.address;
+        failure.about(format!("the cluster names {address} as a master"))
+    }
+
     /// Returns a failure if a later map does not have this master: another may have its slots.
     pub(super) fn check_in_use(&self) -> Result<(), Failure> {
         if !self.is_retired.load(Ordering::Acquire) {
@@ -88,7 +97,7 @@ impl Master {
 }
 
 /// The parts of a way to a node.
-pub(super) struct ClusterRoutes {
+pub(super) struct Routes {
     pub(super) nodes: ClusterNodes,
     pub(super) settings: Settings,
     /// A way to the first node that the user names. It has the parts that all nodes share.
@@ -97,7 +106,7 @@ pub(super) struct ClusterRoutes {
     pub(super) threads: PoolThreads,
 }
 
-impl ClusterRoutes {
+impl Routes {
     pub(super) fn new(nodes: ClusterNodes, settings: &Settings) -> Result<Self, Failure> {
         let settings = Settings {
             // Only the events thread may keep it.

@@ -46,16 +46,13 @@
 //! | `master` | a master with its connections, and the ways to all nodes |
 //! | `call` | a request on the caller's thread |
 //! | `operators` | requests that concern several slots |
-//! | `connections`, `connection` | the connections of the renewal thread, one for each master |
-//! | `batch` | renewals and releases on those connections, by slot |
+//! | `renewals` | the requests of the renewal thread, on its own link to each master |
 
-mod batch;
 mod call;
-mod connection;
-mod connections;
 mod map;
 mod master;
 mod operators;
+mod renewals;
 mod search;
 mod state;
 
@@ -69,25 +66,25 @@ use crate::server::{Answer, DedicatedConnection, Store};
 use crate::sys::{Arc, AtomicU32, Time};
 use crate::wire::Request;
 
-use batch::ClusterConnection;
-use master::ClusterRoutes;
-use search::ClusterSearch;
-use state::ClusterState;
+use master::Routes;
+use renewals::Renewals;
+use search::Tables;
+use state::Shared;
 
 /// The store of a cluster.
 pub(crate) struct Cluster {
-    shared: Arc<ClusterState>,
+    shared: Arc<Shared>,
 }
 
 impl Cluster {
     pub(crate) fn new(nodes: ClusterNodes, settings: &Settings) -> Result<Self, Failure> {
         let addresses = nodes.seeds.iter().map(|seed| &*seed.address);
         let asked = format!("node of {}", addresses.collect::<Vec<_>>().join(", "));
-        let routes = Arc::new(ClusterRoutes::new(nodes, settings)?);
-        let search = Box::new(ClusterSearch::new(Arc::clone(&routes)));
+        let routes = Arc::new(Routes::new(nodes, settings)?);
+        let search = Box::new(Tables::new(Arc::clone(&routes)));
         let finder = Finder::new("leasehold-cluster", asked, search);
         Ok(Self {
-            shared: Arc::new(ClusterState {
+            shared: Arc::new(Shared {
                 routes,
                 finder,
                 next_listener: AtomicU32::new(0),
@@ -118,7 +115,7 @@ impl Store for Cluster {
     }
 
     fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {
-        Box::new(ClusterConnection::new(Arc::clone(&self.shared)))
+        Box::new(Renewals::new(Arc::clone(&self.shared)))
     }
 
     fn last_data_loss_sign(&self) -> Time {

@@ -15,50 +15,31 @@ use std::collections::BTreeMap;
 use crate::error::Failure;
 use crate::name::LockKey;
 use crate::net::deadline::Deadline;
+use crate::net::ping;
 use crate::net::refusal::unavailable;
-use crate::panics::survived;
 use crate::server::Answer;
 use crate::server::cluster::master::Master;
-use crate::server::cluster::state::ClusterState;
+use crate::server::cluster::state::Shared;
 use crate::sys::Arc;
 use crate::sys::hash::{DefaultHasher, Hash, Hasher};
-use crate::sys::thread::{self, BlockingQueue};
 use crate::wire::{Cursor, Reply, Request, Seen};
 
-impl ClusterState {
-    /// Asks each master on a short-lived thread, because it may hang. Returns the first reply, or a failure.
-    pub(super) fn ping(self: &Arc<Self>, mut deadline: Deadline<'_>) -> Result<Answer, Failure> {
+impl Shared {
+    /// Asks all masters. Returns the first reply, or a failure.
+    pub(super) fn ping(&self, mut deadline: Deadline<'_>) -> Result<Answer, Failure> {
         let masters = self.map(&mut deadline)?.masters();
-        let mut own = Deadline::after(deadline.left());
-        own.checkout = deadline.checkout;
+        let routes = masters.iter().map(|master| master.route.clone());
         let mut last = unavailable("the cluster has no master");
-        let answers = Arc::new(BlockingQueue::new(masters.len()));
-        let mut asked = 0;
-        for master in masters {
-            let (state, of_thread) = (Arc::clone(self), Arc::clone(&answers));
-            let started = thread::spawn("", move || {
-                let ask = || {
-                    state.on_link(&master, own, |link, deadline| {
-                        link.call(&Request::Ping, deadline)
-                    })
-                };
-                let panicked = || Err(unavailable("asking a master panicked"));
-                of_thread.push(survived(ask).unwrap_or_else(panicked));
-            });
-            match started {
-                Ok(()) => asked += 1,
-                Err(error) => {
-                    last = unavailable(format!(
-                        "no thread could be started to ask a master: {error}"
-                    ));
-                }
-            }
-        }
-        for pong in (0..asked).map_while(|_| answers.pop()) {
+        for (number, (_, pong)) in ping::as_they_answer(routes.collect()) {
             match pong {
-                Ok(pong) => return Ok(pong),
+                Ok(_) => {
+                    return Ok(Answer {
+                        reply: Reply::Pong,
+                        resent: false,
+                    });
+                }
                 // A wrong password tells more than a master that hangs.
-                Err(failure) if last.is_transient() => last = failure,
+                Err(failure) if last.is_transient() => last = masters[number].named(failure),
                 Err(_) => {}
             }
         }

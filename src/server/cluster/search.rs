@@ -30,8 +30,8 @@ use crate::net::login::log_in;
 use crate::net::refusal::unavailable;
 use crate::net::route::Route;
 use crate::server::cluster::map::{SlotMap, SlotTable};
-use crate::server::cluster::master::{Address, ClusterRoutes};
-use crate::server::finder::{Finder, FinderThread, Published, Search};
+use crate::server::cluster::master::{Address, Routes};
+use crate::server::finder::{Finder, Published, Search};
 use crate::sys::hash::HashSet;
 use crate::sys::{Arc, Ordering, Time};
 use crate::wire::Command;
@@ -53,41 +53,37 @@ const SHOWN: usize = 5;
 /// A table, and the address of the node that has answered it.
 type TableOf = (Arc<str>, SlotTable);
 
-pub(super) struct ClusterSearch {
-    routes: Arc<ClusterRoutes>,
+pub(super) struct Tables {
+    routes: Arc<Routes>,
     /// How many nodes were asked, so that each check begins with another one.
     asked: usize,
     /// The nodes whose tables were refused.
     strangers: HashSet<Arc<str>>,
 }
 
-impl Search<Arc<SlotMap>> for ClusterSearch {
-    fn check(&mut self, thread: &FinderThread<Arc<SlotMap>>) -> Result<(), Failure> {
-        let tables = self.tables(thread)?;
-        self.publish(&thread.finder, &tables)
+impl Search<Arc<SlotMap>> for Tables {
+    fn check(&mut self, finder: &Arc<Finder<Arc<SlotMap>>>) -> Result<(), Failure> {
+        let tables = self.tables(finder)?;
+        self.publish(finder, &tables)
     }
 
-    fn pause(&mut self, thread: &FinderThread<Arc<SlotMap>>) {
-        let ended = Time::now();
-        while !thread.is_over() {
-            let pause = if thread.finder.is_check_due() {
-                BETWEEN
-            } else if is_suspicious(&thread.finder) {
-                RETRY
-            } else {
-                CHECK_EVERY
-            };
-            let until = ended + pause;
-            if Time::now() >= until {
-                return;
-            }
-            thread.wait(&[], until);
+    fn pause(&self, finder: &Finder<Arc<SlotMap>>) -> Duration {
+        let masters = finder.found().map(|map| map.masters());
+        let mut masters = masters.iter().flatten();
+        if finder.is_check_due() {
+            BETWEEN
+        } else if finder.has_failed()
+            || masters.any(|master| master.is_suspected.load(Ordering::Relaxed))
+        {
+            RETRY
+        } else {
+            CHECK_EVERY
         }
     }
 }
 
-impl ClusterSearch {
-    pub(super) fn new(routes: Arc<ClusterRoutes>) -> Self {
+impl Tables {
+    pub(super) fn new(routes: Arc<Routes>) -> Self {
         Self {
             routes,
             asked: 0,
@@ -96,15 +92,15 @@ impl ClusterSearch {
     }
 
     /// Asks for the tables that make the next map. Returns none only if the thread must end.
-    fn tables(&mut self, thread: &FinderThread<Arc<SlotMap>>) -> Result<Vec<TableOf>, Failure> {
-        let map = thread.finder.found();
+    fn tables(&mut self, finder: &Arc<Finder<Arc<SlotMap>>>) -> Result<Vec<TableOf>, Failure> {
+        let map = finder.found();
         let mut unasked = self.nodes(map.as_deref());
         let mut asked = Vec::new();
         let (mut failures, mut tables) = (Vec::new(), Vec::new());
         // When the next node is asked. After the last one: when the check ends.
         let mut next_at = Time::now();
         while !(unasked.is_empty() && asked.is_empty()) {
-            if thread.is_over() {
+            if finder.is_over() {
                 return Ok(Vec::new());
             }
             let now = Time::now();
@@ -113,7 +109,7 @@ impl ClusterSearch {
                 match unasked.pop_front() {
                     Some((address, route)) => {
                         let node = Arc::clone(&route.server.address);
-                        match thread.aside(move || table_of(&address, &route)) {
+                        match finder.aside(move || table_of(&address, &route)) {
                             Ok(answer) => asked.push((node, answer)),
                             Err(failure) => failures.push(failure),
                         }
@@ -129,7 +125,7 @@ impl ClusterSearch {
                     None => {}
                 }
             }
-            thread.wait(&[], next_at);
+            finder.sleep(next_at);
             for (node, answer) in mem::take(&mut asked) {
                 match (answer.try_recv(), &map) {
                     (Err(TryRecvError::Empty), _) => asked.push((node, answer)),
@@ -138,7 +134,7 @@ impl ClusterSearch {
                     }
                     (Ok(Err(failure)), _) => {
                         failures.push(failure);
-                        thread.finder.learnt(in_words(&failures));
+                        finder.learnt(in_words(&failures));
                     }
                     (Ok(Ok(table)), Some(map)) if map.is_foreign(&table) => {
                         failures.push(self.refuse(node));
@@ -242,13 +238,6 @@ impl ClusterSearch {
     }
 }
 
-/// Returns whether no map was found, or a master is suspected.
-fn is_suspicious(finder: &Finder<Arc<SlotMap>>) -> bool {
-    let masters = finder.found().map(|map| map.masters());
-    let mut masters = masters.iter().flatten();
-    finder.has_failed() || masters.any(|master| master.is_suspected.load(Ordering::Relaxed))
-}
-
 /// Asks a node for its table.
 fn table_of(address: &Address, route: &Route) -> Result<SlotTable, Failure> {
     let limit = route.io_timeout.min(STEP);
@@ -301,13 +290,9 @@ mod tests {
         let settings = Settings::default();
         let urls = ["redis://127.0.0.1:1/".to_owned()];
         let nodes = ClusterNodes::new(&urls, &settings).expect("a URL");
-        let routes = Arc::new(ClusterRoutes::new(nodes, &settings).expect("threads"));
-        let search = ClusterSearch::new(Arc::clone(&routes));
-        let finder = Finder::new(
-            "test",
-            "node".to_owned(),
-            Box::new(ClusterSearch::new(routes)),
-        );
+        let routes = Arc::new(Routes::new(nodes, &settings).expect("threads"));
+        let search = Tables::new(Arc::clone(&routes));
+        let finder = Finder::new("test", "node".to_owned(), Box::new(Tables::new(routes)));
         let tables: Vec<_> = tables
             .into_iter()
             .map(|table| ("node".into(), table))

@@ -7,19 +7,19 @@ use crate::net::pubsub::{self, PubSubEvent};
 use crate::net::refusal::unavailable;
 use crate::net::route::NodeReport;
 use crate::server::cluster::map::{SlotMap, UNKNOWN_HOST};
-use crate::server::cluster::master::{Address, ClusterRoutes, Master};
+use crate::server::cluster::master::{Address, Master, Routes};
 use crate::server::finder::Finder;
 use crate::sys::{Arc, AtomicU32, Ordering};
 
 /// The state that all connections of a cluster share.
-pub(super) struct ClusterState {
-    pub(super) routes: Arc<ClusterRoutes>,
+pub(super) struct Shared {
+    pub(super) routes: Arc<Routes>,
     pub(super) finder: Arc<Finder<Arc<SlotMap>>>,
     /// The number of the node at which the next listener begins.
     pub(super) next_listener: AtomicU32,
 }
 
-impl ClusterState {
+impl Shared {
     /// Returns the slot map. Blocks until one was found, but for at most `connect_timeout`.
     ///
     /// # Errors
@@ -184,7 +184,7 @@ pub(super) mod tests {
     }
 
     /// Publishes the map of a first discovery.
-    pub(in super::super) fn publish_first(shared: &ClusterState, map: SlotMap) {
+    pub(in super::super) fn publish_first(shared: &Shared, map: SlotMap) {
         let next = |_: Option<&Arc<SlotMap>>| {
             Ok(Published {
                 found: Arc::new(map),

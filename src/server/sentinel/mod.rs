@@ -16,7 +16,6 @@
 //! at its next renewal. The fence is larger after the failover than before, because it follows the servers' time, unless the
 //! clock of the new master is behind.
 
-mod client;
 mod opinion;
 mod search;
 
@@ -32,14 +31,14 @@ use crate::server::finder::{Finder, Findings};
 use crate::sys::{Arc, Time};
 
 pub(crate) use search::check_role;
-use search::{SentinelMaster, SentinelSearch};
+use search::{Master, Sentinels};
 
 /// The longest wait of the listener for a master.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// The master that was found last.
 pub(crate) struct Discovery {
-    finder: Arc<Finder<SentinelMaster>>,
+    finder: Arc<Finder<Master>>,
     /// The way to the master before one was found. It has what all masters share.
     unknown: Route,
 }
@@ -54,7 +53,7 @@ impl Discovery {
         let unknown = route(set.unknown_master(), &settings);
         let addresses = set.sentinels.iter().map(|server| &*server.address);
         let asked = format!("sentinel of {}", addresses.collect::<Vec<_>>().join(", "));
-        let search = Box::new(SentinelSearch::new(set, settings, unknown.clone()));
+        let search = Box::new(Sentinels::new(set, settings, unknown.clone()));
         Self {
             finder: Finder::new("leasehold-sentinel", asked, search),
             unknown,
@@ -80,7 +79,7 @@ impl Discovery {
         if self.finder.trusted() > 0 {
             return Ok(());
         }
-        let is_known = |findings: &Findings<SentinelMaster>| findings.trusted().map(drop);
+        let is_known = |findings: &Findings<Master>| findings.trusted().map(drop);
         self.finder.wait(deadline, is_known)
     }
 
@@ -106,7 +105,7 @@ impl Discovery {
         self.finder.last_failover()
     }
 
-    /// Ends the thread. Takes no mutex, because a forked child may call it.
+    /// Ends the thread.
     pub(crate) fn end(&self) {
         self.finder.end();
     }

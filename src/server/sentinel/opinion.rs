@@ -65,7 +65,7 @@ fn is_host(text: &str) -> bool {
 
 /// The result of the answers of the sentinels to one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum SentinelVerdict {
+pub(super) enum Choice {
     /// This may be the master. The server must say so itself.
     Master(Opinion),
     /// A majority names this master, whose epoch is before that of the last one.
@@ -87,22 +87,22 @@ pub(super) fn choose(
     opinions: &[Option<Opinion>],
     last: Option<&Opinion>,
     is_over: bool,
-) -> SentinelVerdict {
+) -> Choice {
     let last_epoch = last.map_or(0, |last| last.epoch);
     match agreed(opinions) {
         Some(opinion)
             if opinion.epoch < last_epoch && !last.is_some_and(|last| last.is_at(opinion)) =>
         {
-            return SentinelVerdict::Outdated(opinion.clone());
+            return Choice::Outdated(opinion.clone());
         }
-        Some(opinion) => return SentinelVerdict::Master(opinion.clone()),
+        Some(opinion) => return Choice::Master(opinion.clone()),
         None => {}
     }
     let mut answers = opinions.iter().flatten();
     let knows_later = answers.any(|opinion| opinion.epoch > last_epoch);
     match last.filter(|_| is_over && !knows_later) {
-        Some(last) => SentinelVerdict::Master(last.clone()),
-        None => SentinelVerdict::Open,
+        Some(last) => Choice::Master(last.clone()),
+        None => Choice::Open,
     }
 }
 
@@ -200,7 +200,7 @@ mod tests {
     fn the_last_master_stays_unless_a_sentinel_knows_a_later_one() {
         let (older, last, later) = (opinion(1, 5), opinion(2, 6), opinion(3, 7));
         let some = |one: &Opinion| Some(one.clone());
-        let master = |one: &Opinion| SentinelVerdict::Master(one.clone());
+        let master = |one: &Opinion| Choice::Master(one.clone());
         for (opinions, is_over, expected) in [
             (vec![some(&last), some(&last), None], false, master(&last)),
             (
@@ -209,17 +209,13 @@ mod tests {
                 master(&later),
             ),
             // The epoch never falls, whatever a majority says.
-            (
-                vec![some(&older); 3],
-                true,
-                SentinelVerdict::Outdated(older.clone()),
-            ),
+            (vec![some(&older); 3], true, Choice::Outdated(older.clone())),
             // Few have answered: more may come, or not.
-            (vec![some(&last), None, None], false, SentinelVerdict::Open),
+            (vec![some(&last), None, None], false, Choice::Open),
             (vec![some(&last), None, None], true, master(&last)),
             (vec![None, None, None], true, master(&last)),
             (vec![some(&older), None, None], true, master(&last)),
-            (vec![some(&later), None, None], true, SentinelVerdict::Open),
+            (vec![some(&later), None, None], true, Choice::Open),
             // The epochs have begun anew.
             (vec![some(&opinion(2, 0)); 3], true, master(&opinion(2, 0))),
             // An older epoch, and another address of the same epoch, are no sign of a failover.
@@ -229,20 +225,12 @@ mod tests {
                 true,
                 master(&last),
             ),
-            (
-                vec![some(&last), some(&later), None],
-                true,
-                SentinelVerdict::Open,
-            ),
+            (vec![some(&last), some(&later), None], true, Choice::Open),
         ] {
             let verdict = choose(&opinions, Some(&last), is_over);
             assert_eq!(verdict, expected, "{opinions:?} {is_over}");
         }
         let few = [some(&last), None, None];
-        assert_eq!(
-            choose(&few, None, true),
-            SentinelVerdict::Open,
-            "no master is known"
-        );
+        assert_eq!(choose(&few, None, true), Choice::Open, "no master is known");
     }
 }

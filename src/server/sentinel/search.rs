@@ -11,7 +11,10 @@
 //!
 //! * when the master is suspected, or a sentinel sends `+switch-master`;
 //! * a moment after a check that has found no master, as long as the master is suspected or unknown;
-//! * [`CHECK_EVERY`] otherwise. After a manual failover the old master takes writes for about ten seconds.
+//! * [`CHECK_EVERY`] otherwise.
+//!
+//! After a manual failover the old master takes writes for about ten seconds, so no connection to it fails. The message shows it
+//! at once, and the check in place of a message that was lost. A thread for each sentinel hears the messages.
 //!
 //! If no majority of the sentinels agrees, the last master stays the master as long as its `ROLE` is
 //! `master`, and no sentinel names a later one. So an outage of the sentinels stops no lock. If this process is cut off
@@ -21,30 +24,28 @@
 //! The sentinels' epochs never fall, but `SENTINEL REMOVE` and a new `SENTINEL MONITOR` begin them anew. Then this thread
 //! believes a lower epoch only for the address of the last master.
 //!
-//! A last master that hangs delays step 3. If a sentinel sends `+switch-master` meanwhile, the check is given up after
-//! [`STEP`], and another begins.
-//!
-//! Nothing here blocks for long: sentinels are connected, and the server is asked for its role, on short-lived threads.
-//! The answers of the sentinels are read as they come, until a majority agrees. A sentinel that hangs delays a check
-//! only if the others do not agree, and by at most [`STEP`].
+//! Each sentinel, and in step 3 the server, is asked on a short-lived thread, because it may hang. That thread connects if it
+//! must, and brings the connection back with the answer. A sentinel that hangs delays a check only if the others do not
+//! agree, and by at most [`STEP`]. A server that has not said its role by then is not given up: the sentinels are asked again,
+//! and while they name the same server, the checks go on waiting for it.
 
 use std::time::Duration;
 
-use crossbeam_channel::TryRecvError;
+use crossbeam_channel::{Receiver, TryRecvError};
 use redis::Value;
 
-use crate::config::{SentinelSet, Settings};
-use crate::error::{Chain, Failure};
+use crate::config::{SentinelSet, Server, Settings};
+use crate::error::{Chain, Failure, FailureKind, Outcome};
 use crate::logging;
 use crate::net::deadline::Deadline;
 use crate::net::login::log_in;
+use crate::net::pubsub::PushMessage;
 use crate::net::refusal::{refusal, unavailable};
 use crate::net::route::{Route, route};
 use crate::net::socket::Socket;
-use crate::server::finder::{FinderThread, Published, Search};
-use crate::server::sentinel::client::Sentinel;
-use crate::server::sentinel::opinion::{Opinion, SentinelVerdict, choose};
-use crate::sys::{Arc, Time};
+use crate::server::finder::{Finder, Published, Search};
+use crate::server::sentinel::opinion::{Choice, Opinion, choose};
+use crate::sys::{Arc, AtomicBool, LONGEST_SLEEP, Ordering, Time, thread};
 use crate::wire::Command;
 
 /// How often the master is checked without a reason.
@@ -57,12 +58,13 @@ const STEP: Duration = Duration::from_secs(1);
 
 /// A server that a check has found to be the master.
 #[derive(Clone)]
-pub(super) struct SentinelMaster {
+pub(super) struct Master {
     pub(super) route: Route,
     pub(super) opinion: Opinion,
 }
 
-pub(super) struct SentinelSearch {
+/// The search for the master.
+pub(super) struct Sentinels {
     set: SentinelSet,
     settings: Settings,
     /// Has what the ways to all masters share.
@@ -70,96 +72,113 @@ pub(super) struct SentinelSearch {
     sentinels: Vec<Sentinel>,
     /// How many checks have begun.
     checks: u64,
-    /// When the last check began.
-    begun: Time,
-    /// When the next check begins, if there is no reason before.
-    due: Time,
-    /// Whether a sentinel has sent `+switch-master` since the last check began.
-    has_switched: bool,
+    /// The pause after the last check.
+    pause: Duration,
     /// How many checks in a row have found no master.
     failed: u32,
-    /// A connection to the server that was asked for its role last, and was a master.
-    asked: Option<(Opinion, Socket)>,
+    /// The server that was chosen last, and what the thread brings that asks it for its role.
+    asked: Option<(Opinion, Receiver<Result<Socket, Failure>>)>,
+    /// A connection to the server that has said last that it is a master.
+    open: Option<(Opinion, Socket)>,
 }
 
-impl Search<SentinelMaster> for SentinelSearch {
-    fn check(&mut self, thread: &FinderThread<SentinelMaster>) -> Result<(), Failure> {
-        let checked = self.check_once(thread);
-        let pause = if let Ok(pause) = &checked {
-            self.failed = 0;
-            *pause
-        } else {
-            let pause = (RETRY * (1 << self.failed)).min(LONGEST_RETRY);
-            self.failed = (self.failed + 1).min(10);
-            pause
-        };
-        self.due = Time::now() + pause;
-        checked.map(drop)
-    }
+struct Sentinel {
+    route: Route,
+    /// An open connection, unless a thread has it.
+    socket: Option<Socket>,
+    /// What the thread brings that asks it.
+    asked: Option<Receiver<Said>>,
+    /// The check in which it was asked last.
+    asked_in: u64,
+    /// Whether a thread listens to it.
+    is_heard: Arc<AtomicBool>,
+    /// The answer to the current check, or why there is none.
+    opinion: Option<Opinion>,
+    failure: Option<Failure>,
+}
 
-    fn pause(&mut self, thread: &FinderThread<SentinelMaster>) {
-        while !thread.is_over() && !thread.finder.is_check_due() && Time::now() < self.due() {
-            self.go_on(thread, None, self.due());
+/// The answer of a sentinel, and its connection if that is still good.
+type Said = (Result<Opinion, Failure>, Option<Socket>);
+
+impl Search<Master> for Sentinels {
+    fn check(&mut self, finder: &Arc<Finder<Master>>) -> Result<(), Failure> {
+        self.pause = (RETRY * (1 << self.failed)).min(LONGEST_RETRY);
+        self.failed = (self.failed + 1).min(10);
+        if self.check_once(finder)? {
+            (self.pause, self.failed) = (CHECK_EVERY, 0);
         }
+        Ok(())
     }
 
-    fn begin_anew(&mut self) {
-        // A connection may have an answer outstanding.
-        self.sentinels = unconnected(&self.set, &self.settings);
-        self.asked = None;
+    fn pause(&self, finder: &Finder<Master>) -> Duration {
+        if finder.is_check_due() {
+            return Duration::ZERO;
+        }
+        self.pause
     }
 }
 
-impl SentinelSearch {
+impl Sentinels {
     pub(super) fn new(set: SentinelSet, settings: Settings, unknown: Route) -> Self {
+        let sentinel = |server: &Server| Sentinel {
+            route: route(server.clone(), &settings),
+            socket: None,
+            asked: None,
+            asked_in: 0,
+            is_heard: Arc::default(),
+            opinion: None,
+            failure: None,
+        };
         Self {
-            sentinels: unconnected(&set, &settings),
+            sentinels: set.sentinels.iter().map(sentinel).collect(),
             set,
             settings,
             unknown,
             checks: 0,
-            begun: Time::now(),
-            due: Time::now(),
-            has_switched: false,
+            pause: RETRY,
             failed: 0,
             asked: None,
+            open: None,
         }
     }
 
-    /// Does one check. Returns the pause before the next.
-    fn check_once(&mut self, thread: &FinderThread<SentinelMaster>) -> Result<Duration, Failure> {
+    /// Does one check. Returns false if the server has not said its role yet, or the thread must end.
+    fn check_once(&mut self, finder: &Arc<Finder<Master>>) -> Result<bool, Failure> {
+        let last = finder.found();
+        // 1. Ask the sentinels, and read their answers. 2. Choose a server.
         self.checks += 1;
-        self.has_switched = false;
-        self.begun = Time::now();
         for sentinel in &mut self.sentinels {
             sentinel.opinion = None;
         }
-        let last = thread.finder.found();
-        // 1. Ask the sentinels, and read their answers. 2. Choose a server.
-        let until = self.begun + self.step();
+        let until = Time::now() + self.settings.io_timeout.min(STEP);
         let chosen = loop {
-            self.go_on(thread, Some(self.checks), until);
-            if thread.is_over() {
-                return Ok(Duration::ZERO);
+            for sentinel in &mut self.sentinels {
+                sentinel.hear(finder, &self.set.master, self.checks);
+            }
+            if finder.is_over() {
+                return Ok(false);
             }
             if let Some(chosen) = self.choose(last.as_ref(), until) {
                 break chosen?;
             }
+            finder.sleep(until);
         };
-        // 3. Ask the server for its role on a short-lived thread, because the server may hang.
-        let of_last = last.filter(|last| last.opinion.is_at(&chosen));
-        let until = Time::now() + STEP;
-        let route = self.route_to(&chosen, of_last.as_ref());
-        let open = self.asked.take().filter(|(last, _)| last.is_at(&chosen));
-        let way = route.clone();
+        // 3. Ask the server for its role.
         let named = self.named(&chosen);
         let waits = format!("{named}, which has not answered yet");
-        thread.finder.learnt(waits);
-        let role = thread.aside(move || role_of(&way, open.map(|(_, socket)| socket)))?;
+        finder.learnt(waits);
+        let of_last = last.filter(|last| last.opinion.is_at(&chosen));
+        let route = self.route_to(&chosen, of_last.as_ref());
+        let asked = self.asked.take().filter(|(asked, _)| asked.is_at(&chosen));
+        let role = if let Some((_, role)) = asked {
+            role
+        } else {
+            let open = self.open.take().filter(|(last, _)| last.is_at(&chosen));
+            let way = route.clone();
+            finder.aside(move || role_of(&way, open.map(|(_, socket)| socket)))?
+        };
+        let until = Time::now() + STEP;
         let socket = loop {
-            let now = Time::now();
-            let until_next = if now < until { until } else { now + STEP };
-            self.go_on(thread, Some(self.checks), until_next);
             match role.try_recv() {
                 Ok(socket) => break socket.map_err(|failure| failure.about(named))?,
                 Err(TryRecvError::Disconnected) => {
@@ -167,96 +186,43 @@ impl SentinelSearch {
                 }
                 Err(TryRecvError::Empty) => {}
             }
-            if thread.is_over() || self.gives_up(of_last.is_some(), until) {
-                return Ok(Duration::ZERO);
+            if finder.is_over() || Time::now() >= until {
+                self.asked = Some((chosen, role));
+                return Ok(false);
             }
+            finder.sleep(until);
         };
         // 4. Publish it.
-        self.asked = Some((chosen.clone(), socket));
-        self.publish(thread, route, chosen)?;
-        Ok(CHECK_EVERY)
-    }
-
-    /// Connects to the sentinels. Asks each of them once in a check of this number. Reads what they send, until
-    /// something has come, or it is this time.
-    fn go_on(
-        &mut self,
-        thread: &FinderThread<SentinelMaster>,
-        check: Option<u64>,
-        mut until: Time,
-    ) {
-        let step = self.step();
-        let (mut sockets, mut numbers) = (Vec::new(), Vec::new());
-        for sentinel in &mut self.sentinels {
-            sentinel.connect(thread);
-            if let Some(check) = check {
-                sentinel.ask(&self.set.master, check, step);
-            }
-        }
-        for (number, sentinel) in self.sentinels.iter().enumerate() {
-            until = until.min(sentinel.opens_at().unwrap_or(until));
-            if let Some(open) = sentinel.sockets() {
-                sockets.extend([&open.asks, &open.listens]);
-                numbers.push(number);
-            }
-        }
-        for place in thread.wait(&sockets, until) {
-            let sentinel = &mut self.sentinels[numbers[place / 2]];
-            if place % 2 == 0 {
-                sentinel.read_answers(check, step);
-            } else {
-                // The answers of the check may be older than the message, so another one follows.
-                self.has_switched |= sentinel.read_messages(&self.set.master, step);
-            }
-        }
-    }
-
-    /// Returns when the next check begins.
-    fn due(&self) -> Time {
-        // A sentinel that sends the message all the time causes no more checks than this.
-        if self.has_switched {
-            self.due.min(self.begun + RETRY)
-        } else {
-            self.due
-        }
-    }
-
-    /// Returns the time limit of a step.
-    fn step(&self) -> Duration {
-        self.settings.io_timeout.min(STEP)
-    }
-
-    /// Returns whether a check gives up a server that has not said its role until this time. It gives up only the last
-    /// master, after a message that another one has its place.
-    fn gives_up(&self, is_last: bool, until: Time) -> bool {
-        is_last && self.has_switched && Time::now() >= until
+        self.open = Some((chosen.clone(), socket));
+        self.publish(finder, route, chosen)?;
+        Ok(true)
     }
 
     /// Chooses among the answers that have come. Returns `None` if the sentinels may still agree until this time.
-    fn choose(
-        &self,
-        last: Option<&SentinelMaster>,
-        until: Time,
-    ) -> Option<Result<Opinion, Failure>> {
+    fn choose(&self, last: Option<&Master>, until: Time) -> Option<Result<Opinion, Failure>> {
         let opinions = self.sentinels.iter().map(|one| one.opinion.clone());
         let opinions: Vec<_> = opinions.collect();
-        let is_over = Time::now() >= until || !self.sentinels.iter().any(Sentinel::may_answer);
+        let is_over = Time::now() >= until || self.sentinels.iter().all(|one| one.asked.is_none());
         match choose(&opinions, last.map(|last| &last.opinion), is_over) {
-            SentinelVerdict::Master(opinion) => Some(Ok(opinion)),
-            SentinelVerdict::Outdated(opinion) => Some(Err(unavailable(format!(
+            Choice::Master(opinion) => Some(Ok(opinion)),
+            Choice::Outdated(opinion) => Some(Err(unavailable(format!(
                 "{} with the config epoch {}, which is before that of the last master",
                 self.named(&opinion),
                 opinion.epoch
             )))),
-            SentinelVerdict::Open if is_over => Some(Err(self.no_majority())),
-            SentinelVerdict::Open => None,
+            Choice::Open if is_over => Some(Err(self.no_majority())),
+            Choice::Open => None,
         }
     }
 
     /// Returns the words for which sentinels have this opinion.
     fn named(&self, opinion: &Opinion) -> String {
         let has_it = |one: &&Sentinel| one.opinion.as_ref() == Some(opinion);
-        let named_by = self.sentinels.iter().filter(has_it).map(Sentinel::address);
+        let named_by = self
+            .sentinels
+            .iter()
+            .filter(has_it)
+            .map(|one| &*one.route.server.address);
         let named_by: Vec<_> = named_by.collect();
         let who = match &named_by[..] {
             // No majority agrees.
@@ -271,7 +237,7 @@ impl SentinelSearch {
     }
 
     /// Returns the way to the server of an opinion. `last` is the last master, if the server is at its address.
-    fn route_to(&self, opinion: &Opinion, last: Option<&SentinelMaster>) -> Route {
+    fn route_to(&self, opinion: &Opinion, last: Option<&Master>) -> Route {
         if let Some(last) = last {
             return last.route.clone();
         }
@@ -289,13 +255,13 @@ impl SentinelSearch {
     /// Publishes the master. Another address, or another epoch, makes it another master.
     fn publish(
         &self,
-        thread: &FinderThread<SentinelMaster>,
+        finder: &Arc<Finder<Master>>,
         route: Route,
         opinion: Opinion,
     ) -> Result<(), Failure> {
         let address = Arc::clone(&route.server.address);
         let mut is_another = false;
-        thread.finder.publish(|last| {
+        finder.publish(|last| {
             is_another = last.is_none_or(|last| last.opinion != opinion);
             let is_failover = is_another && last.is_some();
             if is_failover {
@@ -303,7 +269,7 @@ impl SentinelSearch {
                 self.unknown.data_loss_signs.note();
             }
             Ok(Published {
-                found: SentinelMaster { route, opinion },
+                found: Master { route, opinion },
                 is_another,
                 is_failover,
             })
@@ -323,14 +289,14 @@ impl SentinelSearch {
         if let Some(failure) = permanent.nth(all - (all / 2 + 1)) {
             return failure.clone();
         }
-        let said = self
-            .sentinels
-            .iter()
-            .map(|one| match (&one.opinion, &one.failure) {
-                (Some(opinion), _) => format!("{} names {opinion}", one.address()),
+        let said = self.sentinels.iter().map(|one| {
+            let address = &one.route.server.address;
+            match (&one.opinion, &one.failure) {
+                (Some(opinion), _) => format!("{address} names {opinion}"),
                 (None, Some(failure)) => Chain(&*failure.cause).to_string(),
-                (None, None) => format!("{} has not answered", one.address()),
-            });
+                (None, None) => format!("{address} has not answered"),
+            }
+        });
         unavailable(format!(
             "no majority of the sentinels names the same master {:?}: {}",
             self.set.master,
@@ -339,30 +305,138 @@ impl SentinelSearch {
     }
 }
 
-/// Returns the sentinels, without connections.
-fn unconnected(set: &SentinelSet, settings: &Settings) -> Vec<Sentinel> {
-    let servers = set.sentinels.iter();
-    servers
-        .map(|server| Sentinel::new(route(server.clone(), settings)))
-        .collect()
+impl Sentinel {
+    /// Takes what it has said, which counts if it was asked in this check. Asks it once in each check, but not before it has
+    /// answered an earlier one.
+    fn hear(&mut self, finder: &Arc<Finder<Master>>, master: &str, check: u64) {
+        if let Some(asked) = &self.asked {
+            let (said, socket) = match asked.try_recv() {
+                Ok(said) => said,
+                Err(TryRecvError::Disconnected) => (Err(unavailable("asking panicked")), None),
+                Err(TryRecvError::Empty) => return,
+            };
+            (self.asked, self.socket) = (None, socket);
+            self.failure = said.as_ref().err().cloned();
+            if self.asked_in == check {
+                self.opinion = said.ok();
+            }
+        }
+        if self.asked_in != check {
+            self.asked_in = check;
+            self.ask(finder, master);
+        }
+    }
+
+    fn ask(&mut self, finder: &Arc<Finder<Master>>, master: &str) {
+        let (route, master) = (self.route.clone(), master.to_owned());
+        let (told, is_heard) = (Arc::clone(finder), Arc::clone(&self.is_heard));
+        let mut socket = self.socket.take();
+        let asked = finder.aside(move || {
+            let heard = match is_heard.load(Ordering::Relaxed) {
+                true => Ok(()),
+                false => subscribe(&route, &master, &told, &is_heard),
+            };
+            let opinion = heard.and_then(|()| opinion(&route, &master, &mut socket));
+            let named = |failure: Failure| failure.at(&route.server.address);
+            (opinion.map_err(named), socket)
+        });
+        match asked {
+            Ok(said) => self.asked = Some(said),
+            Err(failure) => self.failure = Some(failure),
+        }
+    }
+}
+
+/// Starts a thread that has the master checked after each message that it has changed, until the connection ends.
+fn subscribe(
+    route: &Route,
+    master: &str,
+    finder: &Arc<Finder<Master>>,
+    is_heard: &Arc<AtomicBool>,
+) -> Result<(), Failure> {
+    let subscribe = Command::new("SUBSCRIBE").arg("+switch-master").to_owned();
+    let (mut socket, mut confirmed) = ask(route, None, &[subscribe])?;
+    PushMessage::of(&route.server, confirmed.pop().unwrap_or(Value::Nil))?;
+    let (finder, flag) = (Arc::clone(finder), Arc::clone(is_heard));
+    let (server, master) = (Arc::clone(&route.server), master.to_owned());
+    let hear = move || {
+        while !finder.is_over() {
+            let said = match socket.next(Deadline::after(LONGEST_SLEEP)) {
+                Ok(None) => continue,
+                Ok(Some(said)) => PushMessage::of(&server, said),
+                Err(_) => break,
+            };
+            let Ok(PushMessage::Message { payload, .. }) = said else {
+                break;
+            };
+            // `<name> <old host> <old port> <new host> <new port>`, perhaps of another master.
+            if payload.split(|byte| *byte == b' ').next() == Some(master.as_bytes()) {
+                finder.check_again();
+                // A sentinel that sends the message all the time causes no more checks than this.
+                thread::sleep(RETRY);
+            }
+        }
+        flag.store(false, Ordering::Relaxed);
+    };
+    is_heard.store(true, Ordering::Relaxed);
+    thread::spawn("leasehold-sentinel", hear).map_err(|error| {
+        is_heard.store(false, Ordering::Relaxed);
+        unavailable(format!("no thread could be started: {error}"))
+    })
+}
+
+/// Asks a sentinel where the master is. Connects first if it has to, and once more if the connection was closed.
+fn opinion(route: &Route, master: &str, open: &mut Option<Socket>) -> Result<Opinion, Failure> {
+    let questions = ["GET-MASTER-ADDR-BY-NAME", "MASTER"]
+        .map(|what| Command::new("SENTINEL").arg(what).arg(master).to_owned());
+    let (socket, answers) = ask(route, open.take(), &questions)?;
+    *open = Some(socket);
+    let [address, facts] = <[_; 2]>::try_from(answers).map_err(|_| Failure::another_question())?;
+    let opinion = Opinion::of(&address, &facts);
+    let ((Value::ServerError(error), _) | (_, Value::ServerError(error))) = (address, facts) else {
+        let words = || format!("{} does not answer as a sentinel", route.server.address);
+        return opinion.ok_or_else(|| unavailable(words()));
+    };
+    let text = error.details().unwrap_or_default();
+    let (option, words) = if text.starts_with("No such master") {
+        let words = "the sentinels do not watch a master of this name";
+        ("master", words.to_owned())
+    } else if text.starts_with("unknown command") {
+        let words = format!("{} is not a sentinel", route.server.address);
+        ("sentinels", words)
+    } else {
+        return Err(refusal(&route.server, error));
+    };
+    let kind = FailureKind::Config(option);
+    Err(Failure::plain(kind, Outcome::NotExecuted, words))
 }
 
 /// Asks a server for its role, on an open connection if there is one. Returns the connection if it is a master.
 fn role_of(route: &Route, open: Option<Socket>) -> Result<Socket, Failure> {
-    let role = Command::new("ROLE");
-    let reused = open.is_some();
-    let mut socket = match open {
-        Some(socket) => socket,
-        None => log_in(route, &mut Deadline::default())?,
-    };
-    let mut answer = socket.request(&role, Deadline::after(route.io_timeout));
-    if reused && matches!(&answer, Err(fault) if fault.is_closed()) {
-        socket = log_in(route, &mut Deadline::default())?;
-        answer = socket.request(&role, Deadline::after(route.io_timeout));
-    }
-    let answer = answer.map_err(|fault| route.broken(fault))?;
-    check_role(route, answer)?;
+    let (socket, mut answers) = ask(route, open, &[Command::new("ROLE")])?;
+    check_role(route, answers.pop().unwrap_or(Value::Nil))?;
     Ok(socket)
+}
+
+/// Sends commands on an open connection, and on a new one if there is none, or it was closed. Returns the connection and the
+/// answers.
+fn ask(
+    route: &Route,
+    open: Option<Socket>,
+    commands: &[Command],
+) -> Result<(Socket, Vec<Value>), Failure> {
+    let time = || Deadline::after(route.io_timeout);
+    if let Some(mut socket) = open {
+        match socket.requests(commands, time()) {
+            Ok(answers) => return Ok((socket, answers)),
+            Err(fault) if fault.is_closed() || fault.is_before_the_request() => {}
+            Err(fault) => return Err(route.broken(fault)),
+        }
+    }
+    let mut socket = log_in(route, &mut Deadline::default())?;
+    let answers = socket.requests(commands, time());
+    let answers = answers.map_err(|fault| route.broken(fault))?;
+    Ok((socket, answers))
 }
 
 /// Checks that an answer to `ROLE` is that of a master. A replica may have lost its data.
@@ -381,50 +455,5 @@ pub(crate) fn check_role(route: &Route, answer: Value) -> Result<(), Failure> {
                 route.server.address
             )))
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Returns a search whose only sentinel cannot be reached.
-    fn search() -> SentinelSearch {
-        let settings = Settings::default();
-        let urls = ["redis://127.0.0.1:1/".to_owned()];
-        let set = SentinelSet::new(&urls, "mine", &settings).expect("a URL");
-        let unknown = route(set.unknown_master(), &settings);
-        SentinelSearch::new(set, settings, unknown)
-    }
-
-    /// A sentinel may send the message all the time.
-    #[test]
-    fn a_message_causes_few_more_checks() {
-        let mut search = search();
-        search.due = search.begun + CHECK_EVERY;
-        assert_eq!(search.due(), search.begun + CHECK_EVERY);
-        search.has_switched = true;
-        assert_eq!(search.due(), search.begun + RETRY, "not at once");
-    }
-
-    /// It has left its place to another, so its answer is not needed.
-    #[test]
-    fn a_last_master_that_hangs_holds_up_no_check_after_a_message() {
-        let gives_up = |has_switched, is_last, left| {
-            let mut search = search();
-            search.has_switched = has_switched;
-            search.gives_up(is_last, Time::now() + left)
-        };
-        let hour = STEP * 3600;
-        assert!(!gives_up(true, true, hour), "it has time to answer");
-        assert!(gives_up(true, true, Duration::ZERO));
-        assert!(
-            !gives_up(true, false, Duration::ZERO),
-            "it may be the new master"
-        );
-        assert!(
-            !gives_up(false, true, Duration::ZERO),
-            "nothing says that there is another"
-        );
     }
 }

@@ -10,7 +10,6 @@
 //! | `process` | the world as one process sees it |
 //! | [`processor`] | the processor on which all threads of a world run |
 //! | `network` | streams of bytes, and servers |
-//! | `echo` | streams by which threads wake each other |
 //! | `replication` | what goes between masters and replicas |
 //! | `cluster` | nodes of a cluster, and slots that move |
 //! | `failover` | masters that change, and what remains of a promise meanwhile |
@@ -31,7 +30,6 @@
 pub mod checks;
 mod clock;
 mod cluster;
-mod echo;
 pub mod evidence;
 mod failover;
 mod fairness;

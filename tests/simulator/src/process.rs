@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use leasehold::Builder;
 use leasehold::seam::{self, TestMachine, TestNetwork, TestScheduler, TestStream, Time};
 
-use crate::echo::Echo;
 use crate::network::{ProcessEnd, server_at};
 use crate::world::{Place, World};
 
@@ -96,10 +95,6 @@ impl TestNetwork for Process {
         let server = server_at(address).ok_or(io::ErrorKind::NotFound)?;
         let end = ProcessEnd::connect(&self.world, self.number, server, limit)?;
         Ok(Box::new(end))
-    }
-
-    fn echo(&self) -> Option<Box<dyn TestStream>> {
-        Some(Box::new(Echo::new(&self.world)))
     }
 
     fn wait(&self, streams: &[&dyn TestStream], until: Time) {
