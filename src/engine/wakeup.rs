@@ -69,6 +69,7 @@ pub(crate) struct Wakeup {
 }
 
 /// A message that the leases must act on.
+#[derive(Clone, Copy)]
 pub(crate) enum Notice<'a> {
     /// `force_release` has removed this owner.
     ReleasedByForce(&'a str),

@@ -697,7 +697,7 @@ mod tests {
         assert_eq!(begin(&table, 50), [2]);
         assert_eq!(begin(&table, 50), [0; 0], "it is asked already");
         table.note("o", 2, |vote| {
-            vote.end_join((Joined::Until(at(150)), 1), ID, at(60))
+            vote.end_join((Joined::Until(at(150)), 1), ID, at(60));
         });
         // A renewal that was sent before the answer came, although the node has executed it after the join.
         renewed(&table, &[Confirmed; 3], 155, 2);
@@ -721,7 +721,7 @@ mod tests {
         let table = two_of_three();
         begin(&table, 50);
         table.note("o", 2, |vote| {
-            vote.end_join((Joined::Until(at(150)), 1), ID, at(60))
+            vote.end_join((Joined::Until(at(150)), 1), ID, at(60));
         });
         renewed(&table, &[Confirmed; 3], 200, 2);
         assert!(table.has_misses("o", |_| true));
@@ -747,7 +747,7 @@ mod tests {
         let table = two_of_three();
         begin(&table, 10);
         table.note("o", 2, |vote| {
-            vote.end_join((Joined::Until(at(110)), 1), ID, at(20))
+            vote.end_join((Joined::Until(at(110)), 1), ID, at(20));
         });
         let gone = NotHeld(Gone::Taken, 1);
         renewed(&table, &[Confirmed, Confirmed, gone], 130, 2);
@@ -771,7 +771,7 @@ mod tests {
             };
             table.renewed("o", round, at(10));
             table.note("o", 2, |vote| {
-                vote.end_join((Joined::Until(at(110)), 1), ID, at(20))
+                vote.end_join((Joined::Until(at(110)), 1), ID, at(20));
             });
             renewed(&table, &[Confirmed; 3], 130, 2);
             assert_eq!(table.has_misses("o", |_| true), !joins);
@@ -802,7 +802,7 @@ mod tests {
             table.note("o", node, |vote| vote.confirm_end(false, at(16), at(16)));
         }
         table.note("o", 2, |vote| {
-            vote.end_join((Joined::Until(at(110)), 1), ID, at(20))
+            vote.end_join((Joined::Until(at(110)), 1), ID, at(20));
         });
         assert_eq!(asked(&table, 25), [false, false, true]);
         assert!(begin(&table, 30).is_empty(), "the owner has ended");
@@ -837,7 +837,7 @@ mod tests {
         table.insert(&"o".into(), (1, LEASE), granted, None, at(0));
         asked(&table, 10);
         table.note("o", 2, |vote| {
-            vote.late_answer(ConnectionId(7), true, at(21))
+            vote.late_answer(ConnectionId(7), true, at(21));
         });
         table.note("o", 2, |vote| vote.confirm_end(false, at(10), at(22)));
         assert_eq!(asked(&table, 23), [true; 3]);
@@ -853,7 +853,7 @@ mod tests {
             if is_join {
                 begin(&table, 10);
                 table.note("o", 2, |vote| {
-                    vote.end_join((Joined::Unknown, 1), ID, at(20))
+                    vote.end_join((Joined::Unknown, 1), ID, at(20));
                 });
             } else {
                 let mut granted = votes(&[Some(100), Some(100), None]);
@@ -866,21 +866,21 @@ mod tests {
             assert!(table.has_misses("o", |_| true), "the answer may come");
             assert!(begin(&table, 30).is_empty());
             table.note("o", 2, |vote| {
-                vote.late_answer(ConnectionId(8), true, at(21))
+                vote.late_answer(ConnectionId(8), true, at(21));
             });
             assert!(begin(&table, 30).is_empty(), "another connection");
             table.note("o", 2, |vote| {
-                vote.late_answer(ConnectionId(7), true, at(21))
+                vote.late_answer(ConnectionId(7), true, at(21));
             });
             assert_eq!(begin(&table, 30), [2]);
             // After a restart nothing is on its way.
             table.note("o", 2, |vote| {
-                vote.end_join((Joined::Unknown, 1), ID, at(40))
+                vote.end_join((Joined::Unknown, 1), ID, at(40));
             });
             let joins = table.begin_renewal("o", (LEASE, 2), Some(&[Some(2); 3]), at(50));
             assert_eq!(joins.expect("it has restarted").nodes.to_vec(), [2]);
             table.note("o", 2, |vote| {
-                vote.end_join((Joined::Refused, 2), ID, at(60))
+                vote.end_join((Joined::Refused, 2), ID, at(60));
             });
             assert_eq!(begin(&table, 70), [2], "it has refused");
         }
@@ -897,12 +897,12 @@ mod tests {
         table.insert(&"o".into(), ask, granted, ends, at(10));
         assert!(begin(&table, 20).is_empty());
         table.note("o", 2, |vote| {
-            vote.late_answer(ConnectionId(7), true, at(21))
+            vote.late_answer(ConnectionId(7), true, at(21));
         });
         assert_eq!(begin(&table, 20), [2]);
         // If the connection is closed, no answer comes.
         table.note("o", 2, |vote| {
-            vote.end_join((Joined::Unknown, 1), ID, at(30))
+            vote.end_join((Joined::Unknown, 1), ID, at(30));
         });
         assert!(table.has_misses("o", |_| true));
         table.note("o", 2, |vote| vote.no_late_answer(ConnectionId(7)));
@@ -927,7 +927,7 @@ mod tests {
         assert!(!tells([Confirmed, Confirmed, Silent], 110));
         begin(&table, 10);
         table.note("o", 2, |vote| {
-            vote.end_join((Joined::Until(at(110)), 1), ID, at(20))
+            vote.end_join((Joined::Until(at(110)), 1), ID, at(20));
         });
         assert!(!tells([Confirmed; 3], 150));
         // The node has restarted.
@@ -937,7 +937,7 @@ mod tests {
         // An unconfirmed renewal is repeated.
         begin(&table, 110);
         table.note("o", 0, |vote| {
-            vote.end_join((Joined::Until(at(210)), 1), ID, at(110))
+            vote.end_join((Joined::Until(at(210)), 1), ID, at(110));
         });
         assert!(!tells([Confirmed; 3], 220));
         assert!(!tells([Confirmed, Silent, Silent], 301));
@@ -956,7 +956,7 @@ mod tests {
         assert!(!table.has_misses("o", |_| true));
         assert_eq!(begin(&table, 20), [2], "a renewal asks it all the same");
         table.note("o", 2, |vote| {
-            vote.end_join((Joined::Until(at(120)), 1), ID, at(20))
+            vote.end_join((Joined::Until(at(120)), 1), ID, at(20));
         });
         assert!(table.has_misses("o", |_| true), "it is a candidate");
     }
@@ -1009,7 +1009,7 @@ mod tests {
         asked(&table, 0);
         for node in [0, 1] {
             table.note("o", node, |vote| {
-                vote.confirm_end(node == 0, at(9_999), at(9_999))
+                vote.confirm_end(node == 0, at(9_999), at(9_999));
             });
         }
         assert_eq!(asked(&table, 9_999), [false, true, false]);
@@ -1020,7 +1020,7 @@ mod tests {
             "each node has confirmed it"
         );
         table.note("o", 1, |vote| {
-            vote.confirm_end(false, at(10_000), at(10_000))
+            vote.confirm_end(false, at(10_000), at(10_000));
         });
         assert_eq!(table.left_until("o", at(10_000)), None);
     }

@@ -165,9 +165,12 @@ impl Link {
         }
         let replied = self.reply(request, deadline);
         // If the request was sent twice, the server may execute it once more, later.
-        let mut reply = replied.map_err(|failure| match self.resent {
-            true => failure.with(Outcome::Unknown),
-            false => failure,
+        let mut reply = replied.map_err(|failure| {
+            if self.resent {
+                failure.with(Outcome::Unknown)
+            } else {
+                failure
+            }
         })?;
         if self.discovery.is_some() {
             // The server has executed the request, whatever comes now.

@@ -69,7 +69,7 @@ pub(super) struct Sentinels {
     settings: Settings,
     /// Has what the ways to all masters share.
     unknown: Route,
-    sentinels: Vec<Sentinel>,
+    all: Vec<Sentinel>,
     /// How many checks have begun.
     checks: u64,
     /// The pause after the last check.
@@ -130,7 +130,7 @@ impl Sentinels {
             failure: None,
         };
         Self {
-            sentinels: set.sentinels.iter().map(sentinel).collect(),
+            all: set.sentinels.iter().map(sentinel).collect(),
             set,
             settings,
             unknown,
@@ -147,12 +147,12 @@ impl Sentinels {
         let last = finder.found();
         // 1. Ask the sentinels, and read their answers. 2. Choose a server.
         self.checks += 1;
-        for sentinel in &mut self.sentinels {
+        for sentinel in &mut self.all {
             sentinel.opinion = None;
         }
         let until = Time::now() + self.settings.io_timeout.min(STEP);
         let chosen = loop {
-            for sentinel in &mut self.sentinels {
+            for sentinel in &mut self.all {
                 sentinel.hear(finder, &self.set.master, self.checks);
             }
             if finder.is_over() {
@@ -200,9 +200,9 @@ impl Sentinels {
 
     /// Chooses among the answers that have come. Returns `None` if the sentinels may still agree until this time.
     fn choose(&self, last: Option<&Master>, until: Time) -> Option<Result<Opinion, Failure>> {
-        let opinions = self.sentinels.iter().map(|one| one.opinion.clone());
+        let opinions = self.all.iter().map(|one| one.opinion.clone());
         let opinions: Vec<_> = opinions.collect();
-        let is_over = Time::now() >= until || self.sentinels.iter().all(|one| one.asked.is_none());
+        let is_over = Time::now() >= until || self.all.iter().all(|one| one.asked.is_none());
         match choose(&opinions, last.map(|last| &last.opinion), is_over) {
             Choice::Master(opinion) => Some(Ok(opinion)),
             Choice::Outdated(opinion) => Some(Err(unavailable(format!(
@@ -219,7 +219,7 @@ impl Sentinels {
     fn named(&self, opinion: &Opinion) -> String {
         let has_it = |one: &&Sentinel| one.opinion.as_ref() == Some(opinion);
         let named_by = self
-            .sentinels
+            .all
             .iter()
             .filter(has_it)
             .map(|one| &*one.route.server.address);
@@ -282,14 +282,14 @@ impl Sentinels {
 
     /// Returns the failure of a check in which no majority agreed.
     fn no_majority(&self) -> Failure {
-        let all = self.sentinels.len();
-        let failures = self.sentinels.iter().filter_map(|one| one.failure.as_ref());
+        let all = self.all.len();
+        let failures = self.all.iter().filter_map(|one| one.failure.as_ref());
         let mut permanent = failures.filter(|failure| !failure.is_transient());
         // If these leave no majority, another check would find the same.
         if let Some(failure) = permanent.nth(all - (all / 2 + 1)) {
             return failure.clone();
         }
-        let said = self.sentinels.iter().map(|one| {
+        let said = self.all.iter().map(|one| {
             let address = &one.route.server.address;
             match (&one.opinion, &one.failure) {
                 (Some(opinion), _) => format!("{address} names {opinion}"),
@@ -332,9 +332,10 @@ impl Sentinel {
         let (told, is_heard) = (Arc::clone(finder), Arc::clone(&self.is_heard));
         let mut socket = self.socket.take();
         let asked = finder.aside(move || {
-            let heard = match is_heard.load(Ordering::Relaxed) {
-                true => Ok(()),
-                false => subscribe(&route, &master, &told, &is_heard),
+            let heard = if is_heard.load(Ordering::Relaxed) {
+                Ok(())
+            } else {
+                subscribe(&route, &master, &told, &is_heard)
             };
             let opinion = heard.and_then(|()| opinion(&route, &master, &mut socket));
             let named = |failure: Failure| failure.at(&route.server.address);
