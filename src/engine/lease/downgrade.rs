@@ -45,8 +45,8 @@ impl GuardInner {
         leases.let_next_thread_ask(&writer.entry);
         leases.names.unpin(&entry);
         let (hold, now) = match reader {
-            Ok(Some(reader)) => reader,
-            Ok(None) => return Err(Error::Lost(self.lost(LostCause::Removed))),
+            Ok(Ok(reader)) => reader,
+            Ok(Err(cause)) => return Err(Error::Lost(self.lost(cause))),
             Err(failure) => return Err(failure.into_error(Some(self.name()))),
         };
         // The rest of the writer's `min_hold` is the reader's.
@@ -61,14 +61,13 @@ impl GuardInner {
 }
 
 impl Leases {
-    /// Sends the request, which ends the writer's owner. Returns the reader's hold and when it began, or `None` if the
-    /// writer was not in Redis any more.
+    /// Sends the request, which ends the writer's owner. Returns the reader's hold and when it began, or why there is none.
     fn become_reader(
         self: &Arc<Self>,
         writer: &Arc<ProcessLease>,
         entry: &Arc<Entry>,
         from: EndedOwner,
-    ) -> Result<Option<(Hold, Time)>, Failure> {
+    ) -> Result<Result<(Hold, Time), LostCause>, Failure> {
         let (client, terms, lease) = (&self.client, writer.terms, writer.terms.lease());
         let tail = owner::tail_of(&from.owner).unwrap_or(&client.tail);
         let reader = owner::generate(client.machine(), tail);
@@ -91,12 +90,16 @@ impl Leases {
         let now = client.now();
         self.clean_up_nodes(entry, &reader, 1);
         let granted = answer.and_then(|answer| {
-            if let Reply::NotOwner(_) = answer.reply {
-                return Ok(None);
+            match answer.reply {
+                // The writer was not in Redis any more.
+                Reply::NotOwner(_) => return Ok(Err(LostCause::Removed)),
+                // A node of a quorum ends the writer and begins the reader by two scripts, and another process came between.
+                Reply::Held { .. } | Reply::Outvoted { .. } => return Ok(Err(LostCause::Taken)),
+                _ => {}
             }
             let (owner, quantum) = (Arc::clone(&reader), self.quantum(now));
             let grant = Grant::of_reply(answer.reply, owner, terms, fences, quantum, sent, now)?;
-            Ok(Some(Grant {
+            Ok(Ok(Grant {
                 uncertain_until: answer.resent.then(|| sent + lease),
                 ..grant
             }))
@@ -112,10 +115,13 @@ impl Leases {
                     };
                     self.clean_up(&writer.entry, left, lease);
                 }
-                let Some(grant) = grant else { return Ok(None) };
+                let grant = match grant {
+                    Ok(grant) => grant,
+                    Err(cause) => return Ok(Err(cause)),
+                };
                 let count = |hold: &Hold, _| client.count_guard(hold, Duration::ZERO, true);
                 let begun = self.begin_lease(entry, grant, GrantedTo::OtherThread, count);
-                return begun.map(Some);
+                return begun.map(Ok);
             }
             Err(failure) => failure,
         };

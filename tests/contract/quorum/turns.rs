@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use leasehold::{Error, LostCause};
 use leasehold_simulator::Topology;
 
 use super::{Nodes, guard_of};
@@ -326,20 +327,29 @@ fn gives_the_turn_after_min_hold(nodes: &Nodes, kind: Kind, name: &str) -> bool 
     is_kept && given > nodes.each.len() / 2
 }
 
-/// The request of the downgrade ends the writer's lease first, and that wakes the next writer.
+/// The request of the downgrade ends the writer's lease first, and that wakes the next writer. Rarely this one asks enough nodes
+/// between the two.
 fn a_writer_becomes_a_reader_before_a_writer_that_waits(world: &World) {
     let nodes = Nodes::new(world, 3);
     let locks = world.manager();
     let next = Kind::Writer.of(&world.manager(), "n");
+    let mut downgrades = 0;
     for _ in 0..ROUNDS {
         let writer = locks.rwlock("n").write().expect("it becomes free");
         let waiting = next.locking();
         nodes.wait_until_waiting("n");
-        let reader = writer.downgrade().expect("it was held until now");
-        reader.check().expect("it is held");
-        assert!(waiting.waits());
-        reader.release().expect("it was held until now");
+        match writer.downgrade() {
+            Ok(reader) => {
+                reader.check().expect("it is held");
+                assert!(waiting.waits());
+                reader.release().expect("it was held until now");
+                downgrades += 1;
+            }
+            Err(Error::Lost(lost)) => assert_eq!(lost.cause, LostCause::Taken),
+            Err(error) => panic!("{error}"),
+        }
         waiting.locked();
         waiting.release();
     }
+    assert!(downgrades > ROUNDS / 2, "{downgrades}");
 }
