@@ -271,7 +271,7 @@ impl LockManager {
     /// | the login of the servers | comes from [`node_credentials`](Builder::node_credentials), or [`credentials`](Builder::credentials) |
     /// | the database | comes from [`database`](Builder::database) |
     /// | TLS | is used for the servers if the sentinels' URLs are `rediss://`. The certificates must be for the addresses that the sentinels announce. |
-    /// | a failover | may lose a lock that the new master has not received yet. Its holder learns of the loss as soon as the manager hears of the failover, and the next [fence](crate::Lease::fence) is larger unless the clock of the new master is behind. [`replicas`](Builder::replicas) makes a grant wait for replicas. If the new master has not received a release, the lock stays taken for the rest of its lease, as after a crash of its holder. |
+    /// | a failover | may lose a lock that the new master has not received yet. Its holder learns of the loss within a second after the manager hears of the failover, and the next [fence](crate::Lease::fence) is larger unless the clock of the new master is behind. [`replicas`](Builder::replicas) makes a grant wait for replicas. If the new master has not received a release, the lock stays taken for the rest of its lease, as after a crash of its holder. |
     /// | no master is known | a call fails with [`Error::Unavailable`]; a wait goes on, as in any outage |
     ///
     /// If the sentinels are set up anew with another master, their epochs begin at 0. A manager that knows a later epoch
@@ -310,7 +310,7 @@ impl LockManager {
     /// | a node leaves the cluster | remove its URL, too. If it joins another cluster, it names the masters of that one. The manager refuses such a node, with a warning in the log. |
     /// | the URLs name nodes of several clusters | is [`Error::Config`] when the manager first finds the cluster |
     /// | the cluster is built anew, with new nodes at the same addresses | needs a new manager. The manager refuses nodes of a cluster of which it knows no node. |
-    /// | a failover | may lose a lock that the new master has not received yet. Its holder learns of the loss as soon as the manager hears of the failover, and the next [fence](crate::Lease::fence) is larger unless the clock of the new master is behind. [`replicas`](Builder::replicas) makes a grant wait for replicas. If the new master has not received a release, the lock stays taken for the rest of its lease, as after a crash of its holder. |
+    /// | a failover | may lose a lock that the new master has not received yet. Its holder learns of the loss within a second after the manager hears of the failover, and the next [fence](crate::Lease::fence) is larger unless the clock of the new master is behind. [`replicas`](Builder::replicas) makes a grant wait for replicas. If the new master has not received a release, the lock stays taken for the rest of its lease, as after a crash of its holder. |
     /// | a slot moves to another master | the locks in it stay held, and are renewed. Mutexes are released. A release of another kind may fail with [`Error::Unavailable`], and is repeated until the move has ended. New locks in it wait for that end. |
     /// | a [`MultiLock`](crate::MultiLock) | acquires the names of one slot after the other. Names with the same `{tag}` share a slot. |
     /// | [`list`](Self::list) | lists one master after another. It may leave out a lock whose slot moves meanwhile. |

@@ -63,8 +63,8 @@ use crate::wire::{GrantMessage, LockKind, Reply, Request, Verb, lifetime};
 /// or a request has failed.
 pub(crate) fn lock(leases: &Arc<Leases>, call: &Call<'_>) -> Result<GuardInner, NotAcquired> {
     call.check(&leases.client)?;
-    let mut acquire = Acquire::enter(leases, call);
-    let acquired = acquire.run();
+    let (mut acquire, arrival) = Acquire::enter(leases, call);
+    let acquired = acquire.run(arrival);
     if let Err(why) = &acquired {
         acquire.count_refused(why);
     }
@@ -79,9 +79,9 @@ pub(crate) fn lock(leases: &Arc<Leases>, call: &Call<'_>) -> Result<GuardInner, 
 
 impl Acquire<'_> {
     /// Returns the hold of the thread, and since when it has it.
-    fn run(&mut self) -> Result<(Hold, Time), NotAcquired> {
+    fn run(&mut self, arrival: Place) -> Result<(Hold, Time), NotAcquired> {
         // 1. Am I first? The queue of the name has decided.
-        let (attempt, _counted) = match mem::replace(&mut self.arrival, Arrival::Held) {
+        let (attempt, _counted) = match arrival {
             // A lease of this process has room for the thread: no request.
             Arrival::Hold(hold) => return Ok(self.passed_on(hold, self.arrived)),
             // A try, and another owner has the lock as far as this process knows.
@@ -158,6 +158,9 @@ impl From<Error> for NotAcquired {
     }
 }
 
+/// The place in the queue of the name that a thread found.
+type Place = Arrival<Arc<WaitingThread>, Arc<ProcessLease>>;
+
 /// A call on its way.
 struct Acquire<'a> {
     leases: &'a Arc<Leases>,
@@ -166,8 +169,6 @@ struct Acquire<'a> {
     entry: Arc<Entry>,
     /// When the call began.
     arrived: Time,
-    /// The place in the queue that the thread found.
-    arrival: Arrival<Arc<WaitingThread>, Arc<ProcessLease>>,
     /// Counts the thread as busy, if it is the delegate at once.
     counted: Option<CountedBusy<'a>>,
     /// Whether the call has begun to wait for the lock.
@@ -206,7 +207,7 @@ enum Asked {
 
 impl<'a> Acquire<'a> {
     /// Enters the queue of the name.
-    fn enter(leases: &'a Arc<Leases>, call: &'a Call<'a>) -> Self {
+    fn enter(leases: &'a Arc<Leases>, call: &'a Call<'a>) -> (Self, Place) {
         let client = &*leases.client;
         let arrived = client.now();
         let params = AcquireParams {
@@ -230,13 +231,12 @@ impl<'a> Acquire<'a> {
                 (Arc::clone(entry), arrival, counted)
             });
         let long_after = client.settings.warn_wait_after.filter(|_| params.waits);
-        Self {
+        let acquire = Self {
             leases,
             client,
             call,
             entry,
             arrived,
-            arrival,
             counted,
             waits: false,
             long_at: long_after.map_or(Time::NEVER, |after| arrived + after),
@@ -247,7 +247,8 @@ impl<'a> Acquire<'a> {
             called: None,
             #[cfg(feature = "tracing")]
             span: crate::engine::observe::spans::wait(call.target.name()),
-        }
+        };
+        (acquire, arrival)
     }
 
     /// Returns whether the call must end: the manager is closed, or the token is cancelled. Locks no mutex.
@@ -849,7 +850,7 @@ impl Acquire<'_> {
     }
 }
 
-/// What is counted and told of a call. [`crate::engine::observe::metrics`] has the table.
+/// What is counted and told of a call. [`crate::engine::observe`] has the table.
 impl Acquire<'_> {
     /// Notes that the call waits for the lock. Only the first time counts. A try waits only for a reply, so it never
     /// counts.

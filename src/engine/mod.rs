@@ -40,11 +40,11 @@
 //! | `leasehold-pool` | closes the connections that no call uses; on a quorum, also begins the probes of nodes that are down | uses the engine | from `build` until the store is dropped |
 //! | `leasehold-r2d2-0` | makes the values of a new pool, and then sleeps | uses the engine | from `build` until the store is dropped |
 //! | `leasehold-dns` | looks up the name of a server's host, for all callers that connect to it | uses the engine | until the system answers, which may be after the engine is dropped |
-//! | `leasehold-sentinel` | asks the sentinels for the master | uses the engine | from the first request until the store is dropped |
-//! | without a name | behind sentinels, connects to one sentinel, or asks one server for its role | uses the engine | until it has connected or the answer has come, or the time is over |
+//! | `leasehold-sentinel` | finds the master; a thread for each sentinel also hears of failovers | uses the engine | from the first request until the store is dropped |
+//! | without a name | behind sentinels, asks one sentinel for the master, or one server for its role | uses the engine | until the answer has come, or the time is over |
 //! | `leasehold-cluster` | asks the nodes of a cluster for their slots | uses the engine | from the first request until the store is dropped |
-//! | without a name | on a cluster, asks one node for its slots, or connects to one master for renewals | uses the engine | until it has connected or the answer has come, or the time is over |
-//! | `leasehold-connect` | on a quorum, connects to one node | uses the engine | until no connection to that node is wanted, or a connect fails |
+//! | without a name | on a cluster, asks one node for its slots, or sends a batch of renewals to one of several masters | uses the engine | until the answer has come, or the time is over |
+//! | `leasehold-connect` | on a quorum, connects to one node | uses the engine | until it has connected, or the time is over |
 //! | `leasehold-events` | calls the listener, and logs warnings | holds the engine | from the first event for the listener or the log until the engine is dropped and the queue is empty |
 //!
 //! # Lock order

@@ -37,17 +37,22 @@ pub(super) fn watch(watch: &Watch, leases: &Weak<Leases>) {
         let client = &leases.client;
         // A panic does not end the thread: all other leases are still in the timer queue.
         let round = || {
-            // 1. Look ahead, four times a second.
+            let mut looks_after = None;
             if client.now() >= looks_at {
-                watch.look_ahead(client);
+                looks_after = Some((Time::from_nanos(0), 0));
                 looks_at = client.now() + LOOKS_EVERY;
             }
-            // 2. End all that is due.
-            while let Some((due, now)) = watch.next(client) {
-                match due {
-                    Due::Lost(process_lease, cause) => leases.lost(&process_lease, cause),
-                    Due::Limit(limit) => limit.act(&leases, now),
+            loop {
+                // 1. End all that is due.
+                while let Some((due, now)) = watch.next(client) {
+                    match due {
+                        Due::Lost(process_lease, cause) => leases.lost(&process_lease, cause),
+                        Due::Limit(limit) => limit.act(&leases, now),
+                    }
                 }
+                // 2. Look ahead, at most four times a second. What has become due comes before the next part.
+                let Some(after) = looks_after else { break };
+                looks_after = watch.look_ahead(client, after);
             }
         };
         if survived(round).is_none() {

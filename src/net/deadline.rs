@@ -32,6 +32,8 @@ pub(crate) struct Deadline<'a> {
     pub(crate) has_priority: bool,
     /// Whether the caller waits for the lock, and so through a failure of the server.
     pub(crate) is_of_a_wait: bool,
+    /// Whether a read has taken what was there after the end.
+    pub(crate) has_looked: bool,
     /// Returns whether the caller has ended the call. A waiting thread calls it every [`LOOK_EVERY`].
     is_over: Option<&'a (dyn Fn() -> bool + Sync)>,
 }
@@ -60,6 +62,7 @@ impl Default for Deadline<'_> {
             checkout: LONGEST,
             has_priority: false,
             is_of_a_wait: false,
+            has_looked: false,
             is_over: None,
         }
     }

@@ -24,7 +24,6 @@
 //! | user | opens a connection | ends before all have answered | writes on a late connection |
 //! | --- | --- | --- | --- |
 //! | a call on a quorum ([`crate::quorum`]) | on a separate thread, one at a time for each node | when the votes decide | yes: a release must follow its acquire |
-//! | the renewal thread of a cluster ([`crate::server::cluster`]) | on a separate thread | no | no: a master that hangs delays the others only once |
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -370,15 +370,17 @@ impl Socket {
     /// Reads a piece of an answer. With TLS the piece may be too short to read any of the answer.
     ///
     /// A thread may get no CPU time between its request and this call until the deadline has passed, and the answer may have
-    /// come meanwhile. So after the deadline it still reads what is there.
+    /// come meanwhile. So after the deadline it reads once more what is there.
     pub(crate) fn read(&mut self, deadline: &mut Deadline<'_>) -> Result<(), TransportError> {
         loop {
             let left = deadline.left();
             if left.is_zero() {
-                return match self.read_now()? {
-                    0 => Err(deadline.timed_out().into()),
-                    _ => Ok(()),
-                };
+                let is_there =
+                    !mem::replace(&mut deadline.has_looked, true) && self.read_now()? > 0;
+                if is_there {
+                    return Ok(());
+                }
+                return Err(deadline.timed_out().into());
             }
             if is_to_set(&mut self.read_limit, left) {
                 self.bytes.limit_reads(left)?;

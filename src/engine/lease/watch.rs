@@ -35,6 +35,8 @@ use std::time::Duration;
 /// The span of a look ahead. A lease that was renewed is put back up to this time before its old time, so that the
 /// thread does not wake for each lease.
 const LOOKS_AHEAD: Duration = Duration::from_secs(1);
+/// The number of leases that are visited while the mutex is held. Other threads wait for the mutex meanwhile.
+const AT_A_TIME: usize = 200;
 #[derive(Default)]
 pub(crate) struct Watch {
     state: Mutex<WatchState>,
@@ -151,20 +153,25 @@ impl Watch {
         }
     }
 
-    /// Puts back the leases that would wake the thread soon although they were renewed since.
-    pub(crate) fn look_ahead(&self, client: &Client) {
+    /// Puts back leases that would wake the thread soon although they were renewed since: of those after the timer key `after`, a
+    /// part. Returns the last timer key of that part, or `None` if it was the last part.
+    pub(crate) fn look_ahead(&self, client: &Client, after: TimerKey) -> Option<TimerKey> {
         let until = client.now() + LOOKS_AHEAD;
         let mut state = self.state.lock();
-        let moved = |process_lease: &Arc<ProcessLease>| {
-            let look = look_at(client, process_lease).filter(|look| *look > until)?;
-            Some((Arc::clone(process_lease), look))
-        };
-        let moved: Vec<_> = state.leases.due_until(until).filter_map(moved).collect();
+        let (mut looked_at, mut last, mut moved) = (0, None, Vec::new());
+        for (timer_key, process_lease) in state.leases.due_between(after, until).take(AT_A_TIME) {
+            looked_at += 1;
+            last = Some(timer_key);
+            if let Some(look) = look_at(client, process_lease).filter(|look| *look > until) {
+                moved.push((Arc::clone(process_lease), look));
+            }
+        }
         for (process_lease, look) in &moved {
             if state.take(process_lease) {
                 state.put(process_lease, *look);
             }
         }
+        last.filter(|_| looked_at == AT_A_TIME)
     }
 
     /// Takes out what must end now, and returns it with the time. Returns `None` if nothing more is due.
@@ -172,20 +179,19 @@ impl Watch {
         loop {
             let now = client.now();
             // Unlock the mutex before anything is handled.
-            let (limit, lease) = {
+            let (lease, limit) = {
                 let mut state = self.state.lock();
-                let limit = state.limits.pop_due(now);
-                let lease = match limit {
-                    None => state.leases.pop_due(now),
+                let lease = state.leases.pop_due(now);
+                let limit = match lease {
+                    None => state.limits.pop_due(now),
                     Some(_) => None,
                 };
                 state.acts = limit.is_some() || lease.is_some();
-                (limit, lease)
+                (lease, limit)
             };
-            if let Some(limit) = limit {
-                return Some((Due::Limit(limit), now));
-            }
-            let process_lease = lease?;
+            let Some(process_lease) = lease else {
+                return Some((Due::Limit(limit?), now));
+            };
             if let Some(cause) = self.settle(client, &process_lease, now) {
                 return Some((Due::Lost(process_lease, cause), now));
             }

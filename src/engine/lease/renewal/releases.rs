@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::RenewalThread;
+use super::{RenewalState, RenewalThread};
 use crate::engine::client::Client;
 use crate::engine::ending::rules::ReleaseTask;
 use crate::engine::ending::tasks::{MOST_REPEATED, SentTask, send};
@@ -89,14 +89,19 @@ impl RenewalThread {
         }
         self.changed.notify_all();
         loop {
-            // No mutex is held while the store is asked. If an owner is confirmed meanwhile, `applied` tells.
             let before = state.endings.applied;
-            drop(state);
-            let is_unconfirmed = (client.store.votes()).is_some_and(Votes::has_unconfirmed);
-            state = self.state.lock();
-            let is_busy = client.busy_threads.load(Ordering::SeqCst) > 0;
-            if state.endings.are_executed() && !is_unconfirmed && !is_busy {
-                return !state.endings.has_given_up();
+            let is_idle = |state: &RenewalState| {
+                client.busy_threads.load(Ordering::SeqCst) == 0 && state.endings.are_executed()
+            };
+            // The nodes are asked last, and without the mutex. Once nobody is busy, and each task has a reply, only a new reply or a
+            // busy thread could leave an owner at a node.
+            if is_idle(&state) {
+                drop(state);
+                let is_unconfirmed = (client.store.votes()).is_some_and(Votes::has_unconfirmed);
+                state = self.state.lock();
+                if !is_unconfirmed && state.endings.applied == before && is_idle(&state) {
+                    return !state.endings.has_given_up();
+                }
             }
             let left = until.since(client.now());
             if left.is_zero() {
