@@ -238,6 +238,8 @@ fn a_holder_learns_at_once_that_it_was_broken(world: &World, kind: Kind) {
         let lock = kind.of(&holding, &name);
         let lock = if renewed { lock } else { lock.unrenewed() };
         let guard = lock.lock().expect("it is free");
+        // By then the renewal thread has connected to each node of a quorum. Before, two answers may leave it undecided for a second.
+        world.pass(secs(1));
         let told = guard.on_lost();
         let (owner, broken_at) = (guard.lease().owner(), world.now());
         assert!(breaks(&operator, &name, owner));
