@@ -164,14 +164,7 @@ impl Link {
             }
         }
         let replied = self.reply(request, deadline);
-        // If the request was sent twice, the server may execute it once more, later.
-        let mut reply = replied.map_err(|failure| {
-            if self.resent {
-                failure.with(Outcome::Unknown)
-            } else {
-                failure
-            }
-        })?;
+        let mut reply = replied.map_err(|failure| self.or_unknown(failure))?;
         if self.discovery.is_some() {
             // The server has executed the request, whatever comes now.
             let checked = self.check_master(request, &reply, deadline);
@@ -190,6 +183,15 @@ impl Link {
             reply,
             resent: self.resent,
         })
+    }
+
+    /// Returns the failure of a request. If it was sent twice, the server may execute it once more, later.
+    fn or_unknown(&self, failure: Failure) -> Failure {
+        if self.resent {
+            failure.with(Outcome::Unknown)
+        } else {
+            failure
+        }
     }
 
     /// Asks for a mutex without a fence by a plain command first, and otherwise by the request's script. Asks the replicas to
@@ -232,7 +234,7 @@ impl Link {
         let reply = wire::decode(request, value).inspect_err(|_| self.distrust())?;
         settings.note_holder(request, &reply);
         if self.route.replicas > 0 && reply.is_gain() && !request.is_a_look() {
-            self.confirm(deadline)?;
+            self.confirm(deadline, Duration::MAX)?;
         }
         Ok(reply)
     }
@@ -332,7 +334,15 @@ impl Link {
             let texts = asked.filter(|(_, answer)| is_unknown(answer));
             let texts: Vec<_> = texts.map(|(command, _)| command.by_text()).collect();
             let time = deadline.phase(Phase::Request, self.route.io_timeout);
-            let mut again = socket.requests(&texts, time)?.into_iter();
+            let again = socket.requests(&texts, time).map_err(|fault| {
+                // The other commands have been executed.
+                if fault.is_before_the_request() && texts.len() < commands.len() {
+                    self.route.broken(fault);
+                    return cut();
+                }
+                fault
+            });
+            let mut again = again?.into_iter();
             for answer in answers.iter_mut().filter(|answer| is_unknown(answer)) {
                 *answer = again.next().ok_or_else(cut)?;
             }
@@ -393,22 +403,40 @@ impl Link {
         Ok(())
     }
 
-    /// Sends commands about several names in one write, and returns their answers. With `is_gain` replicas must confirm the
-    /// writes, if the settings name any.
+    /// Sends commands about several names in one write, and returns their answers. With `confirmed_within` replicas must
+    /// confirm the writes, if the settings name any: otherwise each answer that is no error is that failure. This time is
+    /// shorter than the limit, because the link can be used again only after the answer to WAIT.
     pub(super) fn batch(
         &mut self,
         commands: &[Command],
-        is_gain: bool,
+        confirmed_within: Option<Duration>,
         limit: Duration,
-    ) -> Result<Vec<Value>, Failure> {
+    ) -> Result<Vec<Result<Value, Failure>>, Failure> {
         self.resent = false;
         self.measured(limit, |link, deadline| {
-            let answers = link.exchange(commands, deadline)?;
-            if is_gain && link.route.replicas > 0 {
-                link.confirm(deadline)?;
-            }
-            Ok(answers)
+            let begun = Time::now();
+            let answers = link.exchange(commands, deadline);
+            let answers = answers.map_err(|failure| link.or_unknown(failure))?;
+            let confirmed = match confirmed_within {
+                Some(within) if link.route.replicas > 0 => {
+                    // The commands have taken a round trip of this time, and WAIT takes another.
+                    let left = within.saturating_sub(begun.elapsed() * 2);
+                    link.confirm(deadline, left.max(within / 2))
+                }
+                _ => Ok(()),
+            };
+            let answer = |answer| match (&confirmed, answer) {
+                (_, error @ Value::ServerError(_)) => Ok(error),
+                (Ok(()), value) => Ok(value),
+                (Err(failure), _) => Err(failure.clone()),
+            };
+            Ok(answers.into_iter().map(answer).collect())
         })
+    }
+
+    /// Returns whether the last request has left the connection open.
+    pub(super) fn is_open(&self) -> bool {
+        self.socket.is_some()
     }
 
     /// Does `work` within this time, or within two round trips if those take longer. Measures the round trip.
@@ -441,11 +469,12 @@ impl Link {
         self.round_trip.unwrap_or_default()
     }
 
-    /// Waits until enough replicas have the last write on this connection. Every script that grants or renews writes,
+    /// Waits for at most `within` until enough replicas have the last write on this connection. Every script that grants or renews writes,
     /// even if it is repeated. A write that they have not confirmed in time counts as not replicated.
-    fn confirm(&mut self, deadline: &mut Deadline<'_>) -> Result<(), Failure> {
+    fn confirm(&mut self, deadline: &mut Deadline<'_>, within: Duration) -> Result<(), Failure> {
         let wanted = self.route.replicas;
-        let limit = deadline.phase(Phase::Request, self.route.io_timeout).left();
+        let limit = within.min(self.route.io_timeout);
+        let limit = deadline.phase(Phase::Request, limit).left();
         // A count is worth more than no answer, so the server's time for the WAIT is shorter than the limit here. The
         // server notices the end of a WAIT up to 100 ms late.
         let patience = limit.saturating_sub(LATE_ANSWER).max(limit / 2);

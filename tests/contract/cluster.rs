@@ -11,7 +11,7 @@ use leasehold_test_support::names_of_masters;
 use crate::failovers::locked_at_last;
 use crate::matrix::{Subject, subject_bodies};
 use crate::subject::{Kind, lost};
-use crate::world::{Fault, Locks, Task, World, secs};
+use crate::world::{Fault, Locks, Task, World, ms, secs};
 
 pub(crate) const BODIES: Subject = (
     "cluster",
@@ -23,6 +23,7 @@ pub(crate) const BODIES: Subject = (
         a_multi_lock_that_loses_an_earlier_slot_begins_again,
         without_full_coverage_the_slots_of_other_masters_are_served,
         a_master_with_too_few_replicas_grants_nothing,
+        a_replica_that_hangs_is_no_failure_of_its_master,
         the_cluster_is_found_from_any_node_that_answers,
         a_master_that_hangs_delays_no_build,
         an_error_names_the_node_that_failed_and_who_has_named_it,
@@ -164,6 +165,35 @@ fn a_master_with_too_few_replicas_grants_nothing(world: &World) {
     let begun = world.now();
     drop(locks.lock(&names[0]).expect("it has enough"));
     assert!(world.now() <= world.within(begun));
+}
+
+/// The master answers each renewal, although too few replicas have it. So no renewal is left out, and the master is not
+/// suspected, which would be logged.
+fn a_replica_that_hangs_is_no_failure_of_its_master(world: &World) {
+    let locks = world.build(|it| it.replicas(1).lease(secs(12)));
+    let locked = |name: &String| locks.lock(name).expect("it is free");
+    let names = names_of_masters();
+    let guards: Vec<_> = names.iter().map(locked).collect();
+    let redis = world.redis_at(world.master(&names[0]));
+    let writes = || {
+        let (_, offset, _): (String, u64, redis::Value) = redis.ask(&["ROLE"]);
+        offset
+    };
+    for replica in world.replicas(&names[0]) {
+        world.fault(Fault::PauseServer(replica));
+    }
+    let (mut before, mut renewals) = (writes(), 0);
+    let lines = world.log_lines();
+    while guards[0].remaining() > secs(6) {
+        world.pass(ms(100));
+        let now = writes();
+        renewals += u32::from(now != before);
+        before = now;
+    }
+    // The first renewal after a third of the lease, and its repeats after about a second each.
+    assert!(renewals >= 2, "{renewals}");
+    assert_eq!(world.log_lines(), lines);
+    assert!(guards[1].remaining() > secs(6), "the others are renewed");
 }
 
 fn the_cluster_is_found_from_any_node_that_answers(world: &World) {

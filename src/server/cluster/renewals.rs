@@ -17,7 +17,9 @@
 //! All that takes at most [`ROUNDS`] rounds within the limit of the request. The request has failed only if no name has a
 //! result, and the last request to each master has failed.
 //!
-//! A master may hang. So its commands are sent on a short-lived thread, which has the master's link meanwhile:
+//! A master may hang. So if a round has commands for several masters, each master's are sent on a short-lived thread, which
+//! has the master's link meanwhile. Commands for one master alone, and those for which no thread can be started, are sent on
+//! the renewal thread itself, within the limit of the round.
 //!
 //! | state of a link | event | next state |
 //! | --- | --- | --- |
@@ -28,6 +30,7 @@
 //!
 //! A round ends when all answers have come. It waits for a master for at most a *grace*: twice what the master took lately,
 //! and at least [`SHORTEST_GRACE`]. It does not wait for a link after a failure. So a master that hangs delays the others once.
+//! Too few replicas are no failure of a link: they change only the answers that would have counted.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -52,7 +55,8 @@ use crate::wire::{self, Command, NotReleased, Renewed, Reply, Request};
 
 /// How often the names of a slot are sent in one request.
 const ROUNDS: u32 = 4;
-/// The shortest grace of a master.
+/// The shortest grace of a master. It is twice as long if replicas must confirm the writes: a server may notice 100 ms late
+/// that the time of a WAIT is over.
 const SHORTEST_GRACE: Duration = Duration::from_millis(200);
 
 /// The links of the renewal thread to the masters of a cluster.
@@ -69,7 +73,7 @@ struct Connection {
     link: Option<Link>,
     /// What that thread brings.
     sent: Option<Receiver<Sent>>,
-    /// Why the last request has failed.
+    /// Why the connection of the last request has failed.
     failure: Option<Failure>,
     /// What the master took lately.
     took: Duration,
@@ -78,7 +82,8 @@ struct Connection {
 }
 
 /// The link that a thread has used, and the answers.
-type Sent = (Link, Result<Vec<Value>, Failure>);
+type Sent = (Link, Answers);
+type Answers = Result<Vec<Result<Value, Failure>>, Failure>;
 
 /// Some names of one slot, by their numbers in the batch, and the node to which the slot is moving.
 struct Group {
@@ -202,6 +207,8 @@ impl Renewals {
         }
         let shared = Arc::clone(&self.shared);
         let longest = shared.routes.settings.io_timeout;
+        let asked = self.connections.values();
+        let is_alone = asked.filter(|it| !it.parts.is_empty()).count() == 1;
         for connection in self.connections.values_mut() {
             connection.take();
             if connection.parts.is_empty() {
@@ -221,7 +228,8 @@ impl Renewals {
                     answers[number] = Some(Err(failure.clone()));
                 }
                 let ping = [Command::new("PING")];
-                connection.begin(&self.sleeps, move |link| link.batch(&ping, false, longest));
+                let ping = move |link: &mut Link, limit| link.batch(&ping, None, limit);
+                connection.begin(&self.sleeps, false, (longest, limit), ping);
                 continue;
             }
             let mut commands = Vec::new();
@@ -233,8 +241,9 @@ impl Renewals {
                     commands.push(part.command.clone());
                 }
             }
-            let send = move |link: &mut Link| link.batch(&commands, is_gain, longest);
-            connection.begin(&self.sleeps, send);
+            let within = is_gain.then(|| connection.grace(is_gain, limit));
+            let send = move |link: &mut Link, limit| link.batch(&commands, within, limit);
+            connection.begin(&self.sleeps, is_alone, (longest, limit), send);
         }
         loop {
             let mut grace = None;
@@ -243,14 +252,12 @@ impl Renewals {
                     continue;
                 }
                 let Some((done, was_resent)) = connection.take() else {
-                    // A link that takes longer than the limit has two round trips.
-                    let its = (connection.took * 2).max(SHORTEST_GRACE.min(limit));
-                    grace = grace.max(Some(its.min(longest)));
+                    grace = grace.max(Some(connection.grace(is_gain, limit)));
                     continue;
                 };
                 *resent |= was_resent;
                 let mut done = done.map(Vec::into_iter);
-                if done.is_err() {
+                if connection.failure.is_some() {
                     shared.suspect(&connection.master);
                 }
                 for number in connection.parts.drain(..) {
@@ -259,7 +266,7 @@ impl Renewals {
                         values.next();
                     }
                     answers[number] = match &mut done {
-                        Ok(values) => values.next().map(Ok),
+                        Ok(values) => values.next(),
                         Err(failure) => Some(Err(failure.clone())),
                     };
                 }
@@ -305,32 +312,53 @@ impl Renewals {
 }
 
 impl Connection {
-    /// free: has a thread do `work`.
+    /// Returns how long a round with this limit waits for the master.
+    fn grace(&self, is_gain: bool, limit: Duration) -> Duration {
+        let route = &self.master.route;
+        let shortest = if is_gain && route.replicas > 0 {
+            SHORTEST_GRACE * 2
+        } else {
+            SHORTEST_GRACE
+        };
+        // A link that takes longer than the limit has two round trips.
+        let its = (self.took * 2).max(shortest.min(limit));
+        its.min(route.io_timeout)
+    }
+
+    /// free: does `work`. A thread does it within the first limit. Without a thread, because it `is_alone` or none can be
+    /// started, it is done here within the second limit.
     fn begin(
         &mut self,
         sleeps: &Arc<Parker>,
-        work: impl FnOnce(&mut Link) -> Result<Vec<Value>, Failure> + Send + 'static,
+        is_alone: bool,
+        limits: (Duration, Duration),
+        work: impl FnOnce(&mut Link, Duration) -> Answers + Send + 'static,
     ) {
-        let Some(mut link) = self.link.take() else {
+        let Some(link) = self.link.take() else {
             return;
         };
+        // Whoever does the work takes it out of this channel, because a thread that cannot be started drops what it has.
+        let (give, work_to_do) = bounded(1);
+        give.send((link, work)).ok();
         let (sender, sent) = bounded(1);
-        let (by_thread, sleeps) = (sender.clone(), Arc::clone(sleeps));
-        let started = thread::spawn("", move || {
-            let done = work(&mut link);
-            // If nobody receives it, the link is not needed any more.
-            by_thread.send((link, done)).ok();
-            sleeps.wake();
-        });
-        if let Err(error) = started {
-            let failure = unavailable(format!("no thread could be started: {error}"));
-            sender.send((link_to(&self.master), Err(failure))).ok();
-        }
         self.sent = Some(sent);
+        let sleeps = Arc::clone(sleeps);
+        let run = move |limit| {
+            if let Ok((mut link, work)) = work_to_do.try_recv() {
+                let done = work(&mut link, limit);
+                // If nobody receives it, the link is not needed any more.
+                sender.send((link, done)).ok();
+                sleeps.wake();
+            }
+        };
+        let by_thread = run.clone();
+        if is_alone || thread::spawn("", move || by_thread(limits.0)).is_err() {
+            run(limits.1);
+        }
     }
 
     /// busy: takes what the thread brings, if it is done, and whether a request was written twice.
-    fn take(&mut self) -> Option<(Result<Vec<Value>, Failure>, bool)> {
+    fn take(&mut self) -> Option<(Answers, bool)> {
         let (link, done) = match self.sent.as_ref()?.try_recv() {
             Err(TryRecvError::Empty) => return None,
             Ok(sent) => sent,
@@ -339,14 +367,19 @@ impl Connection {
                 (link_to(&self.master), Err(failure))
             }
         };
-        let is_answer = |value: &Value| !matches!(value, Value::ServerError(_));
-        if done
-            .as_ref()
-            .is_ok_and(|values| values.iter().any(is_answer))
-        {
+        let failure = match &done {
+            Err(failure) => Some(failure),
+            // After too few replicas the connection is as good as before.
+            Ok(answers) if link.is_open() => None,
+            Ok(answers) => answers.iter().find_map(|answer| answer.as_ref().err()),
+        };
+        self.failure = failure.cloned();
+        // An answer that replicas have not confirmed is one too.
+        let is_answer = |answer: &_| !matches!(answer, Ok(Value::ServerError(_)));
+        let has_answered = |answers: &Vec<_>| answers.iter().any(is_answer);
+        if self.failure.is_none() && done.as_ref().is_ok_and(has_answered) {
             self.master.note_answer();
         }
-        self.failure = done.as_ref().err().cloned();
         self.took = link.round_trip();
         let was_resent = link.resent;
         (self.link, self.sent) = (Some(link), None);
@@ -368,9 +401,8 @@ impl DedicatedConnection for Renewals {
             let sleeps = Arc::clone(&self.sleeps);
             let connection = self.to(&master);
             connection.take();
-            connection.begin(&sleeps, move |link| {
-                link.open(is_silent).map(|()| Vec::new())
-            });
+            let open = move |link: &mut Link, _| link.open(is_silent).map(|()| Vec::new());
+            connection.begin(&sleeps, false, (limit, limit), open);
         }
         loop {
             let connections = self.connections.values_mut();
