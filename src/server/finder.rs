@@ -83,6 +83,8 @@ pub(crate) struct Findings<T> {
     /// The number of the last result: each other result has the next one.
     number: u64,
     is_suspected: bool,
+    /// How often a result was suspected.
+    suspicions: u64,
     /// Whether there is a reason for a check that came after the last check began.
     is_check_due: bool,
     /// How many checks have failed.
@@ -118,6 +120,7 @@ impl<T: Clone + Send + 'static> Finder<T> {
                 found: None,
                 number: 0,
                 is_suspected: false,
+                suspicions: 0,
                 is_check_due: false,
                 failed: 0,
                 failure: None,
@@ -204,6 +207,7 @@ impl<T: Clone + Send + 'static> Finder<T> {
     pub(crate) fn suspect(&self, number: u64) {
         let mut findings = self.findings.lock();
         let is_this = findings.found.is_some() && findings.number == number;
+        findings.suspicions += u64::from(is_this);
         // A check that has begun may have asked before this. One more check is enough for all that suspect it now.
         if is_this && !(findings.is_suspected && findings.is_check_due) {
             findings.is_suspected = true;
@@ -211,6 +215,11 @@ impl<T: Clone + Send + 'static> Finder<T> {
             self.trusted.store(0, Ordering::Release);
             self.sleeps.wake();
         }
+    }
+
+    /// Returns how often a result was suspected. What was asked before the last time is no answer to it.
+    pub(crate) fn suspicions(&self) -> u64 {
+        self.findings.lock().suspicions
     }
 
     /// Has the thread do another check. The last result stays trusted.

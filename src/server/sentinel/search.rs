@@ -76,8 +76,9 @@ pub(super) struct Sentinels {
     pause: Duration,
     /// How many checks in a row have found no master.
     failed: u32,
-    /// The server that was chosen last, and what the thread brings that asks it for its role.
-    asked: Option<(Opinion, Receiver<Result<Socket, Failure>>)>,
+    /// The server that was chosen last, how often a master had been suspected when it was asked for its role, and what the
+    /// thread brings that asks it.
+    asked: Option<(Opinion, u64, Receiver<Role>)>,
     /// A connection to the server that has said last that it is a master.
     open: Option<(Opinion, Socket)>,
 }
@@ -96,6 +97,9 @@ struct Sentinel {
     opinion: Option<Opinion>,
     failure: Option<Failure>,
 }
+
+/// The connection to a server that says that it is a master.
+type Role = Result<Socket, Failure>;
 
 /// The answer of a sentinel, and its connection if that is still good.
 type Said = (Result<Opinion, Failure>, Option<Socket>);
@@ -169,8 +173,11 @@ impl Sentinels {
         finder.learnt(waits);
         let of_last = last.filter(|last| last.opinion.is_at(&chosen));
         let route = self.route_to(&chosen, of_last.as_ref());
-        let asked = self.asked.take().filter(|(asked, _)| asked.is_at(&chosen));
-        let role = if let Some((_, role)) = asked {
+        let suspicions = finder.suspicions();
+        // A server that is suspected since it was asked is asked anew.
+        let asked = self.asked.take();
+        let asked = asked.filter(|(asked, then, _)| asked.is_at(&chosen) && *then == suspicions);
+        let role = if let Some((.., role)) = asked {
             role
         } else {
             let open = self.open.take().filter(|(last, _)| last.is_at(&chosen));
@@ -187,7 +194,7 @@ impl Sentinels {
                 Err(TryRecvError::Empty) => {}
             }
             if finder.is_over() || Time::now() >= until {
-                self.asked = Some((chosen, role));
+                self.asked = Some((chosen, suspicions, role));
                 return Ok(false);
             }
             finder.sleep(until);
