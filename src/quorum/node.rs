@@ -188,8 +188,9 @@ impl Node {
             "its server has started a moment ago"
         };
         let left = state.may_vote_at.since(now);
-        let why = format_args!("{begun}, and may vote in {left:.1?} (see `restart_delay`)");
-        Err(self.refuses(why))
+        Err(self.refuses(format_args!(
+            "{begun}, and may vote in {left:.1?} (see `restart_delay`)"
+        )))
     }
 
     /// Returns the reason why the node must not grant a lock yet.

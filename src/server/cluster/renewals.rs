@@ -370,7 +370,7 @@ impl Connection {
         let failure = match &done {
             Err(failure) => Some(failure),
             // After too few replicas the connection is as good as before.
-            Ok(answers) if link.is_open() => None,
+            Ok(_) if link.is_open() => None,
             Ok(answers) => answers.iter().find_map(|answer| answer.as_ref().err()),
         };
         self.failure = failure.cloned();
