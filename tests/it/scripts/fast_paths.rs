@@ -93,8 +93,10 @@ fn channels(who: usize) -> [String; 4] {
 }
 
 fn case(args: impl Strategy<Value = Vec<String>>) -> impl Strategy<Value = Case> {
-    // HDEL is left out, because a denied one may leave a fence reserved and not used.
-    let commands = COMMANDS.into_iter().filter(|command| *command != "hdel");
+    // HDEL is left out, because a denied one may leave a fence reserved and not used; and ZREM, because the fast path has deleted the
+    // note about the front by then.
+    let is_left_out = |command: &&str| ["hdel", "zrem"].contains(command);
+    let commands = COMMANDS.into_iter().filter(|command| !is_left_out(command));
     let commands: Vec<_> = commands.collect();
     (
         (values(), waiters(), any::<(bool, bool)>()),
