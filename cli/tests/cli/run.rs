@@ -232,6 +232,7 @@ fn a_short_command_keeps_the_lock_for_at_least_the_time_asked_for() {
     assert_eq!(work.start(&["--no-wait"], "true").status(), 75);
 }
 
+/// It was reported as <https://github.com/kubernetes-retired/bootkube/issues/502> and <https://github.com/tiian/flom/issues/14>.
 #[test]
 fn signals_are_passed_on_to_the_whole_group() {
     let server = Server::start();
@@ -251,6 +252,7 @@ fn signals_are_passed_on_to_the_whole_group() {
     }
 }
 
+/// It was reported as <https://github.com/hashicorp/consul/issues/4439>.
 #[test]
 fn a_signal_ends_the_wait_for_the_lock() {
     let server = Server::start();

@@ -234,6 +234,7 @@ fn send_standard_input(socket: &OwnedFd) {
         .expect("the keeper has the other end");
 }
 
+/// It was reported as <https://github.com/util-linux/util-linux/pull/4014>.
 #[test]
 fn the_status_is_known_although_the_parent_ignored_the_end_of_children() {
     let server = Server::start();

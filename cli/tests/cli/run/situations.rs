@@ -48,6 +48,7 @@ fn written(script: &str) -> Vec<u8> {
     output.stdout
 }
 
+/// It was reported as <https://github.com/hashicorp/consul/issues/1621> and <https://github.com/hashicorp/consul/issues/776>.
 #[test]
 fn arguments_reach_the_command_as_they_are() {
     let arguments =
@@ -58,11 +59,14 @@ fn arguments_reach_the_command_as_they_are() {
 }
 
 /// An argument is bytes, such as the name of a file from an older system.
+///
+/// It was reported as <https://github.com/nolabs-ai/nono/issues/1504>.
 #[test]
 fn an_argument_that_is_no_text_reaches_the_command() {
     assert_eq!(written(r"run printf '%s' $'caf\xe9 \xff'"), b"caf\xe9 \xff");
 }
 
+/// It was reported as <https://github.com/suzuki-shunsuke/github-comment/issues/169>.
 #[test]
 fn a_loop_over_lines_keeps_its_input() {
     let script = r#"printf 'a\nb\nc\n' | while read -r line; do run echo "$line"; done"#;
@@ -70,6 +74,8 @@ fn a_loop_over_lines_keeps_its_input() {
 }
 
 /// The shell becomes `leasehold`, which so has a child that it has not started. The child ends before the command does.
+///
+/// It was reported as <https://github.com/containers/bubblewrap/pull/146>.
 #[test]
 fn the_end_of_a_child_of_the_shell_is_not_that_of_the_command() {
     let server = Server::start();
@@ -86,6 +92,8 @@ fn the_end_of_a_child_of_the_shell_is_not_that_of_the_command() {
 }
 
 /// A server such as uWSGI blocks signals, and a program that it starts inherits that.
+///
+/// It was reported as <https://github.com/antirez/hping/issues/61> and <https://github.com/ralphlange/procServ/issues/48>.
 #[test]
 fn a_signal_that_was_blocked_at_the_start_ends_the_command_and_the_wait() {
     let server = Server::start();
@@ -113,6 +121,8 @@ fn a_signal_that_was_blocked_at_the_start_ends_the_command_and_the_wait() {
 }
 
 /// The shell reads until nobody has the pipe.
+///
+/// It was reported as <https://github.com/ddev/ddev/issues/732>.
 #[test]
 fn the_output_of_a_command_ends_with_the_command() {
     let server = Server::start();
@@ -125,18 +135,22 @@ fn the_output_of_a_command_ends_with_the_command() {
 }
 
 /// Such a script runs in a shell, and below `flock` or `env`, which all give it to `sh`.
+///
+/// It was reported as <https://github.com/crashappsec/chalk/issues/120>.
 #[test]
 fn a_script_without_an_interpreter_runs() {
     let script = "echo 'echo \"ran $1\"' >script; chmod +x script; run ./script here";
     assert_eq!(written(script), b"ran here\n");
 }
 
+/// It was reported as <https://github.com/gravitational/gravity/issues/1911>.
 #[test]
 fn a_directory_that_is_gone_prevents_no_command() {
     let script = "mkdir gone; cd gone; rmdir ../gone; run echo ran; cd ..";
     assert_eq!(written(script), b"ran\n");
 }
 
+/// It was reported as <https://github.com/etcd-io/etcd/issues/10840>.
 #[test]
 fn the_command_has_the_environment_of_its_caller() {
     let odd = r"export ODD=$'two\nlines' EMPTY= LEASEHOLD_OTHER=1 NAME='a b'; cd .";
@@ -151,6 +165,8 @@ fn the_command_has_the_environment_of_its_caller() {
 }
 
 /// `timeout` makes a group of its own, which is not in the foreground: what takes the terminal from there is stopped.
+///
+/// It was reported as <https://github.com/google/gvisor/issues/862> and <https://github.com/arighi/virtme-ng/pull/453>.
 #[test]
 fn a_script_in_a_terminal_may_limit_the_time_of_a_run() {
     let server = Server::start();
@@ -169,6 +185,8 @@ fn a_script_in_a_terminal_may_limit_the_time_of_a_run() {
 }
 
 /// An agent in a session of its own, with no descriptor of its caller, such as `ssh-agent`.
+///
+/// It was reported as <https://github.com/ceph/ceph-qa-suite/pull/583> and <https://github.com/brooklyncentral/clocker/pull/382>.
 #[test]
 fn an_agent_that_a_command_leaves_behind_keeps_no_lock() {
     let server = Server::start();
