@@ -1,12 +1,11 @@
 //! Runs the commands of docs/cli.md.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use crate::support::{Server, manager, name, wait_until};
-use crate::work::start;
+use crate::work::{start, write_program};
 use crate::{err, out, output};
 
 const PAGE: &str = include_str!("../../../docs/cli.md");
@@ -38,13 +37,8 @@ fn programs() -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name("page").replace(':', "-"));
     fs::create_dir_all(&dir).expect("the directory for tests exists");
     for program in PROGRAMS {
-        let path = dir.join(program);
-        fs::write(
-            &path,
-            format!("#!/bin/sh\necho ran {program} with $LEASEHOLD_FENCE\n"),
-        )
-        .expect("it can be written");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it was written");
+        let text = format!("#!/bin/sh\necho ran {program} with $LEASEHOLD_FENCE\n");
+        write_program(&dir.join(program), &text);
     }
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_leasehold"), dir.join("leasehold"))
         .expect("it is new");

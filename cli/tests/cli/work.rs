@@ -1,6 +1,7 @@
 //! Shell scripts that `leasehold run` runs, and what they have written.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Instant;
@@ -101,6 +102,23 @@ impl Drop for Work {
             let _ = fs::remove_dir_all(&self.dir);
         }
     }
+}
+
+/// Writes a program by another process. If this one wrote it, the children that its threads start meanwhile would have the file
+/// open, and the kernel executes no file that somebody may write.
+#[track_caller]
+pub fn write_program(path: &Path, text: &str) {
+    let mut install = Command::new("install")
+        .args(["-m", "755", "/dev/stdin"])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("install of coreutils");
+    let mut input = install.stdin.take().expect("a pipe");
+    input.write_all(text.as_bytes()).expect("install reads");
+    drop(input);
+    let installed = install.wait().expect("it is a child");
+    assert!(installed.success(), "{}", path.display());
 }
 
 /// A `leasehold` that runs.
@@ -217,18 +235,18 @@ pub fn wait_until_dead(pids: &[Pid]) {
 #[track_caller]
 pub fn stop(pid: Pid) {
     kill_process(pid, Signal::STOP).expect("it lives");
-    let threads = format!("/proc/{pid}/task");
-    wait_until("all its threads have stopped", || {
-        let all = fs::read_dir(&threads).expect("it is there");
-        // A thread that has ended meanwhile has no state.
-        let states = all.filter_map(|thread| {
-            let stat = fs::read_to_string(thread.ok()?.path().join("stat")).ok()?;
-            stat.rsplit_once(") ")?.1.chars().next()
-        });
-        states
-            .into_iter()
-            .all(|state| matches!(state, 'T' | 'Z' | 'X'))
+    wait_until("all its threads have stopped", || has_stopped(pid));
+}
+
+/// Returns whether all threads of a process stand still. The kernel tells its parent of the last one.
+pub fn has_stopped(pid: Pid) -> bool {
+    let all = fs::read_dir(format!("/proc/{pid}/task")).expect("it lives");
+    // A thread that has ended meanwhile has no state.
+    let mut states = all.filter_map(|thread| {
+        let stat = fs::read_to_string(thread.ok()?.path().join("stat")).ok()?;
+        stat.rsplit_once(") ")?.1.chars().next()
     });
+    states.all(|state| matches!(state, 'T' | 'Z' | 'X'))
 }
 
 /// Takes a lock from its holder.

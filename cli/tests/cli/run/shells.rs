@@ -3,19 +3,19 @@
 //! A situation is a line of shell, and what a person or another process does meanwhile. The processes leave marks, which are
 //! files in the directory `m`. People are used to the marks of the command alone in their shell, so `run` must leave the same.
 
-use std::fs::{self, File, Permissions};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use rustix::process::{Signal, kill_process_group};
+use rustix::process::{Signal, getpgid, kill_process_group};
 
 use crate::support::{Server, wait_until};
 use crate::terminal::Terminal;
-use crate::work::{Running, Work, start, state};
+use crate::work::{Running, Work, has_stopped, start, state, write_program};
 
 const PAGE: &str = include_str!("../../../../docs/cli.md");
 
@@ -89,7 +89,6 @@ enum Step {
     Key(&'static str),
     /// Types a line for a process that reads the terminal.
     Type(&'static str),
-    /// Waits until the command stands still and the shell has the terminal, and types `fg`.
     Fg,
     /// Waits until the command stands still, and marks that the shell does not have the terminal.
     Hangs,
@@ -426,13 +425,12 @@ struct Scene<'a> {
 }
 
 impl<'a> Scene<'a> {
-    fn start(shell: Shell, situation: &'a Situation, tool: Tool, url: &str) -> Self {
+    fn start(shell: Shell, situation: &'a Situation, tool: Tool, programs: &Work) -> Self {
+        let url = programs.url();
         let work = Work::new(url);
         fs::create_dir(work.dir.join("m")).expect("the directory exists");
-        for (name, script) in PROGRAMS {
-            let path = work.dir.join(name);
-            fs::write(&path, format!("{FUNCTIONS}{script}\n")).expect("the directory exists");
-            fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("it was written");
+        for (name, _) in PROGRAMS {
+            symlink(programs.dir.join(name), work.dir.join(name)).expect("it is new");
         }
         symlink(env!("CARGO_BIN_EXE_leasehold"), work.dir.join("leasehold")).expect("it is new");
         let run = match tool {
@@ -519,10 +517,13 @@ impl<'a> Scene<'a> {
                 self.terminal().send(&format!("{line}\r"));
             }
             Fg => {
-                self.wait_until_stopped();
+                let it = self.work.pid("it");
+                let job = getpgid(Some(it)).expect("it lives");
+                self.wait_until("the job stands still", || {
+                    has_stopped(it) && has_stopped(job)
+                });
                 self.wait_until_back();
                 self.terminal().send("fg\r");
-                let it = self.work.pid("it");
                 self.wait_until("the job has the terminal", || {
                     let goes_on = !self.terminal().is_program_in_front() && state(it) != Some('T');
                     state(it).is_none() || goes_on
@@ -599,13 +600,16 @@ fn mark_of_end(status: ExitStatus) -> String {
 /// Plays all situations in a shell, and returns what is not as the table says.
 fn play_all(shell: Shell) -> Vec<String> {
     let server = Server::start();
-    let url = server.url();
+    let programs = Work::new(&server.url());
+    for (name, script) in PROGRAMS {
+        write_program(&programs.dir.join(name), &format!("{FUNCTIONS}{script}\n"));
+    }
     let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 while let Some(situation) = SITUATIONS.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let found = wrong_marks(shell, situation, &url);
+                    let found = wrong_marks(shell, situation, &programs);
                     wrong
                         .lock()
                         .expect("no thread panics with it")
@@ -618,8 +622,8 @@ fn play_all(shell: Shell) -> Vec<String> {
 }
 
 /// Plays a situation with each tool, and returns what is not as the table says.
-fn wrong_marks(shell: Shell, situation: &Situation, url: &str) -> Vec<String> {
-    let play = |tool, steps| Scene::start(shell, situation, tool, url).play(steps);
+fn wrong_marks(shell: Shell, situation: &Situation, programs: &Work) -> Vec<String> {
+    let play = |tool, steps| Scene::start(shell, situation, tool, programs).play(steps);
     let alone = play(Tool::None, situation.steps);
     let alone = alone.as_str();
     let run = play(Tool::Run, situation.steps);
