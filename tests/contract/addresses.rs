@@ -27,6 +27,7 @@ pub(crate) const BODIES: Subject = (
 
 const NAME: &str = "n";
 const HOLD: Duration = ms(5);
+const RETRY: Duration = ms(100);
 /// A subscription looks once a second whether it must end. The pauses before the next signs are 1 s and 2 s.
 const SETTLED_AFTER: Duration = secs(5);
 /// The connections of a process: of its pool, of its renewal thread, and of its subscription.
@@ -52,7 +53,7 @@ impl Busy {
                             world.pass(HOLD);
                             drop(guard);
                         }
-                        Err(error) if is_unreachable(&error) => world.pass(HOLD),
+                        Err(error) if is_unreachable(&error) => world.pass(RETRY),
                         Err(error) => panic!("{error:?}"),
                     }
                 }

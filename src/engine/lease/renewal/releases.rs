@@ -120,9 +120,10 @@ impl RenewalThread {
         client: &Client,
         dedicated_connection: &mut dyn DedicatedConnection,
     ) -> bool {
+        self.drop_excess(client);
         for round in 0..RELEASES_IN_A_ROW {
             let now = client.now();
-            let (mut begun, limit, dropped, is_first_drop) = {
+            let (mut begun, limit) = {
                 let mut state = self.state.lock();
                 let due = state.leases.next();
                 let limit = due.map_or(Duration::MAX, |due| due.since(now));
@@ -131,22 +132,8 @@ impl RenewalThread {
                 if limit.is_zero() && round > 0 {
                     return true;
                 }
-                let dropped = state.endings.drop_excess();
-                let is_first_drop = !dropped.is_empty() && !state.has_dropped;
-                state.has_dropped |= is_first_drop;
-                let begun = state.endings.begin(now);
-                (begun, limit.max(LEAST), dropped, is_first_drop)
+                (state.endings.begin(now), limit.max(LEAST))
             };
-            if let Some(votes) = client.store.votes() {
-                for owner in &dropped {
-                    votes.forget(owner);
-                }
-            }
-            if is_first_drop {
-                logging::warning!(
-                    "more than {MOST_REPEATED} owners wait for Redis to confirm their end: the others stay until their leases end"
-                );
-            }
             if begun.is_empty() {
                 return true;
             }
@@ -172,6 +159,27 @@ impl RenewalThread {
             }
         }
         true
+    }
+
+    /// Gives tasks up if too many are repeated.
+    fn drop_excess(&self, client: &Client) {
+        let (dropped, is_first_drop) = {
+            let mut state = self.state.lock();
+            let dropped = state.endings.drop_excess();
+            let is_first_drop = !dropped.is_empty() && !state.has_dropped;
+            state.has_dropped |= is_first_drop;
+            (dropped, is_first_drop)
+        };
+        if let Some(votes) = client.store.votes() {
+            for owner in &dropped {
+                votes.forget(owner);
+            }
+        }
+        if is_first_drop {
+            logging::warning!(
+                "more than {MOST_REPEATED} owners wait for Redis to confirm their end: the others stay until their leases end"
+            );
+        }
     }
 
     /// Drops a task whose owner was left at nodes, if no node has it any more. Returns whether it has.
