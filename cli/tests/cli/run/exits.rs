@@ -277,13 +277,15 @@ fn a_refused_call_ends_the_run_before_the_command_starts() {
 
 #[test]
 fn a_panic_of_the_front_keeps_the_lock() {
-    // A write reports more bytes than it got. The second of a thread is a line about the start of the command.
-    let Some(by) = strace(&["-f", "-e", "inject=write:retval=4096:when=2"]) else {
+    // A write reports more bytes than it got. The third of a thread is a line about somebody who asks for the lock: the ones
+    // before it tell of the grant and of the command's process, which has not begun by then.
+    let Some(by) = strace(&["-f", "-e", "inject=write:retval=4096:when=3"]) else {
         return;
     };
-    // Beside a load, the command has not begun 100 ms after the line about its start.
     let options = ["--json", "--lease", "10m", "--grace", "2s"];
     let status = leave(&by, &options, &format!("{FAMILY}; {ON}"), |exit| {
+        let asked = manager(exit.work.url()).request_release(&exit.work.lock, "a deploy");
+        assert!(asked.expect("it answers"));
         wait_until("the thread of messages panics", || {
             exit.work.text("log").contains("thread 'messages'")
         });
