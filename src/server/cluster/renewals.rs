@@ -25,6 +25,7 @@
 //! | --- | --- | --- |
 //! | free | a round has commands for the master | busy: the thread sends them, and connects before if it must |
 //! | free, after a failure | the same | busy: the thread sends a PING only, and the commands fail as the last ones did |
+//! | free, after a failure | another connection gets an answer of the master | free |
 //! | busy | the same | busy; the commands fail |
 //! | busy | the thread is done | free; the answers count if the round goes on |
 //!
@@ -215,6 +216,9 @@ impl Renewals {
                 continue;
             }
             let is_busy = connection.link.is_none();
+            if !connection.master.is_suspected.load(Ordering::Relaxed) {
+                connection.failure = None;
+            }
             let failure = connection
                 .failure
                 .clone()
@@ -405,10 +409,12 @@ impl DedicatedConnection for Renewals {
             connection.begin(&sleeps, false, (limit, limit), open);
         }
         loop {
-            let connections = self.connections.values_mut();
-            let taken = connections.filter_map(Connection::take);
-            if taken.filter(|(done, _)| done.is_ok()).count() > 0 {
-                until = until.min(Time::now() + SHORTEST_GRACE);
+            for connection in self.connections.values_mut() {
+                match connection.take() {
+                    Some((Ok(_), _)) => until = until.min(Time::now() + SHORTEST_GRACE),
+                    Some((Err(_), _)) => self.shared.suspect(&connection.master),
+                    None => {}
+                }
             }
             let is_opening = self.connections.values().any(|it| it.sent.is_some());
             if !is_opening || Time::now() >= until {
