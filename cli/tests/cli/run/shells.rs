@@ -89,6 +89,8 @@ enum Step {
     Key(&'static str),
     /// Types a line for a process that reads the terminal.
     Type(&'static str),
+    /// Waits until the job stands still and the shell has the terminal, and types `fg`. A shell continues no job that it
+    /// takes for a running one, and the process that it has started may stop later than the command.
     Fg,
     /// Waits until the command stands still, and marks that the shell does not have the terminal.
     Hangs,
