@@ -160,7 +160,8 @@ impl NodeConnections {
                 }
                 Ok((Some(Err(now)), _)) => {
                     gone += 1;
-                    why = if gone == 1 { now } else { why };
+                    // A node that has only missed the adoption by another owner says "removed".
+                    why = if now == Gone::Taken { now } else { why };
                 }
                 Ok((None, value)) => {
                     ballot.failures[number] = Some(state.unexpected(number, value));
