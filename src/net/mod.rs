@@ -7,7 +7,6 @@
 //! | `tls` | the same bytes, encrypted |
 //! | `frame` | where an answer ends |
 //! | `resolve` | the addresses of a host, within a time limit |
-//! | `exchange` | requests to several servers, and their answers as they come |
 //! | `route` | the way to a server: its address and time limits, and the signs that it has lost its data |
 //! | `login` | connecting and logging in; the first question to a server: is it one master, and may it evict locks? |
 //! | `refusal` | the failures of a connection and the error answers of a server, and what each means |
@@ -21,7 +20,6 @@
 
 pub(crate) mod connecting;
 pub(crate) mod deadline;
-pub(crate) mod exchange;
 pub(crate) mod frame;
 mod gate;
 pub(crate) mod login;

@@ -34,11 +34,11 @@ use std::time::Duration;
 use crate::error::{Failure, Outcome};
 use crate::name::{LockKey, Target};
 use crate::quorum::QuorumState;
-use crate::quorum::connection::About;
+use crate::quorum::connection::{About, Connections, Enough, Recipients};
 use crate::quorum::release::OwnerRelease;
-use crate::quorum::round::{Enough, NodeConnections, Recipients};
-use crate::quorum::rules::{Chosen, Verdict, choose, verdict};
-use crate::quorum::votes::{AT_ONCE, ConnectionId, Ends, NodeVote, NodeVotes};
+use crate::quorum::votes::{
+    AtNode, AtNodes, Chosen, ConnectionId, Ends, NodeVote, Trace, Verdict, choose, verdict,
+};
 use crate::sys::{Arc, Time, thread, wall_us};
 use crate::wire::lifetime::valid_until;
 use crate::wire::quorum::{LockId, NodeGiveBack, Reserved, ReservedByName, Vote};
@@ -62,7 +62,7 @@ struct Ballot<'a> {
     unanswered: Vec<Option<ConnectionId>>,
 }
 
-impl NodeConnections {
+impl Connections {
     /// Asks for a lock: the table at the top. `former` is released in the same write.
     pub(super) fn acquire(
         &mut self,
@@ -170,7 +170,7 @@ impl NodeConnections {
             }
             Enough::certain_if(adopted >= state.needed || gone > spare)
         });
-        for (number, connection) in self.connections.iter().enumerate() {
+        for (number, connection) in self.each.iter().enumerate() {
             ballot.unanswered[number] = is_unanswered[number].then_some(connection.id);
         }
         if gone > spare {
@@ -181,7 +181,7 @@ impl NodeConnections {
         if let Ok((chosen, count)) = settled {
             let reply = ballot.granted(self, &chosen, count, sent);
             // Where the adoption is not confirmed, the detached owner may still be.
-            let old = ask(&adopt.from, state.votes.unknown_lease.max(adopt.lease));
+            let old = ask(&adopt.from, state.owners.unknown_lease.max(adopt.lease));
             let mut rest = Ballot::new(&state, lock, &old);
             for (vote, unanswered) in ballot.votes.iter().zip(&mut rest.unanswered) {
                 // The request that has acquired the lock may have been sent on an earlier connection.
@@ -197,10 +197,10 @@ impl NodeConnections {
             ..adopt.clone()
         });
         let mut outcome = Outcome::NotExecuted;
-        for (number, connection) in self.connections.iter_mut().enumerate() {
+        for (number, connection) in self.each.iter_mut().enumerate() {
             if ballot.votes[number].is_some() || ballot.unanswered[number].is_some() {
                 outcome = Outcome::Unknown;
-                connection.tell(back.clone(), About::Nothing);
+                connection.tell(&state, back.clone(), About::Nothing);
             }
         }
         // The next adoption asks under this owner again, perhaps without a node that may still have it.
@@ -226,7 +226,7 @@ impl<'a> Ballot<'a> {
     /// Does steps 1 and 2: asks each node that has not granted the lock, and may vote.
     fn ask(
         &mut self,
-        call: &mut NodeConnections,
+        call: &mut Connections,
         request: &Command,
         former: Option<&OwnerRelease<'_>>,
     ) {
@@ -242,7 +242,7 @@ impl<'a> Ballot<'a> {
         let mut is_unanswered = vec![false; self.votes.len()];
         for number in 0..self.votes.len() {
             if self.unanswered[number].is_some() {
-                call.connections[number].look().ok();
+                call.each[number].look(state, Recipients::All).ok();
             }
             let is_granted = matches!(self.votes[number], Some(Vote::Granted { .. }));
             if is_granted || self.is_cut(call, number) {
@@ -276,7 +276,7 @@ impl<'a> Ballot<'a> {
             }
             enough(state.needed, &self.votes, &self.failures)
         });
-        for (number, connection) in call.connections.iter().enumerate() {
+        for (number, connection) in call.each.iter().enumerate() {
             if self.is_cut(call, number) {
                 self.votes[number] = None;
             } else if self.unanswered[number].is_none() || !is_unanswered[number] {
@@ -286,8 +286,8 @@ impl<'a> Ballot<'a> {
     }
 
     /// Returns whether the connection of a request without an answer was closed.
-    fn is_cut(&self, call: &NodeConnections, number: usize) -> bool {
-        self.unanswered[number].is_some_and(|id| call.connections[number].is_closed(id))
+    fn is_cut(&self, call: &Connections, number: usize) -> bool {
+        self.unanswered[number].is_some_and(|id| call.each[number].is_closed(id))
     }
 
     /// Returns whether this owner has the first node of those that answered.
@@ -318,7 +318,7 @@ impl<'a> Ballot<'a> {
     ///
     /// Returns how many nodes have granted the fence, if that is no majority because a chosen node did not raise its
     /// record.
-    pub(super) fn settle_fences(&self, call: &mut NodeConnections) -> Result<(Chosen, u64), usize> {
+    pub(super) fn settle_fences(&self, call: &mut Connections) -> Result<(Chosen, u64), usize> {
         let granted: Vec<_> = self
             .granted_votes()
             .map(|(number, fences, _)| (number, fences.clone()))
@@ -376,7 +376,7 @@ impl<'a> Ballot<'a> {
     /// Does step 4 after a grant.
     fn granted(
         &mut self,
-        call: &mut NodeConnections,
+        call: &mut Connections,
         chosen: &Chosen,
         count: u64,
         sent: Time,
@@ -386,11 +386,11 @@ impl<'a> Ballot<'a> {
         let mut is_contended = false;
         for (number, fences, contended) in self.granted_votes() {
             is_contended |= contended;
-            votes[number].until = Some(until);
-            votes[number].process = call.connections[number].process;
+            votes[number].vote = NodeVote::Until(until);
+            votes[number].process = call.each[number].process;
             votes[number].reserved = self.reserved(fences);
         }
-        for (number, connection) in call.connections.iter().enumerate() {
+        for (number, connection) in call.each.iter().enumerate() {
             if let Some(id) = self.unanswered[number] {
                 votes[number].process = connection.process;
                 // Otherwise another request of unknown outcome is on its way.
@@ -413,7 +413,7 @@ impl<'a> Ballot<'a> {
     /// also leaves the queues.
     fn outvoted(
         &mut self,
-        call: &mut NodeConnections,
+        call: &mut Connections,
         granted: usize,
         held: Option<(Arc<str>, Option<Duration>)>,
     ) -> Reply {
@@ -428,37 +428,38 @@ impl<'a> Ballot<'a> {
 
     /// Withdraws the owner from each node that granted it, or may do so. `everywhere`: also from the queues. Otherwise
     /// the caller withdraws it again if it is in a queue.
-    fn withdraw(&mut self, call: &mut NodeConnections, everywhere: bool) {
+    fn withdraw(&mut self, call: &mut Connections, everywhere: bool) {
         let (left_behind, now) = (self.left_behind(), Time::now());
         self.note(left_behind.clone(), None);
         if everywhere || self.ask.channel.is_none() {
-            let (ask, votes) = (self.ask, &self.state.votes);
+            let (ask, votes) = (self.ask, &self.state.owners);
             votes.end(&ask.owner, ask.units, left_behind.len(), now);
         }
         for (number, vote) in left_behind.iter().enumerate() {
             let is_in_queue = matches!(self.votes[number], Some(Vote::Held(_)));
-            if vote.settles_at.is_some() && (everywhere || !is_in_queue) {
+            if vote.may_have_owner() && (everywhere || !is_in_queue) {
                 self.withdraw_from(call, number);
             }
         }
     }
 
     /// Returns what the requests may have left at each node. It has no votes yet.
-    fn left_behind(&self) -> NodeVotes {
+    fn left_behind(&self) -> AtNodes {
         let lease_from_now = Time::now() + self.ask.lease;
-        let settles_at = |number: usize| match &self.votes[number] {
-            Some(Vote::Granted { .. }) => AT_ONCE,
-            Some(Vote::Held(_)) => AT_ONCE.filter(|_| self.ask.channel.is_some()),
-            None => self.unanswered[number].map(|_| lease_from_now),
+        let trace = |number: usize| match &self.votes[number] {
+            Some(Vote::Granted { .. }) => Trace::Has,
+            Some(Vote::Held(_)) if self.ask.channel.is_some() => Trace::Has,
+            None if self.unanswered[number].is_some() => Trace::Until(lease_from_now),
+            _ => Trace::Nothing,
         };
-        let nodes = (0..self.votes.len()).map(settles_at);
-        nodes.map(NodeVote::new).collect()
+        let nodes = (0..self.votes.len()).map(trace);
+        nodes.map(AtNode::new).collect()
     }
 
     /// Notes what the nodes have of the owner; with its last fences if it was granted the lock.
-    fn note(&self, votes: NodeVotes, ends: Option<Ends>) {
+    fn note(&self, votes: AtNodes, ends: Option<Ends>) {
         let (ask, now) = (self.ask, Time::now());
-        let table = &self.state.votes;
+        let table = &self.state.owners;
         table.insert(&ask.owner, (ask.units, ask.lease), votes, ends, now);
     }
 
@@ -467,7 +468,7 @@ impl<'a> Ballot<'a> {
         fences.first().copied().filter(|_| self.ask.fences > 0)
     }
 
-    fn withdraw_from(&self, call: &mut NodeConnections, number: usize) {
+    fn withdraw_from(&self, call: &mut Connections, number: usize) {
         let reserved = match &self.votes[number] {
             Some(Vote::Granted { fences, .. }) => self.reserved(fences),
             _ => None,
@@ -477,9 +478,9 @@ impl<'a> Ballot<'a> {
         let command = node_request::release(self.lock, (owner, self.ask.units), give_back, true);
         let about = About::End {
             owner: Arc::clone(owner),
-            asked_on: (!self.is_cut(call, number)).then_some(call.connections[number].id),
+            asked_on: (!self.is_cut(call, number)).then_some(call.each[number].id),
         };
-        call.connections[number].tell(command, about);
+        call.each[number].tell(self.state, command, about);
     }
 }
 

@@ -25,6 +25,7 @@ use crate::net::deadline::Deadline;
 use crate::net::pubsub::{PubSubEvent, PushMessage, late, subscribe};
 use crate::net::socket::Socket;
 use crate::quorum::QuorumState;
+use crate::quorum::connection::READ_WITHIN;
 use crate::sys::Time;
 use crate::sys::hash::HashMap;
 use crate::sys::net::readable;
@@ -38,8 +39,6 @@ const SAME_RELEASE: Duration = Duration::from_millis(50);
 const SILENCE: Duration = Duration::from_secs(1);
 /// How often the thread looks for a connection that is being made.
 const LOOKS_EVERY: Duration = Duration::from_millis(50);
-/// The time limit of a read on a socket that has something to read.
-const READ_WITHIN: Duration = Duration::from_millis(1);
 /// After this silence a node gets a PING.
 const SILENCE_TO_PING: Duration = Duration::from_secs(3);
 
@@ -305,9 +304,8 @@ impl Slot {
 /// Returns the socket of a spare connection that is still open.
 fn spare_socket(state: &QuorumState, number: usize) -> Option<Socket> {
     loop {
-        let mut spare = state.spare(number)?;
-        if spare.pipeline.look(Duration::MAX, |_, _| {}).is_ok() {
-            return Some(spare.pipeline.into_socket());
+        if let Some(socket) = state.spare(number)?.into_idle_socket() {
+            return Some(socket);
         }
     }
 }

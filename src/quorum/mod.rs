@@ -1,18 +1,15 @@
 //! A lock over a majority of independent servers (Redlock).
 //!
-//! The rules are those of the models in `tests/quorum_model`, and the decisions stand in [`crate::quorum::rules`]. This
-//! module sends the requests, and keeps the votes.
+//! The rules are those of the models in `tests/quorum_model`. How a vote is counted stands at the top of [`votes`].
 //!
 //! | module | its subject |
 //! | --- | --- |
+//! | `votes` | how votes are counted, and what this process knows of them |
 //! | `acquire` | rounds that ask for a lock, or give a detached mutex a new owner |
 //! | `renew` | a round that renews leases, and has nodes join that missed the grant |
 //! | `release` | a round that gives locks up |
 //! | `operators` | requests of operators, to all nodes |
-//! | `round` | a request to several nodes, and their answers as they come |
-//! | `rules` | what the answers decide |
-//! | `votes` | the votes for the owners of this process, and the nodes that may have each owner |
-//! | `connection` | one connection to one node |
+//! | `connection` | a connection to each node, and a round: a request to several of them, and their answers as they come |
 //! | `node` | one node: is it up, may it vote, and the connections that are made to it |
 //! | `listen` | messages through any node |
 //!
@@ -32,8 +29,6 @@ mod node;
 mod operators;
 mod release;
 mod renew;
-mod round;
-pub(crate) mod rules;
 mod votes;
 
 use std::time::Duration;
@@ -58,16 +53,14 @@ use crate::sys::{Machine, test_machine::MovedByTest};
 use crate::wire::quorum::LockId;
 use crate::wire::{self, LockKind, Reply, Request, ScriptSettings, Verb};
 
-use connection::NodeConnection;
+use connection::Connections;
 use node::Node;
 use release::OwnerRelease;
-use round::NodeConnections;
-use rules::majority;
-use votes::Votes;
+use votes::{Owners, majority};
 
 /// The store of a quorum.
 pub(crate) struct Quorum {
-    pool: Arc<Pool<NodeConnections>>,
+    pool: Arc<Pool<Connections>>,
     _threads: PoolThreads,
     state: Arc<QuorumState>,
 }
@@ -77,7 +70,7 @@ impl Quorum {
         let threads = PoolThreads::start()?;
         let state = QuorumState::new(servers, settings, Arc::clone(threads.tasks()));
         let of_pool = Arc::clone(&state);
-        let connections = move || NodeConnections::new(&of_pool, false);
+        let connections = move || Connections::new(&of_pool, None);
         let counters = Arc::clone(&settings.pools);
         Ok(Self {
             pool: Pool::new(connections, settings.pool_size, &threads, counters)?,
@@ -98,18 +91,16 @@ impl Quorum {
     }
 }
 
-impl Pooled for NodeConnections {
+impl Pooled for Connections {
     fn close_if_idle(&mut self, idle: Duration) {
-        for connection in &mut self.connections {
-            connection.close_if_idle(idle);
-        }
+        self.close_unused(idle);
     }
 }
 
 impl Store for Quorum {
     fn call(&self, request: &Request<'_>, mut deadline: Deadline<'_>) -> Result<Answer, Failure> {
         let mut connections = self.pool.check_out(&mut deadline)?;
-        connections.call(request, deadline)
+        connections.answer(request, deadline)
     }
 
     fn ping(&self, _: Deadline<'_>) -> Result<Vec<Pinged>, Failure> {
@@ -122,10 +113,8 @@ impl Store for Quorum {
     }
 
     fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {
-        Box::new(DedicatedNodeConnections {
-            connections: NodeConnections::new(&self.state, true),
-            pool: Arc::downgrade(&self.pool),
-        })
+        let pool = Arc::downgrade(&self.pool);
+        Box::new(Connections::new(&self.state, Some(pool)))
     }
 
     fn last_data_loss_sign(&self) -> Time {
@@ -155,7 +144,7 @@ struct QuorumState {
     /// The key of the note about the restart delay.
     delay_key: String,
     script_settings: Arc<ScriptSettings>,
-    votes: Votes,
+    owners: Owners,
     /// Whether a majority of the nodes has answered once, and the settings are right for each node that is not down.
     is_checked: AtomicBool,
     /// Held while a node's server is compared with those of the other nodes.
@@ -186,7 +175,7 @@ impl QuorumState {
             restart_delay: settings.restart_delay,
             delay_key: [&settings.prefix, RESTART_DELAY].concat(),
             script_settings,
-            votes: Votes::new(longest_lease),
+            owners: Owners::new(longest_lease),
             is_checked: AtomicBool::new(false),
             identifying: Mutex::new(()),
             connects: Mutex::new(0),
@@ -201,12 +190,6 @@ impl QuorumState {
             Machine::here().register(weak);
         }
         state
-    }
-
-    /// Returns whether a node can be asked to join, as far as this process knows.
-    fn may_join(&self, number: usize, now: Time) -> bool {
-        let node = &self.nodes[number];
-        node.is_up() && node.check_may_grant(now).is_ok()
     }
 
     /// Returns a report of each node, and of the quorum as a whole.
@@ -310,65 +293,56 @@ impl MovedByTest for QuorumState {
 
 impl server::Votes for QuorumState {
     fn left_until(&self, owner: &str) -> Option<Time> {
-        self.votes.left_until(owner, Time::now())
+        self.owners.left_until(owner, Time::now())
     }
 
     fn has_unconfirmed(&self) -> bool {
-        self.votes.has_unconfirmed(Time::now())
+        self.owners.has_unconfirmed(Time::now())
     }
 
     fn forget(&self, owner: &str) {
-        self.votes.forget(owner);
+        self.owners.forget(owner);
     }
 
     fn lacks_votes(&self, owner: &str) -> bool {
         let now = Time::now();
-        let may_join = |number| self.may_join(number, now);
-        self.votes.has_misses(owner, may_join)
+        let may_join = |number: usize| self.nodes[number].may_join(now);
+        self.owners.has_misses(owner, may_join)
     }
 
     fn missing_nodes(&self, owner: &str) -> Vec<Arc<str>> {
         let now = Time::now();
         let nodes = self.nodes.iter().enumerate();
-        let missing = nodes.filter(|(number, _)| !self.votes.counts(owner, *number, now));
+        let missing = nodes.filter(|(number, _)| !self.owners.counts(owner, *number, now));
         let addresses = missing.map(|(_, node)| Arc::clone(&node.route.server.address));
         addresses.collect()
     }
 }
 
-/// Connections to every node outside of the pool.
-struct DedicatedNodeConnections {
-    connections: NodeConnections,
-    pool: Weak<Pool<NodeConnections>>,
-}
-
-impl DedicatedConnection for DedicatedNodeConnections {
+/// Connections of the renewal thread, outside of the pool.
+impl DedicatedConnection for Connections {
     fn open(&mut self, _is_silent: bool) -> Result<(), Failure> {
-        let state = &self.connections.state;
-        let limit = state.nodes[0].route.connect_timeout + state.node_timeout;
-        self.connections.begin(Time::now() + limit).ping().map(drop)
+        let limit = self.state.nodes[0].route.connect_timeout + self.state.node_timeout;
+        self.begin(Time::now() + limit).ping().map(drop)
     }
 
     fn call(&mut self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure> {
-        if let (Request::Renew(_), Some(pool)) = (request, self.pool.upgrade()) {
+        let pool = self.renews_beside.as_ref().and_then(Weak::upgrade);
+        if let (Request::Renew(_), Some(pool)) = (request, pool) {
             // A node may join when its late answer to the request for the lock has been read.
-            let read = |free: &mut NodeConnections| {
-                let connections = free.connections.iter_mut();
-                connections.for_each(NodeConnection::read_late);
-            };
-            pool.for_each_free(read);
+            pool.for_each_free(Connections::read_late);
         }
-        self.connections.call(request, Deadline::after(limit))
+        self.answer(request, Deadline::after(limit))
     }
 
     fn take_reports(&mut self) -> Vec<NodeReport> {
-        self.connections.state.report_all()
+        self.state.report_all()
     }
 }
 
-impl NodeConnections {
+impl Connections {
     /// Sends a request to the nodes, and returns the reply of the majority.
-    fn call(
+    fn answer(
         &mut self,
         request: &Request<'_>,
         mut deadline: Deadline<'_>,
@@ -428,7 +402,7 @@ impl NodeConnections {
                 None,
             ) => {
                 // A reader may take over from a writer, whose units are another number.
-                let units = self.state.votes.units_of(from).unwrap_or(ask.units);
+                let units = self.state.owners.units_of(from).unwrap_or(ask.units);
                 let release = Verb::HandOver {
                     owner: Arc::clone(from),
                     units,

@@ -13,8 +13,9 @@
 //! | down | the probe succeeds | up. The other nodes that are down are probed at once |
 //!
 //! A caller skips a node that is down, except for open connections as the table says. It waits for a connect only if it
-//! cannot go on without ([`super::round`]). At most one thread connects to a node. It lives only for that, and the thread of
-//! the pool begins the probes.
+//! cannot go on without ([`super::connection`]), and never for a probe: without a majority it fails at once, with the
+//! failures of the last probes. At most one thread connects to a node. It lives only for that, and the thread of the pool
+//! begins the probes.
 //!
 //! One timeout alone is no proof, because this process or the node may have had no CPU time. A node that hangs has
 //! answered no request that is as new as the one without an answer, and it has been silent for half of `node_timeout`.
@@ -53,7 +54,7 @@ use crate::net::refusal::unavailable;
 use crate::net::route::{NodeReport, Route};
 use crate::panics::survived;
 use crate::quorum::QuorumState;
-use crate::quorum::connection::{Spare, open};
+use crate::quorum::connection::{Connection, Recipients};
 use crate::sys::random::jittered;
 use crate::sys::time::ms_rounded_up;
 use crate::sys::{Arc, Machine, Mutex, MutexGuard, Time, thread};
@@ -82,12 +83,12 @@ pub(super) struct Node {
     state: Mutex<NodeState>,
 }
 
-struct NodeState {
+pub(super) struct NodeState {
     /// `None` while the node is up.
     down: Option<Down>,
     /// Since when a thread connects to the node.
     connecting_since: Option<Time>,
-    spares: Vec<Spare>,
+    spares: Vec<Connection>,
     /// When the last answer was read.
     heard_at: Time,
     /// When the newest request was sent that the node has answered.
@@ -114,6 +115,18 @@ struct Down {
     is_silent: bool,
     /// When the next probe is planned. An earlier plan is void.
     probe_at: Time,
+}
+
+/// What the next step is of a caller that wants to ask a node.
+pub(super) enum Admission {
+    /// It can ask on its open connection.
+    Ask,
+    /// Its connection is closed, and here is another one.
+    Spare(Connection),
+    /// Its connection is closed, and somebody must connect.
+    Connect,
+    /// It must close its connection: a new one notes the restart delay again.
+    Renew,
 }
 
 impl Node {
@@ -146,14 +159,42 @@ impl Node {
         }
     }
 
-    pub(super) fn is_up(&self) -> bool {
-        self.state.lock().down.is_none()
+    /// Returns what a caller does that wants to ask the node on this connection.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason why it must not ask: the node is down, or must not vote.
+    pub(super) fn admit(
+        &self,
+        connection: &Connection,
+        recipients: Recipients,
+    ) -> Result<Admission, Failure> {
+        let (mut state, now) = (self.state.lock(), Time::now());
+        let is_open = connection.is_open();
+        if let Some(down) = state.down.as_ref().filter(|down| down.is_silent || !is_open) {
+            return Err(down.failure.clone().with(Outcome::NotExecuted));
+        }
+        if !is_open {
+            let spare = state.spares.pop();
+            return Ok(spare.map_or(Admission::Connect, Admission::Spare));
+        }
+        // A node that is down may accept no connection for that.
+        if connection.is_idle() && state.down.is_none() && now >= state.note_due_at {
+            return Ok(Admission::Renew);
+        }
+        // Only a new connection shows that the node has restarted.
+        match recipients {
+            Recipients::Voters => self.check_may_vote(&state, now)?,
+            Recipients::Granters => self.check_may_grant(&state, now)?,
+            Recipients::All | Recipients::Rest => {}
+        }
+        Ok(Admission::Ask)
     }
 
-    /// Returns whether connections that are open can be used.
-    pub(super) fn may_answer(&self) -> bool {
+    /// Returns whether the node can be asked to join, as far as this process knows.
+    pub(super) fn may_join(&self, now: Time) -> bool {
         let state = self.state.lock();
-        !state.down.as_ref().is_some_and(|down| down.is_silent)
+        state.down.is_none() && self.check_may_grant(&state, now).is_ok()
     }
 
     /// Returns the reason why the node is down.
@@ -174,11 +215,7 @@ impl Node {
     }
 
     /// Returns the reason why the node must not vote yet.
-    pub(super) fn check_may_vote(&self, now: Time) -> Result<(), Failure> {
-        self.check_at(&self.state.lock(), now)
-    }
-
-    fn check_at(&self, state: &NodeState, now: Time) -> Result<(), Failure> {
+    fn check_may_vote(&self, state: &NodeState, now: Time) -> Result<(), Failure> {
         if state.may_vote_at <= now {
             return Ok(());
         }
@@ -194,10 +231,9 @@ impl Node {
     }
 
     /// Returns the reason why the node must not grant a lock yet.
-    pub(super) fn check_may_grant(&self, now: Time) -> Result<(), Failure> {
-        let state = self.state.lock();
+    fn check_may_grant(&self, state: &NodeState, now: Time) -> Result<(), Failure> {
         if state.has_note {
-            return self.check_at(&state, now);
+            return self.check_may_vote(state, now);
         }
         Err(self.refuses("it has no memory for the note about `restart_delay`, and may not vote"))
     }
@@ -258,12 +294,6 @@ impl Node {
         state.has_note || state.down.is_some()
     }
 
-    /// Returns whether the note must be renewed, and compared again. A node that is down may accept no connection for that.
-    pub(super) fn must_note_again(&self) -> bool {
-        let state = self.state.lock();
-        state.down.is_none() && Time::now() >= state.note_due_at
-    }
-
     /// Returns since when a thread connects to the node.
     pub(super) fn connecting_since(&self) -> Option<Time> {
         self.state.lock().connecting_since
@@ -271,14 +301,14 @@ impl Node {
 
     /// Closes the spare connections that nobody has used for `idle`.
     pub(super) fn close_idle(&self, idle: Duration) {
-        let is_used = |spare: &Spare| spare.opened.elapsed() < idle;
+        let is_used = |spare: &Connection| spare.used.elapsed() < idle;
         self.state.lock().spares.retain(is_used);
     }
 }
 
 impl QuorumState {
     /// Returns a spare connection to a node. If there is none, one is made in the background.
-    pub(super) fn spare(&self, number: usize) -> Option<Spare> {
+    pub(super) fn spare(&self, number: usize) -> Option<Connection> {
         let spare = self.nodes[number].state.lock().spares.pop();
         if spare.is_none() {
             self.begin_to_connect(number, |_| true);
@@ -287,7 +317,11 @@ impl QuorumState {
     }
 
     /// Starts a thread that connects to a node once, if none does, and the state of the node is such.
-    fn begin_to_connect(&self, number: usize, is_due: impl FnOnce(&NodeState) -> bool) {
+    pub(super) fn begin_to_connect(
+        &self,
+        number: usize,
+        is_due: impl FnOnce(&NodeState) -> bool,
+    ) {
         {
             let mut node = self.nodes[number].state.lock();
             if node.connecting_since.is_some() || !is_due(&node) {
@@ -298,7 +332,7 @@ impl QuorumState {
         let weak = self.weak_self.clone();
         let connect = move || {
             if let Some(state) = weak.upgrade() {
-                let opened = survived(|| open(&state, number));
+                let opened = survived(|| Connection::open(&state, number));
                 let opened = opened.unwrap_or_else(|| Err(unavailable("the connect panicked")));
                 state.connected(number, opened.map_err(Failure::of_connecting));
             }
@@ -309,7 +343,7 @@ impl QuorumState {
         }
     }
 
-    /// Probes the nodes that are down, because a caller lacks a majority.
+    /// Begins to probe the nodes that are down, because a caller lacks a majority. It does not wait for that.
     pub(super) fn probe_all(&self) {
         for node in &self.nodes {
             self.begin_to_connect(node.number, |node| {
@@ -320,7 +354,7 @@ impl QuorumState {
     }
 
     /// Takes in how a connect to a node ended.
-    fn connected(&self, number: usize, opened: Result<Spare, Failure>) {
+    fn connected(&self, number: usize, opened: Result<Connection, Failure>) {
         let mut node = self.nodes[number].state.lock();
         node.connecting_since = None;
         match opened {
@@ -511,14 +545,15 @@ mod tests {
     fn a_restarted_node_waits_until_its_clock_has_passed_its_fences() {
         let node = node();
         let delay = Duration::from_millis(10);
+        let may_vote = |node: &Node, now| node.check_may_vote(&node.state.lock(), now).is_ok();
         node.identified("before", Duration::from_secs(100), delay);
-        assert!(node.check_may_vote(Time::now()).is_ok());
+        assert!(may_vote(&node, Time::now()));
         let restarted = Time::now();
         node.heard(restarted, restarted);
         node.identified("after", Duration::from_secs(100), delay);
-        assert!(node.check_may_vote(restarted + FENCE_LEAD).is_err());
+        assert!(!may_vote(&node, restarted + FENCE_LEAD));
         let later = Time::now() + FENCE_LEAD + UPTIME_MARGIN;
-        assert!(node.check_may_vote(later).is_ok());
+        assert!(may_vote(&node, later));
     }
 
     #[test]

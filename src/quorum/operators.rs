@@ -13,18 +13,17 @@ use redis::Value;
 
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::name::LockKey;
-use crate::quorum::connection::About;
+use crate::quorum::connection::{About, Connections, Enough, Recipients};
 use crate::quorum::node::Node;
-use crate::quorum::round::{Enough, NodeConnections, Recipients};
 use crate::sys::{Arc, Ordering, Time};
 use crate::wire::{self, Command, Cursor, Gone, Reply, Request, Seen};
 
-impl NodeConnections {
+impl Connections {
     /// Asks every node whether it answers. Returns an error unless a majority does, and if the settings are wrong for any
     /// node.
     pub(super) fn ping(&mut self) -> Result<Reply, Failure> {
         let (state, ping) = (Arc::clone(&self.state), self.to_all(&Command::new("PING")));
-        let mut failures = vec![None; self.connections.len()];
+        let mut failures = vec![None; self.each.len()];
         let mut answered = 0;
         self.round(Recipients::All, ping, &mut |number, answer| {
             match answer {
@@ -73,7 +72,7 @@ impl NodeConnections {
         mut heard: impl FnMut(usize, Reply) -> Result<(), Failure>,
     ) -> (usize, Vec<Option<Failure>>) {
         let (state, commands) = (Arc::clone(&self.state), self.to_all(command));
-        let mut replies: Vec<_> = self.connections.iter().map(|_| None).collect();
+        let mut replies: Vec<_> = self.each.iter().map(|_| None).collect();
         self.round(Recipients::All, commands, &mut |number, answer| {
             let reply = answer.and_then(|value| state.decode(number, request, value));
             replies[number] = Some(reply);
@@ -174,7 +173,7 @@ impl NodeConnections {
         owner: &str,
     ) -> Result<Reply, Failure> {
         let command = wire::quorum::force_release(key, owner);
-        let mut removed = vec![false; self.connections.len()];
+        let mut removed = vec![false; self.each.len()];
         loop {
             let mut has_removed = false;
             let (answered, failures) = self.ask_all(request, &command, |number, reply| {

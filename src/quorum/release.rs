@@ -19,9 +19,8 @@ use redis::Value;
 
 use crate::error::{Failure, Outcome};
 use crate::quorum::QuorumState;
-use crate::quorum::connection::{About, Commands};
-use crate::quorum::round::{Enough, NodeConnections, Recipients};
-use crate::quorum::votes::{AT_ONCE, NodeVote};
+use crate::quorum::connection::{About, Commands, Connections, Enough, Recipients};
+use crate::quorum::votes::{AtNode, Trace};
 use crate::sys::{Arc, Time};
 use crate::wire::quorum::{LockId, NodeGiveBack};
 use crate::wire::{
@@ -132,7 +131,7 @@ impl Tally {
     }
 }
 
-impl NodeConnections {
+impl Connections {
     /// Ends one owner.
     pub(super) fn end_one(&mut self, release: OwnerRelease<'_>) -> Result<Reply, Failure> {
         let only = self.end(&[release])?.into_iter().next();
@@ -158,7 +157,7 @@ impl NodeConnections {
 
     /// Ends several owners by one round: the steps at the top. Returns the reply for each.
     fn end(&mut self, releases: &[OwnerRelease<'_>]) -> Result<Vec<Option<Reply>>, Failure> {
-        let (state, nodes) = (Arc::clone(&self.state), self.connections.len());
+        let (state, nodes) = (Arc::clone(&self.state), self.each.len());
         let nothing = Tally {
             have_nothing: nodes,
             ..Tally::default()
@@ -227,10 +226,10 @@ impl QuorumState {
         let (nodes, now) = (self.nodes.len(), Time::now());
         let mut to_nodes = vec![EndsAtNode::default(); nodes];
         for (place, release) in releases.iter().enumerate() {
-            let votes = self.votes.end(&release.owner, release.units, nodes, now);
-            let has_votes = votes.iter().any(|vote| vote.until.is_some());
+            let votes = self.owners.end(&release.owner, release.units, nodes, now);
+            let has_votes = votes.iter().any(|vote| vote.until().is_some());
             for (vote, to_node) in votes.iter().zip(&mut to_nodes) {
-                if vote.settles_at.is_some() {
+                if vote.may_have_owner() {
                     let about = About::End {
                         owner: Arc::clone(&release.owner),
                         asked_on: vote.asked_on,
@@ -245,11 +244,11 @@ impl QuorumState {
     }
 
     /// Returns the command that ends an owner at a node with this vote. `has_votes`: some node has a vote.
-    fn release(&self, release: &OwnerRelease<'_>, vote: &NodeVote, has_votes: bool) -> Command {
+    fn release(&self, release: &OwnerRelease<'_>, vote: &AtNode, has_votes: bool) -> Command {
         let owner = (&*release.owner, release.units);
         // A node without a vote may have the owner in its queue. So may one that executes an earlier request later.
-        let has_vote = vote.until.is_some();
-        let may_wait = !has_vote || vote.settles_at > AT_ONCE;
+        let has_vote = vote.until().is_some();
+        let may_wait = !has_vote || vote.trace > Trace::Has;
         match release.how {
             How::Keep(life, used) if has_vote || !has_votes => {
                 // The node answered the first fence, so its record stays there at least.
@@ -299,7 +298,7 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quorum::rules::majority;
+    use crate::quorum::votes::majority;
 
     #[test]
     fn what_is_certain_has_a_result() {

@@ -1,7 +1,7 @@
 //! A round that renews leases, and the joins of nodes without a vote: one batch for each node, written to all of them before an answer is read.
 //!
 //! The votes decide how long a lease lasts ([`super::votes`]). The round waits for all nodes that are well, because
-//! each of them moves its own vote. A node that hangs does not delay the votes of the others ([`super::round`]).
+//! each of them moves its own vote. A node that hangs does not delay the votes of the others ([`super::connection`]).
 //!
 //! A node that has restarted renews nothing until it may vote: it may have forgotten who holds the lock. In the same write
 //! the renewal thread asks nodes without a vote to join.
@@ -35,8 +35,7 @@ use redis::Value;
 use smallvec::SmallVec;
 
 use crate::error::{Failure, Outcome};
-use crate::quorum::connection::{About, Commands, NodeConnection};
-use crate::quorum::round::{Enough, NodeConnections, Recipients};
+use crate::quorum::connection::{About, Commands, Connection, Connections, Enough, Recipients};
 use crate::quorum::votes::{Confirmation, Joined, MayJoin, Round};
 use crate::sys::{Arc, Time};
 use crate::wire::lifetime::valid_until;
@@ -51,7 +50,7 @@ struct JoinsAtNode<'b> {
     is_unasked: bool,
 }
 
-impl NodeConnections {
+impl Connections {
     /// Renews leases. Returns the result for each key. The keys of one owner come after each other, and have one
     /// result.
     pub(super) fn renew(&mut self, batch: &[Renewal<'_>]) -> Result<Vec<Renewed>, Failure> {
@@ -114,7 +113,7 @@ impl NodeConnections {
             let places = results.len()..results.len() + keys.len();
             let mut is_contended = false;
             let mut confirmations = Vec::with_capacity(answers.len());
-            for (connection, answer) in self.connections.iter().zip(answers) {
+            for (connection, answer) in self.each.iter().zip(answers) {
                 let mut all = Confirmation::Confirmed;
                 for place in places.clone() {
                     match answer.as_ref().map(|results| results[place]) {
@@ -136,7 +135,7 @@ impl NodeConnections {
                 needed: state.needed,
                 may_join,
             };
-            let result = state.votes.renewed(&keys[0].owner, round, now);
+            let result = state.owners.renewed(&keys[0].owner, round, now);
             results.resize(places.end, result);
         }
         results
@@ -144,17 +143,15 @@ impl NodeConnections {
 
     /// Returns which nodes can be asked to join. Only the renewal thread asks.
     fn may_join(&mut self) -> Option<SmallVec<[Option<u32>; 5]>> {
-        if !self.is_of_renewals {
-            return None;
-        }
-        let (state, now) = (&self.state, Time::now());
-        let may_join = |connection: &mut NodeConnection| {
+        self.renews_beside.as_ref()?;
+        let (state, now) = (&*self.state, Time::now());
+        let may_join = |connection: &mut Connection| {
             // The round gives the reason why a node is not asked.
-            connection.look().ok();
-            let may_join = connection.is_open() && state.may_join(connection.number, now);
+            let is_open = connection.look(state, Recipients::Granters).is_ok_and(|open| open);
+            let may_join = is_open && state.nodes[connection.number].may_join(now);
             may_join.then_some(connection.process)
         };
-        Some(self.connections.iter_mut().map(may_join).collect())
+        Some(self.each.iter_mut().map(may_join).collect())
     }
 
     /// Does step 1 for the leases of a batch. Adds the commands of step 2.
@@ -165,11 +162,11 @@ impl NodeConnections {
         commands: &mut [Commands],
     ) -> Vec<JoinsAtNode<'b>> {
         let (state, now) = (&self.state, Time::now());
-        let mut to_nodes = vec![JoinsAtNode::default(); self.connections.len()];
+        let mut to_nodes = vec![JoinsAtNode::default(); self.each.len()];
         for keys in batch.chunk_by(|one, other| one.owner == other.owner) {
             let Renewal { owner, lease, .. } = &keys[0];
             let may_join = may_join.filter(|_| keys[0].may_join);
-            let joins = (state.votes).begin_renewal(owner, (*lease, state.needed), may_join, now);
+            let joins = (state.owners).begin_renewal(owner, (*lease, state.needed), may_join, now);
             let Some(joins) = joins else { continue };
             let command = node_request::join(
                 keys[0].kind,
@@ -194,7 +191,7 @@ impl NodeConnections {
     /// Notes how the joins ended.
     fn end_joins(&self, to_nodes: Vec<JoinsAtNode<'_>>) {
         let now = Time::now();
-        for (connection, to_node) in self.connections.iter().zip(to_nodes) {
+        for (connection, to_node) in self.each.iter().zip(to_nodes) {
             let is_open = connection.is_open();
             let asked_on = is_open.then_some(connection.id);
             // The end of the connection may have cut the write behind a join.
@@ -206,7 +203,7 @@ impl NodeConnections {
             let ended = to_node.ended.into_iter().chain(std::iter::repeat(unheard));
             for ((owner, _), how) in to_node.joins.into_iter().zip(ended) {
                 let ended = (how, connection.process);
-                (self.state.votes).note(owner, connection.number, |vote| {
+                (self.state.owners).note(owner, connection.number, |vote| {
                     vote.end_join(ended, asked_on, now);
                 });
             }

@@ -162,6 +162,18 @@ pub(crate) enum Gone {
     Taken,
 }
 
+impl Gone {
+    /// Returns why a lock is lost by what several nodes say. A node that has only missed what another owner did there says
+    /// "removed", so one that says "taken" decides.
+    pub(crate) fn of_all(mut all: impl Iterator<Item = Self>) -> Self {
+        if all.any(|gone| gone == Self::Taken) {
+            Self::Taken
+        } else {
+            Self::Removed
+        }
+    }
+}
+
 impl From<Gone> for LostCause {
     fn from(gone: Gone) -> Self {
         match gone {
