@@ -31,17 +31,19 @@
 
 use std::time::Duration;
 
+use redis::Value;
+
 use crate::error::{Failure, Outcome};
 use crate::name::{LockKey, Target};
 use crate::quorum::QuorumState;
 use crate::quorum::connection::{About, Connections, Enough, Recipients};
-use crate::quorum::release::OwnerRelease;
+use crate::quorum::release::{How, OwnerRelease};
 use crate::quorum::votes::{
     AtNode, AtNodes, Chosen, ConnectionId, Ends, NodeVote, Trace, Verdict, choose, verdict,
 };
 use crate::sys::{Arc, Time, thread, wall_us};
 use crate::wire::lifetime::valid_until;
-use crate::wire::quorum::{LockId, NodeGiveBack, Reserved, ReservedByName, Vote};
+use crate::wire::quorum::{LockId, ReservedByName, Vote};
 use crate::wire::{Adopt, Ask, Command, Gone, LockKind, Reply, quorum as node_request};
 
 /// How often an owner that keeps its votes after a split asks the other nodes again.
@@ -51,15 +53,31 @@ const ASKS_ON_AFTER: Duration = Duration::from_micros(500);
 
 /// An attempt to get the votes of a majority.
 struct Ballot<'a> {
-    state: &'a QuorumState,
+    call: &'a mut Connections,
+    state: Arc<QuorumState>,
     lock: LockId<'a>,
     ask: &'a Ask,
-    /// The votes, and the reasons why there is none.
-    votes: Vec<Option<Vote>>,
-    failures: Vec<Option<Failure>>,
+    request: Command,
+    /// Reads an answer to the request.
+    read: &'a dyn Fn(&Value) -> Option<Vote>,
+    nodes: Vec<Asked>,
+}
+
+/// What one node has said.
+#[derive(Clone, Default)]
+struct Asked {
+    vote: Option<Vote>,
+    /// Why there is no vote.
+    failure: Option<Failure>,
     /// The connection of the first request of unknown outcome that may have put the owner there. If it was closed, the
     /// request is *cut*: the node may execute it after any later request, and has no vote.
-    unanswered: Vec<Option<ConnectionId>>,
+    unanswered: Option<ConnectionId>,
+}
+
+impl Asked {
+    fn has_granted(&self) -> bool {
+        matches!(self.vote, Some(Vote::Granted { .. }))
+    }
 }
 
 impl Connections {
@@ -71,30 +89,31 @@ impl Connections {
         former: Option<&OwnerRelease<'_>>,
     ) -> Result<Reply, Failure> {
         self.check_once()?;
-        let (sent, state) = (Time::now(), Arc::clone(&self.state));
-        let mut ballot = Ballot::new(&state, lock, ask);
+        let sent = Time::now();
         let was_writer =
             lock.kind == LockKind::Read && former.is_some_and(|former| former.units != ask.units);
-        let request =
-            node_request::acquire(lock, ask, was_writer, wall_us(), &state.script_settings);
-        ballot.ask(self, &request, former);
-        let mut result = verdict(&ballot.votes);
+        let settings = &self.state.script_settings;
+        let request = node_request::acquire(lock, ask, was_writer, wall_us(), settings);
+        let read = |value: &Value| node_request::vote(lock, ask.fences > 0, value);
+        let mut ballot = Ballot::new(self, lock, ask, request, &read);
+        ballot.ask(former);
+        let mut result = ballot.verdict();
         let mut pause = ASKS_ON_AFTER;
         for _ in 0..ASKS_ON {
-            if result != Verdict::Split || !ballot.has_first() || Time::now() + pause >= self.until
-            {
+            let is_time = Time::now() + pause < ballot.call.until;
+            if result != Verdict::Split || !ballot.has_first() || !is_time {
                 break;
             }
             thread::sleep(pause);
             pause += ASKS_ON_AFTER;
-            ballot.ask(self, &request, None);
-            result = verdict(&ballot.votes);
+            ballot.ask(None);
+            result = ballot.verdict();
         }
-        let granted = ballot.granted_votes().count();
+        let granted = ballot.granted().count();
         match result {
-            Verdict::Granted => match ballot.settle_fences(self) {
-                Ok((chosen, count)) => Ok(ballot.granted(self, &chosen, count, sent)),
-                Err(granted) => Ok(ballot.outvoted(self, granted, None)),
+            Verdict::Granted => match ballot.settle_fences() {
+                Ok((chosen, count)) => Ok(ballot.win(&chosen, count, sent)),
+                Err(granted) => Ok(ballot.outvoted(granted, None)),
             },
             Verdict::Held { holder, ttl } if ballot.may_have_nothing() => {
                 if ask.channel.is_some() {
@@ -106,13 +125,11 @@ impl Connections {
                     handed_over: false,
                 })
             }
-            Verdict::Held { holder, ttl } => {
-                Ok(ballot.outvoted(self, granted, Some((holder, ttl))))
-            }
-            Verdict::Split => Ok(ballot.outvoted(self, granted, None)),
+            Verdict::Held { holder, ttl } => Ok(ballot.outvoted(granted, Some((holder, ttl)))),
+            Verdict::Split => Ok(ballot.outvoted(granted, None)),
             Verdict::TooFew => {
-                ballot.withdraw(self, true);
-                let failure = state.no_quorum(granted, ballot.failures);
+                ballot.withdraw(true);
+                let failure = ballot.no_quorum(granted);
                 // Until then the nodes had less than `node_timeout`.
                 let timed_out = failure.is_transient() && Time::now() >= self.until;
                 Err(Failure {
@@ -132,10 +149,10 @@ impl Connections {
             kind: LockKind::Mutex,
             target: &target,
         };
-        let ask = |owner: &Arc<str>, lease| Ask {
-            owner: Arc::clone(owner),
+        let ask = Ask {
+            owner: Arc::clone(&adopt.owner),
             units: 1,
-            lease,
+            lease: adopt.lease,
             fences: u64::from(adopt.fencing),
             shareable_owner: None,
             channel: None,
@@ -145,51 +162,26 @@ impl Connections {
             let settings = &state.script_settings;
             node_request::adopt(key, adopt, wall_us(), settings)
         };
-        let new = ask(&adopt.owner, adopt.lease);
-        let mut ballot = Ballot::new(&state, lock, &new);
-        let spare = state.nodes.len() - state.needed;
-        let (mut adopted, mut gone, mut why) = (0, 0, Gone::Removed);
-        let mut is_unanswered = vec![true; state.nodes.len()];
-        let commands = vec![vec![(request(adopt), about(&new))]; state.nodes.len()];
-        self.round(Recipients::Granters, commands, &mut |number, answer| {
-            is_unanswered[number] = is_of_unknown_outcome(&answer);
-            match answer.map(|value| (node_request::adopted(lock, adopt.fencing, &value), value)) {
-                Ok((Some(Ok(vote)), _)) => {
-                    ballot.votes[number] = Some(vote);
-                    adopted += 1;
-                }
-                Ok((Some(Err(now)), _)) => {
-                    gone += 1;
-                    // A node that has only missed the adoption by another owner says "removed".
-                    why = if now == Gone::Taken { now } else { why };
-                }
-                Ok((None, value)) => {
-                    ballot.failures[number] = Some(state.unexpected(number, value));
-                }
-                Err(failure) => ballot.failures[number] = Some(failure),
-            }
-            Enough::certain_if(adopted >= state.needed || gone > spare)
+        let read = |value: &Value| node_request::adopted(lock, adopt.fencing, value);
+        let mut ballot = Ballot::new(self, lock, &ask, request(adopt), &read);
+        ballot.ask(None);
+        let gone = ballot.nodes.iter().filter_map(|node| match node.vote {
+            Some(Vote::Gone(gone)) => Some(gone),
+            _ => None,
         });
-        for (number, connection) in self.each.iter().enumerate() {
-            ballot.unanswered[number] = is_unanswered[number].then_some(connection.id);
-        }
-        if gone > spare {
-            ballot.withdraw(self, true);
+        if gone.clone().count() > state.nodes.len() - state.needed {
+            let why = Gone::of_all(gone);
+            ballot.withdraw(true);
             return Ok(Reply::NotOwner(why));
         }
-        let settled = ballot.settle_fences(self);
-        if let Ok((chosen, count)) = settled {
-            let reply = ballot.granted(self, &chosen, count, sent);
-            // Where the adoption is not confirmed, the detached owner may still be.
-            let old = ask(&adopt.from, state.owners.unknown_lease.max(adopt.lease));
-            let mut rest = Ballot::new(&state, lock, &old);
-            for (vote, unanswered) in ballot.votes.iter().zip(&mut rest.unanswered) {
-                // The request that has acquired the lock may have been sent on an earlier connection.
-                *unanswered = vote.is_none().then(ConnectionId::default);
+        let granted = match ballot.settle_fences() {
+            Ok((chosen, count)) => {
+                let reply = ballot.win(&chosen, count, sent);
+                ballot.withdraw_detached(&adopt.from);
+                return Ok(reply);
             }
-            rest.withdraw(self, true);
-            return Ok(reply);
-        }
+            Err(granted) => granted,
+        };
         // The claim must stay valid.
         let back = request(&Adopt {
             owner: Arc::clone(&adopt.from),
@@ -197,119 +189,123 @@ impl Connections {
             ..adopt.clone()
         });
         let mut outcome = Outcome::NotExecuted;
-        for (number, connection) in self.each.iter_mut().enumerate() {
-            if ballot.votes[number].is_some() || ballot.unanswered[number].is_some() {
+        for (node, connection) in ballot.nodes.iter().zip(&mut ballot.call.each) {
+            if node.has_granted() || node.unanswered.is_some() {
                 outcome = Outcome::Unknown;
                 connection.tell(&state, back.clone(), About::Nothing);
             }
         }
         // The next adoption asks under this owner again, perhaps without a node that may still have it.
         ballot.note(ballot.left_behind(), None);
-        let failure = state.no_quorum(settled.err().unwrap_or(adopted), ballot.failures);
-        Err(failure.with(outcome))
+        Err(ballot.no_quorum(granted).with(outcome))
     }
 }
 
 impl<'a> Ballot<'a> {
-    fn new(state: &'a QuorumState, lock: LockId<'a>, ask: &'a Ask) -> Self {
-        let nodes = state.nodes.len();
+    fn new(
+        call: &'a mut Connections,
+        lock: LockId<'a>,
+        ask: &'a Ask,
+        request: Command,
+        read: &'a dyn Fn(&Value) -> Option<Vote>,
+    ) -> Self {
+        let state = Arc::clone(&call.state);
         Self {
+            nodes: vec![Asked::default(); state.nodes.len()],
+            call,
             state,
             lock,
             ask,
-            votes: vec![None; nodes],
-            failures: vec![None; nodes],
-            unanswered: vec![None; nodes],
+            request,
+            read,
         }
     }
 
-    /// Does steps 1 and 2: asks each node that has not granted the lock, and may vote.
-    fn ask(
-        &mut self,
-        call: &mut Connections,
-        request: &Command,
-        former: Option<&OwnerRelease<'_>>,
-    ) {
-        let (state, lock) = (self.state, self.lock);
-        let ends = former.map(|former| state.releases(std::slice::from_ref(former)));
-        let mut commands = ends.map_or_else(
-            || vec![Vec::new(); self.votes.len()],
-            |ends| ends.into_iter().map(|end| end.commands).collect(),
-        );
+    /// Does step 1: asks each node that has not granted the lock, and may vote.
+    fn ask(&mut self, former: Option<&OwnerRelease<'_>>) {
+        let state = Arc::clone(&self.state);
+        let ends = state.releases(former.map_or(&[], std::slice::from_ref));
+        let mut commands: Vec<_> = ends.into_iter().map(|ends| ends.commands).collect();
         // Whether the next answer of the node is about the former owner.
         let mut is_of_former: Vec<_> = commands.iter().map(|ends| !ends.is_empty()).collect();
-        let mut may_have_owner = vec![false; self.votes.len()];
-        let mut is_unanswered = vec![false; self.votes.len()];
-        for number in 0..self.votes.len() {
-            if self.unanswered[number].is_some() {
-                call.each[number].look(state, Recipients::All).ok();
+        let mut may_have_owner = vec![false; commands.len()];
+        let mut is_unanswered = vec![false; commands.len()];
+        for (number, commands) in commands.iter_mut().enumerate() {
+            if self.nodes[number].unanswered.is_some() {
+                self.call.each[number].look(&state, Recipients::All).ok();
             }
-            let is_granted = matches!(self.votes[number], Some(Vote::Granted { .. }));
-            if is_granted || self.is_cut(call, number) {
+            if self.nodes[number].has_granted() || self.is_cut(number) {
                 continue;
             }
-            commands[number].push((request.clone(), about(self.ask)));
+            let node = &mut self.nodes[number];
+            commands.push((self.request.clone(), about(self.ask)));
             // A node that answered "held" may have the owner in its queue.
-            let was_held = self.votes[number].take().is_some();
+            let was_held = node.vote.take().is_some();
             may_have_owner[number] =
-                self.unanswered[number].is_some() || was_held && self.ask.channel.is_some();
-            self.failures[number] = None;
+                node.unanswered.is_some() || was_held && self.ask.channel.is_some();
+            node.failure = None;
             is_unanswered[number] = true;
         }
-        let has_fences = self.ask.fences > 0;
-        call.round(Recipients::Granters, commands, &mut |number, answer| {
-            if answer.is_ok() && std::mem::take(&mut is_of_former[number]) {
-                return enough(state.needed, &self.votes, &self.failures);
-            }
-            // An earlier request without an answer may have been executed even so.
-            is_unanswered[number] = may_have_owner[number] || is_of_unknown_outcome(&answer);
-            match answer {
-                Ok(value) => {
-                    let vote = node_request::vote(lock, has_fences, &value);
-                    is_unanswered[number] &= vote.is_none();
-                    if vote.is_none() {
-                        self.failures[number] = Some(state.unexpected(number, value));
-                    }
-                    self.votes[number] = vote;
+        let (nodes, read) = (&mut self.nodes, self.read);
+        self.call
+            .round(Recipients::Granters, commands, &mut |number, answer| {
+                if answer.is_ok() && std::mem::take(&mut is_of_former[number]) {
+                    return enough(nodes, state.needed);
                 }
-                Err(failure) => self.failures[number] = Some(failure),
-            }
-            enough(state.needed, &self.votes, &self.failures)
-        });
-        for (number, connection) in call.each.iter().enumerate() {
-            if self.is_cut(call, number) {
-                self.votes[number] = None;
-            } else if self.unanswered[number].is_none() || !is_unanswered[number] {
-                self.unanswered[number] = is_unanswered[number].then_some(connection.id);
+                let node = &mut nodes[number];
+                // An earlier request without an answer may have been executed even so.
+                is_unanswered[number] = may_have_owner[number] || is_of_unknown_outcome(&answer);
+                match answer.map(|value| (read(&value), value)) {
+                    Ok((Some(vote), _)) => {
+                        node.vote = Some(vote);
+                        is_unanswered[number] = false;
+                    }
+                    Ok((None, value)) => node.failure = Some(state.unexpected(number, value)),
+                    Err(failure) => node.failure = Some(failure),
+                }
+                enough(nodes, state.needed)
+            });
+        for (number, is_unanswered) in is_unanswered.into_iter().enumerate() {
+            let is_cut = self.is_cut(number);
+            let node = &mut self.nodes[number];
+            if is_cut {
+                node.vote = None;
+            } else if node.unanswered.is_none() || !is_unanswered {
+                node.unanswered = is_unanswered.then_some(self.call.each[number].id);
             }
         }
     }
 
     /// Returns whether the connection of a request without an answer was closed.
-    fn is_cut(&self, call: &Connections, number: usize) -> bool {
-        self.unanswered[number].is_some_and(|id| call.each[number].is_closed(id))
+    fn is_cut(&self, number: usize) -> bool {
+        let unanswered = self.nodes[number].unanswered;
+        unanswered.is_some_and(|id| self.call.each[number].is_closed(id))
+    }
+
+    /// Does step 2.
+    fn verdict(&self) -> Verdict {
+        verdict(self.nodes.iter().map(|node| node.vote.as_ref()))
     }
 
     /// Returns whether this owner has the first node of those that answered.
     fn has_first(&self) -> bool {
-        let first = self.votes.iter().flatten().next();
-        matches!(first, Some(Vote::Granted { .. }))
+        let first = self.nodes.iter().find(|node| node.vote.is_some());
+        first.is_some_and(Asked::has_granted)
     }
 
-    /// Returns the nodes that granted the lock, and the fences that they reserved.
-    fn granted_votes(&self) -> impl Iterator<Item = (usize, &ReservedByName, bool)> {
-        self.votes
-            .iter()
-            .enumerate()
-            .filter_map(|(number, vote)| match vote {
-                Some(Vote::Granted { fences, contended }) => Some((number, fences, *contended)),
-                _ => None,
-            })
+    /// Returns the nodes that granted the lock, the fences that they reserved, and whether others wait there.
+    fn granted(&self) -> impl Iterator<Item = (usize, &ReservedByName, bool)> {
+        let nodes = self.nodes.iter().enumerate();
+        nodes.filter_map(|(number, node)| match &node.vote {
+            Some(Vote::Granted { fences, contended }) => Some((number, fences, *contended)),
+            _ => None,
+        })
     }
 
     /// Returns whether no node has granted the lock, or may still do so.
     fn may_have_nothing(&self) -> bool {
-        self.granted_votes().next().is_none() && self.unanswered.iter().all(Option::is_none)
+        let may_have = |node: &Asked| node.has_granted() || node.unanswered.is_some();
+        !self.nodes.iter().any(may_have)
     }
 
     /// Does step 3 after a grant. Returns the choice, and how many fences the lease has.
@@ -318,9 +314,9 @@ impl<'a> Ballot<'a> {
     ///
     /// Returns how many nodes have granted the fence, if that is no majority because a chosen node did not raise its
     /// record.
-    pub(super) fn settle_fences(&self, call: &mut Connections) -> Result<(Chosen, u64), usize> {
+    fn settle_fences(&mut self) -> Result<(Chosen, u64), usize> {
         let granted: Vec<_> = self
-            .granted_votes()
+            .granted()
             .map(|(number, fences, _)| (number, fences.clone()))
             .collect();
         let Some(chosen) = choose(&granted, self.state.needed) else {
@@ -347,26 +343,26 @@ impl<'a> Ballot<'a> {
             self.ask.fences,
             &self.state.script_settings,
         );
-        let mut commands = call.to_all(&raise);
-        for (number, commands) in commands.iter_mut().enumerate() {
-            commands.retain(|_| chosen.low.contains(&number));
-        }
+        let commands = self
+            .call
+            .to_some(&raise, |number| chosen.low.contains(&number));
         let (mut raised, mut failed) = (0, 0);
-        call.round(Recipients::All, commands, &mut |_, answer| {
-            let records = answer.ok().and_then(|value| node_request::raised(&value));
-            match records {
-                Some(Ok(records)) if reaches(&records, &chosen.fences) => {
-                    end = end.min(records[0]);
-                    raised += 1;
+        self.call
+            .round(Recipients::All, commands, &mut |_, answer| {
+                let records = answer.ok().and_then(|value| node_request::raised(&value));
+                match records {
+                    Some(Ok(records)) if reaches(&records, &chosen.fences) => {
+                        end = end.min(records[0]);
+                        raised += 1;
+                    }
+                    _ => failed += 1,
                 }
-                _ => failed += 1,
-            }
-            if failed > 0 || raised == chosen.low.len() {
-                Enough::Yes
-            } else {
-                Enough::No
-            }
-        });
+                if failed > 0 || raised == chosen.low.len() {
+                    Enough::Yes
+                } else {
+                    Enough::No
+                }
+            });
         if raised == chosen.low.len() {
             return Ok((chosen, end + 1 - fence));
         }
@@ -374,33 +370,23 @@ impl<'a> Ballot<'a> {
     }
 
     /// Does step 4 after a grant.
-    fn granted(
-        &mut self,
-        call: &mut Connections,
-        chosen: &Chosen,
-        count: u64,
-        sent: Time,
-    ) -> Reply {
+    fn win(&mut self, chosen: &Chosen, count: u64, sent: Time) -> Reply {
         let until = valid_until(sent, self.ask.lease);
-        let mut votes = self.left_behind();
+        let mut at_nodes = self.left_behind();
         let mut is_contended = false;
-        for (number, fences, contended) in self.granted_votes() {
+        for (number, _, contended) in self.granted() {
             is_contended |= contended;
-            votes[number].vote = NodeVote::Until(until);
-            votes[number].process = call.each[number].process;
-            votes[number].reserved = self.reserved(fences);
+            at_nodes[number].vote = NodeVote::Until(until);
         }
-        for (number, connection) in call.each.iter().enumerate() {
-            if let Some(id) = self.unanswered[number] {
-                votes[number].process = connection.process;
-                // Otherwise another request of unknown outcome is on its way.
-                votes[number].asked_on = Some(id).filter(|id| !connection.is_closed(*id));
-            }
+        for (number, at_node) in at_nodes.iter_mut().enumerate() {
+            // If the connection was closed, another request of unknown outcome is on its way.
+            let open = self.nodes[number].unanswered;
+            at_node.asked_on = open.filter(|_| !self.is_cut(number));
         }
         let mut ends: Ends = chosen.fences.as_slice().into();
         // A block of `count` fences begins with the first name's.
         ends[0] += count.max(1) - 1;
-        self.note(votes, Some(ends));
+        self.note(at_nodes, Some(ends));
         Reply::Granted {
             fence: chosen.fences[0],
             count: Some(count),
@@ -411,13 +397,8 @@ impl<'a> Ballot<'a> {
 
     /// Withdraws the owner, and returns that it must not ask again. Without a holder the votes are split, and the owner
     /// also leaves the queues.
-    fn outvoted(
-        &mut self,
-        call: &mut Connections,
-        granted: usize,
-        held: Option<(Arc<str>, Option<Duration>)>,
-    ) -> Reply {
-        self.withdraw(call, held.is_none());
+    fn outvoted(&mut self, granted: usize, held: Option<(Arc<str>, Option<Duration>)>) -> Reply {
+        self.withdraw(held.is_none());
         let (holder, ttl) = held.map_or((None, None), |(holder, ttl)| (Some(holder), ttl));
         Reply::Outvoted {
             holder,
@@ -428,17 +409,56 @@ impl<'a> Ballot<'a> {
 
     /// Withdraws the owner from each node that granted it, or may do so. `everywhere`: also from the queues. Otherwise
     /// the caller withdraws it again if it is in a queue.
-    fn withdraw(&mut self, call: &mut Connections, everywhere: bool) {
-        let (left_behind, now) = (self.left_behind(), Time::now());
-        self.note(left_behind.clone(), None);
-        if everywhere || self.ask.channel.is_none() {
-            let (ask, votes) = (self.ask, &self.state.owners);
-            votes.end(&ask.owner, ask.units, left_behind.len(), now);
+    fn withdraw(&mut self, everywhere: bool) {
+        let (ask, mut at_nodes) = (self.ask, self.left_behind());
+        self.note(at_nodes.clone(), None);
+        if everywhere || ask.channel.is_none() {
+            let owners = &self.state.owners;
+            owners.end(&ask.owner, ask.units, at_nodes.len(), Time::now());
         }
-        for (number, vote) in left_behind.iter().enumerate() {
-            let is_in_queue = matches!(self.votes[number], Some(Vote::Held(_)));
-            if vote.may_have_owner() && (everywhere || !is_in_queue) {
-                self.withdraw_from(call, number);
+        for (number, at_node) in at_nodes.iter_mut().enumerate() {
+            let is_in_queue = matches!(self.nodes[number].vote, Some(Vote::Held(_)));
+            if is_in_queue && !everywhere {
+                at_node.trace = Trace::Nothing;
+            }
+            let asked_on = self.call.each[number].id;
+            at_node.asked_on = (!self.is_cut(number)).then_some(asked_on);
+        }
+        // No guard had one of its fences.
+        self.tell_end(&ask.owner, Some(0), &at_nodes);
+    }
+
+    /// Withdraws a detached owner after its adoption: where that is not confirmed, the detached owner may still be.
+    fn withdraw_detached(&mut self, owner: &Arc<str>) {
+        let (owners, now) = (&self.state.owners, Time::now());
+        // The request that has acquired the lock may have been sent on an earlier connection.
+        let lease = owners.unknown_lease.max(self.ask.lease);
+        let may_have = |node: &Asked| match node.vote {
+            Some(Vote::Granted { .. }) => Trace::Nothing,
+            _ => Trace::Until(now + lease),
+        };
+        let at_nodes = self.nodes.iter().map(|node| AtNode::new(may_have(node)));
+        let at_nodes: AtNodes = at_nodes.collect();
+        let ask = (self.ask.units, lease);
+        owners.insert(owner, ask, at_nodes.clone(), None, now);
+        owners.end(owner, self.ask.units, at_nodes.len(), now);
+        self.tell_end(owner, None, &at_nodes);
+    }
+
+    /// Withdraws an owner from the nodes that may have it, and waits for no answer. `used` is the last fence that a guard
+    /// had, if there may be unused ones.
+    fn tell_end(&mut self, owner: &Arc<str>, used: Option<u64>, at_nodes: &AtNodes) {
+        let release = OwnerRelease {
+            lock: self.lock,
+            owner: Arc::clone(owner),
+            units: self.ask.units,
+            used,
+            how: How::Withdraw,
+        };
+        for (at_node, connection) in at_nodes.iter().zip(&mut self.call.each) {
+            if at_node.may_have_owner() {
+                let (command, about) = self.state.end_at(&release, at_node, false);
+                connection.tell(&self.state, command, about);
             }
         }
     }
@@ -446,57 +466,51 @@ impl<'a> Ballot<'a> {
     /// Returns what the requests may have left at each node. It has no votes yet.
     fn left_behind(&self) -> AtNodes {
         let lease_from_now = Time::now() + self.ask.lease;
-        let trace = |number: usize| match &self.votes[number] {
-            Some(Vote::Granted { .. }) => Trace::Has,
-            Some(Vote::Held(_)) if self.ask.channel.is_some() => Trace::Has,
-            None if self.unanswered[number].is_some() => Trace::Until(lease_from_now),
-            _ => Trace::Nothing,
-        };
-        let nodes = (0..self.votes.len()).map(trace);
-        nodes.map(AtNode::new).collect()
+        let nodes = self.nodes.iter().zip(&self.call.each);
+        let left = nodes.map(|(node, connection)| {
+            let trace = match &node.vote {
+                Some(Vote::Granted { .. }) => Trace::Has,
+                Some(Vote::Held(_)) if self.ask.channel.is_some() => Trace::Has,
+                None if node.unanswered.is_some() => Trace::Until(lease_from_now),
+                _ => Trace::Nothing,
+            };
+            let mut at_node = AtNode::new(trace);
+            if node.has_granted() || node.unanswered.is_some() {
+                at_node.process = connection.process;
+            }
+            if let Some(Vote::Granted { fences, .. }) = &node.vote {
+                // Without fences there is nothing to give back.
+                at_node.reserved = fences.first().copied().filter(|_| self.ask.fences > 0);
+            }
+            at_node
+        });
+        left.collect()
     }
 
     /// Notes what the nodes have of the owner; with its last fences if it was granted the lock.
-    fn note(&self, votes: AtNodes, ends: Option<Ends>) {
+    fn note(&self, at_nodes: AtNodes, ends: Option<Ends>) {
         let (ask, now) = (self.ask, Time::now());
-        let table = &self.state.owners;
-        table.insert(&ask.owner, (ask.units, ask.lease), votes, ends, now);
+        let owners = &self.state.owners;
+        owners.insert(&ask.owner, (ask.units, ask.lease), at_nodes, ends, now);
     }
 
-    /// Returns the fences of the first name that a node has reserved. Returns `None` if the lock has no fence.
-    fn reserved(&self, fences: &ReservedByName) -> Option<Reserved> {
-        fences.first().copied().filter(|_| self.ask.fences > 0)
-    }
-
-    fn withdraw_from(&self, call: &mut Connections, number: usize) {
-        let reserved = match &self.votes[number] {
-            Some(Vote::Granted { fences, .. }) => self.reserved(fences),
-            _ => None,
-        };
-        let owner = &self.ask.owner;
-        let give_back = reserved.map(|reserved: Reserved| NodeGiveBack { used: 0, reserved });
-        let command = node_request::release(self.lock, (owner, self.ask.units), give_back, true);
-        let about = About::End {
-            owner: Arc::clone(owner),
-            asked_on: (!self.is_cut(call, number)).then_some(call.each[number].id),
-        };
-        call.each[number].tell(self.state, command, about);
+    /// Returns the failure of a ballot that too few nodes granted.
+    fn no_quorum(&self, granted: usize) -> Failure {
+        let failures = self.nodes.iter().map(|node| node.failure.clone());
+        self.state.no_quorum(granted, failures.collect())
     }
 }
 
 /// Returns whether the votes suffice, or nobody can have a majority any more.
-fn enough(needed: usize, votes: &[Option<Vote>], failures: &[Option<Failure>]) -> Enough {
-    let granted = |vote: &&Option<Vote>| matches!(vote, Some(Vote::Granted { .. }));
-    let granted = votes.iter().filter(granted).count();
-    let held = votes.iter().flatten().count() - granted;
-    let failed = failures.iter().flatten().count();
-    let spare = votes.len() - needed;
-    if failed > spare {
+fn enough(nodes: &[Asked], needed: usize) -> Enough {
+    let count = |is: fn(&Asked) -> bool| nodes.iter().filter(|node| is(node)).count();
+    let granted = count(Asked::has_granted);
+    let held = count(|node| node.vote.is_some()) - granted;
+    let spare = nodes.len() - needed;
+    if count(|node| node.failure.is_some()) > spare {
         Enough::Yes
-    } else if granted >= needed || held > spare {
-        Enough::Certain
     } else {
-        Enough::No
+        Enough::certain_if(granted >= needed || held > spare)
     }
 }
 

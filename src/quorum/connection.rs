@@ -207,10 +207,18 @@ impl Connection {
         oldest.is_some_and(|oldest| Time::now().since(oldest.sent) >= after)
     }
 
-    /// Takes the socket out, if the connection is still open and nothing is unread on it.
-    pub(super) fn into_idle_socket(mut self) -> Option<Socket> {
-        self.next_late(Duration::MAX).ok()?;
-        self.socket
+    /// Returns the socket of a spare connection. If there is none, one is made in the background.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason why the node is down.
+    pub(super) fn spare_socket(
+        state: &QuorumState,
+        number: usize,
+    ) -> Result<Option<Socket>, Failure> {
+        let mut spare = Self::new(number, None, state.node_timeout);
+        spare.look(state, Recipients::All)?;
+        Ok(spare.socket)
     }
 
     fn close(&mut self, state: &QuorumState) {
@@ -244,7 +252,7 @@ impl Connection {
             }
             // The end of the connection may have shown that the node is down.
             match state.nodes[self.number].admit(self, recipients)? {
-                Admission::Spare(spare) => *self = spare,
+                Admission::Spare(spare) => *self = *spare,
                 Admission::Renew => self.socket = None,
                 Admission::Connect => {
                     state.begin_to_connect(self.number, |_| true);
@@ -332,8 +340,7 @@ impl Connection {
             is_late,
             about,
         };
-        self.unanswered
-            .extend(commands.into_iter().map(unanswered));
+        self.unanswered.extend(commands.into_iter().map(unanswered));
         let new = self.unanswered.range(asked..).map(|new| &new.command);
         socket.send(new, &mut Deadline::after(self.write_within))
     }
@@ -440,7 +447,7 @@ impl Connection {
         let timeout = Phase::Request.timed_out();
         let failure = state.nodes[self.number].route.broken(timeout.into());
         if waited >= state.node_timeout && self.seems_down(state) {
-            state.node_is_down(self.number, &failure);
+            state.note_down(self.number, &failure, true);
         }
         failure
     }
@@ -462,7 +469,7 @@ impl Connection {
         self.close(state);
         // If the server is gone, the next connection is refused, and then the node is down.
         if !is_closed && seems_down {
-            state.node_is_down(self.number, &failure);
+            state.note_down(self.number, &failure, true);
         }
         failure
     }
@@ -566,7 +573,19 @@ impl Connections {
 
     /// Returns the same command for each node.
     pub(super) fn to_all(&self, command: &Command) -> Vec<Commands> {
-        vec![vec![(command.clone(), About::Nothing)]; self.each.len()]
+        self.to_some(command, |_| true)
+    }
+
+    /// Returns the same command for some of the nodes, and none for the others.
+    pub(super) fn to_some(
+        &self,
+        command: &Command,
+        is_asked: impl Fn(usize) -> bool,
+    ) -> Vec<Commands> {
+        let to = |number| is_asked(number).then(|| (command.clone(), About::Nothing));
+        (0..self.each.len())
+            .map(|number| to(number).into_iter().collect())
+            .collect()
     }
 
     /// Does a round with these commands for each connection. One without commands is left out. Gives each answer to
@@ -838,7 +857,10 @@ mod tests {
         let answers = b"+1\r\n-NOSCRIPT none\r\n+first copy\r\n";
         server.write_all(answers).expect("it is open");
         assert_eq!(next(&mut connection), (1, false));
-        assert!(next(&mut connection).1 && next(&mut connection).1, "dropped");
+        assert!(
+            next(&mut connection).1 && next(&mut connection).1,
+            "dropped"
+        );
         let text = digest().by_text();
         expect(&mut server, &[text.clone(), text]);
         server.write_all(b"+2\r\n+3\r\n").expect("it is open");

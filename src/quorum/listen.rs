@@ -25,7 +25,8 @@ use crate::net::deadline::Deadline;
 use crate::net::pubsub::{PubSubEvent, PushMessage, late, subscribe};
 use crate::net::socket::Socket;
 use crate::quorum::QuorumState;
-use crate::quorum::connection::READ_WITHIN;
+use crate::quorum::connection::{Connection, READ_WITHIN};
+use crate::quorum::node::Node;
 use crate::sys::Time;
 use crate::sys::hash::HashMap;
 use crate::sys::net::readable;
@@ -43,16 +44,13 @@ const LOOKS_EVERY: Duration = Duration::from_millis(50);
 const SILENCE_TO_PING: Duration = Duration::from_secs(3);
 
 /// The subscription at one node.
-#[derive(Default)]
-struct Slot {
+enum Slot {
     /// The connection, and when something was read from it.
-    open: Option<(Socket, Time)>,
-    /// Why there was none, or is none.
-    failure: Option<Failure>,
-    /// Whether a connection is made in the background.
-    is_opening: bool,
-    /// When a connection is looked for. `None`: at once.
-    tries_at: Option<Time>,
+    Open(Box<Socket>, Time),
+    /// A connection is made in the background. Why there is none yet.
+    Opening(Failure),
+    /// Why there is none, and when one is looked for.
+    Closed(Failure, Time),
 }
 
 /// A message: its channel and payload.
@@ -80,8 +78,6 @@ struct Listener<'a> {
     hear: &'a mut dyn FnMut(PubSubEvent<'_>) -> bool,
     slots: Vec<Slot>,
     messages: Messages,
-    /// What was reported last of each node, and of the quorum as a whole.
-    reached: Vec<Option<bool>>,
 }
 
 /// Listens until `hear` returns false. See [`crate::server::Store::listen`].
@@ -90,14 +86,15 @@ pub(super) fn listen(
     channels: &[&str],
     hear: &mut dyn FnMut(PubSubEvent<'_>) -> bool,
 ) -> Result<(), Failure> {
-    let nodes = state.nodes.len();
+    let nodes = state.nodes.iter();
     let mut listener = Listener {
         state,
         channels,
         hear,
-        slots: std::iter::repeat_with(Slot::default).take(nodes).collect(),
+        slots: nodes
+            .map(|node| Slot::Opening(node.being_opened()))
+            .collect(),
         messages: Messages::default(),
-        reached: vec![None; nodes + 1],
     };
     let begun = Time::now();
     let mut was_subscribed = false;
@@ -106,7 +103,6 @@ pub(super) fn listen(
         // 1.
         let seen = state.connects();
         listener.subscribe_missing();
-        listener.report();
         if listener.listening() + listener.opening() < state.needed {
             return Err(listener.no_majority());
         }
@@ -142,76 +138,74 @@ pub(super) fn listen(
 
 impl Listener<'_> {
     fn listening(&self) -> usize {
-        let open = self.slots.iter().filter(|slot| slot.open.is_some());
-        open.count()
+        let slots = self.slots.iter();
+        slots.filter(|slot| matches!(slot, Slot::Open(..))).count()
     }
 
     fn opening(&self) -> usize {
-        self.slots.iter().filter(|slot| slot.is_opening).count()
+        let slots = self.slots.iter();
+        slots
+            .filter(|slot| matches!(slot, Slot::Opening(_)))
+            .count()
     }
 
     /// Subscribes at each node that is up and has no connection.
     fn subscribe_missing(&mut self) {
-        let state = self.state;
+        let (state, now) = (self.state, Time::now());
+        let mut has_tried = false;
         for (node, slot) in state.nodes.iter().zip(&mut self.slots) {
-            let now = Time::now();
-            if slot.open.is_some() || slot.tries_at > Some(now) {
-                continue;
+            match slot {
+                Slot::Open(..) => continue,
+                Slot::Closed(_, tries_at) if *tries_at > now => continue,
+                _ => has_tried = true,
             }
-            slot.is_opening = false;
-            let subscribed = node.check_up().and_then(|()| {
-                let Some(mut socket) = spare_socket(state, node.number) else {
-                    return Ok(None);
-                };
+            let spare = Connection::spare_socket(state, node.number);
+            let subscribe = |mut socket: Socket| {
                 let limit = state.node_timeout;
                 let muted = subscribe(&mut socket, &node.route, limit, self.channels)?;
-                Ok(Some((socket, muted)))
-            });
-            match subscribed {
+                Ok((socket, muted))
+            };
+            let subscribed = spare.and_then(|socket| socket.map(subscribe).transpose());
+            *slot = match subscribed {
                 Ok(Some((socket, muted))) => {
                     if let Some(failure) = muted {
                         (self.hear)(PubSubEvent::Muted(&failure));
                     }
-                    slot.open = Some((socket, Time::now()));
-                    slot.failure = None;
+                    Slot::Open(Box::new(socket), Time::now())
                 }
-                Ok(None) => {
-                    slot.is_opening = true;
-                    slot.failure.get_or_insert_with(|| node.being_opened());
-                }
-                Err(failure) => {
-                    (slot.failure, slot.tries_at) = (Some(failure), Some(now + SILENCE));
-                }
-            }
+                Ok(None) => Slot::Opening(node.being_opened()),
+                Err(failure) => Slot::Closed(failure, now + SILENCE),
+            };
+        }
+        if has_tried {
+            self.report();
         }
     }
 
-    /// Reports each node that is listened to and was not, and the reverse. The same for a majority of them. While a connect
-    /// is under way, it waits for the end of that.
+    /// Reports which nodes are listened to, and whether a majority of them is. A node that is being connected to has no
+    /// report before the end of that.
     fn report(&mut self) {
-        let (listening, needed) = (self.listening(), self.state.needed);
-        let has_majority = listening >= needed;
-        let may_get_majority = !has_majority && listening + self.opening() >= needed;
-        let nodes = self.slots.iter();
-        let mut all: Vec<_> = nodes
-            .map(|slot| (slot.open.is_some(), slot.is_opening))
-            .collect();
-        all.push((has_majority, may_get_majority));
-        for (place, (is_reached, may_change)) in all.into_iter().enumerate() {
-            if may_change || self.reached[place].replace(is_reached) == Some(is_reached) {
-                continue;
-            }
-            let report = match self.state.nodes.get(place) {
-                Some(node) => node.report(self.slots[place].failure.clone()),
-                None => (self.state).report((!is_reached).then(|| self.no_majority())),
+        for (node, slot) in self.state.nodes.iter().zip(&self.slots) {
+            let failure = match slot {
+                Slot::Open(..) => None,
+                Slot::Opening(_) => continue,
+                Slot::Closed(failure, _) => Some(failure.clone()),
             };
-            (self.hear)(PubSubEvent::Node(report));
+            (self.hear)(PubSubEvent::Node(node.report(failure)));
+        }
+        let (listening, needed) = (self.listening(), self.state.needed);
+        let failure = (listening < needed).then(|| self.no_majority());
+        if failure.is_none() || listening + self.opening() < needed {
+            (self.hear)(PubSubEvent::Node(self.state.report(failure)));
         }
     }
 
     /// Returns the failure if fewer than a majority of the nodes are listened to.
     fn no_majority(&self) -> Failure {
-        let failures = self.slots.iter().map(|slot| slot.failure.clone());
+        let failures = self.slots.iter().map(|slot| match slot {
+            Slot::Open(..) => None,
+            Slot::Opening(failure) | Slot::Closed(failure, _) => Some(failure.clone()),
+        });
         self.state.no_quorum(self.listening(), failures.collect())
     }
 
@@ -219,7 +213,7 @@ impl Listener<'_> {
     fn pass_on(&mut self) -> bool {
         let now = Time::now();
         for (node, slot) in self.state.nodes.iter().zip(&mut self.slots) {
-            while let Some((socket, _)) = &mut slot.open {
+            while let Slot::Open(socket, _) = slot {
                 let taken = socket.take().map_err(|fault| node.route.broken(fault));
                 let message = taken.and_then(|value| {
                     let message = value.map(|value| PushMessage::of(&node.route.server, value));
@@ -232,80 +226,74 @@ impl Listener<'_> {
                     }
                     Ok(Some(_)) => {}
                     Ok(None) => break,
-                    Err(failure) => slot.close(failure),
+                    Err(failure) => *slot = Slot::Closed(failure, now),
                 }
             }
         }
         self.messages.pass_on(now, self.state.needed, self.hear)
     }
 
-    /// Does step 3.
-    fn ping_silent(&mut self) {
+    /// Does `work` on each connection, and closes those on which it fails. The next one is tried at once.
+    fn on_each(
+        &mut self,
+        mut work: impl FnMut(&Node, &mut Socket, &mut Time) -> Result<(), Failure>,
+    ) {
         for (node, slot) in self.state.nodes.iter().zip(&mut self.slots) {
-            let Some((socket, heard)) = &mut slot.open else {
-                continue;
-            };
-            let (route, silent_for) = (&node.route, heard.elapsed());
-            let result = if silent_for >= SILENCE_TO_PING + route.io_timeout {
-                Err(late(route))
-            } else if silent_for >= SILENCE_TO_PING {
-                let mut time = Deadline::after(self.state.node_timeout);
-                let sent = socket.send([&Command::new("PING")], &mut time);
-                sent.map_err(|fault| route.broken(fault))
-            } else {
-                Ok(())
-            };
-            if let Err(failure) = result {
-                slot.close(failure);
+            if let Slot::Open(socket, heard) = slot {
+                if let Err(failure) = work(node, socket, heard) {
+                    *slot = Slot::Closed(failure, Time::now());
+                }
             }
         }
+    }
+
+    /// Does step 3.
+    fn ping_silent(&mut self) {
+        let write_within = self.state.node_timeout;
+        self.on_each(|node, socket, heard| {
+            let silent_for = heard.elapsed();
+            if silent_for >= SILENCE_TO_PING + node.route.io_timeout {
+                return Err(late(&node.route));
+            }
+            if silent_for < SILENCE_TO_PING {
+                return Ok(());
+            }
+            let ping = Command::new("PING");
+            let sent = socket.send([&ping], &mut Deadline::after(write_within));
+            sent.map_err(|fault| node.route.broken(fault))
+        });
     }
 
     /// Waits until a node sends something, at most until then. Reads what has come.
     fn read(&mut self, until: Time) {
-        let sockets = self.slots.iter().filter_map(|slot| slot.open.as_ref());
-        let ready = readable(sockets.map(|(socket, _)| socket.bytes()), until);
-        let slots = self.state.nodes.iter().zip(&mut self.slots);
-        let open = slots.filter(|(_, slot)| slot.open.is_some());
-        for ((node, slot), _) in open.zip(ready).filter(|(_, is_ready)| *is_ready) {
-            let Some((socket, heard)) = &mut slot.open else {
-                continue;
-            };
-            match socket.read(&mut Deadline::after(READ_WITHIN)) {
-                Ok(()) => *heard = Time::now(),
-                Err(fault) if fault.is_timeout() => {}
-                Err(fault) => slot.close(node.route.broken(fault)),
+        let sockets = self.slots.iter().filter_map(|slot| match slot {
+            Slot::Open(socket, _) => Some(socket.bytes()),
+            _ => None,
+        });
+        let mut ready = readable(sockets, until).into_iter();
+        self.on_each(|node, socket, heard| {
+            if ready.next() != Some(true) {
+                return Ok(());
             }
-        }
+            match socket.read(&mut Deadline::after(READ_WITHIN)) {
+                Err(fault) if fault.is_timeout() => {}
+                read => {
+                    read.map_err(|fault| node.route.broken(fault))?;
+                    *heard = Time::now();
+                }
+            }
+            Ok(())
+        });
     }
 }
 
 impl Slot {
-    /// Closes the connection. The next one is tried at once.
-    fn close(&mut self, failure: Failure) {
-        *self = Self {
-            failure: Some(failure),
-            ..Self::default()
-        };
-    }
-
     /// Returns when to look for a connection. Returns `None` if there is one.
     fn next_try(&self) -> Option<Time> {
-        let now = Time::now();
-        let next = if self.is_opening {
-            now + LOOKS_EVERY
-        } else {
-            self.tries_at.unwrap_or(now)
-        };
-        self.open.is_none().then_some(next)
-    }
-}
-
-/// Returns the socket of a spare connection that is still open.
-fn spare_socket(state: &QuorumState, number: usize) -> Option<Socket> {
-    loop {
-        if let Some(socket) = state.spare(number)?.into_idle_socket() {
-            return Some(socket);
+        match self {
+            Slot::Open(..) => None,
+            Slot::Opening(_) => Some(Time::now() + LOOKS_EVERY),
+            Slot::Closed(_, tries_at) => Some(*tries_at),
         }
     }
 }

@@ -57,7 +57,7 @@ use crate::quorum::QuorumState;
 use crate::quorum::connection::{Connection, Recipients};
 use crate::sys::random::jittered;
 use crate::sys::time::ms_rounded_up;
-use crate::sys::{Arc, Machine, Mutex, MutexGuard, Time, thread};
+use crate::sys::{Arc, Machine, Mutex, Time, thread};
 use crate::wire::lifetime::drift;
 use crate::wire::{self, Command};
 
@@ -122,7 +122,7 @@ pub(super) enum Admission {
     /// It can ask on its open connection.
     Ask,
     /// Its connection is closed, and here is another one.
-    Spare(Connection),
+    Spare(Box<Connection>),
     /// Its connection is closed, and somebody must connect.
     Connect,
     /// It must close its connection: a new one notes the restart delay again.
@@ -171,12 +171,18 @@ impl Node {
     ) -> Result<Admission, Failure> {
         let (mut state, now) = (self.state.lock(), Time::now());
         let is_open = connection.is_open();
-        if let Some(down) = state.down.as_ref().filter(|down| down.is_silent || !is_open) {
+        if let Some(down) = state
+            .down
+            .as_ref()
+            .filter(|down| down.is_silent || !is_open)
+        {
             return Err(down.failure.clone().with(Outcome::NotExecuted));
         }
         if !is_open {
             let spare = state.spares.pop();
-            return Ok(spare.map_or(Admission::Connect, Admission::Spare));
+            return Ok(spare.map_or(Admission::Connect, |spare| {
+                Admission::Spare(Box::new(spare))
+            }));
         }
         // A node that is down may accept no connection for that.
         if connection.is_idle() && state.down.is_none() && now >= state.note_due_at {
@@ -282,12 +288,6 @@ impl Node {
         state.processes
     }
 
-    /// Notes that the note was found not to differ. Without memory the node may have none. It is due again at this time.
-    pub(super) fn compared(&self, has_note: bool, due_at: Time) {
-        let mut state = self.state.lock();
-        (state.has_note, state.note_due_at) = (has_note, due_at);
-    }
-
     /// Returns whether the note was compared, or the node is down.
     pub(super) fn is_checked(&self) -> bool {
         let state = self.state.lock();
@@ -307,21 +307,8 @@ impl Node {
 }
 
 impl QuorumState {
-    /// Returns a spare connection to a node. If there is none, one is made in the background.
-    pub(super) fn spare(&self, number: usize) -> Option<Connection> {
-        let spare = self.nodes[number].state.lock().spares.pop();
-        if spare.is_none() {
-            self.begin_to_connect(number, |_| true);
-        }
-        spare
-    }
-
     /// Starts a thread that connects to a node once, if none does, and the state of the node is such.
-    pub(super) fn begin_to_connect(
-        &self,
-        number: usize,
-        is_due: impl FnOnce(&NodeState) -> bool,
-    ) {
+    pub(super) fn begin_to_connect(&self, number: usize, is_due: impl FnOnce(&NodeState) -> bool) {
         {
             let mut node = self.nodes[number].state.lock();
             if node.connecting_since.is_some() || !is_due(&node) {
@@ -375,27 +362,17 @@ impl QuorumState {
                     (down.failure, down.failed_at) = (failure.clone(), Time::now());
                     self.plan_probe(number, down);
                 }
-                self.note_down(number, node, &failure, !failure.is_transient());
+                drop(node);
+                self.note_down(number, &failure, !failure.is_transient());
             }
         }
         *self.connects.lock() += 1;
         self.connected.notify_all();
     }
 
-    /// Notes that a node does not answer.
-    pub(super) fn node_is_down(&self, number: usize, failure: &Failure) {
-        let node = self.nodes[number].state.lock();
-        self.note_down(number, node, failure, true);
-    }
-
     /// Notes that a node is down; with `is_silent` also on its open connections. Plans the first probe.
-    fn note_down(
-        &self,
-        number: usize,
-        mut node: MutexGuard<'_, NodeState>,
-        failure: &Failure,
-        is_silent: bool,
-    ) {
+    pub(super) fn note_down(&self, number: usize, failure: &Failure, is_silent: bool) {
+        let mut node = self.nodes[number].state.lock();
         if let Some(down) = &mut node.down {
             down.is_silent |= is_silent;
             return;
@@ -478,16 +455,20 @@ impl QuorumState {
         answer: Value,
     ) -> Result<(), Failure> {
         let node = &self.nodes[number];
+        let compared = |has_note, after| {
+            let mut state = node.state.lock();
+            (state.has_note, state.note_due_at) = (has_note, Time::now() + after);
+        };
         let noted_ms: Option<u64> = match node.route.accepted(answer)? {
             Value::BulkString(ms) => String::from_utf8_lossy(&ms).parse().ok(),
             Value::Nil => {
-                node.compared(false, Time::now() + NOTE_TRIED_AFTER);
+                compared(false, NOTE_TRIED_AFTER);
                 return Ok(());
             }
             _ => None,
         };
         if noted_ms == Some(ms_rounded_up(self.restart_delay)) {
-            node.compared(true, Time::now() + self.note_renewed_after());
+            compared(true, self.note_renewed_after());
             return Ok(());
         }
         let others = noted_ms.map_or("another value".to_owned(), |noted_ms| {

@@ -9,11 +9,9 @@
 //!
 //! Inspecting and scanning need a majority of the nodes. With fewer, nobody could tell whether a lock is held.
 
-use redis::Value;
-
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::name::LockKey;
-use crate::quorum::connection::{About, Connections, Enough, Recipients};
+use crate::quorum::connection::{Connections, Enough, Recipients};
 use crate::quorum::node::Node;
 use crate::sys::{Arc, Ordering, Time};
 use crate::wire::{self, Command, Cursor, Gone, Reply, Request, Seen};
@@ -22,17 +20,9 @@ impl Connections {
     /// Asks every node whether it answers. Returns an error unless a majority does, and if the settings are wrong for any
     /// node.
     pub(super) fn ping(&mut self) -> Result<Reply, Failure> {
-        let (state, ping) = (Arc::clone(&self.state), self.to_all(&Command::new("PING")));
-        let mut failures = vec![None; self.each.len()];
-        let mut answered = 0;
-        self.round(Recipients::All, ping, &mut |number, answer| {
-            match answer {
-                Ok(Value::SimpleString(_) | Value::BulkString(_)) => answered += 1,
-                Ok(value) => failures[number] = Some(state.unexpected(number, value)),
-                Err(failure) => failures[number] = Some(failure),
-            }
-            Enough::certain_if(answered >= state.needed)
-        });
+        let (state, ping) = (Arc::clone(&self.state), Command::new("PING"));
+        let heard = |_, _| Ok(());
+        let (answered, failures) = self.ask_all(&Request::Ping, &ping, state.needed, heard);
         // A manager is not built if the settings are wrong for any node.
         let is_of_settings = |failure: &&Failure| {
             matches!(failure.kind, FailureKind::Config("nodes" | "restart_delay"))
@@ -63,20 +53,23 @@ impl Connections {
         })
     }
 
-    /// Sends the same request to every node, and gives each reply to `heard`, in the order of the nodes. Returns how many nodes have replied, and
-    /// the failures of the others.
+    /// Sends the same request to every node, and gives each reply to `heard`, in the order of the nodes. Returns how many
+    /// nodes have replied, and the failures of the others. After `certain_at` replies it waits for the others only briefly.
     fn ask_all(
         &mut self,
         request: &Request<'_>,
         command: &Command,
+        certain_at: usize,
         mut heard: impl FnMut(usize, Reply) -> Result<(), Failure>,
     ) -> (usize, Vec<Option<Failure>>) {
         let (state, commands) = (Arc::clone(&self.state), self.to_all(command));
         let mut replies: Vec<_> = self.each.iter().map(|_| None).collect();
+        let mut count = 0;
         self.round(Recipients::All, commands, &mut |number, answer| {
             let reply = answer.and_then(|value| state.decode(number, request, value));
+            count += usize::from(reply.is_ok());
             replies[number] = Some(reply);
-            Enough::No
+            Enough::certain_if(count >= certain_at)
         });
         let mut failures = vec![None; replies.len()];
         for (number, reply) in replies.into_iter().enumerate() {
@@ -93,7 +86,7 @@ impl Connections {
         // By its text, because a connection loads only the scripts of locks.
         let command = wire::encode(request, &state.script_settings).by_text();
         let mut merged: Option<Vec<Option<Seen>>> = None;
-        let (answered, failures) = self.ask_all(request, &command, |number, reply| {
+        let (answered, failures) = self.ask_all(request, &command, usize::MAX, |number, reply| {
             let Reply::Inspected(seen) = reply else {
                 return Err(Failure::another_question());
             };
@@ -119,7 +112,7 @@ impl Connections {
     pub(super) fn tell_all(&mut self, request: &Request<'_>) -> Result<Reply, Failure> {
         // By its text, because a connection loads only the scripts of locks.
         let command = wire::encode(request, &self.state.script_settings).by_text();
-        let (answered, failures) = self.ask_all(request, &command, |_, _| Ok(()));
+        let (answered, failures) = self.ask_all(request, &command, usize::MAX, |_, _| Ok(()));
         if answered < self.state.needed {
             return Err(self.state.no_quorum(answered, failures));
         }
@@ -129,9 +122,8 @@ impl Connections {
     /// Lists some keys of one node. If the node fails, goes on with the next one.
     pub(super) fn scan(&mut self, from: Cursor, request: &Request<'_>) -> Result<Reply, Failure> {
         let (state, node) = (Arc::clone(&self.state), from.node as usize);
-        let mut commands = vec![Vec::new(); state.nodes.len()];
         let command = wire::encode(request, &state.script_settings).by_text();
-        commands[node].push((command, About::Nothing));
+        let commands = self.to_some(&command, |number| number == node);
         let mut answer = Err(Failure::another_question());
         self.round(Recipients::All, commands, &mut |_, value| {
             answer = value.and_then(|value| state.decode(node, request, value));
@@ -176,14 +168,15 @@ impl Connections {
         let mut removed = vec![false; self.each.len()];
         loop {
             let mut has_removed = false;
-            let (answered, failures) = self.ask_all(request, &command, |number, reply| {
-                has_removed |= reply == Reply::Released;
-                removed[number] |= reply == Reply::Released;
-                match reply {
-                    Reply::Released | Reply::NotOwner(_) => Ok(()),
-                    _ => Err(Failure::another_question()),
-                }
-            });
+            let (answered, failures) =
+                self.ask_all(request, &command, usize::MAX, |number, reply| {
+                    has_removed |= reply == Reply::Released;
+                    removed[number] |= reply == Reply::Released;
+                    match reply {
+                        Reply::Released | Reply::NotOwner(_) => Ok(()),
+                        _ => Err(Failure::another_question()),
+                    }
+                });
             // The nodes that did not answer may all still have the owner.
             let unanswered = failures.len() - answered;
             if unanswered >= self.state.needed {

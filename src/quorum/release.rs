@@ -29,20 +29,22 @@ use crate::wire::{
 
 /// The end of one owner of a lock.
 pub(super) struct OwnerRelease<'a> {
-    lock: LockId<'a>,
-    owner: Arc<str>,
+    pub(super) lock: LockId<'a>,
+    pub(super) owner: Arc<str>,
     pub(super) units: u32,
-    how: How,
+    /// The last fence that a guard had, if there may be unused ones.
+    pub(super) used: Option<u64>,
+    pub(super) how: How,
 }
 
-enum How {
-    /// Gives the lock up. `used` is the last fence that a guard had, if there may be unused ones.
-    Release { used: Option<u64> },
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum How {
+    /// Gives the lock up.
+    Release,
     /// Gives up the lock, or the place in the queue.
     Withdraw,
-    /// Gives the lock up, and keeps it from all processes for this time. Then the last fence that a guard had, if there
-    /// may be unused ones.
-    Keep(Duration, Option<u64>),
+    /// Gives the lock up, and keeps it from all processes for this time.
+    Keep(Duration),
 }
 
 /// The ends of owners at one node.
@@ -70,20 +72,17 @@ impl<'a> OwnerRelease<'a> {
     /// Returns the end of an owner by this verb. Returns `None` if the verb asks for a lock.
     pub(super) fn of(lock: LockId<'a>, verb: &Verb) -> Option<Self> {
         let used = |give_back: &Option<GiveBack>| give_back.map(|give_back| give_back.used);
-        let (owner, units, how) = match verb {
-            Verb::Release { owner, units } => (owner, units, How::Release { used: None }),
+        let (owner, units, used, how) = match verb {
+            Verb::Release { owner, units } => (owner, units, None, How::Release),
             Verb::HandOver {
                 owner,
                 units,
                 give_back,
-            } => {
-                let used = used(give_back);
-                (owner, units, How::Release { used })
-            }
-            Verb::Withdraw { owner, units } => (owner, units, How::Withdraw),
+            } => (owner, units, used(give_back), How::Release),
+            Verb::Withdraw { owner, units } => (owner, units, None, How::Withdraw),
             Verb::Keep(keep) => {
-                let how = How::Keep(keep.life, used(&keep.give_back));
-                (&keep.owner, &keep.units, how)
+                let how = How::Keep(keep.life);
+                (&keep.owner, &keep.units, used(&keep.give_back), how)
             }
             // A quorum hands nothing over.
             Verb::Acquire { .. } | Verb::TakeOver { .. } => return None,
@@ -92,36 +91,53 @@ impl<'a> OwnerRelease<'a> {
             lock,
             owner: Arc::clone(owner),
             units: *units,
+            used,
             how,
         })
     }
 }
 
 impl Tally {
-    /// Returns how many nodes have nothing any more.
-    fn settled(&self) -> usize {
-        self.released + self.gone() + self.have_nothing
+    /// Takes in the answer of a node.
+    fn note(&mut self, state: &QuorumState, number: usize, value: Value) -> Result<(), Failure> {
+        match node_request::released(&value) {
+            Some(Reply::Released) => self.released += 1,
+            Some(Reply::HandedOver) => {
+                self.released += 1;
+                self.is_contended = true;
+            }
+            Some(Reply::NotOwner(Gone::Removed)) => self.removed += 1,
+            Some(Reply::NotOwner(Gone::Taken)) => self.taken += 1,
+            _ => {
+                self.refused += 1;
+                return Err(state.unexpected(number, value));
+            }
+        }
+        Ok(())
     }
 
-    fn gone(&self) -> usize {
-        self.removed + self.taken
+    /// Returns how many nodes have nothing any more.
+    fn settled(&self) -> usize {
+        self.released + self.removed + self.taken + self.have_nothing
+    }
+
+    /// Returns whether the owner has lost the lock: no majority can have had it.
+    fn is_lost(&self, nodes: usize, needed: usize) -> bool {
+        let gone = self.removed + self.taken;
+        gone > 0 && gone + self.have_nothing > nodes - needed
     }
 
     /// Returns whether further answers cannot change the result.
     fn is_certain(&self, nodes: usize, needed: usize) -> bool {
-        let is_lost = self.gone() > 0 && self.gone() + self.have_nothing > nodes - needed;
-        self.released >= needed || self.have_nothing >= needed || is_lost
+        let is_certain = self.released >= needed || self.have_nothing >= needed;
+        is_certain || self.is_lost(nodes, needed)
     }
 
     /// Returns the result of the answers of `nodes` nodes. Returns `None` if too few have answered.
     fn result(&self, nodes: usize, needed: usize) -> Option<Reply> {
-        let gone = if self.taken > 0 {
-            Gone::Taken
-        } else {
-            Gone::Removed
-        };
-        if self.gone() > 0 && self.gone() + self.have_nothing > nodes - needed {
-            return Some(Reply::NotOwner(gone));
+        if self.is_lost(nodes, needed) {
+            let taken = (self.taken > 0).then_some(Gone::Taken);
+            return Some(Reply::NotOwner(Gone::of_all(taken.into_iter())));
         }
         (self.settled() >= needed).then_some(if self.is_contended {
             Reply::HandedOver
@@ -134,7 +150,7 @@ impl Tally {
 impl Connections {
     /// Ends one owner.
     pub(super) fn end_one(&mut self, release: OwnerRelease<'_>) -> Result<Reply, Failure> {
-        let only = self.end(&[release])?.into_iter().next();
+        let only = self.end(&[release])?.pop();
         only.flatten().ok_or_else(Failure::another_question)
     }
 
@@ -147,7 +163,8 @@ impl Connections {
             },
             owner: release.owner.into(),
             units: release.units,
-            how: How::Release { used: None },
+            used: None,
+            how: How::Release,
         });
         let releases: Vec<_> = releases.collect();
         let replies = self.end(&releases)?.into_iter();
@@ -198,19 +215,16 @@ impl Connections {
                 Enough::No
             }
         });
+        let result = |tally: &Tally| tally.result(nodes, state.needed);
         let is_told = |tally: &Tally| {
-            tally.result(nodes, state.needed).is_some()
-                || tally.settled() + tally.refused >= state.needed
+            result(tally).is_some() || tally.settled() + tally.refused >= state.needed
         };
         if !tallies.iter().all(is_told) {
             let fewest = tallies.iter().map(|tally| tally.released).min();
             let failure = state.no_quorum(fewest.unwrap_or(0), failures);
             return Err(failure.with(Outcome::Unknown));
         }
-        let replies = tallies
-            .iter()
-            .map(|tally| tally.result(nodes, state.needed));
-        let replies: Vec<_> = replies.collect();
+        let replies: Vec<_> = tallies.iter().map(result).collect();
         if let ([None], [_]) = (&*replies, releases) {
             // The nodes reject it, and the caller must know the reason.
             let failure = state.no_quorum(tallies[0].released, failures);
@@ -226,16 +240,13 @@ impl QuorumState {
         let (nodes, now) = (self.nodes.len(), Time::now());
         let mut to_nodes = vec![EndsAtNode::default(); nodes];
         for (place, release) in releases.iter().enumerate() {
-            let votes = self.owners.end(&release.owner, release.units, nodes, now);
-            let has_votes = votes.iter().any(|vote| vote.until().is_some());
-            for (vote, to_node) in votes.iter().zip(&mut to_nodes) {
-                if vote.may_have_owner() {
-                    let about = About::End {
-                        owner: Arc::clone(&release.owner),
-                        asked_on: vote.asked_on,
-                    };
-                    let command = self.release(release, vote, has_votes);
-                    to_node.commands.push((command, about));
+            let at_nodes = self.owners.end(&release.owner, release.units, nodes, now);
+            let has_votes = at_nodes.iter().any(|at_node| at_node.until().is_some());
+            for (at_node, to_node) in at_nodes.iter().zip(&mut to_nodes) {
+                if at_node.may_have_owner() {
+                    to_node
+                        .commands
+                        .push(self.end_at(release, at_node, has_votes));
                     to_node.places.push(place);
                 }
             }
@@ -243,16 +254,20 @@ impl QuorumState {
         to_nodes
     }
 
-    /// Returns the command that ends an owner at a node with this vote. `has_votes`: some node has a vote.
-    fn release(&self, release: &OwnerRelease<'_>, vote: &AtNode, has_votes: bool) -> Command {
+    /// Returns the command that ends an owner at a node that has this of it. `has_votes`: some node has a vote.
+    pub(super) fn end_at(
+        &self,
+        release: &OwnerRelease<'_>,
+        at_node: &AtNode,
+        has_votes: bool,
+    ) -> (Command, About) {
         let owner = (&*release.owner, release.units);
-        // A node without a vote may have the owner in its queue. So may one that executes an earlier request later.
-        let has_vote = vote.until().is_some();
-        let may_wait = !has_vote || vote.trace > Trace::Has;
-        match release.how {
-            How::Keep(life, used) if has_vote || !has_votes => {
+        let unused = release.used.zip(at_node.reserved);
+        let has_vote = at_node.until().is_some();
+        let command = match release.how {
+            How::Keep(life) if has_vote || !has_votes => {
                 // The node answered the first fence, so its record stays there at least.
-                let give_back = used.zip(vote.reserved).map(|(used, reserved)| GiveBack {
+                let give_back = unused.map(|(used, reserved)| GiveBack {
                     used: used.max(reserved.first),
                     last: reserved.last,
                 });
@@ -265,33 +280,20 @@ impl QuorumState {
                 };
                 node_request::keep(release.lock, &keep, &self.script_settings)
             }
-            How::Withdraw | How::Keep(..) => node_request::release(release.lock, owner, None, true),
-            How::Release { used } => {
-                let give_back = used
-                    .zip(vote.reserved)
-                    .map(|(used, reserved)| NodeGiveBack { used, reserved });
-                node_request::release(release.lock, owner, give_back, may_wait)
+            How::Keep(_) => node_request::release(release.lock, owner, None, true),
+            How::Release | How::Withdraw => {
+                // A node without a vote may have the owner in its queue. So may one that executes an earlier request later.
+                let may_wait = !has_vote || at_node.trace > Trace::Has;
+                let is_withdrawal = release.how == How::Withdraw || may_wait;
+                let give_back = unused.map(|(used, reserved)| NodeGiveBack { used, reserved });
+                node_request::release(release.lock, owner, give_back, is_withdrawal)
             }
-        }
-    }
-}
-
-impl Tally {
-    fn note(&mut self, state: &QuorumState, number: usize, value: Value) -> Result<(), Failure> {
-        match node_request::released(&value) {
-            Some(Reply::Released) => self.released += 1,
-            Some(Reply::HandedOver) => {
-                self.released += 1;
-                self.is_contended = true;
-            }
-            Some(Reply::NotOwner(Gone::Removed)) => self.removed += 1,
-            Some(Reply::NotOwner(Gone::Taken)) => self.taken += 1,
-            _ => {
-                self.refused += 1;
-                return Err(state.unexpected(number, value));
-            }
-        }
-        Ok(())
+        };
+        let about = About::End {
+            owner: Arc::clone(&release.owner),
+            asked_on: at_node.asked_on,
+        };
+        (command, about)
     }
 }
 

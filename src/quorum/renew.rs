@@ -60,35 +60,35 @@ impl Connections {
         let may_join = self.may_join();
         let may_join = may_join.as_deref();
         let mut joins = self.begin_joins(batch, may_join, &mut commands);
-        let mut answers: Vec<Option<Result<Vec<Renewed>, Failure>>> = vec![None; commands.len()];
+        let mut answered: Vec<Option<Vec<Renewed>>> = vec![None; commands.len()];
+        let mut failures = vec![None; commands.len()];
+        let is_unsent = |failure: &Failure| failure.outcome == Outcome::NotExecuted;
         // How many nodes have confirmed all leases.
         let mut confirmed = 0;
         self.round(Recipients::Voters, commands, &mut |number, answer| {
-            let is_unsent = |failure: &Failure| failure.outcome == Outcome::NotExecuted;
-            if answers[number].is_none() {
-                joins[number].is_unasked = answer.as_ref().is_err_and(is_unsent);
-                let reply = answer.and_then(|value| state.decode(number, &request, value));
-                let results = reply.and_then(Reply::renewed);
-                let is_confirmed = |results: &Vec<_>| results.iter().all(Renewed::is_confirmed);
-                confirmed += usize::from(results.as_ref().is_ok_and(is_confirmed));
-                answers[number] = Some(results);
-            } else if let Ok(value) = answer {
-                joins[number].hear(&value, sent);
+            let joins = &mut joins[number];
+            if answered[number].is_some() || failures[number].is_some() {
+                if let Ok(value) = answer {
+                    joins.hear(&value, sent);
+                }
+                return Enough::certain_if(confirmed >= state.needed);
+            }
+            joins.is_unasked = answer.as_ref().is_err_and(is_unsent);
+            let reply = answer.and_then(|value| state.decode(number, &request, value));
+            match reply.and_then(Reply::renewed) {
+                Ok(results) => {
+                    confirmed += usize::from(results.iter().all(Renewed::is_confirmed));
+                    answered[number] = Some(results);
+                }
+                Err(failure) => failures[number] = Some(failure),
             }
             Enough::certain_if(confirmed >= state.needed)
         });
-        let (mut answered, mut failures) = (Vec::new(), Vec::new());
-        for answer in answers {
-            let answer = answer.transpose();
-            failures.push(answer.as_ref().err().cloned());
-            answered.push(answer.ok().flatten());
-        }
         let voted = self.votes_of(batch, sent, may_join, &answered);
         // After the votes: the node has executed a join after the renewal.
         self.end_joins(joins);
         // With few answers the votes count too: a lease may have lost one.
         if answered.iter().all(Option::is_none) {
-            let is_unsent = |failure: &Failure| failure.outcome == Outcome::NotExecuted;
             let outcome = if failures.iter().flatten().all(is_unsent) {
                 Outcome::NotExecuted
             } else {
@@ -147,7 +147,9 @@ impl Connections {
         let (state, now) = (&*self.state, Time::now());
         let may_join = |connection: &mut Connection| {
             // The round gives the reason why a node is not asked.
-            let is_open = connection.look(state, Recipients::Granters).is_ok_and(|open| open);
+            let is_open = connection
+                .look(state, Recipients::Granters)
+                .is_ok_and(|open| open);
             let may_join = is_open && state.nodes[connection.number].may_join(now);
             may_join.then_some(connection.process)
         };

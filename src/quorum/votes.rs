@@ -91,14 +91,15 @@ pub(super) enum Verdict {
 /// Returns the result of the votes. `None` is a node that did not vote: it may hold the lock for anybody, or be free.
 ///
 /// If nodes name different readers, each of the readers counts at all of those nodes: readers share the lock and the turn.
-pub(super) fn verdict(votes: &[Option<Vote>]) -> Verdict {
+pub(super) fn verdict<'v>(votes: impl ExactSizeIterator<Item = Option<&'v Vote>>) -> Verdict {
     let (nodes, needed) = (votes.len(), majority(votes.len()));
     let mut holders: SmallVec<[&NodeHolder; 8]> = SmallVec::new();
     let mut granted = 0;
-    for vote in votes.iter().flatten() {
+    for vote in votes.flatten() {
         match vote {
             Vote::Granted { .. } => granted += 1,
             Vote::Held(holder) => holders.push(holder),
+            Vote::Gone(_) => {}
         }
     }
     if granted >= needed {

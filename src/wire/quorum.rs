@@ -39,6 +39,8 @@ pub(crate) enum Vote {
         contended: bool,
     },
     Held(NodeHolder),
+    /// The detached owner whose mutex is to be adopted does not hold it.
+    Gone(Gone),
 }
 
 /// The owner that a node names: the holder of a lock, or the waiter whose turn it is.
@@ -311,19 +313,15 @@ pub(crate) fn released(value: &Value) -> Option<Reply> {
     lock::released(value)
 }
 
-/// Reads a node's answer to an adoption: the vote, unless the detached owner does not hold the mutex.
-pub(crate) fn adopted(
-    lock: LockId<'_>,
-    fencing: bool,
-    value: &Value,
-) -> Option<Result<Vote, Gone>> {
+/// Reads a node's answer to an adoption.
+pub(crate) fn adopted(lock: LockId<'_>, fencing: bool, value: &Value) -> Option<Vote> {
     match value {
-        Int(-1) => Some(Err(Gone::Removed)),
-        Int(-2) => Some(Err(Gone::Taken)),
-        value => match vote(lock, fencing, value) {
-            Some(vote @ Vote::Granted { .. }) => Some(Ok(vote)),
-            _ => None,
-        },
+        Int(-1) => Some(Vote::Gone(Gone::Removed)),
+        Int(-2) => Some(Vote::Gone(Gone::Taken)),
+        value => {
+            let vote = vote(lock, fencing, value);
+            vote.filter(|vote| matches!(vote, Vote::Granted { .. }))
+        }
     }
 }
 

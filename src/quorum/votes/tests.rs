@@ -18,6 +18,10 @@ fn held(holder: &str, ms: u64) -> Vote {
     })
 }
 
+fn verdict_of(votes: &[Option<Vote>]) -> Verdict {
+    verdict(votes.iter().map(Option::as_ref))
+}
+
 fn held_by(holder: &str, ms: u64) -> Verdict {
     Verdict::Held {
         holder: holder.into(),
@@ -63,9 +67,9 @@ fn only_an_owner_that_may_have_a_majority_holds_the_lock() {
         // A writer has two nodes, and holds none of the others beside a reader.
         (["ra1", "rb2", "c3", "c4", "+"], Verdict::Split),
     ] {
-        assert_eq!(verdict(&said.map(vote)), expected, "{said:?}");
+        assert_eq!(verdict_of(&said.map(vote)), expected, "{said:?}");
     }
-    assert_eq!(verdict(&["ra1", "rb2", "+"].map(vote)), held_by("rb", 1));
+    assert_eq!(verdict_of(&["ra1", "rb2", "+"].map(vote)), held_by("rb", 1));
     let unknown = Some(Vote::Held(NodeHolder {
         owner: "a".into(),
         ttl: None,
@@ -75,7 +79,7 @@ fn only_an_owner_that_may_have_a_majority_holds_the_lock() {
         holder: "a".into(),
         ttl: None,
     };
-    assert_eq!(verdict(&[unknown.clone(), unknown, None]), expected);
+    assert_eq!(verdict_of(&[unknown.clone(), unknown, None]), expected);
 }
 
 fn one(node: usize, first: u64, last: u64) -> (usize, ReservedByName) {
@@ -155,7 +159,7 @@ proptest! {
         let count = |wanted: u32| kinds.iter().filter(|kind| **kind == wanted).count();
         let (needed, silent) = (majority(kinds.len()), count(0));
         let most = count(2).max(count(3)).max(count(4) + count(5));
-        match verdict(&votes) {
+        match verdict_of(&votes) {
             Verdict::Granted => prop_assert!(count(1) >= needed),
             Verdict::TooFew => prop_assert!(kinds.len() - silent < needed),
             Verdict::Held { .. } => {
@@ -210,12 +214,7 @@ fn votes(until: &[Option<u64>]) -> AtNodes {
 }
 
 /// Takes in a renewal, sent at the time before which the votes that it confirms then last for 100 ms.
-fn renewed(
-    table: &Owners,
-    confirmations: &[Confirmation],
-    until: u64,
-    needed: usize,
-) -> Renewed {
+fn renewed(table: &Owners, confirmations: &[Confirmation], until: u64, needed: usize) -> Renewed {
     let sent = at(until - 100);
     let round = Round {
         confirmations,
@@ -611,7 +610,13 @@ fn an_owner_is_left_until_each_node_that_may_have_it_has_confirmed_its_end() {
     asked(&table, 0);
     table.forget("o");
     assert_eq!(table.left_until("o", at(0)), None);
-    table.insert(&"o".into(), (1, lease), traces([Trace::Has; 3]), None, at(0));
+    table.insert(
+        &"o".into(),
+        (1, lease),
+        traces([Trace::Has; 3]),
+        None,
+        at(0),
+    );
     asked(&table, 0);
     assert_eq!(table.left_until("o", at(200_000)), None);
     assert!(table.table.lock().owners.is_empty(), "it is not forgotten");
