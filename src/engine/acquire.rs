@@ -57,7 +57,7 @@ use crate::owner;
 use crate::stats::Ended;
 use crate::sys::machine::Entered;
 use crate::sys::{Arc, Ordering, Time};
-use crate::wire::{GrantMessage, LockKind, Reply, Request, Verb, lifetime};
+use crate::wire::{Ask, GrantMessage, LockKind, Reply, Request, lifetime};
 
 /// Acquires a lock. Blocks until the thread has a guard, the time is over, the token is cancelled, the manager is closed,
 /// or a request has failed.
@@ -506,12 +506,12 @@ impl Acquire<'_> {
 
             // 4. Do that. A request and a sleep have a result for the attempt; the other steps end the call.
             input = match step {
-                Step::Send(verb) => {
+                Step::Send(ask) => {
                     offered = lease_to_share;
                     if self.called.is_none() {
                         self.called = Some(self.client.machine().begin_call());
                     }
-                    self.send(&mut attempt, &verb)
+                    self.send(&mut attempt, &ask)
                 }
                 Step::Sleep(until) => {
                     self.called = None;
@@ -645,9 +645,9 @@ impl Acquire<'_> {
     }
 
     /// Sends a request of the attempt. Returns its result.
-    fn send(&mut self, attempt: &mut Attempt, verb: &Verb) -> Input {
+    fn send(&mut self, attempt: &mut Attempt, ask: &Ask) -> Input {
         let (leases, client) = (self.leases, self.client);
-        if verb.queues() {
+        if ask.queues() {
             // The message may arrive before the reply, so the thread registers before it sends the request.
             leases.wakeup.register(&mut self.waker, attempt.owner());
         }
@@ -656,12 +656,11 @@ impl Acquire<'_> {
         let mut deadline = client.deadline(self.call.until).ended_by(&is_over);
         // The pickup window may run, so this request must not wait behind others for a connection.
         deadline.has_priority = message_at.is_some();
-        let answer = client.send(&self.entry.request(verb), deadline);
+        let answer = client.send(&Request::Ask(self.entry.id(), ask), deadline);
         self.round_trip = client.now().since(sent);
-        let units = self.call.units;
-        leases.clean_up_nodes(&self.entry, verb.owner(), units);
-        if let (Verb::TakeOver { from, .. }, Ok(_)) = (verb, &answer) {
-            leases.clean_up_nodes(&self.entry, from, units);
+        leases.clean_up_nodes(&self.entry, &ask.owner, ask.units);
+        if let (Some(end), Ok(_)) = (&ask.ending, &answer) {
+            leases.clean_up_nodes(&self.entry, &end.owner, end.units);
         }
         match answer {
             Ok(answer) => {
@@ -686,7 +685,7 @@ impl Acquire<'_> {
                         },
                         _,
                     ) if !attempt.is_former_owner(holder) => {
-                        self.note_held(holder, ttl.is_none(), verb.queues());
+                        self.note_held(holder, ttl.is_none(), ask.queues());
                     }
                     _ => {}
                 }

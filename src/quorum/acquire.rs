@@ -37,14 +37,15 @@ use crate::error::{Failure, Outcome};
 use crate::name::{LockKey, Target};
 use crate::quorum::QuorumState;
 use crate::quorum::connection::{About, Connections, Enough, Recipients};
-use crate::quorum::release::{How, OwnerRelease};
 use crate::quorum::votes::{
     AtNode, AtNodes, Chosen, ConnectionId, Ends, NodeVote, Trace, Verdict, choose, verdict,
 };
 use crate::sys::{Arc, Time, thread, wall_us};
 use crate::wire::lifetime::valid_until;
-use crate::wire::quorum::{LockId, ReservedByName, Vote};
-use crate::wire::{Adopt, Ask, Command, Gone, LockKind, Reply, quorum as node_request};
+use crate::wire::quorum::{ReservedByName, Vote};
+use crate::wire::{
+    Adopt, Ask, Command, End, GiveBack, Gone, How, LockId, LockKind, Reply, quorum as node_request,
+};
 
 /// How often an owner that keeps its votes after a split asks the other nodes again.
 const ASKS_ON: u32 = 4;
@@ -81,22 +82,19 @@ impl Asked {
 }
 
 impl Connections {
-    /// Asks for a lock: the table at the top. `former` is released in the same write.
-    pub(super) fn acquire(
-        &mut self,
-        lock: LockId<'_>,
-        ask: &Ask,
-        former: Option<&OwnerRelease<'_>>,
-    ) -> Result<Reply, Failure> {
+    /// Asks for a lock: the table at the top. The lease that it takes over ends in the same write.
+    pub(super) fn acquire(&mut self, lock: LockId<'_>, ask: &Ask) -> Result<Reply, Failure> {
         self.check_once()?;
         let sent = Time::now();
-        let was_writer =
-            lock.kind == LockKind::Read && former.is_some_and(|former| former.units != ask.units);
-        let settings = &self.state.script_settings;
-        let request = node_request::acquire(lock, ask, was_writer, wall_us(), settings);
+        let request = node_request::acquire(lock, ask, wall_us(), &self.state.script_settings);
+        // A reader may take over from a writer, whose units are another number.
+        let former = ask.ending.as_ref().map(|end| End {
+            units: self.state.owners.units_of(&end.owner).unwrap_or(end.units),
+            ..end.clone()
+        });
         let read = |value: &Value| node_request::vote(lock, ask.fences > 0, value);
         let mut ballot = Ballot::new(self, lock, ask, request, &read);
-        ballot.ask(former);
+        ballot.ask(former.as_ref());
         let mut result = ballot.verdict();
         let mut pause = ASKS_ON_AFTER;
         for _ in 0..ASKS_ON {
@@ -149,15 +147,12 @@ impl Connections {
             kind: LockKind::Mutex,
             target: &target,
         };
-        let ask = Ask {
-            owner: Arc::clone(&adopt.owner),
-            units: 1,
-            lease: adopt.lease,
-            fences: u64::from(adopt.fencing),
-            shareable_owner: None,
-            channel: None,
-            nonce: None,
-        };
+        let ask = Ask::once(
+            Arc::clone(&adopt.owner),
+            1,
+            adopt.lease,
+            u64::from(adopt.fencing),
+        );
         let request = |adopt: &Adopt| {
             let settings = &state.script_settings;
             node_request::adopt(key, adopt, wall_us(), settings)
@@ -222,9 +217,10 @@ impl<'a> Ballot<'a> {
     }
 
     /// Does step 1: asks each node that has not granted the lock, and may vote.
-    fn ask(&mut self, former: Option<&OwnerRelease<'_>>) {
-        let state = Arc::clone(&self.state);
-        let ends = state.releases(former.map_or(&[], std::slice::from_ref));
+    fn ask(&mut self, former: Option<&End>) {
+        let (state, lock) = (Arc::clone(&self.state), self.lock);
+        let former = former.map(|former| (lock, former));
+        let ends = state.ends(former.as_slice());
         let mut commands: Vec<_> = ends.into_iter().map(|ends| ends.commands).collect();
         // Whether the next answer of the node is about the former owner.
         let mut is_of_former: Vec<_> = commands.iter().map(|ends| !ends.is_empty()).collect();
@@ -448,16 +444,13 @@ impl<'a> Ballot<'a> {
     /// Withdraws an owner from the nodes that may have it, and waits for no answer. `used` is the last fence that a guard
     /// had, if there may be unused ones.
     fn tell_end(&mut self, owner: &Arc<str>, used: Option<u64>, at_nodes: &AtNodes) {
-        let release = OwnerRelease {
-            lock: self.lock,
-            owner: Arc::clone(owner),
-            units: self.ask.units,
-            used,
-            how: How::Withdraw,
+        let end = End {
+            give_back: used.map(|used| GiveBack { used, last: used }),
+            ..End::new(Arc::clone(owner), self.ask.units, How::Withdraw)
         };
         for (at_node, connection) in at_nodes.iter().zip(&mut self.call.each) {
             if at_node.may_have_owner() {
-                let (command, about) = self.state.end_at(&release, at_node, false);
+                let (command, about) = self.state.end_at(self.lock, &end, at_node, false);
                 connection.tell(&self.state, command, about);
             }
         }

@@ -50,12 +50,10 @@ use crate::server::{self, Answer, DedicatedConnection, Store};
 use crate::sys::{Arc, AtomicBool, AtomicU64, Condvar, Mutex, Time, Weak};
 #[cfg(feature = "seam")]
 use crate::sys::{Machine, test_machine::MovedByTest};
-use crate::wire::quorum::LockId;
-use crate::wire::{self, LockKind, Reply, Request, ScriptSettings, Verb};
+use crate::wire::{self, LockKind, Reply, Request, ScriptSettings};
 
 use connection::Connections;
 use node::Node;
-use release::OwnerRelease;
 use votes::{Owners, majority};
 
 /// The store of a quorum.
@@ -356,62 +354,24 @@ impl Connections {
     }
 
     fn send(&mut self, request: &Request<'_>) -> Result<Reply, Failure> {
+        let is_semaphore = |kind| matches!(kind, LockKind::Semaphore { .. });
         match request {
             Request::Ping => self.ping(),
             Request::Renew(batch) => Ok(Reply::Renewed(self.renew(batch)?)),
             Request::Release(batch) => self.release_many(batch),
-            Request::Lock {
-                kind: kind @ (LockKind::Mutex | LockKind::Read | LockKind::Write | LockKind::Multi),
-                target,
-                verb,
-            } => {
-                let lock = LockId {
-                    kind: *kind,
-                    target,
-                };
-                self.ask_about(lock, verb)
-            }
+            Request::Ask(lock, ask) if !is_semaphore(lock.kind) => self.acquire(*lock, ask),
+            Request::End(lock, end) if !is_semaphore(lock.kind) => self.end_one(*lock, end),
             Request::Inspect { .. } => self.inspect(request),
             Request::Scan { from, .. } => self.scan(*from, request),
             Request::Adopt { key, adopt } => self.adopt(key, adopt),
             Request::ForceRelease { key, owner } => self.force_release(request, key, owner),
             Request::Publish { .. } | Request::KeepRecords(_) => self.tell_all(request),
-            Request::Lock {
-                kind: LockKind::Semaphore { .. },
-                ..
-            }
-            | Request::RateLimit { .. } => {
+            Request::Ask(..) | Request::End(..) | Request::RateLimit { .. } => {
                 let what =
                     "the votes of several nodes would admit more than one server that counts";
                 let kind = FailureKind::NotOnAQuorum { what };
                 Err(Failure::plain(kind, Outcome::NotExecuted, what))
             }
-        }
-    }
-
-    /// Sends a request about one lock.
-    fn ask_about(&mut self, lock: LockId<'_>, verb: &Verb) -> Result<Reply, Failure> {
-        match (verb, OwnerRelease::of(lock, verb)) {
-            (_, Some(release)) => self.end_one(release),
-            (
-                Verb::TakeOver {
-                    ask,
-                    from,
-                    give_back,
-                },
-                None,
-            ) => {
-                // A reader may take over from a writer, whose units are another number.
-                let units = self.state.owners.units_of(from).unwrap_or(ask.units);
-                let release = Verb::HandOver {
-                    owner: Arc::clone(from),
-                    units,
-                    give_back: *give_back,
-                };
-                self.acquire(lock, ask, OwnerRelease::of(lock, &release).as_ref())
-            }
-            (Verb::Acquire { ask, .. }, None) => self.acquire(lock, ask, None),
-            (_, None) => Err(Failure::another_question()),
         }
     }
 }

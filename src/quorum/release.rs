@@ -13,8 +13,6 @@
 //! | a majority answered, and too few of them have released it, because the others reject the request | the failure of these nodes |
 //! | fewer | a failure of unknown outcome: the caller repeats the request |
 
-use std::time::Duration;
-
 use redis::Value;
 
 use crate::error::{Failure, Outcome};
@@ -22,30 +20,10 @@ use crate::quorum::QuorumState;
 use crate::quorum::connection::{About, Commands, Connections, Enough, Recipients};
 use crate::quorum::votes::{AtNode, Trace};
 use crate::sys::{Arc, Time};
-use crate::wire::quorum::{LockId, NodeGiveBack};
+use crate::wire::quorum::NodeGiveBack;
 use crate::wire::{
-    Command, GiveBack, Gone, Keep, NotReleased, PlainRelease, Reply, Verb, quorum as node_request,
+    Command, End, GiveBack, Gone, How, LockId, NotReleased, Reply, quorum as node_request,
 };
-
-/// The end of one owner of a lock.
-pub(super) struct OwnerRelease<'a> {
-    pub(super) lock: LockId<'a>,
-    pub(super) owner: Arc<str>,
-    pub(super) units: u32,
-    /// The last fence that a guard had, if there may be unused ones.
-    pub(super) used: Option<u64>,
-    pub(super) how: How,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum How {
-    /// Gives the lock up.
-    Release,
-    /// Gives up the lock, or the place in the queue.
-    Withdraw,
-    /// Gives the lock up, and keeps it from all processes for this time.
-    Keep(Duration),
-}
 
 /// The ends of owners at one node.
 #[derive(Clone, Default)]
@@ -66,35 +44,6 @@ struct Tally {
     taken: usize,
     /// The nodes that answered with an error.
     refused: usize,
-}
-
-impl<'a> OwnerRelease<'a> {
-    /// Returns the end of an owner by this verb. Returns `None` if the verb asks for a lock.
-    pub(super) fn of(lock: LockId<'a>, verb: &Verb) -> Option<Self> {
-        let used = |give_back: &Option<GiveBack>| give_back.map(|give_back| give_back.used);
-        let (owner, units, used, how) = match verb {
-            Verb::Release { owner, units } => (owner, units, None, How::Release),
-            Verb::HandOver {
-                owner,
-                units,
-                give_back,
-            } => (owner, units, used(give_back), How::Release),
-            Verb::Withdraw { owner, units } => (owner, units, None, How::Withdraw),
-            Verb::Keep(keep) => {
-                let how = How::Keep(keep.life);
-                (&keep.owner, &keep.units, used(&keep.give_back), how)
-            }
-            // A quorum hands nothing over.
-            Verb::Acquire { .. } | Verb::TakeOver { .. } => return None,
-        };
-        Some(Self {
-            lock,
-            owner: Arc::clone(owner),
-            units: *units,
-            used,
-            how,
-        })
-    }
 }
 
 impl Tally {
@@ -149,39 +98,28 @@ impl Tally {
 
 impl Connections {
     /// Ends one owner.
-    pub(super) fn end_one(&mut self, release: OwnerRelease<'_>) -> Result<Reply, Failure> {
-        let only = self.end(&[release])?.pop();
+    pub(super) fn end_one(&mut self, lock: LockId<'_>, end: &End) -> Result<Reply, Failure> {
+        let only = self.end(&[(lock, end)])?.pop();
         only.flatten().ok_or_else(Failure::another_question)
     }
 
     /// Releases several locks by one round.
-    pub(super) fn release_many(&mut self, batch: &[PlainRelease<'_>]) -> Result<Reply, Failure> {
-        let releases = batch.iter().map(|release| OwnerRelease {
-            lock: LockId {
-                kind: release.kind,
-                target: release.target,
-            },
-            owner: release.owner.into(),
-            units: release.units,
-            used: None,
-            how: How::Release,
-        });
-        let releases: Vec<_> = releases.collect();
-        let replies = self.end(&releases)?.into_iter();
+    pub(super) fn release_many(&mut self, batch: &[(LockId<'_>, &End)]) -> Result<Reply, Failure> {
+        let replies = self.end(batch)?.into_iter();
         let each = replies.map(|reply| reply.ok_or(NotReleased::Refused));
         Ok(Reply::Each(each.collect()))
     }
 
     /// Ends several owners by one round: the steps at the top. Returns the reply for each.
-    fn end(&mut self, releases: &[OwnerRelease<'_>]) -> Result<Vec<Option<Reply>>, Failure> {
+    fn end(&mut self, batch: &[(LockId<'_>, &End)]) -> Result<Vec<Option<Reply>>, Failure> {
         let (state, nodes) = (Arc::clone(&self.state), self.each.len());
         let nothing = Tally {
             have_nothing: nodes,
             ..Tally::default()
         };
-        let mut tallies = vec![nothing; releases.len()];
+        let mut tallies = vec![nothing; batch.len()];
         let (mut commands, mut places) = (Vec::new(), Vec::new());
-        for ends in state.releases(releases) {
+        for ends in state.ends(batch) {
             for place in &ends.places {
                 tallies[*place].have_nothing -= 1;
             }
@@ -195,7 +133,7 @@ impl Connections {
             Recipients::All
         };
         // Many late answers would keep the connection from its next request.
-        let sufficient = if recipients == Recipients::Rest || releases.len() > 1 {
+        let sufficient = if recipients == Recipients::Rest || batch.len() > 1 {
             Enough::Certain
         } else {
             Enough::Yes
@@ -225,7 +163,7 @@ impl Connections {
             return Err(failure.with(Outcome::Unknown));
         }
         let replies: Vec<_> = tallies.iter().map(result).collect();
-        if let ([None], [_]) = (&*replies, releases) {
+        if let ([None], [_]) = (&*replies, batch) {
             // The nodes reject it, and the caller must know the reason.
             let failure = state.no_quorum(tallies[0].released, failures);
             return Err(failure.with(Outcome::PartlyExecuted));
@@ -236,17 +174,16 @@ impl Connections {
 
 impl QuorumState {
     /// Notes that these owners end. Returns the commands that end them, for each node that may have one of them.
-    pub(super) fn releases(&self, releases: &[OwnerRelease<'_>]) -> Vec<EndsAtNode> {
+    pub(super) fn ends(&self, batch: &[(LockId<'_>, &End)]) -> Vec<EndsAtNode> {
         let (nodes, now) = (self.nodes.len(), Time::now());
         let mut to_nodes = vec![EndsAtNode::default(); nodes];
-        for (place, release) in releases.iter().enumerate() {
-            let at_nodes = self.owners.end(&release.owner, release.units, nodes, now);
+        for (place, (lock, end)) in batch.iter().enumerate() {
+            let at_nodes = self.owners.end(&end.owner, end.units, nodes, now);
             let has_votes = at_nodes.iter().any(|at_node| at_node.until().is_some());
             for (at_node, to_node) in at_nodes.iter().zip(&mut to_nodes) {
                 if at_node.may_have_owner() {
-                    to_node
-                        .commands
-                        .push(self.end_at(release, at_node, has_votes));
+                    let command = self.end_at(*lock, end, at_node, has_votes);
+                    to_node.commands.push(command);
                     to_node.places.push(place);
                 }
             }
@@ -257,40 +194,36 @@ impl QuorumState {
     /// Returns the command that ends an owner at a node that has this of it. `has_votes`: some node has a vote.
     pub(super) fn end_at(
         &self,
-        release: &OwnerRelease<'_>,
+        lock: LockId<'_>,
+        end: &End,
         at_node: &AtNode,
         has_votes: bool,
     ) -> (Command, About) {
-        let owner = (&*release.owner, release.units);
-        let unused = release.used.zip(at_node.reserved);
+        let owner = (&*end.owner, end.units);
+        let unused = end.give_back.zip(at_node.reserved);
         let has_vote = at_node.until().is_some();
-        let command = match release.how {
-            How::Keep(life) if has_vote || !has_votes => {
-                // The node answered the first fence, so its record stays there at least.
-                let give_back = unused.map(|(used, reserved)| GiveBack {
-                    used: used.max(reserved.first),
-                    last: reserved.last,
-                });
-                let keep = Keep {
-                    owner: Arc::clone(&release.owner),
-                    units: release.units,
-                    life,
-                    wakes: true,
-                    give_back: give_back.filter(|block| block.used < block.last),
-                };
-                node_request::keep(release.lock, &keep, &self.script_settings)
-            }
-            How::Keep(_) => node_request::release(release.lock, owner, None, true),
-            How::Release | How::Withdraw => {
-                // A node without a vote may have the owner in its queue. So may one that executes an earlier request later.
-                let may_wait = !has_vote || at_node.trace > Trace::Has;
-                let is_withdrawal = release.how == How::Withdraw || may_wait;
-                let give_back = unused.map(|(used, reserved)| NodeGiveBack { used, reserved });
-                node_request::release(release.lock, owner, give_back, is_withdrawal)
-            }
+        let is_kept = !end.kept_for.is_zero();
+        let command = if is_kept && (has_vote || !has_votes) {
+            // The node answered the first fence, so its record stays there at least.
+            let give_back = unused.map(|(block, reserved)| GiveBack {
+                used: block.used.max(reserved.first),
+                last: reserved.last,
+            });
+            let end = End {
+                how: How::HandOver,
+                give_back: give_back.filter(|block| block.used < block.last),
+                ..end.clone()
+            };
+            node_request::keep(lock, &end, &self.script_settings)
+        } else {
+            // A node without a vote may have the owner in its queue. So may one that executes an earlier request later.
+            let may_wait = !has_vote || at_node.trace > Trace::Has;
+            let give_back =
+                unused.map(|(GiveBack { used, .. }, reserved)| NodeGiveBack { used, reserved });
+            node_request::release(lock, owner, give_back, end.how == How::Withdraw || may_wait)
         };
         let about = About::End {
-            owner: Arc::clone(&release.owner),
+            owner: Arc::clone(&end.owner),
             asked_on: at_node.asked_on,
         };
         (command, about)

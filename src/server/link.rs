@@ -44,7 +44,7 @@ use crate::net::together::Known;
 use crate::server::sentinel::{Discovery, check_role};
 use crate::server::{Answer, DedicatedConnection};
 use crate::sys::{Arc, Time};
-use crate::wire::{self, Command, Cursor, Renewed, Reply, Request, Verb};
+use crate::wire::{self, Command, Cursor, Renewed, Reply, Request};
 
 /// How late the server may answer a WAIT after its time is over: the server's timer runs every 100 ms.
 const LATE_ANSWER: Duration = Duration::from_millis(110);
@@ -607,10 +607,7 @@ fn may_come_from_a_replica(request: &Request<'_>, reply: &Reply) -> bool {
     let is_gone = |renewed: &Renewed| matches!(renewed, Renewed::Gone(_));
     let waits = match request {
         // A waiter is entered in the queue.
-        Request::Lock {
-            verb: Verb::Acquire { ask, .. },
-            ..
-        } => ask.channel.is_some(),
+        Request::Ask(_, ask) => ask.queues() || ask.ending.is_some(),
         _ => true,
     };
     match reply {

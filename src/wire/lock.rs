@@ -48,55 +48,14 @@ pub(crate) struct Sharing {
 /// All units of a reader-writer lock. A writer takes them all, a reader takes one.
 pub(crate) const ALL: u32 = u32::MAX;
 
-/// A request about one lock. Redis can grant the lock only by `Acquire` and `TakeOver`; the others give something up.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Verb {
-    /// Asks for the lock.
-    Acquire { ask: Ask, mode: AcquireMode },
-    /// Ends the lease of `from`, and asks for the lock under a new owner. If another process waits, the lock goes to
-    /// that process. A reader may end a writer: the writer's lease then becomes the reader's.
-    TakeOver {
-        ask: Ask,
-        from: Arc<str>,
-        give_back: Option<GiveBack>,
-    },
-    /// Gives up a lock that has no known waiter.
-    Release { owner: Arc<str>, units: u32 },
-    /// Gives up a lock and its unused fences. The lock goes to the first waiter, if there is one.
-    HandOver {
-        owner: Arc<str>,
-        units: u32,
-        give_back: Option<GiveBack>,
-    },
-    /// Gives up a lock, and keeps it from all processes for a while (`min_hold`).
-    Keep(Keep),
-    /// Withdraws an owner: gives up the lock or the place in the queue, whichever this owner has.
-    Withdraw { owner: Arc<str>, units: u32 },
+/// A lock, as requests name it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LockId<'a> {
+    pub(crate) kind: LockKind,
+    pub(crate) target: &'a Target,
 }
 
-/// The end of a lease whose lock stays taken for a while.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Keep {
-    pub(crate) owner: Arc<str>,
-    pub(crate) units: u32,
-    /// How long the lock stays taken from now.
-    pub(crate) life: Duration,
-    /// Whether to wake the first waiter. Without it, the request touches no key but the lock's.
-    pub(crate) wakes: bool,
-    /// The unused fences, of a request that wakes.
-    pub(crate) give_back: Option<GiveBack>,
-}
-
-/// How a request treats a free lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AcquireMode {
-    /// The caller takes a free lock, before the processes in the queue.
-    TakeFree,
-    /// The first process in the queue gets a free lock.
-    QueueFirst,
-}
-
-/// The terms of a request for a lock.
+/// A request for a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ask {
     pub(crate) owner: Arc<str>,
@@ -105,6 +64,8 @@ pub(crate) struct Ask {
     pub(crate) lease: Duration,
     /// The number of fences to reserve. With 0 the lock has no fence, and the reply has 0 in its place.
     pub(crate) fences: u64,
+    /// Whether the caller takes a free lock before the processes in the queue. Otherwise the first of these gets it.
+    pub(crate) takes_free: bool,
     /// An owner of this process. If nobody waits for the lock, the caller may share the lease of that owner instead.
     pub(crate) shareable_owner: Option<Arc<str>>,
     /// The channel on which a hand-over is published. `None` means that the caller does not queue for a held lock; an
@@ -112,6 +73,33 @@ pub(crate) struct Ask {
     pub(crate) channel: Option<Arc<str>>,
     /// With it, a hand-over may grant the lock by message. Only a request with a channel has one.
     pub(crate) nonce: Option<Nonce>,
+    /// The lease of this process that the request *takes over*: it ends first. If another process waits, the lock then goes
+    /// to that process. A reader may take over from a writer, whose lease becomes the reader's.
+    pub(crate) ending: Option<End>,
+}
+
+/// The end of an owner, of its lease or of its place in the queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    pub(crate) owner: Arc<str>,
+    pub(crate) units: u32,
+    pub(crate) how: How,
+    /// For how long the lock stays taken from now, for all processes (`min_hold`).
+    pub(crate) kept_for: Duration,
+    /// The unused fences, of a hand-over.
+    pub(crate) give_back: Option<GiveBack>,
+}
+
+/// How an owner ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    /// It had the lock, without a known waiter and without unused fences. The request for a mutex, or for a lock that stays
+    /// taken for a while, touches no key but the lock's.
+    Release,
+    /// It had the lock, which goes to the first waiter, if there is one. While the lock stays taken, that waiter is only woken.
+    HandOver,
+    /// It had the lock, or only a place in the queue.
+    Withdraw,
 }
 
 /// The unused part of a block of fences, for the server to take back.
@@ -121,15 +109,6 @@ pub(crate) struct GiveBack {
     pub(crate) used: u64,
     /// The last fence of the block. The server's record stands there, unless another grant raised it.
     pub(crate) last: u64,
-}
-
-/// One lock to release: a mutex, or on a quorum a lock of any kind.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PlainRelease<'a> {
-    pub(crate) kind: LockKind,
-    pub(crate) target: &'a Target,
-    pub(crate) owner: &'a str,
-    pub(crate) units: u32,
 }
 
 /// The terms on which a claim is adopted. An adoption brings one fence: other threads of this process that want the
@@ -149,27 +128,43 @@ pub(crate) struct Adopt {
     pub(crate) shortens: bool,
 }
 
-impl Verb {
-    /// Returns the owner that asks, or that gives something up.
-    pub(crate) fn owner(&self) -> &Arc<str> {
-        match self {
-            Self::Acquire { ask, .. } | Self::TakeOver { ask, .. } => &ask.owner,
-            Self::Release { owner, .. }
-            | Self::HandOver { owner, .. }
-            | Self::Keep(Keep { owner, .. })
-            | Self::Withdraw { owner, .. } => owner,
+impl Ask {
+    /// Returns a request that does not leave its owner in the queue.
+    pub(crate) fn once(owner: Arc<str>, units: u32, lease: Duration, fences: u64) -> Self {
+        Self {
+            owner,
+            units,
+            lease,
+            fences,
+            takes_free: true,
+            shareable_owner: None,
+            channel: None,
+            nonce: None,
+            ending: None,
         }
     }
 
     /// Returns whether the request leaves its owner in the queue if the lock is held.
     pub(crate) fn queues(&self) -> bool {
-        match self {
-            Self::Acquire { ask, .. } | Self::TakeOver { ask, .. } => ask.channel.is_some(),
-            Self::Release { .. }
-            | Self::HandOver { .. }
-            | Self::Keep(_)
-            | Self::Withdraw { .. } => false,
+        self.channel.is_some()
+    }
+}
+
+impl End {
+    /// Returns the end of an owner without unused fences. The lock does not stay taken.
+    pub(crate) fn new(owner: Arc<str>, units: u32, how: How) -> Self {
+        Self {
+            owner,
+            units,
+            how,
+            kept_for: Duration::ZERO,
+            give_back: None,
         }
+    }
+
+    /// Returns whether it only releases a lock that has no known waiter.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.how == How::Release && self.kept_for.is_zero()
     }
 }
 
@@ -217,60 +212,16 @@ impl LockKind {
     }
 }
 
-/// Returns the command of a request about one lock.
-pub(super) fn encode(
-    kind: LockKind,
-    keys: &[LockKey],
-    verb: &Verb,
-    settings: &ScriptSettings,
-) -> Command {
-    let release = |owner, units, block, queued| {
-        let owner = (owner, units, queued);
-        release(kind, keys, owner, block, settings)
-    };
-    match verb {
-        Verb::Acquire { ask, mode } => acquire(kind, keys, (ask, *mode), None, settings),
-        Verb::TakeOver {
-            ask,
-            from,
-            give_back,
-        } => {
-            let from = Some((&**from, *give_back));
-            acquire(kind, keys, (ask, AcquireMode::QueueFirst), from, settings)
-        }
-        Verb::Release { owner, .. } if kind == LockKind::Mutex => {
-            let mut command = MUTEX_RELEASE.command(1);
-            command.arg(keys[0].key()).arg(&**owner);
-            command
-        }
-        Verb::Release { owner, units } => release(owner, *units, None, false),
-        Verb::HandOver {
-            owner,
-            units,
-            give_back,
-        } => release(owner, *units, *give_back, false),
-        Verb::Withdraw { owner, units } => release(owner, *units, None, true),
-        Verb::Keep(what) => keep(&KEEP, kind, keys, what, settings),
-    }
-}
-
-/// Returns the command that asks for a lock. `from` is the owner that ends, and its unused fences.
-fn acquire(
-    kind: LockKind,
-    keys: &[LockKey],
-    (ask, mode): (&Ask, AcquireMode),
-    from: Option<(&str, Option<GiveBack>)>,
-    settings: &ScriptSettings,
-) -> Command {
+/// Returns the command that asks for a lock.
+pub(super) fn ask(lock: LockId<'_>, ask: &Ask, settings: &ScriptSettings) -> Command {
+    let (kind, keys) = (lock.kind, lock.target.keys());
     let gap = match kind {
         LockKind::Mutex => settings.gap_at(&keys[0]),
         _ => Duration::ZERO,
     };
     let (script, how) = match kind {
         // A free mutex may be in a gap. This process must not take it then, because the gap is for clients that poll.
-        LockKind::Mutex if mode == AcquireMode::TakeFree && gap.is_zero() => {
-            (&MUTEX_ACQUIRE, "take")
-        }
+        LockKind::Mutex if ask.takes_free && gap.is_zero() => (&MUTEX_ACQUIRE, "take"),
         LockKind::Mutex => (&MUTEX_ACQUIRE, "poll"),
         LockKind::Multi => (&MULTI_ACQUIRE, "take"),
         // The script lets the queue go first, even if the lock is free: a waiting writer stops new readers.
@@ -293,9 +244,12 @@ fn acquire(
     };
     command.arg(ms_rounded_up(settings.pickup_window(ask.lease)));
     settings.of_waiters(&mut command);
-    let (ending, block) = from.unwrap_or_default();
+    let (ending, block) = match &ask.ending {
+        Some(end) => (&*end.owner, end.give_back),
+        None => ("", None),
+    };
     match kind {
-        LockKind::Mutex if from.is_none() => {}
+        LockKind::Mutex if ask.ending.is_none() => {}
         LockKind::Mutex => {
             command.arg(ending);
             give_back(&mut command, block);
@@ -314,31 +268,35 @@ fn acquire(
     command
 }
 
-/// Returns the command that gives a lock up. With `queued`, the owner may itself be in the queue.
-fn release(
-    kind: LockKind,
-    keys: &[LockKey],
-    (owner, units, queued): (&str, u32, bool),
-    block: Option<GiveBack>,
-    settings: &ScriptSettings,
-) -> Command {
+/// Returns the command that ends an owner.
+pub(super) fn end(lock: LockId<'_>, end: &End, settings: &ScriptSettings) -> Command {
+    let (kind, keys) = (lock.kind, lock.target.keys());
+    let withdraws = end.how == How::Withdraw;
+    if !withdraws && !end.kept_for.is_zero() {
+        return keep(&KEEP, lock, end, settings);
+    }
     let script = match kind {
+        LockKind::Mutex if end.how == How::Release => {
+            let mut command = MUTEX_RELEASE.command(1);
+            command.arg(keys[0].key()).arg(&*end.owner);
+            return command;
+        }
         LockKind::Mutex => &MUTEX_HAND_OVER,
         LockKind::Multi => &MULTI_RELEASE,
         LockKind::Read | LockKind::Write | LockKind::Semaphore { .. } => &SHARE_RELEASE,
     };
     let mut command = script.with_companions(keys);
-    command.arg(owner);
+    command.arg(&*end.owner);
     if kind == LockKind::Multi {
         settings.of_waiters(&mut command);
         return command;
     }
-    give_back(&mut command, block);
+    give_back(&mut command, end.give_back);
     settings.of_waiters(&mut command);
-    command.arg(u8::from(queued));
+    command.arg(u8::from(withdraws));
     if kind == LockKind::Mutex {
         // A withdrawal ends no lease, so it begins no gap.
-        let gap = if queued {
+        let gap = if withdraws {
             Duration::ZERO
         } else {
             settings.gap_at(&keys[0])
@@ -346,7 +304,7 @@ fn release(
         settings.gap(&mut command, gap);
         command.arg(ms_rounded_up(settings.fence_memory));
     } else {
-        command.arg(units);
+        command.arg(end.units);
     }
     command
 }
@@ -355,12 +313,13 @@ fn release(
 /// only.
 pub(super) fn keep(
     script: &'static Script,
-    kind: LockKind,
-    keys: &[LockKey],
-    keep: &Keep,
+    lock: LockId<'_>,
+    end: &End,
     settings: &ScriptSettings,
 ) -> Command {
-    let mut command = if keep.wakes {
+    let keys = lock.target.keys();
+    let wakes = end.how == How::HandOver;
+    let mut command = if wakes {
         script.with_companions(keys)
     } else {
         let mut command = script.command(keys.len());
@@ -369,13 +328,12 @@ pub(super) fn keep(
         }
         command
     };
-    let units = kind.units_in_key(keep.units);
     command
-        .arg(&*keep.owner)
-        .arg(ms_rounded_up(keep.life))
-        .arg(units);
-    if keep.wakes {
-        give_back(&mut command, keep.give_back);
+        .arg(&*end.owner)
+        .arg(ms_rounded_up(end.kept_for))
+        .arg(lock.kind.units_in_key(end.units));
+    if wakes {
+        give_back(&mut command, end.give_back);
         settings.of_waiters(&mut command);
     }
     command
@@ -391,7 +349,7 @@ fn give_back(command: &mut Command, block: Option<GiveBack>) {
 
 /// Returns the command that takes a free mutex without a fence. Returns `None` if the mutex may be in a gap, which only
 /// the script can see.
-pub(super) fn encode_plain(key: &LockKey, ask: &Ask, settings: &ScriptSettings) -> Option<Command> {
+pub(super) fn ask_plainly(key: &LockKey, ask: &Ask, settings: &ScriptSettings) -> Option<Command> {
     settings.gap_at(key).is_zero().then(|| {
         let mut command = Command::new("SET");
         command.arg(key.key()).arg(&*ask.owner);
@@ -400,13 +358,13 @@ pub(super) fn encode_plain(key: &LockKey, ask: &Ask, settings: &ScriptSettings) 
     })
 }
 
-pub(super) fn release_many(batch: &[PlainRelease<'_>]) -> Command {
+pub(super) fn release_many(batch: &[(LockId<'_>, &End)]) -> Command {
     let mut command = MUTEX_RELEASE_MANY.command(batch.len());
-    for release in batch {
-        command.arg(release.target.first().key());
+    for (lock, _) in batch {
+        command.arg(lock.target.first().key());
     }
-    for release in batch {
-        command.arg(release.owner);
+    for (_, end) in batch {
+        command.arg(&*end.owner);
     }
     command
 }

@@ -26,12 +26,10 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::error::{Failure, FailureKind, LostCause, NodeCounts, Outcome};
-use crate::name::{LockKey, Target};
+use crate::name::LockKey;
 use crate::sys::Arc;
 
-pub(crate) use lock::{
-    ALL, AcquireMode, Adopt, Ask, GiveBack, Keep, LockKind, PlainRelease, Sharing, Verb,
-};
+pub(crate) use lock::{ALL, Adopt, Ask, End, GiveBack, How, LockId, LockKind, Sharing};
 pub(crate) use message::{GrantMessage, Nonce};
 pub(crate) use operators::{Cursor, Seen, SeenWaiter};
 pub(crate) use rate_limiter::RateRequest;
@@ -58,18 +56,16 @@ mod tests;
 pub(crate) enum Request<'a> {
     /// Finds out whether the node answers.
     Ping,
-    /// Asks for one lock, or gives something of it up.
-    Lock {
-        kind: LockKind,
-        target: &'a Target,
-        verb: &'a Verb,
-    },
+    /// Asks for a lock.
+    Ask(LockId<'a>, &'a Ask),
+    /// Ends an owner of a lock.
+    End(LockId<'a>, &'a End),
     /// Renews many leases.
     Renew(&'a [Renewal<'a>]),
     /// Keeps the records of the last fences of many leases, as grants now would. A renewal touches the lock's key alone.
     KeepRecords(&'a [Renewal<'a>]),
-    /// Releases many mutexes that nobody is known to wait for.
-    Release(&'a [PlainRelease<'a>]),
+    /// Releases many mutexes that nobody is known to wait for; on a quorum, locks of any kind.
+    Release(&'a [(LockId<'a>, &'a End)]),
     /// Asks a rate limiter for admission.
     RateLimit {
         key: &'a LockKey,
@@ -197,9 +193,20 @@ impl Request<'_> {
     /// end, or others would wait for a lock that this process gives up.
     pub(crate) fn is_of_a_holder(&self) -> bool {
         match self {
-            Request::Lock { verb, .. } => !matches!(verb, Verb::Acquire { .. }),
-            Request::Renew(_) | Request::KeepRecords(_) | Request::Release(_) => true,
+            Request::Ask(_, ask) => ask.ending.is_some(),
+            Request::End(..)
+            | Request::Renew(_)
+            | Request::KeepRecords(_)
+            | Request::Release(_) => true,
             _ => false,
+        }
+    }
+
+    /// Returns the lock that the request is about, if it asks for one, or ends an owner of it.
+    pub(crate) fn lock(&self) -> Option<LockId<'_>> {
+        match self {
+            Request::Ask(lock, _) | Request::End(lock, _) => Some(*lock),
+            _ => None,
         }
     }
 
@@ -241,9 +248,8 @@ impl Reply {
 pub(crate) fn encode(request: &Request<'_>, script_settings: &ScriptSettings) -> Command {
     match request {
         Request::Ping => Command::new("PING"),
-        Request::Lock { kind, target, verb } => {
-            lock::encode(*kind, target.keys(), verb, script_settings)
-        }
+        Request::Ask(lock, ask) => lock::ask(*lock, ask, script_settings),
+        Request::End(lock, end) => lock::end(*lock, end, script_settings),
         Request::Renew(batch) => renew::encode(batch),
         Request::KeepRecords(batch) => renew::keep_records(batch, script_settings),
         Request::Release(batch) => lock::release_many(batch),
@@ -273,15 +279,14 @@ pub(crate) fn encode_plain(
     script_settings: &ScriptSettings,
 ) -> Option<Command> {
     match request {
-        Request::Lock {
-            kind: LockKind::Mutex,
-            target,
-            verb:
-                Verb::Acquire {
-                    ask,
-                    mode: AcquireMode::TakeFree,
-                },
-        } if ask.fences == 0 => lock::encode_plain(target.first(), ask, script_settings),
+        Request::Ask(lock, ask)
+            if lock.kind == LockKind::Mutex
+                && ask.fences == 0
+                && ask.takes_free
+                && ask.ending.is_none() =>
+        {
+            lock::ask_plainly(lock.target.first(), ask, script_settings)
+        }
         _ => None,
     }
 }
@@ -294,15 +299,10 @@ pub(crate) fn encode_plain(
 pub(crate) fn decode(request: &Request<'_>, value: Value) -> Result<Reply, Failure> {
     let reply = match (request, value) {
         (Request::Ping, Value::SimpleString(_) | Value::BulkString(_)) => Some(Reply::Pong),
-        (Request::Lock { verb, target, .. }, value) => match verb {
-            Verb::Acquire { ask, .. } | Verb::TakeOver { ask, .. } => {
-                lock::granted(target.keys().len(), ask.fences > 0, &value)
-            }
-            Verb::Release { .. }
-            | Verb::HandOver { .. }
-            | Verb::Keep(_)
-            | Verb::Withdraw { .. } => lock::released(&value),
-        },
+        (Request::Ask(lock, ask), value) => {
+            lock::granted(lock.target.keys().len(), ask.fences > 0, &value)
+        }
+        (Request::End(..), value) => lock::released(&value),
         (Request::Renew(batch) | Request::KeepRecords(batch), value) => {
             renew::decode(batch.len(), &value).map(Reply::Renewed)
         }

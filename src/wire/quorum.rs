@@ -8,7 +8,7 @@ use std::time::Duration;
 use redis::Value::{self, Array, BulkString, Int};
 use smallvec::SmallVec;
 
-use crate::name::{BROKEN, Companion, LockKey, Target};
+use crate::name::{BROKEN, Companion, LockKey};
 use crate::sys::Arc;
 use crate::sys::time::ms_rounded_up;
 use crate::wire::lock::{self, fence};
@@ -18,7 +18,7 @@ use crate::wire::script::{
     QUORUM_RESTART_DELAY, QUORUM_SHARE_ACQUIRE, QUORUM_SHARE_RELEASE, Script,
 };
 use crate::wire::settings;
-use crate::wire::{Adopt, Ask, Gone, Keep, LockKind, Reply, ScriptSettings};
+use crate::wire::{Adopt, Ask, End, Gone, LockId, LockKind, Reply, ScriptSettings};
 
 /// The fences that a node has reserved for a grant of one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,13 +53,6 @@ pub(crate) struct NodeHolder {
     pub(crate) is_reader: bool,
 }
 
-/// A lock, as the requests to a node name it.
-#[derive(Clone, Copy)]
-pub(crate) struct LockId<'a> {
-    pub(crate) kind: LockKind,
-    pub(crate) target: &'a Target,
-}
-
 /// The unused fences that a node takes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodeGiveBack {
@@ -84,12 +77,11 @@ pub(crate) fn note_restart_delay(key: &str, delay: Duration, kept: Duration) -> 
     command.by_text()
 }
 
-/// Returns the command that asks a node for a lock. `clock` is this process's time, in µs since 1970. `was_writer`: the
-/// caller has just released the lock as a writer, and becomes a reader before other writers.
+/// Returns the command that asks a node for a lock. `clock` is this process's time, in µs since 1970. The end of a lease that
+/// the request takes over is a command of its own.
 pub(crate) fn acquire(
     lock: LockId<'_>,
     ask: &Ask,
-    was_writer: bool,
     clock: u64,
     script_settings: &ScriptSettings,
 ) -> Command {
@@ -111,6 +103,9 @@ pub(crate) fn acquire(
         .arg(ms_rounded_up(script_settings.pickup_window(ask.lease)));
     of_waiters(&mut command);
     if is_shared {
+        // Who has just released the lock as a writer becomes a reader before other writers.
+        let is_other = |end: &End| end.units != ask.units;
+        let was_writer = lock.kind == LockKind::Read && ask.ending.as_ref().is_some_and(is_other);
         command.arg(ask.units).arg(u8::from(was_writer));
     }
     command
@@ -193,9 +188,8 @@ pub(crate) fn release(
 }
 
 /// Returns the command that keeps a lock at a node for a while after the end of its lease.
-pub(crate) fn keep(lock: LockId<'_>, keep: &Keep, script_settings: &ScriptSettings) -> Command {
-    let keys = lock.target.keys();
-    lock::keep(&QUORUM_KEEP, lock.kind, keys, keep, script_settings)
+pub(crate) fn keep(lock: LockId<'_>, end: &End, script_settings: &ScriptSettings) -> Command {
+    lock::keep(&QUORUM_KEEP, lock, end, script_settings)
 }
 
 /// Returns the command that gives a mutex a new owner at a node.
@@ -328,6 +322,7 @@ pub(crate) fn adopted(lock: LockId<'_>, fencing: bool, value: &Value) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::name::Target;
 
     /// A time in microseconds, in 1970.
     const T: i64 = 1_000_000_000_000;

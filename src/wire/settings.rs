@@ -78,19 +78,12 @@ impl ScriptSettings {
 
     /// Notes that a client of another library holds the mutex of a request, if the reply says so.
     pub(crate) fn note_holder(&self, request: &Request<'_>, reply: &Reply) {
-        let (
-            Request::Lock {
-                kind: LockKind::Mutex,
-                target,
-                ..
-            },
-            Reply::Held { holder, .. },
-        ) = (request, reply)
-        else {
+        let (Request::Ask(lock, _), Reply::Held { holder, .. }) = (request, reply) else {
             return;
         };
-        if self.poller_gap.is_none() && !owner::is_ours(holder) {
-            self.pollers.note(target.first());
+        let is_mutex = lock.kind == LockKind::Mutex;
+        if is_mutex && self.poller_gap.is_none() && !owner::is_ours(holder) {
+            self.pollers.note(lock.target.first());
         }
     }
 

@@ -6,27 +6,20 @@ use super::*;
 use crate::name::{LockKey, Target};
 use crate::owner::{self, MARK, MAX_TAIL};
 use crate::sys::{Arc, Machine};
-use crate::wire::quorum::{LockId, NodeGiveBack, Reserved};
+use crate::wire::quorum::{NodeGiveBack, Reserved};
 use crate::wire::script::SCRIPTS;
-use crate::wire::{Ask, Keep, Renewal};
 
 fn target(name: &str) -> Target {
     LockKey::new("", name).expect("a name").into()
 }
 
-fn acquire() -> Verb {
-    Verb::Acquire {
-        ask: Ask {
-            owner: "lh1:u:l".into(),
-            units: 1,
-            lease: Duration::from_nanos(10_000_001),
-            fences: 1,
-            shareable_owner: None,
-            channel: None,
-            nonce: None,
-        },
-        mode: AcquireMode::TakeFree,
-    }
+fn acquire() -> Ask {
+    Ask::once("lh1:u:l".into(), 1, Duration::from_nanos(10_000_001), 1)
+}
+
+/// Returns this lock, as requests name it.
+fn id(kind: LockKind, target: &Target) -> LockId<'_> {
+    LockId { kind, target }
 }
 
 #[test]
@@ -65,13 +58,9 @@ fn parts(command: &Command) -> Vec<String> {
 #[test]
 fn names_and_owners_are_never_script_text() {
     let script_settings = ScriptSettings::new(Duration::from_mins(10), Duration::from_secs(1));
-    let verb = acquire();
+    let ask = acquire();
     let odd = target("'..redis.call('FLUSHALL')..'");
-    let request = Request::Lock {
-        kind: LockKind::Mutex,
-        target: &odd,
-        verb: &verb,
-    };
+    let request = Request::Ask(id(LockKind::Mutex, &odd), &ask);
     let command = encode(&request, &script_settings).by_text();
     let parts = parts(&command);
     assert_eq!(parts[0], "EVAL");
@@ -100,20 +89,17 @@ fn renewal_and_plain_release_declare_the_locks_key_alone() {
     };
     assert_eq!(keys(Request::Renew(&[renewal.clone(), renewal])), "2");
     let target = target("n");
-    let keep = Keep {
-        owner: Arc::clone(&owner),
-        units: 1,
-        life: Duration::from_secs(1),
-        wakes: false,
-        give_back: None,
+    let release = End::new(owner, 1, How::Release);
+    let keep = End {
+        kept_for: Duration::from_secs(1),
+        ..release.clone()
     };
-    for (kind, verb) in [
-        (LockKind::Mutex, Verb::Release { owner, units: 1 }),
-        (LockKind::Mutex, Verb::Keep(keep.clone())),
-        (LockKind::Write, Verb::Keep(keep)),
+    for (kind, end) in [
+        (LockKind::Mutex, &release),
+        (LockKind::Mutex, &keep),
+        (LockKind::Write, &keep),
     ] {
-        let (target, verb) = (&target, &verb);
-        assert_eq!(keys(Request::Lock { kind, target, verb }), "1");
+        assert_eq!(keys(Request::End(id(kind, &target), end)), "1");
     }
 }
 
@@ -121,12 +107,8 @@ fn renewal_and_plain_release_declare_the_locks_key_alone() {
 fn hostile_replies_are_refused_not_believed() {
     /// A time in microseconds, in 1970.
     const TIME: i64 = 1_000_000_000_000;
-    let (target, verb) = (target("n"), acquire());
-    let request = Request::Lock {
-        kind: LockKind::Mutex,
-        target: &target,
-        verb: &verb,
-    };
+    let (target, ask) = (target("n"), acquire());
+    let request = Request::Ask(id(LockKind::Mutex, &target), &ask);
     for value in [
         Value::Nil,
         Value::Okay,
@@ -147,24 +129,13 @@ fn hostile_replies_are_refused_not_believed() {
         let failure = decode(&request, value.clone()).expect_err("no grant");
         assert_eq!(failure.kind, FailureKind::Protocol, "{value:?}");
     }
-    let release = Verb::Release {
-        owner: "lh1:u:l".into(),
-        units: 1,
-    };
-    let request = Request::Lock {
-        kind: LockKind::Mutex,
-        target: &target,
-        verb: &release,
-    };
+    let release = End::new("lh1:u:l".into(), 1, How::Release);
+    let request = Request::End(id(LockKind::Mutex, &target), &release);
     assert!(decode(&request, Value::Int(7)).is_err());
     // Each name must have one fence.
     let keys = ["a", "b"].map(|name| LockKey::new("", name).expect("a name"));
     let target = Target::all(keys.into()).expect("two names");
-    let request = Request::Lock {
-        kind: LockKind::Multi,
-        target: &target,
-        verb: &verb,
-    };
+    let request = Request::Ask(id(LockKind::Multi, &target), &ask);
     for (fences, is_one_each) in [(&[5][..], false), (&[5, 6], true), (&[5, 6, 7], false)] {
         let parts = fences.iter().map(|fence| TIME + fence).chain([0]);
         let reply = decode(&request, Value::Array(parts.map(Value::Int).collect()));
@@ -178,6 +149,7 @@ const OWNER: &str = "lh1:owner:l";
 const OTHER: &str = "lh1:other:l";
 const LEASE: Duration = Duration::from_secs(30);
 const CLOCK: u64 = 1_700_000_000_000_000;
+const BLOCK: Option<GiveBack> = Some(GiveBack { used: 5, last: 9 });
 
 /// Returns a command on one line. It names a script by its file in place of the digest.
 fn line(command: &Command) -> String {
@@ -216,17 +188,18 @@ fn all_requests() -> Vec<(String, Command)> {
         ("in a cluster, ", &of_a_cluster),
     ] {
         for (kind, target, units) in kinds() {
-            for (what, verb) in verbs(units) {
-                let request = Request::Lock {
-                    kind,
-                    target: &target,
-                    verb: &verb,
-                };
+            let lock = id(kind, &target);
+            for (what, ask) in asks(units) {
+                let request = Request::Ask(lock, &ask);
                 let what = format!("{where_}{kind:?}, {what}");
                 if let Some(plain) = encode_plain(&request, settings) {
                     all.push((format!("{what}, plain"), plain));
                 }
                 all.push((what, encode(&request, settings)));
+            }
+            for (what, end) in ends(units) {
+                let what = format!("{where_}{kind:?}, {what}");
+                all.push((what, encode(&Request::End(lock, &end), settings)));
             }
         }
     }
@@ -249,22 +222,15 @@ fn kinds() -> [(LockKind, Target, u32); 5] {
 }
 
 fn ask(units: u32) -> Ask {
-    Ask {
-        owner: OWNER.into(),
-        units,
-        lease: LEASE,
-        fences: 1,
-        shareable_owner: None,
-        channel: None,
-        nonce: None,
-    }
+    Ask::once(OWNER.into(), units, LEASE, 1)
 }
 
-fn asks(units: u32) -> [(&'static str, Ask); 5] {
+/// Returns each request for a lock, and its forms: from a free lock, from the queue, and in place of another owner.
+fn asks(units: u32) -> Vec<(&'static str, Ask)> {
     let nonce = format!("{OWNER} {:032x} 1", 0xa1_u128);
     let (_, grant) = GrantMessage::of(nonce.as_bytes()).expect("a message");
     let channel = || Some(Arc::from("leasehold:c"));
-    [
+    let asks = [
         ("a try", ask(units)),
         (
             "a try without a fence",
@@ -298,79 +264,42 @@ fn asks(units: u32) -> [(&'static str, Ask); 5] {
                 ..ask(units)
             },
         ),
-    ]
-}
-
-fn verbs(units: u32) -> Vec<(&'static str, Verb)> {
-    let owner = || Arc::<str>::from(OWNER);
-    let block = Some(GiveBack { used: 5, last: 9 });
-    let keep = |wakes, give_back| {
-        Verb::Keep(Keep {
-            owner: owner(),
-            units,
-            life: Duration::from_millis(700),
-            wakes,
-            give_back,
-        })
-    };
-    let mut verbs = Vec::new();
-    for (what, ask) in asks(units) {
-        verbs.push((
-            what,
-            Verb::Acquire {
-                ask: ask.clone(),
-                mode: AcquireMode::TakeFree,
-            },
-        ));
-        verbs.push((
-            what,
-            Verb::Acquire {
-                ask: ask.clone(),
-                mode: AcquireMode::QueueFirst,
-            },
-        ));
-        for give_back in [None, block] {
-            let (ask, from) = (ask.clone(), OTHER.into());
-            verbs.push((
-                what,
-                Verb::TakeOver {
-                    ask,
-                    from,
-                    give_back,
-                },
-            ));
+    ];
+    let mut all = Vec::new();
+    for (what, ask) in asks {
+        let in_queue = Ask {
+            takes_free: false,
+            ..ask.clone()
+        };
+        all.extend([(what, ask), (what, in_queue.clone())]);
+        for give_back in [None, BLOCK] {
+            let ending = Some(End {
+                give_back,
+                ..End::new(OTHER.into(), units, How::HandOver)
+            });
+            let ask = in_queue.clone();
+            all.push((what, Ask { ending, ..ask }));
         }
     }
-    for give_back in [None, block] {
-        verbs.push((
-            "hand over",
-            Verb::HandOver {
-                owner: owner(),
-                units,
-                give_back,
-            },
-        ));
-    }
-    verbs.extend([
-        (
-            "release",
-            Verb::Release {
-                owner: owner(),
-                units,
-            },
-        ),
-        (
-            "withdraw",
-            Verb::Withdraw {
-                owner: owner(),
-                units,
-            },
-        ),
-        ("keep", keep(false, None)),
-        ("keep and wake", keep(true, None)),
-        ("keep and give back", keep(true, block)),
-    ]);
-    verbs
+    all
+}
+
+/// Returns each end of an owner.
+fn ends(units: u32) -> [(&'static str, End); 7] {
+    let end = |how, kept_ms, give_back| End {
+        kept_for: Duration::from_millis(kept_ms),
+        give_back,
+        ..End::new(OWNER.into(), units, how)
+    };
+    [
+        ("hand over", end(How::HandOver, 0, None)),
+        ("hand over", end(How::HandOver, 0, BLOCK)),
+        ("release", end(How::Release, 0, None)),
+        ("withdraw", end(How::Withdraw, 0, None)),
+        ("keep", end(How::Release, 700, None)),
+        ("keep and wake", end(How::HandOver, 700, None)),
+        ("keep and give back", end(How::HandOver, 700, BLOCK)),
+    ]
 }
 
 fn adopt(fencing: bool, shortens: bool) -> Adopt {
@@ -397,12 +326,9 @@ fn other_requests(settings: &ScriptSettings) -> Vec<(String, Command)> {
             may_join: false,
         }));
     }
-    let releases = [OWNER, OTHER].map(|owner| PlainRelease {
-        kind: LockKind::Mutex,
-        target: &kinds[0].1,
-        owner,
-        units: 1,
-    });
+    let releases = [OWNER, OTHER].map(|owner| End::new(owner.into(), 1, How::Release));
+    let lock = id(LockKind::Mutex, &kinds[0].1);
+    let releases = [0, 1].map(|number| (lock, &releases[number]));
     let (key, keys) = (kinds[0].1.first(), kinds[4].1.keys());
     let request = RateRequest {
         permits: 3,
@@ -473,23 +399,25 @@ fn node_requests(settings: &ScriptSettings) -> Vec<(String, Command)> {
         if matches!(kind, LockKind::Semaphore { .. }) {
             continue;
         }
-        let lock = LockId {
-            kind,
-            target: &target,
+        let lock = id(kind, &target);
+        // A writer that becomes a reader.
+        let ending = (kind == LockKind::Read).then(|| End::new(OTHER.into(), ALL, How::HandOver));
+        let waits = Ask {
+            channel: Some("leasehold:c".into()),
+            ending,
+            ..ask(units)
         };
-        let mut waits = ask(units);
-        waits.channel = Some("leasehold:c".into());
         let (owner, fences) = ((OWNER, units), vec![8; target.keys().len()]);
         let keys = || target.keys().iter();
         add(
             kind,
             "a try",
-            quorum::acquire(lock, &ask(units), false, CLOCK, settings),
+            quorum::acquire(lock, &ask(units), CLOCK, settings),
         );
         add(
             kind,
             "a wait",
-            quorum::acquire(lock, &waits, true, CLOCK, settings),
+            quorum::acquire(lock, &waits, CLOCK, settings),
         );
         add(
             kind,
@@ -508,13 +436,11 @@ fn node_requests(settings: &ScriptSettings) -> Vec<(String, Command)> {
             quorum::release(lock, owner, Some(block), false),
         );
         add(kind, "withdraw", quorum::release(lock, owner, None, true));
-        for give_back in [None, Some(GiveBack { used: 5, last: 9 })] {
-            let keep = Keep {
-                owner: OWNER.into(),
-                units,
-                life: Duration::from_millis(700),
-                wakes: true,
+        for give_back in [None, BLOCK] {
+            let keep = End {
+                kept_for: Duration::from_millis(700),
                 give_back,
+                ..End::new(OWNER.into(), units, How::HandOver)
             };
             add(kind, "keep", quorum::keep(lock, &keep, settings));
         }

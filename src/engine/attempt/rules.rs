@@ -69,7 +69,7 @@ use crate::error::{Failure, FailureKind};
 use crate::owner;
 use crate::sys::{Arc, Rng, Time};
 use crate::wire::lifetime::{self, FIRST_TURN, valid_until};
-use crate::wire::{AcquireMode, Ask, GrantMessage, Nonce, Reply, Verb};
+use crate::wire::{Ask, GrantMessage, Nonce, Reply};
 
 use patience::{Patience, SHORTEST_PAUSE, WaitState, is_of_replicas, sleep};
 use step::{AllowedGrant, AttemptState, InRedis, Sent, Uncertain};
@@ -230,23 +230,7 @@ impl Attempt {
             }
             AttemptState::Granted => unreachable!("an attempt ends with its grant"),
         };
-        let (ask, request) = self.request(in_redis.queued, context);
-        let verb = match &from {
-            Some(from) => Verb::TakeOver {
-                ask,
-                from: Arc::clone(&from.owner),
-                give_back: from.give_back,
-            },
-            // The request may go before the queue, until one has put the owner into it.
-            None if in_redis.queued => Verb::Acquire {
-                ask,
-                mode: AcquireMode::QueueFirst,
-            },
-            None => Verb::Acquire {
-                ask,
-                mode: AcquireMode::TakeFree,
-            },
-        };
+        let (ask, request) = self.request(in_redis.queued, from.as_ref(), context);
         let in_redis = InRedis {
             queued: in_redis.queued || request.channel.is_some(),
             ..in_redis
@@ -256,11 +240,16 @@ impl Attempt {
             in_redis,
             from,
         };
-        (state, Step::Send(verb))
+        (state, Step::Send(ask))
     }
 
     /// Returns the terms of the next request, and the part of them that its answer is read by.
-    fn request(&mut self, queued: bool, context: &Context<'_>) -> (Ask, Sent) {
+    fn request(
+        &mut self,
+        queued: bool,
+        from: Option<&EndedOwner>,
+        context: &Context<'_>,
+    ) -> (Ask, Sent) {
         // A contended lock is likely to be contended again. A lock that was free most likely has no other waiter.
         let has_several_guards = context.crowded || self.patience.is_contended();
         let channel = if context.until.is_none() {
@@ -283,9 +272,11 @@ impl Attempt {
                 1
             },
             // An owner in the queue waits its turn.
+            takes_free: !queued && from.is_none(),
             shareable_owner,
             channel,
             nonce: allowed_grant.as_deref().map(|grant| grant.nonce),
+            ending: from.map(EndedOwner::end),
         };
         let request = Sent {
             fences: ask.fences,

@@ -29,7 +29,7 @@ use std::time::Duration;
 use crate::engine::attempt::rules::EndedOwner;
 use crate::sys::random::jittered;
 use crate::sys::{Arc, Rng, Time};
-use crate::wire::{Gone, Keep, Reply, Verb};
+use crate::wire::{End, Gone, How, Reply};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// The longest pause while the server cannot be reached. After an answer, pauses grow further, to a sixtieth of the
@@ -42,9 +42,9 @@ const LEFT_OWNERS_EVERY: Duration = Duration::from_millis(100);
 /// The next thing to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Send [`ReleaseTask::verb`].
+    /// Send [`ReleaseTask::end`].
     Send,
-    /// Send [`ReleaseTask::verb`], but not before this time.
+    /// Send [`ReleaseTask::end`], but not before this time.
     Later(Time),
     /// End the task.
     Done,
@@ -58,7 +58,7 @@ pub(crate) struct ReleaseTask {
     key_gone_at: Time,
     /// Until when the lock is kept from all processes (`min_hold`).
     min_hold_until: Option<Time>,
-    ends_by: EndsBy,
+    how: How,
     pause: Duration,
     longest_pause: Duration,
     /// Whether an earlier request may have had its effect, which a later one then finds.
@@ -66,17 +66,6 @@ pub(crate) struct ReleaseTask {
     executed: bool,
     is_left_at_nodes: bool,
     gone: Option<Gone>,
-}
-
-/// The request that ends the owner when no `min_hold` runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum EndsBy {
-    /// The owner had a lease, without a known waiter and without unused fences.
-    Release,
-    /// The owner had a lease.
-    HandOver,
-    /// The owner may have the lock, or only a place in the queue.
-    Withdraw,
 }
 
 impl ReleaseTask {
@@ -92,10 +81,10 @@ impl ReleaseTask {
         let hands_over = ended.give_back.is_some() || contended;
         let task = Self::of_ended_owner(ended, now, lease);
         Self {
-            ends_by: if hands_over {
-                EndsBy::HandOver
+            how: if hands_over {
+                How::HandOver
             } else {
-                EndsBy::Release
+                How::Release
             },
             key_gone_at: task.key_gone_at.max(min_hold_until.unwrap_or(now)),
             min_hold_until,
@@ -112,9 +101,9 @@ impl ReleaseTask {
         let key_gone_at = (left.uncertain_until.unwrap_or(now) + lease).max(key_gone_at);
         Self {
             // With unused fences, the owner had a lease. While the owner is uncertain, withdrawals follow.
-            ends_by: match left.give_back {
-                Some(_) => EndsBy::HandOver,
-                None => EndsBy::Withdraw,
+            how: match left.give_back {
+                Some(_) => How::HandOver,
+                None => How::Withdraw,
             },
             left,
             key_gone_at,
@@ -138,7 +127,7 @@ impl ReleaseTask {
             give_back: None,
         };
         Self {
-            ends_by: EndsBy::Release,
+            how: How::Release,
             is_left_at_nodes: true,
             repeated: true,
             executed: true,
@@ -172,33 +161,22 @@ impl ReleaseTask {
         self.repeated.then_some(self.key_gone_at)
     }
 
-    /// Returns the request to send at `now`.
-    pub(crate) fn verb(&self, now: Time) -> Verb {
-        let (owner, units) = (Arc::clone(&self.left.owner), self.left.units);
-        let give_back = self.left.give_back;
-        let life = self.min_hold_until.map(|until| until.since(now));
-        match (life.filter(|life| !life.is_zero()), self.ends_by) {
-            (_, EndsBy::Withdraw) => Verb::Withdraw { owner, units },
-            (Some(life), ends_by) => Verb::Keep(Keep {
-                owner,
-                units,
-                life,
-                wakes: ends_by == EndsBy::HandOver,
-                give_back,
-            }),
-            (None, EndsBy::HandOver) => Verb::HandOver {
-                owner,
-                units,
-                give_back,
-            },
-            (None, EndsBy::Release) => Verb::Release { owner, units },
+    /// Returns the end to send at `now`.
+    pub(crate) fn end(&self, now: Time) -> End {
+        let kept_until = self.min_hold_until.filter(|_| self.how != How::Withdraw);
+        End {
+            how: self.how,
+            kept_for: kept_until.map_or(Duration::ZERO, |until| until.since(now)),
+            // Once the end was executed, another owner may have got the same fences.
+            give_back: (self.left.give_back).filter(|_| self.how == How::HandOver),
+            ..self.left.end()
         }
     }
 
     /// Returns whether Redis has the lock for the owner, as far as this process knows: the owner had a lease, and no request
     /// of the task has had an effect or has failed.
     pub(crate) fn is_unsent(&self) -> bool {
-        !self.repeated && self.ends_by != EndsBy::Withdraw
+        !self.repeated && self.how != How::Withdraw
     }
 
     /// Returns the owner of a lease for which no request was sent.
@@ -229,8 +207,8 @@ impl ReleaseTask {
         left_until: Option<Time>,
     ) -> Next {
         match reply {
-            Reply::Contended if self.ends_by == EndsBy::Release => {
-                self.ends_by = EndsBy::HandOver;
+            Reply::Contended if self.how == How::Release => {
+                self.how = How::HandOver;
                 // A release that finds waiters changes nothing. But a keep has had its effect, and its time may be over
                 // before the next request.
                 self.repeated |= self.min_hold_until.is_some();
@@ -243,7 +221,7 @@ impl ReleaseTask {
         self.repeated = true;
         self.is_left_at_nodes = left_until.is_some();
         if let Some(until) = left_until {
-            self.ends_by = EndsBy::Release;
+            self.how = How::Release;
             self.key_gone_at = until;
             return Next::Later(now + self.next_pause().min(LONGEST_PAUSE));
         }
@@ -255,7 +233,7 @@ impl ReleaseTask {
             return Next::Done;
         };
         // A request that Redis executes later may take the lock, and may also queue for it.
-        self.ends_by = EndsBy::Withdraw;
+        self.how = How::Withdraw;
         Next::Later((now + self.next_pause()).min(uncertain_until))
     }
 
@@ -295,6 +273,12 @@ mod tests {
         "lh1:u:l".into()
     }
 
+    /// Returns how the owner ends, unless the lock stays taken for a while.
+    fn plain(release_task: &ReleaseTask, now: Time) -> Option<How> {
+        let end = release_task.end(now);
+        end.kept_for.is_zero().then_some(end.how)
+    }
+
     fn ended_owner(uncertain_until: Option<Time>) -> EndedOwner {
         EndedOwner {
             owner: owner(),
@@ -308,7 +292,7 @@ mod tests {
     #[test]
     fn an_uncontended_release_is_one_request() {
         let mut release_task = ReleaseTask::of_lease(ended_owner(None), false, None, at(0), LEASE);
-        assert!(matches!(release_task.verb(at(0)), Verb::Release { .. }));
+        assert_eq!(plain(&release_task, at(0)), Some(How::Release));
         assert_eq!(
             release_task.replied(at(1), &Reply::Released, false, None),
             Next::Done
@@ -323,7 +307,7 @@ mod tests {
             release_task.replied(at(1), &Reply::Contended, false, None),
             Next::Send
         );
-        assert!(matches!(release_task.verb(at(1)), Verb::HandOver { .. }));
+        assert_eq!(plain(&release_task, at(1)), Some(How::HandOver));
         assert!(!release_task.is_executed());
         assert!(release_task.is_unsent());
         assert_eq!(
@@ -389,7 +373,7 @@ mod tests {
         let after_a_release = ReleaseTask::of_lease(ended_owner(None), true, None, at(0), LEASE);
         let after_an_acquire = ReleaseTask::of_left_owner(owner(), 1, until, at(0));
         assert!(after_an_acquire.is_executed());
-        assert!(matches!(after_an_acquire.verb(at(0)), Verb::Release { .. }));
+        assert_eq!(plain(&after_an_acquire, at(0)), Some(How::Release));
         assert_eq!(after_an_acquire.repeated_until(), Some(until));
         let left = [&after_a_release, &after_an_acquire].map(ReleaseTask::is_left_at_nodes);
         assert_eq!(left, [false, true]);
@@ -414,7 +398,7 @@ mod tests {
                     }
                 }
                 assert!(release_task.is_executed());
-                assert!(matches!(release_task.verb(now), Verb::Release { .. }));
+                assert_eq!(plain(&release_task, now), Some(How::Release));
             }
             assert!(now >= until);
         }
@@ -476,10 +460,7 @@ mod tests {
         let rng = Machine::default();
         let until = at(0) + LEASE * 2;
         let kept = || ReleaseTask::of_lease(ended_owner(None), true, Some(until), at(0), LEASE);
-        let life = |release_task: &ReleaseTask, now| match release_task.verb(now) {
-            Verb::Keep(Keep { life, .. }) => life,
-            other => panic!("{other:?}"),
-        };
+        let life = |release_task: &ReleaseTask, now| release_task.end(now).kept_for;
         let mut release_task = kept();
         assert_eq!(release_task.key_gone_at, until);
         assert_eq!(life(&release_task, at(0)), LEASE * 2);
@@ -497,7 +478,7 @@ mod tests {
 
         let mut release_task = kept();
         release_task.failed(at(1), true, &rng);
-        assert!(matches!(release_task.verb(until), Verb::HandOver { .. }));
+        assert_eq!(plain(&release_task, until), Some(How::HandOver));
 
         // The other nodes of a quorum keep it too.
         let mut release_task = kept();
@@ -505,15 +486,16 @@ mod tests {
         let next = release_task.replied(at(1), &Reply::Released, false, left_until);
         assert!(matches!(next, Next::Later(_)));
         assert_eq!(life(&release_task, later), LEASE);
-        assert!(matches!(release_task.verb(until), Verb::Release { .. }));
+        assert_eq!(plain(&release_task, until), Some(How::Release));
     }
 
     #[test]
     fn a_lock_that_is_kept_back_wakes_a_waiter() {
         let until = at(0) + LEASE;
-        let wakes = |release_task: &ReleaseTask| match release_task.verb(at(0)) {
-            Verb::Keep(Keep { wakes, .. }) => wakes,
-            other => panic!("{other:?}"),
+        let wakes = |release_task: &ReleaseTask| {
+            let end = release_task.end(at(0));
+            assert_eq!(end.kept_for, LEASE);
+            end.how == How::HandOver
         };
         let kept = |contended| {
             ReleaseTask::of_lease(ended_owner(None), contended, Some(until), at(0), LEASE)
@@ -544,21 +526,16 @@ mod tests {
             ..ended_owner(None)
         };
         let mut release_task = ReleaseTask::of_lease(ended, true, Some(until), at(0), LEASE);
-        let keeps = Verb::Keep(Keep {
+        let gives_back = |kept_for| End {
             owner: owner(),
             units: 1,
-            life: LEASE,
-            wakes: true,
-            give_back: unused,
-        });
-        assert_eq!(release_task.verb(at(0)), keeps);
-        release_task.failed(at(1), true, &rng);
-        let gives_back = Verb::HandOver {
-            owner: owner(),
-            units: 1,
+            how: How::HandOver,
+            kept_for,
             give_back: unused,
         };
-        assert_eq!(release_task.verb(until), gives_back);
+        assert_eq!(release_task.end(at(0)), gives_back(LEASE));
+        release_task.failed(at(1), true, &rng);
+        assert_eq!(release_task.end(until), gives_back(Duration::ZERO));
     }
 
     #[test]
@@ -569,12 +546,10 @@ mod tests {
             ..ended_owner(Some(at(0) + LEASE))
         };
         let mut release_task = ReleaseTask::of_ended_owner(left, at(0), LEASE);
-        match release_task.verb(at(0)) {
-            Verb::HandOver { give_back, .. } => assert_eq!(give_back, unused),
-            other => panic!("{other:?}"),
-        }
+        let end = release_task.end(at(0));
+        assert_eq!((end.how, end.give_back), (How::HandOver, unused));
         let next = release_task.replied(at(1), &Reply::Released, false, None);
         assert!(matches!(next, Next::Later(_)));
-        assert!(matches!(release_task.verb(at(1)), Verb::Withdraw { .. }));
+        assert_eq!(plain(&release_task, at(1)), Some(How::Withdraw));
     }
 }

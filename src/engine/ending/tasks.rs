@@ -30,7 +30,7 @@ use crate::name::LockKey;
 use crate::server::{Answer, DedicatedConnection};
 use crate::sys::hash::HashMap;
 use crate::sys::{Arc, Time};
-use crate::wire::{LockKind, NotReleased, PlainRelease, Reply, Request, Verb};
+use crate::wire::{End, LockKind, NotReleased, Reply, Request};
 
 /// The time for which the release of a mutex without a known waiter is held back, so that others go with it.
 const GATHERED_FOR: Duration = Duration::from_millis(1);
@@ -80,7 +80,7 @@ impl Endings {
         }
         let due = if client.is_closed() {
             now
-        } else if is_unsent && is_plain(entry, &release_task, &release_task.verb(now)) {
+        } else if is_unsent && is_plain(entry, &release_task, &release_task.end(now)) {
             // Holding a release back would delay a waiter, so only a release without a known waiter is held back.
             now + GATHERED_FOR
         } else {
@@ -248,8 +248,8 @@ impl Endings {
             let Some((before, job)) = self.tasks.first() else {
                 break;
             };
-            let (entry, verb) = (Arc::clone(&job.entry), job.release_task.verb(now));
-            let is_plain = is_plain(&entry, &job.release_task, &verb);
+            let (entry, end) = (Arc::clone(&job.entry), job.release_task.end(now));
+            let is_plain = is_plain(&entry, &job.release_task, &end);
             let is_left = job.release_task.is_left_at_nodes();
             let joins = begun.is_empty() || (begun[0].is_plain && is_plain);
             if before.0 > now || !joins {
@@ -263,7 +263,7 @@ impl Endings {
             begun.push(SentTask {
                 timer_key,
                 entry,
-                verb,
+                end,
                 is_plain,
                 is_left,
             });
@@ -276,18 +276,24 @@ impl Endings {
 pub(crate) struct SentTask {
     timer_key: TimerKey,
     pub(crate) entry: Arc<Entry>,
-    pub(crate) verb: Verb,
+    pub(crate) end: End,
     /// Whether it can be sent with others in one request.
     is_plain: bool,
     /// Whether its owner is left at nodes of a quorum, which has ended it.
     pub(crate) is_left: bool,
 }
 
-/// Returns whether a request is a plain release, which can be sent with others in one request: of a mutex, or of any
+impl SentTask {
+    pub(crate) fn request(&self) -> Request<'_> {
+        Request::End(self.entry.id(), &self.end)
+    }
+}
+
+/// Returns whether an end is a plain release, which can be sent with others in one request: of a mutex, or of any
 /// lock that is left at nodes of a quorum.
-fn is_plain(entry: &Entry, release_task: &ReleaseTask, verb: &Verb) -> bool {
+fn is_plain(entry: &Entry, release_task: &ReleaseTask, end: &End) -> bool {
     let is_of_mutex = entry.kind == LockKind::Mutex;
-    matches!(verb, Verb::Release { .. }) && (is_of_mutex || release_task.is_left_at_nodes())
+    end.is_plain() && (is_of_mutex || release_task.is_left_at_nodes())
 }
 
 /// Returns the result of each of several plain releases, from the answer to their request.
@@ -322,19 +328,9 @@ pub(crate) fn send(
 ) -> Vec<Result<Answer, Failure>> {
     client.stats.requests.add(1);
     if let [only] = begun {
-        let request = only.entry.request(&only.verb);
-        return vec![dedicated_connection.call(&request, limit)];
+        return vec![dedicated_connection.call(&only.request(), limit)];
     }
-    let releases = begun.iter().filter_map(|begun| match &begun.verb {
-        Verb::Release { owner, units } => Some(PlainRelease {
-            kind: begun.entry.kind,
-            target: &begun.entry.target,
-            owner,
-            units: *units,
-        }),
-        _ => None,
-    });
-    let releases: Vec<_> = releases.collect();
+    let releases: Vec<_> = begun.iter().map(|it| (it.entry.id(), &it.end)).collect();
     match dedicated_connection.call(&Request::Release(&releases), limit) {
         Ok(answer) => of_each(answer, begun.len()),
         // If the server refuses the request, send it again in halves: one key that this user may not use must not

@@ -21,7 +21,7 @@ use crate::engine::queue::rules::GrantedTo;
 use crate::error::{Error, Failure, LostCause, Result};
 use crate::owner;
 use crate::sys::{Arc, Time};
-use crate::wire::{Ask, LockKind, Reply, Verb};
+use crate::wire::{Ask, LockKind, Reply, Request};
 
 impl GuardInner {
     /// Ends this writer's hold, and returns a reader's. Blocks until Redis has replied to one request.
@@ -72,21 +72,13 @@ impl Leases {
         let tail = owner::tail_of(&from.owner).unwrap_or(&client.tail);
         let reader = owner::generate(client.machine(), tail);
         let fences = u64::from(terms.fencing);
-        let verb = Verb::TakeOver {
-            ask: Ask {
-                owner: Arc::clone(&reader),
-                units: 1,
-                lease,
-                fences,
-                shareable_owner: None,
-                channel: None,
-                nonce: None,
-            },
-            from: Arc::clone(&from.owner),
-            give_back: from.give_back,
+        let ask = Ask {
+            takes_free: false,
+            ending: Some(from.end()),
+            ..Ask::once(Arc::clone(&reader), 1, lease, fences)
         };
         let sent = client.now();
-        let answer = client.send(&entry.request(&verb), client.deadline(None));
+        let answer = client.send(&Request::Ask(entry.id(), &ask), client.deadline(None));
         let now = client.now();
         self.clean_up_nodes(entry, &reader, 1);
         let granted = answer.and_then(|answer| {

@@ -22,7 +22,7 @@ use crate::owner::Owner;
 use crate::sys::thread::Parker;
 use crate::sys::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, Time};
 use crate::wire::lifetime::{sent_for, valid_until};
-use crate::wire::{LockKind, Renewed, Request, Verb};
+use crate::wire::{LockId, LockKind, Renewed};
 
 /// How many channels for requests a lease has. A further one replaces the oldest.
 const MOST_REQUEST_LISTENERS: usize = 64;
@@ -123,12 +123,11 @@ impl Entry {
         self.kind == kind && **self.target.id() == *id
     }
 
-    /// Returns the request `verb` for this lock.
-    pub(crate) fn request<'a>(&'a self, verb: &'a Verb) -> Request<'a> {
-        Request::Lock {
+    /// Returns the lock, as requests name it.
+    pub(crate) fn id(&self) -> LockId<'_> {
+        LockId {
             kind: self.kind,
             target: &self.target,
-            verb,
         }
     }
 

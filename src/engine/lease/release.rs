@@ -37,7 +37,7 @@ use crate::engine::queue::rules::{Finish, Health};
 use crate::error::{Failure, LostCause, Result};
 use crate::net::deadline::Deadline;
 use crate::sys::{Arc, Time};
-use crate::wire::{GiveBack, Gone};
+use crate::wire::{GiveBack, Gone, Request};
 
 /// The way in which a guard ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -196,8 +196,8 @@ impl Leases {
         deadline: Deadline<'_>,
     ) -> Result<Option<Gone>, Failure> {
         loop {
-            let verb = release_task.verb(self.client.now());
-            let answer = self.client.send(&entry.request(&verb), deadline);
+            let end = release_task.end(self.client.now());
+            let answer = (self.client).send(&Request::End(entry.id(), &end), deadline);
             let now = self.client.now();
             let (next, result) = match answer {
                 Ok(answer) => {

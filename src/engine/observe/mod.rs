@@ -30,7 +30,7 @@ use crate::error::LostCause;
 use crate::event::{Event, EventKind};
 use crate::stats::Ended;
 use crate::sys::Time;
-use crate::wire::{LockKind, Reply, Request, Verb};
+use crate::wire::{LockKind, Reply, Request};
 
 pub(crate) mod events;
 #[cfg(feature = "tracing")]
@@ -156,37 +156,32 @@ impl Client {
     pub(crate) fn count_request(&self, request: &Request<'_>, took: Duration) {
         self.stats.request_times.record(took);
         // A request that is not about one lock has no name.
-        let name = match request {
-            Request::Lock { target, .. } => target.name(),
-            _ => "",
-        };
+        let name = request.lock().map_or("", |lock| lock.target.name());
         self.exported.of(name).requests.record(took);
     }
 
     /// Counts a hand-over to another process, if the reply to this request reports one.
     pub(crate) fn count_hand_over(&self, request: &Request<'_>, reply: &Reply) {
-        let Request::Lock { kind, target, verb } = request else {
-            return;
-        };
         let reply = match reply {
             Reply::Differs { reply, .. } => reply,
             reply => reply,
         };
-        let is_mutex = *kind == LockKind::Mutex;
-        let owner = match (verb, reply) {
+        let (lock, end) = match (request, reply) {
             // The script of a mutex says whether it has given the lock to that holder.
-            (Verb::TakeOver { from, .. }, Reply::Held { handed_over, .. })
-                if *handed_over || !is_mutex =>
+            (Request::Ask(lock, ask), Reply::Held { handed_over, .. })
+                if *handed_over || lock.kind != LockKind::Mutex =>
             {
-                from
+                (lock, ask.ending.as_ref())
             }
-            (verb, Reply::HandedOver) => verb.owner(),
+            (Request::End(lock, end), Reply::HandedOver) => (lock, Some(*end)),
             _ => return,
         };
+        let Some(end) = end else { return };
+        let name = lock.target.name();
         self.stats.handed_over.add(1);
-        self.exported.of(target.name()).hand_overs.increment(1);
+        self.exported.of(name).hand_overs.increment(1);
         self.events
-            .step(|| Event::of_lock(target.name(), Some(owner), EventKind::HandedOver));
+            .step(|| Event::of_lock(name, Some(&end.owner), EventKind::HandedOver));
     }
 
     /// Returns an event of a lease.

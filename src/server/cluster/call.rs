@@ -15,7 +15,7 @@ use crate::server::cluster::renewals::{about, batch_of, take_results};
 use crate::server::cluster::state::Shared;
 use crate::server::link::Link;
 use crate::sys::{Arc, thread};
-use crate::wire::{Keep, LockKind, Reply, Request, Verb};
+use crate::wire::{End, How, LockKind, Reply, Request};
 
 /// The first pause before a request is sent again. Each further pause is twice as long, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
@@ -32,8 +32,8 @@ impl Shared {
     ) -> Result<Answer, Failure> {
         match request {
             Request::Ping => self.ping(deadline),
-            Request::Lock { target, .. } => {
-                let slot = target.first().slot();
+            Request::Ask(lock, _) | Request::End(lock, _) => {
+                let slot = lock.target.first().slot();
                 or_release_alone(request, &mut |request| self.ask(slot, request, deadline))
             }
             Request::Adopt { key, .. }
@@ -187,13 +187,10 @@ impl Shared {
     fn patience(&self, request: &Request<'_>) -> Duration {
         let whole = self.routes.settings.io_timeout;
         match request {
-            Request::Lock {
-                verb: Verb::Acquire { ask, .. } | Verb::TakeOver { ask, .. },
-                ..
-            } => whole.min(ask.lease / 4),
+            Request::Ask(_, ask) => whole.min(ask.lease / 4),
             Request::Adopt { adopt, .. } => whole.min(adopt.lease / 4),
             // The key alone can be deleted or kept while the slot moves.
-            &Request::Lock { kind, verb, .. } if alone(kind, verb).is_some() => Duration::ZERO,
+            Request::End(lock, end) if alone(lock.kind, end).is_some() => Duration::ZERO,
             // Each key can be renewed or deleted alone.
             Request::Renew([_, _, ..]) | Request::Release([_, _, ..]) => Duration::ZERO,
             _ => whole,
@@ -223,8 +220,7 @@ impl Shared {
 /// Returns whether a request is that of a thread that waits for a lock. Only such a request waits for a new master. The
 /// callers of all others get the failure at once.
 fn waits_for_a_master(request: &Request<'_>, deadline: Deadline<'_>) -> bool {
-    let asks = |verb: &Verb| matches!(verb, Verb::Acquire { .. } | Verb::TakeOver { .. });
-    deadline.is_of_a_wait && matches!(request, Request::Lock { verb, .. } if asks(verb))
+    deadline.is_of_a_wait && matches!(request, Request::Ask(..))
 }
 
 /// Returns whether a request about several names of one slot must be sent name by name, because the slot is moving.
@@ -258,20 +254,14 @@ fn uncertain(failure: Failure, is_uncertain: bool) -> Failure {
     }
 }
 
-/// Returns the form of a request that declares the lock's key alone, if there is one.
-fn alone(kind: LockKind, verb: &Verb) -> Option<Verb> {
-    match verb {
-        Verb::HandOver { owner, units, .. } if kind == LockKind::Mutex => Some(Verb::Release {
-            owner: Arc::clone(owner),
-            units: *units,
-        }),
-        Verb::Keep(keep) if keep.wakes => Some(Verb::Keep(Keep {
-            wakes: false,
-            give_back: None,
-            ..keep.clone()
-        })),
-        _ => None,
-    }
+/// Returns the form of an end that declares the lock's key alone, if there is one.
+fn alone(kind: LockKind, end: &End) -> Option<End> {
+    let has_form = kind == LockKind::Mutex || !end.kept_for.is_zero();
+    (end.how == How::HandOver && has_form).then(|| End {
+        how: How::Release,
+        give_back: None,
+        ..end.clone()
+    })
 }
 
 /// Sends a request. If it hands a mutex over, or keeps a lock for a `min_hold`, and the slot is moving, sends the form
@@ -282,34 +272,30 @@ pub(super) fn or_release_alone(
     send: &mut dyn FnMut(&Request<'_>) -> Result<Answer, Failure>,
 ) -> Result<Answer, Failure> {
     let first = send(request);
-    let (&Request::Lock { kind, target, verb }, Err(failure)) = (request, &first) else {
+    let (&Request::End(lock, end), Err(failure)) = (request, &first) else {
         return first;
     };
-    let Some(alone) = alone(kind, verb).filter(|_| failure.kind == FailureKind::SlotMoves) else {
+    let Some(alone) = alone(lock.kind, end).filter(|_| failure.kind == FailureKind::SlotMoves)
+    else {
         return first;
     };
     let before = failure.outcome != Outcome::NotExecuted;
-    let mut send_alone = |verb: &Verb| {
-        let answer = send(&Request::Lock { kind, target, verb })?;
+    let mut send_alone = |end: &End| {
+        let answer = send(&Request::End(lock, end))?;
         Ok(Answer {
             resent: answer.resent || before,
             ..answer
         })
     };
-    match (send_alone(&alone)?, alone) {
-        // The value is the owner and the mark.
-        (
-            Answer {
-                reply: Reply::Contended,
-                ..
-            },
-            Verb::Release { owner, units },
-        ) => send_alone(&Verb::Release {
-            owner: format!("{owner}{MARK}").into(),
-            units,
-        }),
-        (answer, _) => Ok(answer),
+    let answer = send_alone(&alone)?;
+    if answer.reply != Reply::Contended || !alone.is_plain() {
+        return Ok(answer);
     }
+    // The value is the owner and the mark.
+    send_alone(&End {
+        owner: format!("{}{MARK}", alone.owner).into(),
+        ..alone
+    })
 }
 
 #[cfg(test)]
@@ -330,7 +316,7 @@ mod tests {
     use crate::sys::Ordering;
     #[cfg(target_os = "linux")]
     use crate::sys::{AtomicU32, Time};
-    use crate::wire::{Gone, Reply};
+    use crate::wire::{Gone, LockId, Reply};
 
     /// Reads one request: all that comes before the client waits.
     fn read(line: &mut TcpStream) {
@@ -430,15 +416,12 @@ mod tests {
             })
         };
         publish_first(&shared, SlotMap::after(None, &known, make));
-        let release = Verb::Release {
-            owner: "o".into(),
-            units: 1,
-        };
-        let request = Request::Lock {
+        let release = End::new("o".into(), 1, How::Release);
+        let lock = LockId {
             kind: LockKind::Mutex,
             target: &target,
-            verb: &release,
         };
+        let request = Request::End(lock, &release);
         // On a busy machine a call may fail because its next connection takes too long.
         let mut has_said_why = false;
         while !has_said_why || node.redirections.load(Ordering::SeqCst) < 100 {
@@ -484,16 +467,13 @@ mod tests {
             master
         };
         publish_first(&shared, SlotMap::after(None, &known, make));
-        let release = Verb::Release {
-            owner: "o".into(),
-            units: 1,
-        };
+        let release = End::new("o".into(), 1, How::Release);
         let call = || {
-            let request = Request::Lock {
+            let lock = LockId {
                 kind: LockKind::Mutex,
                 target: &target,
-                verb: &release,
             };
+            let request = Request::End(lock, &release);
             shared.call(&request, Deadline::after(Duration::from_secs(2)))
         };
         let answer = std::thread::scope(|scope| {

@@ -116,8 +116,10 @@ impl Renewals {
         shared.map(&mut deadline)?;
         let (slots, mut results) = match (batch_of(request), request) {
             (Some((slots, results)), _) => (slots, Some(results)),
-            (None, Request::Lock { target, .. }) => (vec![target.first().slot()], None),
-            _ => return Err(Failure::another_question()),
+            (None, request) => {
+                let lock = request.lock().ok_or_else(Failure::another_question)?;
+                (vec![lock.target.first().slot()], None)
+            }
         };
         let mut groups = by_slot(slots);
         let (mut has_results, mut resent) = (false, false);
@@ -483,7 +485,10 @@ pub(super) fn batch_of(request: &Request<'_>) -> Option<(Vec<u16>, Reply)> {
             Reply::Renewed(vec![Renewed::Unanswered; batch.len()]),
         ),
         Request::Release(batch) => (
-            batch.iter().map(|it| it.target.first().slot()).collect(),
+            batch
+                .iter()
+                .map(|(lock, _)| lock.target.first().slot())
+                .collect(),
             Reply::Each(vec![Err(NotReleased::Unanswered); batch.len()]),
         ),
         _ => return None,

@@ -8,20 +8,12 @@ use crate::config::{Server, Settings};
 use crate::name::{LockKey, Target};
 use crate::net::route::route;
 use crate::sys::Ordering;
-use crate::wire::{AcquireMode, Ask, Gone, LockKind, NotReleased};
+use crate::wire::{Ask, End, Gone, How, LockId, LockKind, NotReleased};
 
-fn acquire(channel: Option<&str>) -> Verb {
-    Verb::Acquire {
-        ask: Ask {
-            owner: "o".into(),
-            units: 1,
-            lease: Duration::from_secs(1),
-            fences: 1,
-            shareable_owner: None,
-            channel: channel.map(Into::into),
-            nonce: None,
-        },
-        mode: AcquireMode::TakeFree,
+fn acquire(channel: Option<&str>) -> Ask {
+    Ask {
+        channel: channel.map(Into::into),
+        ..Ask::once("o".into(), 1, Duration::from_secs(1), 1)
     }
 }
 
@@ -29,16 +21,13 @@ fn acquire(channel: Option<&str>) -> Verb {
 #[test]
 fn a_reply_that_proves_a_write_is_that_of_a_master() {
     let target = Target::from(LockKey::new("", "n").expect("a name"));
-    let release = Verb::Release {
-        owner: "o".into(),
-        units: 1,
-    };
+    let release = End::new("o".into(), 1, How::Release);
     let (waits, tries) = (acquire(Some("c")), acquire(None));
-    let about = |verb| Request::Lock {
+    let lock = LockId {
         kind: LockKind::Mutex,
         target: &target,
-        verb,
     };
+    let about = |ask| Request::Ask(lock, ask);
     let granted = Reply::Granted {
         fence: 1,
         count: None,
@@ -58,10 +47,10 @@ fn a_reply_that_proves_a_write_is_that_of_a_master() {
         (about(&tries), held.clone(), true),
         // The script enters a waiter in the queue.
         (about(&waits), held, false),
-        (about(&release), Reply::Released, false),
-        (about(&release), Reply::HandedOver, false),
-        (about(&release), Reply::Contended, true),
-        (about(&release), not_owner.clone(), true),
+        (Request::End(lock, &release), Reply::Released, false),
+        (Request::End(lock, &release), Reply::HandedOver, false),
+        (Request::End(lock, &release), Reply::Contended, true),
+        (Request::End(lock, &release), not_owner.clone(), true),
         (Request::Renew(&[]), Reply::Renewed(vec![done, done]), false),
         (Request::Renew(&[]), Reply::Renewed(vec![done, gone]), true),
         (
@@ -98,11 +87,12 @@ fn a_command_may_be_executed_although_only_the_one_before_it_is_answered() {
         (received, peer)
     });
     let target = Target::from(LockKey::new("", "n").expect("a name"));
-    let request = Request::Lock {
+    let lock = LockId {
         kind: LockKind::Mutex,
         target: &target,
-        verb: &acquire(None),
     };
+    let ask = acquire(None);
+    let request = Request::Ask(lock, &ask);
     let mut link = Link::pooled(Arc::new(route), None);
     let answer = link.call(&request, &mut Deadline::after(Duration::from_secs(20)));
     let failure = answer.expect_err("it has no answer");

@@ -8,7 +8,7 @@ use crate::engine::attempt::poll::SubscriptionState;
 use crate::error::Failure;
 use crate::sys::{Arc, Rng, Time};
 use crate::wire::lifetime::valid_until;
-use crate::wire::{GiveBack, GrantMessage, Nonce, Reply, Verb};
+use crate::wire::{Ask, End, GiveBack, GrantMessage, How, Nonce, Reply};
 
 /// The facts that an attempt needs for a step.
 pub(crate) struct Context<'a> {
@@ -71,7 +71,7 @@ pub(crate) enum Input {
 /// The next thing to do for the thread that drives the attempt. All but the first two end its call.
 #[derive(Debug)]
 pub(crate) enum Step {
-    Send(Verb),
+    Send(Ask),
     /// Sleep until a message comes, or until this time.
     Sleep(Time),
     Granted(Grant),
@@ -173,6 +173,16 @@ pub(crate) struct EndedOwner {
     pub(crate) key_gone_at: Option<Time>,
     /// The unused part of the fences of a lease.
     pub(crate) give_back: Option<GiveBack>,
+}
+
+impl EndedOwner {
+    /// Returns the hand-over that ends it.
+    pub(crate) fn end(&self) -> End {
+        End {
+            give_back: self.give_back,
+            ..End::new(Arc::clone(&self.owner), self.units, How::HandOver)
+        }
+    }
 }
 
 #[derive(Debug)]

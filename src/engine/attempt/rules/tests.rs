@@ -103,9 +103,9 @@ impl Scene {
         action(&mut self.attempt, &context)
     }
 
-    fn send(&mut self, input: Input) -> Verb {
+    fn send(&mut self, input: Input) -> Ask {
         match self.step(input) {
-            Step::Send(verb) => verb,
+            Step::Send(ask) => ask,
             other => panic!("{other:?}"),
         }
     }
@@ -155,10 +155,8 @@ fn sleep_of(step: Step, now: Time) -> Duration {
 #[test]
 fn a_free_lock_is_one_request_with_one_fence() {
     let mut scene = Scene::waiting();
-    let Verb::Acquire { ask, mode } = scene.send(Input::Go) else {
-        panic!("not asked");
-    };
-    assert_eq!((ask.fences, mode), (1, AcquireMode::TakeFree));
+    let ask = scene.send(Input::Go);
+    assert_eq!((ask.fences, ask.takes_free), (1, true));
     let Step::Granted(grant) = scene.replied(GRANTED) else {
         panic!("not granted");
     };
@@ -173,10 +171,7 @@ fn a_free_lock_is_one_request_with_one_fence() {
 /// A contended lock is likely to be contended again.
 #[test]
 fn a_lease_that_will_go_to_other_threads_has_many_fences() {
-    let fences = |scene: &mut Scene| match scene.send(Input::Go) {
-        Verb::Acquire { ask, .. } => ask.fences,
-        other => panic!("{other:?}"),
-    };
+    let fences = |scene: &mut Scene| scene.send(Input::Go).fences;
     let mut crowded = Scene::waiting();
     crowded.crowded = true;
     assert_eq!(fences(&mut crowded), FENCE_BLOCK);
@@ -194,17 +189,13 @@ fn only_an_owner_outside_the_queue_offers_a_lease_to_be_shared() {
     let offered: Arc<str> = "lh1:mine:l".into();
     let mut scene = Scene::waiting();
     scene.shareable_owner = Some(Arc::clone(&offered));
-    let Verb::Acquire { ask, .. } = scene.send(Input::Go) else {
-        panic!("not asked");
-    };
+    let ask = scene.send(Input::Go);
     assert_eq!(ask.shareable_owner, Some(offered));
     let step = scene.replied(Reply::Shared);
     assert!(matches!(step, Step::Shared), "{step:?}");
     scene.send(Input::Go);
     scene.replied(held(None));
-    let Verb::Acquire { ask, .. } = scene.send(Input::Woken) else {
-        panic!("not asked");
-    };
+    let ask = scene.send(Input::Woken);
     assert_eq!(ask.shareable_owner, None);
 }
 
@@ -251,7 +242,7 @@ fn a_request_that_its_thread_has_left_is_of_unknown_outcome() {
     let sent = scene.now;
     scene.with_context(|attempt, context| attempt.left(sent, &failure, context));
     let owner = Arc::clone(scene.attempt.owner());
-    assert_eq!(*scene.send(Input::Go).owner(), owner);
+    assert_eq!(scene.send(Input::Go).owner, owner);
     let left = scene.attempt.abandon();
     assert_eq!(left[0].uncertain_until, Some(START + LEASE));
 }
@@ -269,9 +260,7 @@ fn a_lease_that_was_not_offered_cannot_be_shared() {
 #[test]
 fn a_try_never_queues_and_ends_with_the_answer() {
     let mut scene = Scene::new(None);
-    let Verb::Acquire { ask, .. } = scene.send(Input::Go) else {
-        panic!("not asked");
-    };
+    let ask = scene.send(Input::Go);
     assert_eq!(ask.channel, None);
     let step = scene.replied(held(None));
     assert!(matches!(step, Step::TimeOver(None)));
@@ -282,32 +271,20 @@ fn a_try_never_queues_and_ends_with_the_answer() {
 fn a_wait_queues_only_after_the_first_try_to_subscribe() {
     let mut scene = Scene::waiting();
     scene.subscription = SubscriptionState::NotYet;
-    let Verb::Acquire { ask, .. } = scene.send(Input::Go) else {
-        panic!("not asked");
-    };
+    let ask = scene.send(Input::Go);
     assert_eq!(ask.channel, None);
     assert!(sleep_of(scene.replied(held(None)), START) <= poll::SUBSCRIBING);
     scene.send(Input::Woken);
     // Confirmed while the request was under way.
     scene.subscription = SubscriptionState::Ready("c".into());
     assert!(sleep_of(scene.replied(held(None)), START) <= AFTER_EXPIRY);
-    let Verb::Acquire { ask, mode } = scene.send(Input::Woken) else {
-        panic!("not asked");
-    };
-    assert_eq!(
-        (ask.channel.as_deref(), mode),
-        (Some("c"), AcquireMode::TakeFree)
-    );
+    let ask = scene.send(Input::Woken);
+    assert_eq!((ask.channel.as_deref(), ask.takes_free), (Some("c"), true));
     scene.replied(held(None));
     // Queued under its channel: the queue goes first now.
     scene.subscription = SubscriptionState::NoSubscription;
-    let Verb::Acquire { ask, mode } = scene.send(Input::Woken) else {
-        panic!("not asked");
-    };
-    assert_eq!(
-        (ask.channel.as_deref(), mode),
-        (Some(""), AcquireMode::QueueFirst)
-    );
+    let ask = scene.send(Input::Woken);
+    assert_eq!((ask.channel.as_deref(), ask.takes_free), (Some(""), false));
     assert!(sleep_of(scene.replied(held(None)), START) <= poll::NO_SUBSCRIPTION);
 }
 
@@ -439,7 +416,7 @@ fn the_first_error_is_returned_and_later_ones_are_waited_out() {
         }
         // The owner is the same, so it keeps its place in the queue.
         match scene.step(Input::Woken) {
-            Step::Send(verb) => assert_eq!(*verb.owner(), owner),
+            Step::Send(ask) => assert_eq!(ask.owner, owner),
             Step::Failed(failure) => break failure,
             other => panic!("{other:?}"),
         }
@@ -488,7 +465,7 @@ fn a_deadline_during_an_outage_is_an_error_for_this_thread_alone() {
     // The next thread continues the attempt, under the same owner.
     let owner = Arc::clone(scene.attempt.owner());
     scene.until = Some(Time::NEVER);
-    assert_eq!(*scene.send(Input::Go).owner(), owner);
+    assert_eq!(scene.send(Input::Go).owner, owner);
 }
 
 #[test]
@@ -780,8 +757,8 @@ fn ended_owner() -> EndedOwner {
 fn taking_over(scene: &mut Scene) -> Arc<str> {
     let from = ended_owner().owner;
     scene.attempt = Attempt::take_over(&*scene.rng, "l", ended_owner());
-    let verb = scene.send(Input::Go);
-    assert!(matches!(verb, Verb::TakeOver { from: f, .. } if f == from));
+    let ask = scene.send(Input::Go);
+    assert!(ask.ending.is_some_and(|end| end.owner == from));
     from
 }
 
@@ -801,9 +778,9 @@ fn a_take_over_of_unknown_outcome_leaves_both_owners_behind() {
             && ended_owner.key_gone_at == Some(START + LEASE * 2)
     ));
     scene.now = scene.now + Duration::from_secs(1);
-    let verb = scene.send(Input::Woken);
-    assert!(matches!(verb, Verb::Acquire { .. }));
-    assert!(*verb.owner() != owner && *verb.owner() != from);
+    let ask = scene.send(Input::Woken);
+    assert_eq!(ask.ending, None);
+    assert!(ask.owner != owner && ask.owner != from);
 }
 
 #[test]
@@ -853,7 +830,7 @@ fn a_take_over_that_was_not_sent_is_sent_again_or_cleaned_up() {
         Step::Sleep(_)
     ));
     scene.now = scene.now + Duration::from_secs(1);
-    assert!(matches!(scene.send(Input::Woken), Verb::TakeOver { .. }));
+    assert!(scene.send(Input::Woken).ending.is_some());
     assert_eq!(scene.attempt.abandon()[0].owner, from);
 }
 
@@ -925,13 +902,8 @@ fn a_take_over_that_was_handed_over_waits_in_the_queue() {
     let mut scene = Scene::waiting();
     taking_over(&mut scene);
     assert!(matches!(scene.replied(held(None)), Step::Sleep(_)));
-    assert!(matches!(
-        scene.send(Input::Woken),
-        Verb::Acquire {
-            mode: AcquireMode::QueueFirst,
-            ..
-        }
-    ));
+    let ask = scene.send(Input::Woken);
+    assert!(ask.ending.is_none() && !ask.takes_free);
     let left = scene.attempt.abandon();
     assert_eq!(
         left.len(),

@@ -184,7 +184,7 @@ impl RenewalThread {
 
     /// Drops a task whose owner was left at nodes, if no node has it any more. Returns whether it has.
     fn is_settled(&self, client: &Client, begun: &SentTask) -> bool {
-        if !begun.is_left || client.left_until(begun.verb.owner()).is_some() {
+        if !begun.is_left || client.left_until(&begun.end.owner).is_some() {
             return false;
         }
         self.state.lock().endings.settle(begun);
@@ -202,8 +202,8 @@ impl RenewalThread {
         // These may panic, so they come before the task leaves its timer queue.
         let mut left = None;
         if let Ok(answer) = &answer {
-            client.count_hand_over(&begun.entry.request(&begun.verb), &answer.reply);
-            left = client.left_until(begun.verb.owner());
+            client.count_hand_over(&begun.request(), &answer.reply);
+            left = client.left_until(&begun.end.owner);
         }
         let is_repeated = (self.state.lock().endings).apply(client, begun, &answer, left);
         if is_repeated {
