@@ -72,7 +72,7 @@ use crate::wire::lifetime::{self, FIRST_TURN, valid_until};
 use crate::wire::{Ask, GrantMessage, Nonce, Reply};
 
 use patience::{Patience, SHORTEST_PAUSE, WaitState, is_of_replicas, sleep};
-use step::{AllowedGrant, AttemptState, InRedis, Sent, Uncertain};
+use step::{AllowedGrant, AttemptState, Sent};
 
 pub(crate) use crate::engine::attempt::poll::SubscriptionState;
 pub(crate) use step::{Context, EndedOwner, Grant, Input, Step};
@@ -83,15 +83,16 @@ const AFTER_EXPIRY: Duration = Duration::from_millis(2);
 /// The attempt of one process at one name.
 #[derive(Debug)]
 pub(crate) struct Attempt {
-    /// The name under which Redis knows the attempt.
-    owner: Arc<str>,
-    /// The number of units of the lock that the attempt is for.
-    units: u32,
+    /// The name under which Redis knows the attempt, and what Redis may have of it.
+    me: EndedOwner,
+    /// Whether the owner may be in the lock's queue.
+    queued: bool,
     state: AttemptState,
+    /// The lease of this process that the next request takes over, or the one under way.
+    from: Option<EndedOwner>,
     patience: Patience,
-    /// The last grant by message that was allowed and may come, and when the request was sent that allowed it. The first
-    /// message ends it.
-    allowed_grant: Option<(Box<AllowedGrant>, Time)>,
+    /// The last grant by message that was allowed and may come. The first message ends it.
+    allowed_grant: Option<AllowedGrant>,
     /// The owner before this one, if too few replicas confirmed its grant. Its key stays until it is withdrawn.
     former_owner: Option<Arc<str>>,
     /// Former owners whose release has not begun.
@@ -102,9 +103,10 @@ impl Attempt {
     /// Begins an attempt at `units` of the lock. `has_waited`: its thread has waited behind others of its process.
     pub(crate) fn new(rng: &dyn Rng, tail: &str, units: u32, has_waited: bool) -> Self {
         Self {
-            owner: owner::generate(rng, tail),
-            units,
-            state: AttemptState::ask(InRedis::default()),
+            me: EndedOwner::new(owner::generate(rng, tail), units),
+            queued: false,
+            state: AttemptState::Ask,
+            from: None,
             patience: Patience::new(if has_waited {
                 WaitState::Begun
             } else {
@@ -118,14 +120,11 @@ impl Attempt {
 
     /// Begins an attempt to keep the lock that this process holds as `from`. Its lease has ended here.
     pub(crate) fn take_over(rng: &dyn Rng, tail: &str, from: EndedOwner) -> Self {
+        let attempt = Self::new(rng, tail, from.units, true);
         Self {
             patience: Patience::new(WaitState::Contended),
-            units: from.units,
-            state: AttemptState::Ask {
-                in_redis: InRedis::default(),
-                from: Some(from),
-            },
-            ..Self::new(rng, tail, 1, true)
+            from: Some(from),
+            ..attempt
         }
     }
 
@@ -136,7 +135,7 @@ impl Attempt {
 
     /// Returns whether a thread that wants `units` of the lock, with this tail, can carry the attempt on.
     pub(crate) fn is_for(&self, units: u32, tail: &str) -> bool {
-        self.units == units && owner::tail_of(&self.owner) == Some(tail)
+        self.me.units == units && owner::tail_of(&self.me.owner) == Some(tail)
     }
 
     /// Returns whether `holder` is the former owner, whose withdrawal is on its way. "Held" by that owner is no answer.
@@ -146,7 +145,7 @@ impl Attempt {
 
     /// Returns the owner to which messages are addressed.
     pub(crate) fn owner(&self) -> &Arc<str> {
-        &self.owner
+        &self.me.owner
     }
 
     /// Takes out the owners that must be released in the background.
@@ -156,100 +155,74 @@ impl Attempt {
 
     /// Ends an attempt that no thread continues. Returns the owners that may be left in Redis.
     pub(crate) fn abandon(mut self) -> Vec<EndedOwner> {
-        match std::mem::replace(&mut self.state, AttemptState::Granted) {
-            AttemptState::Ask { in_redis, from } | AttemptState::Sent { in_redis, from, .. } => {
-                self.ended_owners.extend(from);
-                self.leave_behind(&in_redis);
-            }
-            AttemptState::Outvoted(in_redis) => self.leave_behind(&in_redis),
-            // The holder of the grant ends this owner. A release from here would end the lock under a guard.
-            AttemptState::Granted => {}
+        // The holder of a grant ends its owner. A release from here would end the lock under a guard.
+        if !matches!(self.state, AttemptState::Granted) {
+            self.ended_owners.extend(self.from.take());
+            self.leave_behind();
         }
         self.ended_owners
     }
 
     /// Takes an event in. Returns the next thing to do.
     pub(crate) fn step(&mut self, input: Input, context: &Context<'_>) -> Step {
-        // Each branch takes the state apart, and returns the one that follows.
-        let state = std::mem::replace(&mut self.state, AttemptState::Granted);
-        let (state, step) = match input {
+        match input {
             // Granted by message, as the tables at the top allow it; otherwise as woken.
-            Input::Message(message) => match self.accept(&state, message, context) {
-                Some(grant) => (AttemptState::Granted, Step::Granted(grant)),
-                None => self.go_on(state, context),
+            Input::Message(message) => match self.accept(message, context) {
+                Some(grant) => {
+                    self.state = AttemptState::Granted;
+                    Step::Granted(grant)
+                }
+                None => self.go_on(context),
             },
             Input::Go => {
                 self.allowed_grant = None;
-                self.go_on(state, context)
+                self.go_on(context)
             }
-            Input::Woken => self.go_on(state, context),
+            Input::Woken => self.go_on(context),
             Input::Replied {
                 sent,
                 reply,
                 resent,
-            } => self.replied(state, sent, resent, reply, context),
+            } => self.replied(sent, resent, reply, context),
             Input::Failed {
                 sent,
                 failure,
                 cut_short,
             } => {
-                let state = self.failed(state, sent, &failure, context);
-                (state, self.patience.back_off(failure, cut_short, context))
+                self.failed(sent, &failure, context);
+                self.patience.back_off(failure, cut_short, context)
             }
-        };
-        self.state = state;
-        step
+        }
     }
 
-    /// Sends the next request, unless the thread's time is over.
-    fn go_on(&mut self, state: AttemptState, context: &Context<'_>) -> (AttemptState, Step) {
-        match self.patience.end(context) {
-            Some(over) => (state, over),
-            None => self.send(state, context),
+    /// Sends the next request, unless the thread's time is over. A request that is under way already was not written: its
+    /// thread gave up first.
+    fn go_on(&mut self, context: &Context<'_>) -> Step {
+        if let Some(over) = self.patience.end(context) {
+            return over;
         }
+        // Outvoted: abandon the owner, and send an acquire under a new one.
+        if matches!(self.state, AttemptState::Outvoted) {
+            self.rename(context);
+        }
+        let ask = self.request(context);
+        self.queued |= ask.queues();
+        self.state = AttemptState::Sent(Sent {
+            ask: ask.clone(),
+            quantum: context.quantum,
+            pickup_window: context.pickup_window,
+        });
+        Step::Send(ask)
     }
 
     /// Takes in that the thread has ended its call, and left the request that was sent at `sent`. Another thread may
     /// continue the attempt. So this decides nothing, and counts as no failure of the server.
     pub(crate) fn left(&mut self, sent: Time, failure: &Failure, context: &Context<'_>) {
-        let state = std::mem::replace(&mut self.state, AttemptState::Granted);
-        self.state = self.failed(state, sent, failure, context);
+        self.failed(sent, failure, context);
     }
 
-    /// Sends the next request. A request that is under way already was not written: its thread gave up first.
-    fn send(&mut self, state: AttemptState, context: &Context<'_>) -> (AttemptState, Step) {
-        let (in_redis, from) = match state {
-            // Outvoted: abandon the owner, and send an acquire under a new one.
-            AttemptState::Outvoted(in_redis) => {
-                self.rename(&in_redis, context);
-                (InRedis::default(), None)
-            }
-            // Sent, but not written: as from `Ask`.
-            AttemptState::Ask { in_redis, from } | AttemptState::Sent { in_redis, from, .. } => {
-                (in_redis, from)
-            }
-            AttemptState::Granted => unreachable!("an attempt ends with its grant"),
-        };
-        let (ask, request) = self.request(in_redis.queued, from.as_ref(), context);
-        let in_redis = InRedis {
-            queued: in_redis.queued || request.channel.is_some(),
-            ..in_redis
-        };
-        let state = AttemptState::Sent {
-            request,
-            in_redis,
-            from,
-        };
-        (state, Step::Send(ask))
-    }
-
-    /// Returns the terms of the next request, and the part of them that its answer is read by.
-    fn request(
-        &mut self,
-        queued: bool,
-        from: Option<&EndedOwner>,
-        context: &Context<'_>,
-    ) -> (Ask, Sent) {
+    /// Returns the next request.
+    fn request(&self, context: &Context<'_>) -> Ask {
         // A contended lock is likely to be contended again. A lock that was free most likely has no other waiter.
         let has_several_guards = context.crowded || self.patience.is_contended();
         let channel = if context.until.is_none() {
@@ -258,11 +231,14 @@ impl Attempt {
         } else {
             context.subscription.channel()
         };
-        let shareable_owner = context.shareable_owner.clone().filter(|_| !queued);
-        let allowed_grant = Self::allowed_grant(channel.as_deref(), context);
-        let ask = Ask {
-            owner: Arc::clone(&self.owner),
-            units: self.units,
+        let allows_grant = context.grants_by_message
+            && !context.crowded
+            && channel.as_ref().is_some_and(|channel| !channel.is_empty());
+        // An owner in the queue waits its turn.
+        let waits_its_turn = self.queued;
+        Ask {
+            owner: Arc::clone(&self.me.owner),
+            units: self.me.units,
             lease: context.terms.lease(),
             fences: if !context.terms.fencing {
                 0
@@ -271,77 +247,56 @@ impl Attempt {
             } else {
                 1
             },
-            // An owner in the queue waits its turn.
-            takes_free: !queued && from.is_none(),
-            shareable_owner,
+            takes_free: !waits_its_turn && self.from.is_none(),
+            shareable_owner: (context.shareable_owner.clone()).filter(|_| !waits_its_turn),
             channel,
-            nonce: allowed_grant.as_deref().map(|grant| grant.nonce),
-            ending: from.map(EndedOwner::end),
-        };
-        let request = Sent {
-            fences: ask.fences,
-            quantum: context.quantum,
-            may_share: ask.shareable_owner.is_some(),
-            channel: ask.channel.clone(),
-            allowed_grant,
-        };
-        (ask, request)
+            nonce: allows_grant.then(|| Nonce::new(context.rng)),
+            ending: self.from.as_ref().map(EndedOwner::end),
+        }
     }
 
     /// Takes an answer in.
-    fn replied(
-        &mut self,
-        state: AttemptState,
-        sent: Time,
-        resent: bool,
-        reply: Reply,
-        context: &Context<'_>,
-    ) -> (AttemptState, Step) {
+    fn replied(&mut self, sent: Time, resent: bool, reply: Reply, context: &Context<'_>) -> Step {
         match reply {
             // Granted, in time or not.
             Reply::Granted { .. } => {
-                let is_take_over = matches!(state, AttemptState::Sent { from: Some(_), .. });
-                let (request, mut in_redis) = self.note_reply(state, sent, resent, context);
-                let (owner, terms) = (Arc::clone(&self.owner), context.terms);
-                let Sent {
-                    fences, quantum, ..
-                } = request;
-                let now = context.now;
-                match Grant::of_reply(reply, owner, terms, fences, quantum, sent, now) {
+                let is_take_over = self.from.is_some();
+                let Sent { ask, quantum, .. } = self.answered(sent, resent, context);
+                let (terms, now) = (context.terms, context.now);
+                match Grant::of_reply(reply, ask.owner, terms, ask.fences, quantum, sent, now) {
                     // The owner has left the queue. An uncertain request of it is the grant's from here on. A lock that
                     // this process waited for is likely to have other waiters. A take-over would have found them.
                     Ok(grant) => {
+                        self.state = AttemptState::Granted;
                         let is_contended = self.patience.is_contended() && !is_take_over;
-                        let grant = Grant {
-                            units: self.units,
+                        Step::Granted(Grant {
+                            units: ask.units,
                             contended: grant.contended || is_contended,
-                            uncertain_until: in_redis.uncertain_after(now),
-                            key_gone_at: in_redis.key_gone_at(),
+                            uncertain_until: self.me.uncertain_after(now),
+                            key_gone_at: self.me.key_gone_at,
                             ..grant
-                        };
-                        (AttemptState::Granted, Step::Granted(grant))
+                        })
                     }
                     // The lease may be over already. Abandon the owner, and ask under another.
                     Err(failure) => {
-                        let lease = terms.lease();
-                        in_redis.note(Uncertain::new(sent, sent + lease, lease));
-                        let state = self.rename(&in_redis, context);
-                        (state, self.patience.back_off(failure, false, context))
+                        self.me.note_uncertain(sent, sent + ask.lease, ask.lease);
+                        self.rename(context);
+                        self.patience.back_off(failure, false, context)
                     }
                 }
             }
             // The offered lease may be shared: the owner is not used. Only an owner that is not in the queue offers a
             // lease, and this answer puts none there.
-            Reply::Shared if state.may_share() => {
-                let (_, in_redis) = self.note_reply(state, sent, resent, context);
-                (AttemptState::ask(in_redis.not_queued()), Step::Shared)
+            Reply::Shared if self.state.may_share() => {
+                self.answered(sent, resent, context);
+                self.queued = false;
+                Step::Shared
             }
             // Held: a try is done, and a wait sleeps until a message, the holder's expiry, or its poll. Two other rows
             // stand in `held`: the holder is the former owner, or the subscription began or ended meanwhile.
             Reply::Held { ttl, holder, .. } => {
-                let (request, in_redis) = self.note_reply(state, sent, resent, context);
-                let step = self.held(&request, ttl, &holder, context);
-                (AttemptState::ask(in_redis), step)
+                let request = self.answered(sent, resent, context);
+                self.held(&request, ttl, &holder, context)
             }
             // Outvoted, and a holder may have a majority. The owner stays in the queues, so that a message reaches this
             // attempt. The next request is of another owner. If somebody waits, that owner comes last. So the attempt
@@ -352,15 +307,15 @@ impl Attempt {
                 ttl,
                 ..
             } => {
-                let (request, in_redis) = self.note_reply(state, sent, resent, context);
+                let request = self.answered(sent, resent, context);
+                self.state = AttemptState::Outvoted;
                 let is_of_a_lease = |ttl: &Duration| *ttl > FIRST_TURN;
                 let ttl = ttl.map(|ttl| {
                     Some(ttl)
                         .filter(is_of_a_lease)
                         .unwrap_or(lifetime::SHORTEST_WINDOW)
                 });
-                let step = self.held(&request, ttl, &holder, context);
-                (AttemptState::Outvoted(in_redis), step)
+                self.held(&request, ttl, &holder, context)
             }
             // Outvoted, and the votes are split: a try asks once more, and a wait asks again after a moment. A quorum has
             // withdrawn the owner.
@@ -369,49 +324,39 @@ impl Attempt {
                 counts,
                 ..
             } => {
-                let (_, in_redis) = self.note_reply(state, sent, resent, context);
-                let state = self.rename(&in_redis.not_queued(), context);
+                self.answered(sent, resent, context);
+                self.queued = false;
+                self.rename(context);
                 let failure = Failure::no_quorum(counts, Vec::new());
-                (state, self.patience.split(failure, context))
+                self.patience.split(failure, context)
             }
             // An answer to another request counts as a failure of unknown outcome.
             _ => {
                 let failure = Failure::another_question();
-                let state = self.failed(state, sent, &failure, context);
-                (state, self.patience.back_off(failure, false, context))
+                self.failed(sent, &failure, context);
+                self.patience.back_off(failure, false, context)
             }
         }
     }
 
-    /// Notes that the request under way has an answer, whichever it is. Returns the request, and the traces of its owner.
-    fn note_reply(
-        &mut self,
-        state: AttemptState,
-        sent: Time,
-        resent: bool,
-        context: &Context<'_>,
-    ) -> (Sent, InRedis) {
-        let (mut request, mut in_redis, from) = state.into_request();
-        self.allowed_grant = request
-            .allowed_grant
-            .take()
-            .map(|allowed_grant| (allowed_grant, sent));
+    /// Notes that the request under way has an answer, whichever it is. Returns the request.
+    fn answered(&mut self, sent: Time, resent: bool, context: &Context<'_>) -> Sent {
+        let request = self.state.end_request();
+        self.allowed_grant = request.allowed_grant(sent);
         // 1. Redis may execute a request twice if it was sent twice.
         if resent {
-            let lease = context.terms.lease();
-            in_redis.note(Uncertain::new(sent, sent + lease, lease));
+            let lease = request.ask.lease;
+            self.me.note_uncertain(sent, sent + lease, lease);
         }
         // 2. Every answer to a take-over ends the old lease, and takes its unused fences back. But Redis may still
         //    execute an earlier request of the old owner.
-        let uncertain = from.filter(|from| {
-            let until = from.uncertain_until;
-            until.is_some_and(|until| until > context.now)
-        });
+        let from = self.from.take();
+        let uncertain = from.filter(|from| from.uncertain_after(context.now).is_some());
         self.ended_owners.extend(uncertain.map(|from| EndedOwner {
             give_back: None,
             ..from
         }));
-        (request, in_redis)
+        request
     }
 
     /// Takes in that `holder` holds the lock, for `ttl` if that is known.
@@ -435,7 +380,7 @@ impl Attempt {
             return over;
         }
         // 4. Sleep until the next poll, or until the holder's lease expires.
-        let poll = if request.channel == context.subscription.channel() {
+        let poll = if request.ask.channel == context.subscription.channel() {
             poll::pause(
                 &context.subscription,
                 context.pickup_window,
@@ -456,22 +401,13 @@ impl Attempt {
 
     /// Returns the grant of a message. Returns `None` if the attempt must not use it. Every message ends what the last
     /// request allowed.
-    fn accept(
-        &mut self,
-        state: &AttemptState,
-        message: Option<GrantMessage>,
-        context: &Context<'_>,
-    ) -> Option<Grant> {
-        let (allowed, sent) = self.allowed_grant.take()?;
+    fn accept(&mut self, message: Option<GrantMessage>, context: &Context<'_>) -> Option<Grant> {
+        let allowed = self.allowed_grant.take()?;
         let message = message?;
-        let AttemptState::Ask {
-            in_redis,
-            from: None,
-        } = state
-        else {
+        if !matches!(self.state, AttemptState::Ask) || self.from.is_some() {
             return None;
-        };
-        let lease = context.terms.lease();
+        }
+        let (lease, sent) = (context.terms.lease(), allowed.sent);
         let kept_for = allowed.pickup_window.min(lease);
         let deadline = valid_until(sent, kept_for);
         let is_usable = message.nonce == allowed.nonce
@@ -480,8 +416,8 @@ impl Attempt {
             && !context.crowded
             && context.now + at_risk_below(kept_for).max(context.round_trip * 3) <= deadline;
         is_usable.then(|| Grant {
-            owner: Arc::clone(&self.owner),
-            units: self.units,
+            owner: Arc::clone(&self.me.owner),
+            units: self.me.units,
             terms: context.terms,
             fence: message.fence,
             fences: u64::from(context.terms.fencing),
@@ -492,88 +428,67 @@ impl Attempt {
             pickup_window: (kept_for < lease).then_some(kept_for),
             is_by_message: true,
             contended: true,
-            uncertain_until: in_redis.uncertain_after(context.now),
-            key_gone_at: in_redis.key_gone_at(),
+            uncertain_until: self.me.uncertain_after(context.now),
+            key_gone_at: self.me.key_gone_at,
         })
     }
 
-    /// Returns the grant by message that the next request allows.
-    fn allowed_grant(channel: Option<&str>, context: &Context<'_>) -> Option<Box<AllowedGrant>> {
-        if !context.grants_by_message || context.crowded || channel.is_none_or(str::is_empty) {
-            return None;
-        }
-        Some(Box::new(AllowedGrant {
-            nonce: Nonce::new(context.rng),
-            quantum: context.quantum,
-            pickup_window: context.pickup_window,
-        }))
-    }
-
-    /// Takes in that the request under way failed. Returns the state to go on from.
-    fn failed(
-        &mut self,
-        state: AttemptState,
-        sent: Time,
-        failure: &Failure,
-        context: &Context<'_>,
-    ) -> AttemptState {
-        let lease = context.terms.lease();
-        let (request, mut in_redis, from) = state.into_request();
+    /// Takes in that the request under way failed.
+    fn failed(&mut self, sent: Time, failure: &Failure, context: &Context<'_>) {
+        let request = self.state.end_request();
+        let lease = request.ask.lease;
         // 0. A quorum has too few votes, and has withdrawn the owner. So the owner must not ask again. The renewal thread
         //    releases the lease that was to be taken over.
         if let FailureKind::NoQuorum(_) = failure.kind {
-            self.ended_owners.extend(from);
-            return self.rename(&in_redis.not_queued(), context);
+            self.ended_owners.extend(self.from.take());
+            self.queued = false;
+            self.rename(context);
+            return;
         }
         // 1. Redis certainly executed nothing: go on as before. Only the owner's place in the queue stays: it is never
         //    certain that Redis does not have it.
         let Some(until) = failure.uncertain_until(sent, lease) else {
-            return AttemptState::Ask { in_redis, from };
+            return;
         };
         // 2. The owner may come to hold the lock.
-        self.allowed_grant = request
-            .allowed_grant
-            .map(|allowed_grant| (allowed_grant, sent));
-        in_redis.note(Uncertain::new(sent, until, lease));
+        self.allowed_grant = request.allowed_grant(sent);
+        self.me.note_uncertain(sent, until, lease);
         let is_unconfirmed = is_of_replicas(failure);
         if is_unconfirmed {
-            self.former_owner = Some(Arc::clone(&self.owner));
+            self.former_owner = Some(Arc::clone(&self.me.owner));
         }
-        match from {
-            // 3. A take-over, outcome unknown or partly executed: abandon both owners. The release that must follow for the old owner may end a grant of the new one: neither asks again.
+        match self.from.take() {
+            // 3. A take-over, outcome unknown or partly executed: abandon both owners. The release that must follow for
+            //    the old owner may end a grant of the new one: neither asks again.
             Some(from) => {
                 self.ended_owners.push(EndedOwner {
-                    uncertain_until: from.uncertain_until.max(in_redis.uncertain_until()),
-                    key_gone_at: from.key_gone_at.max(in_redis.key_gone_at()),
+                    uncertain_until: from.uncertain_until.max(self.me.uncertain_until),
+                    key_gone_at: from.key_gone_at.max(self.me.key_gone_at),
                     ..from
                 });
-                self.rename(&in_redis, context)
+                self.rename(context);
             }
-            // 4. An acquire was granted, but too few replicas confirmed it: abandon the owner. No guard relies on an unconfirmed grant, so the grant must not keep the lock from others.
-            None if is_unconfirmed => self.rename(&in_redis, context),
+            // 4. An acquire was granted, but too few replicas confirmed it: abandon the owner. No guard relies on an
+            //    unconfirmed grant, so the grant must not keep the lock from others.
+            None if is_unconfirmed => self.rename(context),
             // 5. An acquire, outcome unknown or partly executed: asking again under the same owner is idempotent.
-            None => AttemptState::ask(in_redis),
+            None => {}
         }
     }
 
-    /// Leaves the owner behind, to be released, and makes a new one. Returns the state of the new owner.
-    fn rename(&mut self, in_redis: &InRedis, context: &Context<'_>) -> AttemptState {
-        self.leave_behind(in_redis);
-        self.owner = owner::generate(context.rng, context.tail);
-        self.allowed_grant = None;
-        AttemptState::ask(InRedis::default())
+    /// Leaves the owner behind, to be released, and makes a new one.
+    fn rename(&mut self, context: &Context<'_>) {
+        self.leave_behind();
+        let owner = owner::generate(context.rng, context.tail);
+        self.me = EndedOwner::new(owner, self.me.units);
+        (self.queued, self.allowed_grant) = (false, None);
+        self.state = AttemptState::Ask;
     }
 
     /// Adds the owner to the ended owners, if Redis may have it.
-    fn leave_behind(&mut self, in_redis: &InRedis) {
-        if in_redis.has_owner() {
-            self.ended_owners.push(EndedOwner {
-                owner: Arc::clone(&self.owner),
-                units: self.units,
-                uncertain_until: in_redis.uncertain_until(),
-                key_gone_at: in_redis.key_gone_at(),
-                give_back: None,
-            });
+    fn leave_behind(&mut self) {
+        if self.queued || self.me.uncertain_until.is_some() {
+            self.ended_owners.push(self.me.clone());
         }
     }
 }

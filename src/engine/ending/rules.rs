@@ -120,11 +120,8 @@ impl ReleaseTask {
     /// Makes a task for an owner that a quorum has ended, and that is left at some nodes.
     pub(crate) fn of_left_owner(owner: Arc<str>, units: u32, until: Time, now: Time) -> Self {
         let owner = EndedOwner {
-            owner,
-            units,
-            uncertain_until: None,
             key_gone_at: Some(until),
-            give_back: None,
+            ..EndedOwner::new(owner, units)
         };
         Self {
             how: How::Release,
@@ -281,11 +278,8 @@ mod tests {
 
     fn ended_owner(uncertain_until: Option<Time>) -> EndedOwner {
         EndedOwner {
-            owner: owner(),
-            units: 1,
             uncertain_until,
-            key_gone_at: None,
-            give_back: None,
+            ..EndedOwner::new(owner(), 1)
         }
     }
 

@@ -745,13 +745,7 @@ fn a_request_that_is_cut_short_leaves_the_answer_before_it() {
 
 /// An owner of this process whose lease an attempt takes over.
 fn ended_owner() -> EndedOwner {
-    EndedOwner {
-        owner: "lh1:mine:l".into(),
-        units: 1,
-        uncertain_until: None,
-        key_gone_at: None,
-        give_back: None,
-    }
+    EndedOwner::new("lh1:mine:l".into(), 1)
 }
 
 fn taking_over(scene: &mut Scene) -> Arc<str> {
