@@ -164,7 +164,7 @@ impl Connections {
         key: &LockKey,
         owner: &str,
     ) -> Result<Reply, Failure> {
-        let command = wire::quorum::force_release(key, owner);
+        let command = wire::quorum::force_release(key, owner, &self.state.script_settings);
         let mut removed = vec![false; self.each.len()];
         loop {
             let mut has_removed = false;

@@ -20,7 +20,7 @@ use crate::quorum::QuorumState;
 use crate::quorum::connection::{About, Commands, Connections, Enough, Recipients};
 use crate::quorum::votes::{AtNode, Trace};
 use crate::sys::{Arc, Time};
-use crate::wire::quorum::NodeGiveBack;
+use crate::wire::quorum::Reserved;
 use crate::wire::{
     Command, End, GiveBack, Gone, How, LockId, NotReleased, Reply, quorum as node_request,
 };
@@ -199,41 +199,60 @@ impl QuorumState {
         at_node: &AtNode,
         has_votes: bool,
     ) -> (Command, About) {
-        let owner = (&*end.owner, end.units);
-        let unused = end.give_back.zip(at_node.reserved);
+        // A node without a vote may have the owner in its queue. So may one that executes an earlier request later.
         let has_vote = at_node.until().is_some();
-        let is_kept = !end.kept_for.is_zero();
-        let command = if is_kept && (has_vote || !has_votes) {
-            // The node answered the first fence, so its record stays there at least.
-            let give_back = unused.map(|(block, reserved)| GiveBack {
-                used: block.used.max(reserved.first),
-                last: reserved.last,
-            });
-            let end = End {
-                how: How::HandOver,
-                give_back: give_back.filter(|block| block.used < block.last),
-                ..end.clone()
-            };
-            node_request::keep(lock, &end, &self.script_settings)
-        } else {
-            // A node without a vote may have the owner in its queue. So may one that executes an earlier request later.
-            let may_wait = !has_vote || at_node.trace > Trace::Has;
-            let give_back =
-                unused.map(|(GiveBack { used, .. }, reserved)| NodeGiveBack { used, reserved });
-            node_request::release(lock, owner, give_back, end.how == How::Withdraw || may_wait)
+        let may_wait = !has_vote || at_node.trace > Trace::Has;
+        let is_kept = !end.kept_for.is_zero() && (has_vote || !has_votes);
+        let withdraws = end.how == How::Withdraw || !is_kept && may_wait;
+        let end = End {
+            how: if withdraws {
+                How::Withdraw
+            } else {
+                How::HandOver
+            },
+            give_back: unused_at_node(end.give_back, at_node.reserved),
+            ..end.clone()
         };
         let about = About::End {
             owner: Arc::clone(&end.owner),
             asked_on: at_node.asked_on,
         };
+        let command = node_request::end(lock, &end, &self.script_settings);
         (command, about)
     }
+}
+
+/// Returns the fences that a node takes back. The node answered the first of those that it reserved, so its record stays there
+/// at least. If the owner used larger ones than the node reserved, there are none. After a raise the record is larger than the
+/// answer, and the node keeps it. The end of a raise must not be the last: a late copy of the raise would make it the record
+/// again, after another owner's grant.
+fn unused_at_node(unused: Option<GiveBack>, reserved: Option<Reserved>) -> Option<GiveBack> {
+    let (GiveBack { used, .. }, Reserved { first, last }) = unused.zip(reserved)?;
+    let used = used.max(first);
+    (used < last).then_some(GiveBack { used, last })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::quorum::votes::majority;
+
+    #[test]
+    fn a_node_takes_only_unused_fences_back() {
+        let reserved = Some(Reserved { first: 4, last: 9 });
+        let unused_after = |used, reserved| {
+            let unused = unused_at_node(Some(GiveBack { used, last: 7 }), reserved);
+            unused.map(|GiveBack { used, last }| (used, last))
+        };
+        assert_eq!(unused_after(6, reserved), Some((6, 9)));
+        // It has answered the first one.
+        assert_eq!(unused_after(0, reserved), Some((4, 9)));
+        // Another node has answered more.
+        assert_eq!(unused_after(9, reserved), None);
+        assert_eq!(unused_after(12, reserved), None);
+        assert_eq!(unused_after(6, None), None);
+        assert_eq!(unused_at_node(None, reserved), None);
+    }
 
     #[test]
     fn what_is_certain_has_a_result() {

@@ -1,4 +1,4 @@
-//! The requests about one lock, and to release many, to a server that is no node of a quorum.
+//! The requests about one lock, and to release many.
 //!
 //! | kind | its scripts | what the key is |
 //! | --- | --- | --- |
@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use redis::ToRedisArgs;
 use redis::Value::{self, Array, BulkString, Int};
 
 use crate::name::{Companion, LARGEST_FENCE, LockKey, Target};
@@ -15,7 +16,8 @@ use crate::sys::Arc;
 use crate::sys::time::ms_rounded_up;
 use crate::wire::script::{
     Command, KEEP, MULTI_ACQUIRE, MULTI_RELEASE, MUTEX_ACQUIRE, MUTEX_ADOPT, MUTEX_HAND_OVER,
-    MUTEX_RELEASE, MUTEX_RELEASE_MANY, SHARE_ACQUIRE, SHARE_RELEASE, Script,
+    MUTEX_RELEASE, MUTEX_RELEASE_MANY, QUORUM_KEEP, QUORUM_RELEASE, QUORUM_SHARE_RELEASE,
+    SHARE_ACQUIRE, SHARE_RELEASE, Script,
 };
 use crate::wire::{Gone, Nonce, NotReleased, Reply, ScriptSettings};
 
@@ -212,11 +214,11 @@ impl LockKind {
     }
 }
 
-/// Returns the command that asks for a lock.
+/// Returns the command that asks a server for a lock that is no node of a quorum.
 pub(super) fn ask(lock: LockId<'_>, ask: &Ask, settings: &ScriptSettings) -> Command {
-    let (kind, keys) = (lock.kind, lock.target.keys());
+    let kind = lock.kind;
     let gap = match kind {
-        LockKind::Mutex => settings.gap_at(&keys[0]),
+        LockKind::Mutex => settings.gap_at(lock.target.first()),
         _ => Duration::ZERO,
     };
     let (script, how) = match kind {
@@ -229,21 +231,7 @@ pub(super) fn ask(lock: LockId<'_>, ask: &Ask, settings: &ScriptSettings) -> Com
         LockKind::Write => (&SHARE_ACQUIRE, "write"),
         LockKind::Semaphore { .. } => (&SHARE_ACQUIRE, "permits"),
     };
-    let mut command = script.with_companions(keys);
-    command
-        .arg(&*ask.owner)
-        .arg(ms_rounded_up(ask.lease))
-        .arg(ask.fences)
-        .arg(ms_rounded_up(settings.fence_memory))
-        .arg(how);
-    let channel = ask.channel.as_deref().unwrap_or("-");
-    match ask.nonce {
-        // A grant by message has one fence, or none.
-        Some(nonce) => command.arg(format!("{channel} {} {nonce}", ask.fences.min(1))),
-        None => command.arg(channel),
-    };
-    command.arg(ms_rounded_up(settings.pickup_window(ask.lease)));
-    settings.of_waiters(&mut command);
+    let mut command = begin_ask(script, lock, ask, how, settings);
     let (ending, block) = match &ask.ending {
         Some(end) => (&*end.owner, end.give_back),
         None => ("", None),
@@ -268,14 +256,46 @@ pub(super) fn ask(lock: LockId<'_>, ask: &Ask, settings: &ScriptSettings) -> Com
     command
 }
 
-/// Returns the command that ends an owner.
-pub(super) fn end(lock: LockId<'_>, end: &End, settings: &ScriptSettings) -> Command {
+/// Returns the command of a script that asks for a lock, with the arguments that all of these have. `how` is the fifth.
+pub(super) fn begin_ask(
+    script: &'static Script,
+    lock: LockId<'_>,
+    ask: &Ask,
+    how: impl ToRedisArgs,
+    settings: &ScriptSettings,
+) -> Command {
+    let mut command = script.with_companions(lock.target.keys());
+    command
+        .arg(&*ask.owner)
+        .arg(ms_rounded_up(ask.lease))
+        .arg(ask.fences)
+        .arg(ms_rounded_up(settings.fence_memory))
+        .arg(how);
+    let channel = ask.channel.as_deref().unwrap_or("-");
+    match ask.nonce {
+        // A grant by message has one fence, or none.
+        Some(nonce) => command.arg(format!("{channel} {} {nonce}", ask.fences.min(1))),
+        None => command.arg(channel),
+    };
+    command.arg(ms_rounded_up(settings.pickup_window(ask.lease)));
+    settings.of_waiters(&mut command);
+    command
+}
+
+/// Returns the command that ends an owner, at a server or `at_node` of a quorum.
+pub(super) fn end(
+    lock: LockId<'_>,
+    end: &End,
+    at_node: bool,
+    settings: &ScriptSettings,
+) -> Command {
     let (kind, keys) = (lock.kind, lock.target.keys());
     let withdraws = end.how == How::Withdraw;
     if !withdraws && !end.kept_for.is_zero() {
-        return keep(&KEEP, lock, end, settings);
+        return keep(lock, end, at_node, settings);
     }
     let script = match kind {
+        LockKind::Mutex | LockKind::Multi if at_node => &QUORUM_RELEASE,
         LockKind::Mutex if end.how == How::Release => {
             let mut command = MUTEX_RELEASE.command(1);
             command.arg(keys[0].key()).arg(&*end.owner);
@@ -283,40 +303,42 @@ pub(super) fn end(lock: LockId<'_>, end: &End, settings: &ScriptSettings) -> Com
         }
         LockKind::Mutex => &MUTEX_HAND_OVER,
         LockKind::Multi => &MULTI_RELEASE,
+        LockKind::Read | LockKind::Write | LockKind::Semaphore { .. } if at_node => {
+            &QUORUM_SHARE_RELEASE
+        }
         LockKind::Read | LockKind::Write | LockKind::Semaphore { .. } => &SHARE_RELEASE,
     };
     let mut command = script.with_companions(keys);
     command.arg(&*end.owner);
-    if kind == LockKind::Multi {
-        settings.of_waiters(&mut command);
-        return command;
-    }
-    give_back(&mut command, end.give_back);
+    // A grant of several names brings one fence for each, so there are none to give back.
+    let block = end.give_back.filter(|_| kind != LockKind::Multi);
+    give_back(&mut command, block);
     settings.of_waiters(&mut command);
-    command.arg(u8::from(withdraws));
-    if kind == LockKind::Mutex {
-        // A withdrawal ends no lease, so it begins no gap.
-        let gap = if withdraws {
-            Duration::ZERO
-        } else {
-            settings.gap_at(&keys[0])
-        };
-        settings.gap(&mut command, gap);
-        command.arg(ms_rounded_up(settings.fence_memory));
-    } else {
-        command.arg(end.units);
+    match kind {
+        LockKind::Multi => {}
+        LockKind::Mutex if at_node => {}
+        LockKind::Mutex => {
+            // A withdrawal ends no lease, so it begins no gap.
+            let gap = if withdraws {
+                Duration::ZERO
+            } else {
+                settings.gap_at(&keys[0])
+            };
+            command.arg(u8::from(withdraws));
+            settings.gap(&mut command, gap);
+            command.arg(ms_rounded_up(settings.fence_memory));
+        }
+        LockKind::Read | LockKind::Write | LockKind::Semaphore { .. } => {
+            command.arg(u8::from(withdraws)).arg(end.units);
+        }
     }
     command
 }
 
 /// Returns the command that keeps a lock for a while after the end of its lease. Fences can be given back for a single name
 /// only.
-pub(super) fn keep(
-    script: &'static Script,
-    lock: LockId<'_>,
-    end: &End,
-    settings: &ScriptSettings,
-) -> Command {
+fn keep(lock: LockId<'_>, end: &End, at_node: bool, settings: &ScriptSettings) -> Command {
+    let script = if at_node { &QUORUM_KEEP } else { &KEEP };
     let keys = lock.target.keys();
     let wakes = end.how == How::HandOver;
     let mut command = if wakes {

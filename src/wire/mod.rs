@@ -249,7 +249,7 @@ pub(crate) fn encode(request: &Request<'_>, script_settings: &ScriptSettings) ->
     match request {
         Request::Ping => Command::new("PING"),
         Request::Ask(lock, ask) => lock::ask(*lock, ask, script_settings),
-        Request::End(lock, end) => lock::end(*lock, end, script_settings),
+        Request::End(lock, end) => lock::end(*lock, end, false, script_settings),
         Request::Renew(batch) => renew::encode(batch),
         Request::KeepRecords(batch) => renew::keep_records(batch, script_settings),
         Request::Release(batch) => lock::release_many(batch),
@@ -262,7 +262,7 @@ pub(crate) fn encode(request: &Request<'_>, script_settings: &ScriptSettings) ->
             pattern,
         } => operators::scan(*from, prefix, pattern),
         Request::ForceRelease { key, owner } => {
-            operators::force_release(key, owner, script_settings)
+            operators::force_release(key, owner, false, script_settings)
         }
         Request::Publish { message, .. } => operators::publish(message),
     }

@@ -6,7 +6,7 @@ use redis::Value::{self, Array, BulkString, Int};
 
 use crate::name::{BROKEN, LockKey};
 use crate::sys::Arc;
-use crate::wire::script::{Command, FORCE_RELEASE, INSPECT};
+use crate::wire::script::{Command, FORCE_RELEASE, INSPECT, QUORUM_FORCE_RELEASE};
 use crate::wire::{Reply, ScriptSettings};
 
 /// The state of a lock in Redis.
@@ -211,14 +211,21 @@ pub(super) fn page(from: Cursor, value: Value) -> Option<Reply> {
     })
 }
 
+/// Returns the command that takes a lock from an owner, at a server or `at_node` of a quorum.
 pub(super) fn force_release(
     key: &LockKey,
     owner: &str,
-    script_settings: &ScriptSettings,
+    at_node: bool,
+    settings: &ScriptSettings,
 ) -> Command {
-    let mut command = FORCE_RELEASE.with_companions(std::slice::from_ref(key));
+    let script = if at_node {
+        &QUORUM_FORCE_RELEASE
+    } else {
+        &FORCE_RELEASE
+    };
+    let mut command = script.with_companions(std::slice::from_ref(key));
     command.arg(owner).arg(BROKEN);
-    script_settings.of_waiters(&mut command);
+    settings.of_waiters(&mut command);
     command
 }
 

@@ -8,16 +8,15 @@ use std::time::Duration;
 use redis::Value::{self, Array, BulkString, Int};
 use smallvec::SmallVec;
 
-use crate::name::{BROKEN, Companion, LockKey};
+use crate::name::{Companion, LockKey};
 use crate::sys::Arc;
 use crate::sys::time::ms_rounded_up;
 use crate::wire::lock::{self, fence};
+use crate::wire::operators;
 use crate::wire::script::{
-    Command, OF_A_QUORUM, QUORUM_ACQUIRE, QUORUM_ADOPT, QUORUM_FORCE_RELEASE, QUORUM_JOIN,
-    QUORUM_KEEP, QUORUM_MULTI_ACQUIRE, QUORUM_MULTI_RELEASE, QUORUM_RAISE, QUORUM_RELEASE,
-    QUORUM_RESTART_DELAY, QUORUM_SHARE_ACQUIRE, QUORUM_SHARE_RELEASE, Script,
+    Command, OF_A_QUORUM, QUORUM_ACQUIRE, QUORUM_ADOPT, QUORUM_JOIN, QUORUM_RAISE,
+    QUORUM_RESTART_DELAY, QUORUM_SHARE_ACQUIRE, Script,
 };
-use crate::wire::settings;
 use crate::wire::{Adopt, Ask, End, Gone, LockId, LockKind, Reply, ScriptSettings};
 
 /// The fences that a node has reserved for a grant of one name.
@@ -53,17 +52,8 @@ pub(crate) struct NodeHolder {
     pub(crate) is_reader: bool,
 }
 
-/// The unused fences that a node takes back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NodeGiveBack {
-    /// The last fence that was given to a guard; 0 if there was none.
-    pub(crate) used: u64,
-    /// The fences of this node's own reply.
-    pub(crate) reserved: Reserved,
-}
-
 /// Returns the commands that load the scripts of a node.
-pub(crate) fn load() -> [Command; 10] {
+pub(crate) fn load() -> [Command; 8] {
     OF_A_QUORUM.map(Script::load)
 }
 
@@ -85,23 +75,13 @@ pub(crate) fn acquire(
     clock: u64,
     script_settings: &ScriptSettings,
 ) -> Command {
-    let (script, is_shared) = match lock.kind {
-        LockKind::Mutex => (&QUORUM_ACQUIRE, false),
-        LockKind::Multi => (&QUORUM_MULTI_ACQUIRE, false),
-        LockKind::Read | LockKind::Write | LockKind::Semaphore { .. } => {
-            (&QUORUM_SHARE_ACQUIRE, true)
-        }
+    let is_shared = !matches!(lock.kind, LockKind::Mutex | LockKind::Multi);
+    let script = if is_shared {
+        &QUORUM_SHARE_ACQUIRE
+    } else {
+        &QUORUM_ACQUIRE
     };
-    let mut command = script.with_companions(lock.target.keys());
-    command
-        .arg(&*ask.owner)
-        .arg(ms_rounded_up(ask.lease))
-        .arg(ask.fences)
-        .arg(ms_rounded_up(script_settings.fence_memory))
-        .arg(clock)
-        .arg(ask.channel.as_deref().unwrap_or("-"))
-        .arg(ms_rounded_up(script_settings.pickup_window(ask.lease)));
-    of_waiters(&mut command);
+    let mut command = lock::begin_ask(script, lock, ask, clock, script_settings);
     if is_shared {
         // Who has just released the lock as a writer becomes a reader before other writers.
         let is_other = |end: &End| end.units != ask.units;
@@ -154,42 +134,9 @@ pub(crate) fn join<'k>(
     command
 }
 
-/// Returns the command that releases a lock at a node. A withdrawal also takes the owner out of the queue.
-pub(crate) fn release(
-    lock: LockId<'_>,
-    (owner, units): (&str, u32),
-    give_back: Option<NodeGiveBack>,
-    is_withdrawal: bool,
-) -> Command {
-    let script = match lock.kind {
-        LockKind::Mutex => &QUORUM_RELEASE,
-        LockKind::Multi => &QUORUM_MULTI_RELEASE,
-        LockKind::Read | LockKind::Write | LockKind::Semaphore { .. } => &QUORUM_SHARE_RELEASE,
-    };
-    let mut command = script.with_companions(lock.target.keys());
-    command.arg(owner);
-    if lock.kind == LockKind::Multi {
-        // Its blocks have one fence, so there is nothing to give back. It always leaves the queues.
-        of_waiters(&mut command);
-        return command;
-    }
-    match give_back {
-        Some(NodeGiveBack { used, reserved }) => {
-            command.arg(used).arg(reserved.last).arg(reserved.first)
-        }
-        None => command.arg("").arg("").arg(""),
-    };
-    of_waiters(&mut command);
-    command.arg(u8::from(is_withdrawal));
-    if lock.kind != LockKind::Mutex {
-        command.arg(units);
-    }
-    command
-}
-
-/// Returns the command that keeps a lock at a node for a while after the end of its lease.
-pub(crate) fn keep(lock: LockId<'_>, end: &End, script_settings: &ScriptSettings) -> Command {
-    lock::keep(&QUORUM_KEEP, lock, end, script_settings)
+/// Returns the command that ends an owner at a node.
+pub(crate) fn end(lock: LockId<'_>, end: &End, script_settings: &ScriptSettings) -> Command {
+    lock::end(lock, end, true, script_settings)
 }
 
 /// Returns the command that gives a mutex a new owner at a node.
@@ -213,16 +160,8 @@ pub(crate) fn adopt(
 }
 
 /// Returns the command that takes a lock of any kind from an owner at a node.
-pub(crate) fn force_release(key: &LockKey, owner: &str) -> Command {
-    let mut command = QUORUM_FORCE_RELEASE.with_companions(std::slice::from_ref(key));
-    command.arg(owner).arg(BROKEN);
-    of_waiters(&mut command);
-    command.by_text()
-}
-
-/// Adds the arguments of `queue.lua`. A node is one server, so it counts all of its subscribers.
-fn of_waiters(command: &mut Command) {
-    settings::of_waiters(command, true);
+pub(crate) fn force_release(key: &LockKey, owner: &str, settings: &ScriptSettings) -> Command {
+    operators::force_release(key, owner, true, settings).by_text()
 }
 
 /// Reads a node's answer to a request for a lock, which has a fence with `fencing`.
@@ -252,15 +191,13 @@ pub(crate) fn vote(lock: LockId<'_>, fencing: bool, value: &Value) -> Option<Vot
         };
         (reserved.first <= reserved.last).then_some(reserved)
     };
-    let fences: ReservedByName = if lock.kind == LockKind::Multi {
-        let fences = fences.iter().map(|fence| reserved(fence, fence));
-        fences.collect::<Option<_>>()?
-    } else {
-        match fences {
-            [first, last] => SmallVec::from_buf([reserved(first, last)?]),
-            _ => return None,
-        }
-    };
+    let fences: ReservedByName = fences
+        .chunks(2)
+        .map(|pair| match pair {
+            [first, last] => reserved(first, last),
+            _ => None,
+        })
+        .collect::<Option<_>>()?;
     match contended {
         Int(contended @ (0 | 1)) if fences.len() == lock.target.keys().len() => {
             Some(Vote::Granted {
@@ -357,8 +294,8 @@ mod tests {
                 granted(&[reserved(5, 9)], true)
             );
         }
-        let both = [reserved(5, 5), reserved(7, 7)];
-        let answer = numbers(&[T + 5, T + 7, 0]);
+        let both = [reserved(5, 6), reserved(7, 7)];
+        let answer = numbers(&[T + 5, T + 6, T + 7, T + 7, 0]);
         assert_eq!(
             vote(lock(LockKind::Multi, &two), true, &answer),
             granted(&both, false)
@@ -414,8 +351,13 @@ mod tests {
             (LockKind::Mutex, &one, numbers(&[T + 5, 1 << 53, 0])),
             // Smaller than the time of any server.
             (LockKind::Mutex, &one, numbers(&[5, 9, 0])),
-            (LockKind::Multi, &two, numbers(&[T + 5, 0])),
-            (LockKind::Multi, &two, numbers(&[T + 5, T + 6, T + 7, 0])),
+            (LockKind::Multi, &two, numbers(&[T + 5, T + 5, 0])),
+            (LockKind::Multi, &two, numbers(&[T + 5, T + 5, T + 7, 0])),
+            (
+                LockKind::Multi,
+                &two,
+                numbers(&[T + 5, T + 5, T + 7, T + 6, 0]),
+            ),
         ] {
             let lock = LockId { kind, target };
             assert_eq!(vote(lock, true, &answer), None, "{answer:?}");

@@ -73,8 +73,7 @@ impl Command {
 
 /// A script: a file of `lua/`, with the files that it includes.
 pub(crate) struct Script {
-    /// The name of its file, without the extension.
-    #[cfg(any(test, feature = "seam"))]
+    /// The name of its file, without the extension. The form of a script for a node of a quorum has `quorum_` before that.
     pub(crate) name: &'static str,
     file: &'static str,
     /// Made at the first call. A `Lazy` would block while another thread initialises it, and in a forked child that thread
@@ -92,15 +91,16 @@ macro_rules! lua {
     ($name:literal) => {
         include_str!(concat!("lua/", $name, ".lua"))
     };
+    ($name:literal = $file:literal) => {
+        lua!($file)
+    };
 }
 
 /// The files that others include.
-const INCLUDED: [(&str, &str); 12] = [
+const INCLUDED: [(&str, &str); 10] = [
     ("batch", lua!("batch")),
     ("fence", lua!("fence")),
-    ("force_release", lua!("force_release")),
     ("gap", lua!("gap")),
-    ("keep", lua!("keep")),
     ("queue", lua!("queue")),
     ("queue_next", lua!("queue_next")),
     ("quorum_fence", lua!("quorum_fence")),
@@ -111,11 +111,10 @@ const INCLUDED: [(&str, &str); 12] = [
 ];
 
 macro_rules! scripts {
-    ($($script:ident $name:literal)+) => {
+    ($($script:ident $name:literal $(= $file:literal)?)+) => {
         $(pub(crate) static $script: Script = Script {
-            #[cfg(any(test, feature = "seam"))]
             name: $name,
-            file: lua!($name),
+            file: lua!($name $(= $file)?),
             whole: OnceBox::new(),
         };)+
 
@@ -139,16 +138,14 @@ scripts! {
     MUTEX_RELEASE_MANY "mutex_release_many"
     QUORUM_ACQUIRE "quorum_acquire"
     QUORUM_ADOPT "quorum_adopt"
-    QUORUM_FORCE_RELEASE "quorum_force_release"
+    QUORUM_FORCE_RELEASE "quorum_force_release" = "force_release"
     QUORUM_JOIN "quorum_join"
-    QUORUM_KEEP "quorum_keep"
-    QUORUM_MULTI_ACQUIRE "quorum_multi_acquire"
-    QUORUM_MULTI_RELEASE "quorum_multi_release"
+    QUORUM_KEEP "quorum_keep" = "keep"
     QUORUM_RAISE "quorum_raise"
-    QUORUM_RELEASE "quorum_release"
+    QUORUM_RELEASE "quorum_release" = "multi_release"
     QUORUM_RESTART_DELAY "quorum_restart_delay"
     QUORUM_SHARE_ACQUIRE "quorum_share_acquire"
-    QUORUM_SHARE_RELEASE "quorum_share_release"
+    QUORUM_SHARE_RELEASE "quorum_share_release" = "share_release"
     RATE_LIMITER "rate_limiter"
     RENEW "renew"
     SHARE_ACQUIRE "share_acquire"
@@ -156,26 +153,29 @@ scripts! {
 }
 
 /// The scripts about locks that a node of a quorum executes.
-pub(crate) static OF_A_QUORUM: [&Script; 10] = [
+pub(crate) static OF_A_QUORUM: [&Script; 8] = [
     &QUORUM_ACQUIRE,
     &QUORUM_RAISE,
     &QUORUM_RELEASE,
     &QUORUM_SHARE_ACQUIRE,
     &QUORUM_SHARE_RELEASE,
-    &QUORUM_MULTI_ACQUIRE,
-    &QUORUM_MULTI_RELEASE,
     &RENEW,
     &QUORUM_KEEP,
     &QUORUM_JOIN,
 ];
 
-/// Appends the text of a file: each line `-- include NAME.lua` stands for that file, unless the text has it already.
-fn append(text: &mut String, included: &mut Vec<&'static str>, file: &str) {
+/// Appends the text of a file. Each line `-- include NAME.lua` stands for that file, unless the text has it already; each line
+/// `-- include NAME.lua on a quorum` too, in the form of a script for a node of a quorum.
+fn append(text: &mut String, included: &mut Vec<&'static str>, file: &str, on_a_quorum: bool) {
     for line in file.lines() {
         let Some(name) = line.strip_prefix("-- include ") else {
             text.push_str(line);
             text.push('\n');
             continue;
+        };
+        let name = match name.strip_suffix(" on a quorum") {
+            Some(_) if !on_a_quorum => continue,
+            marked => marked.unwrap_or(name),
         };
         let is_it = |(it, _): &&(&str, &str)| name.strip_suffix(".lua") == Some(it);
         if let Some((name, file)) = INCLUDED
@@ -184,7 +184,7 @@ fn append(text: &mut String, included: &mut Vec<&'static str>, file: &str) {
             .filter(|it| !included.contains(&it.0))
         {
             included.push(name);
-            append(text, included, file);
+            append(text, included, file, on_a_quorum);
         }
     }
 }
@@ -193,7 +193,8 @@ impl Script {
     fn whole(&'static self) -> &'static Whole {
         self.whole.get_or_init(|| {
             let mut text = String::new();
-            append(&mut text, &mut Vec::new(), self.file);
+            let on_a_quorum = self.name.starts_with("quorum_");
+            append(&mut text, &mut Vec::new(), self.file, on_a_quorum);
             let digest = redis::Script::new(&text).get_hash().to_owned();
             Box::new(Whole { text, digest })
         })
@@ -247,6 +248,7 @@ mod tests {
         for file in files.chain(INCLUDED.map(|(_, file)| file)) {
             for line in file.lines().filter(|line| line.contains("include ")) {
                 let name = line.strip_prefix("-- include ").expect("it is the line");
+                let name = name.strip_suffix(" on a quorum").unwrap_or(name);
                 let is_it = |(it, _): &(&str, &str)| name == format!("{it}.lua");
                 assert!(INCLUDED.iter().any(is_it), "{name}");
             }

@@ -101,7 +101,9 @@ impl ScriptSettings {
 
     /// Adds the arguments of `queue.lua`. Each script that queues or wakes a waiter has them.
     pub(crate) fn of_waiters(&self, command: &mut Command) {
-        of_waiters(command, self.counts_subscribers);
+        command
+            .arg(ms_rounded_up(WAITER_LIFE))
+            .arg(u8::from(self.counts_subscribers));
     }
 
     /// Adds the arguments of `gap.lua`.
@@ -110,13 +112,6 @@ impl ScriptSettings {
             .arg(ms_rounded_up(gap))
             .arg(ms_rounded_up(self.quantum));
     }
-}
-
-/// Adds the arguments of `queue.lua`. `counts_subscribers`: a PUBLISH counts all subscribers, and not those of one node.
-pub(crate) fn of_waiters(command: &mut Command, counts_subscribers: bool) {
-    command
-        .arg(ms_rounded_up(WAITER_LIFE))
-        .arg(u8::from(counts_subscribers));
 }
 
 impl Pollers {

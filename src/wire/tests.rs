@@ -6,7 +6,6 @@ use super::*;
 use crate::name::{LockKey, Target};
 use crate::owner::{self, MARK, MAX_TAIL};
 use crate::sys::{Arc, Machine};
-use crate::wire::quorum::{NodeGiveBack, Reserved};
 use crate::wire::script::SCRIPTS;
 
 fn target(name: &str) -> Target {
@@ -42,7 +41,6 @@ fn no_owner_is_as_long_as_the_part_of_a_value_that_scripts_read() {
     for script in [
         include_str!("lua/mutex_release.lua"),
         include_str!("lua/multi_release.lua"),
-        include_str!("lua/quorum_release.lua"),
     ] {
         assert!(script.contains(&format!("0, {})", read - 1)));
     }
@@ -387,10 +385,6 @@ fn other_requests(settings: &ScriptSettings) -> Vec<(String, Command)> {
 }
 
 fn node_requests(settings: &ScriptSettings) -> Vec<(String, Command)> {
-    let block = NodeGiveBack {
-        used: 5,
-        reserved: Reserved { first: 4, last: 9 },
-    };
     let mut all = Vec::new();
     let mut add = |kind: LockKind, what: &str, command| {
         all.push((format!("a node, {kind:?}, {what}"), command));
@@ -429,20 +423,9 @@ fn node_requests(settings: &ScriptSettings) -> Vec<(String, Command)> {
             "join",
             quorum::join(kind, keys(), owner, LEASE, &fences, settings),
         );
-        add(kind, "release", quorum::release(lock, owner, None, false));
-        add(
-            kind,
-            "give back",
-            quorum::release(lock, owner, Some(block), false),
-        );
-        add(kind, "withdraw", quorum::release(lock, owner, None, true));
-        for give_back in [None, BLOCK] {
-            let keep = End {
-                kept_for: Duration::from_millis(700),
-                give_back,
-                ..End::new(OWNER.into(), units, How::HandOver)
-            };
-            add(kind, "keep", quorum::keep(lock, &keep, settings));
+        let sent = |(_, end): &(_, End)| end.how != How::Release;
+        for (what, end) in ends(units).into_iter().filter(sent) {
+            add(kind, what, quorum::end(lock, &end, settings));
         }
     }
     let [(kind, target, _), ..] = kinds();
@@ -451,7 +434,11 @@ fn node_requests(settings: &ScriptSettings) -> Vec<(String, Command)> {
         let adopt = adopt(fencing, shortens);
         add(kind, "adopt", quorum::adopt(key, &adopt, CLOCK, settings));
     }
-    add(kind, "force release", quorum::force_release(key, OWNER));
+    add(
+        kind,
+        "force release",
+        quorum::force_release(key, OWNER, settings),
+    );
     let (delay, kept) = (Duration::from_secs(60), Duration::from_secs(600));
     add(
         kind,

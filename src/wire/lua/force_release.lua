@@ -1,4 +1,5 @@
--- Takes a lock of any kind from one owner, gives it to the waiters, and notifies the owner's process.
+-- Takes a lock of any kind from one owner, gives it to the waiters, and notifies the owner's process. A node of a quorum
+-- wakes the waiters in place of that.
 --
 -- KEYS  1 lock  2 fence  3 queue  4 waiters
 -- ARGV  1 owner  2 channel for owners that lost their lock to an operator  3 life of a waiter ms
@@ -6,6 +7,7 @@
 -- Reply 1 the owner lost the lock  0 the owner does not hold it
 -- Idempotent because it acts only while this owner holds the lock, and ends that.
 -- include share.lua
+-- include quorum_share.lua on a quorum
 lock, queue, waiters, life, counts_subscribers = KEYS[1], KEYS[3], KEYS[4], ARGV[3], ARGV[4]
 local owner, kind, has_ended = ARGV[1], redis.call('TYPE', KEYS[1]).ok, false
 if kind == 'string' then
@@ -20,7 +22,7 @@ elseif kind == 'zset' then
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', lock, 0, '+inf')) do
     if owner_in(string.match(member, ' (.*)$')) == owner then has_ended = drop(member) end
   end
-  advance(nil, nil, has_ended)
+  advance(nil)
   close()
 elseif kind ~= 'none' then
   return redis.error_reply('WRONGTYPE something that is no lock has this name')

@@ -12,6 +12,7 @@
 -- Idempotent because a kept lock has another owner: this one's with KEPT at its end. A repeat finds that owner and
 -- changes nothing. If it acted, it would keep the lock longer, because it is sent later. To be woken twice does no harm.
 -- include queue_next.lua
+-- include quorum_share.lua on a quorum
 local owner, length, units = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local wakes, now = ARGV[6] ~= nil, now_ms()
 local step = wakes and 4 or 1

@@ -1,22 +1,35 @@
--- Acquires a mutex on one node of a quorum, or joins its queue.
+-- Acquires mutexes on one node of a quorum, all or none, or joins the queue of one of them. Most often it is one mutex; a
+-- multi-lock is a set of several.
 --
--- KEYS  1 lock  2 fence  3 queue  4 waiters
--- ARGV  1 owner  2 lease ms  3 number of fences  4 fence memory ms  5 the client's clock, µs since 1970
+-- KEYS  for each, in the order of their names: lock, fence, queue, waiters
+-- ARGV  1 owner  2 lease ms  3 number of fences (of a set '1' or '0')  4 fence memory ms  5 the client's clock, µs since 1970
 --       6 channel: '-' if the caller does not queue, '' if it queues without a channel  7 pickup window ms (kept in the
 --       waiter's record only)  8 life of a waiter ms  9 '1' if PUBLISH counts all subscribers
--- Reply {first fence, last fence, 1 if others wait, else 0}  this node grants
---       {0, ttl ms (PTTL), holder}     held (of another client's long value only the beginning)
---       {0, ms, waiter}                free, but the turn of that waiter for another `ms`
+-- Reply {first fence, last fence, …, 1 if others wait for one of them, else 0}  this node grants: two fences for each name
+--       {0, ttl ms (PTTL), holder}     held: the first held name has this holder (of another client's long value only the
+--                                      beginning)
+--       {0, ms, waiter}                the same, but that name is free, and the turn of that waiter for another `ms`
 -- Idempotent because the owner is unique to the attempt: a repeat finds it as the holder, and grants again with higher
--- fences. It never shortens the lease. A repeat that finds the mutex held finds the owner's place in the queue.
+-- fences. It never shortens a lease. A repeat that finds a name held finds the owner's place in the queue.
 --
 -- A script gives a quorum's mutex only to its caller, and never to the head of a queue: the head could get it from too
 -- few of the nodes. So a caller that finds the mutex free gets it, even if others wait, unless it is another's turn.
 --
--- Most often the mutex is free, and nobody waits: then one call shows that. This part stands before the functions of the
--- other files, because Redis defines a script's functions at each run, which takes longer than this part.
+-- A set joins the queue of the first held name, and of no other. Until all names are free or its own, it holds none of
+-- them, and each caller that finds one of them free gets it. So no two sets each keep a name that the other waits for.
+--
+-- While it is the turn of another process at a free name, the name counts as held. A set that has its own turn at one of
+-- its names takes the others even so. Otherwise a name with several waiters would never be free for a set, which waits
+-- in one queue only. A set may still wait long for two names that other owners hold most of the time, because it keeps
+-- neither while it waits for the other.
+--
+-- Two sets that each have a turn at another name, or at another node, do not block each other: the first that asks gets
+-- the names here, or leaves its queue. Besides, a turn ends by time (quorum_turn.lua).
+--
+-- Most often it is one mutex, which is free, and nobody waits: then one call shows that. This part stands before the
+-- functions of the other files, because Redis defines a script's functions at each run, which takes longer than this part.
 -- include quorum_fence.lua
-if redis.call('EXISTS', KEYS[1], KEYS[3], KEYS[4]) == 0 then
+if #KEYS == 4 and redis.call('EXISTS', KEYS[1], KEYS[3], KEYS[4]) == 0 then
   local first, last = reserve(KEYS[2], ARGV[3], ARGV[4], ARGV[5])
   if type(first) == 'table' then return first end
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
@@ -24,40 +37,91 @@ if redis.call('EXISTS', KEYS[1], KEYS[3], KEYS[4]) == 0 then
 end
 
 -- include quorum_turn.lua
-local lock, owner, lease = KEYS[1], ARGV[1], ARGV[2]
-queue, waiters, life, counts_subscribers = KEYS[3], KEYS[4], ARGV[8], ARGV[9]
+local owner, lease = ARGV[1], ARGV[2]
+life, counts_subscribers = ARGV[8], ARGV[9]
 
-local value = value_of(lock, redis.call)
-local is_holder = is_held_by(value, owner)
-
-local left, who
-if not value then
-  left, who = turn_of_another(owner, ARGV[6], '1', begin_turn)
-elseif not is_holder then
-  left, who = redis.call('PTTL', lock), owner_in(value)
+-- Makes `queue` and `waiters` those of one lock, and returns its key. `i` is the index of that key in KEYS.
+local function at(i)
+  queue, waiters = KEYS[i + 2], KEYS[i + 3]
+  return KEYS[i]
 end
-if left then
+
+-- The reads come first, so that a key of another type ends the script before it writes anything but turns.
+local names, has_turn, first_held = {}, false, nil
+for i = 1, #KEYS, 4 do
+  local value = value_of(at(i), redis.call)
+  redis.call('GET', KEYS[i + 1])
+  local waiting, turn_left, whose = redis.call('ZCARD', queue), nil, nil
+  if not value and waiting > 0 then
+    turn_left, whose = turn_of_another(owner, ARGV[6], '1', begin_turn)
+    if not whose then
+      local _, who = stored_turn()
+      has_turn = has_turn or who and may_use_turn(who, owner, ARGV[6], '1')
+    end
+    waiting = redis.call('ZCARD', queue)
+  end
+  names[i] = {
+    value = value,
+    is_holder = is_held_by(value, owner),
+    score = redis.call('ZSCORE', queue, owner),
+    has_record = redis.call('HGET', waiters, owner),
+    waiting = waiting,
+    turn_left = turn_left,
+    whose = whose,
+  }
+end
+for i = 1, #KEYS, 4 do
+  local name = names[i]
+  local is_held = name.value and not name.is_holder or name.whose and not has_turn
+  if is_held then first_held = first_held or i end
+end
+
+-- Takes the owner out of the queue of a name.
+local function leave_queue(i)
+  at(i)
+  if names[i].score or names[i].has_record then leave(owner) end
+end
+
+if first_held then
+  for i = 1, #KEYS, 4 do
+    local name = names[i]
+    if i ~= first_held then
+      leave_queue(i)
+      if name.is_holder then redis.call('DEL', KEYS[i]) end
+      -- If the name was free, this owner may be the only one that was woken. The head of the queue now asks in its
+      -- place.
+      if name.is_holder or name.score and not name.value then begin_turn() end
+    end
+  end
+  local lock, value = at(first_held), names[first_held].value
   if ARGV[6] ~= '-' then
     join_for_turn(owner, ARGV[7], '1/1', ARGV[6])
     mark(lock, value)
   end
-  return {0, left, who}
+  if not value then return {0, names[first_held].turn_left, names[first_held].whose} end
+  return {0, redis.call('PTTL', lock), owner_in(value)}
 end
 
--- The reads come first, so that a companion of another type ends the script before it writes anything. Then comes the
--- record, so that full memory does the same. The lock comes last, so that no failure leaves a lock that was not
--- granted.
-local score, record = redis.call('ZSCORE', queue, owner), redis.call('HGET', waiters, owner)
-local turn = redis.call('HGET', waiters, TURN)
-local others = redis.call('ZCARD', queue) - (score and 1 or 0)
-local first, last = reserve(KEYS[2], ARGV[3], ARGV[4], ARGV[5])
-if type(first) == 'table' then return first end
-if score or record then leave(owner) end
-if turn then end_turn() end
-
-if not is_holder then
-  redis.call('SET', lock, others > 0 and owner .. MARK or owner, 'PX', lease)
-else
-  at_least(lock, lease)
+-- The records come first, so that full memory ends the script before it writes anything else. The locks come last, so
+-- that no failure leaves a lock that was not granted.
+local reply, contended = {}, 0
+for i = 1, #KEYS, 4 do
+  local first, last = reserve(KEYS[i + 1], ARGV[3], ARGV[4], ARGV[5])
+  if type(first) == 'table' then return first end
+  table.insert(reply, first)
+  table.insert(reply, last)
+  leave_queue(i)
+  end_turn()
 end
-return {first, last, others > 0 and 1 or 0}
+for i = 1, #KEYS, 4 do
+  local lock, name = KEYS[i], names[i]
+  local has_others = name.waiting - (name.score and 1 or 0) > 0
+  if has_others then contended = 1 end
+  if not name.is_holder then
+    redis.call('SET', lock, has_others and owner .. MARK or owner, 'PX', lease)
+  else
+    at_least(lock, lease)
+  end
+end
+table.insert(reply, contended)
+return reply

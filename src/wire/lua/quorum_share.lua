@@ -1,4 +1,5 @@
--- Shared: wakes the waiters of a lock that several owners share, on one node of a quorum.
+-- Shared: wakes the waiters of a lock that several owners share, on one node of a quorum. The functions at the end do for the
+-- scripts that end an owner what those of the same names in share.lua and queue_next.lua do on one server.
 -- include share.lua
 -- include quorum_turn.lua
 
@@ -35,5 +36,23 @@ local function wake_first(kept)
       end
     end
   end
+  -- Nobody who waits is awake. The turn may have been that of the owner that ends.
+  if not is_woken and used == 0 then end_turn() end
   return is_woken
+end
+
+-- Does not look at the queue, because a key of another type must not keep a lock from its end.
+local open = open_lock
+
+-- The units are free by then, so an error of the queue would mislead the caller.
+local function advance()
+  local _, is_woken = ignore_wrong_type(wake_first)
+  given = is_woken
+end
+
+-- Wakes the first live waiter of a lock that is kept for another `kept` ms. Its turn begins when the lock is free.
+local function wake_head(kept)
+  if ARGV[3] == '0' then return begin_turn(kept) end
+  now = now_ms()
+  return wake_first(kept)
 end

@@ -25,6 +25,17 @@
 --
 -- A writer that becomes a reader passes all waiters. It has just released the lock, by the same write, and no other
 -- writer may come in between.
+-- include share.lua
+lock, queue, waiters, life, counts_subscribers = KEYS[1], KEYS[3], KEYS[4], ARGV[8], ARGV[9]
+local owner, lease, units = ARGV[1], ARGV[2], ARGV[10]
+-- Before the `open` of quorum_share.lua, which does not look at the queue.
+local refused = open()
+if refused then return refused end
+-- The counts are written before anything can fail.
+if has_expired then close() end
+if used > 0 and total ~= ALL then return redis.error_reply('WRONGTYPE a lock of another kind has this name') end
+total = ALL
+
 -- include quorum_share.lua
 -- include quorum_fence.lua
 
@@ -38,15 +49,6 @@ local function fences_of_reader(key, memory, clock)
   if last > 0 then return last, last end
   return reserve(key, 1, memory, clock)
 end
-
-lock, queue, waiters, life, counts_subscribers = KEYS[1], KEYS[3], KEYS[4], ARGV[8], ARGV[9]
-local owner, lease, units = ARGV[1], ARGV[2], ARGV[10]
-local refused = open()
-if refused then return refused end
--- The counts are written before anything can fail.
-if has_expired then close() end
-if used > 0 and total ~= ALL then return redis.error_reply('WRONGTYPE a lock of another kind has this name') end
-total = ALL
 
 local is_holder = redis.call('ZSCORE', lock, units .. ' ' .. owner)
 local score = redis.call('ZSCORE', queue, owner)

@@ -1,4 +1,4 @@
--- Shared: the turn of a waiter to ask for a lock of a quorum that is free, and the return of fences at one node.
+-- Shared: the turn of a waiter to ask for a lock of a quorum that is free.
 --
 -- A release wakes the first waiter, but does not give it the lock: the waiter could get it from too few nodes. Without a
 -- turn, a process that asks by chance would often come first, above all the one that has just released. So for a short
@@ -124,12 +124,10 @@ local function join_for_turn(owner, pickup, units, channel)
   join(owner, pickup, units, longer and longer ~= '' and channel .. ' ' .. longer or channel)
 end
 
--- Gives back the fences after `used`, unless `used` is '' or another grant has raised the record above `last`. The client
--- knows the first fence that this node answered, so the record stays there at least. If the client used larger fences than
--- this node reserved, there are none to give back. After a raise the record is larger than the reply, and give_back leaves
--- it alone. The end of a raise must not be `last`: a late copy of the raise would make it the record again, after another
--- owner's grant.
-local function give_back_at_node(fence, used, last, first)
-  local kept = used ~= '' and math.max(tonumber(used), tonumber(first))
-  if kept and kept < tonumber(last) then give_back(fence, string.format('%.0f', kept), last) end
+-- What `hand_over` in queue_next.lua is on one server: frees a mutex, and wakes its first live waiter, whose turn it is then.
+-- Returns whether there is one. The mutex is free by then, so an error of its queue would mislead the caller.
+local function hand_over(lock)
+  redis.call('DEL', lock)
+  local _, is_woken = ignore_wrong_type(begin_turn)
+  return is_woken
 end

@@ -49,7 +49,7 @@ fn release(redis: &mut Redis, (who, names): (usize, &[&str])) -> Value {
         _ => redis.eval(
             script("multi_release"),
             names,
-            &[&owner(who), &LIFE.to_string(), "0"],
+            &[&owner(who), "", "", &LIFE.to_string(), "0"],
         ),
     }
 }

@@ -90,8 +90,7 @@ fn send_acquire(redis: &mut Redis, kind: Kind, who: usize, ask: Ask) -> RedisRes
         "1",
     ];
     match kind {
-        Mutex => redis.try_eval(script("quorum_acquire"), kind.names(), &args),
-        Multi => redis.try_eval(script("quorum_multi_acquire"), kind.names(), &args),
+        Mutex | Multi => redis.try_eval(script("quorum_acquire"), kind.names(), &args),
         Reader | Writer => {
             let args = [&args[..], &[kind.units(), "0"]].concat();
             redis.try_eval(script("quorum_share_acquire"), kind.names(), &args)
@@ -130,39 +129,34 @@ fn outcome(reply: &Value) -> Result<u64, String> {
     }
 }
 
-/// Ends the lock of an owner, or its wait. It gives unused fences back: `[used, last, first]`.
+/// Ends the lock of an owner, or its wait. It gives unused fences back: `[used, last]`.
 fn send_end(
     redis: &mut Redis,
     kind: Kind,
     who: usize,
     withdraws: bool,
-    unused: [u64; 3],
+    unused: [u64; 2],
 ) -> RedisResult<Value> {
     let (me, life) = (owner(who), LIFE.to_string());
     let withdraws = if withdraws { "1" } else { "0" };
-    let [used, last, first] = unused.map(|fence| fence.to_string());
-    let [used, last, first] = if unused == [0; 3] {
-        [""; 3]
+    let [used, last] = unused.map(|fence| fence.to_string());
+    let [used, last] = if unused == [0; 2] {
+        [""; 2]
     } else {
-        [&*used, &*last, &*first]
+        [&*used, &*last]
     };
-    let args = [&*me, used, last, first, &life, "1", withdraws];
+    let args = [&*me, used, last, &life, "1"];
     match kind {
-        Mutex => redis.try_eval(script("quorum_release"), kind.names(), &args),
-        Multi => redis.try_eval(
-            script("quorum_multi_release"),
-            kind.names(),
-            &[&me, &life, "1"],
-        ),
+        Mutex | Multi => redis.try_eval(script("quorum_release"), kind.names(), &args),
         Reader | Writer => {
-            let args = [&args[..], &[kind.units()]].concat();
+            let args = [&args[..], &[withdraws, kind.units()]].concat();
             redis.try_eval(script("quorum_share_release"), kind.names(), &args)
         }
     }
 }
 
 fn end(redis: &mut Redis, kind: Kind, who: usize, withdraws: bool) -> i64 {
-    number(send_end(redis, kind, who, withdraws, [0; 3]))
+    number(send_end(redis, kind, who, withdraws, [0; 2]))
 }
 
 fn release(redis: &mut Redis, kind: Kind, who: usize) -> i64 {
@@ -421,7 +415,7 @@ fn late_copies_never_lower_the_record() {
             let send =
                 |redis: &mut Redis| send_acquire(redis, kind, late, ask).expect("no script fails");
             let first = outcome(&send(redis)).expect("it is free");
-            let unused = [0, records(redis)[0], first];
+            let unused = [first, records(redis)[0]];
             let send_rest = |redis: &mut Redis| {
                 raise(redis, kind, late, first + 7).expect("no script fails");
                 send_end(redis, kind, late, false, unused).expect("no script fails");
@@ -477,20 +471,14 @@ fn only_unused_fences_are_given_back() {
             };
             let (first, last) = take(redis, 1);
             assert_eq!(last, first + COUNT - 1);
-            assert_eq!(give_back(redis, [first + 3, last, first]), first + 3);
-            // The first fence was answered, so it is not given back.
-            let (first, last) = take(redis, 1);
-            assert_eq!(give_back(redis, [0, last, first]), first);
-            // Another node answered more.
-            let (first, last) = take(redis, 1);
-            assert_eq!(give_back(redis, [last + 1, last, first]), last);
+            assert_eq!(give_back(redis, [first + 3, last]), first + 3);
             // Another owner has reserved since. Then Redis executes a copy of the first acquire late.
             let (first, last) = take(redis, 1);
             let () = redis.ask(&["DEL", NAME]);
             take(redis, 2);
             release(redis, kind, 2);
             let (_, newest) = take(redis, 1);
-            assert_eq!(give_back(redis, [0, last, first]), newest);
+            assert_eq!(give_back(redis, [first, last]), newest);
         }
     });
 }
