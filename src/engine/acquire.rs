@@ -38,7 +38,7 @@ use crate::config::Options;
 use crate::engine::attempt::rules::{Attempt, Context, EndedOwner, Grant, Input, Step};
 use crate::engine::client::Client;
 use crate::engine::lease::fence;
-use crate::engine::lease::guard_inner::GuardInner;
+use crate::engine::lease::guard::Lease;
 use crate::engine::lease::leases::{CountedBusy, Leases};
 use crate::engine::lease::notes::LastReply;
 use crate::engine::lease::process_lease::{
@@ -61,7 +61,7 @@ use crate::wire::{Ask, GrantMessage, LockKind, Reply, Request, lifetime};
 
 /// Acquires a lock. Blocks until the thread has a guard, the time is over, the token is cancelled, the manager is closed,
 /// or a request has failed.
-pub(crate) fn lock(leases: &Arc<Leases>, call: &Call<'_>) -> Result<GuardInner, NotAcquired> {
+pub(crate) fn lock(leases: &Arc<Leases>, call: &Call<'_>) -> Result<Lease, NotAcquired> {
     call.check(&leases.client)?;
     let (mut acquire, arrival) = Acquire::enter(leases, call);
     let acquired = acquire.run(arrival);
@@ -69,12 +69,7 @@ pub(crate) fn lock(leases: &Arc<Leases>, call: &Call<'_>) -> Result<GuardInner, 
         acquire.count_refused(why);
     }
     let (hold, since) = acquired?;
-    Ok(GuardInner::new(
-        Arc::clone(leases),
-        hold,
-        since,
-        &call.options,
-    ))
+    Ok(Lease::new(Arc::clone(leases), hold, since, &call.options))
 }
 
 impl Acquire<'_> {

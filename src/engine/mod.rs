@@ -20,7 +20,7 @@
 //!
 //! | part | has | does |
 //! | --- | --- | --- |
-//! | [`lease::guard_inner::GuardInner`], [`acquire`], [`lease::claim::Claims`], [`admin::Operators`] | the leases | one guard; one call on its way in; adoptions; requests of operators |
+//! | [`lease::guard::Lease`], [`acquire`], [`lease::claim::Claims`], [`admin::Operators`] | the leases | one guard; one call on its way in; adoptions; requests of operators |
 //! | [`lease::leases::Leases`] | all of the below | begins, watches and ends the leases of this process |
 //! | [`lease::watch::Watch`], [`wakeup::Wakeup`], [`lease::renewal::RenewalThread`] | the work of each of the three threads, by its time | runs the thread |
 //! | [`queue::names::Names`] | the names in use, with their queues of threads and their leases | finds and drops the entry of a name |

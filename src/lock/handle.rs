@@ -9,9 +9,8 @@ use crate::claim::Claim;
 use crate::config::Options;
 use crate::engine::Engine;
 use crate::engine::acquire::{self, Call, NotAcquired};
-use crate::engine::lease::guard_inner::GuardInner;
 use crate::error::{Error, Lost, Result};
-use crate::guard::Guard;
+use crate::guard::{Guard, Lease};
 use crate::name::{self, LockKey, Target};
 use crate::owner;
 use crate::sys::{Arc, Time};
@@ -104,7 +103,7 @@ impl Handle {
         kind: LockKind,
         units: u32,
         until: Option<Time>,
-    ) -> Result<GuardInner, NotAcquired> {
+    ) -> Result<Lease, NotAcquired> {
         let call = Call {
             kind,
             target: self.target.as_ref()?,
@@ -121,7 +120,7 @@ impl Handle {
     }
 
     /// Adopts a claim for this lock.
-    pub(super) fn adopt(&self, claim: &Claim) -> Result<GuardInner> {
+    pub(super) fn adopt(&self, claim: &Claim) -> Result<Lease> {
         let name = self.target.as_ref().map_err(Error::from)?.name();
         if claim.name() != name {
             let reason = format!(

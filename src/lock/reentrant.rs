@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use crate::cancel::Cancel;
 use crate::engine::acquire::NotAcquired;
-use crate::engine::lease::guard_inner::GuardInner;
 use crate::engine::lease::leases::Leases;
 use crate::error::{Error, Result};
 use crate::guard::{Lease, ReentrantGuard};
@@ -106,8 +105,8 @@ impl ReentrantMutex {
     }
 
     /// Makes this thread's first guard, and lists it.
-    fn first(&self, guard_inner: GuardInner) -> ReentrantGuard {
-        let hold = Arc::new(Lease::new(guard_inner));
+    fn first(&self, lease: Lease) -> ReentrantGuard {
+        let hold = Arc::new(lease);
         if let Ok(target) = &self.handle.target {
             let entry = Held {
                 leases: Arc::as_ptr(&self.handle.engine.leases),

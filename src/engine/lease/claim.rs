@@ -44,7 +44,7 @@
 use crate::claim::Claim;
 use crate::config::Options;
 use crate::engine::attempt::rules::Grant;
-use crate::engine::lease::guard_inner::GuardInner;
+use crate::engine::lease::guard::Lease;
 use crate::engine::lease::leases::Leases;
 use crate::engine::lease::process_lease::{Entry, Hold};
 use crate::engine::lease::release::HoldEnd;
@@ -99,7 +99,7 @@ impl Tried {
     }
 }
 
-impl GuardInner {
+impl Lease {
     /// Ends this guard, and leaves the lock in Redis for the claim. Blocks until Redis has replied to one renewal, and for
     /// step 3.
     pub(crate) fn detach(mut self) -> Claim {
@@ -201,7 +201,7 @@ impl Claims {
         claim: &Claim,
         options: &Options,
         tail: Option<&Arc<str>>,
-    ) -> Result<GuardInner> {
+    ) -> Result<Lease> {
         let client = &self.leases.client;
         client.check_open()?;
         options.check()?;
@@ -212,12 +212,7 @@ impl Claims {
         let adopted = self.ask_to_adopt(&entry, claim, options, tail);
         self.leases.names.unpin(&entry);
         let (hold, since) = adopted?;
-        Ok(GuardInner::new(
-            Arc::clone(&self.leases),
-            hold,
-            since,
-            options,
-        ))
+        Ok(Lease::new(Arc::clone(&self.leases), hold, since, options))
     }
 
     /// Asks under each owner that may have the lock, or under a new one. Returns the first hold, and when it began.

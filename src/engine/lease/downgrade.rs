@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::config::Options;
 use crate::engine::attempt::rules::{EndedOwner, Grant};
-use crate::engine::lease::guard_inner::GuardInner;
+use crate::engine::lease::guard::Lease;
 use crate::engine::lease::leases::Leases;
 use crate::engine::lease::process_lease::{Entry, Hold, ProcessLease};
 use crate::engine::lease::release::HoldEnd;
@@ -23,7 +23,7 @@ use crate::owner;
 use crate::sys::{Arc, Time};
 use crate::wire::{Ask, LockKind, Reply, Request};
 
-impl GuardInner {
+impl Lease {
     /// Ends this writer's hold, and returns a reader's. Blocks until Redis has replied to one request.
     pub(crate) fn downgrade(mut self) -> Result<Self> {
         self.finished = true;

@@ -7,14 +7,14 @@
 //! | [`process_lease`], [`notes`] | the lease that guards of one process share, and its name |
 //! | [`leases`] | the leases of a manager |
 //! | [`release`], [`claim`], [`downgrade`] | how a guard ends: its lock goes on or is released, stays in Redis for a claim, or becomes a reader's |
-//! | [`guard_inner`], [`limits`] | what a guard has; `max_hold`, `min_hold` and `warn_after` |
+//! | [`guard`], [`limits`] | the lease as a guard has it; `max_hold`, `min_hold` and `warn_after` |
 //! | [`watch`] | the thread that ends each lease at its deadline |
 //! | [`renewal`] | the thread that renews them all |
 
 pub(crate) mod claim;
 mod downgrade;
 pub(crate) mod fence;
-pub(crate) mod guard_inner;
+pub(crate) mod guard;
 pub(crate) mod leases;
 mod limits;
 pub(crate) mod notes;

@@ -1,23 +1,21 @@
-//! The guards: the trait over all of them, those with one lease each, and in [`multi`] that with several. A guard derefs to its
-//! [`lease`]. All but that of a reentrant mutex may move to another thread.
+//! The guards: the trait over all of them, those with one lease each, and that of a multi-lock with several. Each is a thin face
+//! of its [`Lease`], which it derefs to. All but that of a reentrant mutex may move to another thread.
 
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::marker::PhantomData;
 use std::ops::Deref;
+use std::time::Duration;
+
+use crossbeam_channel::Receiver;
 
 use crate::claim::Claim;
-use crate::engine::lease::guard_inner::GuardInner;
 #[cfg(doc)]
 use crate::error::Error;
-use crate::error::Result;
+use crate::error::{Lost, Result};
 use crate::sys::{Arc, MutexGuard};
 
-pub use lease::{Lease, LeaseState};
-pub use multi::MultiGuard;
+pub use crate::engine::lease::guard::{Lease, LeaseState};
 pub(crate) use sealed::Sealed;
-
-mod lease;
-mod multi;
 
 mod sealed {
     /// Keeps other crates from implementing a trait.
@@ -73,10 +71,8 @@ macro_rules! guard {
         }
 
         impl $guard {
-            pub(crate) fn new(guard_inner: GuardInner) -> Self {
-                Self {
-                    lease: Lease::new(guard_inner),
-                }
+            pub(crate) fn new(lease: Lease) -> Self {
+                Self { lease }
             }
 
             /// Releases the lock. Returns an error if the lock was lost before.
@@ -107,7 +103,7 @@ macro_rules! guard {
             /// ```
             #[doc(alias = "unlock")]
             pub fn release(self) -> Result<()> {
-                self.lease.guard_inner.release()
+                self.lease.release()
             }
         }
 
@@ -190,7 +186,7 @@ impl LockGuard {
     /// ```
     #[must_use = "without its claim the lock stays held until its lease ends"]
     pub fn detach(self) -> Claim {
-        self.lease.guard_inner.detach()
+        self.lease.detach()
     }
 }
 
@@ -221,7 +217,7 @@ impl WriteGuard {
     /// # Ok(()) }
     /// ```
     pub fn downgrade(self) -> Result<ReadGuard> {
-        self.lease.guard_inner.downgrade().map(ReadGuard::new)
+        self.lease.downgrade().map(ReadGuard::new)
     }
 }
 
@@ -237,7 +233,7 @@ impl Permit {
     /// ```
     #[must_use]
     pub fn count(&self) -> u32 {
-        self.lease.guard_inner.process_lease.units
+        self.lease.process_lease.units
     }
 }
 
@@ -291,7 +287,7 @@ impl ReentrantGuard {
             return self.hold.check();
         }
         match Arc::try_unwrap(self.hold) {
-            Ok(last) => last.guard_inner.release(),
+            Ok(last) => last.release(),
             Err(hold) => hold.check(),
         }
     }
@@ -302,5 +298,165 @@ impl Deref for ReentrantGuard {
 
     fn deref(&self) -> &Lease {
         &self.hold
+    }
+}
+
+/// A guard of a [`MultiLock`](crate::MultiLock): it holds all names. Dropping it releases them together, as dropping a
+/// [`LockGuard`] does.
+#[must_use = "if unused the locks are released at once"]
+pub struct MultiGuard {
+    /// One lease for each name, in the order of the names. They only report: the end of one releases nothing.
+    leases: Vec<Lease>,
+    /// One lease for each request that acquired names. The end of such a lease releases its names.
+    holds: Vec<Lease>,
+}
+
+impl MultiGuard {
+    pub(crate) fn new(holds: Vec<Lease>) -> Self {
+        let mut leases: Vec<_> = holds.iter().flat_map(Lease::by_name).collect();
+        leases.sort_unstable_by(|one, other| one.name().cmp(other.name()));
+        Self { leases, holds }
+    }
+
+    /// Returns the lease of each name, in the byte order of the names. The leases are renewed together. Each has
+    /// another fence.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(guard: &leasehold::MultiGuard) {
+    /// for lease in guard.leases() {
+    ///     println!("{} has fence {}", lease.name(), lease.fence());
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn leases(&self) -> &[Lease] {
+        &self.leases
+    }
+
+    /// Returns an error if at least one name is lost.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`]: a name is lost. The error names the names that the same request acquired, as
+    /// [`MultiLock::name`](crate::MultiLock::name) does.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(guard: &leasehold::MultiGuard) -> leasehold::Result<()> {
+    /// guard.check()?; // before a step that needs all names
+    /// # Ok(()) }
+    /// ```
+    pub fn check(&self) -> Result<()> {
+        self.holds.iter().try_for_each(Lease::check)
+    }
+
+    /// Returns the state of the weakest lease: [`Lost`](LeaseState::Lost) if one is lost, else
+    /// [`AtRisk`](LeaseState::AtRisk) if the renewal of one is overdue.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(guard: &leasehold::MultiGuard) {
+    /// if guard.state() == leasehold::LeaseState::AtRisk {
+    ///     eprintln!("a renewal is overdue");
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn state(&self) -> LeaseState {
+        let states = || self.holds.iter().map(Lease::state);
+        [LeaseState::Lost, LeaseState::AtRisk]
+            .into_iter()
+            .find(|state| states().any(|one| one == *state))
+            .unwrap_or(LeaseState::Held)
+    }
+
+    /// Returns how long the guard may rely on all names without another renewal: zero if one is lost.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(guard: &leasehold::MultiGuard) {
+    /// println!("{:?} left", guard.remaining());
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        let left = self.holds.iter().map(Lease::remaining);
+        left.min().unwrap_or_default()
+    }
+
+    /// Extends the leases so that all last for at least `at_least` from now, as [`Lease::extend`] does. Blocks for at
+    /// most one request, or on a topology with slots for at most one for each slot.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lease::extend`]. Some of the leases may have been extended.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(guard: &leasehold::MultiGuard) -> leasehold::Result<()> {
+    /// guard.extend(std::time::Duration::from_secs(300))?;
+    /// # Ok(()) }
+    /// ```
+    pub fn extend(&self, at_least: Duration) -> Result<()> {
+        self.holds.iter().try_for_each(|hold| hold.extend(at_least))
+    }
+
+    /// Returns a channel that receives one [`Lost`] within 50 ms of the loss of any name, as [`Lease::on_lost`] does.
+    /// The message names the names that the same request acquired, as [`MultiLock::name`](crate::MultiLock::name) does.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(guard: &leasehold::MultiGuard) {
+    /// let lost = guard.on_lost();
+    /// if let Ok(lost) = lost.try_recv() {
+    ///     eprintln!("{lost}");
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn on_lost(&self) -> Receiver<Lost> {
+        let (sender, receiver) = crossbeam_channel::bounded(1);
+        for hold in &self.holds {
+            hold.tell_of_loss(&sender);
+        }
+        receiver
+    }
+
+    /// Releases all names. Returns an error if one was lost before.
+    ///
+    /// Blocks as [`LockGuard::release`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`LockGuard::release`]. All names are released, even if the release of one fails.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(guard: leasehold::MultiGuard) -> leasehold::Result<()> {
+    /// guard.release()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn release(self) -> Result<()> {
+        let ends: Vec<_> = self.holds.into_iter().map(Lease::release).collect();
+        ends.into_iter().collect()
+    }
+}
+
+impl Debug for MultiGuard {
+    /// Shows the first lease only, because there may be a thousand.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MultiGuard")
+            .field("leases", &self.leases.len())
+            .field("first", &self.leases.first())
+            .field("state", &self.state())
+            .finish_non_exhaustive()
     }
 }
