@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::builder::{Builder, url};
 use crate::config::{ClusterNodes, SentinelSet, Server, Settings};
-use crate::error::{Error, Failure, Result};
+use crate::error::{Error, Failure, Result, Unsupported};
 use crate::manager::LockManager;
 use crate::quorum::Quorum;
 use crate::server::Store;
@@ -115,10 +115,7 @@ impl Endpoint {
             Servers::Cluster(_) => "a Redis Cluster as a node of a quorum",
             Servers::Quorum(_) => "a quorum as a node of a quorum",
         };
-        Err(Error::Unsupported {
-            what: "after a failover it could vote for a second owner",
-            topology,
-        })
+        Err(Unsupported::as_a_node(topology).into())
     }
 }
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 use std::{fmt, io, iter};
 
-use super::{Cause, Chain, Error, NodeFailure, NodeFailures};
+use super::{Cause, Chain, Error, NodeFailure};
 use crate::sys::{Arc, Time};
 
 /// A failed request, on its way from the store to the code that decides what follows.
@@ -47,15 +47,9 @@ pub(crate) enum FailureKind {
     NoQuorum(NodeCounts),
     /// What the server says shows that this setting cannot be used, and the innermost cause says why.
     Config(&'static str),
-    /// A quorum cannot do this.
-    NotOnAQuorum {
-        what: &'static str,
-    },
     Protocol,
-    /// The server runs in a mode that this manager cannot use.
-    Unsupported(ServerMode),
-    /// The server is no node of a Redis Cluster, and the manager needs one.
-    NotACluster,
+    /// This manager cannot use the server, or cannot use it for this.
+    Unsupported(Unsupported),
     /// Another node of a cluster has the slot. The cause is a [`Redirect`].
     Moved,
     /// Another node of a cluster may have the keys, because their slot is moving. The cause is a [`Redirect`].
@@ -79,11 +73,45 @@ pub(crate) struct NodeCounts {
     pub(crate) granted: u32,
 }
 
-/// A mode of a server in which it is not one master with all keys.
+/// What a server is that a manager cannot use: the fields of [`Error::Unsupported`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ServerMode {
-    Cluster,
-    Sentinel,
+pub(crate) struct Unsupported {
+    topology: &'static str,
+    what: &'static str,
+}
+
+impl Unsupported {
+    pub(crate) const CLUSTER: Self = Self {
+        topology: "a node of a Redis Cluster",
+        what: "name such nodes in a URL that begins with redis+cluster://",
+    };
+    pub(crate) const NO_CLUSTER: Self = Self {
+        topology: "no node of a Redis Cluster",
+        what: "name it in a URL that begins with redis://",
+    };
+    pub(crate) const SENTINEL: Self = Self {
+        topology: "a sentinel",
+        what: "name the sentinels in a URL that begins with redis+sentinel://",
+    };
+    /// A semaphore or a rate limiter at a quorum.
+    pub(crate) const COUNTED_BY_VOTES: Self = Self {
+        topology: "a node of a quorum",
+        what: "the votes of several nodes would admit more than one server that counts",
+    };
+
+    /// A quorum that has more than single servers.
+    pub(crate) const fn as_a_node(topology: &'static str) -> Self {
+        Self {
+            topology,
+            what: "after a failover it could vote for a second owner",
+        }
+    }
+}
+
+impl From<Unsupported> for Error {
+    fn from(Unsupported { topology, what }: Unsupported) -> Self {
+        Self::Unsupported { what, topology }
+    }
 }
 
 /// Where a node of a cluster sends a client. It is the cause of the failure.
@@ -125,15 +153,16 @@ impl Failure {
         self.cause.downcast_ref()
     }
 
-    /// Returns the failure of a server in a mode that this manager cannot use.
-    pub(crate) fn unsupported(mode: ServerMode) -> Self {
-        let kind = FailureKind::Unsupported(mode);
-        Self::plain(kind, Outcome::NotExecuted, "its mode")
+    /// Returns the failure of a server that this manager cannot use.
+    pub(crate) fn unsupported(server: Unsupported) -> Self {
+        let kind = FailureKind::Unsupported(server);
+        Self::plain(kind, Outcome::NotExecuted, server.what)
     }
 
     /// Returns a failure with a text as its cause.
     pub(crate) fn plain(kind: FailureKind, outcome: Outcome, words: impl Into<String>) -> Self {
-        Self::new(kind, outcome, Arc::new(Plain(words.into())))
+        let words: Box<dyn std::error::Error + Send + Sync> = words.into().into();
+        Self::new(kind, outcome, words.into())
     }
 
     /// Returns the same failure of a request that has had this outcome.
@@ -232,13 +261,7 @@ impl Failure {
             | FailureKind::SlotMoves
             | FailureKind::ClusterDown => Error::Unavailable { name, cause },
             // A manager of a cluster follows them.
-            FailureKind::Moved | FailureKind::Ask => {
-                Self::unsupported(ServerMode::Cluster).into_error(None)
-            }
-            FailureKind::NotACluster => Error::Unsupported {
-                what: "name it in a URL that begins with redis://",
-                topology: "no node of a Redis Cluster",
-            },
+            FailureKind::Moved | FailureKind::Ask => Unsupported::CLUSTER.into(),
             FailureKind::Denied => Error::Denied { name, cause },
             FailureKind::WrongType => Error::WrongType { name, cause },
             FailureKind::NotReplicated { wanted, confirmed } => Error::NotReplicated {
@@ -264,25 +287,9 @@ impl Failure {
                 let innermost = sources(&*cause).last().map(ToString::to_string);
                 Error::config(option, innermost.unwrap_or_default())
             }
-            FailureKind::NotOnAQuorum { what } => Error::Unsupported {
-                what,
-                topology: "a node of a quorum",
-            },
+            FailureKind::Unsupported(server) => server.into(),
             FailureKind::Protocol => Error::Protocol { name, cause },
             FailureKind::CertificateRefused => Error::config("tls", Chain(&*cause).to_string()),
-            FailureKind::Unsupported(mode) => {
-                let (what, topology) = match mode {
-                    ServerMode::Cluster => (
-                        "name such nodes in a URL that begins with redis+cluster://",
-                        "a node of a Redis Cluster",
-                    ),
-                    ServerMode::Sentinel => (
-                        "name the sentinels in a URL that begins with redis+sentinel://",
-                        "a sentinel",
-                    ),
-                };
-                Error::Unsupported { what, topology }
-            }
         }
     }
 }
@@ -312,40 +319,12 @@ pub(crate) fn on_a_line(text: &str) -> String {
     line
 }
 
-/// A cause that is only a text.
-#[derive(Debug)]
-struct Plain(String);
-
-impl fmt::Display for Plain {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Plain {}
-
 /// A cause, and what it is about. The message of an [`Error`] has these words, because they name the server, and its
 /// source is what is below them.
 #[derive(Debug)]
 pub(super) struct About {
     words: String,
-    cause: Cause,
-}
-
-impl About {
-    pub(super) fn write_words(cause: &Cause, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match cause.downcast_ref::<Self>() {
-            Some(about) => write!(f, ": {about}"),
-            None => Ok(()),
-        }
-    }
-
-    pub(super) fn below(cause: &Cause) -> &(dyn std::error::Error + 'static) {
-        match cause.downcast_ref::<Self>() {
-            Some(about) => &*about.cause,
-            None => &**cause,
-        }
-    }
+    pub(super) cause: Cause,
 }
 
 impl fmt::Display for About {
@@ -360,13 +339,17 @@ impl std::error::Error for About {
     }
 }
 
-/// The failures of several nodes, as the cause of one failure.
+/// The failures of several nodes of a quorum, on one line.
 #[derive(Debug)]
-struct FailedNodes(Arc<[NodeFailure]>);
+pub(super) struct FailedNodes(pub(super) Arc<[NodeFailure]>);
 
 impl fmt::Display for FailedNodes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", NodeFailures(&self.0))
+        for (index, failure) in self.0.iter().enumerate() {
+            f.write_str(if index > 0 { "; " } else { "" })?;
+            write!(f, "{failure}")?;
+        }
+        Ok(())
     }
 }
 

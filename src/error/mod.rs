@@ -3,11 +3,11 @@
 use std::fmt;
 use std::time::Duration;
 
-use self::failure::About;
+use self::failure::{About, FailedNodes};
 use crate::sys::Arc;
 
 pub(crate) use failure::{
-    Failure, FailureKind, NodeCounts, Outcome, Redirect, ServerMode, on_a_line,
+    Failure, FailureKind, NodeCounts, Outcome, Redirect, Unsupported, on_a_line,
 };
 
 mod failure;
@@ -228,7 +228,14 @@ impl fmt::Debug for Error {
 impl fmt::Display for Error {
     /// Writes the message. With `{:#}`, the messages of all sources follow, each after a colon.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(name) = self.lock() {
+            // A name is escaped, because it may hold line breaks, and messages go to logs.
+            write!(f, "lock {name:?}: ")?;
+        }
         self.write_message(f)?;
+        if let Some(about) = self.about() {
+            write!(f, ": {about}")?;
+        }
         match std::error::Error::source(self) {
             Some(source) if f.alternate() => write!(f, ": {}", Chain(source)),
             _ => Ok(()),
@@ -252,12 +259,21 @@ impl fmt::Display for Chain<'_> {
 }
 
 impl Error {
+    /// Returns the name of the lock, if the message begins with it.
+    fn lock(&self) -> Option<&str> {
+        match self {
+            Self::Timeout { name, .. } => Some(name),
+            Self::Unavailable { name, .. }
+            | Self::Denied { name, .. }
+            | Self::WrongType { name, .. }
+            | Self::NotReplicated { name, .. }
+            | Self::NoQuorum { name, .. }
+            | Self::Protocol { name, .. } => name.as_deref(),
+            _ => None,
+        }
+    }
+
     fn write_message(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A name is escaped, because it may hold line breaks, and messages go to logs.
-        let about = |f: &mut fmt::Formatter<'_>, name: &Option<Arc<str>>| match name {
-            Some(name) => write!(f, "lock {name:?}: "),
-            None => Ok(()),
-        };
         match self {
             Self::Closed => f.write_str("the lock manager is closed"),
             Self::Forked => f.write_str(
@@ -267,82 +283,68 @@ impl Error {
             Self::Config { option, reason } => write!(f, "invalid `{option}`: {reason}"),
             Self::InvalidName { name, reason } => write!(f, "invalid lock name {name:?}: {reason}"),
             Self::Lost(lost) => write!(f, "{lost}"),
-            Self::Timeout {
-                name,
-                waited,
-                holder,
-            } => {
-                write!(f, "lock {name:?}: not acquired within {waited:?}")?;
+            Self::Timeout { waited, holder, .. } => {
+                write!(f, "not acquired within {waited:?}")?;
                 match holder {
                     Some(holder) => write!(f, ", held by {holder:?}"),
                     None => Ok(()),
                 }
             }
-            Self::Unavailable { name, cause } => {
-                about(f, name)?;
-                f.write_str("the server is unavailable")?;
-                About::write_words(cause, f)
-            }
-            Self::Denied { name, cause } => {
-                about(f, name)?;
-                f.write_str("the server denies access")?;
-                About::write_words(cause, f)
-            }
-            Self::WrongType { name, cause } => {
-                about(f, name)?;
-                if cause.is::<AnotherKind>() {
-                    f.write_str("a lock of another kind has this name")
-                } else {
-                    f.write_str("another kind of lock, or other data, uses this name")
-                }
-            }
+            Self::Unavailable { .. } => f.write_str("the server is unavailable"),
+            Self::Denied { .. } => f.write_str("the server denies access"),
+            Self::WrongType { cause, .. } => f.write_str(if cause.is::<AnotherKind>() {
+                "a lock of another kind has this name"
+            } else {
+                "another kind of lock, or other data, uses this name"
+            }),
             Self::NotReplicated {
-                name,
-                wanted,
-                confirmed,
-            } => {
-                about(f, name)?;
-                write!(
-                    f,
-                    "{confirmed} of {wanted} replicas confirmed the lock in time"
-                )
-            }
+                wanted, confirmed, ..
+            } => write!(
+                f,
+                "{confirmed} of {wanted} replicas confirmed the lock in time"
+            ),
             Self::NoQuorum {
-                name,
                 nodes,
                 needed,
                 granted,
                 failures,
+                ..
             } => {
-                about(f, name)?;
                 write!(f, "{granted} of {nodes} nodes agreed, {needed} are needed")?;
                 if !failures.is_empty() {
-                    write!(f, ": {}", NodeFailures(failures))?;
+                    write!(f, ": {}", FailedNodes(Arc::clone(failures)))?;
                 }
                 Ok(())
             }
-            Self::Unsupported { what, topology } => {
-                write!(
-                    f,
-                    "the server is {topology}, which is not supported: {what}"
-                )
-            }
-            Self::Protocol { name, cause } => {
-                about(f, name)?;
-                f.write_str("the server sent an unexpected reply")?;
-                About::write_words(cause, f)
-            }
+            Self::Unsupported { what, topology } => write!(
+                f,
+                "the server is {topology}, which is not supported: {what}"
+            ),
+            Self::Protocol { .. } => f.write_str("the server sent an unexpected reply"),
+        }
+    }
+
+    /// Returns what the cause is about, if it says so. The message has these words, so the source is what is below them.
+    fn about(&self) -> Option<&About> {
+        match self {
+            Self::Unavailable { cause, .. }
+            | Self::Denied { cause, .. }
+            | Self::Protocol { cause, .. } => cause.downcast_ref(),
+            _ => None,
         }
     }
 }
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        if let Some(about) = self.about() {
+            return Some(&*about.cause);
+        }
         match self {
             Self::Unavailable { cause, .. }
             | Self::Denied { cause, .. }
-            | Self::Protocol { cause, .. } => Some(About::below(cause)),
-            Self::WrongType { cause, .. } => Some(&**cause),
+            | Self::WrongType { cause, .. }
+            | Self::Protocol { cause, .. } => Some(&**cause),
             _ => None,
         }
     }
@@ -374,18 +376,18 @@ macro_rules! kinds {
         }
 
         impl Error {
-        /// Returns the variant without its fields, for example to count errors by it.
-        ///
-        /// # Example
-        ///
-        /// ```
-        /// use leasehold::{ErrorKind, LockManager};
-        ///
-        /// let error = LockManager::connect("no-url").unwrap_err();
-        /// assert_eq!(error.kind(), ErrorKind::Config);
-        /// assert_eq!(error.kind().as_str(), "config");
-        /// ```
-        #[must_use]
+            /// Returns the variant without its fields, for example to count errors by it.
+            ///
+            /// # Example
+            ///
+            /// ```
+            /// use leasehold::{ErrorKind, LockManager};
+            ///
+            /// let error = LockManager::connect("no-url").unwrap_err();
+            /// assert_eq!(error.kind(), ErrorKind::Config);
+            /// assert_eq!(error.kind().as_str(), "config");
+            /// ```
+            #[must_use]
             pub fn kind(&self) -> ErrorKind {
                 match self {$(Self::$kind { .. } => ErrorKind::$kind,)*}
             }
@@ -429,21 +431,6 @@ pub struct NodeFailure {
 impl fmt::Display for NodeFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {:#}", self.node, self.error)
-    }
-}
-
-/// The failures of several nodes, on one line.
-struct NodeFailures<'a>(&'a [NodeFailure]);
-
-impl fmt::Display for NodeFailures<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, failure) in self.0.iter().enumerate() {
-            if index > 0 {
-                f.write_str("; ")?;
-            }
-            write!(f, "{failure}")?;
-        }
-        Ok(())
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::config::Server;
-use crate::error::{Failure, FailureKind, Outcome, ServerMode};
+use crate::error::{Failure, FailureKind, Outcome, Unsupported};
 use crate::logging;
 use crate::net::deadline::{Deadline, Phase};
 use crate::net::refusal::{refusal, refused_database, refused_login, unavailable};
@@ -65,12 +65,8 @@ pub(crate) fn connect(route: &Route, deadline: &mut Deadline<'_>) -> Result<Sock
     };
     let connected = match ask_about_itself(&route.server.address, &mut ask) {
         Ok(None) => Ok(open),
-        Ok(Some(ServerMode::Cluster)) if route.is_of_a_cluster => Ok(open),
-        Ok(Some(_)) if route.is_of_a_cluster => Err(Failure::plain(
-            FailureKind::NotACluster,
-            Outcome::NotExecuted,
-            "its mode",
-        )),
+        Ok(Some(Unsupported::CLUSTER)) if route.is_of_a_cluster => Ok(open),
+        Ok(Some(_)) if route.is_of_a_cluster => Err(Failure::unsupported(Unsupported::NO_CLUSTER)),
         Ok(Some(mode)) => Err(Failure::unsupported(mode)),
         Err(Some(failure)) => Err(failure),
         // No answer came.
@@ -187,11 +183,11 @@ pub(crate) fn connect_for_renewals(route: &Route) -> Result<(Socket, Duration), 
 fn ask_about_itself<E>(
     address: &str,
     ask: &mut dyn FnMut(&Command) -> Result<Value, E>,
-) -> Result<Option<ServerMode>, E> {
+) -> Result<Option<Unsupported>, E> {
     // INFO without a section, because a server before 7.0 accepts one section only, and this needs two.
     let report = ask(&Command::new("INFO"))?;
     let mode = mode(&report);
-    if mode == Some(ServerMode::Sentinel) {
+    if mode == Some(Unsupported::SENTINEL) {
         return Ok(mode);
     }
     let mut found = read(&report);
@@ -210,7 +206,7 @@ fn ask_about_itself<E>(
 }
 
 /// Reads the mode from the answer to INFO. Returns `None` for one master, and if the answer does not name the mode.
-fn mode(answer: &Value) -> Option<ServerMode> {
+fn mode(answer: &Value) -> Option<Unsupported> {
     let Value::BulkString(report) = answer else {
         return None;
     };
@@ -219,8 +215,8 @@ fn mode(answer: &Value) -> Option<ServerMode> {
     // Valkey may use the second name.
     let (_, mode) = fields.find(|(name, _)| ["redis_mode", "server_mode"].contains(name))?;
     match mode.trim() {
-        "cluster" => Some(ServerMode::Cluster),
-        "sentinel" => Some(ServerMode::Sentinel),
+        "cluster" => Some(Unsupported::CLUSTER),
+        "sentinel" => Some(Unsupported::SENTINEL),
         _ => None,
     }
 }
@@ -271,8 +267,8 @@ mod tests {
             )))
         };
         assert_eq!(of("redis_mode:standalone"), None);
-        assert_eq!(of("redis_mode:cluster"), Some(ServerMode::Cluster));
-        assert_eq!(of("server_mode:sentinel"), Some(ServerMode::Sentinel));
+        assert_eq!(of("redis_mode:cluster"), Some(Unsupported::CLUSTER));
+        assert_eq!(of("server_mode:sentinel"), Some(Unsupported::SENTINEL));
         assert_eq!(of("what:cluster"), None);
         assert_eq!(mode(&Value::Nil), None);
     }

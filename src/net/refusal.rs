@@ -16,7 +16,7 @@ use std::io;
 use redis::Value;
 
 use crate::config::Server;
-use crate::error::{Failure, FailureKind, Outcome, Redirect, ServerMode, on_a_line};
+use crate::error::{Failure, FailureKind, Outcome, Redirect, Unsupported, on_a_line};
 use crate::name::SLOTS;
 use crate::net::route::Route;
 use crate::net::socket::TransportError;
@@ -67,18 +67,18 @@ pub(crate) fn refusal(server: &Server, error: redis::ServerError) -> Failure {
         let kind = match error.code() {
             "MOVED" => FailureKind::Moved,
             "ASK" => FailureKind::Ask,
-            _ => return Failure::unsupported(ServerMode::Cluster),
+            _ => return Failure::unsupported(Unsupported::CLUSTER),
         };
         return match redirect(text) {
             Some(to) => Failure::redirected(kind, to),
-            None => Failure::unsupported(ServerMode::Cluster),
+            None => Failure::unsupported(Unsupported::CLUSTER),
         };
     } else if error.code() == "TRYAGAIN" || text.contains(NOT_LOCAL) {
         FailureKind::TryAgain
     } else if error.code() == "CLUSTERDOWN" {
         FailureKind::ClusterDown
     } else if text == "This instance has cluster support disabled" {
-        FailureKind::NotACluster
+        return Failure::unsupported(Unsupported::NO_CLUSTER);
     } else if says(&error, &["WRONGTYPE"]) {
         FailureKind::WrongType
     } else if says(&error, &PASSING)
@@ -176,7 +176,7 @@ pub(crate) fn refused_database(server: &Server, error: redis::ServerError) -> Fa
         );
     }
     if text.contains("not allowed in cluster mode") {
-        return Failure::unsupported(ServerMode::Cluster);
+        return Failure::unsupported(Unsupported::CLUSTER);
     }
     refusal(server, error)
 }
@@ -356,7 +356,7 @@ mod tests {
         assert_eq!(range, FailureKind::Config("database"));
         assert_eq!(kind("ERR invalid DB index"), range);
         let cluster = kind("ERR SELECT is not allowed in cluster mode");
-        assert_eq!(cluster, FailureKind::Unsupported(ServerMode::Cluster));
+        assert_eq!(cluster, FailureKind::Unsupported(Unsupported::CLUSTER));
         assert_eq!(kind("NOPERM this user"), FailureKind::Denied);
     }
 
@@ -421,9 +421,9 @@ mod tests {
     #[test]
     fn every_answer_of_the_table_has_its_kind() {
         use FailureKind::{
-            Ask, ClusterDown, Denied, Moved, NotACluster, Protocol, TryAgain, Unavailable,
-            Unsupported, WrongType,
+            Ask, ClusterDown, Denied, Moved, Protocol, TryAgain, Unavailable, WrongType,
         };
+        let unsupported = FailureKind::Unsupported;
         for (code, text, expected) in [
             ("NOAUTH", "Authentication required.", Denied),
             ("WRONGPASS", "invalid username-password pair", Denied),
@@ -503,16 +503,16 @@ mod tests {
             (
                 "ERR",
                 "This instance has cluster support disabled",
-                NotACluster,
+                unsupported(Unsupported::NO_CLUSTER),
             ),
             ("ERR", "max number of clients reached", Unavailable),
             ("MOVED", "1234 127.0.0.1:7001", Moved),
             ("ASK", "1234 127.0.0.1:7001", Ask),
-            ("MOVED", "99999 h:1", Unsupported(ServerMode::Cluster)),
+            ("MOVED", "99999 h:1", unsupported(Unsupported::CLUSTER)),
             (
                 "CROSSSLOT",
                 "Keys in request",
-                Unsupported(ServerMode::Cluster),
+                unsupported(Unsupported::CLUSTER),
             ),
             ("ERR", "unknown command", Protocol),
         ] {

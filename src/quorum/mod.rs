@@ -37,7 +37,7 @@ use redis::Value;
 use smallvec::SmallVec;
 
 use crate::config::{Server, Settings};
-use crate::error::{Failure, FailureKind, NodeCounts, NodeFailure, Outcome};
+use crate::error::{Failure, FailureKind, NodeCounts, NodeFailure, Outcome, Unsupported};
 use crate::name::RESTART_DELAY;
 use crate::net::deadline::Deadline;
 use crate::net::ping::{self, Pinged};
@@ -367,10 +367,7 @@ impl Connections {
             Request::ForceRelease { key, owner } => self.force_release(request, key, owner),
             Request::Publish { .. } | Request::KeepRecords(_) => self.tell_all(request),
             Request::Ask(..) | Request::End(..) | Request::RateLimit { .. } => {
-                let what =
-                    "the votes of several nodes would admit more than one server that counts";
-                let kind = FailureKind::NotOnAQuorum { what };
-                Err(Failure::plain(kind, Outcome::NotExecuted, what))
+                Err(Failure::unsupported(Unsupported::COUNTED_BY_VOTES))
             }
         }
     }
