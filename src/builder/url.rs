@@ -14,7 +14,7 @@ use percent_encoding::percent_decode_str;
 
 use crate::builder::Builder;
 use crate::builder::servers::Servers;
-use crate::builder::table::SETTINGS;
+use crate::builder::settings::SETTINGS;
 use crate::config::Server;
 #[cfg(feature = "tls")]
 use crate::config::Tls;
@@ -241,21 +241,22 @@ fn unknown(place: usize, name: &str, given: &[Given<'_>]) -> Error {
         "user",
         "pass",
     ];
-    let known = SETTINGS.iter().map(|setting| setting.name);
-    let known = known.chain(TLS_PARAMETERS);
+    let mut known: Vec<_> = SETTINGS.iter().map(|setting| setting.name).collect();
+    known.sort_unstable();
+    known.extend(TLS_PARAMETERS);
     let is_of_a_password = |(_, name, value): &Given<'_>| {
         name.contains("pass") || name.contains('@') || value.contains('@')
     };
     let called = if name.len() > 40 || given.iter().any(is_of_a_password) {
         String::new()
     } else {
-        let nearest = known.clone().min_by_key(|known| distance(name, known));
+        let nearest = known.iter().min_by_key(|known| distance(name, known));
         let nearest = nearest.filter(|known| distance(name, known) * 2 <= name.len());
         let nearest = nearest.map_or(String::new(), |known| format!(" (is it `{known}`?)"));
         format!(", `{}`{nearest},", name.escape_debug())
     };
-    let names: Vec<_> = known.chain(OTHERS).collect();
-    let names = names.join(", ");
+    known.extend(OTHERS);
+    let names = known.join(", ");
     wrong(format!(
         "parameter {place}{called} is unknown; the parameters are {names}"
     ))
@@ -377,7 +378,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::builder::table::Setting;
+    use crate::builder::settings::Setting;
     use crate::config::Secret;
 
     /// Returns the servers of a URL in words, and its builder.
