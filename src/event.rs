@@ -236,79 +236,75 @@ impl Event<'static> {
 
 impl fmt::Display for Event<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.name.as_deref().unwrap_or_default();
         let owner = self.owner.as_deref().unwrap_or_default();
-        let held_by = |f: &mut fmt::Formatter<'_>, holder: &Option<Cow<'_, str>>| match holder {
-            Some(holder) => write!(f, ", held by {holder:?}"),
-            None => Ok(()),
-        };
+        if let Some(name) = &self.name {
+            write!(f, "lock {name:?}")?;
+        }
         match &self.kind {
-            EventKind::Acquired { fence, waited } => write!(
-                f,
-                "lock {name:?}: granted after {waited:?}, fence {fence}, owner {owner:?}"
-            ),
+            EventKind::Acquired { fence, waited } => {
+                write!(
+                    f,
+                    ": granted after {waited:?}, fence {fence}, owner {owner:?}"
+                )
+            }
             EventKind::Contended { holder } => {
-                write!(f, "lock {name:?}: waiting")?;
-                held_by(f, holder)
+                f.write_str(": waiting")?;
+                write_holder(f, holder.as_deref())
             }
-            EventKind::PassedOn { fence, waited } => write!(
-                f,
-                "lock {name:?}: handed on in memory after {waited:?}, fence {fence}, owner {owner:?}"
-            ),
-            EventKind::HandedOver => {
+            EventKind::PassedOn { fence, waited } => {
                 write!(
                     f,
-                    "lock {name:?}: handed over to the next waiter by {owner:?}"
+                    ": handed on in memory after {waited:?}, fence {fence}, owner {owner:?}"
                 )
             }
-            EventKind::Released { fence, held } => write!(
-                f,
-                "lock {name:?}: released after {held:?}, fence {fence}, owner {owner:?}"
-            ),
+            EventKind::HandedOver => write!(f, ": handed over to the next waiter by {owner:?}"),
+            EventKind::Released { fence, held } => {
+                write!(
+                    f,
+                    ": released after {held:?}, fence {fence}, owner {owner:?}"
+                )
+            }
             EventKind::HeldLong { fence, held } => {
-                write!(
-                    f,
-                    "lock {name:?}: held for {held:?} by {owner:?}, fence {fence}"
-                )
+                write!(f, ": held for {held:?} by {owner:?}, fence {fence}")
             }
             EventKind::WaitsLong {
                 holder,
                 waited,
                 queue,
             } => {
-                write!(f, "lock {name:?}: a call has waited for {waited:?}")?;
-                held_by(f, holder)?;
+                write!(f, ": a call has waited for {waited:?}")?;
+                write_holder(f, holder.as_deref())?;
                 queue.map_or(Ok(()), |queue| write!(f, ", {queue} in its queue"))
             }
             EventKind::Renewed { remaining } => {
+                write!(f, ": renewed for {remaining:?}, owner {owner:?}")
+            }
+            EventKind::AtRisk { remaining } => {
                 write!(
                     f,
-                    "lock {name:?}: renewed for {remaining:?}, owner {owner:?}"
+                    ": its renewal is overdue, {remaining:?} left, owner {owner:?}"
                 )
             }
-            EventKind::AtRisk { remaining } => write!(
-                f,
-                "lock {name:?}: its renewal is overdue, {remaining:?} left, owner {owner:?}"
-            ),
             EventKind::LacksVotes { nodes } => {
-                let nodes = nodes.join(", ");
-                write!(f, "lock {name:?}: no vote of {nodes}, owner {owner:?}")
+                write!(f, ": no vote of {}, owner {owner:?}", nodes.join(", "))
             }
-            EventKind::Lost { fence, cause } => write!(
-                f,
-                "lock {name:?} was lost: {} (fence {fence}, owner {owner:?})",
-                cause.why()
-            ),
+            EventKind::Lost { fence, cause } => {
+                let why = cause.why();
+                write!(f, " was lost: {why} (fence {fence}, owner {owner:?})")
+            }
             EventKind::Unreachable {
                 connection, error, ..
-            } => {
-                write!(f, "connection {connection:?} is out of reach: {error}")
-            }
+            } => write!(f, "connection {connection:?} is out of reach: {error}"),
             EventKind::Recovered { connection, .. } => {
                 write!(f, "connection {connection:?} works again")
             }
         }
     }
+}
+
+/// Writes who holds the lock, if that is known.
+fn write_holder(f: &mut fmt::Formatter<'_>, holder: Option<&str>) -> fmt::Result {
+    holder.map_or(Ok(()), |holder| write!(f, ", held by {holder:?}"))
 }
 
 /// A connection of one of leasehold's threads.

@@ -105,27 +105,7 @@ pub(crate) fn shown(holder: &str) -> Cow<'_, str> {
 
 /// Returns a new owner, for one attempt to acquire a lock and for the lease that Redis grants to it.
 pub(crate) fn generate(rng: &dyn Rng, tail: &str) -> Arc<str> {
-    arc_of(rng.uuid(), tail)
-}
-
-/// Returns the text of an owner. It is put together on the stack, so that this allocates once.
-fn arc_of(unique: Uuid, tail: &str) -> Arc<str> {
-    const UNIQUE_END: usize = OWNER_PREFIX.len() + Hyphenated::LENGTH;
-    const LONGEST: usize = UNIQUE_END + 1 + MAX_TAIL;
-    let mut buffer = [b':'; LONGEST];
-    buffer[..OWNER_PREFIX.len()].copy_from_slice(OWNER_PREFIX.as_bytes());
-    unique
-        .hyphenated()
-        .encode_lower(&mut buffer[OWNER_PREFIX.len()..UNIQUE_END]);
-    let end = UNIQUE_END + 1 + tail.len();
-    if let Some(place) = buffer.get_mut(UNIQUE_END + 1..end) {
-        place.copy_from_slice(tail.as_bytes());
-        if let Ok(text) = std::str::from_utf8(&buffer[..end]) {
-            return text.into();
-        }
-    }
-    // The tail is longer than one of this crate.
-    text_of(unique, tail).into()
+    text_of(rng.uuid(), tail).into()
 }
 
 fn text_of(unique: Uuid, tail: &str) -> String {
@@ -175,14 +155,6 @@ impl Owner {
         }
     }
 
-    /// Returns the same text as [`Self::text`], to be shared.
-    pub(crate) fn to_arc(&self, tail: &str) -> Arc<str> {
-        match self.text.get() {
-            Some(text) => text.as_str().into(),
-            None => arc_of(self.unique, tail),
-        }
-    }
-
     /// Returns the same text as [`Self::text`], and keeps it.
     pub(crate) fn shown(&self, tail: &str) -> &str {
         self.text
@@ -218,9 +190,7 @@ mod tests {
         ] {
             let kept = Owner::new(text, label);
             assert_eq!(kept.text(label), text);
-            assert_eq!(&*kept.to_arc(label), text);
             assert_eq!(kept.shown(label), text);
-            assert_eq!(&*kept.to_arc(label), text);
             assert_eq!(kept.text(label), text);
         }
     }

@@ -115,7 +115,7 @@ impl Client {
 
     /// Returns the owner of a lease as it is written in Redis.
     pub(super) fn owner_of(&self, process_lease: &ProcessLease) -> Arc<str> {
-        process_lease.owner.to_arc(&self.tail)
+        process_lease.owner.text(&self.tail).into()
     }
 
     /// Returns the nodes of a quorum without a vote for a process lease.

@@ -20,21 +20,14 @@ use crate::wire::{ALL, LockKind};
 #[derive(Clone)]
 pub(crate) struct Handle {
     pub(super) engine: Arc<Engine>,
-    /// The names of the lock, or the error that each call returns.
-    pub(super) target: Result<Target, Unfit>,
+    /// The names of the lock. If no lock can have them, or another number cannot be used, the error that each call returns,
+    /// and the name as the caller gave it.
+    pub(super) target: Result<Target, (Error, Arc<str>)>,
     pub(super) options: Options,
     /// The tail of the handle's owners, if it has its own note.
     tail: Option<Arc<str>>,
     /// The token that ends blocked calls of this handle.
     pub(super) cancel: Option<Cancel>,
-}
-
-/// The reason why a handle cannot be used: a name or a number that no lock can have.
-#[derive(Clone)]
-pub(crate) struct Unfit {
-    pub(super) error: Error,
-    /// The name as the caller gave it.
-    pub(super) given: Arc<str>,
 }
 
 /// The outcome of a closure that ran under a lock: see [`Mutex::run`](crate::Mutex::run).
@@ -52,14 +45,10 @@ pub struct Ran<T> {
 impl Handle {
     pub(crate) fn new(engine: Arc<Engine>, name: &str) -> Self {
         let target = LockKey::new(&engine.client.settings.prefix, name).map(Target::from);
-        let target = target.map_err(|error| Unfit {
-            error,
-            given: name.into(),
-        });
-        Self::of(engine, target)
+        Self::of(engine, target.map_err(|error| (error, name.into())))
     }
 
-    pub(super) fn of(engine: Arc<Engine>, target: Result<Target, Unfit>) -> Self {
+    pub(super) fn of(engine: Arc<Engine>, target: Result<Target, (Error, Arc<str>)>) -> Self {
         let options = engine.client.settings.options;
         Self {
             engine,
@@ -74,7 +63,7 @@ impl Handle {
     pub(super) fn refuse(&mut self, error: Error) {
         if let Ok(target) = &self.target {
             let given = target.name().into();
-            self.target = Err(Unfit { error, given });
+            self.target = Err((error, given));
         }
     }
 
@@ -93,8 +82,17 @@ impl Handle {
     pub(super) fn name(&self) -> &str {
         match &self.target {
             Ok(target) => target.name(),
-            Err(unfit) => &unfit.given,
+            Err((_, given)) => given,
         }
+    }
+
+    /// Returns the names of the lock.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the handle cannot be used.
+    pub(super) fn target(&self) -> Result<&Target> {
+        self.target.as_ref().map_err(|(error, _)| error.clone())
     }
 
     /// Acquires `units` of the lock. Blocks until `until`; `None` is a try.
@@ -106,7 +104,7 @@ impl Handle {
     ) -> Result<Lease, NotAcquired> {
         let call = Call {
             kind,
-            target: self.target.as_ref()?,
+            target: self.target()?,
             options: self.options,
             tail: self.tail.as_ref(),
             units,
@@ -121,7 +119,7 @@ impl Handle {
 
     /// Adopts a claim for this lock.
     pub(super) fn adopt(&self, claim: &Claim) -> Result<Lease> {
-        let name = self.target.as_ref().map_err(Error::from)?.name();
+        let name = self.target()?.name();
         if claim.name() != name {
             let reason = format!(
                 "it is for the lock {:?}, and this is {name:?}",
@@ -230,18 +228,6 @@ impl<T> Ran<T> {
             None => Ok(self.value),
             Some(lost) => Err(Error::Lost(lost)),
         }
-    }
-}
-
-impl From<&Unfit> for Error {
-    fn from(unfit: &Unfit) -> Self {
-        unfit.error.clone()
-    }
-}
-
-impl From<&Unfit> for NotAcquired {
-    fn from(unfit: &Unfit) -> Self {
-        Self::Failed(unfit.into())
     }
 }
 

@@ -17,7 +17,7 @@ use crate::engine::Engine;
 use crate::engine::acquire::NotAcquired;
 use crate::error::{Error, Failure, FailureKind, Lost, Outcome, Result};
 use crate::guard::{Lease, MultiGuard};
-use crate::lock::handle::{Handle, Ran, Unfit};
+use crate::lock::handle::{Handle, Ran};
 use crate::lock::methods::{options, ways};
 use crate::name::{LockKey, Target, joined};
 use crate::sys::{Arc, Time};
@@ -96,12 +96,9 @@ impl MultiLock {
             .map(|name| LockKey::new(&engine.client.settings.prefix, name.as_ref()))
             .collect::<Result<Vec<_>>>()
             .and_then(Target::all)
-            .map_err(|error| Unfit {
-                error,
-                given: {
-                    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
-                    joined(&names).into()
-                },
+            .map_err(|error| {
+                let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+                (error, joined(&names).into())
             });
         let groups = match &target {
             Ok(all) if engine.client.has_slots() => all.by_slot(),
@@ -118,7 +115,7 @@ impl MultiLock {
     /// released. After a loss it begins again, unless this is a try or the time is over.
     fn acquire_until(&self, until: Option<Time>) -> Result<MultiGuard, NotAcquired> {
         // Without good names there is no group, and nobody to return the error.
-        self.handle.target.as_ref()?;
+        self.handle.target()?;
         let mut part = self.handle.clone();
         loop {
             let held = self.groups.iter().map(|group| {

@@ -169,7 +169,7 @@ impl RateLimiter {
             per: self.per,
             patience,
         };
-        let target = self.handle.target.as_ref()?;
+        let target = self.handle.target()?;
         let cancel = self.handle.cancel.as_ref();
         let leases = &self.handle.engine.leases;
         let refused = rate_limiter::ask(leases, target.first(), request, cancel)

@@ -76,7 +76,7 @@ impl ReentrantMutex {
 
     /// Returns another guard if this thread has one.
     fn again(&self) -> Result<Option<ReentrantGuard>> {
-        let key = self.handle.target.as_ref()?.id();
+        let key = self.handle.target()?.id();
         let token = self.handle.cancel.as_ref();
         if token.is_some_and(Cancel::is_cancelled) {
             return Err(Error::Cancelled);

@@ -53,7 +53,7 @@ impl Semaphore {
 
     /// Acquires `n` permits until a time.
     fn acquire_until(&self, until: Option<Time>, n: u32) -> Result<Permit, NotAcquired> {
-        self.handle.target.as_ref()?;
+        self.handle.target()?;
         if !(1..=self.permits).contains(&n) {
             let reason = format!(
                 "{n} of {} permits: at least 1 and at most all can be acquired",
