@@ -68,17 +68,51 @@ pub(crate) struct Exported {
     others: Series,
 }
 
-/// The series that may have a name as a label.
-pub(crate) struct Series {
-    waits: Histogram,
-    pub(crate) holds: Histogram,
-    pub(crate) requests: Histogram,
-    pub(crate) renewal_lags: Histogram,
-    pub(crate) hand_overs: Counter,
-    rate_waits: Histogram,
-    rate_refused: Counter,
-    acquires: [[Counter; OUTCOMES.len()]; KINDS.len()],
-    lost: [Counter; CAUSES.len()],
+/// Defines [`Series`]: the metrics that may have a name as their only label, each with its type, its name and its text.
+macro_rules! series {
+    ($($metric:ident: $type:ident($register:ident), $name:literal, $help:literal;)*) => {
+        /// The series that may have a name as a label.
+        pub(crate) struct Series {
+            $(pub(crate) $metric: $type,)*
+            acquires: [[Counter; OUTCOMES.len()]; KINDS.len()],
+            lost: [Counter; CAUSES.len()],
+        }
+
+        impl Series {
+            fn new(name: Option<&String>) -> Self {
+                let with = |labels: &[(&'static str, &'static str)]| {
+                    let name = name.map(|name| ("name", name.clone()));
+                    let labels = labels.iter().map(|(label, value)| (*label, (*value).to_owned()));
+                    name.into_iter().chain(labels).collect::<Vec<_>>()
+                };
+                let acquires = |kind, outcome| {
+                    let labels = with(&[("kind", kind), ("outcome", outcome)]);
+                    let help = "Calls for a lock that have ended";
+                    counter("leasehold_acquires_total", help, &labels)
+                };
+                let lost = |cause| {
+                    let labels = with(&[("cause", cause)]);
+                    counter("leasehold_lost_total", "Locks that were lost", &labels)
+                };
+                Self {
+                    $($metric: $register($name, $help, &with(&[])),)*
+                    acquires: KINDS.map(|kind| OUTCOMES.map(|outcome| acquires(kind, outcome))),
+                    lost: CAUSES.map(lost),
+                }
+            }
+        }
+    };
+}
+
+series! {
+    waits: Histogram(histogram), "leasehold_wait_seconds", "Times of calls until they have a guard, or end in vain";
+    holds: Histogram(histogram), "leasehold_hold_seconds", "Times from the grant of a guard to its end";
+    requests: Histogram(histogram), "leasehold_request_seconds", "Times of requests, with all retries";
+    renewal_lags: Histogram(histogram), "leasehold_renewal_lag_seconds", "Times by which renewals were sent too late";
+    hand_overs: Counter(counter), "leasehold_hand_overs_total", "Locks that Redis gave to the next process";
+    rate_waits: Histogram(histogram), "leasehold_rate_wait_seconds",
+        "Times of calls of rate limiters until they are admitted";
+    rate_refused: Counter(counter), "leasehold_rate_refused_total", "Calls of rate limiters that were not admitted";
 }
 
 impl Exported {
@@ -109,65 +143,6 @@ pub(super) fn connections() -> Gauge {
 }
 
 impl Series {
-    fn new(name: Option<&String>) -> Self {
-        let with = |labels: &[(&'static str, &'static str)]| {
-            let labels = labels
-                .iter()
-                .map(|(label, value)| (*label, (*value).to_owned()));
-            let name = name.map(|name| ("name", name.clone()));
-            name.into_iter().chain(labels).collect::<Vec<_>>()
-        };
-        let acquires = |kind, outcome| {
-            let labels = with(&[("kind", kind), ("outcome", outcome)]);
-            let help = "Calls for a lock that have ended";
-            counter("leasehold_acquires_total", help, &labels)
-        };
-        let lost = |cause| {
-            let labels = with(&[("cause", cause)]);
-            counter("leasehold_lost_total", "Locks that were lost", &labels)
-        };
-        let with_name = with(&[]);
-        Self {
-            waits: histogram(
-                "leasehold_wait_seconds",
-                "Times of calls until they have a guard, or end in vain",
-                &with_name,
-            ),
-            holds: histogram(
-                "leasehold_hold_seconds",
-                "Times from the grant of a guard to its end",
-                &with_name,
-            ),
-            requests: histogram(
-                "leasehold_request_seconds",
-                "Times of requests, with all retries",
-                &with_name,
-            ),
-            renewal_lags: histogram(
-                "leasehold_renewal_lag_seconds",
-                "Times by which renewals were sent too late",
-                &with_name,
-            ),
-            hand_overs: counter(
-                "leasehold_hand_overs_total",
-                "Locks that Redis gave to the next process",
-                &with_name,
-            ),
-            rate_waits: histogram(
-                "leasehold_rate_wait_seconds",
-                "Times of calls of rate limiters until they are admitted",
-                &with_name,
-            ),
-            rate_refused: counter(
-                "leasehold_rate_refused_total",
-                "Calls of rate limiters that were not admitted",
-                &with_name,
-            ),
-            acquires: KINDS.map(|kind| OUTCOMES.map(|outcome| acquires(kind, outcome))),
-            lost: CAUSES.map(lost),
-        }
-    }
-
     /// Records the end of a call. Only the wait for a guard, or until the time was over, is measured.
     pub(crate) fn call(&self, kind: LockKind, ended: Ended, waited: Duration) {
         let kind = match kind {
