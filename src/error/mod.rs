@@ -25,44 +25,23 @@ pub(crate) type Cause = Arc<dyn std::error::Error + Send + Sync>;
 /// [`source`](std::error::Error::source): a reporter prints the chain, and so does `{error:#}`. `{error:?}` is the name of
 /// the variant and that chain.
 ///
-/// # What is retryable
-///
-/// The second column is the result of [`is_retryable`](Error::is_retryable). A retryable error means that the same
-/// call may succeed later, although the program changes nothing.
-///
-/// | the error | retryable | |
-/// | --- | --- | --- |
-/// | [`Unavailable`](Error::Unavailable) | yes | the server may be reachable again |
-/// | [`Timeout`](Error::Timeout) | yes | the closure has not run, and the lock may be free later |
-/// | [`NotReplicated`](Error::NotReplicated) | yes | the replicas may be back |
-/// | [`NoQuorum`](Error::NoQuorum) | yes | the nodes may be reachable again |
-/// | [`Lost`](Error::Lost) | no | the closure has run, or the claim is not valid any more: the program decides |
-/// | [`Closed`](Error::Closed) | no | the manager does not open again |
-/// | [`Forked`](Error::Forked) | no | the child must build a manager of its own |
-/// | [`Cancelled`](Error::Cancelled) | no | the token stays cancelled |
-/// | [`Config`](Error::Config) | no | the setting must be changed |
-/// | [`InvalidName`](Error::InvalidName) | no | the name must be changed |
-/// | [`Denied`](Error::Denied) | no | the password or the user's rights must be changed |
-/// | [`WrongType`](Error::WrongType) | no | the name is in use for something else |
-/// | [`Unsupported`](Error::Unsupported) | no | the address must be changed |
-/// | [`Protocol`](Error::Protocol) | no | the server is not a Redis that this crate knows |
-///
 /// # The error for each reply
 ///
-/// The third column is for a call that waits, after Redis has replied to it once.
+/// The third column is for a call that waits, after Redis has replied to it once. The wait goes on after the errors that are
+/// [retryable](Error::is_retryable).
 ///
-/// | the server | the error | the wait | retryable |
-/// | --- | --- | --- | --- |
-/// | refuses the connection, closes or resets it, does not reply in time, closes it at `maxclients` | [`Unavailable`](Error::Unavailable) | goes on | yes |
-/// | replies `LOADING`, `BUSY`, `READONLY`, `MISCONF`, `OOM`, `NOREPLICAS`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN` | [`Unavailable`](Error::Unavailable) | goes on | yes |
-/// | replies `NOAUTH`, `WRONGPASS`, `NOPERM`, or has no password and gets one | [`Denied`](Error::Denied) | ends | no |
-/// | replies `DENIED` because it is in protected mode; speaks TLS and this process does not, or the other way round | [`Denied`](Error::Denied) | ends | no |
-/// | has a certificate that this process does not trust, or that has another name; wants a certificate of this process | [`Config`](Error::Config) | ends | no |
-/// | replies `WRONGTYPE` | [`WrongType`](Error::WrongType) | ends | no |
-/// | replies `MOVED`, `ASK`, `CROSSSLOT`, and is not used as a [cluster](crate::LockManager::cluster) | [`Unsupported`](Error::Unsupported) | ends | no |
-/// | confirms a grant for fewer than [`replicas`](crate::Builder::replicas) | [`NotReplicated`](Error::NotReplicated) | goes on | yes |
-/// | is one of a quorum, and fewer than a majority answer or grant the lock | [`NoQuorum`](Error::NoQuorum) | goes on | yes |
-/// | sends anything else | [`Protocol`](Error::Protocol) | ends | no |
+/// | the server | the error | the wait |
+/// | --- | --- | --- |
+/// | refuses the connection, closes or resets it, does not reply in time, closes it at `maxclients` | [`Unavailable`](Error::Unavailable) | goes on |
+/// | replies `LOADING`, `BUSY`, `READONLY`, `MISCONF`, `OOM`, `NOREPLICAS`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN` | [`Unavailable`](Error::Unavailable) | goes on |
+/// | replies `NOAUTH`, `WRONGPASS`, `NOPERM`, or has no password and gets one | [`Denied`](Error::Denied) | ends |
+/// | replies `DENIED` because it is in protected mode; speaks TLS and this process does not, or the other way round | [`Denied`](Error::Denied) | ends |
+/// | has a certificate that this process does not trust, or that has another name; wants a certificate of this process | [`Config`](Error::Config) | ends |
+/// | replies `WRONGTYPE` | [`WrongType`](Error::WrongType) | ends |
+/// | replies `MOVED`, `ASK`, `CROSSSLOT`, and is not used as a [cluster](crate::LockManager::cluster) | [`Unsupported`](Error::Unsupported) | ends |
+/// | confirms a grant for fewer than [`replicas`](crate::Builder::replicas) | [`NotReplicated`](Error::NotReplicated) | goes on |
+/// | is one of a quorum, and fewer than a majority answer or grant the lock | [`NoQuorum`](Error::NoQuorum) | goes on |
+/// | sends anything else | [`Protocol`](Error::Protocol) | ends |
 ///
 /// A wait goes on until its deadline. Without a deadline, it goes on until the server has not replied for
 /// [`outage_limit`](crate::Builder::outage_limit). The first request of a call is not retried: its error is returned
@@ -171,34 +150,6 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns whether the same call can succeed later although the program changes nothing: see the table at
-    /// [`Error`].
-    ///
-    /// [`Lost`](Error::Lost) is not retryable: the closure has run under the lock, or the claim is not valid any more.
-    ///
-    /// # Example
-    ///
-    /// ```no_run
-    /// # fn main() -> leasehold::Result<()> {
-    /// use leasehold::LockManager;
-    /// use std::time::Duration;
-    ///
-    /// let locks = LockManager::single("redis://127.0.0.1/").build_lazy()?;
-    /// let guard = loop {
-    ///     match locks.lock("orders:42") {
-    ///         Ok(guard) => break guard,
-    ///         Err(error) if error.is_retryable() => std::thread::sleep(Duration::from_millis(200)),
-    ///         Err(error) => return Err(error),
-    ///     }
-    /// };
-    /// # drop(guard);
-    /// # Ok(()) }
-    /// ```
-    #[must_use]
-    pub fn is_retryable(&self) -> bool {
-        self.kind().is_retryable()
-    }
-
     /// Adds to a `WrongType` error the kind of lock that has the name. Returns any other error unchanged.
     pub(crate) fn of_another_kind(self, found: &'static str) -> Self {
         match self {
@@ -350,9 +301,9 @@ impl std::error::Error for Error {
     }
 }
 
-/// Defines [`ErrorKind`]: the label of each variant of [`Error`], and whether it is retryable.
+/// Defines [`ErrorKind`]: the label of each variant of [`Error`], whether it is retryable, and why.
 macro_rules! kinds {
-    ($($kind:ident: $label:literal, $is_retryable:literal;)*) => {
+    ($($kind:ident: $label:literal, $is_retryable:literal, $why:literal;)*) => {
         /// A variant of [`Error`] without its fields: see [`Error::kind`].
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
@@ -376,6 +327,39 @@ macro_rules! kinds {
         }
 
         impl Error {
+            /// Returns whether the same call may succeed later although the program changes nothing.
+            ///
+            /// # What is retryable
+            ///
+            /// | the error | retryable | |
+            /// | --- | --- | --- |
+            $(#[doc = concat!(
+                "| [`", stringify!($kind), "`](Error::", stringify!($kind), ") | `", $is_retryable, "` | ", $why, " |"
+            )])*
+            ///
+            /// # Example
+            ///
+            /// ```no_run
+            /// # fn main() -> leasehold::Result<()> {
+            /// use leasehold::LockManager;
+            /// use std::time::Duration;
+            ///
+            /// let locks = LockManager::single("redis://127.0.0.1/").build_lazy()?;
+            /// let guard = loop {
+            ///     match locks.lock("orders:42") {
+            ///         Ok(guard) => break guard,
+            ///         Err(error) if error.is_retryable() => std::thread::sleep(Duration::from_millis(200)),
+            ///         Err(error) => return Err(error),
+            ///     }
+            /// };
+            /// # drop(guard);
+            /// # Ok(()) }
+            /// ```
+            #[must_use]
+            pub fn is_retryable(&self) -> bool {
+                self.kind().is_retryable()
+            }
+
             /// Returns the variant without its fields, for example to count errors by it.
             ///
             /// # Example
@@ -396,20 +380,20 @@ macro_rules! kinds {
 }
 
 kinds! {
-    Closed: "closed", false;
-    Forked: "forked", false;
-    Cancelled: "cancelled", false;
-    Config: "config", false;
-    InvalidName: "invalid_name", false;
-    Lost: "lost", false;
-    Timeout: "timeout", true;
-    Unavailable: "unavailable", true;
-    Denied: "denied", false;
-    WrongType: "wrong_type", false;
-    NotReplicated: "not_replicated", true;
-    NoQuorum: "no_quorum", true;
-    Unsupported: "unsupported", false;
-    Protocol: "protocol", false;
+    Closed: "closed", false, "the manager does not open again";
+    Forked: "forked", false, "the child must build a manager of its own";
+    Cancelled: "cancelled", false, "the token stays cancelled";
+    Config: "config", false, "the setting must be changed";
+    InvalidName: "invalid_name", false, "the name must be changed";
+    Lost: "lost", false, "the closure has run, or the claim is not valid any more: the program decides";
+    Timeout: "timeout", true, "the closure has not run, and the lock may be free later";
+    Unavailable: "unavailable", true, "the server may be reachable again";
+    Denied: "denied", false, "the password or the user's rights must be changed";
+    WrongType: "wrong_type", false, "the name is in use for something else";
+    NotReplicated: "not_replicated", true, "the replicas may be back";
+    NoQuorum: "no_quorum", true, "the nodes may be reachable again";
+    Unsupported: "unsupported", false, "the address must be changed";
+    Protocol: "protocol", false, "the server is not a Redis that this crate knows";
 }
 
 impl fmt::Display for ErrorKind {
