@@ -4,6 +4,8 @@ use std::fmt;
 use std::iter;
 use std::time::Duration;
 
+#[cfg(doc)]
+use crate::builder::Builder;
 use crate::engine::Engine;
 use crate::error::Result;
 #[cfg(doc)]
@@ -298,7 +300,7 @@ impl LockManager {
     ///
     /// As [`inspect`](LockManager::inspect), but never [`Error::InvalidName`] or [`Error::WrongType`]. The Redis user
     /// needs the
-    /// [rights of line 6](crate#rights-of-a-redis-user) for the keys that the pattern matches.
+    /// [rights of line 6](Builder#rights-of-a-redis-user) for the keys that the pattern matches.
     ///
     /// # Example
     ///

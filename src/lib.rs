@@ -1,8 +1,8 @@
 //! Distributed locks on Redis for programs with threads and no async runtime.
 //!
-//! A process holds a lock by a *lease*: the lock's key in Redis expires unless the process renews it. A *guard* holds
-//! the lock for one thread, and releases it when dropped. One thread renews all leases of the process, another watches
-//! their deadlines, and a guard never claims a lock that the process may have lost.
+//! A lock is a key in Redis that expires unless the process that holds it renews it: a *lease*. A *guard* holds the lock for
+//! one thread, and releases it when dropped. One thread of the process renews all its leases and another watches their
+//! deadlines, so that a guard never claims a lock that the process may have lost.
 //!
 //! ```no_run
 //! # struct Db;
@@ -21,9 +21,9 @@
 //! # The tour
 //!
 //! A program makes one [`LockManager`], and clones it freely. Threads of a process hand a lock to each other in memory,
-//! without a request. Between processes Redis hands it to the one that has waited longest, and notifies only that one; but at
-//! the moment at which a lease ends without a release, a process that did not wait may get the lock first. Each fault has its
-//! own variant of [`Error`], and a call never reports that a lock is held if its request failed.
+//! without a request. Between processes Redis hands it to the one that has waited longest, and notifies only that one; only
+//! when a lease ends without a release may a process that did not wait get the lock first. Each fault has its own variant of
+//! [`Error`], and a call never reports that a lock is held if its request failed.
 //!
 //! | for | see |
 //! | --- | --- |
@@ -32,7 +32,7 @@
 //! | the other kinds | [`RwLock`], [`Semaphore`], [`ReentrantMutex`], which its thread can lock again, [`MultiLock`] over several names; [`RateLimiter`]; the trait [`Lock`] over all kinds |
 //! | the state of a guard | its [`Lease`]: [`fence`](Lease::fence), [`remaining`](Lease::remaining), [`state`](Lease::state), [`check`](Lease::check), [`on_lost`](Lease::on_lost), [`extend`](Lease::extend) |
 //! | a lock that goes to another process | [`LockGuard::detach`] makes a [`Claim`], which is text, and [`LockManager::adopt`] a guard of it |
-//! | servers and settings | one URL: [`LockManager::connect`] and its [table](LockManager::from_url); or a [`Builder`], with [TLS](https://docs.rs/leasehold/latest/leasehold/struct.Tls.html) and changing [`credentials`](Builder::credentials) |
+//! | servers and settings | one URL: [`LockManager::connect`] and its [table](LockManager::from_url); or a [`Builder`], with [TLS](https://docs.rs/leasehold/latest/leasehold/struct.Tls.html), changing [`credentials`](Builder::credentials), and the [rights](Builder#rights-of-a-redis-user) that a Redis user needs |
 //! | several servers | [`LockManager::sentinel`], [`LockManager::cluster`]; [`LockManager::quorum`] (Redlock) and when it is worth it; [`Builder::replicas`] |
 //! | a job on one host only, or once a day | [`LockManager::try_lock`] and [`Builder::min_hold`], with the [runbook](https://docs.rs/crate/leasehold/latest/source/docs/operating.md#runbook) |
 //! | errors that a program may retry | [`Error::is_retryable`], and the [table of errors](Error#what-is-retryable) |
@@ -47,8 +47,8 @@
 //! # What it promises
 //!
 //! 1. **Exclusion.** At most one exclusive guard of a name reads [`Held`](LeaseState::Held), if the rates of the machines'
-//!    clocks differ by less than 1 %, no server's clock jumps, and the server keeps its data. A lease is counted from before its
-//!    request was sent, less 1 % and 2 ms, on a clock that runs through suspend. So the guard ends before the key does.
+//!    clocks differ by less than 1 %, no server's clock jumps, and the server keeps its data. The guard ends before the key does,
+//!    because a lease counts from before its request was sent, less 1 % and 2 ms, on a clock that runs through suspend.
 //! 2. **Fencing.** Each exclusive guard of a name has a larger [`fence`](Lease::fence) than every earlier one. Fences follow the server's clock
 //!    in microseconds, so they also rise after the server has lost all its data, and after its clock was set back by less than
 //!    [`fence_memory`](Builder::fence_memory). There are [four exceptions](Lease#when-a-fence-may-be-smaller), such as a server
@@ -74,87 +74,47 @@
 //! * a virtual machine is stopped with the process inside;
 //! * an operator calls [`force_release`](LockManager::force_release).
 //!
-//! For these cases let the system that the lock protects reject a [`fence`](Lease::fence) that is smaller than the largest it has seen. On a
-//! [quorum](LockManager::quorum) a loss needs the restart of several nodes, one soon after another, because a restarted node does
-//! not vote for the [`restart_delay`](Builder::restart_delay). If a server's clock is set forward, leases end early, and their
-//! holders learn of it at the next renewal. If it is set back, Redis keeps the lock of a crashed process for that much longer.
+//! For these cases let the system that the lock protects reject a [`fence`](Lease::fence) that is smaller than the largest it
+//! has seen. On a [quorum](LockManager::quorum) a loss needs the restart of several nodes, one soon after another, because a
+//! restarted node does not vote for the [`restart_delay`](Builder::restart_delay). If a server's clock is set forward, leases end
+//! early, and their holders learn of it at the next renewal. If it is set back, Redis keeps the lock of a crashed process for that
+//! much longer.
 //!
-//! There is no poisoning. A thread that locks a mutex that it already holds waits for itself. A client of another library
-//! polls, outside of the queue, so it can starve: see [`Builder::poller_gap`].
+//! There is no poisoning. A thread that locks a mutex that it already holds waits for itself. A client of another library can
+//! starve, because it polls outside of the queue: see [`Builder::poller_gap`].
 //!
 //! # On the wire
 //!
 //! A mutex is the plain string key that `SET prefix+name owner NX PX lease` makes, released by compare and delete. So it excludes
-//! the locks of redis-py, redsync, bsm/redislock, node-redlock and rslock on the same key, if the [`prefix`](Builder::prefix)
-//! makes it the same. A waiter appends `!` to the owner, and a release within [`min_hold`](Builder::min_hold) `!~`, but never to
-//! the value of another library. Beside the key there are `{key}:lh:fence`, `{key}:lh:queue` and `{key}:lh:waiters`, or `key:lht:…`
-//! if the key has its own hash tag, and each has a time to live. Reader-writer locks and semaphores are sorted sets of leases, and
-//! a rate limiter is a list of times. A node of a quorum also has `leasehold:restart_delay` behind the prefix.
-//!
-//! # Rights of a Redis user
-//!
-//! These lines make a user of an access control list that can use every kind of lock. Leave out those that the program does not
-//! need.
-//!
-//! ```text
-//! ACL SETUSER app on >PASSWORD resetkeys ~* resetchannels &leasehold:*
-//! ACL SETUSER app +ping +info +select +subscribe +eval +evalsha +get +getrange +exists +set +del +append +pttl +pexpire +time +hset +hget +hdel +zadd +zrem +zpopmin +zcard +zscore +zrange +publish +pubsub|numsub
-//! ACL SETUSER app +hlen +zrangebyscore +pexpireat
-//! ACL SETUSER app +lindex +llen +lpop +lset +rpush +pexpire
-//! ACL SETUSER app +wait
-//! ACL SETUSER app +scan +type +strlen +zrangebyscore +lindex +llen
-//! ACL SETUSER app +script|load
-//! ACL SETUSER app +role
-//! ACL SETUSER app +cluster|slots +cluster|nodes +asking +role
-//! ```
-//!
-//! | line | for |
-//! | --- | --- |
-//! | 1 | the keys and the channels. For a [`prefix`](Builder::prefix), write `~prefix*`, and `~{prefix*` for the keys beside a lock. |
-//! | 2 | every program: mutexes, reentrant mutexes, multi-locks, claims |
-//! | 3 | reader-writer locks, semaphores |
-//! | 4 | rate limiters |
-//! | 5 | [`replicas`](Builder::replicas) |
-//! | 6 | operators: [`inspect`](LockManager::inspect), [`list`](LockManager::list), [`force_release`](LockManager::force_release), [`request_release`](LockManager::request_release) |
-//! | 7 | each node of a [quorum](LockManager::quorum), which also needs `INFO` |
-//! | 8 | each server behind [sentinels](LockManager::sentinel), replicas too |
-//! | 9 | each node of a [cluster](LockManager::cluster); `ROLE` and `INFO` are for [`list`](LockManager::list) |
-//!
-//! This line is for each sentinel:
-//!
-//! ```text
-//! ACL SETUSER app on >PASSWORD resetchannels &+switch-master +subscribe +sentinel|get-master-addr-by-name +sentinel|master
-//! ```
-//!
-//! `SELECT` is for a database other than 0, and `INFO` for the question that [`Builder::build`] asks; a single server works without
-//! either. Without the channels, `PUBLISH` or `SUBSCRIBE`, waits poll, and one warning is logged. A call that lacks a right fails
-//! with [`Error::Denied`]. A user that may read the keys that end in `waiters` (or `MONITOR`, `SLOWLOG` and the server's files) and
-//! may publish on the channels can forge a grant; a user that may only subscribe and publish cannot.
+//! the locks of redis-py, redsync, bsm/redislock, node-redlock and rslock, if the [`prefix`](Builder::prefix) makes the key the
+//! same. A waiter appends `!` to the owner, and a release within [`min_hold`](Builder::min_hold) `!~`, but never to the value of
+//! another library. Beside the key stand `{key}:lh:fence`, `{key}:lh:queue` and `{key}:lh:waiters`, or `key:lht:…` if the key has
+//! its own hash tag, each with a time to live. Reader-writer locks and semaphores are sorted sets of leases, and a rate limiter is
+//! a list of times. A node of a quorum also has `leasehold:restart_delay` behind the prefix.
 //!
 //! # Panics, exits and forks
 //!
-//! A call panics if the operating system cannot provide random numbers. There is no other panic that a program can cause by its
-//! arguments or by a fault of the server. A panic in a closure under a lock releases it and reaches the caller, and one in a [`Listener`]
-//! or in the program's logger is caught. Dropping a guard never panics.
+//! A call panics if the operating system cannot provide random numbers, and neither the program's arguments nor a fault of the
+//! server cause any other panic. A panic in a closure under a lock releases it and reaches the caller; one in a [`Listener`] or in
+//! the program's logger is caught. Dropping a guard never panics.
 //!
 //! A guard that the program forgets is renewed until the process ends, or until its `max_hold`. A process that exits or is killed
-//! releases nothing: its locks come free when their leases end, and its places in queues are skipped. Before an exit call
-//! [`LockManager::close`] if releases are in the [background](Builder::background_release).
+//! releases nothing: its locks come free when their leases end, and its places in queues are skipped. So call
+//! [`LockManager::close`] before an exit if releases are in the [background](Builder::background_release).
 //!
 //! In a child of `fork(2)` every guard reads `Lost`, every call for a lock returns [`Forked`](Error::Forked), and a drop does
 //! nothing. A child of `_Fork(3)`, or of a bare `clone(2)`, is not noticed, because the C library does not report it.
 //!
 //! # Features
 //!
-//! * `tls`: `rediss://` URLs by rustls, with TLS 1.2 and 1.3, and [`Builder::tls`] for roots and certificates other than the system's.
-//!   If the program has not installed a provider of cryptography, building a manager installs ring's.
+//! * `tls`: `rediss://` URLs by rustls, with TLS 1.2 and 1.3, and [`Builder::tls`] for roots and certificates other than the
+//!   system's. If the program has not installed a provider of cryptography, building a manager installs ring's.
 //! * `metrics`: histograms, counters and gauges for the [`metrics`](https://docs.rs/metrics) facade, whose recorder the program
 //!   installs before it builds a manager. `tracing`: the spans `leasehold.wait` and `leasehold.hold` for the
 //!   [`tracing`](https://docs.rs/tracing) facade. [docs/metrics.md](https://docs.rs/crate/leasehold/latest/source/docs/metrics.md)
 //!   lists both.
 //!
-//! The package [`leasehold-testing`](https://docs.rs/leasehold-testing) is a Redis in memory, so that the tests of a program need
-//! no server.
+//! With the package [`leasehold-testing`](https://docs.rs/leasehold-testing), a Redis in memory, tests need no server.
 //!
 //! # Sources
 //!

@@ -30,6 +30,46 @@ mod settings;
 mod url;
 
 /// The settings of a [`LockManager`].
+///
+/// # Rights of a Redis user
+///
+/// These lines make a user of an access control list that can use every kind of lock. Leave out those that the program does not
+/// need.
+///
+/// ```text
+/// ACL SETUSER app on >PASSWORD resetkeys ~* resetchannels &leasehold:*
+/// ACL SETUSER app +ping +info +select +subscribe +eval +evalsha +get +getrange +exists +set +del +append +pttl +pexpire +time +hset +hget +hdel +zadd +zrem +zpopmin +zcard +zscore +zrange +publish +pubsub|numsub
+/// ACL SETUSER app +hlen +zrangebyscore +pexpireat
+/// ACL SETUSER app +lindex +llen +lpop +lset +rpush +pexpire
+/// ACL SETUSER app +wait
+/// ACL SETUSER app +scan +type +strlen +zrangebyscore +lindex +llen
+/// ACL SETUSER app +script|load
+/// ACL SETUSER app +role
+/// ACL SETUSER app +cluster|slots +cluster|nodes +asking +role
+/// ```
+///
+/// | line | for |
+/// | --- | --- |
+/// | 1 | the keys and the channels. For a [`prefix`](Builder::prefix), write `~prefix*`, and `~{prefix*` for the keys beside a lock. |
+/// | 2 | every program: mutexes, reentrant mutexes, multi-locks, claims |
+/// | 3 | reader-writer locks, semaphores |
+/// | 4 | rate limiters |
+/// | 5 | [`replicas`](Builder::replicas) |
+/// | 6 | operators: [`inspect`](LockManager::inspect), [`list`](LockManager::list), [`force_release`](LockManager::force_release), [`request_release`](LockManager::request_release) |
+/// | 7 | each node of a [quorum](LockManager::quorum), which also needs `INFO` |
+/// | 8 | each server behind [sentinels](LockManager::sentinel), replicas too |
+/// | 9 | each node of a [cluster](LockManager::cluster); `ROLE` and `INFO` are for [`list`](LockManager::list) |
+///
+/// This line is for each sentinel:
+///
+/// ```text
+/// ACL SETUSER app on >PASSWORD resetchannels &+switch-master +subscribe +sentinel|get-master-addr-by-name +sentinel|master
+/// ```
+///
+/// `SELECT` is for a database other than 0, and `INFO` for the question that [`Builder::build`] asks; a single server works without
+/// either. Without the channels, `PUBLISH` or `SUBSCRIBE`, waits poll, and one warning is logged. A call that lacks a right fails
+/// with [`Error::Denied`]. A user that may read the keys that end in `waiters` (or `MONITOR`, `SLOWLOG` and the server's files) and
+/// may publish on the channels can forge a grant; a user that may only subscribe and publish cannot.
 #[must_use = "a builder does nothing until it is built"]
 #[derive(Clone)]
 pub struct Builder {

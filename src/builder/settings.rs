@@ -443,7 +443,7 @@ settings! {
         /// Sets how long a call may wait before a warning is logged, with the lock's name, its holder and the number of places
         /// in its queue. The listener receives it as [`EventKind::WaitsLong`](crate::EventKind::WaitsLong). The call waits on. A call
         /// warns once, and for one name there is one warning in this time. For the queue, the call may send a request that only
-        /// reads, with the [rights of line 6](crate#rights-of-a-redis-user). `None` is no warning. Not zero. Defaults to a minute.
+        /// reads, with the [rights of line 6](Builder#rights-of-a-redis-user). `None` is no warning. Not zero. Defaults to a minute.
         ///
         /// # Example
         ///

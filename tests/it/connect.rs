@@ -285,12 +285,12 @@ fn a_database_that_the_server_does_not_have_is_config() {
 
 type Use = fn(&LockManager);
 
-/// Returns the rights that the crate's front page lists, one entry a line, for this user and password.
+/// Returns the rights that the page of `Builder` lists, one entry a line, for this user and password.
 pub(crate) fn documented_rights() -> Vec<Vec<String>> {
-    let page = include_str!("../../src/lib.rs");
+    let page = include_str!("../../src/builder/mod.rs");
     let lines = page
         .lines()
-        .filter_map(|line| line.strip_prefix("//! ACL SETUSER app "));
+        .filter_map(|line| line.strip_prefix("/// ACL SETUSER app "));
     let rights = lines.map(|line| {
         let rights = line.split(' ');
         let rights = rights.map(|right| right.replace("PASSWORD", "us3r-s3cret"));

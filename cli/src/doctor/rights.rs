@@ -366,9 +366,9 @@ mod tests {
 
     #[test]
     fn the_commands_are_those_of_the_documentation() {
-        let documented: BTreeSet<_> = include_str!("../../../src/lib.rs")
+        let documented: BTreeSet<_> = include_str!("../../../src/builder/mod.rs")
             .lines()
-            .filter_map(|line| line.strip_prefix("//! ACL SETUSER app +"))
+            .filter_map(|line| line.strip_prefix("/// ACL SETUSER app +"))
             .flat_map(|line| line.split(" +"))
             .collect();
         let all = [
