@@ -56,6 +56,10 @@ pub enum LeaseState {
 /// moment [`state`](Lease::state) never returns `Held`, even if the server and all threads of this crate hang.
 ///
 /// In a forked child of the process that acquired the lock, the state of every lease is `Lost`.
+#[expect(
+    clippy::struct_field_names,
+    reason = "`process_lease` has its name wherever it is"
+)]
 pub struct Lease {
     pub(crate) leases: Arc<Leases>,
     pub(crate) process_lease: Arc<ProcessLease>,
