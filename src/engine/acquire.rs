@@ -40,13 +40,11 @@ use crate::engine::client::Client;
 use crate::engine::lease::fence;
 use crate::engine::lease::guard::Lease;
 use crate::engine::lease::leases::{CountedBusy, Leases};
-use crate::engine::lease::notes::LastReply;
-use crate::engine::lease::process_lease::{
-    Entry, Hold, NameState, ProcessLease, Signal, WaitingThread,
-};
+use crate::engine::lease::process_lease::{Hold, ProcessLease};
 #[cfg(feature = "tracing")]
 use crate::engine::observe::ended_by;
 use crate::engine::queue::rules::{AcquireParams, Arrival, GrantedTo};
+use crate::engine::queue::{Entry, LastReply, NameState, Signal, WaitingThread};
 use crate::engine::wakeup::Waker;
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
 use crate::event::{Event, EventKind};
@@ -68,24 +66,25 @@ pub(crate) fn lock(leases: &Arc<Leases>, call: &Call<'_>) -> Result<Lease, NotAc
     if let Err(why) = &acquired {
         acquire.count_refused(why);
     }
-    let (hold, since) = acquired?;
+    let hold = acquired?;
+    let since = hold.since;
     Ok(Lease::new(Arc::clone(leases), hold, since, &call.options))
 }
 
 impl Acquire<'_> {
-    /// Returns the hold of the thread, and since when it has it.
-    fn run(&mut self, arrival: Place) -> Result<(Hold, Time), NotAcquired> {
+    /// Returns the hold of the thread.
+    fn run(&mut self, arrival: Place) -> Result<Hold, NotAcquired> {
         // 1. Am I first? The queue of the name has decided.
         let (attempt, _counted) = match arrival {
             // A lease of this process has room for the thread: no request.
-            Arrival::Hold(hold) => return Ok(self.passed_on(hold, self.arrived)),
+            Arrival::Hold(hold) => return Ok(self.passed_on(hold)),
             // A try, and another owner has the lock as far as this process knows.
             Arrival::Held => return Err(self.held()),
             // Another thread asks Redis, or this process holds or releases the lock. Wait behind it.
-            Arrival::Queued(number, waiter) => {
+            Arrival::Queued(waiter) => {
                 self.count_wait(|leases, entry| leases.holder(&entry.lock()));
-                match self.wait(number, &waiter)? {
-                    Turn::Hold(hold, since) => return Ok(self.passed_on(hold, since)),
+                match self.wait(&waiter)? {
+                    Turn::Hold(hold) => return Ok(self.passed_on(hold)),
                     Turn::Delegate(attempt, counted) => (attempt, Some(counted)),
                 }
             }
@@ -97,7 +96,7 @@ impl Acquire<'_> {
             // 3. Begin the lease. The first hold is this thread's; if the kind allows several, threads that wait get
             //    holds too.
             Asked::Granted(grant) => self.begin_lease(*grant),
-            Asked::Shared(hold, since) => Ok((hold, since)),
+            Asked::Shared(hold) => Ok(hold),
         }
     }
 }
@@ -187,8 +186,7 @@ struct Acquire<'a> {
 
 /// What a thread that waited does next.
 enum Turn<'a> {
-    /// It has a hold, since this time.
-    Hold(Hold, Time),
+    Hold(Hold),
     /// It is the delegate, and goes on with this attempt.
     Delegate(Box<Attempt>, CountedBusy<'a>),
 }
@@ -196,8 +194,8 @@ enum Turn<'a> {
 /// What a delegate got.
 enum Asked {
     Granted(Box<Grant>),
-    /// A hold on a lease that this process had, since this time.
-    Shared(Hold, Time),
+    /// A hold on a lease that this process had.
+    Shared(Hold),
 }
 
 impl<'a> Acquire<'a> {
@@ -220,7 +218,7 @@ impl<'a> Acquire<'a> {
                 );
                 // `close` looks at the name after this, and then waits for busy threads.
                 let counted = matches!(arrival, Arrival::Delegate).then(|| {
-                    state.notes.forget_last_reply();
+                    state.forget_last_reply();
                     leases.count_busy()
                 });
                 (Arc::clone(entry), arrival, counted)
@@ -252,9 +250,9 @@ impl<'a> Acquire<'a> {
     }
 
     /// Counts the hold that another thread of this process gave to this one.
-    fn passed_on(&self, hold: Hold, since: Time) -> (Hold, Time) {
-        self.count_granted(&hold, since, false);
-        (hold, since)
+    fn passed_on(&self, hold: Hold) -> Hold {
+        self.count_granted(&hold, false);
+        hold
     }
 
     /// Returns the result of a call that ends while another owner holds the lock.
@@ -274,12 +272,12 @@ impl<'a> Acquire<'a> {
     }
 
     /// Begins the lease of a grant. If that fails, so do the threads that wait.
-    fn begin_lease(&self, grant: Grant) -> Result<(Hold, Time), NotAcquired> {
-        let count = |hold: &Hold, now| self.count_granted(hold, now, true);
+    fn begin_lease(&self, grant: Grant) -> Result<Hold, NotAcquired> {
+        let count = |hold: &Hold| self.count_granted(hold, true);
         let begun = (self.leases).begin_lease(&self.entry, grant, GrantedTo::Delegate, count);
         begun.map_err(|failure| {
             self.end_waits(Some(&failure));
-            self.leases.names.retire(&self.entry);
+            self.leave();
             self.call.failed(failure)
         })
     }
@@ -311,7 +309,7 @@ impl<'a> Acquire<'a> {
         let limit = self.client.settings.warn_wait_after.unwrap_or_default();
         let holder = {
             let mut state = self.entry.lock();
-            if let Err(later) = state.notes.begin_warning(now, limit) {
+            if let Err(later) = state.begin_warning(now, limit) {
                 self.long_at = later;
                 return;
             }
@@ -355,13 +353,13 @@ impl<'a> Acquire<'a> {
 /// Behind the delegate.
 impl<'a> Acquire<'a> {
     /// Blocks until a signal comes, or the call must end. Does what the signal says.
-    fn wait(&mut self, number: u64, waiter: &WaitingThread) -> Result<Turn<'a>, NotAcquired> {
-        let has_waited = match self.signal(number, waiter)? {
-            Signal::Hold(hold, since) => return Ok(Turn::Hold(hold, since)),
+    fn wait(&mut self, waiter: &Arc<WaitingThread>) -> Result<Turn<'a>, NotAcquired> {
+        let has_waited = match self.signal(waiter)? {
+            Signal::Hold(hold) => return Ok(Turn::Hold(hold)),
             Signal::Delegate(None) => true,
             Signal::AfterTry { waits } => waits,
             Signal::Delegate(Some(attempt)) => {
-                let counted = self.leases.counted_already();
+                let counted = CountedBusy(self.leases);
                 if attempt.is_for(self.call.units, self.tail()) {
                     return Ok(Turn::Delegate(attempt, counted));
                 }
@@ -379,7 +377,8 @@ impl<'a> Acquire<'a> {
     }
 
     /// Sleeps until there is a signal, or leaves the queue and returns the reason.
-    fn signal(&mut self, number: u64, waiter: &WaitingThread) -> Result<Signal, NotAcquired> {
+    fn signal(&mut self, waiter: &Arc<WaitingThread>) -> Result<Signal, NotAcquired> {
+        let is_it = |other: &Arc<WaitingThread>| Arc::ptr_eq(other, waiter);
         let (call, arrived) = (self.call, self.arrived);
         // A try waits for one reply to the delegate, so for at most the time limit of a request.
         let until = call
@@ -402,7 +401,7 @@ impl<'a> Acquire<'a> {
             }
             // 2. A cancelled thread leaves the queue. If it cannot, its signal is on the way.
             if call.is_cancelled() && !is_taken_out {
-                if self.entry.lock().queue.leave(number) {
+                if self.entry.lock().queue.leave(is_it) {
                     return Err(Error::Cancelled.into());
                 }
                 is_taken_out = true;
@@ -424,18 +423,18 @@ impl<'a> Acquire<'a> {
             }
             // 4. The time is over, or the manager was closed: leave the queue.
             let mut state = self.entry.lock();
-            if self.client.is_closed() && state.queue.leave(number) {
+            if self.client.is_closed() && state.queue.leave(is_it) {
                 return Err(Error::Closed.into());
             }
             // Any request may take `LEAST`. So give the delegate's first request that time: without its reply, the
             // result of this wait would be an error, unless this process has the lock itself.
-            let is_unknown = matches!(state.notes.last(), LastReply::NoAnswer)
+            let is_unknown = matches!(state.last_reply(), LastReply::NoAnswer)
                 && self.leases.holder(&state).is_none();
             if is_unknown && until < arrived + LEAST {
                 until = arrived + LEAST;
                 continue;
             }
-            if state.queue.leave(number) {
+            if state.queue.leave(is_it) {
                 return Err(self.result_of_wait(&state));
             }
             is_taken_out = true;
@@ -444,14 +443,14 @@ impl<'a> Acquire<'a> {
 
     /// Returns the result of a wait whose time is over: the last state of the lock that this process knows.
     fn result_of_wait(&self, state: &NameState) -> NotAcquired {
-        match (state.notes.last(), self.leases.holder(state)) {
+        match (state.last_reply(), self.leases.holder(state)) {
             (_, Some(holder)) => NotAcquired::Held(Some(holder)),
             // This process holds the lock until Redis has executed the release.
             (_, None) if state.queue.is_releasing() => NotAcquired::Held(None),
             (LastReply::Failed(failure), None) => self.call.failed(failure.clone()),
             // The request in flight has no reply yet. But an earlier one may have got a reply during this wait.
             (LastReply::NoAnswer | LastReply::Held(_), None) => {
-                match state.notes.holder_since(self.arrived) {
+                match state.holder_since(self.arrived) {
                     Some(holder) => NotAcquired::Held(Some(holder)),
                     None => self.call.failed(Failure::plain(
                         FailureKind::Unavailable,
@@ -517,7 +516,7 @@ impl Acquire<'_> {
                     let new = self.attempt(true);
                     self.clean_up(mem::replace(&mut attempt, new).abandon());
                     match self.share(offered.take()) {
-                        Some((hold, since)) => return Ok(Asked::Shared(hold, since)),
+                        Some(hold) => return Ok(Asked::Shared(hold)),
                         // The lease has ended meanwhile. Ask again, with the new attempt.
                         None => Input::Go,
                     }
@@ -560,7 +559,8 @@ impl Acquire<'_> {
     /// ended, would be none.
     fn wait_for_releases(&self) -> Result<(), Failure> {
         let (keys, renewal) = (self.call.target.keys(), &self.leases.renewal);
-        if !renewal.state.lock().endings.has_unsent(keys) {
+        // Most calls need no mutex to know.
+        if !renewal.has_unsent.load(Ordering::SeqCst) {
             return Ok(());
         }
         let (until, is_over) = (self.end_of_one_request(), || self.is_over());
@@ -701,7 +701,7 @@ impl Acquire<'_> {
                 if !cut_short {
                     let mut state = self.entry.lock();
                     let last = LastReply::Failed(failure.clone());
-                    state.notes.note_last_reply(last);
+                    state.note_last_reply(last);
                     state.queue.not_answered();
                 }
                 Input::Failed {
@@ -718,7 +718,7 @@ impl Acquire<'_> {
         let shown: Arc<str> = owner::shown(holder).into();
         let tries = {
             let mut state = self.entry.lock();
-            state.notes.note_held(self.client.now(), &shown);
+            state.note_held(self.client.now(), &shown);
             state.queue.answered_held(is_queued)
         };
         for waiter in tries {
@@ -779,11 +779,9 @@ impl Acquire<'_> {
     }
 
     /// Begins another quantum of the offered lease, with a hold for this thread. Returns `None` if the lease has ended.
-    fn share(&self, offered: Option<Arc<ProcessLease>>) -> Option<(Hold, Time)> {
-        let now = self.client.now();
-        let count = |hold: &Hold| self.count_granted(hold, now, true);
-        let hold = self.leases.reopen(&self.entry, &*offered?, now, count)?;
-        Some((hold, now))
+    fn share(&self, offered: Option<Arc<ProcessLease>>) -> Option<Hold> {
+        let count = |hold: &Hold| self.count_granted(hold, true);
+        self.leases.reopen(&self.entry, &*offered?, count)
     }
 
     /// Hands the attempt to the next thread. If there is none, ends the attempt, which leaves the queue in Redis.
@@ -817,7 +815,12 @@ impl Acquire<'_> {
     /// Ends an attempt that no thread continues.
     fn abandon(&self, attempt: Attempt) {
         self.clean_up(attempt.abandon());
-        self.leases.names.retire(&self.entry);
+        self.leave();
+    }
+
+    /// Takes the name out of the table if nobody uses it.
+    fn leave(&self) {
+        self.leases.names.leave(&self.entry, |_| ());
     }
 
     /// Ends the attempt of a try, and the tries behind it. The next thread that waits becomes the delegate, because the
@@ -828,7 +831,7 @@ impl Acquire<'_> {
             let mut state = self.entry.lock();
             let (tries, next) = state.queue.try_failed();
             if next.is_some() {
-                state.notes.forget_last_reply();
+                state.forget_last_reply();
             }
             (tries, next)
         };
@@ -839,7 +842,7 @@ impl Acquire<'_> {
         self.clean_up(attempt.abandon());
         match next {
             Some(waiter) => waiter.send(Signal::AfterTry { waits }),
-            None => self.leases.names.retire(&self.entry),
+            None => self.leave(),
         }
     }
 }
@@ -861,9 +864,9 @@ impl Acquire<'_> {
         });
     }
 
-    /// Notes that the call has a guard since `since`. `from_redis` is false if another thread of this process gave it.
-    fn count_granted(&self, hold: &Hold, since: Time, from_redis: bool) {
-        let waited = since.since(self.arrived);
+    /// Notes that the call has a guard. `from_redis` is false if another thread of this process gave it.
+    fn count_granted(&self, hold: &Hold, from_redis: bool) {
+        let waited = hold.since.since(self.arrived);
         self.client.count_guard(hold, waited, from_redis);
         #[cfg(feature = "tracing")]
         self.span

@@ -8,8 +8,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::config::Settings;
-use crate::engine::lease::process_lease::{Entry, ProcessLease};
+use crate::engine::lease::process_lease::ProcessLease;
 use crate::engine::observe::events::Events;
+use crate::engine::queue::Entry;
 use crate::error::{Error, Failure, FailureKind, Outcome, Result};
 use crate::net::deadline::{Deadline, LEAST};
 use crate::panics::survived;

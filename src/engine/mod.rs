@@ -23,12 +23,12 @@
 //! | [`lease::guard::Lease`], [`acquire`], [`lease::claim::Claims`], [`admin::Operators`] | the leases | one guard; one call on its way in; adoptions; requests of operators |
 //! | [`lease::leases::Leases`] | all of the below | begins, watches and ends the leases of this process |
 //! | [`lease::watch::Watch`], [`wakeup::Wakeup`], [`lease::renewal::RenewalThread`] | the work of each of the three threads, by its time | runs the thread |
-//! | [`queue::names::Names`] | the names in use, with their queues of threads and their leases | finds and drops the entry of a name |
+//! | [`queue::Names`] | the names in use, with their queues of threads and their leases | finds and drops the entry of a name |
 //! | [`client::Client`] | the settings, the machine, the connections, the counters and events | sends the requests of callers' threads |
 //!
-//! No part calls back up. The loops of the watch thread and the wakeup thread stand above the leases ([`threads`]): they take
-//! a loss or a message from the part below, and act on it with the leases. The renewal thread sees a failover when it next
-//! wakes, within a second.
+//! No part calls back up. The loops of the watch thread and the wakeup thread ([`lease::watch::run`], [`wakeup::run`]) take a loss
+//! or a message from their part, and act on it with the leases. The renewal thread sees a failover when it next wakes, within a
+//! second.
 //!
 //! # Threads
 //!
@@ -53,13 +53,13 @@
 //!
 //! | row | mutex | guards |
 //! | --- | --- | --- |
-//! | 1 | a shard of [`queue::names::Names`] | the entries of names |
-//! | 2 | [`lease::process_lease::Entry`] | the state of one name, with its queue |
+//! | 1 | a shard of [`queue::Names`] | the entries of names |
+//! | 2 | [`queue::Entry`] | the state of one name, with its queue |
 //! | 3 | [`lease::renewal::RenewalThread`] | leases and release tasks, by the time at which they are due |
 //! | 3 | [`lease::watch::Watch`] | leases and guards, by the time at which they must end |
 //! | 3 | [`wakeup::Wakeup`] | the register of sleeping delegates |
 //! | 3 | [`lease::process_lease::ProcessLease`] | the listeners for a loss, and other rare fields |
-//! | 3 | [`lease::process_lease::WaitingThread`] | the signal for one waiting thread |
+//! | 3 | [`queue::WaitingThread`] | the signal for one waiting thread |
 //! | 3 | [`lease::claim::Tried`] | the owners of adoptions without a clear reply |
 //! | 3 | [`observe::events::Events`] | the listener, until the events thread takes it; its queue |
 //! | 3 | [`Cancel`](crate::Cancel) | the threads that a cancel wakes |
@@ -74,12 +74,9 @@ pub(crate) mod attempt;
 pub(crate) mod client;
 mod ending;
 pub(crate) mod lease;
-#[cfg(feature = "seam")]
-mod moved_by_test;
 pub(crate) mod observe;
 mod queue;
 pub(crate) mod rate_limiter;
-mod threads;
 mod timer_queue;
 pub(crate) mod wakeup;
 
@@ -94,7 +91,7 @@ use admin::Operators;
 use client::Client;
 use lease::claim::{Claims, Tried};
 use lease::leases::Leases;
-use lease::process_lease::Signal;
+use queue::Signal;
 
 /// The parts that all handles of one manager share.
 pub(crate) struct Engine {

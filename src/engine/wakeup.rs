@@ -29,7 +29,7 @@
 //! 4. A message may reach a channel without a subscriber, before 2 or 3. Then the script skips that waiter. The
 //!    waiter's next request queues it again.
 //!
-//! | step | the thread ([`super::threads`]) |
+//! | step | the thread ([`run`]) |
 //! | --- | --- |
 //! | 1 | connects and subscribes |
 //! | 2 | handles each message, until the connection ends or the leases are dropped |
@@ -41,16 +41,35 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::engine::attempt::rules::SubscriptionState;
+use crate::engine::lease::leases::Leases;
+use crate::engine::observe::events::{Events, Unreached};
+use crate::error::{Chain, Failure, FailureKind, Outcome};
+use crate::event::Connection;
 use crate::logging;
 use crate::name::{BROKEN, CHANNEL_PREFIX, REQUEST};
+use crate::net::pubsub::PubSubEvent;
+use crate::panics::survived;
+use crate::server::Store;
 use crate::sys::hash::HashMap;
+use crate::sys::random::jittered;
 use crate::sys::thread::Parker;
-use crate::sys::{Arc, AtomicU8, AtomicU64, Condvar, Machine, Mutex, MutexGuard, Ordering, Time};
+use crate::sys::{
+    Arc, AtomicU8, AtomicU64, Condvar, Machine, Mutex, MutexGuard, Ordering, Time, Weak,
+};
 use crate::wire::GrantMessage;
 
 /// The time for which delegates wait for the first subscription before they queue in Redis. A longer time would let the
 /// processes that queue get the lock first.
 const FIRST_TRY: Duration = Duration::from_millis(250);
+
+/// The first pause after a failed subscription. Each further pause is twice as long. After a subscription that has
+/// lasted for `LONGEST_PAUSE`, the pauses begin with this one again.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// The longest pause after a transient failure.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause after a failure that is not transient: a permission or a command that is missing now will probably
+/// be missing a second later.
+const AFTER_REFUSAL: Duration = Duration::from_secs(60);
 
 const NOT_YET: u8 = 0;
 const READY: u8 = 1;
@@ -311,6 +330,116 @@ impl Waker {
 impl Drop for Waker {
     fn drop(&mut self) {
         self.wakeup.register.lock().sleepers.remove(&self.owner);
+    }
+}
+
+/// Runs the wakeup thread. It holds the leases only while they act on a message, so that they end with the last handle and
+/// guard.
+pub(super) fn run(
+    wakeup: &Wakeup,
+    store: &dyn Store,
+    events: &Weak<Events>,
+    leases: &Weak<Leases>,
+) {
+    let mut pause = FIRST_PAUSE;
+    let mut unreached = Unreached::default();
+    // Whether the log has the warning already: that the server refused the subscription, or the right to publish.
+    let mut warned_of_refusal = false;
+    let mut warned_of_muting = false;
+    loop {
+        // 1 and 2. Subscribe, and handle each event until the connection ends or the leases are dropped.
+        let mut subscribed: Option<Time> = None;
+        let mut handle = |event: PubSubEvent<'_>| {
+            match event {
+                PubSubEvent::Node(report) => {
+                    // Without the right to subscribe, the connection works all the same.
+                    let is_denied = |failure: &Failure| {
+                        failure.kind == FailureKind::Denied && !failure.of_connecting
+                    };
+                    if !report.failure.as_ref().is_some_and(is_denied) {
+                        let event = unreached.note(Connection::Wakeup, report);
+                        if let (Some(event), Some(events)) = (event, events.upgrade()) {
+                            events.tell(|| event);
+                        }
+                    }
+                }
+                PubSubEvent::Muted(failure) => {
+                    if !std::mem::replace(&mut warned_of_muting, true) {
+                        logging::warning!(
+                            "the server does not let this user publish on {:?}, so other processes poll for \
+                             the locks that this process hands over: {}",
+                            wakeup.channel(),
+                            Chain(&*failure.cause)
+                        );
+                    }
+                }
+                PubSubEvent::Subscribed => {
+                    wakeup.note_subscribed();
+                    subscribed = Some(Time::now());
+                    warned_of_refusal = false;
+                }
+                PubSubEvent::Message { channel, payload } => {
+                    if let Some(notice) = wakeup.message(channel, payload) {
+                        if let Some(leases) = leases.upgrade() {
+                            leases.act_on(notice);
+                        }
+                    }
+                }
+                PubSubEvent::Silence => {}
+            }
+            !wakeup.is_stopped()
+        };
+        let listen = || store.listen(&[wakeup.channel(), BROKEN], &mut handle);
+        let ended = survived(listen).unwrap_or_else(|| {
+            let words = "the wakeup thread panicked";
+            Err(Failure::plain(
+                FailureKind::Unavailable,
+                Outcome::NotExecuted,
+                words,
+            ))
+        });
+        // 3. Note and report the end of the subscription, and choose the pause.
+        let wait = match ended {
+            Ok(()) => Duration::ZERO,
+            Err(failure) => {
+                wakeup.note_no_subscription();
+                let is_transient = failure.is_transient();
+                if is_transient || warned_of_refusal {
+                    logging::debug!(
+                        "the wakeup thread subscribes again: {}",
+                        Chain(&*failure.cause)
+                    );
+                } else {
+                    warned_of_refusal = true;
+                    logging::warning!(
+                        "the server refused the subscription to {:?}, so waits poll: {}",
+                        wakeup.channel(),
+                        Chain(&*failure.cause)
+                    );
+                }
+                // Each subscription makes all delegates ask. So if subscriptions keep ending early, the pauses must
+                // still grow.
+                if subscribed.is_some_and(|since| since.elapsed() >= LONGEST_PAUSE) {
+                    pause = FIRST_PAUSE;
+                }
+                // A password that is wrong now may be right in a second, and a try is one login.
+                let longest = if is_transient || failure.of_connecting {
+                    LONGEST_PAUSE
+                } else {
+                    AFTER_REFUSAL
+                };
+                if longest == AFTER_REFUSAL && failure.kind == FailureKind::Denied {
+                    pause = AFTER_REFUSAL;
+                }
+                let wait = jittered(&Machine::here(), pause.min(longest));
+                pause = (pause * 2).min(longest);
+                wait
+            }
+        };
+        // 4. Pause, or end with the leases.
+        if !wakeup.rest(wait) {
+            return;
+        }
     }
 }
 

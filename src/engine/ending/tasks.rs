@@ -22,8 +22,8 @@ use std::time::Duration;
 
 use crate::engine::client::Client;
 use crate::engine::ending::rules::{Next, ReleaseTask};
-use crate::engine::lease::process_lease::Entry;
 use crate::engine::lease::renewal::{AFTER_PANIC, BATCH};
+use crate::engine::queue::Entry;
 use crate::engine::timer_queue::{TimerKey, TimerQueue};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::name::LockKey;
@@ -170,6 +170,11 @@ impl Endings {
             Next::Done => return false,
         };
         is_repeated
+    }
+
+    /// Returns whether a release of any key is unsent.
+    pub(crate) fn has_any_unsent(&self) -> bool {
+        !self.unsent.is_empty()
     }
 
     /// Returns whether a release of these keys is unsent.

@@ -46,9 +46,10 @@ use crate::config::Options;
 use crate::engine::attempt::rules::Grant;
 use crate::engine::lease::guard::Lease;
 use crate::engine::lease::leases::Leases;
-use crate::engine::lease::process_lease::{Entry, Hold};
+use crate::engine::lease::process_lease::Hold;
 use crate::engine::lease::release::HoldEnd;
 use crate::engine::lease::rules::LeaseStatus;
+use crate::engine::queue::Entry;
 use crate::engine::queue::rules::GrantedTo;
 use crate::error::{Error, Failure, Lost, Outcome, Result};
 use crate::name::LockKey;
@@ -211,18 +212,19 @@ impl Claims {
         let entry = self.leases.names.pin(LockKind::Mutex, &key.into());
         let adopted = self.ask_to_adopt(&entry, claim, options, tail);
         self.leases.names.unpin(&entry);
-        let (hold, since) = adopted?;
+        let hold = adopted?;
+        let since = hold.since;
         Ok(Lease::new(Arc::clone(&self.leases), hold, since, options))
     }
 
-    /// Asks under each owner that may have the lock, or under a new one. Returns the first hold, and when it began.
+    /// Asks under each owner that may have the lock, or under a new one. Returns the first hold.
     fn ask_to_adopt(
         &self,
         entry: &Arc<Entry>,
         claim: &Claim,
         options: &Options,
         tail: Option<&Arc<str>>,
-    ) -> Result<(Hold, Time)> {
+    ) -> Result<Hold> {
         let client = &self.leases.client;
         let _called = client.machine().begin_call();
         let asked = client.now();
@@ -239,8 +241,8 @@ impl Claims {
         while let Some(candidate) = candidates.last_mut() {
             let failure = match self.adopt_as(entry, claim, options, candidate) {
                 Ok(Ok(grant)) => {
-                    let count = |hold: &Hold, now: Time| {
-                        client.count_guard(hold, now.since(asked), true);
+                    let count = |hold: &Hold| {
+                        client.count_guard(hold, hold.since.since(asked), true);
                     };
                     let begun =
                         self.leases

@@ -14,13 +14,14 @@ use crate::config::Options;
 use crate::engine::attempt::rules::{EndedOwner, Grant};
 use crate::engine::lease::guard::Lease;
 use crate::engine::lease::leases::Leases;
-use crate::engine::lease::process_lease::{Entry, Hold, ProcessLease};
+use crate::engine::lease::process_lease::{Hold, ProcessLease};
 use crate::engine::lease::release::HoldEnd;
 use crate::engine::lease::rules::LeaseStatus;
+use crate::engine::queue::Entry;
 use crate::engine::queue::rules::GrantedTo;
 use crate::error::{Error, Failure, LostCause, Result};
 use crate::owner;
-use crate::sys::{Arc, Time};
+use crate::sys::Arc;
 use crate::wire::{Ask, LockKind, Reply, Request};
 
 impl Lease {
@@ -44,11 +45,12 @@ impl Lease {
         let reader = leases.become_reader(writer, &entry, release_task.unsent());
         leases.let_next_thread_ask(&writer.entry);
         leases.names.unpin(&entry);
-        let (hold, now) = match reader {
-            Ok(Ok(reader)) => reader,
+        let hold = match reader {
+            Ok(Ok(hold)) => hold,
             Ok(Err(cause)) => return Err(Error::Lost(self.lost(cause))),
             Err(failure) => return Err(failure.into_error(Some(self.name()))),
         };
+        let now = hold.since;
         // The rest of the writer's `min_hold` is the reader's.
         let min_hold_until = self.process_lease.min_hold_until(now);
         let options = Options {
@@ -61,13 +63,13 @@ impl Lease {
 }
 
 impl Leases {
-    /// Sends the request, which ends the writer's owner. Returns the reader's hold and when it began, or why there is none.
+    /// Sends the request, which ends the writer's owner. Returns the reader's hold, or why there is none.
     fn become_reader(
         self: &Arc<Self>,
         writer: &Arc<ProcessLease>,
         entry: &Arc<Entry>,
         from: EndedOwner,
-    ) -> Result<Result<(Hold, Time), LostCause>, Failure> {
+    ) -> Result<Result<Hold, LostCause>, Failure> {
         let (client, terms, lease) = (&self.client, writer.terms, writer.terms.lease());
         let tail = owner::tail_of(&from.owner).unwrap_or(&client.tail);
         let reader = owner::generate(client.machine(), tail);
@@ -111,7 +113,7 @@ impl Leases {
                     Ok(grant) => grant,
                     Err(cause) => return Ok(Err(cause)),
                 };
-                let count = |hold: &Hold, _| client.count_guard(hold, Duration::ZERO, true);
+                let count = |hold: &Hold| client.count_guard(hold, Duration::ZERO, true);
                 let begun = self.begin_lease(entry, grant, GrantedTo::OtherThread, count);
                 return begun.map(Ok);
             }

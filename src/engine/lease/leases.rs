@@ -40,18 +40,14 @@ use crate::config::Settings;
 use crate::engine::attempt::rules::Grant;
 use crate::engine::client::Client;
 use crate::engine::lease::fence::Fences;
-use crate::engine::lease::notes::LastReply;
-use crate::engine::lease::process_lease::{
-    Entry, Hold, NameState, ProcessLease, Signal, WaitingThread,
-};
+use crate::engine::lease::process_lease::{Hold, ProcessLease};
 use crate::engine::lease::renewal::RenewalThread;
 use crate::engine::lease::rules::LeaseStatus;
-use crate::engine::lease::watch::Watch;
-use crate::engine::queue::names::Names;
+use crate::engine::lease::watch::{self, Watch};
 use crate::engine::queue::quantum::Quantum;
 use crate::engine::queue::rules::{Begun, GrantedTo, Health, QueueLease};
-use crate::engine::threads;
-use crate::engine::wakeup::{Notice, Wakeup};
+use crate::engine::queue::{Entry, LastReply, NameState, Names, Signal, WaitingThread};
+use crate::engine::wakeup::{self, Notice, Wakeup};
 use crate::error::{Failure, FailureKind, LostCause, Outcome};
 use crate::event::ReleaseRequest;
 use crate::logging;
@@ -71,7 +67,7 @@ pub(crate) struct Leases {
 }
 
 /// A busy thread, counted until this is dropped.
-pub(crate) struct CountedBusy<'a>(&'a Leases);
+pub(crate) struct CountedBusy<'a>(pub(crate) &'a Leases);
 
 impl Leases {
     pub(crate) fn new(settings: Settings, store: Arc<dyn Store>) -> Arc<Self> {
@@ -95,26 +91,19 @@ impl Leases {
         self.wakeup.start(self.client.now(), || {
             let (wakeup, store) = (Arc::clone(&self.wakeup), Arc::clone(&self.client.store));
             let (events, leases) = (Arc::downgrade(&self.client.events), Arc::downgrade(self));
-            let run = move || threads::wakeup(&wakeup, &*store, &events, &leases);
+            let run = move || wakeup::run(&wakeup, &*store, &events, &leases);
             self.client.machine().spawn("leasehold-wakeup-0", run)
         });
     }
 
-    fn spawn_watch(self: &Arc<Self>) -> std::io::Result<()> {
-        let (watch, leases) = (Arc::clone(&self.watch), Arc::downgrade(self));
-        let run = move || threads::watch(&watch, &leases);
-        self.client.machine().spawn("leasehold-watch", run)
-    }
-
-    /// Begins the lease of a grant. Returns the first hold of the lease, and when the hold began. `count` counts the
-    /// first guard.
+    /// Begins the lease of a grant. Returns the first hold of the lease, which `count` counts.
     pub(crate) fn begin_lease(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
         grant: Grant,
         to: GrantedTo,
-        count: impl FnOnce(&Hold, Time),
-    ) -> Result<(Hold, Time), Failure> {
+        count: impl FnOnce(&Hold),
+    ) -> Result<Hold, Failure> {
         let fences = Fences::granted(entry.kind, grant.fence, grant.fences);
         let (quantum, sent) = (grant.quantum, grant.sent);
         let process_lease = self.register_lease(entry, grant)?;
@@ -123,25 +112,22 @@ impl Leases {
         let lease = QueueLease::new(Arc::clone(&process_lease), fences, quantum_end);
         let (begun, may_be_gone) = {
             let mut state = entry.lock();
-            // From here on the lease itself shows the holder. Only a delegate for more of the lock needs a newer reply.
-            state.notes.forget_last_reply();
-            let may_be_gone = state.notes.may_have_been_released_by_force(sent);
+            let may_be_gone = state.may_have_been_released_by_force(sent);
             let begun = state.queue.begin(lease, to, now);
-            if !state.queue.is_crowded() {
-                state.notes.forget();
-            }
+            // From here on the lease itself shows the holder.
+            state.forget_replies();
             (begun, may_be_gone)
         };
         if may_be_gone {
             self.renewal.renew_now(&self.client, &process_lease);
         }
-        count(&begun.hold, now);
-        let hold = hand_out(begun, now);
+        count(&begun.hold);
+        let hold = hand_out(begun);
         // If its deadline passes from here on, the watch thread finds it in the queue.
         if let LeaseStatus::Lost(cause) = process_lease.validity.status(now) {
             self.lost(&process_lease, cause);
         }
-        Ok((hold, now))
+        Ok(hold)
     }
 
     /// Makes the lease of a grant, and registers it before any thread relies on it. If that fails, releases the lock.
@@ -158,9 +144,14 @@ impl Leases {
             Arc::clone(entry),
             grant,
         ));
+        let spawn_watch = || {
+            let (watch, leases) = (Arc::clone(&self.watch), Arc::downgrade(self));
+            let run = move || watch::run(&watch, &leases);
+            self.client.machine().spawn("leasehold-watch", run)
+        };
         let registered = self
             .watch
-            .register_lease(&self.client, &process_lease, || self.spawn_watch())
+            .register_lease(&self.client, &process_lease, spawn_watch)
             .and_then(|()| self.renewal.register(&self.client, &process_lease, sent));
         match registered {
             Ok(()) => Ok(process_lease),
@@ -187,9 +178,9 @@ impl Leases {
         &self,
         entry: &Entry,
         process_lease: &ProcessLease,
-        now: Time,
         count: impl FnOnce(&Hold),
     ) -> Option<Hold> {
+        let now = self.client.now();
         if process_lease.health(now) == Health::Lost {
             return None;
         }
@@ -199,7 +190,7 @@ impl Leases {
             .queue
             .reopened(process_lease.number, now, quantum_end)?;
         count(&begun.hold);
-        Some(hand_out(begun, now))
+        Some(hand_out(begun))
     }
 
     /// Ends a lost lease before its guards end. Makes the next thread the delegate, and notifies the listeners.
@@ -210,7 +201,7 @@ impl Leases {
             (fence, queue.lost(process_lease.number))
         };
         self.count_loss_once(process_lease, LeaseStatus::Lost(cause), fence);
-        self.make_next_the_delegate(&process_lease.entry, next);
+        self.ask_after_loss(&process_lease.entry, next);
         self.renewal.deregister(process_lease);
         #[cfg(feature = "metrics")]
         process_lease.export_risk(self.client.now(), &self.client.exported.at_risk);
@@ -231,14 +222,9 @@ impl Leases {
         CountedBusy(self)
     }
 
-    /// Returns the count of a thread that another thread has counted already, by [`CountedBusy::pass_on`].
-    pub(crate) fn counted_already(&self) -> CountedBusy<'_> {
-        CountedBusy(self)
-    }
-
     /// Returns the holder of the lock, as far as this process knows.
     pub(crate) fn holder(&self, state: &NameState) -> Option<Arc<str>> {
-        match (state.queue.process_lease(), state.notes.last()) {
+        match (state.queue.process_lease(), state.last_reply()) {
             (Some(process_lease), _) => Some(self.client.owner_of(process_lease)),
             (None, LastReply::Held(holder)) => Some(Arc::clone(holder)),
             (None, _) => None,
@@ -283,9 +269,9 @@ impl Leases {
 }
 
 /// Sends a signal to each thread that gets a hold or a task. Returns the hold of the delegate, which needs no signal.
-fn hand_out(begun: Begun<Arc<WaitingThread>, Arc<ProcessLease>>, now: Time) -> Hold {
+fn hand_out(begun: Begun<Arc<WaitingThread>, Arc<ProcessLease>>) -> Hold {
     for (waiter, hold) in begun.admitted {
-        waiter.send(Signal::Hold(hold, now));
+        waiter.send(Signal::Hold(hold));
     }
     for waiter in begun.tried {
         waiter.send(Signal::Held);
@@ -297,7 +283,7 @@ fn hand_out(begun: Begun<Arc<WaitingThread>, Arc<ProcessLease>>, now: Time) -> H
 }
 
 impl CountedBusy<'_> {
-    /// Leaves the count to the thread that the calling thread sends an attempt to.
+    /// Leaves the count to the thread that the calling thread sends an attempt to. That thread makes a new value.
     pub(crate) fn pass_on(self) {
         std::mem::forget(self);
     }

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | [`rules`] | one atomic word: until when a lease is valid, or how it ended |
 //! | [`fence`] | blocks of fencing tokens |
-//! | [`process_lease`], [`notes`] | the lease that guards of one process share, and its name |
+//! | [`process_lease`] | the lease that guards of one process share |
 //! | [`leases`] | the leases of a manager |
 //! | [`release`], [`claim`], [`downgrade`] | how a guard ends: its lock goes on or is released, stays in Redis for a claim, or becomes a reader's |
 //! | [`guard`], [`limits`] | the lease as a guard has it; `max_hold`, `min_hold` and `warn_after` |
@@ -17,7 +17,8 @@ pub(crate) mod fence;
 pub(crate) mod guard;
 pub(crate) mod leases;
 mod limits;
-pub(crate) mod notes;
+#[cfg(feature = "seam")]
+mod moved_by_test;
 pub(crate) mod process_lease;
 mod release;
 pub(crate) mod renewal;

@@ -1,76 +1,30 @@
-//! A lease of this process, from a grant to its end, and the name that it is of. The guards of its threads have it one after
-//! another, or share it.
-//!
-//! A lease refers to the entry of its name, and the queue of a name to its leases. So both stand here. The table of the
-//! names is [`crate::engine::queue::names`].
+//! A lease of this process, from a grant to its end. The guards of its threads have it one after another, or share it.
 
 use std::mem;
 use std::time::Duration;
 
 use crossbeam_channel::Sender;
+use once_cell::race::OnceBox;
 
 use crate::config::Terms;
-use crate::engine::attempt::rules::{Attempt, Grant};
-use crate::engine::lease::notes::LockNotes;
+use crate::engine::attempt::rules::Grant;
 use crate::engine::lease::rules::{AtomicLease, LeaseStatus};
-use crate::engine::queue::rules::{Health, HeldLease, HoldOf, Queue};
+use crate::engine::queue::Entry;
+use crate::engine::queue::rules::{Health, HeldLease, HoldOf};
 use crate::engine::timer_queue::at_risk_below;
-use crate::error::{Failure, Lost, LostCause};
+use crate::error::{Lost, LostCause};
 use crate::event::ReleaseRequest;
-use crate::name::{LockKey, Target};
+use crate::name::LockKey;
 use crate::owner::Owner;
-use crate::sys::thread::Parker;
 use crate::sys::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, Time};
+use crate::wire::Renewed;
 use crate::wire::lifetime::{sent_for, valid_until};
-use crate::wire::{LockId, LockKind, Renewed};
 
 /// How many channels for requests a lease has. A further one replaces the oldest.
 const MOST_REQUEST_LISTENERS: usize = 64;
 
 /// A guard's part in a lease of this process.
 pub(crate) type Hold = HoldOf<Arc<ProcessLease>>;
-
-/// One name in use.
-pub(crate) struct Entry {
-    pub(crate) kind: LockKind,
-    pub(crate) target: Target,
-    state: Mutex<NameState>,
-}
-
-/// The state of one name, guarded by the mutex of its entry.
-pub(crate) struct NameState {
-    pub(crate) queue: Queue<Arc<WaitingThread>, Arc<ProcessLease>>,
-    pub(crate) notes: LockNotes,
-}
-
-/// A thread that waits in the queue of a name, and the signal to it.
-pub(crate) struct WaitingThread {
-    /// Where the thread sleeps.
-    pub(crate) parker: Arc<Parker>,
-    /// The tail of its owners, if its handle has its own note.
-    pub(crate) tail: Option<Arc<str>>,
-    signal: Mutex<Option<Signal>>,
-}
-
-/// The message to a thread that was taken out of the queue.
-pub(crate) enum Signal {
-    /// The thread holds the lock, since this time.
-    Hold(Hold, Time),
-    /// The thread is the delegate now. It continues this attempt, and is counted as busy already. `None`: it begins an
-    /// attempt.
-    Delegate(Option<Box<Attempt>>),
-    /// The thread is the delegate now, because the try before it failed.
-    AfterTry {
-        /// Whether the attempt of the failed try counted as waiting.
-        waits: bool,
-    },
-    /// The lock is held, and the thread only tried.
-    Held,
-    /// The request of the delegate failed.
-    Failed(Failure),
-    /// The manager is closed.
-    Closed,
-}
 
 /// A lease of this process on one name; on several names for a multi-lock.
 pub(crate) struct ProcessLease {
@@ -97,86 +51,11 @@ pub(crate) struct ProcessLease {
     is_cleaned_up: AtomicBool,
     /// The number for the next guard.
     pub(crate) guards: AtomicU32,
-    /// Whether the lease was extended, or Redis may otherwise keep the key for longer than `terms` say.
-    is_extended: AtomicBool,
-    /// Whether a guard of the lease had a `min_hold`.
-    has_min_hold: AtomicBool,
-    /// Fields that most leases do not need.
-    cold: Mutex<Option<Box<ColdState>>>,
-}
-
-impl Entry {
-    pub(crate) fn new(kind: LockKind, target: Target) -> Self {
-        Self {
-            kind,
-            target,
-            state: Mutex::new(NameState {
-                queue: Queue::new(kind.sharing()),
-                notes: LockNotes::default(),
-            }),
-        }
-    }
-
-    /// Returns whether the entry has this identity: two kinds of lock have separate queues, even for the same name. `id` is
-    /// the text of [`Target::id`].
-    pub(crate) fn is(&self, kind: LockKind, id: &str) -> bool {
-        self.kind == kind && **self.target.id() == *id
-    }
-
-    /// Returns the lock, as requests name it.
-    pub(crate) fn id(&self) -> LockId<'_> {
-        LockId {
-            kind: self.kind,
-            target: &self.target,
-        }
-    }
-
-    /// Returns whether both are the same kind of lock on the same name.
-    pub(crate) fn is_of(&self, other: &Self) -> bool {
-        self.is(other.kind, other.target.id())
-    }
-
-    pub(crate) fn lock(&self) -> MutexGuard<'_, NameState> {
-        self.state.lock()
-    }
-}
-
-impl NameState {
-    /// Returns whether the entry may leave the table: no lease, no delegate, no waiting thread, no pin.
-    pub(crate) fn is_unused(&self) -> bool {
-        self.queue.is_unused() && !self.notes.is_pinned()
-    }
-
-    /// Notes, at `now`, that `force_release` has removed an owner for which this process has no lease. Does nothing if no
-    /// grant of this name can be on its way: no delegate asks, and no thread has pinned the entry to adopt or downgrade. The
-    /// message does not name the lock, so the owner may belong to another name.
-    pub(crate) fn note_forced_release(&mut self, now: Time) {
-        if self.queue.is_asking() || self.notes.is_pinned() {
-            self.notes.note_forced_release(now);
-        }
-    }
-}
-
-impl WaitingThread {
-    /// Returns the calling thread, without a signal.
-    pub(crate) fn new(tail: Option<&Arc<str>>) -> Arc<Self> {
-        Arc::new(Self {
-            parker: Arc::default(),
-            tail: tail.cloned(),
-            signal: Mutex::new(None),
-        })
-    }
-
-    /// Sends the signal and wakes the thread. The thread that took this one out of the queue must call this, once.
-    pub(crate) fn send(&self, signal: Signal) {
-        *self.signal.lock() = Some(signal);
-        self.parker.wake();
-    }
-
-    /// Returns the signal, if it was sent.
-    pub(crate) fn take(&self) -> Option<Signal> {
-        self.signal.lock().take()
-    }
+    /// Whether the metrics count the lease as at risk.
+    #[cfg(feature = "metrics")]
+    is_at_risk: Mutex<bool>,
+    /// Fields that most leases do not need. Those lock no mutex for them.
+    cold: OnceBox<Mutex<ColdState>>,
 }
 
 impl HeldLease for Arc<ProcessLease> {
@@ -201,8 +80,7 @@ impl ProcessLease {
         let key_gone_at = grant
             .key_gone_at
             .filter(|until| *until > grant.sent + terms.lease());
-        let has_cold_state = uncertain_until.is_some() || key_gone_at.is_some() || !rest.is_empty();
-        Self {
+        let process_lease = Self {
             number,
             entry,
             owner,
@@ -219,17 +97,16 @@ impl ProcessLease {
             watch_due_ns: AtomicU64::new(0),
             is_cleaned_up: AtomicBool::new(false),
             guards: AtomicU32::new(0),
-            is_extended: AtomicBool::new(key_gone_at.is_some()),
-            has_min_hold: AtomicBool::new(false),
-            cold: Mutex::new(has_cold_state.then(|| {
-                Box::new(ColdState {
-                    rest,
-                    uncertain_until,
-                    key_gone_at,
-                    ..ColdState::default()
-                })
-            })),
+            #[cfg(feature = "metrics")]
+            is_at_risk: Mutex::default(),
+            cold: OnceBox::new(),
+        };
+        if uncertain_until.is_some() || key_gone_at.is_some() || !rest.is_empty() {
+            let mut cold = process_lease.cold();
+            (cold.rest, cold.uncertain_until, cold.key_gone_at) =
+                (rest, uncertain_until, key_gone_at);
         }
+        process_lease
     }
 
     /// Returns the keys: one, or several for a multi-lock.
@@ -237,50 +114,48 @@ impl ProcessLease {
         self.entry.target.keys()
     }
 
-    /// Returns the fences of a multi-lock's names after the first.
-    pub(crate) fn further_fences(&self) -> Vec<u64> {
-        self.cold(|cold| cold.rest.clone())
+    /// Returns the rare fields, locked. Makes them if there are none.
+    fn cold(&self) -> MutexGuard<'_, ColdState> {
+        self.cold.get_or_init(Box::default).lock()
     }
 
-    /// Returns the result of `read` on the rare fields, or the default if there are none.
-    fn cold<T: Default>(&self, read: impl FnOnce(&ColdState) -> T) -> T {
-        self.cold.lock().as_deref().map_or_else(T::default, read)
+    /// Returns the rare fields, locked, if there are any.
+    fn cold_if_any(&self) -> Option<MutexGuard<'_, ColdState>> {
+        self.cold.get().map(Mutex::lock)
+    }
+
+    /// Returns the fences of a multi-lock's names after the first.
+    pub(crate) fn further_fences(&self) -> Vec<u64> {
+        self.cold_if_any()
+            .map_or_else(Vec::new, |cold| cold.rest.clone())
     }
 
     /// Notes that an extension until then will be sent.
     pub(crate) fn note_extension(&self, until: Time) {
-        let mut cold = self.cold.lock();
-        let key_gone_at = &mut cold.get_or_insert_default().key_gone_at;
+        let key_gone_at = &mut self.cold().key_gone_at;
         *key_gone_at = Some(until).max(*key_gone_at);
-        self.is_extended.store(true, Ordering::Release);
     }
 
-    /// Has Redis keep the lock until then at least, even after the last guard.
+    /// Makes Redis keep the lock until then at least, even after the last guard.
     pub(crate) fn note_min_hold(&self, until: Time) {
-        let mut cold = self.cold.lock();
-        let min_hold_until = &mut cold.get_or_insert_default().min_hold_until;
+        let min_hold_until = &mut self.cold().min_hold_until;
         *min_hold_until = Some(until).max(*min_hold_until);
-        self.has_min_hold.store(true, Ordering::Release);
     }
 
     /// Returns the end of the longest `min_hold` of the guards, if that is after `now`.
     pub(crate) fn min_hold_until(&self, now: Time) -> Option<Time> {
-        let has_min_hold = self.has_min_hold.load(Ordering::Acquire);
-        let until = has_min_hold.then(|| self.cold(|cold| cold.min_hold_until));
-        until.flatten().filter(|until| *until > now)
+        let until = self.cold_if_any()?.min_hold_until;
+        until.filter(|until| *until > now)
     }
 
     /// Returns the time until which Redis may keep the key, if that may be longer than `terms` say.
     pub(crate) fn key_gone_at(&self) -> Option<Time> {
-        let is_extended = self.is_extended.load(Ordering::Acquire);
-        is_extended
-            .then(|| self.cold(|cold| cold.key_gone_at))
-            .flatten()
+        self.cold_if_any()?.key_gone_at
     }
 
     /// Returns the time until which Redis may still execute an earlier request of this owner.
     pub(crate) fn uncertain_until(&self) -> Option<Time> {
-        self.cold(|cold| cold.uncertain_until)
+        self.cold_if_any()?.uncertain_until
     }
 
     /// Returns whether Redis has answered that other processes wait for the lock.
@@ -315,9 +190,9 @@ impl ProcessLease {
 
     /// Returns whether Redis has confirmed the lease by a reply to a request that was sent after `then`.
     pub(crate) fn is_confirmed_after(&self, then: Time) -> bool {
-        if self.is_extended.load(Ordering::Acquire) {
-            let confirmed = self.cold(|cold| cold.confirmed);
-            return confirmed.is_some_and(|sent| sent > then);
+        let cold = self.cold_if_any();
+        if let Some(cold) = cold.filter(|cold| cold.key_gone_at.is_some()) {
+            return cold.confirmed.is_some_and(|sent| sent > then);
         }
         let sent = |deadline| sent_for(deadline, self.confirmed_for(deadline));
         self.validity.deadline().is_some_and(|at| sent(at) > then)
@@ -405,20 +280,18 @@ impl ProcessLease {
         }
         if let Some((until, version)) = votes {
             // Under the mutex, because a later vote may end the lease earlier.
-            let mut cold = self.cold.lock();
-            let applied = &mut cold.get_or_insert_default().votes_version;
-            if version > *applied {
-                *applied = version;
+            let mut cold = self.cold();
+            if version > cold.votes_version {
+                cold.votes_version = version;
                 self.validity.move_to(now, until);
             }
         }
         if !replies.iter().all(Renewed::is_confirmed) {
             return self.validity.status(now);
         }
-        if self.is_extended.load(Ordering::Acquire) {
-            let mut cold = self.cold.lock();
-            let confirmed = &mut cold.get_or_insert_default().confirmed;
-            *confirmed = Some(sent).max(*confirmed);
+        let cold = self.cold_if_any();
+        if let Some(mut cold) = cold.filter(|cold| cold.key_gone_at.is_some()) {
+            cold.confirmed = Some(sent).max(cold.confirmed);
         }
         if votes.is_some() {
             return self.validity.status(now);
@@ -431,12 +304,11 @@ impl ProcessLease {
     #[cfg(feature = "metrics")]
     pub(crate) fn export_risk(&self, now: Time, gauge: &metrics::Gauge) {
         // The deadline is read under the mutex, so that the last call has the last word.
-        let mut cold = self.cold.lock();
+        let mut was_at_risk = self.is_at_risk.lock();
         let deadline = self.validity.deadline().filter(|_| self.terms.renew);
         let is_at_risk = deadline.is_some_and(|deadline| self.at_risk_from(deadline) <= now);
-        let was_at_risk = cold.as_ref().is_some_and(|cold| cold.is_at_risk);
-        if is_at_risk != was_at_risk {
-            cold.get_or_insert_default().is_at_risk = is_at_risk;
+        if is_at_risk != *was_at_risk {
+            *was_at_risk = is_at_risk;
             gauge.increment(if is_at_risk { 1 } else { -1 });
         }
     }
@@ -451,8 +323,7 @@ impl ProcessLease {
 
     /// Adds a channel for the loss.
     pub(crate) fn enlist(&self, listener: LossListener) {
-        let mut cold = self.cold.lock();
-        cold.get_or_insert_default().listeners.push(listener);
+        self.cold().listeners.push(listener);
     }
 
     /// Removes and returns the channels for the loss of one guard. Ends its channels for requests.
@@ -463,14 +334,14 @@ impl ProcessLease {
 
     /// Ends the channels of one guard for requests; of all guards without a number.
     pub(crate) fn end_requests(&self, guard_number: Option<u32>) {
-        if let Some(cold) = &mut *self.cold.lock() {
+        if let Some(mut cold) = self.cold_if_any() {
             let others = |number| guard_number.is_some_and(|ended| ended != number);
             cold.request_listeners.retain(|(number, _)| others(*number));
         }
     }
 
     fn take_listeners(&self, is_meant: impl Fn(&LossListener) -> bool) -> Vec<LossListener> {
-        let Some(cold) = &mut *self.cold.lock() else {
+        let Some(mut cold) = self.cold_if_any() else {
             return Vec::new();
         };
         let all = mem::take(&mut cold.listeners).into_iter();
@@ -481,8 +352,7 @@ impl ProcessLease {
 
     /// Adds a channel for requests to release the lock. It receives the last request at once, if there was one.
     pub(crate) fn listen_to_requests(&self, guard_number: u32, sender: Sender<ReleaseRequest>) {
-        let mut cold = self.cold.lock();
-        let cold = cold.get_or_insert_default();
+        let mut cold = self.cold();
         if let Some(request) = &cold.requested {
             sender.try_send(request.clone()).ok();
         }
@@ -492,10 +362,10 @@ impl ProcessLease {
         cold.request_listeners.push((guard_number, sender));
     }
 
-    /// Takes in a request to release the lock. Returns false if it has come before: the nodes of a quorum all send it.
+    /// Tells the channels of a request to release the lock. Returns false if it has come before: the nodes of a quorum all send
+    /// it.
     pub(crate) fn note_request(&self, request: &ReleaseRequest) -> bool {
-        let mut cold = self.cold.lock();
-        let cold = cold.get_or_insert_default();
+        let mut cold = self.cold();
         if cold.requested.as_ref() == Some(request) {
             return false;
         }
@@ -511,30 +381,27 @@ impl ProcessLease {
 /// The fields of a lease that most leases do not need: the fences of a multi-lock, requests of unknown outcome, extensions,
 /// and loss listeners. They are apart, so that a lease takes up little memory.
 #[derive(Default)]
-pub(crate) struct ColdState {
+struct ColdState {
     /// The fences of a multi-lock's names after the first.
-    pub(crate) rest: Vec<u64>,
+    rest: Vec<u64>,
     /// The time until which Redis may still execute an earlier request of this owner.
-    pub(crate) uncertain_until: Option<Time>,
+    uncertain_until: Option<Time>,
     /// The time until which Redis may keep the key. It covers extensions without a reply, and requests of unknown
     /// outcome.
-    pub(crate) key_gone_at: Option<Time>,
+    key_gone_at: Option<Time>,
     /// The time at which the last confirmed renewal was sent. Noted from the first extension on. Before that, the
     /// deadline shows this time.
-    pub(crate) confirmed: Option<Time>,
+    confirmed: Option<Time>,
     /// The end of the longest `min_hold` of the guards. Redis keeps the lock until then, even after the last guard.
-    pub(crate) min_hold_until: Option<Time>,
+    min_hold_until: Option<Time>,
     /// The number of the last votes of a quorum that were applied.
-    pub(crate) votes_version: u32,
+    votes_version: u32,
     /// The channels that receive the loss.
-    pub(crate) listeners: Vec<LossListener>,
+    listeners: Vec<LossListener>,
     /// The last request to release the lock.
-    pub(crate) requested: Option<ReleaseRequest>,
+    requested: Option<ReleaseRequest>,
     /// The channels that receive such requests, each with the number of its guard.
-    pub(crate) request_listeners: Vec<(u32, Sender<ReleaseRequest>)>,
-    /// Whether the metrics count the lease as at risk.
-    #[cfg(feature = "metrics")]
-    pub(crate) is_at_risk: bool,
+    request_listeners: Vec<(u32, Sender<ReleaseRequest>)>,
 }
 
 /// A channel for the loss of one guard.

@@ -30,10 +30,10 @@ use std::time::Duration;
 use crate::engine::attempt::rules::{Attempt, EndedOwner};
 use crate::engine::ending::rules::{Next, ReleaseTask};
 use crate::engine::lease::leases::{CountedBusy, Leases};
-use crate::engine::lease::notes::LastReply;
-use crate::engine::lease::process_lease::{Entry, ProcessLease, Signal, WaitingThread};
+use crate::engine::lease::process_lease::ProcessLease;
 use crate::engine::lease::rules::LeaseStatus;
 use crate::engine::queue::rules::{Finish, Health};
+use crate::engine::queue::{Entry, LastReply, Signal, WaitingThread};
 use crate::error::{Failure, LostCause, Result};
 use crate::net::deadline::Deadline;
 use crate::sys::{Arc, Time};
@@ -80,7 +80,7 @@ impl Leases {
         let give_back = match ended.finish {
             Finish::GoesOn(entrants) => {
                 for (waiter, hold) in entrants {
-                    waiter.send(Signal::Hold(hold, now));
+                    waiter.send(Signal::Hold(hold));
                 }
                 return (status, None);
             }
@@ -92,7 +92,7 @@ impl Leases {
                 return (status, None);
             }
             Finish::Lost(next) => {
-                self.make_next_the_delegate(&process_lease.entry, next);
+                self.ask_after_loss(&process_lease.entry, next);
                 self.after_loss(process_lease, status);
                 return (status, None);
             }
@@ -150,7 +150,7 @@ impl Leases {
         };
         if is_held_still {
             let held = LastReply::Held(self.client.owner_of(process_lease));
-            state.notes.note_last_reply(held);
+            state.note_last_reply(held);
         }
         Ended {
             finish,
@@ -228,24 +228,28 @@ impl Leases {
     }
 
     /// Does step 6: lets the next thread ask. Called when the release is over, or is left out.
-    pub(crate) fn let_next_thread_ask(&self, entry: &Arc<Entry>) {
-        let next = entry.lock().queue.ended();
-        self.make_next_the_delegate(entry, next);
+    pub(crate) fn let_next_thread_ask(&self, entry: &Entry) {
+        let next = self.names.leave(entry, |state| {
+            let next = state.queue.ended();
+            if next.is_some() {
+                // It may not be true any more.
+                state.forget_last_reply();
+            }
+            next
+        });
+        if let Some(waiter) = next {
+            waiter.send(Signal::Delegate(None));
+        }
     }
 
-    /// Makes the next thread the delegate. If there is none, takes the name out of the table.
-    pub(crate) fn make_next_the_delegate(
-        &self,
-        entry: &Arc<Entry>,
-        next: Option<Arc<WaitingThread>>,
-    ) {
+    /// Makes the next thread the delegate after a loss. If there is none, takes the name out of the table.
+    pub(crate) fn ask_after_loss(&self, entry: &Entry, next: Option<Arc<WaitingThread>>) {
         match next {
             Some(waiter) => {
-                // The last reply may not be true any more.
-                entry.lock().notes.forget_last_reply();
+                entry.lock().forget_last_reply();
                 waiter.send(Signal::Delegate(None));
             }
-            None => self.names.retire(entry),
+            None => self.names.leave(entry, |_| ()),
         }
     }
 

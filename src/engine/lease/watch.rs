@@ -19,24 +19,31 @@
 //! With an event listener, the time of a renewed lease is first the time at which its renewal becomes overdue, and then
 //! its deadline. Otherwise the time is the deadline.
 //!
-//! The thread starts with the first lease, and ends when it has had nothing to watch for a while. Its loop stands in
-//! [`crate::engine::threads`], above the leases: [`Watch::next`] returns what it must end.
+//! The thread starts with the first lease, and ends when it has had nothing to watch for a while. [`Watch`] knows nothing of the
+//! leases above it: [`Watch::next`] returns what must end, and the loop of the thread ([`run`]) ends it.
+
+use std::time::Duration;
 
 use crate::engine::client::Client;
+use crate::engine::lease::leases::Leases;
 use crate::engine::lease::limits::HoldLimit;
 use crate::engine::lease::process_lease::ProcessLease;
 use crate::engine::lease::rules::LeaseStatus;
 use crate::engine::timer_queue::{TimerKey, TimerQueue, WorkerTimer};
 use crate::error::LostCause;
 use crate::event::EventKind;
-use crate::sys::{Arc, Condvar, Mutex, Ordering, Time};
-use std::time::Duration;
+use crate::logging;
+use crate::panics::survived;
+use crate::sys::{Arc, Condvar, Mutex, Ordering, Time, Weak};
 
 /// The span of a look ahead. A lease that was renewed is put back up to this time before its old time, so that the
 /// thread does not wake for each lease.
 const LOOKS_AHEAD: Duration = Duration::from_secs(1);
 /// The number of leases that are visited while the mutex is held. Other threads wait for the mutex meanwhile.
 const AT_A_TIME: usize = 200;
+/// The shortest time between two looks ahead of the watch thread. Each of them visits all leases of the span, renewed or not.
+const LOOKS_EVERY: Duration = Duration::from_millis(250);
+
 #[derive(Default)]
 pub(crate) struct Watch {
     state: Mutex<WatchState>,
@@ -252,6 +259,43 @@ impl Watch {
             state.put(process_lease, look);
         }
         is_live
+    }
+}
+
+/// Runs the watch thread. It holds the leases only while it acts, so that they end with the last handle and guard.
+pub(super) fn run(watch: &Watch, leases: &Weak<Leases>) {
+    let mut looks_at = Time::from_nanos(0);
+    while let Some(leases) = leases.upgrade() {
+        let client = &leases.client;
+        // A panic does not end the thread: all other leases are still in the timer queue.
+        let round = || {
+            let mut looks_after = None;
+            if client.now() >= looks_at {
+                looks_after = Some((Time::from_nanos(0), 0));
+                looks_at = client.now() + LOOKS_EVERY;
+            }
+            loop {
+                // 1. End all that is due.
+                while let Some((due, now)) = watch.next(client) {
+                    match due {
+                        Due::Lost(process_lease, cause) => leases.lost(&process_lease, cause),
+                        Due::Limit(limit) => limit.act(&leases, now),
+                    }
+                }
+                // 2. Look ahead, at most four times a second. What has become due comes before the next part.
+                let Some(after) = looks_after else { break };
+                looks_after = watch.look_ahead(client, after);
+            }
+        };
+        if survived(round).is_none() {
+            logging::error!("the watch thread panicked and goes on");
+        }
+        // 3. Sleep until the next time, or end if nothing was registered for a while.
+        let now = client.now();
+        drop(leases);
+        if !watch.rest(now) {
+            return;
+        }
     }
 }
 

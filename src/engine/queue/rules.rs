@@ -72,6 +72,8 @@ pub(crate) trait HeldLease: Clone {
 pub(crate) struct HoldOf<T> {
     pub(crate) process_lease: T,
     pub(crate) fence: u64,
+    /// When the thread got it.
+    pub(crate) since: Time,
 }
 
 /// A lease as the queue of its name sees it.
@@ -88,7 +90,8 @@ pub(crate) struct QueueLease<T> {
 #[derive(Debug)]
 pub(crate) struct Queue<W, T> {
     sharing: Sharing,
-    waiting: WaitList<QueuedThread<W>>,
+    /// The threads that wait, the first at the front. Boxed, because most names never have one.
+    waiting: Option<Box<VecDeque<QueuedThread<W>>>>,
     /// The delegate's request, while there is a delegate.
     asking: Option<DelegateRequest>,
     /// At most one lease, unless the kind allows several, or a thread adopts.
@@ -125,17 +128,6 @@ enum DelegateReply {
     Queued,
 }
 
-/// A first-in, first-out queue whose members can leave it early, by their numbers. Most names never have a waiting thread, so an unused queue allocates nothing.
-#[derive(Debug)]
-struct WaitList<T>(Option<Box<WaitListMembers<T>>>);
-
-#[derive(Debug)]
-struct WaitListMembers<T> {
-    /// The members with their numbers, which rise from front to back.
-    members: VecDeque<(u64, T)>,
-    next_number: u64,
-}
-
 /// Whether a lease may go to the next thread in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Health {
@@ -154,8 +146,8 @@ pub(crate) enum Health {
 pub(crate) enum Arrival<W, T> {
     /// It asks Redis.
     Delegate,
-    /// It waits, under this number, as this thread.
-    Queued(u64, W),
+    /// It waits, as this thread.
+    Queued(W),
     /// It shares a lease that this process has.
     Hold(HoldOf<T>),
     /// It only tried, and the lock is held.
@@ -205,11 +197,11 @@ pub(crate) enum Finish<W, T> {
     Lost(Option<W>),
 }
 
-impl<W, T: HeldLease> Queue<W, T> {
+impl<W: Clone, T: HeldLease> Queue<W, T> {
     pub(crate) fn new(sharing: Sharing) -> Self {
         Self {
             sharing,
-            waiting: WaitList::new(),
+            waiting: None,
             asking: None,
             leases: SmallVec::new(),
             is_releasing: false,
@@ -234,16 +226,13 @@ impl<W, T: HeldLease> Queue<W, T> {
         now: Time,
         health: impl Fn(&T) -> Health,
         waiter: impl FnOnce() -> W,
-    ) -> Arrival<W, T>
-    where
-        W: Clone,
-    {
+    ) -> Arrival<W, T> {
         // 1. Nobody is before it: it shares a lease, or asks for one.
-        if self.waiting.is_empty() {
+        if !self.is_crowded() {
             for lease in &mut self.leases {
                 let is_admitted = lease.admits(&params, self.sharing, now);
                 if is_admitted && health(&lease.process_lease) == Health::Good {
-                    if let Some(hold) = lease.admit() {
+                    if let Some(hold) = lease.admit(now) {
                         return Arrival::Hold(hold);
                     }
                 }
@@ -267,16 +256,21 @@ impl<W, T: HeldLease> Queue<W, T> {
         }
         // 3. It waits.
         let waiter = waiter();
-        let queued = QueuedThread {
+        let waiting = self.waiting.get_or_insert_default();
+        waiting.push_back(QueuedThread {
             params,
             waiter: waiter.clone(),
-        };
-        Arrival::Queued(self.waiting.push(queued), waiter)
+        });
+        Arrival::Queued(waiter)
     }
 
     /// Takes out a thread that gives up. Returns false if it has a hold or a task already.
-    pub(crate) fn leave(&mut self, number: u64) -> bool {
-        self.waiting.remove(number).is_some()
+    pub(crate) fn leave(&mut self, is_it: impl Fn(&W) -> bool) -> bool {
+        let Some(waiting) = &mut self.waiting else {
+            return false;
+        };
+        let place = waiting.iter().position(|queued| is_it(&queued.waiter));
+        place.is_some_and(|place| waiting.remove(place).is_some())
     }
 
     /// Takes out all threads that wait, because the manager is closed.
@@ -286,7 +280,9 @@ impl<W, T: HeldLease> Queue<W, T> {
 
     /// Returns whether threads wait that could get a lease in memory.
     pub(crate) fn is_crowded(&self) -> bool {
-        !self.waiting.is_empty()
+        self.waiting
+            .as_ref()
+            .is_some_and(|waiting| !waiting.is_empty())
     }
 
     /// Returns whether nothing is held, asked or waited for.
@@ -307,7 +303,10 @@ impl<W, T: HeldLease> Queue<W, T> {
     /// Returns the threads that wait.
     #[cfg(any(test, feature = "seam"))]
     pub(crate) fn waiting(&self) -> impl Iterator<Item = &W> {
-        self.waiting.iter().map(|it| &it.waiter)
+        self.waiting
+            .iter()
+            .flat_map(|waiting| waiting.iter())
+            .map(|queued| &queued.waiter)
     }
 
     /// Returns the lease of this process, if it can have no other.
@@ -324,7 +323,7 @@ impl<W, T: HeldLease> Queue<W, T> {
     /// Returns the fence of the threads that share lease `number`. Returns `None` if that lease is over.
     pub(crate) fn fence(&self, number: u64) -> Option<u64> {
         let index = self.position(number)?;
-        Some(self.leases[index].fence())
+        Some(self.leases[index].fences.last())
     }
 
     /// Notes that Redis answered "held" to the delegate. `queued`: the delegate stands in the queue there. Returns the
@@ -360,12 +359,12 @@ impl<W, T: HeldLease> Queue<W, T> {
             GrantedTo::Delegate => self.asking = None,
             GrantedTo::OtherThread if self.asking.is_some() && !self.sharing.several => {
                 // In memory, the lease would go past the delegate, and past the waiters before the delegate in Redis.
-                lease.set_quantum_end(now);
+                lease.quantum_end = now;
             }
             GrantedTo::OtherThread => {}
         }
         let hold = lease
-            .admit()
+            .admit(now)
             .expect("a grant has at least one fence, for the thread that asked");
         self.leases.push(lease);
         self.admit_behind(self.leases.len() - 1, hold, now)
@@ -395,8 +394,8 @@ impl<W, T: HeldLease> Queue<W, T> {
         quantum_end: Time,
     ) -> Option<Begun<W, T>> {
         let index = self.position(number)?;
-        self.leases[index].set_quantum_end(quantum_end);
-        let hold = self.leases[index].admit()?;
+        self.leases[index].quantum_end = quantum_end;
+        let hold = self.leases[index].admit(now)?;
         self.asking = None;
         Some(self.admit_behind(index, hold, now))
     }
@@ -438,8 +437,8 @@ impl<W, T: HeldLease> Queue<W, T> {
             return Finish::Stale;
         };
         let lease = &mut self.leases[index];
-        let holders = lease.leave();
-        let give_back = lease.give_back();
+        lease.holders -= 1;
+        let (holders, give_back) = (lease.holders, lease.fences.give_back());
         // 2. It goes on in the threads that have a hold, and a good one in those that wait.
         match health {
             Health::Lost => return Finish::Lost(self.over(index, DelegateReply::None)),
@@ -502,17 +501,17 @@ impl<W, T: HeldLease> Queue<W, T> {
     fn admit_waiting(&mut self, index: usize, now: Time) -> Entrants<W, T> {
         let mut entrants = SmallVec::new();
         let lease = &mut self.leases[index];
-        while let Some(next) = self.waiting.front() {
+        let Some(waiting) = &mut self.waiting else {
+            return entrants;
+        };
+        while let Some(next) = waiting.front() {
             if !lease.admits(&next.params, self.sharing, now) {
                 break;
             }
-            let Some(hold) = lease.admit() else {
+            let Some(hold) = lease.admit(now) else {
                 break;
             };
-            let Some(next) = self.waiting.pop_front() else {
-                break;
-            };
-            entrants.push((next.waiter, hold));
+            entrants.extend(waiting.pop_front().map(|next| (next.waiter, hold)));
         }
         entrants
     }
@@ -528,7 +527,7 @@ impl<W, T: HeldLease> Queue<W, T> {
         if !self.may_ask() {
             return None;
         }
-        let next = self.waiting.pop_front()?;
+        let next = self.waiting.as_mut()?.pop_front()?;
         let units = next.params.units;
         self.asking = Some(DelegateRequest { units, answer });
         Some(next.waiter)
@@ -544,10 +543,17 @@ impl<W, T: HeldLease> Queue<W, T> {
         self.take_waiting(|params| !params.waits && is_answered(params.units))
     }
 
-    /// Takes out the waiting threads for which `is_meant` returns true.
+    /// Takes out the waiting threads for which `is_meant` returns true, in their order.
     fn take_waiting(&mut self, is_meant: impl Fn(&AcquireParams) -> bool) -> Vec<W> {
-        let taken = self.waiting.take(|waiting| is_meant(&waiting.params));
-        taken.into_iter().map(|waiting| waiting.waiter).collect()
+        let mut taken = Vec::new();
+        if let Some(waiting) = &mut self.waiting {
+            waiting.retain(|queued| {
+                let is_meant = is_meant(&queued.params);
+                taken.extend(is_meant.then(|| queued.waiter.clone()));
+                !is_meant
+            });
+        }
+        taken
     }
 
     fn position(&self, number: u64) -> Option<usize> {
@@ -579,35 +585,15 @@ impl<T: HeldLease> QueueLease<T> {
             && now < self.quantum_end
     }
 
-    /// Sets when the quantum ends.
-    fn set_quantum_end(&mut self, at: Time) {
-        self.quantum_end = at;
-    }
-
     /// Lets a thread in. Returns `None` if the fences are used up.
-    fn admit(&mut self) -> Option<HoldOf<T>> {
+    fn admit(&mut self, now: Time) -> Option<HoldOf<T>> {
         let fence = self.fences.take()?;
         self.holders += 1;
         Some(HoldOf {
             process_lease: self.process_lease.clone(),
             fence,
+            since: now,
         })
-    }
-
-    /// Ends a hold. Returns how many threads still have one.
-    fn leave(&mut self) -> u32 {
-        self.holders -= 1;
-        self.holders
-    }
-
-    /// Returns the fence that was given last.
-    fn fence(&self) -> u64 {
-        self.fences.last()
-    }
-
-    /// Returns the unused fences.
-    fn give_back(&self) -> Option<GiveBack> {
-        self.fences.give_back()
     }
 }
 
@@ -619,68 +605,6 @@ impl DelegateRequest {
             DelegateReply::Held => units >= self.units,
             DelegateReply::Queued => true,
         }
-    }
-}
-
-impl<T> WaitList<T> {
-    const fn new() -> Self {
-        Self(None)
-    }
-
-    fn is_empty(&self) -> bool {
-        self.front().is_none()
-    }
-
-    fn front(&self) -> Option<&T> {
-        let (_, member) = self.0.as_ref()?.members.front()?;
-        Some(member)
-    }
-
-    fn pop_front(&mut self) -> Option<T> {
-        let (_, member) = self.0.as_mut()?.members.pop_front()?;
-        Some(member)
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &T> {
-        let members = self.0.iter().flat_map(|numbers| &numbers.members);
-        members.map(|(_, member)| member)
-    }
-
-    /// Adds a member at the end. Returns its number.
-    fn push(&mut self, member: T) -> u64 {
-        let numbers = self.0.get_or_insert_with(|| {
-            Box::new(WaitListMembers {
-                members: VecDeque::new(),
-                next_number: 0,
-            })
-        });
-        let number = numbers.next_number;
-        numbers.next_number += 1;
-        numbers.members.push_back((number, member));
-        number
-    }
-
-    /// Takes the member with this number out. Returns `None` if it has left.
-    fn remove(&mut self, number: u64) -> Option<T> {
-        let members = &mut self.0.as_mut()?.members;
-        let index = members.binary_search_by_key(&number, |(other, _)| *other);
-        let (_, member) = members.remove(index.ok()?)?;
-        Some(member)
-    }
-
-    /// Takes out all members for which `is_meant` returns true, in their order.
-    fn take(&mut self, is_meant: impl Fn(&T) -> bool) -> Vec<T> {
-        if !self.iter().any(&is_meant) {
-            return Vec::new();
-        }
-        let Some(numbers) = &mut self.0 else {
-            return Vec::new();
-        };
-        let all = std::mem::take(&mut numbers.members);
-        let (taken, others): (VecDeque<_>, _) =
-            all.into_iter().partition(|(_, member)| is_meant(member));
-        numbers.members = others;
-        taken.into_iter().map(|(_, member)| member).collect()
     }
 }
 

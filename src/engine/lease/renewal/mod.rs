@@ -43,7 +43,7 @@ use crate::engine::observe::events::Unreached;
 use crate::engine::timer_queue::{
     TimerQueue, WorkerTimer, gathered_within, renewal_due, retry_after,
 };
-use crate::sys::{Arc, Condvar, LONGEST_SLEEP, Mutex, Ordering, Rng, Time};
+use crate::sys::{Arc, AtomicBool, Condvar, LONGEST_SLEEP, Mutex, Ordering, Rng, Time};
 
 use rounds::Records;
 
@@ -78,6 +78,8 @@ pub(crate) struct RenewalThread {
     pub(crate) changed: Condvar,
     /// Handles a lease that a renewal has found lost.
     pub(crate) watch: Arc<Watch>,
+    /// Whether a release of any key is unsent. Set under the mutex.
+    pub(crate) has_unsent: AtomicBool,
 }
 
 /// The state of the renewal thread, guarded by its mutex.
@@ -128,6 +130,7 @@ impl RenewalThread {
             state: Mutex::default(),
             changed: Condvar::new(),
             watch,
+            has_unsent: AtomicBool::new(false),
         }
     }
 

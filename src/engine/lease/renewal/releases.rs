@@ -6,7 +6,7 @@ use super::{RenewalState, RenewalThread};
 use crate::engine::client::Client;
 use crate::engine::ending::rules::ReleaseTask;
 use crate::engine::ending::tasks::{MOST_REPEATED, SentTask, send};
-use crate::engine::lease::process_lease::Entry;
+use crate::engine::queue::Entry;
 use crate::error::Failure;
 use crate::logging;
 use crate::name::LockKey;
@@ -39,7 +39,13 @@ impl RenewalThread {
             return;
         }
         let due = state.endings.add(client, entry, release_task);
+        self.note_unsent(&state);
         self.wake_for(&mut state, due);
+    }
+
+    fn note_unsent(&self, state: &RenewalState) {
+        let has_unsent = state.endings.has_any_unsent();
+        self.has_unsent.store(has_unsent, Ordering::SeqCst);
     }
 
     /// Blocks until no release of these keys is unsent. Returns false if the time is over first, or the call `is_over`,
@@ -205,7 +211,12 @@ impl RenewalThread {
             client.count_hand_over(&begun.request(), &answer.reply);
             left = client.left_until(&begun.end.owner);
         }
-        let is_repeated = (self.state.lock().endings).apply(client, begun, &answer, left);
+        let is_repeated = {
+            let mut state = self.state.lock();
+            let is_repeated = state.endings.apply(client, begun, &answer, left);
+            self.note_unsent(&state);
+            is_repeated
+        };
         if is_repeated {
             client.stats.endings_repeated.add(1);
         }

@@ -66,8 +66,8 @@ fn a_lease_is_handed_on_until_its_quantum_is_over() {
         queue.arrive(params(1, true), at(0), |_| Health::Good, || who)
     };
     assert!(matches!(arrive(&mut queue, "a"), Arrival::Delegate));
-    assert!(matches!(arrive(&mut queue, "b"), Arrival::Queued(0, _)));
-    assert!(matches!(arrive(&mut queue, "c"), Arrival::Queued(1, _)));
+    assert!(matches!(arrive(&mut queue, "b"), Arrival::Queued(_)));
+    assert!(matches!(arrive(&mut queue, "c"), Arrival::Queued(_)));
     let begun = queue.begin(
         grant(9, Fences::new(100, 10), at(50)),
         GrantedTo::Delegate,
@@ -121,7 +121,7 @@ fn readers_sit_together_until_the_quantum_is_over_and_then_ask_anew() {
         queue.arrive(params(1, true), now, |_| Health::Good, || 0)
     };
     assert!(matches!(arrive(&mut queue, at(0)), Arrival::Delegate));
-    assert!(matches!(arrive(&mut queue, at(0)), Arrival::Queued(_, _)));
+    assert!(matches!(arrive(&mut queue, at(0)), Arrival::Queued(_)));
     let begun = queue.begin(grant(1, fences(), at(50)), GrantedTo::Delegate, at(0));
     assert_eq!(begun.admitted.first().map(|(_, hold)| hold.fence), Some(7));
     assert!(matches!(arrive(&mut queue, at(49)), Arrival::Hold(_)));
@@ -146,9 +146,9 @@ fn permits_are_asked_for_in_turn_and_handed_on_to_equal_requests() {
         queue.arrive(params(units, true), at(0), |_| Health::Good, || who)
     };
     assert!(matches!(arrive(&mut queue, 1, "a"), Arrival::Delegate));
-    assert!(matches!(arrive(&mut queue, 1, "b"), Arrival::Queued(_, _)));
-    assert!(matches!(arrive(&mut queue, 2, "c"), Arrival::Queued(_, _)));
-    assert!(matches!(arrive(&mut queue, 1, "d"), Arrival::Queued(_, _)));
+    assert!(matches!(arrive(&mut queue, 1, "b"), Arrival::Queued(_)));
+    assert!(matches!(arrive(&mut queue, 2, "c"), Arrival::Queued(_)));
+    assert!(matches!(arrive(&mut queue, 1, "d"), Arrival::Queued(_)));
     let begun = queue.begin(
         grant(1, Fences::new(1, 9), at(50)),
         GrantedTo::Delegate,
@@ -337,7 +337,7 @@ fn act() -> impl Strategy<Value = Act> {
 #[derive(Debug)]
 struct Model {
     sharing: Sharing,
-    waiting: Vec<(u64, u32, bool, u64)>,
+    waiting: Vec<(u32, bool, u64)>,
     asking: Option<(u32, DelegateReply)>,
     /// The leases, each with its units.
     process_leases: Vec<(u32, u32)>,
@@ -365,7 +365,7 @@ impl Model {
 
     /// Takes the thread at the front, which must be the one that came first.
     fn serve(&mut self, who: u64) -> (u32, bool) {
-        let (_, units, waits, first) = self.waiting.remove(0);
+        let (units, waits, first) = self.waiting.remove(0);
         assert_eq!(first, who, "served out of order");
         (units, waits)
     }
@@ -398,8 +398,8 @@ impl Model {
 
     /// Takes out the tries for `least` units or more, which must be those that were answered.
     fn tried(&mut self, answered: &[u64], least: u32) {
-        let has_it = |w: &(u64, u32, bool, u64)| !w.2 && w.1 >= least;
-        let tries = self.waiting.iter().filter(|w| has_it(w)).map(|w| w.3);
+        let has_it = |w: &(u32, bool, u64)| !w.1 && w.0 >= least;
+        let tries = self.waiting.iter().filter(|w| has_it(w)).map(|w| w.2);
         assert_eq!(answered, tries.collect::<Vec<_>>());
         self.waiting.retain(|w| !has_it(w));
     }
@@ -488,18 +488,18 @@ proptest! {
                             let own = model.asking.is_none() && !model.may_ask();
                             prop_assert!(model.told(units) || own || model.is_held());
                         }
-                        Arrival::Queued(number, _) => {
+                        Arrival::Queued(_) => {
                             prop_assert!(!model.may_ask(), "it waits for nobody");
                             prop_assert!(waits || !model.is_held(), "that was known");
-                            model.waiting.push((number, units, waits, who));
+                            model.waiting.push((units, waits, who));
                         }
                     }
                 }
                 Act::Leave(index) => {
                     if let Some(index) = index.checked_rem(model.waiting.len()) {
-                        let (number, ..) = model.waiting.remove(index);
-                        prop_assert!(queue.leave(number));
-                        prop_assert!(!queue.leave(number));
+                        let (.., leaves) = model.waiting.remove(index);
+                        prop_assert!(queue.leave(|who| *who == leaves));
+                        prop_assert!(!queue.leave(|who| *who == leaves));
                     }
                 }
                 Act::Held(queued) => {
@@ -534,13 +534,13 @@ proptest! {
                 Act::GiveUp => {
                     if let Some((units, answer)) = model.asking.take() {
                         let next = queue.delegate_left();
-                        let same = model.waiting.first().is_some_and(|w| w.1 == units);
+                        let same = model.waiting.first().is_some_and(|w| w.0 == units);
                         model.delegate(next, if same { answer } else { DelegateReply::None });
                     }
                 }
                 Act::Fail => {
                     if model.asking.take().is_some() {
-                        let all: Vec<u64> = model.waiting.drain(..).map(|w| w.3).collect();
+                        let all: Vec<u64> = model.waiting.drain(..).map(|w| w.2).collect();
                         prop_assert_eq!(queue.failed(), all);
                     }
                 }
