@@ -235,7 +235,7 @@ impl LockManager {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn ping(&self) -> Result<Vec<Ping>> {
-        let pings = self.engine.operators.ping()?;
+        let pings = self.engine.ping()?;
         let ping = |(server, result): (Arc<str>, Result<Duration>)| Ping { server, result };
         Ok(pings.into_iter().map(ping).collect())
     }
@@ -268,7 +268,7 @@ impl LockManager {
     /// ```
     pub fn inspect(&self, name: impl AsRef<str>) -> Result<Option<LockInfo>> {
         let key = self.key(name.as_ref())?;
-        let seen = self.engine.operators.inspect(&key)?;
+        let seen = self.engine.inspect(&key)?;
         Ok(seen.map(|seen| LockInfo::new(&key, seen)))
     }
 
@@ -360,9 +360,7 @@ impl LockManager {
     /// # Ok(()) }
     /// ```
     pub fn force_release(&self, name: impl AsRef<str>, owner: &str) -> Result<bool> {
-        self.engine
-            .operators
-            .force_release(&self.key(name.as_ref())?, owner)
+        self.engine.force_release(&self.key(name.as_ref())?, owner)
     }
 
     /// Asks the holders of the lock called `name`, of any kind, to release it, and tells them why: for a drain or a deploy.
@@ -394,9 +392,7 @@ impl LockManager {
     /// # Ok(()) }
     /// ```
     pub fn request_release(&self, name: impl AsRef<str>, why: &str) -> Result<bool> {
-        self.engine
-            .operators
-            .request_release(&self.key(name.as_ref())?, why)
+        self.engine.request_release(&self.key(name.as_ref())?, why)
     }
 
     fn key(&self, name: &str) -> Result<LockKey> {
@@ -418,7 +414,7 @@ impl Iterator for Listing {
 
     fn next(&mut self) -> Option<Self::Item> {
         let from = self.next.take()?;
-        Some(match self.engine.operators.page(from, &self.pattern) {
+        Some(match self.engine.page(from, &self.pattern) {
             Ok((mut locks, next)) => {
                 self.next = next;
                 locks.retain(|(key, _)| self.shown.is_new(key));

@@ -1,9 +1,9 @@
 //! Requests of operators: to inspect and list locks, to release a lock by force, and to ask for its release.
-//! [`super::leases`] says how a holder learns of the last two.
+//! [`super::lease::leases`] says how a holder learns of the last two.
 
 use std::time::Duration;
 
-use crate::engine::lease::leases::Leases;
+use crate::engine::Engine;
 use crate::error::{Error, Failure, Result};
 use crate::name::{LockKey, REQUEST};
 use crate::owner;
@@ -19,12 +19,7 @@ const INSPECTED_TOGETHER: usize = 200;
 /// The locks of one page, and the cursor of the next page.
 pub(crate) type Page = (Vec<(LockKey, Seen)>, Option<Cursor>);
 
-/// The part of an engine that serves operators.
-pub(crate) struct Operators {
-    pub(super) leases: Arc<Leases>,
-}
-
-impl Operators {
+impl Engine {
     /// Returns the holder and the waiters of a lock, or `None` if it has neither.
     pub(crate) fn inspect(&self, key: &LockKey) -> Result<Option<Seen>> {
         let request = Request::Inspect {
@@ -40,9 +35,9 @@ impl Operators {
     /// Returns one page of the locks whose names match `pattern`. A pattern that only one name matches is not looked for
     /// among all keys of the server.
     pub(crate) fn page(&self, from: Cursor, pattern: &str) -> Result<Page> {
-        let prefix = &self.leases.client.settings.prefix;
+        let prefix = &self.client.settings.prefix;
         if !pattern.contains(['*', '?', '[', '\\']) {
-            self.leases.client.check_open()?;
+            self.client.check_open()?;
             let named: Vec<_> = LockKey::new(prefix, pattern).into_iter().collect();
             return Ok((self.inspect_found(&named)?, None));
         }
@@ -85,7 +80,7 @@ impl Operators {
 
     /// Asks each server whether it answers. Returns its address, and the time of a round trip or its failure.
     pub(crate) fn ping(&self) -> Result<Vec<(Arc<str>, Result<Duration>)>> {
-        let client = &self.leases.client;
+        let client = &self.client;
         client.check_open()?;
         let _called = client.machine().begin_call();
         let pings = client.store.ping(client.deadline(None));
@@ -99,7 +94,6 @@ impl Operators {
 
     /// Releases the lock of an owner by force. Returns false if the owner does not hold it.
     pub(crate) fn force_release(&self, key: &LockKey, owner: &str) -> Result<bool> {
-        self.leases.client.check_open()?;
         match self.reply_to(&Request::ForceRelease { key, owner }, Some(key.name()))? {
             Reply::Released => {
                 // The owner may belong to this process, which may have no subscription.
@@ -125,7 +119,7 @@ impl Operators {
         {
             is_held = true;
             if owner::is_ours(&holder.owner) {
-                let at = self.leases.client.machine().wall_us();
+                let at = self.client.machine().wall_us();
                 let message = format!("{REQUEST}{} {at} {why}", holder.owner);
                 let message = &*message;
                 self.reply_to(&Request::Publish { key, message }, Some(key.name()))?;
@@ -135,7 +129,7 @@ impl Operators {
     }
 
     fn reply_to(&self, request: &Request<'_>, name: Option<&str>) -> Result<Reply> {
-        let client = &self.leases.client;
+        let client = &self.client;
         client.check_open()?;
         let answer = client.send(request, client.deadline(None));
         Ok(answer.map_err(|failure| failure.into_error(name))?.reply)

@@ -20,7 +20,7 @@
 //!
 //! | part | has | does |
 //! | --- | --- | --- |
-//! | [`lease::guard::Lease`], [`acquire`], [`lease::claim::Claims`], [`admin::Operators`] | the leases | one guard; one call on its way in; adoptions; requests of operators |
+//! | [`lease::guard::Lease`], [`acquire`], [`lease::claim`], [`admin`] | the leases | one guard; one call on its way in; adoptions; requests of operators |
 //! | [`lease::leases::Leases`] | all of the below | begins, watches and ends the leases of this process |
 //! | [`lease::watch::Watch`], [`wakeup::Wakeup`], [`lease::renewal::RenewalThread`] | the work of each of the three threads, by its time | runs the thread |
 //! | [`queue::Names`] | the names in use, with their queues of threads and their leases | finds and drops the entry of a name |
@@ -87,18 +87,16 @@ use crate::server::Store;
 use crate::stats::Stats;
 use crate::sys::Arc;
 
-use admin::Operators;
 use client::Client;
-use lease::claim::{Claims, Tried};
+use lease::claim::Tried;
 use lease::leases::Leases;
 use queue::Signal;
 
-/// The parts that all handles of one manager share.
+/// What all handles of one manager share. Its guards keep only the leases.
 pub(crate) struct Engine {
     pub(crate) client: Arc<Client>,
     pub(crate) leases: Arc<Leases>,
-    pub(crate) claims: Claims,
-    pub(crate) operators: Operators,
+    tried: Tried,
 }
 
 impl Engine {
@@ -111,13 +109,7 @@ impl Engine {
         }
         Arc::new(Self {
             client: Arc::clone(&leases.client),
-            claims: Claims {
-                leases: Arc::clone(&leases),
-                tried: Tried::default(),
-            },
-            operators: Operators {
-                leases: Arc::clone(&leases),
-            },
+            tried: Tried::default(),
             leases,
         })
     }

@@ -128,7 +128,7 @@ impl Handle {
             return Err(Error::config("claim", reason));
         }
         let tail = self.tail.as_ref();
-        self.engine.claims.adopt(claim, &self.options, tail)
+        self.engine.adopt(claim, &self.options, tail)
     }
 
     /// Runs `f` with the leases of a guard, and releases the guard. `acquire` acquires it within `wait`.
@@ -174,7 +174,7 @@ impl Handle {
             LockKind::Semaphore { .. } => "semaphore",
         });
         let found = target.keys().iter().find_map(|key| {
-            let seen = self.engine.operators.inspect(key).ok()??;
+            let seen = self.engine.inspect(key).ok()??;
             let found = match (seen.limiter, seen.total_units) {
                 (Some(_), _) => "rate limiter",
                 (None, None) => "mutex",

@@ -43,6 +43,7 @@
 
 use crate::claim::Claim;
 use crate::config::Options;
+use crate::engine::Engine;
 use crate::engine::attempt::rules::Grant;
 use crate::engine::lease::guard::Lease;
 use crate::engine::lease::leases::Leases;
@@ -63,12 +64,6 @@ use std::time::Duration;
 
 /// How often a detaching thread adopts its lock without a clear reply.
 const MOST_TRIES: u32 = 3;
-
-/// The part of an engine that adopts claims.
-pub(crate) struct Claims {
-    pub(crate) leases: Arc<Leases>,
-    pub(crate) tried: Tried,
-}
 
 /// The owners of adoptions without a clear reply, by the owner of the claim.
 #[derive(Default)]
@@ -194,7 +189,7 @@ impl Leases {
     }
 }
 
-impl Claims {
+impl Engine {
     /// Adopts a claim, with these options. `tail` is that of the new owner, if the handle has its own note. Blocks until
     /// Redis has replied.
     pub(crate) fn adopt(
