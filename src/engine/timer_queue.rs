@@ -2,7 +2,6 @@
 //! and the times at which a lease is renewed.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::time::Duration;
 
 use crate::sys::{LONGEST_SLEEP, Time};
@@ -59,17 +58,6 @@ impl<T> TimerQueue<T> {
     /// Takes out the things that are due later than this.
     pub(crate) fn take_after(&mut self, latest: Time) -> impl Iterator<Item = T> + use<T> {
         self.0.split_off(&(latest, u64::MAX)).into_values()
-    }
-
-    /// Returns the things after the key `after` that are due at `until` or before, earliest first, with their keys.
-    pub(crate) fn due_between(
-        &self,
-        after: TimerKey,
-        until: Time,
-    ) -> impl Iterator<Item = (TimerKey, &T)> {
-        let later = self.0.range((Bound::Excluded(after), Bound::Unbounded));
-        let due = later.take_while(move |((at, _), _)| *at <= until);
-        due.map(|(timer_key, thing)| (*timer_key, thing))
     }
 }
 
@@ -333,12 +321,6 @@ mod tests {
                 model.sort_unstable();
                 let all: Vec<_> = timer_queue.iter().map(|(timer_key, _)| *timer_key).collect();
                 prop_assert_eq!((timer_queue.len(), &all), (model.len(), &model));
-                let (after, until) = ((at(time / 2), number as u64 / 2), at(time));
-                let between = timer_queue.due_between(after, until);
-                let between: Vec<_> = between.map(|(timer_key, _)| timer_key).collect();
-                let is_between = |timer_key: &TimerKey| *timer_key > after && timer_key.0 <= until;
-                let expected: Vec<_> = model.iter().copied().filter(is_between).collect();
-                prop_assert_eq!(between, expected);
             }
         }
     }

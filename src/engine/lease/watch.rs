@@ -5,7 +5,7 @@
 //!
 //! | step | the thread |
 //! | --- | --- |
-//! | 1 | four times a second, looks ahead: puts each lease that would be due within a second, but was renewed since, back at its new time |
+//! | 1 | looks ahead: puts the leases that would be due soon, but were renewed since, back at their new times |
 //! | 2 | takes each due lease and each due limit of a guard out of its timer queue; handles the lease by the table below, and lets the limit act |
 //! | 3 | sleeps until the next lease or limit is due, for at most a second, so that it notices a resume from suspend |
 //!
@@ -36,13 +36,10 @@ use crate::logging;
 use crate::panics::survived;
 use crate::sys::{Arc, Condvar, Mutex, Ordering, Time, Weak};
 
-/// The span of a look ahead. A lease that was renewed is put back up to this time before its old time, so that the
-/// thread does not wake for each lease.
-const LOOKS_AHEAD: Duration = Duration::from_secs(1);
-/// The number of leases that are visited while the mutex is held. Other threads wait for the mutex meanwhile.
+/// How far the thread looks ahead: with many leases it wakes about four times a second, and not for each of them.
+const LOOKS_AHEAD: Duration = Duration::from_millis(250);
+/// The number of leases that are put back while the mutex is held. Other threads wait for the mutex meanwhile.
 const AT_A_TIME: usize = 200;
-/// The shortest time between two looks ahead of the watch thread. Each of them visits all leases of the span, renewed or not.
-const LOOKS_EVERY: Duration = Duration::from_millis(250);
 
 #[derive(Default)]
 pub(crate) struct Watch {
@@ -160,27 +157,6 @@ impl Watch {
         }
     }
 
-    /// Puts back leases that would wake the thread soon although they were renewed since: of those after the timer key `after`, a
-    /// part. Returns the last timer key of that part, or `None` if it was the last part.
-    pub(crate) fn look_ahead(&self, client: &Client, after: TimerKey) -> Option<TimerKey> {
-        let until = client.now() + LOOKS_AHEAD;
-        let mut state = self.state.lock();
-        let (mut looked_at, mut last, mut moved) = (0, None, Vec::new());
-        for (timer_key, process_lease) in state.leases.due_between(after, until).take(AT_A_TIME) {
-            looked_at += 1;
-            last = Some(timer_key);
-            if let Some(look) = look_at(client, process_lease).filter(|look| *look > until) {
-                moved.push((Arc::clone(process_lease), look));
-            }
-        }
-        for (process_lease, look) in &moved {
-            if state.take(process_lease) {
-                state.put(process_lease, *look);
-            }
-        }
-        last.filter(|_| looked_at == AT_A_TIME)
-    }
-
     /// Takes out what must end now, and returns it with the time. Returns `None` if nothing more is due.
     pub(crate) fn next(&self, client: &Client) -> Option<(Due, Time)> {
         loop {
@@ -188,6 +164,9 @@ impl Watch {
             // Unlock the mutex before anything is handled.
             let (lease, limit) = {
                 let mut state = self.state.lock();
+                if !state.look_ahead(client, now) {
+                    continue;
+                }
                 let lease = state.leases.pop_due(now);
                 let limit = match lease {
                     None => state.limits.pop_due(now),
@@ -264,33 +243,20 @@ impl Watch {
 
 /// Runs the watch thread. It holds the leases only while it acts, so that they end with the last handle and guard.
 pub(super) fn run(watch: &Watch, leases: &Weak<Leases>) {
-    let mut looks_at = Time::from_nanos(0);
     while let Some(leases) = leases.upgrade() {
         let client = &leases.client;
         // A panic does not end the thread: all other leases are still in the timer queue.
         let round = || {
-            let mut looks_after = None;
-            if client.now() >= looks_at {
-                looks_after = Some((Time::from_nanos(0), 0));
-                looks_at = client.now() + LOOKS_EVERY;
-            }
-            loop {
-                // 1. End all that is due.
-                while let Some((due, now)) = watch.next(client) {
-                    match due {
-                        Due::Lost(process_lease, cause) => leases.lost(&process_lease, cause),
-                        Due::Limit(limit) => limit.act(&leases, now),
-                    }
+            while let Some((due, now)) = watch.next(client) {
+                match due {
+                    Due::Lost(process_lease, cause) => leases.lost(&process_lease, cause),
+                    Due::Limit(limit) => limit.act(&leases, now),
                 }
-                // 2. Look ahead, at most four times a second. What has become due comes before the next part.
-                let Some(after) = looks_after else { break };
-                looks_after = watch.look_ahead(client, after);
             }
         };
         if survived(round).is_none() {
             logging::error!("the watch thread panicked and goes on");
         }
-        // 3. Sleep until the next time, or end if nothing was registered for a while.
         let now = client.now();
         drop(leases);
         if !watch.rest(now) {
@@ -316,6 +282,23 @@ impl WatchState {
     fn next_due(&self) -> Option<Time> {
         let both = [self.leases.next(), self.limits.next()];
         both.into_iter().flatten().min()
+    }
+
+    /// Puts leases back that would be due soon, but were renewed since. Returns false if there may be more of them.
+    fn look_ahead(&mut self, client: &Client, now: Time) -> bool {
+        for _ in 0..AT_A_TIME {
+            let Some(((at, _), process_lease)) = self.leases.first() else {
+                return true;
+            };
+            let look = look_at(client, process_lease).filter(|look| *look > at);
+            let Some(look) = look.filter(|_| at <= now + LOOKS_AHEAD) else {
+                return true;
+            };
+            let process_lease = Arc::clone(process_lease);
+            self.take(&process_lease);
+            self.put(&process_lease, look);
+        }
+        false
     }
 
     fn put(&mut self, process_lease: &Arc<ProcessLease>, at: Time) {

@@ -44,12 +44,6 @@ pub(crate) struct Events {
     dropped: Count,
 }
 
-/// The state of the events thread.
-struct EventsThread {
-    queue: Arc<BlockingQueue<Event<'static>>>,
-    listener: Option<SharedListener>,
-}
-
 /// The servers that one of leasehold's threads does not reach, by their places in the store.
 #[derive(Default)]
 pub(crate) struct Unreached(Vec<usize>);
@@ -147,11 +141,7 @@ impl Events {
         let mut listener = self.listener.lock();
         if !self.is_running.load(Ordering::Acquire) {
             let (queue, of_thread) = (Arc::clone(&self.queue), listener.clone());
-            let events_thread = EventsThread {
-                queue,
-                listener: of_thread,
-            };
-            let run = move || events_thread.run();
+            let run = move || run(&queue, of_thread.as_ref());
             self.machine.spawn("leasehold-events", run)?;
             *listener = None;
             self.is_running.store(true, Ordering::Release);
@@ -166,25 +156,23 @@ impl Drop for Events {
     }
 }
 
-impl EventsThread {
-    /// Handles events until the queue is empty and the engine is dropped.
-    fn run(self) {
-        let mut has_panicked = false;
-        while let Some(event) = self.queue.pop() {
-            let is_warned_of = matches!(
-                event.kind,
-                EventKind::Lost { .. } | EventKind::HeldLong { .. } | EventKind::WaitsLong { .. }
-            );
-            if is_warned_of {
-                logging::warning!("{event}");
-            }
-            let Some(SharedListener(listener)) = &self.listener else {
-                continue;
-            };
-            let tell = || listener.on_event(&event);
-            if survived(tell).is_none() && !std::mem::replace(&mut has_panicked, true) {
-                logging::error!("the event listener panicked; it will be called again");
-            }
+/// Handles events until the queue is empty and the engine is dropped.
+fn run(queue: &BlockingQueue<Event<'static>>, listener: Option<&SharedListener>) {
+    let mut has_panicked = false;
+    while let Some(event) = queue.pop() {
+        let is_warned_of = matches!(
+            event.kind,
+            EventKind::Lost { .. } | EventKind::HeldLong { .. } | EventKind::WaitsLong { .. }
+        );
+        if is_warned_of {
+            logging::warning!("{event}");
+        }
+        let Some(SharedListener(listener)) = listener else {
+            continue;
+        };
+        let tell = || listener.on_event(&event);
+        if survived(tell).is_none() && !std::mem::replace(&mut has_panicked, true) {
+            logging::error!("the event listener panicked; it will be called again");
         }
     }
 }
