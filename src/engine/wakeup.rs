@@ -252,7 +252,7 @@ impl Wakeup {
         }
     }
 
-    /// Takes in a message: wakes the delegate that it is for, or returns it for the leases. Any client could have sent it. So
+    /// Handles a message: wakes the delegate that it is for, or returns it for the leases. Any client could have sent it. So
     /// the delegate or the renewal thread asks Redis, unless the message has the delegate's nonce.
     pub(super) fn message<'m>(&self, channel: &str, payload: &'m [u8]) -> Option<Notice<'m>> {
         let text = std::str::from_utf8(payload).ok()?;

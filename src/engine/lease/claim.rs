@@ -173,7 +173,7 @@ impl Leases {
         false
     }
 
-    /// Sends an adoption, and has the renewal thread release what it leaves at the nodes of a quorum.
+    /// Sends an adoption, and makes the renewal thread release what it leaves at the nodes of a quorum.
     fn send_adoption(
         &self,
         entry: &Arc<Entry>,

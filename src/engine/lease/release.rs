@@ -299,7 +299,7 @@ impl Leases {
             .add_release_task(&self.client, entry, release_task);
     }
 
-    /// Has the renewal thread release an owner at the nodes of a quorum that may still have it, although the quorum has
+    /// Makes the renewal thread release an owner at the nodes of a quorum that may still have it, although the quorum has
     /// ended it.
     pub(crate) fn clean_up_nodes(&self, entry: &Arc<Entry>, owner: &Arc<str>, units: u32) {
         if let Some(until) = self.client.left_until(owner) {
@@ -323,7 +323,7 @@ impl Leases {
         }
     }
 
-    /// Has the renewal thread release the keys that a lost lease may have left in Redis. Called at the end of a guard
+    /// Makes the renewal thread release the keys that a lost lease may have left in Redis. Called at the end of a guard
     /// of the lease.
     pub(crate) fn after_loss(&self, process_lease: &Arc<ProcessLease>, status: LeaseStatus) {
         if let LeaseStatus::Lost(cause) = status {

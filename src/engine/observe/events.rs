@@ -49,7 +49,7 @@ pub(crate) struct Events {
 pub(crate) struct Unreached(Vec<usize>);
 
 impl Unreached {
-    /// Takes in what the store reports of a server. Returns the event if the server was reached before and is not
+    /// Notes what the store reports of a server. Returns the event if the server was reached before and is not
     /// reached now, or the reverse.
     pub(crate) fn note(
         &mut self,

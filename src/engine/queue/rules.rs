@@ -90,7 +90,11 @@ pub(crate) struct QueueLease<T> {
 #[derive(Debug)]
 pub(crate) struct Queue<W, T> {
     sharing: Sharing,
-    /// The threads that wait, the first at the front. Boxed, because most names never have one.
+    /// The threads that wait, the first at the front.
+    #[expect(
+        clippy::box_collection,
+        reason = "most names never have one, and an empty deque takes 24 bytes more in each name"
+    )]
     waiting: Option<Box<VecDeque<QueuedThread<W>>>>,
     /// The delegate's request, while there is a delegate.
     asking: Option<DelegateRequest>,
@@ -563,7 +567,7 @@ impl<W: Clone, T: HeldLease> Queue<W, T> {
 }
 
 impl<T: HeldLease> QueueLease<T> {
-    /// Makes a lease that no thread has yet. It takes in further threads until `quantum_end`.
+    /// Makes a lease that no thread has yet. Further threads may share it until `quantum_end`.
     pub(crate) fn new(process_lease: T, fences: Fences, quantum_end: Time) -> Self {
         Self {
             process_lease,

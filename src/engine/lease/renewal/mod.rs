@@ -2,10 +2,10 @@
 //!
 //! | step | the thread |
 //! | --- | --- |
-//! | 1 | at the first lease: connects, and has the server load the script, so that a renewal takes one round trip. While a delegate waits: checks a silent connection |
+//! | 1 | at the first lease: connects, and loads the script into the server, so that a renewal takes one round trip. While a delegate waits: checks a silent connection |
 //! | 2 | takes a batch of leases that are due, or nearly due, out of the timer queue, and notes them as in flight |
 //! | 3 | sends the batch in one request |
-//! | 4 | puts each confirmed lease back at its next renewal, and each unconfirmed one at its retry; has the watch thread handle each lost lease; repeats from 2 until no lease is due |
+//! | 4 | puts each confirmed lease back at its next renewal, and each unconfirmed one at its retry; leaves each lost lease to the watch thread; repeats from 2 until no lease is due |
 //! | 5 | keeps the records of the last fences once in half of their life ([`rounds`]), and sends the release tasks that are due, until the connection fails or a lease is due ([`releases`]) |
 //! | 6 | sleeps until the next lease or release task is due, for at most a second |
 //!
@@ -19,8 +19,8 @@
 //! A lease that was granted by message lasts for the pickup window only. It is due ten milliseconds after its grant, and so
 //! before most renewals of other leases. Most contended leases have ended by then, and need no renewal. No lease is granted
 //! by message unless the thread runs, has connected, and is not stuck in a request ([`RenewalThread::is_ready`]). So a
-//! delegate that begins to wait has the thread start and connect ([`RenewalThread::prepare`]). If no reply has come on the
-//! connection for five seconds, the delegate has the thread check it by a PING.
+//! delegate that begins to wait makes the thread start and connect ([`RenewalThread::prepare`]). If no reply has come on the
+//! connection for five seconds, the delegate makes the thread check it by a PING.
 //!
 //! The thread also looks at leases that are not to be renewed, by a renewal that lengthens nothing. Otherwise a job
 //! could hold a lock for a day, and learn only at its end that the key is gone.
@@ -30,7 +30,7 @@
 //!
 //! The renewal thread starts with the first lease or release task, and ends when there has been neither for a while. A
 //! release task in the timer queue keeps the client alive, and so the thread too. The thread uses nothing above the client and
-//! the watch thread: it has the watch thread handle a lease that is lost, or for which other processes wait.
+//! the watch thread, to which it leaves a lease that is lost, or that ends earlier than before.
 
 use std::time::Duration;
 
@@ -161,7 +161,7 @@ impl RenewalThread {
         self.ensure_running(&mut state, client)?;
         state.take(process_lease);
         state.put(process_lease, due);
-        // Have the thread connect at once. On a slow link there may be no time for that when the renewal is due. A look can
+        // Connect at once. On a slow link there may be no time for that when the renewal is due. A look can
         // wait.
         if process_lease.terms.renew && state.opening == Opening::NotWanted {
             state.opening = Opening::Wanted;
@@ -231,7 +231,7 @@ impl RenewalThread {
         Ok(())
     }
 
-    /// Makes the thread start and connect, so that a lease can be granted by message. Has it check a connection that has been
+    /// Makes the thread start and connect, so that a lease can be granted by message. Makes it check a connection that has been
     /// [silent](SILENT_AFTER). If the thread cannot be started, no lease is granted by message.
     pub(crate) fn prepare(self: &Arc<Self>, client: &Arc<Client>) {
         let now = client.now();

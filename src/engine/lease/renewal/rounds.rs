@@ -201,7 +201,7 @@ impl RenewalThread {
         Ok(())
     }
 
-    /// Applies the replies to a renewal ([`ProcessLease::renewed`]). Has the watch thread handle the lease if it is lost, or
+    /// Applies the replies to a renewal ([`ProcessLease::renewed`]). Leaves the lease to the watch thread if it is lost, or
     /// ends earlier than before.
     pub(crate) fn apply(
         &self,
