@@ -7,23 +7,16 @@
 //! | `tls` | the same bytes, encrypted |
 //! | `frame` | where an answer ends |
 //! | `resolve` | the addresses of a host, within a time limit |
-//! | `route` | the way to a server: its address and time limits, and the signs that it has lost its data |
-//! | `login` | connecting and logging in; the first question to a server: is it one master, and may it evict locks? |
+//! | `route` | the way to a server: its address and time limits, the signs that it has lost its data, and whether all connections lead to one server |
+//! | `login` | connecting and logging in; when a server that refuses is connected to again; the first question to a server: is it one master, and may it evict locks? |
 //! | `refusal` | the failures of a connection and the error answers of a server, and what each means |
-//! | `connecting` | when a server that refuses is connected to again |
-//! | `together` | whether the connections lead to one server, also after a failover behind its address |
-//! | `pool` | the connections, of which a call has one for itself |
-//! | `gate` | the queue of the threads that wait for one |
+//! | `pool` | the connections, of which a call has one for itself, and the line of the threads that wait for one |
 //! | `pubsub` | one connection that listens |
-//! | `ping` | whether servers answer |
 //! | `tasks` | the tasks of a thread, each at its time |
 
-pub(crate) mod connecting;
 pub(crate) mod deadline;
 pub(crate) mod frame;
-mod gate;
 pub(crate) mod login;
-pub(crate) mod ping;
 pub(crate) mod pool;
 pub(crate) mod pubsub;
 pub(crate) mod refusal;
@@ -33,4 +26,3 @@ pub(crate) mod socket;
 pub(crate) mod tasks;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
-pub(crate) mod together;

@@ -1,16 +1,26 @@
 //! The pool of connections to one server, or to every node of a quorum: a call checks one out, has it alone, and gives it
 //! back.
 //!
+//! | event | nobody waits | threads wait |
+//! | --- | --- | --- |
+//! | a thread comes, and a connection is free | takes it | waits, because the connection is for one that came before |
+//! | a thread comes, and none is free | waits | waits: a holder behind the other holders, any other thread behind all |
+//! | a connection comes back | it is free | it is free, and the first thread is woken, which takes it |
+//! | the first thread takes one, or its time or call is over | | the next one is woken if another connection is free |
+//!
+//! A holder is a thread that releases or keeps a lock, or that was notified of a hand-over and would lose its turn. So a
+//! thousand threads that ask for locks cannot keep a release waiting, and no such thread passes one that came before.
+//!
 //! r2d2 holds `pool_size` connection *values*, which are all made with the pool. The socket inside of a value opens at its
 //! first request: on the thread of the caller, within the caller's deadline, and with a typed error. r2d2 would connect on
 //! other threads, and report a failure only after the whole time limit, as a string. The caller closes the socket when it
-//! fails, and the thread of [`PoolThreads`] does so when nobody has used it for a while. So the values stay, and r2d2
-//! always has one for whoever the [gate](crate::net::gate) lets in. No call waits in r2d2 for a connection, because a test that
-//! moves the clock could not see such a wait. Only the making of a pool waits there, for r2d2's own thread.
+//! fails, and the thread of [`PoolThreads`] does so when nobody has used it for a while. No call waits in r2d2 for a
+//! connection, because a test that moves the clock could not see such a wait. Only the making of a pool waits there, for
+//! r2d2's own thread.
 //!
-//! r2d2 gives out the value that came back last, whose socket is the most surely open. Its mutex is taken outside of the
-//! gate's, and each only for a few instructions.
+//! r2d2 gives out the value that came back last, whose socket is the most surely open.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt::Display;
 use std::ops::{Deref, DerefMut};
@@ -21,12 +31,11 @@ use scheduled_thread_pool::ScheduledThreadPool;
 
 use crate::error::Failure;
 use crate::net::deadline::{Deadline, Phase};
-use crate::net::gate::{Gate, Turn};
 use crate::net::refusal::unavailable;
 use crate::net::tasks::{TaskThread, Tasks};
 use crate::panics::survived;
 use crate::stats::PoolCounters;
-use crate::sys::{Arc, Machine, Weak, thread};
+use crate::sys::{Arc, AtomicBool, Condvar, Machine, Mutex, Ordering, Weak, thread};
 
 /// How long an unused connection stays open. A held lock needs none.
 const IDLE: Duration = Duration::from_secs(15);
@@ -52,33 +61,58 @@ pub(crate) struct PoolThreads {
 /// A pool.
 pub(crate) struct Pool<V: Pooled> {
     values: r2d2::Pool<Factory<V>>,
-    gate: Gate,
+    line: Line,
     counters: Arc<PoolCounters>,
 }
 
-/// A value that a thread has checked out. Its drop gives the value back, and then the turn.
+/// The threads that wait for a value.
+#[derive(Default)]
+struct Line {
+    /// Whether there are any. It is read without the mutex of `state`: a thread writes it before it looks for a value, and so
+    /// whoever gives a value back after that look sees it, because both take the mutex of r2d2 in between.
+    is_there: AtomicBool,
+    state: Mutex<LineState>,
+}
+
+#[derive(Default)]
+struct LineState {
+    /// The first one first.
+    waiting: BTreeMap<Place, Arc<Condvar>>,
+    arrivals: u64,
+}
+
+/// Whether the thread only asks for a lock, and so waits behind holders, and the number of its arrival.
+type Place = (bool, u64);
+
+/// A value that a thread has checked out. Its drop gives the value back, and then wakes a thread that waits for one.
 pub(crate) struct CheckedOut<'a, V: Pooled> {
-    counters: &'a PoolCounters,
     value: r2d2::PooledConnection<Factory<V>>,
-    _turn: Turn<'a>,
+    _returned: Returned<'a>,
+}
+
+/// Dropped when a value has been given back.
+struct Returned<'a> {
+    line: &'a Line,
+    counters: &'a PoolCounters,
 }
 
 /// Makes the values, as r2d2 wants it.
 struct Factory<V>(Box<dyn Fn() -> V + Send + Sync>);
 
 impl<V: Pooled> r2d2::ManageConnection for Factory<V> {
-    type Connection = V;
+    /// In a box, because r2d2 moves it several times on each way.
+    type Connection = Box<V>;
     type Error = Infallible;
 
-    fn connect(&self) -> Result<V, Infallible> {
-        Ok((self.0)())
+    fn connect(&self) -> Result<Box<V>, Infallible> {
+        Ok(Box::new((self.0)()))
     }
 
-    fn is_valid(&self, _: &mut V) -> Result<(), Infallible> {
+    fn is_valid(&self, _: &mut Box<V>) -> Result<(), Infallible> {
         Ok(())
     }
 
-    fn has_broken(&self, _: &mut V) -> bool {
+    fn has_broken(&self, _: &mut Box<V>) -> bool {
         false
     }
 }
@@ -148,14 +182,14 @@ impl<V: Pooled> Pool<V> {
         has_ended.recv().ok();
         let pool = Arc::new(Self {
             values,
-            gate: Gate::new(size),
+            line: Line::default(),
             counters,
         });
         plan_upkeep(threads.tasks(), Arc::downgrade(&pool));
         Ok(pool)
     }
 
-    /// Checks a value out. Blocks while all are in use: see [`crate::net::gate`].
+    /// Checks a value out. Blocks while all are in use: see the table at the top.
     ///
     /// # Errors
     ///
@@ -166,41 +200,103 @@ impl<V: Pooled> Pool<V> {
         deadline: &mut Deadline<'_>,
     ) -> Result<CheckedOut<'_, V>, Failure> {
         let mut wait = deadline.phase(Phase::Checkout, deadline.checkout);
-        let turn = self.gate.enter(&mut wait, &self.counters.waits);
+        let is_first = !self.line.is_there.load(Ordering::Acquire);
+        let mut value = if is_first { self.free_value() } else { None };
+        if value.is_none() {
+            value = self.wait_in_line(&mut wait);
+        }
         deadline.after_checkout(&wait);
         // One more look, so that no request of a call that is over delays others.
-        match turn {
-            Some(turn) if !wait.is_over() => {
-                let value = self.value();
-                self.counters.taken();
-                Ok(CheckedOut {
-                    counters: &self.counters,
-                    value,
-                    _turn: turn,
-                })
-            }
-            _ => Err(Failure {
-                timed_out: true,
-                ..unavailable(wait.timed_out().to_string())
-            }),
-        }
+        value.filter(|_| !wait.is_over()).ok_or_else(|| Failure {
+            timed_out: true,
+            ..unavailable(wait.timed_out().to_string())
+        })
     }
 
-    /// Returns a value for a thread that has a turn.
-    fn value(&self) -> r2d2::PooledConnection<Factory<V>> {
-        let value = self.values.try_get();
-        value.expect("there are as many values as turns")
+    /// Returns a value, if one is free.
+    fn free_value(&self) -> Option<CheckedOut<'_, V>> {
+        let value = self.values.try_get()?;
+        self.counters.taken();
+        let returned = Returned {
+            line: &self.line,
+            counters: &self.counters,
+        };
+        Some(CheckedOut {
+            value,
+            _returned: returned,
+        })
+    }
+
+    /// Waits for a value behind the threads that wait already. Returns `None` if the time or the call was over first.
+    fn wait_in_line(&self, wait: &mut Deadline<'_>) -> Option<CheckedOut<'_, V>> {
+        let begun = wait.now();
+        let woken = Arc::new(Condvar::new());
+        let mut line = self.line.state.lock();
+        let place = (!wait.has_priority, line.arrivals);
+        line.arrivals += 1;
+        line.waiting.insert(place, Arc::clone(&woken));
+        self.line.is_there.store(true, Ordering::Release);
+        let value = loop {
+            let first = line.waiting.keys().next();
+            let value = first
+                .filter(|first| **first == place)
+                .and_then(|_| self.free_value());
+            let slice = if value.is_none() {
+                wait.next_look()
+            } else {
+                None
+            };
+            match slice {
+                Some(slice) => line = woken.wait_for(line, slice),
+                None => break value,
+            }
+        };
+        line.waiting.remove(&place);
+        self.line
+            .is_there
+            .store(!line.waiting.is_empty(), Ordering::Release);
+        drop(line);
+        // Two may have come back while this thread was the first.
+        if self.values.state().idle_connections > 0 {
+            self.line.wake_first();
+        }
+        self.counters.waits.record(wait.now().since(begun));
+        value
     }
 
     /// Does this with each value that no thread has.
     pub(crate) fn for_each_free(&self, mut act: impl FnMut(&mut V)) {
         // All are taken before one goes back. Otherwise the same one would come again and again.
-        let turns = self.gate.enter_all_free().into_iter();
-        let mut free: Vec<_> = turns.map(|turn| (self.value(), turn)).collect();
+        let mut free: Vec<_> = std::iter::from_fn(|| self.free_value()).collect();
         // The one that was used last goes back last.
-        while let Some(mut value_and_turn) = free.pop() {
-            act(&mut value_and_turn.0);
+        while let Some(mut value) = free.pop() {
+            act(&mut value);
         }
+    }
+}
+
+impl Line {
+    /// Wakes the first thread, if one waits.
+    fn wake_first(&self) {
+        if !self.is_there.load(Ordering::Acquire) {
+            return;
+        }
+        let state = self.state.lock();
+        let first = state
+            .waiting
+            .first_key_value()
+            .map(|(_, woken)| Arc::clone(woken));
+        drop(state);
+        if let Some(first) = first {
+            first.notify_one();
+        }
+    }
+}
+
+impl Drop for Returned<'_> {
+    fn drop(&mut self) {
+        self.counters.given_back();
+        self.line.wake_first();
     }
 }
 
@@ -213,12 +309,6 @@ fn plan_upkeep<V: Pooled>(tasks: &Arc<Tasks>, pool: Weak<Pool<V>>) {
             plan_upkeep(&tasks, pool);
         }
     });
-}
-
-impl<V: Pooled> Drop for CheckedOut<'_, V> {
-    fn drop(&mut self) {
-        self.counters.given_back();
-    }
 }
 
 impl<V: Pooled> Deref for CheckedOut<'_, V> {
@@ -242,7 +332,7 @@ mod tests {
 
     use super::*;
     use crate::sys::test_machine::manual::ManualClock;
-    use crate::sys::{AtomicU32, Ordering, Time};
+    use crate::sys::{AtomicU32, Time};
 
     const SOON: Duration = Duration::from_secs(20);
 
@@ -257,10 +347,14 @@ mod tests {
         }
     }
 
-    fn pool(threads: &PoolThreads, closes: Option<Sender<Duration>>) -> Arc<Pool<Numbered>> {
+    fn pool(
+        size: u32,
+        threads: &PoolThreads,
+        closes: Option<Sender<Duration>>,
+    ) -> Arc<Pool<Numbered>> {
         let next = AtomicU32::new(0);
         let make = move || Numbered(next.fetch_add(1, Ordering::Relaxed), closes.clone());
-        Pool::new(make, 3, threads, Arc::default()).expect("its thread runs")
+        Pool::new(make, size, threads, Arc::default()).expect("its thread runs")
     }
 
     fn check_out(pool: &Pool<Numbered>) -> CheckedOut<'_, Numbered> {
@@ -268,11 +362,105 @@ mod tests {
         value.expect("it is free")
     }
 
+    fn within(limit: Duration, has_priority: bool) -> Deadline<'static> {
+        let mut deadline = Deadline::after(limit);
+        deadline.has_priority = has_priority;
+        deadline
+    }
+
+    fn wait_for_a_line(pool: &Pool<Numbered>, length: usize) {
+        while pool.line.state.lock().waiting.len() < length {
+            thread::yield_now();
+        }
+    }
+
+    /// Threads come one by one, some of them with priority, while all values are checked out.
+    #[test]
+    fn holders_come_first_and_all_others_in_the_order_of_their_arrival() {
+        const COMING: [bool; 8] = [false, false, true, false, true, false, false, true];
+        let threads = PoolThreads::start().expect("threads");
+        for size in [1, 3] {
+            let pool = pool(size, &threads, None);
+            let held: Vec<_> = (0..size).map(|_| check_out(&pool)).collect();
+            let served = Mutex::new(Vec::new());
+            thread::scope(|scope| {
+                for (number, has_priority) in COMING.into_iter().enumerate() {
+                    let (pool, served) = (&pool, &served);
+                    scope.spawn(move || {
+                        let value = pool.check_out(&mut within(SOON, has_priority));
+                        served.lock().push(number);
+                        drop(value.expect("it comes free"));
+                    });
+                    wait_for_a_line(pool, number + 1);
+                }
+                // With one value, each thread gets it after the one before it.
+                drop(held);
+            });
+            let mut served = std::mem::take(&mut *served.lock());
+            if size > 1 {
+                served.sort_unstable();
+                assert!(served.into_iter().eq(0..COMING.len()));
+            } else {
+                assert_eq!(served, [2, 4, 7, 0, 1, 3, 5, 6]);
+            }
+            let mut free = 0;
+            pool.for_each_free(|_| free += 1);
+            assert_eq!(free, size);
+        }
+    }
+
+    #[test]
+    fn a_thread_that_comes_passes_none_that_waits() {
+        let threads = PoolThreads::start().expect("threads");
+        let pool = pool(1, &threads, None);
+        let held = check_out(&pool);
+        thread::scope(|scope| {
+            let first = scope.spawn(|| check_out(&pool));
+            wait_for_a_line(&pool, 1);
+            drop(held);
+            // The first thread has it, or is about to take it.
+            let newcomer = pool.check_out(&mut within(Duration::ZERO, false));
+            let first = first.join().expect("no panic");
+            assert!(newcomer.is_err());
+            drop(first);
+        });
+        drop(check_out(&pool));
+    }
+
+    #[test]
+    fn a_wait_ends_with_its_time_or_its_call_and_leaves_the_line() {
+        let threads = PoolThreads::start().expect("threads");
+        let pool = pool(1, &threads, None);
+        let held = check_out(&pool);
+        let short = Duration::from_millis(20);
+        for has_priority in [false, true] {
+            let begun = Time::now();
+            let late = pool.check_out(&mut within(short, has_priority));
+            assert!(late.is_err() && begun.elapsed() >= short);
+        }
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let wait = scope.spawn(|| {
+                let is_over = || is_over.load(Ordering::SeqCst);
+                let mut deadline = within(SOON * 10, false).ended_by(&is_over);
+                pool.check_out(&mut deadline).is_err()
+            });
+            wait_for_a_line(&pool, 1);
+            is_over.store(true, Ordering::SeqCst);
+            let begun = Time::now();
+            assert!(wait.join().expect("no panic"), "it has a value");
+            assert!(begun.elapsed() < SOON, "it waits for its time limit");
+        });
+        assert!(pool.line.state.lock().waiting.is_empty());
+        drop(held);
+        drop(check_out(&pool));
+    }
+
     /// The one that came back last has the socket that is most surely open.
     #[test]
     fn all_values_are_there_from_the_beginning_and_the_last_one_used_comes_first() {
         let threads = PoolThreads::start().expect("threads");
-        let pool = pool(&threads, None);
+        let pool = pool(3, &threads, None);
         let mut all: Vec<_> = (0..3).map(|_| check_out(&pool)).collect();
         let mut order: Vec<_> = all.iter().map(|value| value.0).collect();
         all.drain(..).for_each(drop);
@@ -292,7 +480,7 @@ mod tests {
     #[test]
     fn a_call_that_is_over_gets_no_value() {
         let threads = PoolThreads::start().expect("threads");
-        let pool = pool(&threads, None);
+        let pool = pool(3, &threads, None);
         let is_over = || true;
         let over = pool.check_out(&mut Deadline::after(SOON).ended_by(&is_over));
         assert!(over.is_err_and(|failure| failure.timed_out));
@@ -308,7 +496,7 @@ mod tests {
         let _entered = Machine::new(Arc::clone(&clock) as Arc<_>).enter();
         let threads = PoolThreads::start().expect("threads");
         let (sender, to_close) = channel();
-        let pool = pool(&threads, Some(sender));
+        let pool = pool(3, &threads, Some(sender));
         for _ in 0..2 {
             clock.advance(LOOKS_EVERY);
             // The thread looks at the clock. When it has done this task, it has planned its next look.
@@ -326,7 +514,7 @@ mod tests {
     #[test]
     fn the_thread_ends_with_the_store() {
         let threads = PoolThreads::start().expect("threads");
-        let pool = pool(&threads, None);
+        let pool = pool(3, &threads, None);
         let weak = Arc::downgrade(threads.tasks());
         drop((pool, threads));
         let begun = Time::now();

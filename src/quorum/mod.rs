@@ -40,7 +40,7 @@ use crate::config::{Server, Settings};
 use crate::error::{Failure, FailureKind, NodeCounts, NodeFailure, Outcome, Unsupported};
 use crate::name::RESTART_DELAY;
 use crate::net::deadline::Deadline;
-use crate::net::ping::{self, Pinged};
+use crate::net::login::{Pinged, ping_all};
 use crate::net::pool::{Pool, PoolThreads, Pooled};
 use crate::net::pubsub::PubSubEvent;
 use crate::net::refusal::refusal;
@@ -103,7 +103,7 @@ impl Store for Quorum {
 
     fn ping(&self, _: Deadline<'_>) -> Result<Vec<Pinged>, Failure> {
         let routes = self.state.nodes.iter().map(|node| node.route.clone());
-        Ok(ping::all(routes.collect()))
+        Ok(ping_all(routes.collect()))
     }
 
     fn votes(&self) -> Option<&dyn server::Votes> {

@@ -11,7 +11,7 @@
 //! 4. If replicas must confirm a grant or renewal, it asks for that (`Link::confirm`).
 //!
 //! If the last attempt to connect has failed, by whichever link, step 1 may fail at once: see
-//! [`connecting`](crate::net::connecting).
+//! [`login`](crate::net::login).
 //!
 //! Two sorts of links keep time differently:
 //!
@@ -25,7 +25,7 @@
 //! comes: a new connection costs more round trips.
 //!
 //! The first request after a SUBSCRIBE goes behind the question whether it reaches the same server: see
-//! [`together`](crate::net::together). A link notes each sign that the server may have lost its data
+//! [`route`](crate::net::route). A link notes each sign that the server may have lost its data
 //! ([`Route::data_loss_signs`]).
 
 use std::time::Duration;
@@ -38,9 +38,8 @@ use crate::net::deadline::{Deadline, Phase};
 use crate::net::login::{connect_for_renewals, connect_in_turn};
 use crate::net::pool::Pooled;
 use crate::net::refusal::says;
-use crate::net::route::{NodeReport, Route};
+use crate::net::route::{Known, NodeReport, Route};
 use crate::net::socket::{Socket, TransportError};
-use crate::net::together::Known;
 use crate::server::sentinel::{Discovery, check_role};
 use crate::server::{Answer, DedicatedConnection};
 use crate::sys::{Arc, Time};

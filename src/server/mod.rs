@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::error::Failure;
 use crate::net::deadline::Deadline;
-use crate::net::ping::Pinged;
+use crate::net::login::Pinged;
 use crate::net::pubsub::PubSubEvent;
 use crate::net::route::NodeReport;
 use crate::sys::{Arc, Time};

@@ -3,7 +3,7 @@
 use crate::config::{SentinelSet, Server, Settings};
 use crate::error::Failure;
 use crate::net::deadline::{Deadline, Phase};
-use crate::net::ping::{self, Pinged};
+use crate::net::login::{Pinged, ping_all};
 use crate::net::pool::{Pool, PoolThreads};
 use crate::net::pubsub::{self, PubSubEvent};
 use crate::net::route::{Route, route};
@@ -80,7 +80,7 @@ impl Store for Node {
                 discovery.master(time)?.1
             }
         };
-        Ok(ping::all(vec![route]))
+        Ok(ping_all(vec![route]))
     }
 
     fn dedicated_connection(&self) -> Box<dyn DedicatedConnection> {

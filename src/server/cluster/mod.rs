@@ -59,7 +59,7 @@ mod state;
 use crate::config::{ClusterNodes, Settings};
 use crate::error::Failure;
 use crate::net::deadline::Deadline;
-use crate::net::ping::{self, Pinged};
+use crate::net::login::{Pinged, ping_all};
 use crate::net::pubsub::PubSubEvent;
 use crate::server::finder::Finder;
 use crate::server::{Answer, DedicatedConnection, Store};
@@ -107,7 +107,7 @@ impl Store for Cluster {
     fn ping(&self, mut deadline: Deadline<'_>) -> Result<Vec<Pinged>, Failure> {
         let masters = self.shared.map(&mut deadline)?.masters();
         let routes = masters.iter().map(|master| master.route.clone());
-        Ok(ping::all(routes.collect()))
+        Ok(ping_all(routes.collect()))
     }
 
     fn has_slots(&self) -> bool {

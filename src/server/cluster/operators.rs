@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use crate::error::Failure;
 use crate::name::LockKey;
 use crate::net::deadline::Deadline;
-use crate::net::ping;
+use crate::net::login::ping_as_they_answer;
 use crate::net::refusal::unavailable;
 use crate::server::Answer;
 use crate::server::cluster::master::Master;
@@ -30,7 +30,7 @@ impl Shared {
         let masters = self.map(&mut deadline)?.masters();
         let routes = masters.iter().map(|master| master.route.clone());
         let mut last = unavailable("the cluster has no master");
-        for (number, (_, pong)) in ping::as_they_answer(routes.collect()) {
+        for (number, (_, pong)) in ping_as_they_answer(routes.collect()) {
             match pong {
                 Ok(_) => {
                     return Ok(Answer {
