@@ -200,14 +200,12 @@ impl Link {
         request: &Request<'_>,
         deadline: &mut Deadline<'_>,
     ) -> Result<Reply, Failure> {
-        let settings = Arc::clone(&self.route.script_settings);
-        let plain = wire::encode_plain(request, &settings).filter(|_| !self.is_asking);
-        let mut taken = None;
-        if let Some(plain) = plain {
-            taken = match self.exchange(&[plain], deadline)?.pop() {
-                Some(Value::Okay) => Some(wire::TAKEN_WITHOUT_A_FENCE),
-                Some(Value::Nil) => None,
-                Some(error @ Value::ServerError(_)) => Some(error),
+        let mut value = Value::Nil;
+        let plain = wire::encode_plain(request, &self.route.script_settings);
+        if let Some(plain) = plain.filter(|_| !self.is_asking) {
+            value = match self.exchange(&[plain], deadline)?.pop() {
+                Some(Value::Okay) => wire::TAKEN_WITHOUT_A_FENCE,
+                Some(other @ (Value::Nil | Value::ServerError(_))) => other,
                 _ => {
                     self.distrust();
                     let words = "the reply belongs to another request".to_owned();
@@ -215,23 +213,21 @@ impl Link {
                 }
             };
         }
-        let value = if let Some(taken) = taken {
-            taken
-        } else {
-            let command = wire::encode(request, &settings);
+        if value == Value::Nil {
+            let command = wire::encode(request, &self.route.script_settings);
             let answers = if self.is_asking {
                 // ASKING and its command are one unit. So the server must not answer the command with `NOSCRIPT`.
                 self.exchange(&[Command::new("ASKING"), command.by_text()], deadline)
             } else {
                 self.exchange(&[command], deadline)
             };
-            answers?.pop().unwrap_or(Value::Nil)
-        };
+            value = answers?.pop().unwrap_or(Value::Nil);
+        }
         if let Value::ServerError(error) = value {
             return Err(self.refused(error));
         }
         let reply = wire::decode(request, value).inspect_err(|_| self.distrust())?;
-        settings.note_holder(request, &reply);
+        self.route.script_settings.note_holder(request, &reply);
         if self.route.replicas > 0 && reply.is_gain() && !request.is_a_look() {
             self.confirm(deadline, Duration::MAX)?;
         }
