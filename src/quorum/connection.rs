@@ -42,14 +42,15 @@
 //!
 //! *A grace* is as long as the majority took: at least `node_timeout / 200`, at most `node_timeout / 4`. So a node that
 //! hangs costs each caller little, until it is down. A connect is waited for until it has taken `node_timeout / 4`, so that
-//! the first locks of a program get the votes of all nodes.
+//! the first locks of a program get the votes of all nodes. An extension waits for `node_timeout`, because the lease may need
+//! the vote of that node. The renewal thread waits for none: it asks again soon.
 //!
-//! | the round | with a majority it waits for connects | with a certain result it waits for answers |
+//! | the round | with a majority a call waits for connects | with a certain result it waits for answers |
 //! | --- | --- | --- |
 //! | asks for a lock | yes | for a grace |
-//! | renews | no | for the whole `node_timeout`: each node moves its own vote |
+//! | renews | yes, for longer | for the whole `node_timeout`: each node moves its own vote |
 //! | repeats a release of which the result is certain | no | for `node_timeout / 4` |
-//! | any other | yes, but not the renewal thread | for `node_timeout / 4`, if it wants more answers |
+//! | any other | yes | for `node_timeout / 4`, if it wants more answers |
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -655,9 +656,13 @@ impl Connections {
     /// Does step 1 for the nodes that have commands. Returns for each the reason why it is not asked.
     fn look(&mut self, recipients: Recipients, commands: &[Commands]) -> Vec<Option<Failure>> {
         let state = &*self.state;
-        let is_patient = self.renews_beside.is_none()
-            && matches!(recipients, Recipients::All | Recipients::Granters);
-        let (_, longest) = self.graces();
+        // The renewal thread asks again soon.
+        let is_patient = self.renews_beside.is_none() && recipients != Recipients::Rest;
+        let longest = match recipients {
+            // Each node that is left out may be one whose vote the lease needs.
+            Recipients::Voters => state.node_timeout,
+            _ => state.node_timeout / LONGEST_GRACE,
+        };
         // The rest of the time is for the request: with few connections too, an answer may show that a vote is gone.
         let begun = Time::now();
         let left = self.until.since(begun);

@@ -50,6 +50,7 @@ pub(crate) const BODIES: Subject = (
         a_lease_outlives_an_outage_of_all_nodes_that_is_shorter,
         a_node_that_is_slow_to_connect_to_votes,
         a_slow_node_does_not_delay_each_acquire,
+        an_extension_waits_for_the_connection_to_a_node_that_voted,
         free_names_are_granted_after_a_node_has_missed_many_releases,
     ],
 );
@@ -685,6 +686,23 @@ fn a_slow_node_does_not_delay_each_acquire(world: &World) {
         guard.release().expect("two nodes had it");
         assert!(world.now() <= world.within(asked_at), "{:?}", world.now());
     }
+}
+
+/// One node missed the grant, so the lease needs both others. The connection to one of them has ended.
+fn an_extension_waits_for_the_connection_to_a_node_that_voted(world: &World) {
+    let nodes = Nodes::new(world, 3);
+    let locks = world.build(|it| it.lease(LONG).node_timeout(secs(10)));
+    drop(locked_on_all(world, &locks.mutex("other")));
+    nodes.pause(&[2]);
+    let guard = locks.lock("n").expect("two nodes are well");
+    nodes.resume(&[2]);
+    locks.cut(1);
+    locks.strike_at(&[1], LinkFault::Late(ms(500)));
+    // Only a connection that was idle for a moment is looked at.
+    world.pass(ms(200));
+    guard
+        .extend(LONG + secs(60))
+        .expect("both nodes that voted have it");
 }
 
 /// While a node hangs, it misses the releases that matter. It was not asked for the far more locks that come then, so it
