@@ -16,7 +16,7 @@ pub(crate) const BODIES: Subject = (
         the_first_answer_is_the_error_at_once,
         a_wait_that_has_begun_goes_on_or_ends,
         the_documented_table_is_this_one,
-        each_kind_is_called_as_its_variant,
+        each_kind_has_its_name_and_is_retryable_or_not,
     ],
 );
 
@@ -215,9 +215,9 @@ fn the_documented_table_is_this_one(_: &World) {
             };
             let error = variant(error)?;
             let goes_on = wait == "goes on |";
-            let kind = KINDS.iter().find(|kind| format!("{kind:?}") == error);
+            let kind = KINDS.iter().find(|(kind, _)| format!("{kind:?}") == error);
             // A wait goes on after exactly the errors that a program may retry.
-            let is_retryable = kind.map(|kind| kind.is_retryable());
+            let is_retryable = kind.map(|(_, is_retryable)| *is_retryable);
             assert_eq!(is_retryable, Some(goes_on), "{server}");
             Some((server, error, goes_on))
         })
@@ -260,31 +260,33 @@ fn variant(cell: &str) -> Option<&str> {
     cell.split_once("](Error::")?.1.strip_suffix(')')
 }
 
-const KINDS: [ErrorKind; 14] = [
-    ErrorKind::Closed,
-    ErrorKind::Forked,
-    ErrorKind::Cancelled,
-    ErrorKind::Config,
-    ErrorKind::InvalidName,
-    ErrorKind::Lost,
-    ErrorKind::Timeout,
-    ErrorKind::Unavailable,
-    ErrorKind::Denied,
-    ErrorKind::WrongType,
-    ErrorKind::NotReplicated,
-    ErrorKind::NoQuorum,
-    ErrorKind::Unsupported,
-    ErrorKind::Protocol,
+/// Each kind, and whether a program may retry.
+const KINDS: [(ErrorKind, bool); 14] = [
+    (ErrorKind::Closed, false),
+    (ErrorKind::Forked, false),
+    (ErrorKind::Cancelled, false),
+    (ErrorKind::Config, false),
+    (ErrorKind::InvalidName, false),
+    (ErrorKind::Lost, false),
+    (ErrorKind::Denied, false),
+    (ErrorKind::WrongType, false),
+    (ErrorKind::Unsupported, false),
+    (ErrorKind::Protocol, false),
+    (ErrorKind::Timeout, true),
+    (ErrorKind::Unavailable, true),
+    (ErrorKind::NotReplicated, true),
+    (ErrorKind::NoQuorum, true),
 ];
 
 /// The name in metrics: `NotReplicated` is `not_replicated`.
-fn each_kind_is_called_as_its_variant(_: &World) {
+fn each_kind_has_its_name_and_is_retryable_or_not(_: &World) {
     let page = include_str!("../../src/error/mod.rs");
     let (_, rows) = page.split_once("\nkinds! {").expect("it is there");
     let (rows, _) = rows.split_once("\n}").expect("it ends");
     let rows = rows.lines().filter(|line| line.trim_end().ends_with(';'));
     assert_eq!(rows.count(), KINDS.len(), "a variant is not tested");
-    for kind in KINDS {
+    for (kind, is_retryable) in KINDS {
+        assert_eq!(kind.is_retryable(), is_retryable, "{kind}");
         let name = format!("{kind:?}");
         assert_eq!(kind.as_str().replace('_', ""), name.to_lowercase());
         assert_eq!(kind.to_string(), kind.as_str());
