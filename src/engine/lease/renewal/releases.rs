@@ -58,7 +58,11 @@ impl RenewalThread {
         is_over: &dyn Fn() -> bool,
     ) -> bool {
         let mut state = self.state.lock();
-        // Those of other keys go in the same request.
+        // Those of other keys stay gathered.
+        if !state.endings.has_unsent(keys) {
+            return true;
+        }
+        // Now they go in the same request.
         let begun = client.now();
         state.endings.make_due(begun, ReleaseTask::is_unsent);
         self.wake_for(&mut state, begun);
