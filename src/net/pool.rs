@@ -3,7 +3,7 @@
 //!
 //! | event | nobody waits | threads wait |
 //! | --- | --- | --- |
-//! | a thread comes, and a connection is free | takes it | waits, because the connection is for one that came before |
+//! | a thread comes, and a connection is free | takes it | a holder takes it if no holder waits. Any other thread waits, because the connection is for one that came before |
 //! | a thread comes, and none is free | waits | waits: a holder behind the other holders, any other thread behind all |
 //! | a connection comes back | it is free | it is free, and the first thread is woken, which takes it |
 //! | the first thread takes one, or its time or call is over | | the next one is woken if another connection is free |
@@ -267,10 +267,12 @@ impl<V: Pooled> Pool<V> {
     /// Does this with each value that no thread has.
     pub(crate) fn for_each_free(&self, mut act: impl FnMut(&mut V)) {
         // All are taken before one goes back. Otherwise the same one would come again and again.
-        let mut free: Vec<_> = std::iter::from_fn(|| self.free_value()).collect();
+        let mut free: Vec<_> = std::iter::from_fn(|| self.values.try_get()).collect();
         // The one that was used last goes back last.
         while let Some(mut value) = free.pop() {
             act(&mut value);
+            drop(value);
+            self.line.wake_first();
         }
     }
 }
