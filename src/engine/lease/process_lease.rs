@@ -334,16 +334,14 @@ impl ProcessLease {
 
     /// Ends the channels of one guard for requests; of all guards without a number.
     pub(crate) fn end_requests(&self, guard_number: Option<u32>) {
-        if let Some(mut cold) = self.cold_if_any() {
-            let others = |number| guard_number.is_some_and(|ended| ended != number);
-            cold.request_listeners.retain(|(number, _)| others(*number));
-        }
+        let others = |number| guard_number.is_some_and(|ended| ended != number);
+        (self.cold().request_listeners).retain(|(number, _)| others(*number));
     }
 
     fn take_listeners(&self, is_meant: impl Fn(&LossListener) -> bool) -> Vec<LossListener> {
-        let Some(mut cold) = self.cold_if_any() else {
-            return Vec::new();
-        };
+        // Makes the fields if there are none. A thread that enlists at the same time has the same mutex so, and learns of
+        // the loss if it is the later one.
+        let mut cold = self.cold();
         let all = mem::take(&mut cold.listeners).into_iter();
         let (taken, kept) = all.partition(is_meant);
         cold.listeners = kept;
