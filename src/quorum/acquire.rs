@@ -87,14 +87,9 @@ impl Connections {
         self.check_once()?;
         let sent = Time::now();
         let request = node_request::acquire(lock, ask, wall_us(), &self.state.script_settings);
-        // A reader may take over from a writer, whose units are another number.
-        let former = ask.ending.as_ref().map(|end| End {
-            units: self.state.owners.units_of(&end.owner).unwrap_or(end.units),
-            ..end.clone()
-        });
         let read = |value: &Value| node_request::vote(lock, ask.fences > 0, value);
         let mut ballot = Ballot::new(self, lock, ask, request, &read);
-        ballot.ask(former.as_ref());
+        ballot.ask(ask.ending.as_ref());
         let mut result = ballot.verdict();
         let mut pause = ASKS_ON_AFTER;
         for _ in 0..ASKS_ON {
@@ -410,7 +405,7 @@ impl<'a> Ballot<'a> {
         self.note(at_nodes.clone(), None);
         if everywhere || ask.channel.is_none() {
             let owners = &self.state.owners;
-            owners.end(&ask.owner, ask.units, at_nodes.len(), Time::now());
+            owners.end(&ask.owner, at_nodes.len(), Time::now());
         }
         for (number, at_node) in at_nodes.iter_mut().enumerate() {
             let is_in_queue = matches!(self.nodes[number].vote, Some(Vote::Held(_)));
@@ -435,9 +430,8 @@ impl<'a> Ballot<'a> {
         };
         let at_nodes = self.nodes.iter().map(|node| AtNode::new(may_have(node)));
         let at_nodes: AtNodes = at_nodes.collect();
-        let ask = (self.ask.units, lease);
-        owners.insert(owner, ask, at_nodes.clone(), None, now);
-        owners.end(owner, self.ask.units, at_nodes.len(), now);
+        owners.insert(owner, lease, at_nodes.clone(), None, now);
+        owners.end(owner, at_nodes.len(), now);
         self.tell_end(owner, None, &at_nodes);
     }
 
@@ -484,7 +478,7 @@ impl<'a> Ballot<'a> {
     fn note(&self, at_nodes: AtNodes, ends: Option<Ends>) {
         let (ask, now) = (self.ask, Time::now());
         let owners = &self.state.owners;
-        owners.insert(&ask.owner, (ask.units, ask.lease), at_nodes, ends, now);
+        owners.insert(&ask.owner, ask.lease, at_nodes, ends, now);
     }
 
     /// Returns the failure of a ballot that too few nodes granted.

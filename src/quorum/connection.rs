@@ -246,13 +246,21 @@ impl Connection {
         recipients: Recipients,
     ) -> Result<bool, Failure> {
         loop {
-            let has_many = self.unanswered.len() >= MOST_MISSING;
+            let node = &state.nodes[self.number];
+            let misses_many = self.unanswered.len() >= MOST_MISSING;
+            let is_overdue = self.is_overdue(state.node_timeout);
             let is_long_ago = self.used.elapsed() >= LOOKS_AFTER;
-            if self.is_idle() || is_long_ago || has_many || self.is_overdue(state.node_timeout) {
-                self.read_late(state, state.node_timeout);
+            if self.is_idle() || is_long_ago || misses_many || is_overdue {
+                // What a silent node still has to answer may come.
+                let overdue_after = if is_overdue && node.is_silent() {
+                    Duration::MAX
+                } else {
+                    state.node_timeout
+                };
+                self.read_late(state, overdue_after);
             }
             // The end of the connection may have shown that the node is down.
-            match state.nodes[self.number].admit(self, recipients)? {
+            match node.admit(self, recipients)? {
                 Admission::Spare(spare) => *self = *spare,
                 Admission::Renew => self.socket = None,
                 Admission::Connect => {
@@ -261,7 +269,7 @@ impl Connection {
                 }
                 Admission::Ask if self.unanswered.len() < MOST_MISSING => return Ok(true),
                 Admission::Ask => {
-                    let address = &state.nodes[self.number].route.server.address;
+                    let address = &node.route.server.address;
                     let words = format!("{address}: too many answers are missing");
                     let kind = FailureKind::Unavailable;
                     return Err(Failure::plain(kind, Outcome::NotExecuted, words));

@@ -203,6 +203,12 @@ impl Node {
         state.down.is_none() && self.check_may_grant(&state, now).is_ok()
     }
 
+    /// Returns whether the node is down because it does not answer.
+    pub(super) fn is_silent(&self) -> bool {
+        let state = self.state.lock();
+        state.down.as_ref().is_some_and(|down| down.is_silent)
+    }
+
     /// Returns the reason why the node is down.
     pub(super) fn check_up(&self) -> Result<(), Failure> {
         match &self.state.lock().down {

@@ -178,7 +178,7 @@ impl QuorumState {
         let (nodes, now) = (self.nodes.len(), Time::now());
         let mut to_nodes = vec![EndsAtNode::default(); nodes];
         for (place, (lock, end)) in batch.iter().enumerate() {
-            let at_nodes = self.owners.end(&end.owner, end.units, nodes, now);
+            let at_nodes = self.owners.end(&end.owner, nodes, now);
             let has_votes = at_nodes.iter().any(|at_node| at_node.until().is_some());
             for (at_node, to_node) in at_nodes.iter().zip(&mut to_nodes) {
                 if at_node.may_have_owner() {

@@ -258,8 +258,6 @@ struct Table {
 /// What each node has of one owner.
 struct Record {
     nodes: AtNodes,
-    /// The units of the lock that the owner has.
-    units: u32,
     /// The longest lease that any node was asked for.
     longest: Duration,
     /// `None` before the grant.
@@ -284,7 +282,7 @@ impl Owners {
     pub(super) fn insert(
         &self,
         owner: &Arc<str>,
-        (units, lease): (u32, Duration),
+        lease: Duration,
         nodes: AtNodes,
         ends: Option<Ends>,
         now: Time,
@@ -298,7 +296,7 @@ impl Owners {
             });
             table.sweep_at = table.owners.len() * 2;
         }
-        let mut record = Record::new(nodes, units, lease);
+        let mut record = Record::new(nodes, lease);
         record.ends = ends;
         if let Some(before) = table.owners.get(owner) {
             record.longest = record.longest.max(before.longest);
@@ -311,12 +309,12 @@ impl Owners {
 
     /// Notes that an owner ends, and returns what each of `nodes` nodes has of it. An owner without a record may be at
     /// any node.
-    pub(super) fn end(&self, owner: &Arc<str>, units: u32, nodes: usize, now: Time) -> AtNodes {
+    pub(super) fn end(&self, owner: &Arc<str>, nodes: usize, now: Time) -> AtNodes {
         let mut table = self.table.lock();
         let record = table.owners.entry(Arc::clone(owner));
         let record = record.or_insert_with(|| {
             let nodes = (0..nodes).map(|_| AtNode::new(Trace::Has)).collect();
-            Record::new(nodes, units, self.unknown_lease)
+            Record::new(nodes, self.unknown_lease)
         });
         let lease = record.longest + drift(record.longest);
         // A request that comes at the last moment takes the lock for a lease from then.
@@ -360,12 +358,6 @@ impl Owners {
     /// Forgets an owner.
     pub(super) fn forget(&self, owner: &str) {
         self.table.lock().owners.remove(owner);
-    }
-
-    /// Returns the units that an owner has.
-    pub(super) fn units_of(&self, owner: &str) -> Option<u32> {
-        let table = self.table.lock();
-        table.owners.get(owner).map(|record| record.units)
     }
 
     /// Takes in what each node answered to the renewal of an owner's lease.
@@ -466,10 +458,9 @@ impl Owners {
 }
 
 impl Record {
-    fn new(nodes: AtNodes, units: u32, longest: Duration) -> Self {
+    fn new(nodes: AtNodes, longest: Duration) -> Self {
         Self {
             nodes,
-            units,
             longest,
             ends: None,
             version: 0,

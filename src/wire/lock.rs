@@ -88,7 +88,7 @@ pub(crate) struct End {
     pub(crate) how: How,
     /// For how long the lock stays taken from now, for all processes (`min_hold`).
     pub(crate) kept_for: Duration,
-    /// The unused fences, of a hand-over.
+    /// The unused fences that go back. A node of a quorum has a last one of its own.
     pub(crate) give_back: Option<GiveBack>,
 }
 

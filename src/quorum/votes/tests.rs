@@ -232,7 +232,7 @@ fn a_vote_that_is_gone_ends_the_lease_earlier() {
     use Confirmation::{Confirmed, Gone as NotHeld, Silent};
     let (table, owner): (Owners, Arc<str>) = (Owners::new(Duration::ZERO), "o".into());
     let granted = votes(&[Some(100), Some(100), Some(100), None, None]);
-    table.insert(&owner, (1, Duration::ZERO), granted, None, at(0));
+    table.insert(&owner, Duration::ZERO, granted, None, at(0));
     let gone = NotHeld(Gone::Removed, 0);
     let lasts = |version, until, is_confirmed| Renewed::Voted {
         contended: false,
@@ -260,7 +260,7 @@ fn with_all_nodes_a_lease_survives_the_loss_of_a_minority() {
     use Confirmation::{Confirmed, Gone as NotHeld, Silent};
     let (table, owner): (Owners, Arc<str>) = (Owners::new(Duration::ZERO), "o".into());
     let granted = votes(&[Some(100); 5]);
-    table.insert(&owner, (1, Duration::ZERO), granted, None, at(0));
+    table.insert(&owner, Duration::ZERO, granted, None, at(0));
     let taken = NotHeld(Gone::Taken, 0);
     let answers = [taken, taken, Confirmed, Confirmed, Confirmed];
     assert_eq!(
@@ -282,7 +282,7 @@ fn two_of_three() -> Owners {
     let table = Owners::new(Duration::ZERO);
     let granted = votes(&[Some(100), Some(100), None]);
     let ends = Some(Ends::from_slice(&[7]));
-    table.insert(&"o".into(), (1, LEASE), granted, ends, at(0));
+    table.insert(&"o".into(), LEASE, granted, ends, at(0));
     table
 }
 
@@ -353,7 +353,7 @@ fn a_node_from_which_the_lock_was_taken_never_joins_again() {
         let table = Owners::new(Duration::ZERO);
         let granted = votes(&[Some(190), Some(190), Some(100)]);
         let ends = Some(Ends::from_slice(&[7]));
-        table.insert(&"o".into(), (1, LEASE), granted, ends, at(0));
+        table.insert(&"o".into(), LEASE, granted, ends, at(0));
         let gone = NotHeld(Gone::Removed, process);
         renewed(&table, &[Silent, Silent, gone], sent + 100, 2);
         let case = (process, sent);
@@ -436,7 +436,7 @@ fn a_late_vote_says_what_the_node_has() {
         let table = Owners::new(Duration::ZERO);
         let mut granted = traces([Trace::Has, Trace::Has, Trace::Until(at(100))]);
         granted[2].asked_on = Some(id);
-        table.insert(&"o".into(), (1, LEASE), granted, None, at(0));
+        table.insert(&"o".into(), LEASE, granted, None, at(0));
         for _ in 0..2 {
             table.note("o", 2, |vote| vote.late_answer(id, has_owner, at(21)));
             assert_eq!(table.table.lock().owners["o"].nodes[2].trace, then);
@@ -450,7 +450,7 @@ fn a_late_grant_is_released_again_if_a_confirmation_may_be_older() {
     let table = Owners::new(Duration::ZERO);
     let mut granted = traces([Trace::Has, Trace::Has, Trace::Until(at(100))]);
     granted[2].asked_on = ID;
-    table.insert(&"o".into(), (1, LEASE), granted, None, at(0));
+    table.insert(&"o".into(), LEASE, granted, None, at(0));
     asked(&table, 10);
     table.note("o", 2, |vote| {
         vote.late_answer(ConnectionId(7), true, at(21));
@@ -477,7 +477,7 @@ fn a_node_joins_only_if_no_earlier_request_is_on_its_way() {
             granted[2].asked_on = ID;
             let ends = Some(Ends::from_slice(&[7]));
             table.forget("o");
-            table.insert(&"o".into(), (1, LEASE), granted, ends, at(0));
+            table.insert(&"o".into(), LEASE, granted, ends, at(0));
         }
         assert!(table.has_misses("o", |_| true), "the answer may come");
         assert!(begin(&table, 30).is_empty());
@@ -505,12 +505,11 @@ fn a_node_joins_only_if_no_earlier_request_is_on_its_way() {
 #[test]
 fn a_waiter_that_is_granted_the_lock_hears_a_late_vote_too() {
     let table = Owners::new(Duration::ZERO);
-    let ask = (1, LEASE);
-    table.insert(&"o".into(), ask, traces([Trace::Has; 3]), None, at(0));
+    table.insert(&"o".into(), LEASE, traces([Trace::Has; 3]), None, at(0));
     let mut granted = votes(&[Some(100), Some(100), None]);
     (granted[2].trace, granted[2].asked_on) = (Trace::Until(at(110)), ID);
     let ends = Some(Ends::from_slice(&[7]));
-    table.insert(&"o".into(), ask, granted, ends, at(10));
+    table.insert(&"o".into(), LEASE, granted, ends, at(10));
     assert!(begin(&table, 20).is_empty());
     table.note("o", 2, |vote| {
         vote.late_answer(ConnectionId(7), true, at(21));
@@ -584,7 +583,7 @@ fn traces(traces: [Trace; 3]) -> AtNodes {
 
 /// Returns which nodes have something of an owner that ends.
 fn asked(table: &Owners, now: u64) -> Vec<bool> {
-    let votes = table.end(&"o".into(), 1, 3, at(now));
+    let votes = table.end(&"o".into(), 3, at(now));
     votes.iter().map(AtNode::may_have_owner).collect()
 }
 
@@ -593,7 +592,7 @@ fn an_owner_is_left_until_each_node_that_may_have_it_has_confirmed_its_end() {
     let (table, lease) = (Owners::new(Duration::ZERO), Duration::from_secs(60));
     // The third node was down when the lock was asked for.
     let asked_for = traces([Trace::Has, Trace::Has, Trace::Nothing]);
-    table.insert(&"o".into(), (1, lease), asked_for, None, at(0));
+    table.insert(&"o".into(), lease, asked_for, None, at(0));
     assert_eq!(table.left_until("o", at(0)), None, "it has not ended");
     assert_eq!(asked(&table, 10), [true, true, false]);
     table.note("o", 0, |vote| vote.confirm_end(false, at(20), at(20)));
@@ -610,13 +609,7 @@ fn an_owner_is_left_until_each_node_that_may_have_it_has_confirmed_its_end() {
     asked(&table, 0);
     table.forget("o");
     assert_eq!(table.left_until("o", at(0)), None);
-    table.insert(
-        &"o".into(),
-        (1, lease),
-        traces([Trace::Has; 3]),
-        None,
-        at(0),
-    );
+    table.insert(&"o".into(), lease, traces([Trace::Has; 3]), None, at(0));
     asked(&table, 0);
     assert_eq!(table.left_until("o", at(200_000)), None);
     assert!(table.table.lock().owners.is_empty(), "it is not forgotten");
@@ -630,7 +623,7 @@ fn a_request_without_an_answer_may_come_after_a_confirmation_on_another_connecti
         Trace::Until(at(10_000)),
         Trace::Nothing,
     ]);
-    table.insert(&"o".into(), (1, lease), silent, None, at(0));
+    table.insert(&"o".into(), lease, silent, None, at(0));
     asked(&table, 0);
     for node in [0, 1] {
         table.note("o", node, |vote| {
@@ -657,12 +650,17 @@ fn what_earlier_requests_have_left_is_asked_too() {
         [Trace::Has, Trace::Nothing, Trace::Nothing],
         [Trace::Nothing, Trace::Has, Trace::Nothing],
     ] {
-        let ask = (1, Duration::ZERO);
-        table.insert(&"o".into(), ask, traces(left_behind), None, at(0));
+        table.insert(
+            &"o".into(),
+            Duration::ZERO,
+            traces(left_behind),
+            None,
+            at(0),
+        );
     }
     assert_eq!(asked(&table, 0), [true, true, false]);
     // Nothing is known of another owner, so each node may have it.
-    let votes = table.end(&"other".into(), 1, 3, at(0));
+    let votes = table.end(&"other".into(), 3, at(0));
     assert!(votes.iter().all(|vote| vote.trace == Trace::Has));
 }
 
@@ -672,7 +670,7 @@ fn owners_that_were_never_released_are_forgotten() {
     for number in 0..5 * FIRST_SWEEP as u64 {
         let owner: Arc<str> = number.to_string().into();
         let granted = votes(&[Some(number)]);
-        table.insert(&owner, (1, Duration::ZERO), granted, None, at(number));
+        table.insert(&owner, Duration::ZERO, granted, None, at(number));
     }
     let left = table.table.lock().owners.len();
     assert!(left <= 2 * FIRST_SWEEP, "{left}");
