@@ -210,8 +210,8 @@ mod tests {
     use crate::net::deadline::Deadline;
     use crate::net::socket::Socket;
 
-    /// The time for which a test waits for an event that comes at once if the code is right.
-    const PATIENCE: Duration = Duration::from_secs(20);
+    /// The time for which a test waits for an event that comes at once if the code is right and the machine is not starved.
+    const PATIENCE: Duration = Duration::from_secs(60 * 60);
     /// A time limit that passes in a test.
     const SHORT: Duration = Duration::from_millis(20);
     const NAME: (&str, u16) = ("redis.test", 6379);

@@ -444,7 +444,13 @@ mod tests {
     fn a_release_that_may_have_been_executed_follows_a_redirection() {
         let [old, new] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
         let ports = [&old, &new].map(|it| it.local_addr().expect("it is bound").port());
-        let settings = Settings::default();
+        // Longer than any machine starves the test.
+        let hour = Duration::from_secs(60 * 60);
+        let settings = Settings {
+            connect_timeout: hour,
+            io_timeout: hour,
+            ..Settings::default()
+        };
         let urls = ["redis://127.0.0.1:1/".to_owned()];
         let nodes = ClusterNodes::new(&urls, &settings).expect("a URL");
         let shared = Arc::clone(&Cluster::new(nodes, &settings).expect("threads").shared);
@@ -474,7 +480,7 @@ mod tests {
                 target: &target,
             };
             let request = Request::End(lock, &release);
-            shared.call(&request, Deadline::after(Duration::from_secs(2)))
+            shared.call(&request, Deadline::after(hour))
         };
         let answer = std::thread::scope(|scope| {
             scope.spawn(|| {
