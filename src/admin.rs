@@ -273,9 +273,8 @@ impl LockManager {
     }
 
     /// Returns an iterator over the locks whose names `pattern` matches, and that are held or waited for. It returns no rate
-    /// limiters. In a pattern,
-    /// `*` is any text, `?` any character, `[a-c]` one of these characters, and `\` takes the next character as it is.
-    /// The manager adds its prefix to the pattern.
+    /// limiters. In a pattern, `*` is any text, `?` any character, `[a-c]` one of these characters, and `\` takes the next
+    /// character as it is. The manager adds its prefix to the pattern.
     ///
     /// A pattern without any of the characters `*?[\` is one name, and costs one request, as [`inspect`](Self::inspect).
     /// **With any other pattern Redis looks at all keys of the database**, whatever their names, in steps of 1,000
@@ -298,8 +297,7 @@ impl LockManager {
     ///
     /// # Errors
     ///
-    /// As [`inspect`](LockManager::inspect), but never [`Error::InvalidName`] or [`Error::WrongType`]. The Redis user
-    /// needs the
+    /// As [`inspect`](LockManager::inspect), but never [`Error::InvalidName`] or [`Error::WrongType`]. The Redis user needs the
     /// [rights of line 6](Builder#rights-of-a-redis-user) for the keys that the pattern matches.
     ///
     /// # Example

@@ -54,11 +54,11 @@ pub struct Event<'a> {
     pub name: Option<Cow<'a, str>>,
     /// The owner of the lease. `None` if the event is about a connection, or about a call that waits.
     pub owner: Option<Cow<'a, str>>,
-    /// What has happened.
+    /// The kind of event, with its own facts.
     pub kind: EventKind<'a>,
 }
 
-/// What has happened: see [`Event`].
+/// The kind of an [`Event`], with the facts that belong to it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum EventKind<'a> {
@@ -74,8 +74,8 @@ pub enum EventKind<'a> {
     /// a try has none.
     #[non_exhaustive]
     Contended {
-        /// The owner that held the lock when this process last knew. Of another library's value, its length: the value may
-        /// be a secret.
+        /// The owner that held the lock when this process last knew. If that is the value of another library, only its length,
+        /// because the value may be a secret.
         holder: Option<Cow<'a, str>>,
     },
     /// A thread has a guard in a lease that this process had already. It got the guard in memory, without a request.

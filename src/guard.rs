@@ -28,7 +28,7 @@ pub trait Guard: Sealed + Debug {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`](crate::Error::Lost): the lock is lost.
+    /// [`Error::Lost`]: the lock is lost.
     fn check(&self) -> Result<()>;
 
     /// Releases the lock, as [`LockGuard::release`] does. Returns an error if the lock was lost before.

@@ -183,8 +183,7 @@ impl LockManager {
         Mutex { handle }
     }
 
-    /// Returns a handle to the mutex called `name` that a thread can lock again while it holds it. It is the same lock
-    /// as
+    /// Returns a handle to the mutex called `name` that a thread can lock again while it holds it. It is the same lock as
     /// [`mutex`](LockManager::mutex) of that name.
     ///
     /// # Example

@@ -1,8 +1,8 @@
-//! The table of the settings: the setter of each on the [`Builder`] with its documentation, how a URL writes it, and its bounds.
-//! Its default stands beside its field in [`Settings`].
+//! The table of the settings: the setter of each on the [`Builder`] with its documentation, how a URL writes it, and its
+//! bounds. Its default stands beside its field in [`Settings`].
 //!
-//! The URL's parameters ([`super::url`]), the list of them in its errors, and [`check`] are read off this table. What a handle may
-//! set has its bounds in [`Options::check`](crate::config::Options::check), because each call checks them.
+//! The URL's parameters ([`super::url`]), the list of them in its errors, and [`check`] are read off this table. A setting
+//! that a handle may change has its bounds in [`Options::check`](crate::config::Options::check), because each call checks them.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::manager::LockManager;
 use crate::owner::{self, MARK, MAX_LABEL, is_label};
 
-/// What a row of the table says of a setting, beside its setter.
+/// A row of the table, without its setter.
 pub(super) struct Setting {
     /// The name of the builder's method, of the URL's parameter, and in errors.
     pub(super) name: &'static str,
@@ -127,10 +127,10 @@ settings! {
 
         /// Sets whether a call that waits retries transient errors from its first request on.
         ///
-        /// Without it, the call returns an error of its first request at once. So a loop that locks again spins while the
-        /// server restarts. With it, the call blocks until it has its lock or its wait is over. A wait without a deadline
-        /// is over when the outage has lasted for [`outage_limit`](Builder::outage_limit). Then the call returns the last
-        /// error. A try is never retried. Defaults to `false`.
+        /// Without it, the call returns an error of its first request at once, so a loop that locks again spins while the
+        /// server restarts. With it, the call blocks until it has its lock or its wait is over, and then returns the last
+        /// error. A wait without a deadline is over when the outage has lasted for [`outage_limit`](Builder::outage_limit). A
+        /// try is never retried. Defaults to `false`.
         ///
         /// # Example
         ///
@@ -179,9 +179,9 @@ settings! {
         background_release: Bool;
 
         /// Sets how long a node of a [quorum](LockManager::quorum) has to answer. A node that takes longer is left out, and
-        /// asked again in the background after a pause of 100 ms, which grows to 5 s. Connecting has the
-        /// same limit, with the lookup of a host name. Choose a time far below the lease, and above the slowest answer of a
-        /// node that is well. From 1 ms to 1 h. Defaults to 200 ms. No effect on a single server.
+        /// asked again in the background after a pause of 100 ms, which grows to 5 s. Connecting has the same limit, with the
+        /// lookup of a host name. Choose a time far below the lease, and above the slowest answer of a node that is well. From
+        /// 1 ms to 1 h. Defaults to 200 ms. No effect on a single server.
         ///
         /// # Example
         ///
@@ -217,8 +217,8 @@ settings! {
         /// client may also be granted a lock that another client still holds, if its value is shorter and the other nodes are
         /// down, or do not answer in time.
         ///
-        /// With zero, a node votes at once, and leases are not limited. A lease may outlive the note. That is safe only if no node ever loses a write, as
-        /// with `appendfsync always`, and for tests.
+        /// With zero, a node votes at once, and leases are not limited. A lease may outlive the note. That is safe only if no
+        /// node ever loses a write, as with `appendfsync always`, and for tests.
         ///
         /// # Example
         ///
@@ -233,8 +233,7 @@ settings! {
         restart_delay: Time, |of| outside((Duration::ZERO..=MAX_LEASE, "at most 24 h"), of.restart_delay);
 
         /// Sets how many replicas must confirm a grant, and each renewal, before it counts. The connection that wrote it
-        /// sends
-        /// [`WAIT`], for at most `io_timeout`. At most 1,000. Defaults to 0.
+        /// asks them by [`WAIT`], for at most `io_timeout`. At most 1,000. Defaults to 0.
         ///
         /// | too few replicas confirm | result |
         /// | --- | --- |

@@ -30,7 +30,7 @@ mod tls;
 const MIN_LEASE: Duration = Duration::from_millis(10);
 /// The longest lease. A crashed holder delays the others for its whole lease.
 pub(crate) const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
-/// The longest quantum of a program that sets none. It follows the measured hand-overs then ([`crate::engine::queue::quantum`]).
+/// The longest quantum of a program that sets none. It follows the measured hand-overs then (`engine/queue/quantum.rs`).
 pub(crate) const LONGEST_QUANTUM: Duration = Duration::from_millis(50);
 /// By how much a fence of a quorum may be ahead of a node's clock. A node follows a client's clock by at most a second, and
 /// the nodes' clocks may differ by another.

@@ -184,14 +184,14 @@ struct Acquire<'a> {
     span: tracing::Span,
 }
 
-/// What a thread that waited does next.
+/// The next step of a thread that has waited.
 enum Turn<'a> {
     Hold(Hold),
     /// It is the delegate, and goes on with this attempt.
     Delegate(Box<Attempt>, CountedBusy<'a>),
 }
 
-/// What a delegate got.
+/// The result of a delegate's requests.
 enum Asked {
     Granted(Box<Grant>),
     /// A hold on a lease that this process had.
@@ -847,7 +847,7 @@ impl Acquire<'_> {
     }
 }
 
-/// What is counted and told of a call. [`crate::engine::observe`] has the table.
+/// The counters and events of a call. [`crate::engine::observe`] has the table.
 impl Acquire<'_> {
     /// Notes that the call waits for the lock. Only the first time counts. A try waits only for a reply, so it never
     /// counts.

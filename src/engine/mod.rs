@@ -10,9 +10,10 @@
 //! | [`lease`] | a lock that this process holds, and what keeps or ends it |
 //! | [`ending`] | how a lock is given up, and how that is repeated until it is sure |
 //! | [`wakeup`] | the messages of Redis |
-//! | [`observe`] | what is counted and told |
+//! | [`observe`] | counters, events and spans |
 //!
-//! [`acquire`] is where each call begins, and tells the story of a lock. [`client`] sends the requests. [`rate_limiter`] and [`admin`] are small subjects of their own.
+//! [`acquire`] is where each call begins, and tells the story of a lock. [`client`] sends the requests. [`rate_limiter`] and
+//! [`admin`] are small subjects of their own.
 //!
 //! # Parts
 //!
@@ -26,9 +27,9 @@
 //! | [`queue::Names`] | the names in use, with their queues of threads and their leases | finds and drops the entry of a name |
 //! | [`client::Client`] | the settings, the machine, the connections, the counters and events | sends the requests of callers' threads |
 //!
-//! No part calls back up. The loops of the watch thread and the wakeup thread ([`lease::watch::run`], [`wakeup::run`]) take a loss
-//! or a message from their part, and act on it with the leases. The renewal thread sees a failover when it next wakes, within a
-//! second.
+//! No part calls back up. The loops of the watch thread and the wakeup thread (`run` in [`lease::watch`] and in [`wakeup`])
+//! take a loss or a message from their part, and act on it with the leases. The renewal thread sees a failover when it next
+//! wakes, within a second.
 //!
 //! # Threads
 //!
@@ -92,7 +93,7 @@ use lease::claim::Tried;
 use lease::leases::Leases;
 use queue::Signal;
 
-/// What all handles of one manager share. Its guards keep only the leases.
+/// The part that all handles of one manager share. Its guards keep only the leases.
 pub(crate) struct Engine {
     pub(crate) client: Arc<Client>,
     pub(crate) leases: Arc<Leases>,

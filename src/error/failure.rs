@@ -45,7 +45,7 @@ pub(crate) enum FailureKind {
     /// Transient. Too few nodes of a quorum granted the request, and its owner was withdrawn: it must never ask again.
     /// The cause is a [`FailedNodes`].
     NoQuorum(NodeCounts),
-    /// What the server says shows that this setting cannot be used, and the innermost cause says why.
+    /// By the answer of the server, this setting cannot be used. The innermost cause says why.
     Config(&'static str),
     Protocol,
     /// This manager cannot use the server, or cannot use it for this.
@@ -73,7 +73,7 @@ pub(crate) struct NodeCounts {
     pub(crate) granted: u32,
 }
 
-/// What a server is that a manager cannot use: the fields of [`Error::Unsupported`].
+/// The kind of a server that a manager cannot use, and what to do or why: the fields of [`Error::Unsupported`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unsupported {
     topology: &'static str,

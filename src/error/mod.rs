@@ -82,8 +82,8 @@ pub enum Error {
         name: Arc<str>,
         /// The time for which the call waited.
         waited: Duration,
-        /// The owner that held the lock when this process last knew. Of another library's value, its length: the value may
-        /// be a secret. [`inspect`](crate::LockManager::inspect) returns it.
+        /// The owner that held the lock when this process last knew. If that is the value of another library, only its length,
+        /// because the value may be a secret: [`inspect`](crate::LockManager::inspect) returns it.
         holder: Option<Arc<str>>,
     },
     /// The request did not reach the server, or the server did not reply in time, or it cannot execute the request
@@ -275,7 +275,7 @@ impl Error {
         }
     }
 
-    /// Returns what the cause is about, if it says so. The message has these words, so the source is what is below them.
+    /// Returns the subject of the cause, if it names one. The message has these words already, so the source begins below them.
     fn about(&self) -> Option<&About> {
         match self {
             Self::Unavailable { cause, .. }

@@ -62,8 +62,8 @@ use crate::wire::LockKind;
 /// that name is free after at most 1 s, or twice [`io_timeout`](crate::Builder::io_timeout) if that is longer.
 ///
 /// A thread may hold a name of a set by another guard, and wait for a second name of that set. Then it must take the
-/// names in the order of their bytes, or on a cluster in that of their slots. In another order, the thread and the set can wait for each other until one of
-/// them gives up.
+/// names in the order of their bytes, or on a cluster in that of their slots. In another order, the thread and the set can
+/// wait for each other until one of them gives up.
 ///
 /// # Example
 ///

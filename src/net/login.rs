@@ -147,7 +147,7 @@ fn log_in_once(route: &Route, deadline: &mut Deadline<'_>) -> Result<Socket, Fai
         commands.push(Command::new("SELECT").arg(database).to_owned());
         refused.push(refused_database);
     }
-    // By TLS 1.3, a server that refuses this side's certificate says so only in place of the first answer.
+    // By TLS 1.3, a server refuses the certificate of this side only in place of its first answer.
     if commands.is_empty() && route.server.speaks_tls() {
         commands.push(Command::new("PING"));
         refused.push(refusal);

@@ -178,7 +178,7 @@ struct State {
     elsewhere: Pause,
 }
 
-/// What a connection knows of the route: whether that is the latest, it compares before each request.
+/// The state of the route as one connection knows it. Before each request it looks whether that is still the latest.
 #[derive(Default)]
 pub(crate) struct Known {
     version: u64,

@@ -78,7 +78,7 @@ pub(crate) enum TransportError {
     NotSent,
     /// Something was unread before any byte of the request was written.
     Surplus,
-    /// The server has refused the connection, and read no request: what that means, and what it has said.
+    /// The server has refused the connection, and read no request. With the meaning of that, and the words of the server.
     Greeting(&'static str, Option<ServerError>),
 }
 
@@ -300,7 +300,7 @@ impl Socket {
         }
     }
 
-    /// Writes the bytes that are to be sent. Waits until the deadline for room for them.
+    /// Writes the bytes that are not sent yet. Waits until the deadline for room for them.
     fn flush(&mut self, deadline: &mut Deadline<'_>) -> Result<(), TransportError> {
         let mut sent = 0;
         while sent < self.unsent.len() {

@@ -64,7 +64,7 @@ struct Ballot<'a> {
     nodes: Vec<Asked>,
 }
 
-/// What one node has said.
+/// One node of the ballot, and its answer.
 #[derive(Clone, Default)]
 struct Asked {
     vote: Option<Vote>,

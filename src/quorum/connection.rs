@@ -6,8 +6,8 @@
 //! its commands in their order. So a connection notes which commands have no answer yet, and which of these answers are
 //! *late*: their round has ended, and nobody waits for them. Late answers are dropped when they come, and none is taken for
 //! the answer to a later command. So a release that follows an acquire on the same connection is executed after it,
-//! whether or not the acquire was answered. What an answer tells of the votes is noted here too, so that it counts when
-//! nobody waits for it any more ([`About`]).
+//! whether or not the acquire was answered. A vote in a late answer must count although nobody waits for it any more, so
+//! votes are noted here too ([`About`]).
 //!
 //! | state | event | next state |
 //! | --- | --- | --- |
@@ -82,7 +82,7 @@ const TOGETHER: Duration = Duration::from_millis(1);
 const LONGEST_GRACE: u32 = 4;
 const SHORTEST_GRACE: u32 = 200;
 
-/// What the answer to a command tells of the votes.
+/// The vote that the answer to a command may change.
 #[derive(Clone, Default)]
 pub(super) enum About {
     #[default]
@@ -405,7 +405,7 @@ impl Connection {
         }
     }
 
-    /// Takes in an answer. Returns the answer unless it is late.
+    /// Notes an answer. Returns it unless it is late.
     fn heard(&mut self, state: &QuorumState, value: Value, answered: Unanswered) -> Option<Value> {
         let (sent, now) = (answered.sent, Time::now());
         state.nodes[self.number].heard(sent, now);

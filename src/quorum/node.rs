@@ -117,7 +117,7 @@ struct Down {
     probe_at: Time,
 }
 
-/// What the next step is of a caller that wants to ask a node.
+/// The next step of a caller that wants to ask a node.
 pub(super) enum Admission {
     /// It can ask on its open connection.
     Ask,
@@ -346,7 +346,7 @@ impl QuorumState {
         }
     }
 
-    /// Takes in how a connect to a node ended.
+    /// Notes how a connect to a node ended.
     fn connected(&self, number: usize, opened: Result<Connection, Failure>) {
         let mut node = self.nodes[number].state.lock();
         node.connecting_since = None;
@@ -414,7 +414,7 @@ impl QuorumState {
         });
     }
 
-    /// Takes in what a server says of itself on a new connection. Returns the number of its process.
+    /// Reads the report of a server about itself on a new connection. Returns the number of its process.
     pub(super) fn identify(&self, number: usize, report: &str) -> Result<u32, Failure> {
         let field = |name: &str| {
             let mut fields = report.lines().filter_map(|line| line.split_once(':'));

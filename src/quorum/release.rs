@@ -4,7 +4,7 @@
 //!    it may have the owner in its queue.
 //! 2. The round ends when the result is certain.
 //! 3. The nodes that have confirmed the owner's end are noted. So are those whose answers come later. The engine repeats the
-//!    request for the others, until nothing is left ([`crate::engine::ending::rules`]).
+//!    request for the others, until nothing is left (`engine/ending/rules.rs`).
 //!
 //! | the answers | the reply |
 //! | --- | --- |
@@ -47,7 +47,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Takes in the answer of a node.
+    /// Counts the answer of a node.
     fn note(&mut self, state: &QuorumState, number: usize, value: Value) -> Result<(), Failure> {
         match node_request::released(&value) {
             Some(Reply::Released) => self.released += 1,

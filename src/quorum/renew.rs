@@ -99,7 +99,7 @@ impl Connections {
         Ok(voted)
     }
 
-    /// Takes in what each node answered to the renewal of a batch. Returns the result for each key.
+    /// Applies the answers of all nodes to the renewal of a batch. Returns the result for each key.
     fn votes_of(
         &self,
         batch: &[Renewal<'_>],
@@ -214,7 +214,7 @@ impl Connections {
 }
 
 impl JoinsAtNode<'_> {
-    /// Takes in the answer of the node to the next join. The write was at `sent`.
+    /// Notes the answer of the node to the next join, which was written at `sent`.
     fn hear(&mut self, answer: &Value, sent: Time) {
         if let Some((_, lease)) = self.joins.get(self.ended.len()) {
             self.ended.push(match node_request::joined(answer) {

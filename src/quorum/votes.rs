@@ -10,13 +10,13 @@
 //! 2. *The fence.* Each node that grants has reserved fences of its own. The fence of the grant is the largest of two answers,
 //!    and the node with the smaller one must raise its record to it before the grant stands ([`choose`]).
 //! 3. *The lease.* The vote of a node lasts for the lease, counted from before the request was sent. A's lease lasts while two
-//!    votes do ([`deadline`]). Each node that confirms a renewal moves its own vote, and one that says that A does not hold
-//!    the lock has no vote any more.
+//!    votes do ([`deadline`]). A node that confirms a renewal moves its own vote. If it answers that A does not hold the lock,
+//!    its vote is gone.
 //! 4. *A vote that was missed.* Node 3 was down at the grant. When it is back, the renewal thread asks it to join, and it gives
 //!    A the lock. That makes it a candidate only, because B may have held the lock there meanwhile, and with it a majority. The
 //!    next renewal that two voters and the candidate confirm makes it a vote.
 //! 5. *The end.* A release goes to each node that may have A, whether or not it votes. The engine's release task repeats that
-//!    ([`crate::engine::ending::rules`]) for as long as [`Owners::left_until`] names a time.
+//!    (`engine/ending/rules.rs`) for as long as [`Owners::left_until`] names a time.
 //!
 //! Why that is safe stands at the top of `fences.rs` and `votes.rs` in `tests/quorum_model/src/`, and a search of all states
 //! checks it there. Redlock is described at
@@ -212,7 +212,7 @@ pub(super) type MayJoin = [Option<u32>];
 /// The last fence of an owner for each of its names; 0 if the lock has no fence.
 pub(super) type Ends = SmallVec<[u64; 1]>;
 
-/// What each node has of an owner.
+/// An owner at each node.
 pub(super) type AtNodes = SmallVec<[AtNode; 5]>;
 
 /// The answer of a node to the renewal of a lease.
@@ -241,7 +241,7 @@ pub(super) struct Round<'a> {
     pub(super) may_join: Option<&'a MayJoin>,
 }
 
-/// What each node has of the owners of this process.
+/// The owners of this process, and their votes and traces at each node.
 pub(super) struct Owners {
     table: Mutex<Table>,
     /// The longest lease of an owner that has no record here.
@@ -255,7 +255,7 @@ struct Table {
     sweep_at: usize,
 }
 
-/// What each node has of one owner.
+/// One owner at all nodes.
 struct Record {
     nodes: AtNodes,
     /// The longest lease that any node was asked for.
@@ -360,7 +360,7 @@ impl Owners {
         self.table.lock().owners.remove(owner);
     }
 
-    /// Takes in what each node answered to the renewal of an owner's lease.
+    /// Applies the answer of each node to the renewal of an owner's lease.
     pub(super) fn renewed(&self, owner: &str, round: Round<'_>, now: Time) -> Renewed {
         let mut table = self.table.lock();
         let gone = round
@@ -501,7 +501,7 @@ pub(super) enum NodeVote {
     None,
     /// The node was asked to join, and has not answered yet.
     Joining {
-        /// What it had of the owner before.
+        /// The trace of the owner there before the join.
         had: Trace,
         /// Whether it has said meanwhile, on another connection, that it does not have the owner.
         is_void: bool,
@@ -518,7 +518,7 @@ pub(super) enum NodeVote {
     Barred,
 }
 
-/// What a node may have of an owner: the second table at the top. A later variant is more.
+/// The trace of an owner at a node: the second table at the top. A later variant is more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Trace {
     #[default]
@@ -530,7 +530,7 @@ pub(super) enum Trace {
     Until(Time),
 }
 
-/// What one node has of one owner.
+/// One owner at one node.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AtNode {
     pub(super) vote: NodeVote,
@@ -600,7 +600,7 @@ impl AtNode {
         self.counts(now) || self.trace > Trace::Until(now)
     }
 
-    /// Takes in that a renewal is confirmed.
+    /// Moves the vote, because the node has confirmed a renewal.
     fn confirm(&mut self, sent: Time, confirmed: Time) {
         match &mut self.vote {
             NodeVote::Until(until) => *until = confirmed.max(*until),
@@ -640,7 +640,7 @@ impl AtNode {
         }
     }
 
-    /// Takes in what an earlier request of the owner may have left here.
+    /// Adds the trace that an earlier request of the owner may have left here.
     fn add_earlier(&mut self, before: &Self) {
         if before.trace > Trace::Has {
             // There is more than one request without an answer then.

@@ -217,12 +217,13 @@ impl<T: Clone + Send + 'static> Finder<T> {
         }
     }
 
-    /// Returns how often a result was suspected. What was asked before the last time is no answer to it.
+    /// Returns how often a result was suspected. The answer to a question that was asked before the last suspicion does not
+    /// settle it.
     pub(crate) fn suspicions(&self) -> u64 {
         self.findings.lock().suspicions
     }
 
-    /// Has the thread do another check. The last result stays trusted.
+    /// Makes the thread do another check. The last result stays trusted.
     pub(crate) fn check_again(&self) {
         self.findings.lock().is_check_due = true;
         self.sleeps.wake();
@@ -261,7 +262,7 @@ impl<T: Clone + Send + 'static> Finder<T> {
         let mut findings = self.findings.lock();
         let next = next(findings.found.as_ref())?;
         if next.is_failover {
-            // No request that is sent later than this time goes by the old result.
+            // A request that is sent after this time does not use the old result.
             self.trusted.store(0, Ordering::SeqCst);
             let now = Time::now().as_nanos();
             self.failed_over_at.store(now, Ordering::SeqCst);

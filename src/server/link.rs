@@ -65,7 +65,7 @@ pub(crate) struct Link {
     socket: Option<Socket>,
     /// When the connection was opened.
     opened: Time,
-    /// What it knows of the other connections along the route.
+    /// The state of the other connections along the route, as this one knows it.
     known: Known,
     /// When a request was last made.
     used: Time,
@@ -464,8 +464,8 @@ impl Link {
         self.round_trip.unwrap_or_default()
     }
 
-    /// Waits for at most `within` until enough replicas have the last write on this connection. Every script that grants or renews writes,
-    /// even if it is repeated. A write that they have not confirmed in time counts as not replicated.
+    /// Waits for at most `within` until enough replicas have the last write on this connection. Every script that grants or
+    /// renews writes, even if it is repeated. A write that they have not confirmed in time counts as not replicated.
     fn confirm(&mut self, deadline: &mut Deadline<'_>, within: Duration) -> Result<(), Failure> {
         let wanted = self.route.replicas;
         let limit = within.min(self.route.io_timeout);

@@ -99,8 +99,7 @@ pub(crate) trait Store: Send + Sync {
     ) -> Result<(), Failure>;
 }
 
-/// What only a store of several independent nodes knows of its owners. After a loss, some of the nodes may still have the
-/// lock.
+/// The votes that each owner has at several independent nodes. After a loss, some of the nodes may still have the lock.
 pub(crate) trait Votes {
     /// Returns until when nodes may have an owner that has ended, because they have not confirmed its end. Returns `None` if
     /// all have, or if the owner has not ended.

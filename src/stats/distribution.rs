@@ -363,7 +363,7 @@ mod tests {
         let all = between.merge(&before);
         assert_eq!((all.count(), all.sum()), (after.count(), after.sum()));
         assert!(all.buckets().eq(after.buckets()));
-        // Of another's, what is more is nothing.
+        // Another recorder has counted less, so the difference is nothing.
         let none = Recorder::default().load().since(&after);
         assert_eq!(
             (none.count(), none.sum(), none.max()),

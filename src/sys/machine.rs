@@ -101,7 +101,7 @@ impl Machine {
 }
 
 impl Machine {
-    /// Has this thread run on this machine until the result is dropped.
+    /// Makes this thread run on this machine until the result is dropped.
     #[inline]
     pub(crate) fn enter(&self) -> Entered {
         Entered {

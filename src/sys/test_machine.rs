@@ -116,7 +116,7 @@ pub trait MovedByTest: Send + Sync {
     /// Wakes its threads that sleep until some time.
     fn look_at_the_clock(&self);
 
-    /// Has all leases renewed at once.
+    /// Makes the library renew all leases at once.
     fn renew_all(&self) {}
 
     /// Returns what is due, or what a thread is busy with that was due.

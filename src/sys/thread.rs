@@ -43,7 +43,7 @@ impl Machine {
         thread.spawn(self.running(run)).map(drop)
     }
 
-    /// Has a function run on this machine, on whatever thread it is called.
+    /// Makes a function run on this machine, whatever thread calls it.
     pub(crate) fn running<F: FnOnce()>(&self, run: F) -> impl FnOnce() + use<F> {
         let machine = self.clone();
         #[cfg(feature = "seam")]
@@ -164,7 +164,7 @@ impl<T> BlockingQueue<T> {
         }
     }
 
-    /// Has the reader end when the queue is empty.
+    /// Makes the reader end when the queue is empty.
     pub(crate) fn close(&self) {
         self.state.lock().is_closed = true;
         self.changed.notify_all();

@@ -1,5 +1,5 @@
-//! How long the things last that a request makes in Redis: a lease, the pickup window of a waiter, a turn on a quorum. The scripts
-//! and the rules of this process must agree on them.
+//! How long the things last that a request makes in Redis: a lease, the pickup window of a waiter, a turn on a quorum. The
+//! scripts and the rules of this process must agree on them.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! The requests about one lock, and to release many.
 //!
-//! | kind | its scripts | what the key is |
+//! | kind | its scripts | the key |
 //! | --- | --- | --- |
 //! | mutex | `mutex_*.lua` | a string, the owner. A mutex without a fence is first asked for by `SET NX`, without a script. |
 //! | reader, writer, semaphore | `share_*.lua` | a sorted set: several owners have leases at the same time |

@@ -1,4 +1,4 @@
-//! What goes to Redis and what comes back: requests and replies as plain data, and their encoding.
+//! The requests to Redis and its replies, as plain data, and their encoding.
 //!
 //! 1. The engine builds a [`Request`].
 //! 2. A connection asks [`encode`] for the command, and sends it.
@@ -6,9 +6,9 @@
 //! 4. The engine acts on the reply.
 //!
 //! Only the connections encode and decode, and no other module knows the arguments of a script. A script is a file of `lua/`
-//! that includes others (`script`). It handles the usual case before it includes the functions for the rest, because Redis defines a
-//! script's functions at each run. Its header lists the keys, the arguments and the answers, and gives the reason why the script may be
-//! repeated. Names and owners travel as `KEYS` and `ARGV`, never as script text.
+//! that includes others (`script`). It handles the usual case before it includes the functions for the rest, because Redis
+//! defines a script's functions at each run. Its header lists the keys, the arguments and the answers, and gives the reason why
+//! the script may be repeated. Names and owners travel as `KEYS` and `ARGV`, never as script text.
 //!
 //! | module | its content |
 //! | --- | --- |

@@ -38,7 +38,7 @@ pub(crate) enum Vote {
         contended: bool,
     },
     Held(NodeHolder),
-    /// The detached owner whose mutex is to be adopted does not hold it.
+    /// The request would adopt a mutex, and its detached owner does not hold it.
     Gone(Gone),
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn acquire(
     };
     let mut command = lock::begin_ask(script, lock, ask, clock, script_settings);
     if is_shared {
-        // Who has just released the lock as a writer becomes a reader before other writers.
+        // A process that has just released the lock as a writer becomes a reader before other writers.
         let is_other = |end: &End| end.units != ask.units;
         let was_writer = lock.kind == LockKind::Read && ask.ending.as_ref().is_some_and(is_other);
         command.arg(ask.units).arg(u8::from(was_writer));

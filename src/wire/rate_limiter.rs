@@ -27,8 +27,8 @@ pub(super) fn encode(key: &LockKey, request: &RateRequest) -> Command {
     command
 }
 
-/// Reads the answer of the rate limiter. An admission after a longer wait than the caller accepts is no reply, because the caller would
-/// have to wait that long.
+/// Reads the answer of the rate limiter. An admission after a longer wait than the caller accepts is no reply, because the
+/// caller would have to wait that long.
 pub(super) fn decode(request: &RateRequest, value: &Value) -> Option<Reply> {
     let Array(parts) = value else {
         return None;

@@ -76,7 +76,7 @@ impl ScriptSettings {
         }
     }
 
-    /// Notes that a client of another library holds the mutex of a request, if the reply says so.
+    /// Notes from a reply that a client of another library holds the mutex of the request.
     pub(crate) fn note_holder(&self, request: &Request<'_>, reply: &Reply) {
         let (Request::Ask(lock, _), Reply::Held { holder, .. }) = (request, reply) else {
             return;

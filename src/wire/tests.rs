@@ -1,4 +1,4 @@
-//! What is sent, as text, and what no server may make this process believe.
+//! The requests as text, and answers that no process may believe.
 
 use std::time::Duration;
 

@@ -8,13 +8,13 @@
 //! | another client, which sends no message | any | 50 to 100 ms; longer if this process has many delegates |
 //!
 //! A waiter names its pickup window in each of its requests. The window starts with the hand-over, and the waiter's next
-//! request raises it to the waiter's lease. A waiter that is late loses its turn. So a process polls within that window. A grant by
-//! message lasts for the pickup window from the last poll, so the process polls twice in it. If no message can come, it
-//! polls well within the window: a short lease has a window of 250 ms.
+//! request raises it to the waiter's lease. A waiter that is late loses its turn, so a process polls within that window. A
+//! grant by message lasts for the pickup window from the last poll, so the process polls twice in it. If no message can come,
+//! it polls well within the window: a short lease has a window of 250 ms.
 //!
 //! Other limits belong to these pauses. A wait never sleeps for longer than a second
-//! ([`LONGEST_SLEEP`](crate::sys::LONGEST_SLEEP)). The scripts pass over a waiter that was silent for longer than its pickup window
-//! (`queue.lua`), and drop it after three polls (`wire/settings`).
+//! ([`LONGEST_SLEEP`](crate::sys::LONGEST_SLEEP)). The scripts pass over a waiter that was silent for longer than its pickup
+//! window (`queue.lua`), and drop it after three polls (`wire/settings`).
 
 use std::time::Duration;
 

@@ -163,7 +163,7 @@ impl Attempt {
         self.ended_owners
     }
 
-    /// Takes an event in. Returns the next thing to do.
+    /// Applies an event. Returns the next thing to do.
     pub(crate) fn step(&mut self, input: Input, context: &Context<'_>) -> Step {
         match input {
             // Granted by message, as the tables at the top allow it; otherwise as woken.
@@ -215,8 +215,8 @@ impl Attempt {
         Step::Send(ask)
     }
 
-    /// Takes in that the thread has ended its call, and left the request that was sent at `sent`. Another thread may
-    /// continue the attempt. So this decides nothing, and counts as no failure of the server.
+    /// Notes that the thread has ended its call, and no longer waits for the reply to the request that was sent at `sent`.
+    /// Another thread may continue the attempt, so this decides nothing, and counts as no failure of the server.
     pub(crate) fn left(&mut self, sent: Time, failure: &Failure, context: &Context<'_>) {
         self.failed(sent, failure, context);
     }
@@ -359,7 +359,7 @@ impl Attempt {
         request
     }
 
-    /// Takes in that `holder` holds the lock, for `ttl` if that is known.
+    /// Goes on after the answer that `holder` holds the lock, for `ttl` if that is known.
     fn held(
         &mut self,
         request: &Sent,
@@ -433,7 +433,7 @@ impl Attempt {
         })
     }
 
-    /// Takes in that the request under way failed.
+    /// Notes that the request under way failed.
     fn failed(&mut self, sent: Time, failure: &Failure, context: &Context<'_>) {
         let request = self.state.end_request();
         let lease = request.ask.lease;

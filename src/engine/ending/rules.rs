@@ -195,7 +195,7 @@ impl ReleaseTask {
         self.gone
     }
 
-    /// Takes in a reply. `left_until`: until when nodes of a quorum may still have the owner.
+    /// Applies a reply, and returns the next thing to do. `left_until`: until when nodes of a quorum may still have the owner.
     pub(crate) fn replied(
         &mut self,
         now: Time,

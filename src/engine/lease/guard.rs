@@ -46,8 +46,8 @@ pub enum LeaseState {
     Lost,
 }
 
-/// The lease of a lock, as one guard sees it. Every guard derefs to its lease, except [`MultiGuard`](crate::MultiGuard), which has one
-/// for each name.
+/// The lease of a lock, as one guard sees it. Every guard derefs to its lease, except [`MultiGuard`](crate::MultiGuard),
+/// which has one for each name.
 ///
 /// # Guarantees
 ///
@@ -553,8 +553,8 @@ impl Lease {
         }
     }
 
-    /// Does steps 1 to 3 of [`crate::engine::lease::release`], once. Returns the status of the lease at its end. Also returns the release
-    /// task, if the caller must do the next steps.
+    /// Does steps 1 to 3 of [`crate::engine::lease::release`], once. Returns the status of the lease at its end, and the
+    /// release task if the caller must do the next steps.
     pub(crate) fn end_hold(
         &self,
         mode: HoldEnd,

@@ -48,7 +48,7 @@ pub(crate) struct Watch {
     changed: Condvar,
 }
 
-/// What must end, because its time is over.
+/// A lease or guard whose time is over.
 pub(crate) enum Due {
     /// The lease was lost. It may still have guards.
     Lost(Arc<ProcessLease>, LostCause),

@@ -1,4 +1,4 @@
-//! What is counted and told of a lock's life. Only this module and `acquire` change the counters that the tables name, which
+//! The counters and events of a lock's life. Only this module and `acquire` change the counters that the tables name, which
 //! [`Stats`](crate::stats::Stats) and the facade `metrics` ([`crate::stats::exported`]) show. [`events`] has the thread that calls
 //! the listener, and `spans` the spans of the feature `tracing`.
 //!

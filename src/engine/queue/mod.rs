@@ -1,8 +1,14 @@
 //! The threads of this process that want one name, and the table of the names in use.
 //!
+//! Three threads of a process lock `orders:42`. The first one makes the entry of the name, and is the *delegate*, which asks
+//! Redis. The other two sleep in the queue. When the first one drops its guard, the second one gets the same lease in memory,
+//! without a request, and then the third: until the quantum is over, or something casts doubt on the lease. Then the next
+//! thread is the delegate, and asks Redis, so that other processes get their turn. The last thread that leaves takes the entry
+//! out of the table.
+//!
 //! | module | its subject |
 //! | --- | --- |
-//! | [`rules`] | the queue of a name: who asks Redis, who waits, who gets the lease next |
+//! | [`rules`] | the queue of a name: which thread asks Redis, which ones wait, and which one gets the lease next |
 //! | [`quantum`] | for how long threads hand a lock on in memory |
 //!
 //! | event | the entry of the name |
@@ -51,7 +57,7 @@ pub(crate) struct NameState {
     notes: Option<Box<Notes>>,
 }
 
-/// What a name remembers beside its queue.
+/// The memory of a name beside its queue.
 #[derive(Debug, Default)]
 struct Notes {
     last: LastReply,

@@ -213,7 +213,7 @@ fn votes(until: &[Option<u64>]) -> AtNodes {
     until.iter().map(vote).collect()
 }
 
-/// Takes in a renewal, sent at the time before which the votes that it confirms then last for 100 ms.
+/// Applies a renewal. The votes that it confirms last until `until`: for 100 ms from the time at which it was sent.
 fn renewed(table: &Owners, confirmations: &[Confirmation], until: u64, needed: usize) -> Renewed {
     let sent = at(until - 100);
     let round = Round {

@@ -40,7 +40,7 @@
 //!
 //! | module | its subject |
 //! | --- | --- |
-//! | `map` | the slot map, and how it takes in the table of a node |
+//! | `map` | the slot map, and how the table of a node changes it |
 //! | `search` | the thread that asks the nodes for their tables |
 //! | `state` | the map, and the masters that fail |
 //! | `master` | a master with its connections, and the ways to all nodes |

@@ -72,11 +72,11 @@ struct Connection {
     master: Arc<Master>,
     /// `None` while a thread has it.
     link: Option<Link>,
-    /// What that thread brings.
+    /// Brings the answers from that thread, and the link back.
     sent: Option<Receiver<Sent>>,
     /// Why the connection of the last request has failed.
     failure: Option<Failure>,
-    /// What the master took lately.
+    /// How long the master took lately.
     took: Duration,
     /// The numbers of the parts in this round that have no answer yet.
     parts: Vec<usize>,
@@ -343,7 +343,8 @@ impl Connection {
         let Some(link) = self.link.take() else {
             return;
         };
-        // Whoever does the work takes it out of this channel, because a thread that cannot be started drops what it has.
+        // A thread that cannot be started drops what it was given. So the link and the work wait in this channel for the thread
+        // that does the work.
         let (give, work_to_do) = bounded(1);
         give.send((link, work)).ok();
         let (sender, sent) = bounded(1);

@@ -3,7 +3,7 @@
 //! | a check | the thread |
 //! | --- | --- |
 //! | without a map: the first discovery | asks all nodes at once that the user has named, and waits for their tables, but only for [`PATIENCE`] after the first. It makes the map of these tables, by the rules of the map ([`super::map`]). If two tables share no node, the nodes are of several clusters, and there is no map |
-//! | with a map | asks a node for its table, another one in each check. If it fails, or has not answered for [`PATIENCE`], asks the next one too. Takes in the first table that comes |
+//! | with a map | asks a node for its table, another one in each check. If it fails, or has not answered for [`PATIENCE`], asks the next one too. Updates the map by the first table that comes |
 //! | with a map, and the table is foreign | refuses it, with a warning once for each node, and asks the next node. So a cluster that was built anew needs a new manager |
 //!
 //! A check begins

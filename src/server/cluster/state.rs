@@ -36,7 +36,7 @@ impl Shared {
         map.map(|map| map.masters()).unwrap_or_default()
     }
 
-    /// Has the map read anew until this master answers, or has no slot any more.
+    /// Makes the thread read the map anew until this master answers, or has no slot any more.
     pub(super) fn suspect(&self, master: &Master) {
         if !master.is_suspected.swap(true, Ordering::Relaxed) {
             let address = &master.route.server.address;

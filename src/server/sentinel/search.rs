@@ -87,7 +87,7 @@ struct Sentinel {
     route: Route,
     /// An open connection, unless a thread has it.
     socket: Option<Socket>,
-    /// What the thread brings that asks it.
+    /// Brings the answer from the thread that asks it.
     asked: Option<Receiver<Said>>,
     /// The check in which it was asked last.
     asked_in: u64,

@@ -79,7 +79,7 @@ impl Patience {
         self.outage.as_ref().and_then(Outage::failure)
     }
 
-    /// Takes in that Redis answered "held". That ends every outage but one of replicas.
+    /// Notes that Redis answered "held". That ends every outage but one of replicas.
     pub(super) fn answered_held(&mut self, now: Time) {
         self.wait = WaitState::Held(now);
         self.outage.take_if(|outage| !outage.outlives_an_answer());
@@ -134,8 +134,8 @@ impl Patience {
         }
     }
 
-    /// Takes in that the votes of a quorum are split: nobody has the lock. A try asks once more. A wait asks again after
-    /// a moment, which differs from process to process.
+    /// Goes on after a split of the votes of a quorum, by which nobody has the lock. A try asks once more. A wait asks again
+    /// after a moment, which differs from process to process.
     pub(super) fn split(&mut self, failure: Failure, context: &Context<'_>) -> Step {
         self.splits += 1;
         if context.until.is_none() && self.splits > 1 {

@@ -29,8 +29,8 @@
 //! release.
 //!
 //! The renewal thread starts with the first lease or release task, and ends when there has been neither for a while. A
-//! release task in the timer queue keeps the client alive, and so the thread too. The thread uses nothing above the client and
-//! the watch thread, to which it leaves a lease that is lost, or that ends earlier than before.
+//! release task in the timer queue keeps the client alive, and so the thread too. Of the engine the thread uses only the client
+//! and the watch thread. A lease that is lost, or ends earlier than before, it leaves to the watch thread.
 
 use std::time::Duration;
 

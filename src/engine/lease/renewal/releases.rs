@@ -103,8 +103,8 @@ impl RenewalThread {
             let is_idle = |state: &RenewalState| {
                 client.busy_threads.load(Ordering::SeqCst) == 0 && state.endings.are_executed()
             };
-            // The nodes are asked last, and without the mutex. Once nobody is busy, and each task has a reply, only a new reply or a
-            // busy thread could leave an owner at a node.
+            // The nodes are asked last, and without the mutex. Once nobody is busy, and each task has a reply, only a new reply
+            // or a busy thread could leave an owner at a node.
             if is_idle(&state) {
                 drop(state);
                 let is_unconfirmed = (client.store.votes()).is_some_and(Votes::has_unconfirmed);

@@ -2,10 +2,10 @@
 //!
 //! # Records
 //!
-//! Redis forgets the record of a last fence `fence_memory` after the grant. A lock that is held for longer would have no fence and
-//! no time in [`inspect`](crate::LockManager::inspect) any more. So the thread keeps the records of all leases once in half of
-//! that time. It sends one batch in a round, behind the renewals that are due. A renewal cannot do it: it may touch the lock's
-//! key alone.
+//! Redis forgets the record of a last fence `fence_memory` after the grant. A lock that is held for longer would then have no
+//! fence and no time in [`inspect`](crate::LockManager::inspect). So the thread keeps the records of all leases once in half
+//! of that time. It sends one batch in a round, behind the renewals that are due. A renewal cannot do it, because it may touch
+//! the lock's key alone.
 
 use std::time::Duration;
 
