@@ -134,9 +134,10 @@ pub enum EventKind<'a> {
         /// The time that is left of the lease.
         remaining: Duration,
     },
-    /// On a [quorum](crate::LockManager::quorum) a renewal was confirmed, but these nodes have no vote for the lease: they were
-    /// down or late when the lock was granted, or have lost it since. If another node fails too, the lease may be lost.
-    /// The renewals ask these nodes again, except as the table of [`quorum`](crate::LockManager::quorum) says. There is one such event each time that a further node has no vote.
+    /// On a [quorum](crate::LockManager::quorum) a renewal was confirmed, but these nodes have no vote for the lease: they
+    /// were down or late when the lock was granted, or have lost it since. If another node fails too, the lease may be lost.
+    /// The renewals ask these nodes again, except as the table of [`quorum`](crate::LockManager::quorum) says. There is one
+    /// such event each time that a further node has no vote.
     #[non_exhaustive]
     LacksVotes {
         /// The addresses of the nodes without a vote.

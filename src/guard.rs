@@ -199,8 +199,8 @@ impl WriteGuard {
     /// After each error the guard has ended, and the lock is released: at once, even if the guard has a
     /// [`min_hold`](crate::Builder::min_hold).
     ///
-    /// * [`Error::Lost`]: the lock was lost before. On a quorum also, though rarely, because another writer came in between at most
-    ///   nodes.
+    /// * [`Error::Lost`]: the lock was lost before. On a quorum also, though rarely, because another writer came in between
+    ///   at most nodes.
     /// * [`Error::Unavailable`], [`Error::NotReplicated`], [`Error::Denied`], [`Error::WrongType`],
     ///   [`Error::Unsupported`], [`Error::Protocol`]: the request failed. The renewal thread releases the reader and
     ///   the writer.

@@ -194,7 +194,8 @@ impl Builder {
     }
 
     /// Adds names of locks, without the prefix, that are labels: the histograms and counters of such a lock have the label
-    /// `name`. Each name adds about 35 series, and 4 for each bucket of its histograms, so list a few names that are known beforehand. Defaults to none.
+    /// `name`. Each name adds about 35 series, and 4 for each bucket of its histograms, so list a few names that are known
+    /// beforehand. Defaults to none.
     ///
     /// # Example
     ///

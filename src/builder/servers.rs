@@ -271,8 +271,9 @@ impl LockManager {
     /// | a failover | may lose a lock that the new master has not received yet. Its holder learns of the loss within a second after the manager hears of the failover, and the next [fence](crate::Lease::fence) is larger unless the clock of the new master is behind. [`replicas`](Builder::replicas) makes a grant wait for replicas. If the new master has not received a release, the lock stays taken for the rest of its lease, as after a crash of its holder. |
     /// | no master is known | a call fails with [`Error::Unavailable`]; a wait goes on, as in any outage |
     ///
-    /// If the sentinels are set up anew with another master, their epochs begin at 0. A manager that knows a later epoch
-    /// does not follow them, because a majority may also be out of date: its calls fail until the epochs have reached that one, or until the program makes a new manager.
+    /// If the sentinels are set up anew with another master, their epochs begin at 0. A manager that knows a later epoch does
+    /// not follow them, because a majority may also be out of date: its calls fail until the epochs have reached that one, or
+    /// until the program makes a new manager.
     ///
     /// If no majority of these sentinels agrees, and none of them names a later master, the last master is used as long as
     /// it calls itself a master. If this process is cut off from a majority that elects another master, there are two

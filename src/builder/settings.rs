@@ -368,10 +368,10 @@ settings! {
         /// behind the lock checks fences: then nothing rejects the late write of a holder that was paused past its lease.
         /// Defaults to `true`.
         ///
-        /// Processes with and without fences exclude each other, and may use the same names. A guard with a fence has a larger
-        /// one than every earlier guard with a fence, if the server still has the last fence: [`fence_memory`](Builder::fence_memory)
-        /// counts from the last guard with a fence. A thread never gets the lease of another thread of its process in memory if
-        /// only one of them wants a fence: it asks the server.
+        /// Processes with and without fences exclude each other, and may use the same names. A guard with a fence has a
+        /// larger one than every earlier guard with a fence, if the server still has the last fence:
+        /// [`fence_memory`](Builder::fence_memory) counts from the last guard with a fence. A thread never gets the lease of
+        /// another thread of its process in memory if only one of them wants a fence: it asks the server.
         ///
         /// A guard that [`adopt`](LockManager::adopt) makes has a fence if the adopting manager's guards have one. A guard that
         /// [`downgrade`](crate::WriteGuard::downgrade) makes has one if the writer had one. With a
@@ -401,10 +401,11 @@ settings! {
         /// job does not run twice on two hosts whose clocks differ.
         ///
         /// A guard that is released early ends at once. But no thread gets the lock before that time, in this process or
-        /// another. The release wakes the first waiter, which learns when the lock is free, and asks again then. It holds also
-        /// if [`max_hold`](Builder::max_hold) ends the guard earlier, or if the job panics. If the process crashes, loses the lease,
-        /// or cannot reach Redis at the release, the lock is free at the end of its lease. For a job that must not run again after a
-        /// crash either, set a [`lease`](Builder::lease) of the same length, and [`renew(false)`](Builder::renew).
+        /// another. The release wakes the first waiter, which learns when the lock is free, and asks again then. It holds
+        /// also if [`max_hold`](Builder::max_hold) ends the guard earlier, or if the job panics. If the process crashes,
+        /// loses the lease, or cannot reach Redis at the release, the lock is free at the end of its lease. For a job that
+        /// must not run again after a crash either, set a [`lease`](Builder::lease) of the same length, and
+        /// [`renew(false)`](Builder::renew).
         ///
         /// It has no effect on [`detach`](crate::LockGuard::detach). A guard that [`adopt`](LockManager::adopt) makes has
         /// the `min_hold` of the adopting manager, counted from the adoption. A guard that
@@ -439,10 +440,11 @@ settings! {
         /// ```
         warn_after: Limit, |of| zero(of.warn_after);
 
-        /// Sets how long a call may wait before a warning is logged, with the lock's name, its holder and the number of places
-        /// in its queue. The listener receives it as [`EventKind::WaitsLong`](crate::EventKind::WaitsLong). The call waits on. A call
-        /// warns once, and for one name there is one warning in this time. For the queue, the call may send a request that only
-        /// reads, with the [rights of line 6](Builder#rights-of-a-redis-user). `None` is no warning. Not zero. Defaults to a minute.
+        /// Sets how long a call may wait before a warning is logged, with the lock's name, its holder and the number of
+        /// places in its queue. The listener receives it as [`EventKind::WaitsLong`](crate::EventKind::WaitsLong). The call
+        /// waits on. A call warns once, and for one name there is one warning in this time. For the queue, the call may send
+        /// a request that only reads, with the [rights of line 6](Builder#rights-of-a-redis-user). `None` is no warning. Not
+        /// zero. Defaults to a minute.
         ///
         /// # Example
         ///

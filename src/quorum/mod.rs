@@ -20,7 +20,8 @@
 //!
 //! Such an owner is withdrawn here, on every node that may have it. It must never ask again ([`Reply::Outvoted`],
 //! [`FailureKind::NoQuorum`]): a late copy of its release could end its next grant. The engine then asks what is left
-//! ([`left_until`](crate::server::Votes::left_until)), as after a release: a node that has not confirmed the withdrawal gets it again.
+//! ([`left_until`](crate::server::Votes::left_until)), as after a release: a node that has not confirmed the withdrawal gets
+//! it again.
 
 mod acquire;
 mod connection;

@@ -1,4 +1,5 @@
-//! A round that renews leases, and the joins of nodes without a vote: one batch for each node, written to all of them before an answer is read.
+//! A round that renews leases, and the joins of nodes without a vote: one batch for each node, written to all of them before
+//! an answer is read.
 //!
 //! The votes decide how long a lease lasts ([`super::votes`]). The round waits for all nodes that are well, because
 //! each of them moves its own vote. A node that hangs does not delay the votes of the others ([`super::connection`]).

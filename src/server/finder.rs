@@ -11,7 +11,7 @@
 //! | a check that began after the suspicion has the same result | trusts the result again |
 //! | a check that was under way at the suspicion has the same result | goes on suspecting the result |
 //! | a check has another result | trusts the new result |
-//! | a server in it may lack what the last one had (a failover) | first trusts no result, and tells the process |
+//! | a server in it may lack what the last one had (a failover) | first trusts no result, and notes the time, which the renewal thread sees |
 //! | the check panics | as if it had failed |
 //! | nobody uses the servers any more | ends the thread |
 //!

@@ -229,7 +229,8 @@ fn is_timeout(error: &io::Error) -> bool {
     kinds.contains(&error.kind())
 }
 
-/// Waits until one of these streams has something to read, or has ended, or until then. Returns for each stream whether it has. Looks at least once, even after that time.
+/// Waits until one of these streams has something to read, or has ended, or until then. Returns for each stream whether it
+/// has. Looks at least once, even after that time.
 pub(crate) fn readable<'s>(
     streams: impl IntoIterator<Item = &'s ByteStream>,
     until: Time,

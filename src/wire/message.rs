@@ -53,7 +53,8 @@ impl Nonce {
 /// 2. The script that hands the mutex over reserves a fence, makes the waiter the holder for its pickup window, and then
 ///    publishes the owner, the nonce and the fence.
 /// 3. The waiter holds the mutex when it reads that message. The nonce proves that step 2 came after the request was
-///    sent, because no earlier message shows anything of it. So the lease lasts at least for the pickup window from then, by any clock.
+///    sent, because no earlier message shows anything of it. So the lease lasts at least for the pickup window from then, by
+///    any clock.
 ///
 /// Step 2 shows the nonce to every client that may subscribe. So the waiter believes only the first message after a
 /// request, and none whose fence is far ahead of its clock.

@@ -120,7 +120,8 @@ pub(crate) enum Opening {
     Begun,
     /// The thread has connected. Whether a later request failed is noted elsewhere.
     Opened,
-    /// The thread could not connect, or has dropped its connection after a panic. It tries again for the next renewal, or when a delegate next waits.
+    /// The thread could not connect, or has dropped its connection after a panic. It tries again for the next renewal, or
+    /// when a delegate next waits.
     Failed,
 }
 
