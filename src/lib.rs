@@ -43,19 +43,20 @@
 //! | a move from another library | [docs/moving.md](https://docs.rs/crate/leasehold/latest/source/docs/moving.md) |
 //! | an async program | [docs/async.md](https://docs.rs/crate/leasehold/latest/source/docs/async.md) |
 //! | scripts and cron jobs | the program `leasehold`: [docs/cli.md](https://docs.rs/crate/leasehold/latest/source/docs/cli.md) |
+//! | tests without a server | the package [`leasehold-testing`](https://docs.rs/leasehold-testing), a Redis in memory |
 //!
 //! # What it promises
 //!
 //! 1. **Exclusion.** At most one exclusive guard of a name reads [`Held`](LeaseState::Held), if the rates of the machines'
 //!    clocks differ by less than 1 %, no server's clock jumps, and the server keeps its data. The guard ends before the key does,
 //!    because a lease counts from before its request was sent, less 1 % and 2 ms, on a clock that runs through suspend.
-//! 2. **Fencing.** Each exclusive guard of a name has a larger [`fence`](Lease::fence) than every earlier one. Fences follow the server's clock
-//!    in microseconds, so they also rise after the server has lost all its data, and after its clock was set back by less than
-//!    [`fence_memory`](Builder::fence_memory). There are [four exceptions](Lease#when-a-fence-may-be-smaller), such as a server
-//!    that loses its data *and* whose clock is set back.
+//! 2. **Fencing.** Each exclusive guard of a name has a larger [`fence`](Lease::fence) than every earlier one. Fences follow
+//!    the server's clock in microseconds, so they also rise after the server has lost all its data, and after its clock was set
+//!    back by less than [`fence_memory`](Builder::fence_memory). There are
+//!    [four exceptions](Lease#when-a-fence-may-be-smaller), such as a server that loses its data *and* whose clock is set back.
 //! 3. **No hidden loss.** A holder learns of a loss by its own clock, at the deadline, even if the network is dead and the
-//!    renewal thread is stuck. `Lost` is final: no late reply revives a lease. [`on_lost`](Lease::on_lost) fires within 50 ms, from a thread
-//!    that does no I/O.
+//!    renewal thread is stuck. `Lost` is final: no late reply revives a lease. [`on_lost`](Lease::on_lost) fires within 50 ms,
+//!    from a thread that does no I/O.
 //! 4. **Liveness.** A crash delays the other processes by at most the lease of a holder, or 250 ms if that lease is shorter; by at
 //!    most one pickup window (2 s by default, see [`io_timeout`](Builder::io_timeout)) for up to 64 waiters that crash or hang
 //!    together; and by at most one poll, 1 s, for a message that is lost. A waiter that only hung for a window keeps its place. If
@@ -114,13 +115,12 @@
 //!   [`tracing`](https://docs.rs/tracing) facade. [docs/metrics.md](https://docs.rs/crate/leasehold/latest/source/docs/metrics.md)
 //!   lists both.
 //!
-//! With the package [`leasehold-testing`](https://docs.rs/leasehold-testing), a Redis in memory, tests need no server.
-//!
 //! # Sources
 //!
 //! Leases: C. Gray, D. Cheriton, "Leases: an efficient fault-tolerant mechanism for distributed file cache consistency", 1989.
-//! Fencing: M. Kleppmann, "How to do distributed locking", 2016. The lock in Redis: the documentation of its
-//! [`SET`](https://redis.io/docs/latest/commands/set/) command. The mark on a contended lock: U. Drepper, "Futexes are tricky", 2004.
+//! Fencing: M. Kleppmann, "How to do distributed locking", 2016. The lock in Redis: its
+//! [`SET`](https://redis.io/docs/latest/commands/set/) command. The mark on a contended lock: U. Drepper, "Futexes are tricky",
+//! 2004.
 
 mod admin;
 mod builder;
