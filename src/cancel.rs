@@ -99,7 +99,7 @@ impl Cancel {
     /// [`Error::Cancelled`](crate::Error::Cancelled).
     ///
     /// Does not block: the calls may end after it returns. A second `cancel` changes nothing. Do not use it in a forked
-    /// child. It can block forever there, if a thread of the parent used the token during the fork.
+    /// child, where it can block for ever if a thread of the parent used the token during the fork.
     ///
     /// # Example
     ///

@@ -328,8 +328,8 @@ pub enum Connection {
 /// may come shortly after the end of their lease.
 ///
 /// A listener may panic, block, or lock something: no lock, lease or wait of the manager waits for it. At most 4,096
-/// events wait for a slow listener. Further ones are dropped, and counted in
-/// [`Stats::events_dropped`](crate::Stats::events_dropped). Panics are caught. The first one is logged.
+/// events wait for a slow listener, and further ones are dropped and counted in
+/// [`Stats::events_dropped`](crate::Stats::events_dropped). Panics are caught, and the first one is logged.
 ///
 /// When the last handle and guard of the manager have been dropped, the listener still receives the events from
 /// before, and then the thread ends. A listener that owns a handle or a guard of its manager keeps that manager alive.

@@ -68,8 +68,8 @@ impl LockManager {
         self.mutex(name).lock()
     }
 
-    /// Acquires the lock called `name` if it is free: [`Mutex::try_lock`] with the manager's settings. Returns `None`
-    /// if it is held. Blocks for at most one request.
+    /// Acquires the lock called `name` if it is free, and returns `None` if it is held: [`Mutex::try_lock`] with the
+    /// manager's settings. Blocks for at most one request.
     ///
     /// # Errors
     ///

@@ -104,8 +104,8 @@ impl Builder {
         self
     }
 
-    /// Sets the password, in plain text, without any encoding. It overrides the URL's. `Debug`, errors and the log
-    /// never show it. Defaults to the URL's, or none. [`username`](Builder::username) has an example.
+    /// Sets the password, in plain text, without any encoding. It overrides the URL's, which is the default, if there is
+    /// one. `Debug`, errors and the log never show it. [`username`](Builder::username) has an example.
     pub fn password(mut self, password: impl Into<String>) -> Self {
         self.settings.password = Some(Secret(password.into()));
         self

@@ -330,8 +330,8 @@ impl LockManager {
     }
 
     /// Returns a builder for a quorum: several independent servers, of which a majority must grant a lock (Redlock).
-    /// The lock survives the failure of the others. Each node is one master, as for [`single`](Self::single). Three or
-    /// five nodes are usual. With an even number a majority is half of them and one. One node is the same as `single`.
+    /// The lock survives the failure of the others. Each node is one master, as for [`single`](Self::single). Three or five
+    /// nodes are usual: with an even number a majority is half of them and one, and one node is the same as `single`.
     ///
     /// | | |
     /// | --- | --- |

@@ -58,11 +58,12 @@
 //! | 2 | [`queue::Entry`] | the state of one name, with its queue |
 //! | 3 | [`lease::renewal::RenewalThread`] | leases and release tasks, by the time at which they are due |
 //! | 3 | [`lease::watch::Watch`] | leases and guards, by the time at which they must end |
-//! | 3 | [`wakeup::Wakeup`] | the register of sleeping delegates |
-//! | 3 | [`lease::process_lease::ProcessLease`] | the listeners for a loss, and other rare fields |
+//! | 3 | [`wakeup::Wakeup`] | the register of sleeping delegates; the message for one of them |
+//! | 3 | [`lease::process_lease::ProcessLease`] | the listeners for a loss, and other rare fields; whether the metrics count it as at risk |
 //! | 3 | [`queue::WaitingThread`] | the signal for one waiting thread |
 //! | 3 | [`lease::claim::Tried`] | the owners of adoptions without a clear reply |
 //! | 3 | [`observe::events::Events`] | the listener, until the events thread takes it; its queue |
+//! | 3 | [`client::Client`] | the semaphores to which other clients give another number of permits |
 //! | 3 | [`Cancel`](crate::Cancel) | the threads that a cancel wakes |
 //! | 4 | [`Parker`](crate::sys::thread::Parker) | whether one thread sleeps |
 //!

@@ -100,8 +100,8 @@ impl Distribution {
             .sum()
     }
 
-    /// Returns the buckets that have a length in them, the shortest first. Each is at most 3.2 % wide. Their counts are
-    /// not cumulative: together they are [`count`](Distribution::count).
+    /// Returns the buckets that have a length in them, the shortest first. Each is at most 3.2 % wide. Their counts are not
+    /// cumulative, so together they are [`count`](Distribution::count).
     pub fn buckets(&self) -> impl Iterator<Item = Bucket> + '_ {
         filled(&self.counts).map(|(bounds, count)| Bucket {
             upper: Duration::from_nanos(bounds.last),
