@@ -258,7 +258,7 @@ impl LockManager {
     }
 
     /// Returns a builder for the master of a Sentinel set. The URLs are those of all sentinels, each once, with its port,
-    /// which is 26379 mostly. `master` is the name that they watch. After a failover all connections move to the new
+    /// which is usually 26379. `master` is the name that they watch. After a failover all connections move to the new
     /// master.
     ///
     /// | | |
@@ -351,8 +351,8 @@ impl LockManager {
     ///
     /// A node cannot tell its first start from a restart without data. So a fresh quorum grants no lock for the
     /// `restart_delay`, which is 60 s by default: calls return [`Error::NoQuorum`]. For a first start, start the nodes
-    /// 65 s before the clients: the clocks may differ, and a node counts whole seconds. Or have the calls wait by
-    /// [`wait_through_outages`](Builder::wait_through_outages), with an [`outage_limit`](Builder::outage_limit) of two
+    /// 65 s before the clients, because the clocks may differ, and a node counts whole seconds. Or let the calls wait, by
+    /// [`wait_through_outages`](Builder::wait_through_outages) with an [`outage_limit`](Builder::outage_limit) of two
     /// minutes. For tests, set `restart_delay(Duration::ZERO)`.
     ///
     /// # When a quorum is worth it

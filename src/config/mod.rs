@@ -26,7 +26,7 @@ mod server;
 #[cfg(feature = "tls")]
 mod tls;
 
-/// The shortest lease. Of a shorter one, the clock drift and one request would leave nothing.
+/// The shortest lease. The clock drift and one request would leave nothing of a shorter one.
 const MIN_LEASE: Duration = Duration::from_millis(10);
 /// The longest lease. A crashed holder delays the others for its whole lease.
 pub(crate) const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);

@@ -1,5 +1,5 @@
-//! The settings, the machine, the connections, the events and the counters. Every other part of the
-//! engine uses them. Only this module sends the requests of callers' threads.
+//! The settings, the machine, the connections, the events and the counters, which every other part of the engine uses. Only
+//! this module sends the requests of callers' threads.
 //!
 //! The client has no thread. The renewal thread works for as long as a part of the engine, or a release task, keeps the
 //! client.

@@ -35,7 +35,7 @@
 //!
 //! | thread | does | never | lives |
 //! | --- | --- | --- | --- |
-//! | `leasehold-renewal` | renews every lease, or looks at one that is not to be renewed; repeats releases; on a dedicated connection to each server | calls the listener | from the first lease or release task until it has had neither for a while |
+//! | `leasehold-renewal` | renews every lease, or looks at one without renewal; repeats releases; on a dedicated connection to each server | calls the listener | from the first lease or release task until it has had neither for a while |
 //! | `leasehold-watch` | ends each lease at its deadline; sends a loss to the channels of `on_lost` | does I/O | from the first lease until it has had none for a while |
 //! | `leasehold-wakeup-0` | receives messages of Redis, wakes delegates, on a dedicated connection to each server | calls scripts | from the first wait, or the first channel for requests, until the last handle and guard are dropped |
 //! | `leasehold-pool` | closes the connections that no call uses; on a quorum, also begins the probes of nodes that are down | uses the engine | from `build` until the store is dropped |

@@ -14,8 +14,8 @@
 //! | ready | queues under the channel, and sleeps until a message or its poll | no subscription, if the connection ends, or another one leads to another server |
 //! | no subscription | queues without a channel, and polls within its pickup window | ready, if a later try succeeds |
 //!
-//! A process without a subscription must queue too. Other processes hand the lock over only to the queue, so a process
-//! that only polls might never find the lock free.
+//! A process without a subscription must queue too, because other processes hand the lock over only to the queue, and a
+//! process that only polls might never find the lock free.
 //!
 //! No wake-up is lost:
 //!

@@ -25,8 +25,8 @@ use crate::wire::LockKind;
 
 /// Several mutexes that are locked together: all of them or none.
 ///
-/// One script acquires them all. So sets that overlap cannot deadlock, in whatever order their names are given. While
-/// one name is held, the free names stay free for others.
+/// One script acquires them all, so sets that overlap cannot deadlock, in whatever order their names are given. While one
+/// name is held, the free names stay free for others.
 ///
 /// A set has at most 1,000 names: one script acquires them, and the server serves nobody else meanwhile. With more, each
 /// call returns [`Error::Config`], and nothing is sent.
@@ -56,8 +56,8 @@ use crate::wire::LockKind;
 /// meanwhile delays the others by a lease. A try sends one request for each slot. Names with the same `{tag}` share a slot,
 /// and behave as on a single server.
 ///
-/// While a set keeps a name, no process uses that name. The set keeps it for as long as the other name is held. That
-/// has no limit: the key of another client may never expire. A wait with a limit
+/// While a set keeps a name, no process uses that name. The set keeps it for as long as the other name is held, which may
+/// be without end, as the key of another client may never expire. A wait with a limit
 /// ([`try_lock_for`](MultiLock::try_lock_for)) gives the name back when the wait ends. If the waiting process dies,
 /// that name is free after at most 1 s, or twice [`io_timeout`](crate::Builder::io_timeout) if that is longer.
 ///

@@ -17,7 +17,7 @@ use crate::wire::LockKind;
 /// A lock that one guard holds at a time, among all threads of all processes that use the same Redis.
 ///
 /// A handle is cheap to clone, and holds no lock. In Redis the lock is the plain string that
-/// `SET name owner NX PX lease` makes. So it excludes other clients that lock in this way.
+/// `SET name owner NX PX lease` makes, so it excludes other clients that lock in this way.
 ///
 /// Threads are served first come, first served, and so are processes. While other processes wait, a process keeps the
 /// lock among its own threads for at most one [`quantum`](crate::Builder::quantum) at a time.
@@ -47,9 +47,9 @@ pub struct Mutex {
 impl Mutex {
     /// Acquires the lock. Blocks until it is granted.
     ///
-    /// A blocked thread sleeps. Of the threads of a process that want one name, only one asks Redis: it wakes when a
-    /// message comes, and at least once a second. When Redis has replied once, transient errors are retried until
-    /// Redis has not replied for [`outage_limit`](crate::Builder::outage_limit).
+    /// A blocked thread sleeps. Only one thread of a process asks Redis for a name: it wakes when a message comes, and at
+    /// least once a second. When Redis has replied once, transient errors are retried until Redis has not replied for
+    /// [`outage_limit`](crate::Builder::outage_limit).
     ///
     /// # Guarantees
     ///
@@ -107,9 +107,9 @@ impl Mutex {
 
     /// Acquires the lock within `wait`. Returns `None` if it was held at Redis's last reply.
     ///
-    /// Blocks for at most `wait`. But the last request has at least 100 ms, and so has a wait for a connection of the
-    /// pool before it. So the call may end 100 ms late, or 200 ms if all connections are in use. A request that the
-    /// end of the wait cuts short has no reply. Then the reply before it counts.
+    /// Blocks for at most `wait`, and possibly 100 ms longer, or 200 ms if all connections are in use: the last request has
+    /// at least 100 ms, and so has a wait for a connection of the pool before it. If the end of the wait cuts a request
+    /// short, the reply before it counts.
     ///
     /// A wait of zero is [`try_lock`](Mutex::try_lock). A wait of `Duration::MAX` has no end.
     ///

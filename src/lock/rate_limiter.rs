@@ -24,12 +24,12 @@ const MOST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Handles with other numbers share the log of their name. Each handle keeps to its own numbers, and counts the
 /// admissions of all, from its first call on.
 ///
-/// A call that waits takes its place at once, in the order of the calls, and sleeps until the time of that place. No
-/// call polls, and no call is overtaken. A place stays taken if its process crashes or its manager is closed. A
-/// request whose reply was lost may have taken a place too. So faults admit fewer callers, and never more.
+/// A call that waits takes its place at once, in the order of the calls, and sleeps until the time of that place. No call
+/// polls, and no call is overtaken. A place stays taken if its process crashes or its manager is closed, and a request
+/// whose reply was lost may have taken one too, so faults admit fewer callers, and never more.
 ///
-/// A thread that waited may return late because its machine is busy. Several late returns can come together. Then more
-/// than `permits` calls may return within `per` by the clock on the wall. The places in Redis keep the limit.
+/// On a busy machine, a thread that waited may return late, and several late returns can come together, so that more than
+/// `permits` calls return within `per` by the clock on the wall. The places in Redis keep the limit.
 ///
 /// # Example
 ///
@@ -88,7 +88,7 @@ impl RateLimiter {
 
     /// Takes a place, and blocks until its time.
     ///
-    /// Sends one request. Then the thread sleeps.
+    /// Sends one request, and then the thread sleeps.
     ///
     /// # Errors
     ///
@@ -143,7 +143,7 @@ impl RateLimiter {
     /// Takes a place if its time comes within `wait`, and blocks until that time. If no place comes in time, takes
     /// none, and returns without a wait.
     ///
-    /// Sends one request. Then the thread sleeps.
+    /// Sends one request, and then the thread sleeps.
     ///
     /// # Errors
     ///

@@ -15,12 +15,12 @@ use crate::wire::{ALL, LockKind};
 /// together, before the next writer. (The phases alternate as in B. Brandenburg, J. Anderson, "Spin-based
 /// reader-writer synchronization for multiprocessor real-time systems", 2010.)
 ///
-/// The readers of one process share a lease. For one [`quantum`](crate::Builder::quantum), further readers of the
-/// process join that lease without a request. Then one of them asks Redis whether a process waits. So a writer waits
-/// for at most one quantum, and for the readers that have the lock then.
+/// The readers of one process share a lease. For one [`quantum`](crate::Builder::quantum), further readers of the process
+/// join that lease without a request. Then one of them asks Redis whether a process waits, so a writer waits for at most
+/// one quantum, and for the readers that have the lock then.
 ///
-/// Each process that reads has a separate lease. If such a process crashes, other readers are not delayed, and a
-/// writer is delayed by at most that lease.
+/// Each process that reads has a separate lease. If it crashes, other readers are not delayed, and a writer is delayed by
+/// at most that lease.
 ///
 /// A thread that asks to write while it reads waits for itself. A thread that asks to read while it reads may wait for
 /// a writer that waits for it.

@@ -5,7 +5,7 @@
 //!    TLS needs a PING: see `log_in_once`.
 //! 3. The first connection of a route asks the server about itself: see `ask_about_itself`.
 //!
-//! No request was sent yet. So a failure in any of these steps is certain: nothing was executed. It is no answer to the
+//! No request was sent yet, so after a failure in any of these steps nothing was executed for certain. It is no answer to the
 //! request either, and marked as such ([`Failure::of_connecting`]).
 //!
 //! # A server that refuses
@@ -175,7 +175,7 @@ fn log_in_once(route: &Route, deadline: &mut Deadline<'_>) -> Result<Socket, Fai
     Ok(open)
 }
 
-/// Connects, logs in, and has the server load the script of renewals. Each of these steps has its own time limit. Returns
+/// Connects, logs in, and loads the script of renewals into the server. Each of these steps has its own time limit. Returns
 /// what the last step took.
 pub(crate) fn connect_for_renewals(route: &Route) -> Result<(Socket, Duration), Failure> {
     let mut open = connect_in_turn(route, &mut Deadline::default(), None)?;

@@ -1,8 +1,8 @@
 //! Finding the addresses of a host within a time limit.
 //!
-//! The system's lookup of a name has no time limit that a caller can set. If no name server answers, it blocks for 5 to
-//! 10 s or longer. So the lookup runs on a separate thread, and each caller waits for at most its own limit. An IP
-//! address needs neither a lookup nor a thread.
+//! The system's lookup of a name has no time limit that a caller can set: if no name server answers, it blocks for 5 to 10 s
+//! or longer. So the lookup runs on a separate thread, and each caller waits for at most its own limit. An IP address needs
+//! neither a lookup nor a thread.
 //!
 //! The states of a name, by host and port:
 //!
@@ -107,7 +107,7 @@ impl Resolver {
                 resolver.end(&own_name, &own_lookup, result);
             }));
             if let Err(error) = started {
-                // The kind of this error is mostly `WouldBlock`, which says nothing about a connection.
+                // The kind of this error is usually `WouldBlock`, which says nothing about a connection.
                 let words = format!("no thread could be started to look up the host: {error}");
                 // Other callers may wait for this lookup already.
                 self.end(&name, &lookup, Err(io::Error::other(words)));

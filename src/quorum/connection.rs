@@ -23,8 +23,8 @@
 //! | any | the socket fails | closed: nothing more is read or written |
 //! | closed | before the next use there is a spare connection, made in the background ([`super::node`]) | idle |
 //!
-//! A new connection asks the server which process it is, for how long it has been up, and whether it is a master. In the
-//! same write it has the server load the scripts, and notes the restart delay.
+//! A new connection asks the server which process it is, for how long it has been up, and whether it is a master. The same
+//! write loads the scripts, and notes the restart delay.
 //!
 //! # A round
 //!

@@ -6,7 +6,7 @@
 //! | --- | --- |
 //! | `votes` | how votes are counted, and what this process knows of them |
 //! | `acquire` | rounds that ask for a lock, or give a detached mutex a new owner |
-//! | `renew` | a round that renews leases, and has nodes join that missed the grant |
+//! | `renew` | a round that renews leases, and lets nodes join that missed the grant |
 //! | `release` | a round that gives locks up |
 //! | `operators` | requests of operators, to all nodes |
 //! | `connection` | a connection to each node, and a round: a request to several of them, and their answers as they come |

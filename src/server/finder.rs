@@ -203,7 +203,7 @@ impl<T: Clone + Send + 'static> Finder<T> {
         }
     }
 
-    /// Suspects the result of this number, and has the thread check it.
+    /// Suspects the result of this number, and makes the thread check it.
     pub(crate) fn suspect(&self, number: u64) {
         let mut findings = self.findings.lock();
         let is_this = findings.found.is_some() && findings.number == number;

@@ -20,9 +20,9 @@
 //! | a caller's, by the pool | is part of the time limit, because a thread waits for the reply | has the rest of that limit |
 //! | the renewal thread's | has `connect_timeout`, and `io_timeout` for the login, because no lease can be renewed before | has its limit, or two round trips if those take longer |
 //!
-//! No request takes longer than `io_timeout`. The round trip is measured on the last requests. A request that reached
-//! its limit counts with the time that it took. Otherwise the link could give up again and again just before the answer
-//! comes: a new connection costs more round trips.
+//! No request takes longer than `io_timeout`. The round trip is measured on the last requests. One that reached its limit
+//! counts with the time that it took, because a new connection costs more round trips, and otherwise the link could give up
+//! again and again just before the answer comes.
 //!
 //! The first request after a SUBSCRIBE goes behind the question whether it reaches the same server: see
 //! [`route`](crate::net::route). A link notes each sign that the server may have lost its data

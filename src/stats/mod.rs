@@ -1,8 +1,8 @@
 //! The counters of a manager, and a reading of them.
 //!
-//! Counting adds to a few atomic words in any order. It takes nanoseconds, and no thread waits for it. Its cost is
-//! that many threads write to the same words. So a guard is recorded only twice: its wait when it begins, and its hold
-//! when it ends. The numbers of guards are computed from these records.
+//! Counting adds to a few atomic words in any order. It takes nanoseconds, and no thread waits for it, but many threads
+//! write to the same words. So a guard is recorded only twice: its wait when it begins, and its hold when it ends. The numbers
+//! of guards are computed from these records.
 
 use std::fmt;
 use std::time::Duration;

@@ -319,7 +319,7 @@ mod tests {
         listener.listen(1).expect("it is bound");
         let address = listener.local_addr().expect("an address");
         let address = address.as_socket().expect("of the internet");
-        // Linux queues one connection more than `listen` asks for. Another system may queue more.
+        // Linux queues one connection more than `listen` asks for, and another system may queue more.
         let connect = |limit| TcpStream::connect_timeout(&address, limit);
         let first = [(); 2].map(|()| connect(Duration::from_secs(60)).expect("it listens"));
         let mut queued = Vec::from(first);

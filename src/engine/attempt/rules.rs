@@ -1,9 +1,8 @@
 //! One process's way to a lock: it asks, queues, sleeps and asks again, until the lock is granted or nobody wants it.
 //!
 //! An attempt has one owner at a time: the name under which Redis knows the attempt. After a failure that may leave the
-//! owner in Redis, it may go on under a new one. An attempt belongs to a name's queue in this
-//! process, not to a thread. A delegate that gives up hands the attempt to the next thread, with its place in the queue
-//! in Redis.
+//! owner in Redis, it may go on under a new one. It belongs to a name's queue in this process, not to a thread: a delegate
+//! that gives up hands it to the next thread, with its place in the queue in Redis.
 //!
 //! | state | input | next state | step |
 //! | --- | --- | --- | --- |
@@ -33,8 +32,8 @@
 //! request counts as a failure of unknown outcome.
 //!
 //! An owner for which a release or a withdrawal was sent never asks again. An owner with a request of unknown outcome is
-//! *uncertain* until a lease has passed since the request was sent: Redis may still execute the request. A thread that
-//! ends such an owner repeats the ending until then ([`crate::engine::ending::rules`]).
+//! *uncertain* until a lease has passed since the request was sent, because Redis may still execute it. If such an owner
+//! ends, the ending is repeated until then ([`crate::engine::ending::rules`]).
 //!
 //! # Grants by message
 //!

@@ -1,10 +1,9 @@
 //! The end of a lease in Redis, and of an ended owner. A release task is the one place where an owner waits until Redis
 //! has confirmed its end: the server, or each node of a quorum.
 //!
-//! The guard's thread or the renewal thread sends the first request. The renewal thread repeats a request that failed
-//! until Redis must have dropped the key. The key may outlast the lease of the thread that ends it, because a lease can
-//! be extended. So the task takes over from its owner the time until which Redis may keep the key
-//! ([`EndedOwner::key_gone_at`]).
+//! The guard's thread or the renewal thread sends the first request. The renewal thread repeats a request that failed until
+//! Redis must have dropped the key. The key may outlast the lease of the thread that ends it, because a lease can be
+//! extended, so the task gets from its owner the time until which Redis may keep it ([`EndedOwner::key_gone_at`]).
 //!
 //! | request | answer | next |
 //! | --- | --- | --- |

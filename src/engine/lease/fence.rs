@@ -1,11 +1,11 @@
 //! Blocks of fences.
 //!
-//! A lease that may go from thread to thread reserves a block of fences with one script. So a hand-over in memory needs
+//! A lease that may go from thread to thread reserves a block of fences with one script, so that a hand-over in memory needs
 //! no request. A block has at most one fence for each microsecond of the quantum.
 //!
-//! The fences of a node follow its clock in microseconds. A block that is used no faster than one fence a microsecond
-//! never runs ahead of that clock. So fences still rise after a loss of all data, when only the clock is left. For the
-//! same reason the end of a lease gives back the unused fences of its block.
+//! The fences of a node follow its clock in microseconds. A block that is used no faster than one fence a microsecond never
+//! runs ahead of that clock, so fences still rise after a loss of all data, when only the clock is left. For the same reason
+//! the end of a lease gives back the unused fences of its block.
 
 use std::time::Duration;
 

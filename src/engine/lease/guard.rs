@@ -51,9 +51,9 @@ pub enum LeaseState {
 ///
 /// # Guarantees
 ///
-/// A lease ends in this process before it ends in Redis. This process counts it from before the request was sent, on a
-/// clock that runs through suspend. It takes off 1 % and 2 ms, because two clocks may differ by that. After that
-/// moment [`state`](Lease::state) never returns `Held`, even if the server and all threads of this crate hang.
+/// A lease ends in this process before it ends in Redis, because this process counts it from before the request was sent,
+/// on a clock that runs through suspend, and takes off 1 % and 2 ms, by which two clocks may differ. After that moment
+/// [`state`](Lease::state) never returns `Held`, even if the server and all threads of this crate hang.
 ///
 /// In a forked child of the process that acquired the lock, the state of every lease is `Lost`.
 #[expect(
@@ -122,8 +122,8 @@ impl Lease {
     /// | [`Permit`](crate::Permit) | different from the fence of every other permit. It orders nothing, because several permits are held at a time |
     /// | any, with [`fencing(false)`](crate::Builder::fencing) | 0 |
     ///
-    /// Send the fence with each write to the resource that the lock protects. Let the resource reject a fence that is
-    /// smaller than the largest it has seen. Then a holder that was paused past its lease does no harm (Martin
+    /// Send the fence with each write to the resource that the lock protects, and let the resource reject a fence that is
+    /// smaller than the largest it has seen, so that a holder that was paused past its lease does no harm (Martin
     /// Kleppmann, "How to do distributed locking", 2016).
     ///
     /// # When a fence may be smaller
@@ -210,9 +210,8 @@ impl Lease {
 
     /// Returns a channel that receives one [`Lost`] within 50 ms of the loss of the lock.
     ///
-    /// If the lock is lost already, the message is in the channel. If the guard ends before a loss is found, the
-    /// channel is disconnected. Each call makes a new channel, which lives until the guard ends. So call it once, and
-    /// keep the channel.
+    /// If the lock is lost already, the message is in the channel. If the guard ends before a loss is found, the channel is
+    /// disconnected. Each call makes a new channel, which lives until the guard ends, so call it once and keep the channel.
     ///
     /// # Example
     ///
@@ -266,7 +265,7 @@ impl Lease {
     /// before: also one that came while an earlier guard of this process had the lock. It is disconnected when the guard ends
     /// or is lost. It keeps at most 16 requests that were not received. On a quorum a request may rarely come twice.
     ///
-    /// The first call has this process subscribe to requests, unless a thread of it has waited for a lock before. It does not
+    /// The first call makes this process subscribe to requests, unless a thread of it has waited for a lock before. It does not
     /// block, so a request of the first moments may be missed.
     ///
     /// # Example

@@ -20,12 +20,11 @@
 //! A holder learns of a forced release as follows:
 //!
 //! 1. The script publishes the removed owner on a channel to which every process subscribes.
-//! 2. The process with that owner does not trust the message. It has the renewal of that lease sent at once.
+//! 2. The process with that owner does not trust the message, so it renews that lease at once.
 //! 3. Redis replies to the renewal that the key is gone, or has another owner. The lease is lost.
 //!
-//! The message may overtake the grant of that owner. So a process that has no such lease notes the time for each name for
-//! which a grant may be on its way. It does step 2 for each lease that was asked for at or before that time, when the
-//! lease begins.
+//! The message may overtake the grant of that owner. So a process that has no such lease notes the time, for each name for
+//! which a grant may be on its way. When a lease begins that was asked for at or before that time, it does step 2 then.
 //!
 //! If the message is lost, or the process has no subscription because no thread has waited yet, the next renewal gets
 //! the same reply. For a lease without renewal, a renewal only looks whether it is still held.

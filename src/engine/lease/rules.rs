@@ -1,8 +1,8 @@
 //! The validity of a lease.
 //!
-//! The server keeps the key for `lease` from the moment at which it executed the request. The holder counts from a
-//! reading of the local clock *before* the request was sent. It subtracts the time by which two clocks may differ. So
-//! the guard ends before the key does.
+//! The server keeps the key for `lease` from the moment at which it executed the request. The holder counts from a reading
+//! of the local clock *before* the request was sent, and subtracts the time by which two clocks may differ, so the guard
+//! ends before the key does.
 //!
 //! One atomic word holds the whole state of a lease, because several threads change it without a mutex. A word of at
 //! least [`ENDINGS`] is the deadline in nanoseconds. A smaller word is the way in which the lease ended.

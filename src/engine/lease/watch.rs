@@ -19,8 +19,8 @@
 //! With an event listener, the time of a renewed lease is first the time at which its renewal becomes overdue, and then
 //! its deadline. Otherwise the time is the deadline.
 //!
-//! The thread starts with the first lease, and ends when it has had nothing to watch for a while. [`Watch`] knows nothing of the
-//! leases above it: [`Watch::next`] returns what must end, and the loop of the thread ([`run`]) ends it.
+//! The thread starts with the first lease, and ends when it has had nothing to watch for a while. [`Watch`] knows nothing of
+//! the leases above it: [`Watch::next`] returns the lease or guard that must end, and the loop of the thread ([`run`]) ends it.
 
 use std::time::Duration;
 

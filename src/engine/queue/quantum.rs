@@ -1,8 +1,8 @@
 //! The quantum of a manager whose program sets none.
 //!
-//! A *quantum* is the time for which threads of a process hand a lock on in memory. At its end, the lock may go to
-//! another process. Nobody has the lock during such a hand-over, so short quanta cost throughput. Long quanta make the
-//! other processes wait. So a quantum is 20 times as long as a hand-over takes, within two bounds:
+//! A *quantum* is the time for which threads of a process hand a lock on in memory. At its end, the lock may go to another
+//! process. Nobody has the lock during such a hand-over, so short quanta cost throughput, but long ones make the other
+//! processes wait. So a quantum is 20 times as long as a hand-over takes, within two bounds:
 //!
 //! | process | quantum |
 //! | --- | --- |
@@ -10,8 +10,8 @@
 //! | it has measured none | [`FIRST`] |
 //! | no message reaches it | [`LONGEST_QUANTUM`] |
 //!
-//! The median is that of the last eight hand-overs to the process. It ignores three slow ones of eight. It follows a
-//! link that has become slow after five. A mean would follow each thread that the system did not run for a while.
+//! The median is that of the last eight hand-overs to the process. It ignores three slow ones of eight, and follows a link
+//! that has become slow after five. A mean would follow each thread that the system did not run for a while.
 //!
 //! The first quantum is short, because all processes may begin at the same time, and the last of them waits for the
 //! first quanta of all others. On a slow link it costs little: the first hand-over ends it.

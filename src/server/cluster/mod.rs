@@ -2,7 +2,7 @@
 //!
 //! Each name belongs to one of 16,384 slots ([`LockKey::slot`](crate::name::LockKey::slot)), and each slot to one master.
 //! A background thread keeps a map of the slots ([`map`], [`search`]). A request goes to the owner of its slot, on a
-//! connection of that master's own pool. So a master that hangs uses up no connection to the others.
+//! connection of that master's own pool, so that a master that hangs uses up no connection to the others.
 //!
 //! | state of a request | event | next state |
 //! | --- | --- | --- |
@@ -35,7 +35,7 @@
 //! | a master that has restarted without data | "gone" is true |
 //! | any node, for a request without keys | `SCAN` is sent with `ROLE`, and counts only for a master (`operators`) |
 //!
-//! A cluster copies writes to replicas without waiting for them. So a failover may lose a lock. The holder learns of it
+//! A cluster copies writes to replicas without waiting for them, so a failover may lose a lock. The holder learns of it
 //! at its next renewal, and the fence is larger after the failover than before, because it follows the servers' time.
 //!
 //! | module | its subject |

@@ -9,12 +9,12 @@
 //! master. The master is *known* while it is not suspected.
 //!
 //! A request is sent only while the master is known, and waits for that within its time limit. An answer counts only if
-//! the master is the same after it. The reply to a request that wrote nothing is no proof: a server that has become a
-//! replica may answer it from old data. So the link asks for the server's `ROLE` then ([`crate::server::link`]).
+//! the master is the same after it. The reply to a request that wrote nothing is no proof, because a server that has become
+//! a replica may answer it from old data: the link then asks for the server's `ROLE` too ([`crate::server::link`]).
 //!
-//! Sentinel copies writes to replicas without waiting for them. So a failover may lose a lock. The holder learns of it
-//! at its next renewal. The fence is larger after the failover than before, because it follows the servers' time, unless the
-//! clock of the new master is behind.
+//! Sentinel copies writes to replicas without waiting for them, so a failover may lose a lock. The holder learns of it at its
+//! next renewal. The fence is larger after the failover than before, because it follows the servers' time, unless the clock of
+//! the new master is behind.
 
 mod opinion;
 mod search;

@@ -18,15 +18,14 @@
 //!
 //! A lease that was granted by message lasts for the pickup window only. It is due ten milliseconds after its grant, and so
 //! before most renewals of other leases. Most contended leases have ended by then, and need no renewal. No lease is granted
-//! by message unless the thread runs, has connected, and is not stuck in a request ([`RenewalThread::is_ready`]). So a
+//! by message unless the thread runs, has connected, and is not stuck in a request ([`RenewalThread::is_ready`]), so a
 //! delegate that begins to wait makes the thread start and connect ([`RenewalThread::prepare`]). If no reply has come on the
 //! connection for five seconds, the delegate makes the thread check it by a PING.
 //!
-//! The thread also looks at leases that are not to be renewed, by a renewal that lengthens nothing. Otherwise a job
-//! could hold a lock for a day, and learn only at its end that the key is gone.
+//! The thread also looks at leases without renewal, by a renewal that lengthens nothing. Otherwise a job could hold a lock
+//! for a day, and learn only at its end that the key is gone.
 //!
-//! A thread registers a lease before it makes the lease's first guard. It deregisters the lease before it sends the
-//! release.
+//! A lease is registered before its first guard exists, and deregistered before its release is sent.
 //!
 //! The renewal thread starts with the first lease or release task, and ends when there has been neither for a while. A
 //! release task in the timer queue keeps the client alive, and so the thread too. Of the engine the thread uses only the client
