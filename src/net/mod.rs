@@ -1,5 +1,14 @@
 //! The connections to a server: bytes and replies with time limits, how calls share connections, and what error answers mean.
 //!
+//! 1. A call waits in line for a connection of the `pool`, and has it alone until it gives it back.
+//! 2. If the connection is not open, the call opens it on its own thread: it looks the host up (`resolve`), connects, begins
+//!    `tls`, and logs in. A thread of the library leaves that out for a while at a server that has just refused (`login`).
+//! 3. It looks whether anything is unread, writes the command, and reads until the answer ends (`socket`, `frame`).
+//! 4. A failure or an error answer gets its meaning: may the server have executed the request (`refusal`), and may it have lost
+//!    its data (`route`)?
+//!
+//! All of that ends at the call's `deadline`.
+//!
 //! | module | its subject |
 //! | --- | --- |
 //! | `deadline` | the time of a call |

@@ -1,6 +1,9 @@
 //! A lock over a majority of independent servers (Redlock).
 //!
-//! The rules are those of the models in `tests/quorum_model`. How a vote is counted stands at the top of [`votes`].
+//! A caller's thread checks a connection to every node out of the pool, all of them together. It writes its request to all
+//! nodes before it reads an answer, and counts the answers as they come: that is a *round*. The renewal thread does the same
+//! on connections of its own. How a vote is counted stands at the top of [`votes`], and the rules are those of the models in
+//! `tests/quorum_model`.
 //!
 //! | module | its subject |
 //! | --- | --- |
@@ -12,9 +15,6 @@
 //! | `connection` | a connection to each node, and a round: a request to several of them, and their answers as they come |
 //! | `node` | one node: is it up, may it vote, and the connections that are made to it |
 //! | `listen` | messages through any node |
-//!
-//! A thread takes a connection to every node out of the pool together. It writes its request to all nodes before it
-//! reads an answer, on its own thread. The renewal thread has its own connection to every node.
 //!
 //! # Owners that got too few votes
 //!

@@ -1,5 +1,15 @@
 //! The servers as the layers above see them: one [`Store`], whatever is behind it.
 //!
+//! 1. The engine makes a request by [`Store::call`].
+//! 2. The store knows the master that it is for: the only one, the one that the sentinels have named, or the owner of the
+//!    name's slot in a cluster. A thread finds these, and finds them again after a failover (`finder`).
+//! 3. The store checks a link to that master out of its pool. The link sends the request, and sends it again if a connection
+//!    that was open before turns out to be closed (`link`).
+//! 4. The answer counts if the server is still the master: a demoted one may answer from old data.
+//!
+//! The renewal thread has a connection of its own ([`Store::dedicated_connection`]), and the wakeup thread listens
+//! ([`Store::listen`]).
+//!
 //! A *node* is one logical Redis that runs one script atomically. On a cluster the keys of one script must share a slot
 //! ([`Store::has_slots`]). Every other node holds all keys, whatever their slots.
 //!
