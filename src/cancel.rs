@@ -1,8 +1,7 @@
 //! A token that ends blocked calls from another thread.
 //!
-//! The token has a flag, and a register of the threads that are blocked with it. It has no reference to locks or
-//! queues:
-//! [`Cancel::cancel`] sets the flag and wakes the threads, and each thread leaves its queue itself. So no thread takes a
+//! The token has a flag, and a register of the threads that are blocked with it. It has no reference to locks or queues:
+//! [`Cancel::cancel`] sets the flag and wakes the threads, and each thread leaves its queue itself, so that no thread takes a
 //! mutex while it holds another.
 //!
 //! 1. A thread enters the register before it sleeps for the first time, and leaves the register when its call ends.

@@ -16,13 +16,13 @@ use crate::sys::Arc;
 /// Hands out locks. One manager is enough for a process, and clones share everything.
 ///
 /// The calling threads send their requests on connections from a pool. The renewal of leases has its own connection,
-/// and so has the subscription for messages. So any number of waiting threads does not delay them.
+/// and so has the subscription for messages, so that no number of waiting threads delays them.
 ///
-/// The manager starts a thread that opens and closes connections, and up to four more, each when it is first needed.
-/// Behind sentinels and on a cluster there is one more, and threads that live for a moment. On a cluster, each master has
-/// a thread for its connections.
-/// The threads for renewal and for deadlines end a while after the last lease. The threads for messages and for events
-/// end with the last clone and guard.
+/// The manager starts two threads that look after its connections, and up to four more, each when it is first needed: for
+/// renewals, deadlines, messages and events. Behind sentinels and on a cluster one more finds the masters, with one for each
+/// sentinel, and with threads that live for a moment; so do those that connect to the nodes of a quorum. The threads for
+/// renewals and for deadlines end a while after the last lease, and those for messages and for events end with the last clone
+/// and guard.
 ///
 /// Guards stay held when the last clone is dropped. They keep the manager's connections and threads alive.
 ///

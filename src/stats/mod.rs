@@ -20,10 +20,9 @@ pub(crate) mod exported;
 
 /// The counters of a manager since it was built: see [`LockManager::stats`](crate::LockManager::stats).
 ///
-/// The counters are read one after the other while threads go on. So one counter may include a guard that another does
-/// not include yet. No counter falls, except [`held`](Stats::held), [`waiting`](Stats::waiting)
-/// and [`connections_in_use`](Stats::connections_in_use).
-/// [`quantum`](Stats::quantum) is no counter.
+/// The counters are read one after the other while threads go on, so one counter may include a guard that another does not
+/// include yet. No counter falls, except [`held`](Stats::held), [`waiting`](Stats::waiting) and
+/// [`connections_in_use`](Stats::connections_in_use). [`quantum`](Stats::quantum) is no counter.
 ///
 /// [`Event`](crate::Event) defines a guard and a lease.
 ///
