@@ -28,9 +28,9 @@ impl Servers {
     ///
     /// # Errors
     ///
-    /// [`Error::Config`]: a URL or a setting cannot be used.
-    /// [`Error::Unsupported`]: a node of a quorum is no single server.
-    /// [`Error::Unavailable`]: the system starts no further thread.
+    /// * [`Error::Config`]: a URL or a setting cannot be used.
+    /// * [`Error::Unsupported`]: a node of a quorum is no single server.
+    /// * [`Error::Unavailable`]: the system starts no further thread.
     pub(super) fn store(&self, settings: &mut Settings) -> Result<Arc<dyn Store>> {
         let failed = |failure: Failure| failure.into_error(None);
         Ok(match self {

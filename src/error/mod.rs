@@ -21,9 +21,8 @@ pub(crate) type Cause = Arc<dyn std::error::Error + Send + Sync>;
 /// The reason why a call failed.
 ///
 /// Every variant that concerns one lock names it. The message of a connection that could not be opened names the server. No
-/// message holds a password. A message does not repeat its
-/// [`source`](std::error::Error::source): a reporter prints the chain, and so does `{error:#}`. `{error:?}` is the name of
-/// the variant and that chain.
+/// message holds a password. A message does not repeat its [`source`](std::error::Error::source): a reporter prints the
+/// chain, and so does `{error:#}`. `{error:?}` is the name of the variant and that chain.
 ///
 /// # The error for each reply
 ///
