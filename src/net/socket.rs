@@ -1,8 +1,8 @@
 //! A socket to a server, with a time limit for each request and its answer.
 //!
 //! The redis crate's own connection has no such limit. Its limit restarts at each piece of an answer, so a server that sends
-//! a byte now and then keeps a thread busy without end, and at its end a connection that was subscribed waits for the answer
-//! to an UNSUBSCRIBE. Here one limit is for a request and its whole answer, and an answer has a greatest length, so that no
+//! a byte now and then keeps a thread busy without end. And before it closes, a connection that was subscribed waits for the
+//! answer to an UNSUBSCRIBE. Here one limit is for a request and its whole answer, and an answer has a greatest length, so that no
 //! peer, server or not, makes this process run out of memory.
 //!
 //! One thread uses a socket at a time. It sends a request only if no earlier answer is missing, and a request has one

@@ -51,8 +51,8 @@ pub enum LeaseState {
 ///
 /// # Guarantees
 ///
-/// A lease ends in this process before it ends in Redis, because this process counts it from before the request was sent,
-/// on a clock that runs through suspend, and takes off 1 % and 2 ms, by which two clocks may differ. After that moment
+/// A lease ends in this process before it ends in Redis. This process counts it from before the request was sent, on a clock
+/// that runs through suspend, and takes off 1 % and 2 ms, by which two clocks may differ. After that moment
 /// [`state`](Lease::state) never returns `Held`, even if the server and all threads of this crate hang.
 ///
 /// In a forked child of the process that acquired the lock, the state of every lease is `Lost`.
@@ -122,9 +122,9 @@ impl Lease {
     /// | [`Permit`](crate::Permit) | different from the fence of every other permit. It orders nothing, because several permits are held at a time |
     /// | any, with [`fencing(false)`](crate::Builder::fencing) | 0 |
     ///
-    /// Send the fence with each write to the resource that the lock protects, and let the resource reject a fence that is
-    /// smaller than the largest it has seen, so that a holder that was paused past its lease does no harm (Martin
-    /// Kleppmann, "How to do distributed locking", 2016).
+    /// Send the fence with each write to the resource that the lock protects, and let the resource reject a smaller fence
+    /// than the largest it has seen. Then a holder that was paused past its lease does no harm (Martin Kleppmann, "How to do
+    /// distributed locking", 2016).
     ///
     /// # When a fence may be smaller
     ///

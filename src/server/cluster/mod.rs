@@ -2,7 +2,7 @@
 //!
 //! Each name belongs to one of 16,384 slots ([`LockKey::slot`](crate::name::LockKey::slot)), and each slot to one master.
 //! A background thread keeps a map of the slots ([`map`], [`search`]). A request goes to the owner of its slot, on a
-//! connection of that master's own pool, so that a master that hangs uses up no connection to the others.
+//! connection of that master's own pool: a hanging master uses up no connection to the others.
 //!
 //! | state of a request | event | next state |
 //! | --- | --- | --- |
