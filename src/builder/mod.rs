@@ -3,7 +3,7 @@
 //! A manager is made in four steps:
 //!
 //! 1. `LockManager::single` and the like name the servers ([`servers`]), or one URL names them and has settings ([`url`]).
-//! 2. The setters set the rest. One table has them ([`settings`]), but for the few below whose values no URL can have.
+//! 2. The setters set the rest. One table has them ([`settings`]). The setters below are written by hand, because they do more than set a field.
 //! 3. [`Builder::build_lazy`] checks all settings by that table, by which the URL was read too.
 //! 4. It makes the store of the servers ([`Servers::store`]), and the engine over it.
 

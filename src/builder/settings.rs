@@ -179,9 +179,10 @@ settings! {
         background_release: Bool;
 
         /// Sets how long a node of a [quorum](LockManager::quorum) has to answer. A node that takes longer is left out, and
-        /// asked again in the background after a pause of 100 ms, which grows to 5 s. Connecting has the same limit, with the
-        /// lookup of a host name. Choose a time far below the lease, and above the slowest answer of a node that is well. From
-        /// 1 ms to 1 h. Defaults to 200 ms. No effect on a single server.
+        /// asked again in the background after a pause of 50 ms, which grows to 1 s. A connect may take
+        /// [`connect_timeout`](Builder::connect_timeout), but no call that reaches a majority waits longer than this for one.
+        /// Choose a time far below the lease, and above the slowest answer of a node that is well. From 1 ms to 1 h. Defaults to
+        /// 200 ms. No effect on a single server.
         ///
         /// # Example
         ///
@@ -515,7 +516,7 @@ settings! {
         poller_gap: Time, wrong_gap;
     }
 
-    // Their setters stand beside the table of the builder.
+    // Their setters are written by hand, beside the [`Builder`].
     by hand {
         password: Text;
         password_file: Text, |of| of.logins.as_ref()?.wrong();

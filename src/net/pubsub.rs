@@ -4,7 +4,7 @@
 //! 2. PUBLISH an empty message. The scripts ignore a rejected PUBLISH, so only this request shows that the user may not
 //!    publish. A subscribed connection cannot publish, so it comes first.
 //! 3. SUBSCRIBE, and wait for the confirmation. From then on no message is missed.
-//! 4. Report each message, until a new era begins ([`together`](crate::net::route)). If nothing comes for three seconds, send a
+//! 4. Report each message, until a new era begins ([`Together`](crate::net::route::Together)). If nothing comes for three seconds, send a
 //!    PING, because a dead peer sends nothing either. If no answer comes within `io_timeout`, the connection is broken.
 
 use std::time::Duration;
