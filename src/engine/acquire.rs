@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use crate::cancel::Cancel;
 use crate::config::Options;
-use crate::engine::attempt::rules::{Attempt, Context, EndedOwner, Grant, Input, Step};
+use crate::engine::attempt::{Attempt, Context, EndedOwner, Grant, Input, Step};
 use crate::engine::client::Client;
 use crate::engine::lease::fence;
 use crate::engine::lease::guard::Lease;
@@ -495,6 +495,7 @@ impl Acquire<'_> {
             // 3. Let the attempt decide. If it changes its owner, the former owner may still have something in Redis:
             //    the renewal thread releases that.
             let lease_to_share = self.lease_to_share();
+            let is_by_message = matches!(input, Input::Message(_));
             let step = attempt.step(input, &self.context(lease_to_share.as_deref()));
             self.clean_up(attempt.ended_owners());
 
@@ -522,7 +523,7 @@ impl Acquire<'_> {
                     }
                 }
                 Step::Granted(grant) => {
-                    if let (true, Some(message_at)) = (grant.is_by_message, self.message_at) {
+                    if let (true, Some(message_at)) = (is_by_message, self.message_at) {
                         self.note_hand_over(message_at);
                         self.client.stats.granted_by_message.add(1);
                     }
@@ -693,7 +694,7 @@ impl Acquire<'_> {
             // The call must end, so the thread stopped waiting, or the failure is of no interest to it. The threads behind
             // it ask Redis themselves. The attempt notes whether Redis may still execute the request.
             Err(failure) if self.is_over() && failure.is_transient() => {
-                attempt.left(sent, &failure, &self.context(None));
+                attempt.failed(sent, &failure, &self.context(None));
                 Input::Woken
             }
             Err(failure) => {

@@ -40,7 +40,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::engine::attempt::rules::SubscriptionState;
+use crate::engine::attempt::poll::SubscriptionState;
 use crate::engine::lease::leases::Leases;
 use crate::engine::observe::events::{Events, Unreached};
 use crate::error::{Chain, Failure, FailureKind, Outcome};

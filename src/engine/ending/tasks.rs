@@ -21,7 +21,7 @@
 use std::time::Duration;
 
 use crate::engine::client::Client;
-use crate::engine::ending::rules::{Next, ReleaseTask};
+use crate::engine::ending::{Next, ReleaseTask};
 use crate::engine::lease::renewal::{AFTER_PANIC, BATCH};
 use crate::engine::queue::Entry;
 use crate::engine::timer_queue::{TimerKey, TimerQueue};

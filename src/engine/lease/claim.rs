@@ -44,7 +44,7 @@
 use crate::claim::Claim;
 use crate::config::Options;
 use crate::engine::Engine;
-use crate::engine::attempt::rules::Grant;
+use crate::engine::attempt::Grant;
 use crate::engine::lease::guard::Lease;
 use crate::engine::lease::leases::Leases;
 use crate::engine::lease::process_lease::Hold;

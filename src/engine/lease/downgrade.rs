@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use crate::config::Options;
-use crate::engine::attempt::rules::{EndedOwner, Grant};
+use crate::engine::attempt::{EndedOwner, Grant};
 use crate::engine::lease::guard::Lease;
 use crate::engine::lease::leases::Leases;
 use crate::engine::lease::process_lease::{Hold, ProcessLease};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender};
 
 use crate::config::Options;
-use crate::engine::ending::rules::ReleaseTask;
+use crate::engine::ending::ReleaseTask;
 use crate::engine::lease::leases::{CountedBusy, Leases};
 use crate::engine::lease::limits::HoldLimits;
 use crate::engine::lease::process_lease::{Hold, LossListener, ProcessLease};

@@ -36,7 +36,7 @@
 use std::time::Duration;
 
 use crate::config::Settings;
-use crate::engine::attempt::rules::Grant;
+use crate::engine::attempt::Grant;
 use crate::engine::client::Client;
 use crate::engine::lease::fence::Fences;
 use crate::engine::lease::process_lease::{Hold, ProcessLease};

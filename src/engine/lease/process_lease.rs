@@ -7,7 +7,7 @@ use crossbeam_channel::Sender;
 use once_cell::race::OnceBox;
 
 use crate::config::Terms;
-use crate::engine::attempt::rules::Grant;
+use crate::engine::attempt::Grant;
 use crate::engine::lease::rules::{AtomicLease, LeaseStatus};
 use crate::engine::queue::Entry;
 use crate::engine::queue::rules::{Health, HeldLease, HoldOf};

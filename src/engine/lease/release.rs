@@ -27,8 +27,8 @@
 
 use std::time::Duration;
 
-use crate::engine::attempt::rules::{Attempt, EndedOwner};
-use crate::engine::ending::rules::{Next, ReleaseTask};
+use crate::engine::attempt::{Attempt, EndedOwner};
+use crate::engine::ending::{Next, ReleaseTask};
 use crate::engine::lease::leases::{CountedBusy, Leases};
 use crate::engine::lease::process_lease::ProcessLease;
 use crate::engine::lease::rules::LeaseStatus;

@@ -25,7 +25,7 @@ use std::time::Duration;
 use hashbrown::HashTable;
 use hashbrown::hash_table::OccupiedEntry;
 
-use crate::engine::attempt::rules::Attempt;
+use crate::engine::attempt::Attempt;
 use crate::engine::lease::process_lease::{Hold, ProcessLease};
 use crate::error::Failure;
 use crate::name::{Fingerprint, Target};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{RenewalState, RenewalThread};
 use crate::engine::client::Client;
-use crate::engine::ending::rules::ReleaseTask;
+use crate::engine::ending::ReleaseTask;
 use crate::engine::ending::tasks::{MOST_REPEATED, SentTask, send};
 use crate::engine::queue::Entry;
 use crate::error::Failure;

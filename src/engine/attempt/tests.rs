@@ -240,7 +240,7 @@ fn a_request_that_its_thread_has_left_is_of_unknown_outcome() {
         "the thread has left",
     );
     let sent = scene.now;
-    scene.with_context(|attempt, context| attempt.left(sent, &failure, context));
+    scene.with_context(|attempt, context| attempt.failed(sent, &failure, context));
     let owner = Arc::clone(scene.attempt.owner());
     assert_eq!(scene.send(Input::Go).owner, owner);
     let left = scene.attempt.abandon();

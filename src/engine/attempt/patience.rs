@@ -14,7 +14,7 @@
 
 use std::time::Duration;
 
-use super::step::{Context, Step};
+use super::{Context, Step};
 use crate::error::{Failure, FailureKind};
 use crate::sys::random::{jittered, jittered_by_half};
 use crate::sys::{LONGEST_SLEEP, Time};
