@@ -221,8 +221,18 @@ impl Settings {
         if !self.restart_delay.is_zero() {
             self.longest_vote = Some(self.restart_delay);
         }
-        self.check_lease("lease", self.options.lease)?;
-        self.check_lease("min_hold", self.options.min_hold)
+        self.check_options(&self.options)
+    }
+
+    /// Checks the options of a handle.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] if an option is out of bounds.
+    pub(crate) fn check_options(&self, options: &Options) -> Result<()> {
+        options.check()?;
+        self.check_lease("lease", options.lease)?;
+        self.check_lease("min_hold", options.min_hold)
     }
 
     /// Checks the length of a lease or an extension against the longest one of this manager.

@@ -7,7 +7,7 @@
 //!
 //! | how it ends | the delegate | the threads behind it |
 //! | --- | --- | --- |
-//! | granted | gets a guard ([`Leases::begin_lease`]) | get guards if the lease has room for them, else wait |
+//! | granted | gets a guard ([`Engine::begin_lease`]) | get guards if the lease has room for them, else wait |
 //! | Redis lets more readers into this process's lease | gets a guard; if the lease has ended, asks again with a new attempt | get guards if the lease has room for them |
 //! | time over, or cancelled | gets no guard | the next thread becomes the delegate, and continues the attempt with its place in the queue in Redis |
 //! | failed, in a wait | gets the error | get the error |
@@ -35,11 +35,12 @@ use std::time::Duration;
 
 use crate::cancel::Cancel;
 use crate::config::Options;
+use crate::engine::Engine;
 use crate::engine::attempt::{Attempt, Context, EndedOwner, Grant, Input, Step};
 use crate::engine::client::Client;
+use crate::engine::lease::CountedBusy;
 use crate::engine::lease::fence;
 use crate::engine::lease::guard::Lease;
-use crate::engine::lease::leases::{CountedBusy, Leases};
 use crate::engine::lease::process_lease::{Hold, ProcessLease};
 #[cfg(feature = "tracing")]
 use crate::engine::observe::ended_by;
@@ -59,16 +60,14 @@ use crate::wire::{Ask, GrantMessage, LockKind, Reply, Request, lifetime};
 
 /// Acquires a lock. Blocks until the thread has a guard, the time is over, the token is cancelled, the manager is closed,
 /// or a request has failed.
-pub(crate) fn lock(leases: &Arc<Leases>, call: &Call<'_>) -> Result<Lease, NotAcquired> {
-    call.check(&leases.client)?;
-    let (mut acquire, arrival) = Acquire::enter(leases, call);
+pub(crate) fn lock(engine: &Arc<Engine>, call: &Call<'_>) -> Result<Lease, NotAcquired> {
+    call.check(&engine.client)?;
+    let (mut acquire, arrival) = Acquire::enter(engine, call);
     let acquired = acquire.run(arrival);
     if let Err(why) = &acquired {
         acquire.count_refused(why);
     }
-    let hold = acquired?;
-    let since = hold.since;
-    Ok(Lease::new(Arc::clone(leases), hold, since, &call.options))
+    Ok(Lease::new(Arc::clone(engine), acquired?, &call.options))
 }
 
 impl Acquire<'_> {
@@ -82,7 +81,7 @@ impl Acquire<'_> {
             Arrival::Held => return Err(self.held()),
             // Another thread asks Redis, or this process holds or releases the lock. Wait behind it.
             Arrival::Queued(waiter) => {
-                self.count_wait(|leases, entry| leases.holder(&entry.lock()));
+                self.count_wait(|engine, entry| engine.holder(&entry.lock()));
                 match self.wait(&waiter)? {
                     Turn::Hold(hold) => return Ok(self.passed_on(hold)),
                     Turn::Delegate(attempt, counted) => (attempt, Some(counted)),
@@ -119,10 +118,7 @@ pub(crate) struct Call<'a> {
 impl Call<'_> {
     fn check(&self, client: &Client) -> Result<()> {
         client.check_open()?;
-        self.options.check()?;
-        client.settings.check_lease("lease", self.options.lease)?;
-        let min_hold = self.options.min_hold;
-        client.settings.check_lease("min_hold", min_hold)?;
+        client.settings.check_options(&self.options)?;
         if self.is_cancelled() {
             return Err(Error::Cancelled);
         }
@@ -157,7 +153,7 @@ type Place = Arrival<Arc<WaitingThread>, Arc<ProcessLease>>;
 
 /// A call on its way.
 struct Acquire<'a> {
-    leases: &'a Arc<Leases>,
+    engine: &'a Arc<Engine>,
     client: &'a Client,
     call: &'a Call<'a>,
     entry: Arc<Entry>,
@@ -200,8 +196,8 @@ enum Asked {
 
 impl<'a> Acquire<'a> {
     /// Enters the queue of the name.
-    fn enter(leases: &'a Arc<Leases>, call: &'a Call<'a>) -> (Self, Place) {
-        let client = &*leases.client;
+    fn enter(engine: &'a Arc<Engine>, call: &'a Call<'a>) -> (Self, Place) {
+        let client = &*engine.client;
         let arrived = client.now();
         let params = AcquireParams {
             units: call.units,
@@ -209,23 +205,23 @@ impl<'a> Acquire<'a> {
             waits: call.until.is_some(),
         };
         let (entry, arrival, counted) =
-            leases.names.with(call.kind, call.target, |entry, state| {
+            engine.names.with(call.kind, call.target, |entry, state| {
                 let arrival = state.queue.arrive(
                     params,
                     arrived,
-                    |process_lease| leases.health(process_lease, arrived),
+                    |process_lease| engine.health(process_lease, arrived),
                     || WaitingThread::new(call.tail),
                 );
                 // `close` looks at the name after this, and then waits for busy threads.
                 let counted = matches!(arrival, Arrival::Delegate).then(|| {
                     state.forget_last_reply();
-                    leases.count_busy()
+                    engine.count_busy()
                 });
                 (Arc::clone(entry), arrival, counted)
             });
         let long_after = client.settings.warn_wait_after.filter(|_| params.waits);
         let acquire = Self {
-            leases,
+            engine,
             client,
             call,
             entry,
@@ -257,7 +253,7 @@ impl<'a> Acquire<'a> {
 
     /// Returns the result of a call that ends while another owner holds the lock.
     fn held(&self) -> NotAcquired {
-        NotAcquired::Held(self.leases.holder(&self.entry.lock()))
+        NotAcquired::Held(self.engine.holder(&self.entry.lock()))
     }
 
     /// Makes an attempt for the calling thread.
@@ -274,7 +270,7 @@ impl<'a> Acquire<'a> {
     /// Begins the lease of a grant. If that fails, so do the threads that wait.
     fn begin_lease(&self, grant: Grant) -> Result<Hold, NotAcquired> {
         let count = |hold: &Hold| self.count_granted(hold, true);
-        let begun = (self.leases).begin_lease(&self.entry, grant, GrantedTo::Delegate, count);
+        let begun = (self.engine).begin_lease(&self.entry, grant, GrantedTo::Delegate, count);
         begun.map_err(|failure| {
             self.end_waits(Some(&failure));
             self.leave();
@@ -286,7 +282,7 @@ impl<'a> Acquire<'a> {
     fn clean_up(&self, ended_owners: Vec<EndedOwner>) {
         for ended_owner in ended_owners {
             let lease = self.call.options.terms().lease();
-            self.leases.clean_up(&self.entry, ended_owner, lease);
+            self.engine.clean_up(&self.entry, ended_owner, lease);
         }
     }
 
@@ -313,7 +309,7 @@ impl<'a> Acquire<'a> {
                 self.long_at = later;
                 return;
             }
-            self.leases.holder(&state)
+            self.engine.holder(&state)
         };
         self.long_at = Time::NEVER;
         let queue = asks.then(|| self.queue_in_redis()).flatten();
@@ -356,10 +352,9 @@ impl<'a> Acquire<'a> {
     fn wait(&mut self, waiter: &Arc<WaitingThread>) -> Result<Turn<'a>, NotAcquired> {
         let has_waited = match self.signal(waiter)? {
             Signal::Hold(hold) => return Ok(Turn::Hold(hold)),
-            Signal::Delegate(None) => true,
-            Signal::AfterTry { waits } => waits,
-            Signal::Delegate(Some(attempt)) => {
-                let counted = CountedBusy(self.leases);
+            Signal::Ask { has_waited } => has_waited,
+            Signal::Delegate(attempt) => {
+                let counted = CountedBusy(self.engine);
                 if attempt.is_for(self.call.units, self.tail()) {
                     return Ok(Turn::Delegate(attempt, counted));
                 }
@@ -372,7 +367,7 @@ impl<'a> Acquire<'a> {
         };
         Ok(Turn::Delegate(
             self.attempt(has_waited),
-            self.leases.count_busy(),
+            self.engine.count_busy(),
         ))
     }
 
@@ -429,7 +424,7 @@ impl<'a> Acquire<'a> {
             // Any request may take `LEAST`. So give the delegate's first request that time: without its reply, the
             // result of this wait would be an error, unless this process has the lock itself.
             let is_unknown = matches!(state.last_reply(), LastReply::NoAnswer)
-                && self.leases.holder(&state).is_none();
+                && self.engine.holder(&state).is_none();
             if is_unknown && until < arrived + LEAST {
                 until = arrived + LEAST;
                 continue;
@@ -443,7 +438,7 @@ impl<'a> Acquire<'a> {
 
     /// Returns the result of a wait whose time is over: the last state of the lock that this process knows.
     fn result_of_wait(&self, state: &NameState) -> NotAcquired {
-        match (state.last_reply(), self.leases.holder(state)) {
+        match (state.last_reply(), self.engine.holder(state)) {
             (_, Some(holder)) => NotAcquired::Held(Some(holder)),
             // This process holds the lock until Redis has executed the release.
             (_, None) if state.queue.is_releasing() => NotAcquired::Held(None),
@@ -559,13 +554,13 @@ impl Acquire<'_> {
     /// Returns a failure if the call has no time left to ask later. The answer "held", by an owner of this process that has
     /// ended, would be none.
     fn wait_for_releases(&self) -> Result<(), Failure> {
-        let (keys, renewal) = (self.call.target.keys(), &self.leases.renewal);
+        let (keys, renewal) = (self.call.target.keys(), &self.engine.renewal);
         // Most calls need no mutex to know.
         if !renewal.has_unsent.load(Ordering::SeqCst) {
             return Ok(());
         }
         let (until, is_over) = (self.end_of_one_request(), || self.is_over());
-        let is_sent = renewal.wait_until_sent(self.client, keys, until, &is_over);
+        let is_sent = renewal.wait_until_sent(keys, until, &is_over);
         let may_wait = self.call.until.is_some_and(|end| self.client.now() < end);
         if is_sent || may_wait || is_over() {
             return Ok(());
@@ -584,7 +579,7 @@ impl Acquire<'_> {
             return None;
         }
         let (now, terms) = (self.client.now(), self.call.options.terms());
-        let health = |process_lease: &Arc<ProcessLease>| self.leases.health(process_lease, now);
+        let health = |process_lease: &Arc<ProcessLease>| self.engine.health(process_lease, now);
         let state = self.entry.lock();
         let lease = state.queue.shareable_lease(self.call.units, terms, health);
         lease.cloned()
@@ -607,10 +602,10 @@ impl Acquire<'_> {
 
     /// Returns what the attempt must know for its next step.
     fn context(&self, lease_to_share: Option<&ProcessLease>) -> Context<'_> {
-        let (leases, client, call) = (self.leases, self.client, self.call);
+        let (engine, client, call) = (self.engine, self.client, self.call);
         let (settings, terms, now) = (&client.settings, call.options.terms(), client.now());
-        let subscription = leases.wakeup.subscription(now);
-        let quantum = leases.quantum.get(&subscription);
+        let subscription = engine.wakeup.subscription(now);
+        let quantum = engine.quantum.get(&subscription);
         let longest_window = lifetime::longest_pickup_window(settings.io_timeout);
         // A lease with a `min_hold` is not handed to the next thread, so it needs one fence.
         let fence_block = if call.options.min_hold.is_zero() {
@@ -642,10 +637,10 @@ impl Acquire<'_> {
 
     /// Sends a request of the attempt. Returns its result.
     fn send(&mut self, attempt: &mut Attempt, ask: &Ask) -> Input {
-        let (leases, client) = (self.leases, self.client);
+        let (engine, client) = (self.engine, self.client);
         if ask.queues() {
             // The message may arrive before the reply, so the thread registers before it sends the request.
-            leases.wakeup.register(&mut self.waker, attempt.owner());
+            engine.wakeup.register(&mut self.waker, attempt.owner());
         }
         let (sent, message_at) = (client.now(), self.message_at.take());
         let is_over = || self.is_over();
@@ -654,9 +649,9 @@ impl Acquire<'_> {
         deadline.has_priority = message_at.is_some();
         let answer = client.send(&Request::Ask(self.entry.id(), ask), deadline);
         self.round_trip = client.now().since(sent);
-        leases.clean_up_nodes(&self.entry, &ask.owner, ask.units);
+        engine.clean_up_nodes(&self.entry, &ask.owner, ask.units);
         if let (Some(end), Ok(_)) = (&ask.ending, &answer) {
-            leases.clean_up_nodes(&self.entry, &end.owner, end.units);
+            engine.clean_up_nodes(&self.entry, &end.owner, end.units);
         }
         match answer {
             Ok(answer) => {
@@ -734,7 +729,7 @@ impl Acquire<'_> {
     /// Notes how long this process has taken to pick the lock up after the message.
     fn note_hand_over(&self, message_at: Time) {
         let pickup = self.client.now().since(message_at);
-        self.leases.quantum.note_hand_over(pickup, self.round_trip);
+        self.engine.quantum.note_hand_over(pickup, self.round_trip);
         self.client.stats.hand_overs_received.add(1);
     }
 
@@ -755,12 +750,12 @@ impl Acquire<'_> {
     /// if it grants the lock and the renewal thread is ready to raise the lease from the pickup window to its full length.
     /// Otherwise the delegate asks Redis, which raises it at once.
     fn sleep(&mut self, attempt: &Attempt, until: Time) -> Input {
-        let (leases, client) = (self.leases, self.client);
-        leases.subscribe();
+        let (engine, client) = (self.engine, self.client);
+        engine.subscribe();
         if self.grants_by_message() {
-            leases.renewal.prepare(&leases.client);
+            engine.renewal.prepare();
         }
-        let waker = leases.wakeup.register(&mut self.waker, attempt.owner());
+        let waker = engine.wakeup.register(&mut self.waker, attempt.owner());
         // From here on, a cancel wakes this thread.
         let cancel = self.call.cancel;
         let _registered = cancel.map(|token| token.register(waker.parker()));
@@ -774,15 +769,15 @@ impl Acquire<'_> {
         };
         self.message_at.get_or_insert_with(|| client.now());
         let is_usable = |grant: &GrantMessage| {
-            leases.renewal.is_ready(client.now()) && !grant.is_ahead_of(client.machine().wall_us())
+            engine.renewal.is_ready(client.now()) && !grant.is_ahead_of(client.machine().wall_us())
         };
-        Input::Message(message.grant().filter(is_usable))
+        Input::Message(message.filter(is_usable))
     }
 
     /// Begins another quantum of the offered lease, with a hold for this thread. Returns `None` if the lease has ended.
     fn share(&self, offered: Option<Arc<ProcessLease>>) -> Option<Hold> {
         let count = |hold: &Hold| self.count_granted(hold, true);
-        self.leases.reopen(&self.entry, &*offered?, count)
+        self.engine.reopen(&self.entry, &*offered?, count)
     }
 
     /// Hands the attempt to the next thread. If there is none, ends the attempt, which leaves the queue in Redis.
@@ -791,8 +786,8 @@ impl Acquire<'_> {
         let next = self.entry.lock().queue.delegate_left();
         match next {
             Some(waiter) => {
-                self.leases.count_busy().pass_on();
-                waiter.send(Signal::Delegate(Some(attempt)));
+                self.engine.count_busy().pass_on();
+                waiter.send(Signal::Delegate(attempt));
             }
             None => self.abandon(*attempt),
         }
@@ -821,7 +816,7 @@ impl Acquire<'_> {
 
     /// Takes the name out of the table if nobody uses it.
     fn leave(&self) {
-        self.leases.names.leave(&self.entry, |_| ());
+        self.engine.names.leave(&self.entry, |_| ());
     }
 
     /// Ends the attempt of a try, and the tries behind it. The next thread that waits becomes the delegate, because the
@@ -839,10 +834,10 @@ impl Acquire<'_> {
         for waiter in tries {
             waiter.send(Signal::Failed(why.clone()));
         }
-        let waits = attempt.waits();
+        let has_waited = attempt.waits();
         self.clean_up(attempt.abandon());
         match next {
-            Some(waiter) => waiter.send(Signal::AfterTry { waits }),
+            Some(waiter) => waiter.send(Signal::Ask { has_waited }),
             None => self.leave(),
         }
     }
@@ -852,14 +847,14 @@ impl Acquire<'_> {
 impl Acquire<'_> {
     /// Notes that the call waits for the lock. Only the first time counts. A try waits only for a reply, so it never
     /// counts.
-    fn count_wait(&mut self, holder: impl FnOnce(&Leases, &Entry) -> Option<Arc<str>>) {
+    fn count_wait(&mut self, holder: impl FnOnce(&Engine, &Entry) -> Option<Arc<str>>) {
         if self.call.until.is_none() || mem::replace(&mut self.waits, true) {
             return;
         }
         self.client.stats.contended.add(1);
         self.client.exported.waiting.increment(1);
         self.client.events.step(|| {
-            let holder = holder(self.leases, &self.entry).map(|holder| holder.to_string().into());
+            let holder = holder(self.engine, &self.entry).map(|holder| holder.to_string().into());
             let kind = EventKind::Contended { holder };
             Event::of_lock(self.call.target.name(), None, kind)
         });

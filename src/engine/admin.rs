@@ -1,5 +1,5 @@
 //! Requests of operators: to inspect and list locks, to release a lock by force, and to ask for its release.
-//! [`super::lease::leases`] says how a holder learns of the last two.
+//! [`super::lease`] says how a holder learns of the last two.
 
 use std::time::Duration;
 
@@ -97,7 +97,7 @@ impl Engine {
         match self.reply_to(&Request::ForceRelease { key, owner }, Some(key.name()))? {
             Reply::Released => {
                 // The owner may belong to this process, which may have no subscription.
-                self.leases.released_by_force(owner);
+                self.released_by_force(owner);
                 Ok(true)
             }
             Reply::NotOwner(_) => Ok(false),

@@ -1,8 +1,7 @@
 //! The settings, the machine, the connections, the events and the counters, which every other part of the engine uses. Only
 //! this module sends the requests of callers' threads.
 //!
-//! The client has no thread. The renewal thread works for as long as a part of the engine, or a release task, keeps the
-//! client.
+//! The client has no thread. It lives as long as the engine or the renewal thread.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

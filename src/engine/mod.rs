@@ -17,19 +17,20 @@
 //!
 //! # Parts
 //!
-//! [`Engine`] holds the parts. The lowest part is the last in this table, and each part uses only parts below it:
+//! Each handle and guard keeps the [`Engine`], which holds the parts. When the last of them is dropped, the threads end; the
+//! renewal thread first sends the release tasks that are left. The lowest part is the last in this table, and each part uses only parts below it:
 //!
 //! | part | has | does |
 //! | --- | --- | --- |
-//! | [`lease::guard::Lease`], [`acquire`], [`lease::claim`], [`admin`] | the leases | one guard; one call on its way in; adoptions; requests of operators |
-//! | [`lease::leases::Leases`] | all of the below | begins, watches and ends the leases of this process |
+//! | [`lease::guard::Lease`], [`acquire`] | the engine | one guard; one call on its way in |
+//! | [`Engine`] | all of the below | begins, watches and ends the leases of this process ([`lease`], [`lease::claim`]); requests of operators ([`admin`]) |
 //! | [`lease::watch::Watch`], [`wakeup::Wakeup`], [`lease::renewal::RenewalThread`] | the work of each of the three threads, by its time | runs the thread |
 //! | [`queue::Names`] | the names in use, with their queues of threads and their leases | finds and drops the entry of a name |
 //! | [`client::Client`] | the settings, the machine, the connections, the counters and events | sends the requests of callers' threads |
 //!
-//! No part calls back up. The loops of the watch thread and the wakeup thread (`run` in [`lease::watch`] and in [`wakeup`])
-//! take a loss or a message from their part, and act on it with the leases. The renewal thread sees a failover when it next
-//! wakes, within a second.
+//! No part calls back up. The loops of the watch thread and the wakeup thread ([`lease::watch::run`], [`wakeup::run`]) take a loss
+//! or a message from their part, and act on it with the engine. The renewal thread sees a failover when it next wakes, within a
+//! second.
 //!
 //! # Threads
 //!
@@ -87,70 +88,90 @@ use std::time::Duration;
 use crate::config::Settings;
 use crate::server::Store;
 use crate::stats::Stats;
-use crate::sys::Arc;
+use crate::sys::{Arc, AtomicU64, Rng};
 
 use client::Client;
 use lease::claim::Tried;
-use lease::leases::Leases;
-use queue::Signal;
+use lease::renewal::RenewalThread;
+use lease::watch::Watch;
+use queue::quantum::Quantum;
+use queue::{Names, Signal};
+use wakeup::Wakeup;
 
-/// The part that all handles of one manager share. Its guards keep only the leases.
+/// What all handles and guards of one manager share.
 pub(crate) struct Engine {
     pub(crate) client: Arc<Client>,
-    pub(crate) leases: Arc<Leases>,
+    names: Names,
+    renewal: Arc<RenewalThread>,
+    watch: Arc<Watch>,
+    wakeup: Arc<Wakeup>,
+    quantum: Quantum,
+    /// The number for the next lease.
+    next_number: AtomicU64,
     tried: Tried,
 }
 
 impl Engine {
     pub(crate) fn new(settings: Settings, store: Arc<dyn Store>) -> Arc<Self> {
-        let leases = Leases::new(settings, store);
+        let process = settings.machine.uuid();
+        let quantum = Quantum::new(settings.fixed_quantum());
+        let client = Arc::new(Client::new(settings, store));
+        let watch = Arc::new(Watch::default());
+        let engine = Arc::new(Self {
+            renewal: Arc::new(RenewalThread::new(Arc::clone(&client), Arc::clone(&watch))),
+            client,
+            names: Names::new(),
+            watch,
+            wakeup: Arc::new(Wakeup::new(process)),
+            quantum,
+            next_number: AtomicU64::new(1),
+            tried: Tried::default(),
+        });
         #[cfg(feature = "seam")]
         {
-            let weak: crate::sys::Weak<Leases> = Arc::downgrade(&leases);
-            leases.client.machine().register(weak);
+            let weak: crate::sys::Weak<Self> = Arc::downgrade(&engine);
+            engine.client.machine().register(weak);
         }
-        Arc::new(Self {
-            client: Arc::clone(&leases.client),
-            tried: Tried::default(),
-            leases,
-        })
-    }
-
-    /// Handles a message as the wakeup thread does.
-    #[cfg(feature = "seam")]
-    pub(crate) fn hear(&self, channel: &str, payload: &[u8]) {
-        if let Some(notice) = self.leases.wakeup.message(channel, payload) {
-            self.leases.act_on(notice);
-        }
+        engine
     }
 
     /// Ends all waits with [`Error::Closed`](crate::Error::Closed), and blocks for at most `wait` until
     /// Redis has replied to each release task. Returns true if Redis has replied to all of them.
     pub(crate) fn close(&self, wait: Duration) -> bool {
-        let Self { client, leases, .. } = self;
+        let client = &self.client;
         if client.is_forked() {
             return false;
         }
         let until = client.now() + wait;
         client.note_closed();
-        for entry in leases.names.all() {
+        for entry in self.names.all() {
             // No mutex is held while the signals are sent.
             let waiting = entry.lock().queue.close();
             for waiter in waiting {
                 waiter.send(Signal::Closed);
             }
         }
-        leases.wakeup.wake_all();
-        leases.renewal.flush(client, until)
+        self.wakeup.wake_all();
+        self.renewal.flush(until)
     }
 
     /// Returns the counters and the quantum. Reads only atomic values, so a forked child may call it too.
     pub(crate) fn stats(&self) -> Stats {
-        let Self { client, leases, .. } = self;
+        let client = &self.client;
         client.stats.load(
             &client.settings.pools,
             client.events.dropped(),
-            leases.quantum(client.now()),
+            self.quantum(client.now()),
         )
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if !self.client.is_forked() {
+            self.renewal.stop();
+            self.watch.stop();
+            self.wakeup.stop();
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::cancel::Cancel;
-use crate::engine::lease::leases::Leases;
+use crate::engine::Engine;
 use crate::error::{Error, Failure, Result};
 use crate::name::LockKey;
 use crate::owner;
@@ -12,12 +12,12 @@ use crate::wire::{RateRequest, Reply, Request};
 /// Sends one request, and blocks until the reserved time. Returns `None` then. If Redis reserved nothing, returns
 /// the time until the next request can succeed.
 pub(crate) fn ask(
-    leases: &Leases,
+    engine: &Engine,
     key: &LockKey,
     request: RateRequest,
     cancel: Option<&Cancel>,
 ) -> Result<Option<Duration>> {
-    let client = &leases.client;
+    let client = &engine.client;
     client.check_open()?;
     let arrived = client.now();
     if cancel.is_some_and(Cancel::is_cancelled) {
@@ -36,7 +36,7 @@ pub(crate) fn ask(
     };
     let refused = match answer.reply {
         Reply::Admitted(wait) if wait.is_zero() => None,
-        Reply::Admitted(wait) => sleep(leases, wait, cancel).map(|()| None)?,
+        Reply::Admitted(wait) => sleep(engine, wait, cancel).map(|()| None)?,
         Reply::NotAdmitted(wait) => Some(wait),
         _ => return Err(Failure::another_question().into_error(Some(key.name()))),
     };
@@ -46,12 +46,12 @@ pub(crate) fn ask(
 }
 
 /// Sleeps for `length`, or until the manager is closed or the call is cancelled.
-fn sleep(leases: &Leases, length: Duration, cancel: Option<&Cancel>) -> Result<()> {
-    let client = &leases.client;
+fn sleep(engine: &Engine, length: Duration, cancel: Option<&Cancel>) -> Result<()> {
+    let client = &engine.client;
     let until = client.now() + length;
     // No message is sent to this owner, but `close` wakes all registered threads.
     let mut waker = None;
-    let waker = leases
+    let waker = engine
         .wakeup
         .register(&mut waker, &owner::generate(client.machine(), "sleeps"));
     let _registered = cancel.map(|token| token.register(waker.parker()));

@@ -11,54 +11,18 @@ use crate::wire::lifetime::drift;
 pub(crate) type TimerKey = (Time, u64);
 
 /// Things in the order of their times. The caller that inserts a thing keeps its [`TimerKey`], and removes the thing by it.
-#[derive(Debug)]
-pub(crate) struct TimerQueue<T>(BTreeMap<TimerKey, T>);
+pub(crate) type TimerQueue<T> = BTreeMap<TimerKey, T>;
 
-impl<T> Default for TimerQueue<T> {
-    fn default() -> Self {
-        Self(BTreeMap::new())
-    }
+/// Returns when the earliest thing is due.
+pub(crate) fn next_due<T>(queue: &TimerQueue<T>) -> Option<Time> {
+    queue.first_key_value().map(|((at, _), _)| *at)
 }
 
-impl<T> TimerQueue<T> {
-    pub(crate) fn insert(&mut self, timer_key: TimerKey, thing: T) {
-        self.0.insert(timer_key, thing);
-    }
-
-    pub(crate) fn remove(&mut self, timer_key: TimerKey) -> Option<T> {
-        self.0.remove(&timer_key)
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&TimerKey, &T)> {
-        self.0.iter()
-    }
-
-    /// Returns the earliest thing, and its key.
-    pub(crate) fn first(&self) -> Option<(TimerKey, &T)> {
-        self.0
-            .first_key_value()
-            .map(|(timer_key, thing)| (*timer_key, thing))
-    }
-
-    /// Returns when the earliest thing is due.
-    pub(crate) fn next(&self) -> Option<Time> {
-        self.first().map(|((at, _), _)| at)
-    }
-
-    /// Takes out the earliest thing, if it is due at `now`.
-    pub(crate) fn pop_due(&mut self, now: Time) -> Option<T> {
-        let first = self.0.first_entry()?;
-        (first.key().0 <= now).then(|| first.remove())
-    }
-
-    /// Takes out the things that are due later than this.
-    pub(crate) fn take_after(&mut self, latest: Time) -> impl Iterator<Item = T> + use<T> {
-        self.0.split_off(&(latest, u64::MAX)).into_values()
-    }
+/// Takes out the earliest thing, if it is due at `now`. Returns it with the time at which it was due.
+pub(crate) fn pop_due<T>(queue: &mut TimerQueue<T>, now: Time) -> Option<(Time, T)> {
+    let first = queue.first_entry()?;
+    let (due, _) = *first.key();
+    (due <= now).then(|| (due, first.remove()))
 }
 
 /// How long a thread without work stays. Locks come and go much faster than threads are made.
@@ -179,7 +143,6 @@ pub(crate) fn at_risk_below(lease: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     const fn at(n: u64) -> Time {
         Time::from_nanos(n)
@@ -280,48 +243,18 @@ mod tests {
         assert!(timer.rest(after(21), None).is_none(), "it is stopped still");
     }
 
-    proptest! {
-        /// The plain model is a list that is searched.
-        #[test]
-        fn things_come_out_by_their_times(
-            acts in proptest::collection::vec((0u8..4, 0u64..20), 1..60)
-        ) {
-            let mut timer_queue = TimerQueue::default();
-            let mut model: Vec<(Time, u64)> = Vec::new();
-            for (number, (act, time)) in acts.into_iter().enumerate() {
-                match act {
-                    0 => {
-                        let number = number as u64;
-                        timer_queue.insert((at(time), number), number);
-                        model.push((at(time), number));
-                    }
-                    1 if !model.is_empty() => {
-                        let timer_key = model.swap_remove(usize::try_from(time).expect("small") % model.len());
-                        prop_assert_eq!(timer_queue.remove(timer_key), Some(timer_key.1));
-                        prop_assert_eq!(timer_queue.remove(timer_key), None);
-                    }
-                    2 => {
-                        model.sort_unstable();
-                        let first = model.partition_point(|(due, _)| *due <= at(time));
-                        let later = model.split_off(first);
-                        let taken: Vec<_> = timer_queue.take_after(at(time)).collect();
-                        let expected: Vec<_> = later.iter().map(|(_, number)| *number).collect();
-                        prop_assert_eq!(taken, expected);
-                    }
-                    _ => {
-                        model.sort_unstable();
-                        let due = model.first().filter(|(due, _)| *due <= at(time)).copied();
-                        if due.is_some() {
-                            model.remove(0);
-                        }
-                        prop_assert_eq!(timer_queue.pop_due(at(time)), due.map(|(_, number)| number));
-                    }
-                }
-                prop_assert_eq!(timer_queue.next(), model.iter().min().map(|(time, _)| *time));
-                model.sort_unstable();
-                let all: Vec<_> = timer_queue.iter().map(|(timer_key, _)| *timer_key).collect();
-                prop_assert_eq!((timer_queue.len(), &all), (model.len(), &model));
-            }
+    #[test]
+    fn things_come_out_by_their_times() {
+        let mut queue: TimerQueue<&str> = TimerQueue::new();
+        assert_eq!((next_due(&queue), pop_due(&mut queue, at(9))), (None, None));
+        for (time, number, thing) in [(7, 0, "late"), (5, 2, "second"), (5, 1, "first")] {
+            queue.insert((at(time), number), thing);
         }
+        assert_eq!(next_due(&queue), Some(at(5)));
+        assert_eq!(pop_due(&mut queue, at(4)), None);
+        assert_eq!(pop_due(&mut queue, at(5)), Some((at(5), "first")));
+        assert_eq!(pop_due(&mut queue, at(9)), Some((at(5), "second")));
+        assert_eq!(pop_due(&mut queue, at(6)), None);
+        assert_eq!(pop_due(&mut queue, at(7)), Some((at(7), "late")));
     }
 }

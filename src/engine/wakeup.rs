@@ -32,21 +32,21 @@
 //! | step | the thread ([`run`]) |
 //! | --- | --- |
 //! | 1 | connects and subscribes |
-//! | 2 | handles each message, until the connection ends or the leases are dropped |
+//! | 2 | handles each message, until the connection ends or the engine is dropped |
 //! | 3 | notes and reports the end of the subscription |
-//! | 4 | pauses, and goes on with 1; or ends with the leases |
+//! | 4 | pauses, and goes on with 1; or ends with the engine |
 
 use std::time::Duration;
 
 use uuid::Uuid;
 
+use crate::engine::Engine;
 use crate::engine::attempt::poll::SubscriptionState;
-use crate::engine::lease::leases::Leases;
 use crate::engine::observe::events::{Events, Unreached};
 use crate::error::{Chain, Failure, FailureKind, Outcome};
 use crate::event::Connection;
 use crate::logging;
-use crate::name::{BROKEN, CHANNEL_PREFIX, REQUEST};
+use crate::name::{BROKEN, CHANNEL_PREFIX};
 use crate::net::pubsub::PubSubEvent;
 use crate::panics::survived;
 use crate::server::Store;
@@ -83,17 +83,8 @@ pub(crate) struct Wakeup {
     /// The time until which delegates wait for the first subscription, in nanoseconds of the clock.
     first_try_until: AtomicU64,
     register: Mutex<Register>,
-    /// Notified if the leases are dropped.
+    /// Notified if the engine is dropped.
     stopping: Condvar,
-}
-
-/// A message that the leases must act on.
-#[derive(Clone, Copy)]
-pub(crate) enum Notice<'a> {
-    /// `force_release` has removed this owner.
-    ReleasedByForce(&'a str),
-    /// A request to release the lock: the owner, the time in µs since 1970, and the reason.
-    ReleaseRequested(&'a str),
 }
 
 /// The register of delegates, guarded by its mutex.
@@ -107,30 +98,14 @@ struct Register {
     warned: bool,
 }
 
+/// What a message says to its owner: that Redis has given it the lock. `None`: it must ask Redis.
+pub(super) type Message = Option<GrantMessage>;
+
 /// A delegate in the register.
 struct Sleeper {
     parker: Arc<Parker>,
-    /// The first grant for its owner since its last sleep, or else another message.
+    /// The first message for its owner since its last sleep that grants the lock, or else another one, without a grant.
     message: Mutex<Option<Message>>,
-}
-
-/// A message for an owner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Message {
-    /// The owner must ask Redis for the lock.
-    Ask,
-    /// Redis has given the lock to the owner.
-    Grant(GrantMessage),
-}
-
-impl Message {
-    /// Returns the grant, if the message is one.
-    pub(super) fn grant(self) -> Option<GrantMessage> {
-        match self {
-            Self::Ask => None,
-            Self::Grant(grant) => Some(grant),
-        }
-    }
 }
 
 /// A delegate's registration. Dropping it ends the registration.
@@ -243,29 +218,22 @@ impl Wakeup {
         self.stopping.notify_all();
     }
 
-    /// Wakes the thread that is registered under `owner`, if there is one.
-    fn wake(&self, owner: &str, message: Message) {
+    /// Wakes the delegate that is registered under the owner that a message names, if there is one. Any client could have sent
+    /// the message. So the delegate asks Redis, unless the message has its nonce.
+    pub(super) fn wake(&self, payload: &[u8]) {
+        let Some((owner, grant)) = GrantMessage::of(payload) else {
+            return;
+        };
         let sleeper = self.register.lock().sleepers.get(owner).cloned();
         if let Some(sleeper) = sleeper {
-            sleeper.take_in(message);
+            // A later message never replaces a grant: every client that may subscribe has seen the nonce by then.
+            let mut kept = sleeper.message.lock();
+            if kept.flatten().is_none() {
+                *kept = Some(grant);
+            }
+            drop(kept);
             sleeper.parker.wake();
         }
-    }
-
-    /// Handles a message: wakes the delegate that it is for, or returns it for the leases. Any client could have sent it. So
-    /// the delegate or the renewal thread asks Redis, unless the message has the delegate's nonce.
-    pub(super) fn message<'m>(&self, channel: &str, payload: &'m [u8]) -> Option<Notice<'m>> {
-        let text = std::str::from_utf8(payload).ok()?;
-        if channel == BROKEN {
-            return Some(match text.strip_prefix(REQUEST) {
-                Some(request) => Notice::ReleaseRequested(request),
-                None => Notice::ReleasedByForce(text),
-            });
-        }
-        if let Some((owner, grant)) = GrantMessage::of(payload) {
-            self.wake(owner, grant.map_or(Message::Ask, Message::Grant));
-        }
-        None
     }
 
     /// Notes the subscription. Messages sent before it are lost, so all delegates ask.
@@ -289,7 +257,7 @@ impl Wakeup {
         self.register.lock().stopped
     }
 
-    /// Blocks the thread for `pause`. Returns false if it must end with the leases.
+    /// Blocks the thread for `pause`. Returns false if it must end with the engine.
     pub(super) fn rest(&self, pause: Duration) -> bool {
         let mut register = self.register.lock();
         if !register.stopped && !pause.is_zero() {
@@ -303,24 +271,13 @@ impl Wakeup {
     }
 }
 
-impl Sleeper {
-    /// Keeps a message for the delegate. A later message never replaces a grant: every client that may subscribe has
-    /// seen the nonce by then.
-    fn take_in(&self, message: Message) {
-        let mut kept = self.message.lock();
-        if kept.is_none_or(|kept| kept == Message::Ask) {
-            *kept = Some(message);
-        }
-    }
-}
-
 impl Waker {
     /// Returns the place where the thread sleeps.
     pub(super) fn parker(&self) -> &Arc<Parker> {
         &self.sleeper.parker
     }
 
-    /// Sleeps until the thread is woken, or until then. Returns the message for the owner, if one came.
+    /// Sleeps until the thread is woken, or until then. Returns the grant in the message for the owner, if a message came.
     pub(super) fn wait(&self, machine: &Machine, until: Time) -> Option<Message> {
         self.sleeper.parker.sleep_until(machine, until);
         self.sleeper.message.lock().take()
@@ -333,13 +290,13 @@ impl Drop for Waker {
     }
 }
 
-/// Runs the wakeup thread. It holds the leases only while they act on a message, so that they end with the last handle and
+/// Runs the wakeup thread. It holds the engine only while that handles a message, so that it ends with the last handle and
 /// guard.
 pub(super) fn run(
     wakeup: &Wakeup,
     store: &dyn Store,
     events: &Weak<Events>,
-    leases: &Weak<Leases>,
+    engine: &Weak<Engine>,
 ) {
     let mut pause = FIRST_PAUSE;
     let mut unreached = Unreached::default();
@@ -347,7 +304,7 @@ pub(super) fn run(
     let mut warned_of_refusal = false;
     let mut warned_of_muting = false;
     loop {
-        // 1 and 2. Subscribe, and handle each event until the connection ends or the leases are dropped.
+        // 1 and 2. Subscribe, and handle each event until the connection ends or the engine is dropped.
         let mut subscribed: Option<Time> = None;
         let mut handle = |event: PubSubEvent<'_>| {
             match event {
@@ -379,10 +336,8 @@ pub(super) fn run(
                     warned_of_refusal = false;
                 }
                 PubSubEvent::Message { channel, payload } => {
-                    if let Some(notice) = wakeup.message(channel, payload) {
-                        if let Some(leases) = leases.upgrade() {
-                            leases.act_on(notice);
-                        }
+                    if let Some(engine) = engine.upgrade() {
+                        engine.hear(channel, payload);
                     }
                 }
                 PubSubEvent::Silence => {}
@@ -436,7 +391,7 @@ pub(super) fn run(
                 wait
             }
         };
-        // 4. Pause, or end with the leases.
+        // 4. Pause, or end with the engine.
         if !wakeup.rest(wait) {
             return;
         }
@@ -464,12 +419,10 @@ mod tests {
         let heard = |fences: &[&str]| {
             for fence in fences {
                 let text = ["owner ", &nonce, fence].concat();
-                wakeup.message("leasehold:its own", text.trim_end().as_bytes());
+                wakeup.wake(text.trim_end().as_bytes());
             }
-            waker
-                .wait(&Machine::default(), Time::from_nanos(0))?
-                .grant()
-                .map(|grant| grant.fence)
+            let message = waker.wait(&Machine::default(), Time::from_nanos(0));
+            message.flatten().map(|grant| grant.fence)
         };
         assert_eq!(heard(&[""]), None);
         assert_eq!(heard(&["", " 7", " 9", ""]), Some(7));

@@ -111,7 +111,7 @@ impl Handle {
             until,
             cancel: self.cancel.as_ref(),
         };
-        acquire::lock(&self.engine.leases, &call).map_err(|why| match why {
+        acquire::lock(&self.engine, &call).map_err(|why| match why {
             NotAcquired::Failed(error) => self.with_the_kind_found(error, Some(kind)).into(),
             held @ NotAcquired::Held(_) => held,
         })

@@ -171,8 +171,8 @@ impl RateLimiter {
         };
         let target = self.handle.target()?;
         let cancel = self.handle.cancel.as_ref();
-        let leases = &self.handle.engine.leases;
-        let refused = rate_limiter::ask(leases, target.first(), request, cancel)
+        let engine = &self.handle.engine;
+        let refused = rate_limiter::ask(engine, target.first(), request, cancel)
             .map_err(|error| self.handle.with_the_kind_found(error, None))?;
         Ok(refused.map_or(Admission::Admitted, Admission::RetryAfter))
     }

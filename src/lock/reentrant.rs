@@ -8,8 +8,8 @@ use std::ops::Deref;
 use std::time::{Duration, Instant};
 
 use crate::cancel::Cancel;
+use crate::engine::Engine;
 use crate::engine::acquire::NotAcquired;
-use crate::engine::lease::leases::Leases;
 use crate::error::{Error, Result};
 use crate::guard::{Lease, ReentrantGuard};
 use crate::lock::handle::{Handle, Ran};
@@ -47,8 +47,8 @@ pub struct ReentrantMutex {
 
 /// One lock that this thread holds.
 struct Held {
-    /// The address of the engine's leases. No other engine's have that address while the hold keeps these.
-    leases: *const Leases,
+    /// The address of the engine. No other engine has that address while the hold keeps this one.
+    engine: *const Engine,
     key: Arc<str>,
     hold: Weak<Lease>,
 }
@@ -81,12 +81,12 @@ impl ReentrantMutex {
         if token.is_some_and(Cancel::is_cancelled) {
             return Err(Error::Cancelled);
         }
-        let leases = Arc::as_ptr(&self.handle.engine.leases);
+        let engine = Arc::as_ptr(&self.handle.engine);
         let hold = HELD.try_with(|held| {
             let held = held.borrow();
             let held = held
                 .iter()
-                .find(|held| held.leases == leases && held.is_of(key));
+                .find(|held| held.engine == engine && held.is_of(key));
             held.and_then(|held| held.hold.upgrade())
         });
         // A thread that ends has no list any more. Then its guards are unknown.
@@ -109,7 +109,7 @@ impl ReentrantMutex {
         let hold = Arc::new(lease);
         if let Ok(target) = &self.handle.target {
             let entry = Held {
-                leases: Arc::as_ptr(&self.handle.engine.leases),
+                engine: Arc::as_ptr(&self.handle.engine),
                 key: Arc::clone(target.id()),
                 hold: Arc::downgrade(&hold),
             };

@@ -163,10 +163,8 @@ pub(crate) struct Counters {
     pub(crate) held_long: Count,
     pub(crate) endings_repeated: Count,
     pub(crate) requests: Count,
-    lost_expired: Count,
-    lost_taken: Count,
-    lost_removed: Count,
-    lost_max_hold: Count,
+    /// The losses, by their causes.
+    lost: [Count; 4],
     /// The waits of guards that Redis granted.
     pub(crate) waits_asked: Recorder,
     /// The waits of guards that threads got in memory.
@@ -219,12 +217,7 @@ impl fmt::Debug for PoolCounters {
 
 impl Counters {
     pub(crate) fn lost(&self, cause: LostCause) -> &Count {
-        match cause {
-            LostCause::Expired => &self.lost_expired,
-            LostCause::Taken => &self.lost_taken,
-            LostCause::Removed => &self.lost_removed,
-            LostCause::MaxHold => &self.lost_max_hold,
-        }
+        &self.lost[cause as usize]
     }
 
     /// Returns a reading of all counters. It reads ends before beginnings, so it never has an end without its
@@ -257,10 +250,10 @@ impl Counters {
             granted_by_message: self.granted_by_message.get(),
             renewed: self.renewed.get(),
             renewals_failed: self.renewals_failed.get(),
-            lost_expired: self.lost_expired.get(),
-            lost_taken: self.lost_taken.get(),
-            lost_removed: self.lost_removed.get(),
-            lost_max_hold: self.lost_max_hold.get(),
+            lost_expired: self.lost(LostCause::Expired).get(),
+            lost_taken: self.lost(LostCause::Taken).get(),
+            lost_removed: self.lost(LostCause::Removed).get(),
+            lost_max_hold: self.lost(LostCause::MaxHold).get(),
             held_long: self.held_long.get(),
             endings_repeated: self.endings_repeated.get(),
             requests: self.requests.get(),

@@ -4,9 +4,8 @@
 //! ([`crate::engine::acquire`]). [`patience`] says how long it goes on, and [`poll`] how often it asks.
 //!
 //! An attempt has one owner at a time: the name under which Redis knows the attempt. After a failure that may leave the
-//! owner in Redis, it may go on under a new one. An attempt belongs to a name's queue in this
-//! process, not to a thread. A delegate that gives up hands the attempt to the next thread, with its place in the queue
-//! in Redis.
+//! owner in Redis, it may go on under a new one. It belongs to a name's queue in this process, not to a thread: a delegate
+//! that gives up hands it to the next thread, with its place in the queue in Redis.
 //!
 //! | state | input | next state | step |
 //! | --- | --- | --- | --- |
@@ -377,7 +376,7 @@ impl Attempt {
         self.ended_owners
     }
 
-    /// Takes an event in. Returns the next thing to do.
+    /// Applies an event. Returns the next thing to do.
     pub(crate) fn step(&mut self, input: Input, context: &Context<'_>) -> Step {
         match input {
             // Granted by message, as the tables at the top allow it; otherwise as woken.
@@ -563,7 +562,7 @@ impl Attempt {
         ask
     }
 
-    /// Takes in that `holder` holds the lock, for `ttl` if that is known.
+    /// Goes on after the answer that `holder` holds the lock, for `ttl` if that is known.
     fn held(
         &mut self,
         ask: &Ask,

@@ -4,10 +4,9 @@
 //! A release task is the one place where an owner waits until Redis
 //! has confirmed its end: the server, or each node of a quorum.
 //!
-//! The guard's thread or the renewal thread sends the first request. The renewal thread repeats a request that failed
-//! until Redis must have dropped the key. The key may outlast the lease of the thread that ends it, because a lease can
-//! be extended. So the task takes over from its owner the time until which Redis may keep the key
-//! ([`EndedOwner::key_gone_at`]).
+//! The guard's thread or the renewal thread sends the first request. The renewal thread repeats a request that failed until
+//! Redis must have dropped the key. The key may outlast the lease of the thread that ends it, because a lease can be
+//! extended, so the task gets from its owner the time until which Redis may keep it ([`EndedOwner::key_gone_at`]).
 //!
 //! | request | answer | next |
 //! | --- | --- | --- |
@@ -200,7 +199,7 @@ impl ReleaseTask {
         self.gone
     }
 
-    /// Takes in a reply. `left_until`: until when nodes of a quorum may still have the owner.
+    /// Applies a reply, and returns the next thing to do. `left_until`: until when nodes of a quorum may still have the owner.
     pub(crate) fn replied(
         &mut self,
         now: Time,

@@ -24,7 +24,7 @@ use crate::engine::client::Client;
 use crate::engine::ending::{Next, ReleaseTask};
 use crate::engine::lease::renewal::{AFTER_PANIC, BATCH};
 use crate::engine::queue::Entry;
-use crate::engine::timer_queue::{TimerKey, TimerQueue};
+use crate::engine::timer_queue::{TimerKey, TimerQueue, next_due};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::name::LockKey;
 use crate::server::{Answer, DedicatedConnection};
@@ -44,8 +44,6 @@ pub(crate) struct Endings {
     /// The timer keys of the tasks that were sent last. Their answers find them by these keys.
     in_flight: Vec<TimerKey>,
     next_number: u64,
-    /// The number of tasks to which Redis has not replied yet.
-    unexecuted: usize,
     /// How many replies and failures were applied.
     pub(crate) applied: u64,
     /// Whether a task was given up without a reply, and Redis has not replied to any request since.
@@ -56,8 +54,6 @@ pub(crate) struct Endings {
 
 /// A release task in the timer queue.
 struct Job {
-    /// The client, which lives until the job is done. So the thread does too.
-    _client: Arc<Client>,
     entry: Arc<Entry>,
     release_task: ReleaseTask,
 }
@@ -66,12 +62,11 @@ impl Endings {
     /// Adds a task. Returns when it is due.
     pub(crate) fn add(
         &mut self,
-        client: &Arc<Client>,
+        client: &Client,
         entry: &Arc<Entry>,
         release_task: ReleaseTask,
     ) -> Time {
         let now = client.now();
-        self.unexecuted += usize::from(!release_task.is_executed());
         let is_unsent = release_task.is_unsent();
         if is_unsent {
             for key in entry.target.keys() {
@@ -87,7 +82,6 @@ impl Endings {
             release_task.due(now)
         };
         let job = Job {
-            _client: Arc::clone(client),
             entry: Arc::clone(entry),
             release_task,
         };
@@ -95,19 +89,20 @@ impl Endings {
         due
     }
 
-    /// Gives a task up that could not be added.
+    /// Notes that a task is given up.
     pub(crate) fn give_up(&mut self, release_task: &ReleaseTask) {
         self.is_given_up |= !release_task.is_executed();
     }
 
     /// Returns when the next task is due.
     pub(crate) fn next(&self) -> Option<Time> {
-        self.tasks.next()
+        next_due(&self.tasks)
     }
 
     /// Returns whether Redis has replied to each task.
     pub(crate) fn are_executed(&self) -> bool {
-        self.unexecuted == 0
+        let mut jobs = self.tasks.values();
+        jobs.all(|job| job.release_task.is_executed())
     }
 
     /// Returns whether a task was given up without a reply, and Redis has not replied to any request since.
@@ -128,7 +123,7 @@ impl Endings {
     /// Drops a task whose owner no node of a quorum has any more.
     pub(crate) fn settle(&mut self, task: &SentTask) {
         self.applied += 1;
-        self.tasks.remove(task.timer_key);
+        self.tasks.remove(&task.timer_key);
     }
 
     /// Applies the reply to a task, or its failure. `left`: until when nodes of a quorum may still have its owner. Puts the
@@ -140,11 +135,10 @@ impl Endings {
         answer: &Result<Answer, Failure>,
         left: Option<Time>,
     ) -> bool {
-        let Some(mut job) = self.tasks.remove(task.timer_key) else {
+        let Some(mut job) = self.tasks.remove(&task.timer_key) else {
             return false;
         };
         let (now, release_task) = (client.now(), &mut job.release_task);
-        let was_executed = release_task.is_executed();
         let was_unsent = release_task.is_unsent();
         let next = match answer {
             Ok(answer) => {
@@ -157,12 +151,7 @@ impl Endings {
         if was_unsent && !release_task.is_unsent() {
             self.note_sent(&task.entry);
         }
-        let is_executed = release_task.is_executed();
-        let is_given_up = next == Next::Done && !is_executed;
-        self.is_given_up |= is_given_up;
-        if (is_executed || is_given_up) && !was_executed {
-            self.unexecuted -= 1;
-        }
+        self.is_given_up |= next == Next::Done && !release_task.is_executed();
         let is_repeated = matches!(next, Next::Later(_)) && !release_task.is_left_at_nodes();
         match next {
             Next::Send => self.queue(job, now),
@@ -202,7 +191,7 @@ impl Endings {
         };
         let later: Vec<_> = self.tasks.iter().filter_map(later).collect();
         for timer_key in later {
-            if let Some(job) = self.tasks.remove(timer_key) {
+            if let Some(job) = self.tasks.remove(&timer_key) {
                 self.queue(job, now);
             }
         }
@@ -231,13 +220,10 @@ impl Endings {
         repeated.truncate(repeated.len().saturating_sub(MOST_REPEATED));
         let mut owners = Vec::with_capacity(repeated.len());
         for (_, _, timer_key) in repeated {
-            let Some(Job { release_task, .. }) = self.tasks.remove(timer_key) else {
+            let Some(Job { release_task, .. }) = self.tasks.remove(&timer_key) else {
                 continue;
             };
-            if !release_task.is_executed() {
-                self.unexecuted -= 1;
-                self.is_given_up = true;
-            }
+            self.give_up(&release_task);
             owners.push(Arc::clone(release_task.owner()));
         }
         owners
@@ -250,7 +236,7 @@ impl Endings {
         // The thread has handled the answers to the last ones.
         self.in_flight.clear();
         while begun.len() < BATCH {
-            let Some((before, job)) = self.tasks.first() else {
+            let Some((&before, job)) = self.tasks.first_key_value() else {
                 break;
             };
             let (entry, end) = (Arc::clone(&job.entry), job.release_task.end(now));
@@ -260,7 +246,7 @@ impl Endings {
             if before.0 > now || !joins {
                 break;
             }
-            let Some(job) = self.tasks.remove(before) else {
+            let Some(job) = self.tasks.remove(&before) else {
                 break;
             };
             let timer_key = self.queue(job, now + AFTER_PANIC);

@@ -46,7 +46,6 @@ use crate::config::Options;
 use crate::engine::Engine;
 use crate::engine::attempt::Grant;
 use crate::engine::lease::guard::Lease;
-use crate::engine::lease::leases::Leases;
 use crate::engine::lease::process_lease::Hold;
 use crate::engine::lease::release::HoldEnd;
 use crate::engine::lease::rules::LeaseStatus;
@@ -110,12 +109,12 @@ impl Lease {
         let mut left = None;
         self.finished = true;
         if let Ok((status, Some(_))) = self.end_hold(HoldEnd::Detach) {
-            self.leases.let_next_thread_ask(&self.process_lease.entry);
+            self.engine.let_next_thread_ask(&self.process_lease.entry);
             if let LeaseStatus::Live(rest) = status {
                 left = Some(rest);
             }
         }
-        let client = &self.leases.client;
+        let client = &self.engine.client;
         let owner = match left {
             Some(left) => self.owner_of_claim(left, is_reached),
             None => owner::generate(client.machine(), &client.tail),
@@ -125,10 +124,10 @@ impl Lease {
 
     /// Does step 3 of detaching, for at most the rest of the lease. Returns the owner of the claim.
     fn owner_of_claim(&self, left: Duration, is_reached: bool) -> Arc<str> {
-        let (leases, process_lease) = (&self.leases, &self.process_lease);
-        let (client, entry) = (&leases.client, &process_lease.entry);
+        let (engine, process_lease) = (&self.engine, &self.process_lease);
+        let (client, entry) = (&engine.client, &process_lease.entry);
         let now = client.now();
-        let from = leases.ended_owner(process_lease, None, now);
+        let from = engine.ended_owner(process_lease, None, now);
         let is_uncertain = from.uncertain_until.is_some_and(|until| until > now);
         if !is_uncertain || !is_reached {
             return from.owner;
@@ -144,15 +143,15 @@ impl Lease {
             fencing: terms.fencing,
             shortens: false,
         };
-        if !leases.is_adopted(entry, &adopt, now + left) {
+        if !engine.is_adopted(entry, &adopt, now + left) {
             return from.owner;
         }
-        leases.clean_up(entry, from, lease);
+        engine.clean_up(entry, from, lease);
         adopt.owner
     }
 }
 
-impl Leases {
+impl Engine {
     /// Sends an adoption until its outcome is known, a few times and until this time at most. Returns whether Redis has
     /// executed it.
     fn is_adopted(&self, entry: &Arc<Entry>, adopt: &Adopt, until: Time) -> bool {
@@ -187,40 +186,34 @@ impl Leases {
         }
         answer
     }
-}
 
-impl Engine {
     /// Adopts a claim, with these options. `tail` is that of the new owner, if the handle has its own note. Blocks until
     /// Redis has replied.
     pub(crate) fn adopt(
-        &self,
+        self: &Arc<Self>,
         claim: &Claim,
         options: &Options,
         tail: Option<&Arc<str>>,
     ) -> Result<Lease> {
-        let client = &self.leases.client;
+        let client = &self.client;
         client.check_open()?;
-        options.check()?;
-        client.settings.check_lease("lease", options.lease)?;
-        client.settings.check_lease("min_hold", options.min_hold)?;
+        client.settings.check_options(options)?;
         let key = LockKey::new(&client.settings.prefix, claim.name())?;
-        let entry = self.leases.names.pin(LockKind::Mutex, &key.into());
+        let entry = self.names.pin(LockKind::Mutex, &key.into());
         let adopted = self.ask_to_adopt(&entry, claim, options, tail);
-        self.leases.names.unpin(&entry);
-        let hold = adopted?;
-        let since = hold.since;
-        Ok(Lease::new(Arc::clone(&self.leases), hold, since, options))
+        self.names.unpin(&entry);
+        Ok(Lease::new(Arc::clone(self), adopted?, options))
     }
 
     /// Asks under each owner that may have the lock, or under a new one. Returns the first hold.
     fn ask_to_adopt(
-        &self,
+        self: &Arc<Self>,
         entry: &Arc<Entry>,
         claim: &Claim,
         options: &Options,
         tail: Option<&Arc<str>>,
     ) -> Result<Hold> {
-        let client = &self.leases.client;
+        let client = &self.client;
         let _called = client.machine().begin_call();
         let asked = client.now();
         let mut candidates = self.tried.take(claim.owner());
@@ -239,9 +232,7 @@ impl Engine {
                     let count = |hold: &Hold| {
                         client.count_guard(hold, hold.since.since(asked), true);
                     };
-                    let begun =
-                        self.leases
-                            .begin_lease(entry, grant, GrantedTo::OtherThread, count);
+                    let begun = self.begin_lease(entry, grant, GrantedTo::OtherThread, count);
                     return begun.map_err(|failure| failure.into_error(Some(entry.target.name())));
                 }
                 Ok(Err(now)) => {
@@ -269,7 +260,7 @@ impl Engine {
         options: &Options,
         candidate: &mut Candidate,
     ) -> Result<Result<Grant, Gone>, Failure> {
-        let client = &self.leases.client;
+        let client = &self.client;
         let lease = options.lease;
         let adopt = Adopt {
             owner: Arc::clone(&candidate.owner),
@@ -281,14 +272,14 @@ impl Engine {
         };
         let sent = client.now();
         let deadline = client.deadline(None);
-        let answer = self.leases.send_adoption(entry, &adopt, deadline);
+        let answer = self.send_adoption(entry, &adopt, deadline);
         let now = client.now();
         // An adoption that Redis executes late never takes a free lock. So the grant is certain.
         let granted = answer.and_then(|answer| match answer.reply {
             Reply::NotOwner(gone) => Ok(Err(gone)),
             reply => {
                 let fences = u64::from(adopt.fencing);
-                let (owner, quantum) = (Arc::clone(&adopt.owner), self.leases.quantum(sent));
+                let (owner, quantum) = (Arc::clone(&adopt.owner), self.quantum(sent));
                 Grant::of_reply(reply, owner, options.terms(), fences, quantum, sent, now).map(Ok)
             }
         });

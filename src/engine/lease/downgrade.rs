@@ -11,9 +11,9 @@
 use std::time::Duration;
 
 use crate::config::Options;
+use crate::engine::Engine;
 use crate::engine::attempt::{EndedOwner, Grant};
 use crate::engine::lease::guard::Lease;
-use crate::engine::lease::leases::Leases;
 use crate::engine::lease::process_lease::{Hold, ProcessLease};
 use crate::engine::lease::release::HoldEnd;
 use crate::engine::lease::rules::LeaseStatus;
@@ -31,7 +31,7 @@ impl Lease {
         let (status, unreleased) = self.end_hold(HoldEnd::Detach)?;
         if let LeaseStatus::Lost(cause) = status {
             if unreleased.is_some() {
-                self.leases.let_next_thread_ask(&self.process_lease.entry);
+                self.engine.let_next_thread_ask(&self.process_lease.entry);
             }
             return Err(Error::Lost(self.lost(cause)));
         }
@@ -40,11 +40,11 @@ impl Lease {
             return Err(Error::Lost(self.lost(LostCause::Expired)));
         };
         let writer = &self.process_lease;
-        let leases = Arc::clone(&self.leases);
-        let entry = leases.names.pin(LockKind::Read, &writer.entry.target);
-        let reader = leases.become_reader(writer, &entry, release_task.unsent());
-        leases.let_next_thread_ask(&writer.entry);
-        leases.names.unpin(&entry);
+        let engine = Arc::clone(&self.engine);
+        let entry = engine.names.pin(LockKind::Read, &writer.entry.target);
+        let reader = engine.become_reader(writer, &entry, release_task.unsent());
+        engine.let_next_thread_ask(&writer.entry);
+        engine.names.unpin(&entry);
         let hold = match reader {
             Ok(Ok(hold)) => hold,
             Ok(Err(cause)) => return Err(Error::Lost(self.lost(cause))),
@@ -56,13 +56,13 @@ impl Lease {
         let options = Options {
             max_hold: self.max_hold(),
             min_hold: min_hold_until.map_or(Duration::ZERO, |until| until.since(now)),
-            ..leases.client.settings.options
+            ..engine.client.settings.options
         };
-        Ok(Self::new(leases, hold, now, &options))
+        Ok(Self::new(engine, hold, &options))
     }
 }
 
-impl Leases {
+impl Engine {
     /// Sends the request, which ends the writer's owner. Returns the reader's hold, or why there is none.
     fn become_reader(
         self: &Arc<Self>,

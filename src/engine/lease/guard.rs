@@ -7,8 +7,9 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender};
 
 use crate::config::Options;
+use crate::engine::Engine;
 use crate::engine::ending::ReleaseTask;
-use crate::engine::lease::leases::{CountedBusy, Leases};
+use crate::engine::lease::CountedBusy;
 use crate::engine::lease::limits::HoldLimits;
 use crate::engine::lease::process_lease::{Hold, LossListener, ProcessLease};
 use crate::engine::lease::release::HoldEnd;
@@ -61,7 +62,7 @@ pub enum LeaseState {
     reason = "`process_lease` has its name wherever it is"
 )]
 pub struct Lease {
-    pub(crate) leases: Arc<Leases>,
+    pub(crate) engine: Arc<Engine>,
     pub(crate) process_lease: Arc<ProcessLease>,
     /// The number of this guard among the guards of the lease.
     pub(crate) number: u32,
@@ -71,7 +72,7 @@ pub struct Lease {
     /// The time at which the thread got the lock.
     pub(crate) since: Time,
     /// `max_hold` and `warn_after`, if one of them is set.
-    pub(crate) limits: Option<Box<HoldLimits>>,
+    pub(crate) limits: Option<Arc<HoldLimits>>,
     /// Whether a channel was registered for the loss of this guard.
     pub(crate) is_listened_to: AtomicBool,
     /// Whether the hold has ended, so that dropping this does nothing.
@@ -110,7 +111,7 @@ impl Lease {
     /// ```
     #[must_use]
     pub fn owner(&self) -> &str {
-        self.process_lease.owner.shown(&self.leases.client.tail)
+        self.process_lease.owner.shown(&self.engine.client.tail)
     }
 
     /// Returns the fencing token of this guard.
@@ -254,7 +255,7 @@ impl Lease {
     /// ```
     #[must_use]
     pub fn missing_nodes(&self) -> Vec<Arc<str>> {
-        self.leases.client.missing_nodes(&self.process_lease)
+        self.engine.client.missing_nodes(&self.process_lease)
     }
 
     /// Returns a channel on which [`request_release`](crate::LockManager::request_release) is heard: somebody asks for the
@@ -297,7 +298,7 @@ impl Lease {
         if self.status().is_ok() {
             self.is_listened_to.store(true, Ordering::Relaxed);
             self.process_lease.listen_to_requests(self.number, sender);
-            self.leases.subscribe();
+            self.engine.subscribe();
             // If the loss was announced before the channel was registered, it ends now.
             if self.status().is_err() {
                 self.process_lease.end_requests(Some(self.number));
@@ -332,7 +333,7 @@ impl Lease {
     /// ```
     pub fn extend(&self, at_least: Duration) -> Result<()> {
         let (left, _) = self.status().map_err(Error::Lost)?;
-        self.leases
+        self.engine
             .client
             .settings
             .check_lease("at_least", at_least)?;
@@ -341,13 +342,13 @@ impl Lease {
         }
         // The holder counts less than it asks for, because of drift. So it asks for more.
         let lease = at_least + drift(at_least) * 2;
-        let now = self.leases.client.now();
+        let now = self.engine.client.now();
         self.process_lease.note_extension(now + lease);
         self.renew(lease, left)?;
         if !self.process_lease.terms.renew {
             // It may live long enough for a look now. Without a thread nobody looks, and the lease is held all the same.
-            let (client, renewal) = (&self.leases.client, &self.leases.renewal);
-            renewal.register(client, &self.process_lease, now).ok();
+            let renewal = &self.engine.renewal;
+            renewal.register(&self.process_lease, now).ok();
         }
         Ok(())
     }
@@ -355,22 +356,23 @@ impl Lease {
 
 /// Its beginning, its deadline and its renewal, for the guards and the engine.
 impl Lease {
-    /// Makes the guard of a hold that the thread has had since `since`.
-    pub(crate) fn new(leases: Arc<Leases>, hold: Hold, since: Time, options: &Options) -> Self {
+    /// Makes the guard of a hold.
+    pub(crate) fn new(engine: Arc<Engine>, hold: Hold, options: &Options) -> Self {
         if !options.min_hold.is_zero() {
-            hold.process_lease.note_min_hold(since + options.min_hold);
+            hold.process_lease
+                .note_min_hold(hold.since + options.min_hold);
         }
         let number = hold.process_lease.guards.fetch_add(1, Ordering::Relaxed);
-        let limits = HoldLimits::watch(&leases, &hold, number, since, options.max_hold);
+        let limits = HoldLimits::watch(&engine, &hold, number, options.max_hold);
         Self {
             #[cfg(feature = "tracing")]
             span: spans::hold(hold.process_lease.entry.target.name(), hold.fence),
-            leases,
+            engine,
             process_lease: hold.process_lease,
             number,
             index: None,
             fence: hold.fence,
-            since,
+            since: hold.since,
             limits,
             is_listened_to: AtomicBool::new(false),
             finished: false,
@@ -384,13 +386,13 @@ impl Lease {
         self.is_listened_to.store(true, Ordering::Relaxed);
         let fences = std::iter::once(self.fence).chain(self.process_lease.further_fences());
         (0..).zip(fences).map(|(index, fence)| Lease {
-            leases: Arc::clone(&self.leases),
+            engine: Arc::clone(&self.engine),
             process_lease: Arc::clone(&self.process_lease),
             number: self.number,
             index: Some(index),
             fence,
             since: self.since,
-            limits: self.limits.as_ref().and_then(|limits| limits.of_one_name()),
+            limits: self.limits.clone(),
             is_listened_to: AtomicBool::new(false),
             finished: true,
             #[cfg(feature = "tracing")]
@@ -399,7 +401,7 @@ impl Lease {
     }
 
     pub(crate) fn max_hold(&self) -> Option<Duration> {
-        self.limits.as_ref()?.max_hold()
+        self.limits.as_ref()?.max_hold
     }
 
     /// Returns the time that is left of the lease, and whether it is at risk: its renewal is overdue, or it is doubtful.
@@ -409,7 +411,7 @@ impl Lease {
         let is_late = self.process_lease.is_late(now, left);
         Ok((
             left,
-            is_late || self.leases.is_doubtful(&self.process_lease),
+            is_late || self.engine.is_doubtful(&self.process_lease),
         ))
     }
 
@@ -418,17 +420,14 @@ impl Lease {
     #[inline]
     pub(crate) fn held(&self) -> Result<(Time, Time), Lost> {
         // A forked child has a copy of the guard, but does not hold the lock.
-        if self.leases.client.is_forked() {
+        if self.engine.client.is_forked() {
             return Err(self.lost(LostCause::Taken));
         }
-        if self
-            .limits
-            .as_ref()
-            .is_some_and(|limits| limits.is_exceeded())
-        {
+        let limits = self.limits.as_ref();
+        if limits.is_some_and(|limits| limits.is_exceeded()) {
             return Err(self.lost(LostCause::MaxHold));
         }
-        let now = self.leases.client.now();
+        let now = self.engine.client.now();
         match self.process_lease.validity.deadline_after(now) {
             Ok(deadline) => Ok((now, deadline)),
             Err(LeaseStatus::Lost(cause)) => Err(self.lost(cause)),
@@ -449,7 +448,7 @@ impl Lease {
     pub(crate) fn tell_of_loss(&self, sender: &Sender<Lost>) {
         // The cause is a placeholder: `LossListener::notify` replaces it.
         let lost = self.lost(LostCause::Expired);
-        if self.leases.client.is_forked() {
+        if self.engine.client.is_forked() {
             sender.try_send(lost).ok();
             return;
         }
@@ -468,7 +467,7 @@ impl Lease {
 
     /// Sends a renewal for `lease`, and waits for the reply for at most `left`, the time that is left of the lease.
     pub(crate) fn renew(&self, lease: Duration, left: Duration) -> Result<()> {
-        let client = &self.leases.client;
+        let client = &self.engine.client;
         let _called = client.machine().begin_call();
         let renewals: Vec<_> = client.renewals(&self.process_lease, lease).collect();
         let sent = client.now();
@@ -479,9 +478,9 @@ impl Lease {
             .and_then(|answer| answer.reply.renewed())
             .map_err(|failure| failure.into_error(name))?;
         let renewed = self
-            .leases
+            .engine
             .renewal
-            .apply(client, &self.process_lease, sent, lease, &replies);
+            .apply(&self.process_lease, sent, lease, &replies);
         match renewed {
             LeaseStatus::Lost(_) | LeaseStatus::Ended => {}
             _ if replies.contains(&Renewed::Refused) => {
@@ -522,17 +521,17 @@ impl Lease {
 
     fn end_and_release(&self) -> Result<()> {
         let (status, unreleased) = self.end_hold(HoldEnd::Release)?;
-        let (leases, entry) = (&self.leases, &self.process_lease.entry);
+        let (engine, entry) = (&self.engine, &self.process_lease.entry);
         let released = match unreleased {
             None => Ok(None),
-            Some((release_task, _counted)) if leases.client.settings.background_release => {
-                leases.release_later(entry, release_task);
+            Some((release_task, _counted)) if engine.client.settings.background_release => {
+                engine.release_later(entry, release_task);
                 Ok(None)
             }
             Some((release_task, _counted)) => {
-                let deadline = leases.client.deadline(None);
-                let result = leases.send_release(entry, release_task, deadline);
-                leases.let_next_thread_ask(entry);
+                let deadline = engine.client.deadline(None);
+                let result = engine.send_release(entry, release_task, deadline);
+                engine.let_next_thread_ask(entry);
                 result
             }
         };
@@ -543,7 +542,7 @@ impl Lease {
             Ok(None) => Ok(()),
             Ok(Some(gone)) => {
                 let cause = gone.into();
-                leases
+                engine
                     .client
                     .count_loss(&self.process_lease, self.fence, cause);
                 Err(Error::Lost(self.lost(cause)))
@@ -558,13 +557,13 @@ impl Lease {
         &self,
         mode: HoldEnd,
     ) -> Result<(LeaseStatus, Option<(ReleaseTask, CountedBusy<'_>)>)> {
-        if self.leases.client.is_forked() {
+        if self.engine.client.is_forked() {
             // This raises the reference count, so that the child never drops its copy of the leases.
-            std::mem::forget(Arc::clone(&self.leases));
+            std::mem::forget(Arc::clone(&self.engine));
             return Err(Error::Forked);
         }
         let limits = self.limits.as_ref();
-        if limits.is_some_and(|limits| !limits.finish(&self.leases.watch)) {
+        if limits.is_some_and(|limits| !limits.finish(&self.engine.watch)) {
             #[cfg(feature = "tracing")]
             if mode == HoldEnd::Detach {
                 spans::detached(&self.span, LeaseStatus::Lost(LostCause::MaxHold));
@@ -577,12 +576,12 @@ impl Lease {
         } else {
             Vec::new()
         };
-        let now = self.leases.client.now();
+        let now = self.engine.client.now();
         let held = now.since(self.since);
-        self.leases
+        self.engine
             .client
             .count_end(&self.process_lease, self.fence, now, held);
-        let (status, unreleased) = self.leases.end_hold(&self.process_lease, now, mode);
+        let (status, unreleased) = self.engine.end_hold(&self.process_lease, now, mode);
         #[cfg(feature = "tracing")]
         if mode == HoldEnd::Detach {
             spans::detached(&self.span, status);
@@ -600,7 +599,7 @@ impl Drop for Lease {
     fn drop(&mut self) {
         // In a forked child, a mutex of the subscriber may stay locked without end.
         #[cfg(feature = "tracing")]
-        if self.leases.client.is_forked() {
+        if self.engine.client.is_forked() {
             std::mem::forget(std::mem::replace(&mut self.span, tracing::Span::none()));
         }
         match self.end() {

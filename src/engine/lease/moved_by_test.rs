@@ -1,10 +1,10 @@
 //! The engine of a manager of the test kit, whose clock a test moves.
 
-use crate::engine::lease::leases::Leases;
+use crate::engine::Engine;
 use crate::sys::test_machine::MovedByTest;
 use crate::sys::{LONGEST_SLEEP, Ordering, Time};
 
-impl MovedByTest for Leases {
+impl MovedByTest for Engine {
     fn look_at_the_clock(&self) {
         self.watch.look_at_the_clock();
         self.renewal.notify_waiting();

@@ -27,9 +27,10 @@
 
 use std::time::Duration;
 
+use crate::engine::Engine;
 use crate::engine::attempt::{Attempt, EndedOwner};
 use crate::engine::ending::{Next, ReleaseTask};
-use crate::engine::lease::leases::{CountedBusy, Leases};
+use crate::engine::lease::CountedBusy;
 use crate::engine::lease::process_lease::ProcessLease;
 use crate::engine::lease::rules::LeaseStatus;
 use crate::engine::queue::rules::{Finish, Health};
@@ -60,10 +61,10 @@ struct Ended<'a> {
     counted: Option<CountedBusy<'a>>,
 }
 
-impl Leases {
+impl Engine {
     /// Does step 3. Returns the status of the lease at its end. If the lock is still in Redis under its owner, returns a
-    /// release task too. Then the caller must go on with [`release_later`](Leases::release_later), or with
-    /// [`send_release`](Leases::send_release) and [`let_next_thread_ask`](Leases::let_next_thread_ask). Until then the caller
+    /// release task too. Then the caller must go on with [`release_later`](Engine::release_later), or with
+    /// [`send_release`](Engine::send_release) and [`let_next_thread_ask`](Engine::let_next_thread_ask). Until then the caller
     /// counts as busy.
     pub(crate) fn end_hold(
         &self,
@@ -103,7 +104,7 @@ impl Leases {
             // The next thread must not take the lock over. It asks Redis as another process would.
             Finish::TakeOver(next, give_back) => {
                 self.deregister(process_lease);
-                next.send(Signal::Delegate(None));
+                next.send(Signal::Ask { has_waited: true });
                 give_back
             }
             Finish::Release(give_back) => {
@@ -174,15 +175,14 @@ impl Leases {
         let from = self.ended_owner(process_lease, give_back, now);
         let tail = next.tail.as_deref().unwrap_or(&self.client.tail);
         let attempt = Attempt::take_over(self.client.machine(), tail, from);
-        next.send(Signal::Delegate(Some(Box::new(attempt))));
+        next.send(Signal::Delegate(Box::new(attempt)));
     }
 
     /// Gives steps 4 and 5 to the renewal thread, and does step 6. A thread that asks for the name first waits for the
     /// release ([`crate::engine::lease::renewal`]).
     pub(crate) fn release_later(&self, entry: &Arc<Entry>, release_task: ReleaseTask) {
         // Before step 6, so that the next thread finds the task.
-        self.renewal
-            .add_release_task(&self.client, entry, release_task);
+        self.renewal.add_release_task(entry, release_task);
         self.let_next_thread_ask(entry);
     }
 
@@ -218,8 +218,7 @@ impl Leases {
                     if !release_task.is_left_at_nodes() {
                         self.client.stats.endings_repeated.add(1);
                     }
-                    self.renewal
-                        .add_release_task(&self.client, entry, release_task);
+                    self.renewal.add_release_task(entry, release_task);
                 }
                 Next::Done => {}
             }
@@ -238,7 +237,7 @@ impl Leases {
             next
         });
         if let Some(waiter) = next {
-            waiter.send(Signal::Delegate(None));
+            waiter.send(Signal::Ask { has_waited: true });
         }
     }
 
@@ -247,7 +246,7 @@ impl Leases {
         match next {
             Some(waiter) => {
                 entry.lock().forget_last_reply();
-                waiter.send(Signal::Delegate(None));
+                waiter.send(Signal::Ask { has_waited: true });
             }
             None => self.names.leave(entry, |_| ()),
         }
@@ -295,8 +294,7 @@ impl Leases {
     /// Makes the renewal thread release an owner.
     pub(crate) fn clean_up(&self, entry: &Arc<Entry>, ended: EndedOwner, lease: Duration) {
         let release_task = ReleaseTask::of_ended_owner(ended, self.client.now(), lease);
-        self.renewal
-            .add_release_task(&self.client, entry, release_task);
+        self.renewal.add_release_task(entry, release_task);
     }
 
     /// Makes the renewal thread release an owner at the nodes of a quorum that may still have it, although the quorum has
@@ -305,8 +303,7 @@ impl Leases {
         if let Some(until) = self.client.left_until(owner) {
             let owner = Arc::clone(owner);
             let release_task = ReleaseTask::of_left_owner(owner, units, until, self.client.now());
-            self.renewal
-                .add_release_task(&self.client, entry, release_task);
+            self.renewal.add_release_task(entry, release_task);
         }
     }
 

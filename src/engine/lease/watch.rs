@@ -24,12 +24,12 @@
 
 use std::time::Duration;
 
+use crate::engine::Engine;
 use crate::engine::client::Client;
-use crate::engine::lease::leases::Leases;
-use crate::engine::lease::limits::HoldLimit;
+use crate::engine::lease::limits::HoldLimits;
 use crate::engine::lease::process_lease::ProcessLease;
 use crate::engine::lease::rules::LeaseStatus;
-use crate::engine::timer_queue::{TimerKey, TimerQueue, WorkerTimer};
+use crate::engine::timer_queue::{TimerQueue, WorkerTimer, next_due, pop_due};
 use crate::error::LostCause;
 use crate::event::EventKind;
 use crate::logging;
@@ -44,7 +44,7 @@ const AT_A_TIME: usize = 200;
 #[derive(Default)]
 pub(crate) struct Watch {
     state: Mutex<WatchState>,
-    /// Notified if an earlier time is due, and if the leases are dropped.
+    /// Notified if an earlier time is due, and if the engine is dropped.
     changed: Condvar,
 }
 
@@ -52,7 +52,8 @@ pub(crate) struct Watch {
 pub(crate) enum Due {
     /// The lease was lost. It may still have guards.
     Lost(Arc<ProcessLease>, LostCause),
-    Limit(Arc<HoldLimit>),
+    /// A limit that was due at this time.
+    Limit(Arc<HoldLimits>, Time),
 }
 
 /// The state of the watch thread, guarded by its mutex.
@@ -61,8 +62,7 @@ struct WatchState {
     /// The leases. In one queue with the limits they would take up more memory, and there are many leases.
     leases: TimerQueue<Arc<ProcessLease>>,
     /// The limits of guards.
-    limits: TimerQueue<Arc<HoldLimit>>,
-    next_limit: u64,
+    limits: TimerQueue<Arc<HoldLimits>>,
     timer: WorkerTimer,
     /// Whether the thread handles what it has taken out.
     acts: bool,
@@ -108,19 +108,21 @@ impl Watch {
         }
     }
 
-    /// Registers a limit that acts at `due`. Returns its timer key. The thread runs already, because the lease is registered.
-    pub(crate) fn register_timer(&self, due: Time, limit: Arc<HoldLimit>) -> TimerKey {
+    /// Registers the limits of a guard. The thread runs already, because the lease is registered.
+    pub(crate) fn register_limits(&self, limits: &Arc<HoldLimits>) {
         let mut state = self.state.lock();
-        let timer_key = (due, state.next_limit);
-        state.next_limit += 1;
-        state.limits.insert(timer_key, limit);
-        self.wake_for(&mut state, due);
-        timer_key
+        for timer_key in limits.timer_keys() {
+            state.limits.insert(timer_key, Arc::clone(limits));
+            self.wake_for(&mut state, timer_key.0);
+        }
     }
 
-    /// Takes a limit out of the timer queue, if it is there.
-    pub(crate) fn deregister_timer(&self, timer_key: TimerKey) {
-        self.state.lock().limits.remove(timer_key);
+    /// Takes the limits of a guard out of the timer queue, if they are there.
+    pub(crate) fn deregister_limits(&self, limits: &HoldLimits) {
+        let mut state = self.state.lock();
+        for timer_key in limits.timer_keys() {
+            state.limits.remove(&timer_key);
+        }
     }
 
     /// Ends the thread as soon as nothing is left to watch.
@@ -167,16 +169,17 @@ impl Watch {
                 if !state.look_ahead(client, now) {
                     continue;
                 }
-                let lease = state.leases.pop_due(now);
+                let lease = pop_due(&mut state.leases, now);
                 let limit = match lease {
-                    None => state.limits.pop_due(now),
+                    None => pop_due(&mut state.limits, now),
                     Some(_) => None,
                 };
                 state.acts = limit.is_some() || lease.is_some();
                 (lease, limit)
             };
-            let Some(process_lease) = lease else {
-                return Some((Due::Limit(limit?), now));
+            let Some((_, process_lease)) = lease else {
+                let (due, limits) = limit?;
+                return Some((Due::Limit(limits, due), now));
             };
             if let Some(cause) = self.settle(client, &process_lease, now) {
                 return Some((Due::Lost(process_lease, cause), now));
@@ -241,16 +244,16 @@ impl Watch {
     }
 }
 
-/// Runs the watch thread. It holds the leases only while it acts, so that they end with the last handle and guard.
-pub(super) fn run(watch: &Watch, leases: &Weak<Leases>) {
-    while let Some(leases) = leases.upgrade() {
-        let client = &leases.client;
+/// Runs the watch thread. It holds the engine only while that acts, so that it ends with the last handle and guard.
+pub(super) fn run(watch: &Watch, engine: &Weak<Engine>) {
+    while let Some(engine) = engine.upgrade() {
+        let client = &engine.client;
         // A panic does not end the thread: all other leases are still in the timer queue.
         let round = || {
             while let Some((due, now)) = watch.next(client) {
                 match due {
-                    Due::Lost(process_lease, cause) => leases.lost(&process_lease, cause),
-                    Due::Limit(limit) => limit.act(&leases, now),
+                    Due::Lost(process_lease, cause) => engine.lost(&process_lease, cause),
+                    Due::Limit(limits, due) => limits.act(&engine, due, now),
                 }
             }
         };
@@ -258,7 +261,7 @@ pub(super) fn run(watch: &Watch, leases: &Weak<Leases>) {
             logging::error!("the watch thread panicked and goes on");
         }
         let now = client.now();
-        drop(leases);
+        drop(engine);
         if !watch.rest(now) {
             return;
         }
@@ -280,14 +283,14 @@ fn look_at(client: &Client, process_lease: &ProcessLease) -> Option<Time> {
 
 impl WatchState {
     fn next_due(&self) -> Option<Time> {
-        let both = [self.leases.next(), self.limits.next()];
+        let both = [next_due(&self.leases), next_due(&self.limits)];
         both.into_iter().flatten().min()
     }
 
     /// Puts leases back that would be due soon, but were renewed since. Returns false if there may be more of them.
     fn look_ahead(&mut self, client: &Client, now: Time) -> bool {
         for _ in 0..AT_A_TIME {
-            let Some(((at, _), process_lease)) = self.leases.first() else {
+            let Some((&(at, _), process_lease)) = self.leases.first_key_value() else {
                 return true;
             };
             let look = look_at(client, process_lease).filter(|look| *look > at);
@@ -311,6 +314,6 @@ impl WatchState {
 
     fn take(&mut self, process_lease: &ProcessLease) -> bool {
         let at = Time::from_nanos(process_lease.watch_due_ns.load(Ordering::Relaxed));
-        self.leases.remove((at, process_lease.number)).is_some()
+        self.leases.remove(&(at, process_lease.number)).is_some()
     }
 }

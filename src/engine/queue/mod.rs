@@ -95,13 +95,12 @@ pub(crate) struct WaitingThread {
 /// The message to a thread that was taken out of the queue.
 pub(crate) enum Signal {
     Hold(Hold),
-    /// The thread is the delegate now. It continues this attempt, and is counted as busy already. `None`: it begins an
-    /// attempt.
-    Delegate(Option<Box<Attempt>>),
-    /// The thread is the delegate now, because the try before it failed.
-    AfterTry {
-        /// Whether the attempt of the failed try counted as waiting.
-        waits: bool,
+    /// The thread is the delegate now. It continues this attempt, and is counted as busy already.
+    Delegate(Box<Attempt>),
+    /// The thread is the delegate now, and begins an attempt. `has_waited`: its wait has begun, so failures are waited out. Not
+    /// so behind a try that has failed without an answer.
+    Ask {
+        has_waited: bool,
     },
     /// The lock is held, and the thread only tried.
     Held,

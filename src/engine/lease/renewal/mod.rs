@@ -6,7 +6,7 @@
 //! | 2 | takes a batch of leases that are due, or nearly due, out of the timer queue, and notes them as in flight |
 //! | 3 | sends the batch in one request |
 //! | 4 | puts each confirmed lease back at its next renewal, and each unconfirmed one at its retry; leaves each lost lease to the watch thread; repeats from 2 until no lease is due |
-//! | 5 | keeps the records of the last fences once in half of their life ([`rounds`]), and sends the release tasks that are due, until the connection fails or a lease is due ([`releases`]) |
+//! | 5 | keeps the records of the last fences once in half of their life, and sends the release tasks that are due, until the connection fails or a lease is due ([`releases`]) |
 //! | 6 | sleeps until the next lease or release task is due, for at most a second |
 //!
 //! If an answer without a request has come, an earlier request may have been answered wrongly; and a failover may have taken
@@ -28,8 +28,15 @@
 //! A lease is registered before its first guard exists, and deregistered before its release is sent.
 //!
 //! The renewal thread starts with the first lease or release task, and ends when there has been neither for a while. A
-//! release task in the timer queue keeps the client alive, and so the thread too. Of the engine the thread uses only the client
-//! and the watch thread. A lease that is lost, or ends earlier than before, it leaves to the watch thread.
+//! release task in the timer queue keeps the thread alive, and so the client too, also after the last handle and guard. The thread uses nothing above the client and
+//! the watch thread, to which it leaves a lease that is lost, or that ends earlier than before.
+//!
+//! # Records
+//!
+//! Redis forgets the record of a last fence `fence_memory` after the grant. A lock that is held for longer would then have no
+//! fence and no time in [`inspect`](crate::LockManager::inspect). So the thread keeps the records of all leases once in half
+//! of that time. It sends one batch in a round, behind the renewals that are due. A renewal cannot do it, because it may touch
+//! the lock's key alone.
 
 use std::time::Duration;
 
@@ -40,14 +47,19 @@ use crate::engine::lease::rules::LeaseStatus;
 use crate::engine::lease::watch::Watch;
 use crate::engine::observe::events::Unreached;
 use crate::engine::timer_queue::{
-    TimerQueue, WorkerTimer, gathered_within, renewal_due, retry_after,
+    TimerQueue, WorkerTimer, gathered_within, next_due, pop_due, renewal_due, renewal_limit,
+    retry_after,
 };
+use crate::error::{Chain, Failure};
+use crate::event::Connection;
+use crate::logging;
+use crate::net::deadline::LEAST;
+use crate::panics::survived;
+use crate::server::DedicatedConnection;
 use crate::sys::{Arc, AtomicBool, Condvar, LONGEST_SLEEP, Mutex, Ordering, Rng, Time};
-
-use rounds::Records;
+use crate::wire::{Renewal, Renewed, Request};
 
 mod releases;
-mod rounds;
 
 /// The number of keys in one request. The last lease of a batch may exceed it, if that lease has several keys. The
 /// server is busy for about a millisecond with such a request.
@@ -70,7 +82,19 @@ const IN_FLIGHT: u64 = 0;
 /// release task is repeated if the thread panicked while it was sent.
 pub(crate) const AFTER_PANIC: Duration = Duration::from_millis(100);
 
+/// The number of leases that are put back while the mutex is held. Other threads wait for the mutex meanwhile.
+const AT_A_TIME: usize = 50;
+/// The shortest sleep after a failure. It is short because other leases may be due, and it limits the load if the
+/// server is down.
+const AFTER_FAILURE: Duration = Duration::from_millis(10);
+/// The shortest time between two warnings of an outage.
+const WARNS_EVERY: Duration = Duration::from_secs(10);
+
+/// The part of `fence_memory` after which the records are kept once more, if that has failed.
+const RETRIED_AFTER: u32 = 8;
+
 pub(crate) struct RenewalThread {
+    client: Arc<Client>,
     pub(crate) state: Mutex<RenewalState>,
     /// Notified if an earlier time is due, if a thread that waits here must check its condition again, and if the
     /// leases are dropped.
@@ -106,6 +130,14 @@ pub(crate) struct RenewalState {
     pub(crate) unreached: Unreached,
 }
 
+#[derive(Default)]
+struct Records {
+    /// When the records of all leases are kept next. `None` before the first lease.
+    due: Option<Time>,
+    /// The leases whose records are still to be kept this time.
+    left: Vec<Arc<ProcessLease>>,
+}
+
 /// How far the thread has come with its connection for renewals.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Opening {
@@ -125,8 +157,9 @@ pub(crate) enum Opening {
 }
 
 impl RenewalThread {
-    pub(crate) fn new(watch: Arc<Watch>) -> Self {
+    pub(crate) fn new(client: Arc<Client>, watch: Arc<Watch>) -> Self {
         Self {
+            client,
             state: Mutex::default(),
             changed: Condvar::new(),
             watch,
@@ -142,23 +175,27 @@ impl RenewalThread {
     /// Returns the error of the system if the thread cannot be started. Then the lease is not registered.
     pub(crate) fn register(
         self: &Arc<Self>,
-        client: &Arc<Client>,
         process_lease: &Arc<ProcessLease>,
         sent: Time,
     ) -> std::io::Result<()> {
         let due = if process_lease.is_in_pickup_window() {
-            client.now() + RAISED_AFTER
+            self.client.now() + RAISED_AFTER
         } else {
-            let lacks_votes = (client.store.votes())
-                .is_some_and(|votes| votes.lacks_votes(&client.owner_of(process_lease)));
-            next_renewal(process_lease, sent, lacks_votes, client.machine().jitter())
+            let lacks_votes = (self.client.store.votes())
+                .is_some_and(|votes| votes.lacks_votes(&self.client.owner_of(process_lease)));
+            next_renewal(
+                process_lease,
+                sent,
+                lacks_votes,
+                self.client.machine().jitter(),
+            )
         };
         let deadline = process_lease.validity.deadline();
         if !process_lease.terms.renew && deadline.is_none_or(|deadline| deadline <= due) {
             return Ok(());
         }
         let mut state = self.state.lock();
-        self.ensure_running(&mut state, client)?;
+        self.ensure_running(&mut state)?;
         state.take(process_lease);
         state.put(process_lease, due);
         // Connect at once. On a slow link there may be no time for that when the renewal is due. A look can
@@ -167,7 +204,7 @@ impl RenewalThread {
             state.opening = Opening::Wanted;
         }
         let wakes_at = match state.opening {
-            Opening::Wanted => client.now(),
+            Opening::Wanted => self.client.now(),
             Opening::NotWanted | Opening::Begun | Opening::Opened | Opening::Failed => due,
         };
         self.wake_for(&mut state, wakes_at);
@@ -176,14 +213,10 @@ impl RenewalThread {
 
     /// Makes the thread renew a lease at once, even one without renewal, to check whether Redis still holds the lock for it.
     /// Does nothing if the thread cannot be started.
-    pub(crate) fn renew_now(
-        self: &Arc<Self>,
-        client: &Arc<Client>,
-        process_lease: &Arc<ProcessLease>,
-    ) {
-        let now = client.now();
+    pub(crate) fn renew_now(self: &Arc<Self>, process_lease: &Arc<ProcessLease>) {
+        let now = self.client.now();
         let mut state = self.state.lock();
-        if self.ensure_running(&mut state, client).is_err() {
+        if self.ensure_running(&mut state).is_err() {
             return;
         }
         state.take(process_lease);
@@ -202,7 +235,11 @@ impl RenewalThread {
 
     /// Ends the thread as soon as nothing is left to do.
     pub(crate) fn stop(&self) {
-        self.state.lock().timer.stop();
+        let mut state = self.state.lock();
+        state.timer.stop();
+        // Nobody waits for it any more.
+        state.opening = Opening::NotWanted;
+        drop(state);
         self.changed.notify_all();
     }
 
@@ -217,14 +254,13 @@ impl RenewalThread {
     pub(crate) fn ensure_running(
         self: &Arc<Self>,
         state: &mut RenewalState,
-        client: &Arc<Client>,
     ) -> std::io::Result<()> {
         if state.timer.is_running() {
             return Ok(());
         }
-        let (renewal, weak) = (Arc::clone(self), Arc::downgrade(client));
-        let run = move || renewal.run(&weak);
-        client.machine().spawn("leasehold-renewal", run)?;
+        let renewal = Arc::clone(self);
+        let run = move || renewal.run();
+        self.client.machine().spawn("leasehold-renewal", run)?;
         state.timer.started();
         (state.opening, state.replied_at) = (Opening::NotWanted, None);
         state.records = Records::default();
@@ -233,10 +269,10 @@ impl RenewalThread {
 
     /// Makes the thread start and connect, so that a lease can be granted by message. Makes it check a connection that has been
     /// [silent](SILENT_AFTER). If the thread cannot be started, no lease is granted by message.
-    pub(crate) fn prepare(self: &Arc<Self>, client: &Arc<Client>) {
-        let now = client.now();
+    pub(crate) fn prepare(self: &Arc<Self>) {
+        let now = self.client.now();
         let mut state = self.state.lock();
-        if self.ensure_running(&mut state, client).is_err() {
+        if self.ensure_running(&mut state).is_err() {
             return;
         }
         let wakes_at = match state.opening {
@@ -276,6 +312,287 @@ impl RenewalThread {
         let has_opened = state.opening == Opening::Opened;
         state.timer.is_running() && has_opened && !state.failing && !is_stuck
     }
+
+    fn run(&self) {
+        let mut dedicated_connection: Option<Box<dyn DedicatedConnection>> = None;
+        loop {
+            self.state.lock().busy_since = Some(self.client.now());
+            let round = survived(|| {
+                // 1. Connect, if there is a lease and the thread has not connected yet. Check a silent connection.
+                let dedicated_connection = dedicated_connection
+                    .get_or_insert_with(|| self.client.store.dedicated_connection());
+                let is_silent = {
+                    let mut state = self.state.lock();
+                    let now = self.client.now();
+                    let is_silent = state.is_silent(now);
+                    state.must_open(now).then_some(is_silent)
+                };
+                if let Some(is_silent) = is_silent {
+                    // If this fails, the first renewal connects again, and logs a failure.
+                    let opened = dedicated_connection.open(is_silent);
+                    let mut state = self.state.lock();
+                    if opened.is_ok() {
+                        state.opening = Opening::Opened;
+                        state.replied_at = Some(self.client.now());
+                    } else {
+                        state.opening = Opening::Failed;
+                    }
+                }
+                let doubt = self
+                    .client
+                    .store
+                    .last_surplus()
+                    .max(self.client.store.last_failover());
+                self.state.lock().renew_all_after(doubt, self.client.now());
+                // 2 to 5. Renewals go first: a lease cannot wait, a release can.
+                let renewed = self.renew_due(&mut **dedicated_connection);
+                self.keep_records(&mut **dedicated_connection);
+                let ended = self.send_due_releases(&mut **dedicated_connection);
+                renewed && ended
+            });
+            if round.is_none() {
+                logging::error!("the renewal thread panicked and goes on with all its leases");
+                // The connection may have a reply outstanding. The leases in flight must be renewed again.
+                dedicated_connection = None;
+                let mut state = self.state.lock();
+                state.opening = Opening::Failed;
+                state.put_back_in_flight();
+            }
+            // 6. Sleep until the next time, or end if nothing has been due for a while.
+            let now = self.client.now();
+            let mut state = self.state.lock();
+            state.busy_since = None;
+            // A thread that wants the connection since the last step 1 could not wake this one, which did not sleep.
+            let next = if state.should_open(now) {
+                Some(now)
+            } else {
+                state.next_due()
+            };
+            let Some(sleep) = state.timer.rest(now, next) else {
+                return;
+            };
+            let least = match round {
+                Some(true) => Duration::ZERO,
+                Some(false) => AFTER_FAILURE,
+                None => AFTER_PANIC,
+            };
+            let sleep = sleep.max(least);
+            self.changed.wait_for(state, sleep).timer.woke();
+        }
+    }
+
+    /// Does steps 2 to 4: renews the leases that are due, batch by batch. Returns false after a failure of the
+    /// connection.
+    fn renew_due(&self, dedicated_connection: &mut dyn DedicatedConnection) -> bool {
+        loop {
+            let Some(batch) = self.state.lock().take_due(self.client.now(), &self.client) else {
+                return true;
+            };
+            let renewed = self.renew(dedicated_connection, &batch);
+            self.state.lock().in_flight = None;
+            self.tell_of_servers(dedicated_connection);
+            match renewed {
+                Err(failure) if failure.is_of_the_connection() => {
+                    self.failed(&failure);
+                    return false;
+                }
+                // Redis replies. A lease that it refused is retried at its own time.
+                Err(_) | Ok(()) => self.reached(),
+            }
+        }
+    }
+
+    /// Renews a batch by one request. If the server refuses the request, sends it again in halves: one key that this
+    /// user may not use must not prevent the renewal of the others.
+    fn renew(
+        &self,
+        dedicated_connection: &mut dyn DedicatedConnection,
+        batch: &[Arc<ProcessLease>],
+    ) -> Result<(), Failure> {
+        let leases: Vec<Renewal> = batch
+            .iter()
+            .flat_map(|process_lease| {
+                self.client
+                    .renewals(process_lease, process_lease.renewed_for())
+            })
+            .collect();
+        // The limit leaves time for a retry, even for the shortest lease.
+        let shortest = batch
+            .iter()
+            .map(|process_lease| process_lease.confirmed_length())
+            .min();
+        let limit = renewal_limit(shortest.unwrap_or_default());
+        let sent = self.client.now();
+        self.client.stats.requests.add(1);
+        let answer = dedicated_connection.call(&Request::Renew(&leases), limit);
+        let replies = match answer.and_then(|answer| answer.reply.renewed()) {
+            Ok(replies) => replies,
+            Err(failure) if !failure.is_of_the_connection() && batch.len() > 1 => {
+                let (first, second) = batch.split_at(batch.len() / 2);
+                let first = self.renew(dedicated_connection, first);
+                return self.renew(dedicated_connection, second).and(first);
+            }
+            Err(failure) => {
+                self.not_confirmed(batch);
+                return Err(failure);
+            }
+        };
+        let (now, mut replies) = (self.client.now(), &replies[..]);
+        // The whole batch gets the same jitter: its leases stay together, and different batches drift apart.
+        let jitter = self.client.machine().jitter();
+        for part in batch.chunks(AT_A_TIME) {
+            let confirmed: Vec<_> = part
+                .iter()
+                .filter_map(|process_lease| {
+                    let own;
+                    (own, replies) = replies.split_at(process_lease.keys().len());
+                    let is_confirmed = self.confirmed(process_lease, sent, own)?;
+                    let due = if is_confirmed {
+                        let lacks_votes = own.iter().any(Renewed::lacks_votes);
+                        next_renewal(process_lease, sent, lacks_votes, jitter)
+                    } else {
+                        retry_at(process_lease, now)
+                    };
+                    Some((process_lease, due))
+                })
+                .collect();
+            let mut state = self.state.lock();
+            state.endings.redis_replies();
+            for (process_lease, due) in confirmed {
+                state.put_back(process_lease, due);
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies the replies to a renewal ([`ProcessLease::renewed`]). Leaves the lease to the watch thread if it is lost, or
+    /// ends earlier than before.
+    pub(crate) fn apply(
+        &self,
+        process_lease: &Arc<ProcessLease>,
+        sent: Time,
+        lease: Duration,
+        replies: &[Renewed],
+    ) -> LeaseStatus {
+        let before = process_lease.validity.deadline();
+        let status = process_lease.renewed(sent, self.client.now(), lease, replies);
+        // A lease that has ended has no deadline, and `None` is less than any.
+        if process_lease.validity.deadline() < before && status != LeaseStatus::Ended {
+            self.watch.handle_now(process_lease);
+        }
+        status
+    }
+
+    /// Applies the replies for one lease. Returns true if they confirm the lease, false if it must be retried, and
+    /// `None` if it is not renewed any more.
+    fn confirmed(
+        &self,
+        process_lease: &Arc<ProcessLease>,
+        sent: Time,
+        replies: &[Renewed],
+    ) -> Option<bool> {
+        match self.apply(process_lease, sent, process_lease.renewed_for(), replies) {
+            LeaseStatus::Live(_) if !replies.iter().all(Renewed::is_confirmed) => {
+                self.client.stats.renewals_failed.add(1);
+                Some(false)
+            }
+            LeaseStatus::Live(left) => {
+                // A look is no renewal.
+                if process_lease.terms.renew {
+                    self.client.count_renewal(process_lease, left);
+                    if replies.iter().any(Renewed::has_new_misses) {
+                        self.client.tell_of_misses(process_lease);
+                    }
+                }
+                Some(true)
+            }
+            LeaseStatus::Ended => None,
+            LeaseStatus::Lost(_) => {
+                self.deregister(process_lease);
+                None
+            }
+        }
+    }
+
+    /// Puts back a batch without a reply, for a retry.
+    fn not_confirmed(&self, batch: &[Arc<ProcessLease>]) {
+        self.client.stats.renewals_failed.add(batch.len() as u64);
+        let now = self.client.now();
+        let mut state = self.state.lock();
+        for process_lease in batch {
+            state.put_back(process_lease, retry_at(process_lease, now));
+        }
+    }
+
+    /// Logs the first failure of an outage. While one master of a cluster fails, each reply of another master seems to end the
+    /// outage, so the next one is logged after a while.
+    pub(crate) fn failed(&self, failure: &Failure) {
+        let now = self.client.now();
+        let mut state = self.state.lock();
+        state.failing = true;
+        let is_known = |(at, goes_on): (Time, bool)| goes_on || now < at + WARNS_EVERY;
+        if state.warned.is_some_and(is_known) {
+            return;
+        }
+        state.warned = Some((now, true));
+        drop(state);
+        let why = Chain(&*failure.cause);
+        logging::warning!("leases cannot be renewed or released now, retrying: {why}");
+    }
+
+    /// Notes a reply. Logs the end of an outage.
+    pub(crate) fn reached(&self) {
+        let mut state = self.state.lock();
+        state.replied_at = Some(self.client.now());
+        state.failing = false;
+        let goes_on = state.warned.as_mut().map(|(_, goes_on)| goes_on);
+        let went_on = goes_on.is_some_and(std::mem::take);
+        drop(state);
+        if went_on {
+            logging::info!("leases are renewed and released again");
+        }
+    }
+
+    /// Tells the listener which servers the last requests have reached, and which they have not.
+    pub(crate) fn tell_of_servers(&self, dedicated_connection: &mut dyn DedicatedConnection) {
+        for report in dedicated_connection.take_reports() {
+            let event = {
+                let mut state = self.state.lock();
+                state.unreached.note(Connection::Renewal, report)
+            };
+            if let Some(event) = event {
+                self.client.events.tell(|| event);
+            }
+        }
+    }
+
+    /// Keeps the records of one batch of leases, if they are due.
+    fn keep_records(&self, dedicated_connection: &mut dyn DedicatedConnection) {
+        let (now, memory) = (self.client.now(), self.client.settings.fence_memory);
+        let (batch, limit) = {
+            let mut state = self.state.lock();
+            let Some(renewal) = next_due(&state.leases) else {
+                return;
+            };
+            (state.take_records(now, memory / 2), renewal.since(now))
+        };
+        if batch.is_empty() {
+            return;
+        }
+        let records = batch.iter();
+        let records = records.flat_map(|lease| self.client.renewals(lease, Duration::ZERO));
+        let records: Vec<_> = records.collect();
+        self.client.stats.requests.add(1);
+        let kept = dedicated_connection.call(&Request::KeepRecords(&records), limit.max(LEAST));
+        self.tell_of_servers(dedicated_connection);
+        // One that Redis refuses must not keep those behind it waiting.
+        if kept.is_err_and(|failure| failure.is_of_the_connection()) {
+            self.state.lock().records = Records {
+                due: Some(now + memory / RETRIED_AFTER),
+                left: Vec::new(),
+            };
+        }
+    }
 }
 
 impl RenewalState {
@@ -290,7 +607,7 @@ impl RenewalState {
 
     pub(crate) fn should_open(&self, now: Time) -> bool {
         match self.opening {
-            Opening::NotWanted => self.leases.next().is_some_and(|due| due <= now),
+            Opening::NotWanted => next_due(&self.leases).is_some_and(|due| due <= now),
             Opening::Wanted => true,
             Opening::Begun | Opening::Opened | Opening::Failed => false,
         }
@@ -304,7 +621,7 @@ impl RenewalState {
 
     pub(crate) fn next_due(&self) -> Option<Time> {
         let release_task = self.endings.next();
-        let (lease, records) = (self.leases.next(), self.records.due);
+        let (lease, records) = (next_due(&self.leases), self.records.due);
         [lease, lease.and(records), release_task]
             .into_iter()
             .flatten()
@@ -321,7 +638,7 @@ impl RenewalState {
 
     pub(crate) fn take(&mut self, process_lease: &ProcessLease) {
         let due = Time::from_nanos(process_lease.renewal_due_ns.load(Ordering::Relaxed));
-        self.leases.remove((due, process_lease.number));
+        self.leases.remove(&(due, process_lease.number));
     }
 
     /// Makes all leases due after a sign that any of them may be no grant: an answer without a request, or a failover.
@@ -340,7 +657,8 @@ impl RenewalState {
             .filter(|process_lease| is_in_flight(process_lease))
             .cloned()
             .collect();
-        for process_lease in self.leases.take_after(latest).chain(in_flight) {
+        let later = self.leases.split_off(&(latest, u64::MAX)).into_values();
+        for process_lease in later.chain(in_flight) {
             // A thread that ends a lease sets its status before it takes the lease out of this queue.
             if process_lease.validity.deadline().is_some() {
                 self.put(&process_lease, latest);
@@ -368,7 +686,7 @@ impl RenewalState {
     ) -> Option<Arc<[Arc<ProcessLease>]>> {
         let (mut batch, mut keys) = (Vec::new(), 0);
         while keys < BATCH {
-            let Some(((due, _), process_lease)) = self.leases.first() else {
+            let Some((&(due, _), process_lease)) = self.leases.first_key_value() else {
                 break;
             };
             let gathered_within = if process_lease.is_in_pickup_window() {
@@ -379,7 +697,7 @@ impl RenewalState {
             if due > now + gathered_within {
                 break;
             }
-            let Some(process_lease) = self.leases.pop_due(due) else {
+            let Some((_, process_lease)) = pop_due(&mut self.leases, due) else {
                 break;
             };
             // A lease past its deadline is not renewed: other processes would only wait longer for its key.
@@ -409,6 +727,29 @@ impl RenewalState {
         for process_lease in &*batch {
             self.put_back(process_lease, retry_at(process_lease, since));
         }
+    }
+
+    /// Takes out a batch of leases whose records are due. They stay due until the last batch was taken.
+    fn take_records(&mut self, now: Time, every: Duration) -> Vec<Arc<ProcessLease>> {
+        let Records { due, left } = &mut self.records;
+        let due = due.get_or_insert(now + every);
+        if *due > now {
+            return Vec::new();
+        }
+        if left.is_empty() {
+            let leases = self.leases.values();
+            left.extend(leases.filter(|lease| lease.terms.fencing).cloned());
+        }
+        let (mut batch, mut keys) = (Vec::new(), 0);
+        while keys < BATCH {
+            let Some(lease) = left.pop() else { break };
+            keys += lease.keys().len();
+            batch.push(lease);
+        }
+        if left.is_empty() {
+            *due = now + every;
+        }
+        batch
     }
 }
 

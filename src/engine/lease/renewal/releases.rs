@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::{RenewalState, RenewalThread};
-use crate::engine::client::Client;
 use crate::engine::ending::ReleaseTask;
 use crate::engine::ending::tasks::{MOST_REPEATED, SentTask, send};
 use crate::engine::queue::Entry;
+use crate::engine::timer_queue::next_due;
 use crate::error::Failure;
 use crate::logging;
 use crate::name::LockKey;
@@ -24,12 +24,11 @@ impl RenewalThread {
     /// Adds a task. If the thread cannot be started, the task is given up, and that is logged.
     pub(crate) fn add_release_task(
         self: &Arc<Self>,
-        client: &Arc<Client>,
         entry: &Arc<Entry>,
         release_task: ReleaseTask,
     ) {
         let mut state = self.state.lock();
-        if let Err(error) = self.ensure_running(&mut state, client) {
+        if let Err(error) = self.ensure_running(&mut state) {
             state.endings.give_up(&release_task);
             drop(state);
             let name = entry.target.name();
@@ -38,7 +37,7 @@ impl RenewalThread {
             );
             return;
         }
-        let due = state.endings.add(client, entry, release_task);
+        let due = state.endings.add(&self.client, entry, release_task);
         self.note_unsent(&state);
         self.wake_for(&mut state, due);
     }
@@ -52,7 +51,6 @@ impl RenewalThread {
     /// which it checks at least every [`LONGEST_WAIT`].
     pub(crate) fn wait_until_sent(
         &self,
-        client: &Client,
         keys: &[LockKey],
         until: Time,
         is_over: &dyn Fn() -> bool,
@@ -63,11 +61,11 @@ impl RenewalThread {
             return true;
         }
         // Now they go in the same request.
-        let begun = client.now();
+        let begun = self.client.now();
         state.endings.make_due(begun, ReleaseTask::is_unsent);
         self.wake_for(&mut state, begun);
         while state.endings.has_unsent(keys) {
-            let now = client.now();
+            let now = self.client.now();
             if now >= until || is_over() {
                 return false;
             }
@@ -89,10 +87,10 @@ impl RenewalThread {
     ///
     /// Returns false if the time is over. Also returns false if a release task was given up without a reply, and Redis
     /// has not replied to any request since.
-    pub(crate) fn flush(&self, client: &Client, until: Time) -> bool {
+    pub(crate) fn flush(&self, until: Time) -> bool {
         let mut state = self.state.lock();
         // Nobody waits here for answers that may be on their way.
-        let now = client.now();
+        let now = self.client.now();
         state.endings.make_due(now, ReleaseTask::is_left_at_nodes);
         if state.next_due().is_some_and(|due| due <= now) {
             self.wake_for(&mut state, now);
@@ -101,19 +99,20 @@ impl RenewalThread {
         loop {
             let before = state.endings.applied;
             let is_idle = |state: &RenewalState| {
-                client.busy_threads.load(Ordering::SeqCst) == 0 && state.endings.are_executed()
+                self.client.busy_threads.load(Ordering::SeqCst) == 0 && state.endings.are_executed()
             };
             // The nodes are asked last, and without the mutex. Once nobody is busy, and each task has a reply, only a new reply
             // or a busy thread could leave an owner at a node.
             if is_idle(&state) {
                 drop(state);
-                let is_unconfirmed = (client.store.votes()).is_some_and(Votes::has_unconfirmed);
+                let is_unconfirmed =
+                    (self.client.store.votes()).is_some_and(Votes::has_unconfirmed);
                 state = self.state.lock();
                 if !is_unconfirmed && state.endings.applied == before && is_idle(&state) {
                     return !state.endings.has_given_up();
                 }
             }
-            let left = until.since(client.now());
+            let left = until.since(self.client.now());
             if left.is_zero() {
                 return false;
             }
@@ -127,15 +126,14 @@ impl RenewalThread {
     /// connection.
     pub(crate) fn send_due_releases(
         &self,
-        client: &Client,
         dedicated_connection: &mut dyn DedicatedConnection,
     ) -> bool {
-        self.drop_excess(client);
+        self.drop_excess();
         for round in 0..RELEASES_IN_A_ROW {
-            let now = client.now();
+            let now = self.client.now();
             let (mut begun, limit) = {
                 let mut state = self.state.lock();
-                let due = state.leases.next();
+                let due = next_due(&state.leases);
                 let limit = due.map_or(Duration::MAX, |due| due.since(now));
                 // A lease that is due goes first. But the first round always sends, so that leases never block releases
                 // without end.
@@ -147,32 +145,32 @@ impl RenewalThread {
             if begun.is_empty() {
                 return true;
             }
-            begun.retain(|begun| !self.is_settled(client, begun));
+            begun.retain(|begun| !self.is_settled(begun));
             if begun.is_empty() {
                 continue;
             }
-            let answers = send(client, dedicated_connection, &begun, limit);
+            let answers = send(&self.client, dedicated_connection, &begun, limit);
             let (mut failure, mut is_answered) = (None, false);
             for (begun, answer) in begun.iter().zip(answers) {
                 is_answered |= answer.is_ok();
-                failure = self.answered(client, begun, answer).err().or(failure);
+                failure = self.answered(begun, answer).err().or(failure);
             }
-            self.tell_of_servers(client, dedicated_connection);
+            self.tell_of_servers(dedicated_connection);
             match failure {
                 // One node of a cluster may fail while others answer.
                 Some(failure) if failure.is_of_the_connection() && !is_answered => {
-                    self.failed(client, &failure);
+                    self.failed(&failure);
                     return false;
                 }
                 // Redis replies. A task that it refused is repeated at its own time.
-                Some(_) | None => self.reached(client),
+                Some(_) | None => self.reached(),
             }
         }
         true
     }
 
     /// Gives tasks up if too many are repeated.
-    fn drop_excess(&self, client: &Client) {
+    fn drop_excess(&self) {
         let (dropped, is_first_drop) = {
             let mut state = self.state.lock();
             let dropped = state.endings.drop_excess();
@@ -180,7 +178,7 @@ impl RenewalThread {
             state.has_dropped |= is_first_drop;
             (dropped, is_first_drop)
         };
-        if let Some(votes) = client.store.votes() {
+        if let Some(votes) = self.client.store.votes() {
             for owner in &dropped {
                 votes.forget(owner);
             }
@@ -193,8 +191,8 @@ impl RenewalThread {
     }
 
     /// Drops a task whose owner was left at nodes, if no node has it any more. Returns whether it has.
-    fn is_settled(&self, client: &Client, begun: &SentTask) -> bool {
-        if !begun.is_left || client.left_until(&begun.end.owner).is_some() {
+    fn is_settled(&self, begun: &SentTask) -> bool {
+        if !begun.is_left || self.client.left_until(&begun.end.owner).is_some() {
             return false;
         }
         self.state.lock().endings.settle(begun);
@@ -203,26 +201,21 @@ impl RenewalThread {
     }
 
     /// Applies the reply to a task, or its failure, and returns the failure.
-    fn answered(
-        &self,
-        client: &Client,
-        begun: &SentTask,
-        answer: Result<Answer, Failure>,
-    ) -> Result<(), Failure> {
+    fn answered(&self, begun: &SentTask, answer: Result<Answer, Failure>) -> Result<(), Failure> {
         // These may panic, so they come before the task leaves its timer queue.
         let mut left = None;
         if let Ok(answer) = &answer {
-            client.count_hand_over(&begun.request(), &answer.reply);
-            left = client.left_until(&begun.end.owner);
+            self.client.count_hand_over(&begun.request(), &answer.reply);
+            left = self.client.left_until(&begun.end.owner);
         }
         let is_repeated = {
             let mut state = self.state.lock();
-            let is_repeated = state.endings.apply(client, begun, &answer, left);
+            let is_repeated = state.endings.apply(&self.client, begun, &answer, left);
             self.note_unsent(&state);
             is_repeated
         };
         if is_repeated {
-            client.stats.endings_repeated.add(1);
+            self.client.stats.endings_repeated.add(1);
         }
         self.changed.notify_all();
         answer.map(drop)
