@@ -217,7 +217,13 @@ impl fmt::Debug for PoolCounters {
 
 impl Counters {
     pub(crate) fn lost(&self, cause: LostCause) -> &Count {
-        &self.lost[cause as usize]
+        let place = match cause {
+            LostCause::Expired => 0,
+            LostCause::Taken => 1,
+            LostCause::Removed => 2,
+            LostCause::MaxHold => 3,
+        };
+        &self.lost[place]
     }
 
     /// Returns a reading of all counters. It reads ends before beginnings, so it never has an end without its

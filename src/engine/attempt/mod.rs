@@ -302,7 +302,8 @@ pub(crate) struct Attempt {
     allowed_grant: Option<(Nonce, Time)>,
     /// The quantum of the lease that the last request asks for, for which its fences are reserved.
     quantum: Duration,
-    /// The pickup window that the last request names.
+    /// The pickup window that the last request names. All requests of a thread name the same, so it is that of
+    /// `allowed_grant` too.
     pickup_window: Duration,
     /// The owner before this one, if too few replicas confirmed its grant. Its key stays until it is withdrawn.
     former_owner: Option<Arc<str>>,

@@ -233,13 +233,16 @@ impl RenewalThread {
         self.state.lock().take(process_lease);
     }
 
-    /// Ends the thread as soon as nothing is left to do.
+    /// Ends the thread as soon as nothing is left to release.
     pub(crate) fn stop(&self) {
         let mut state = self.state.lock();
         state.timer.stop();
         // Nobody waits for it any more.
         state.opening = Opening::NotWanted;
+        // No guard is left. A lease whose guard was never made, because something panicked, must not be renewed for ever.
+        let without_guard = std::mem::take(&mut state.leases);
         drop(state);
+        drop(without_guard);
         self.changed.notify_all();
     }
 
