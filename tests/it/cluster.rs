@@ -8,7 +8,7 @@ use leasehold::{Error, LockManager};
 use crate::connect::documented_rights;
 use crate::support::{
     Cluster, Kind, Nodes, PATIENCE, SLOTS, Server, build, give_slots, is_ok, locked_at_last,
-    logged, names_of_masters, secs, slot_of, wait_until,
+    logged, names_of_masters, secs, slot_of, unhurried, wait_until,
 };
 
 /// A waiter has marked the lock. Its release cannot use the queue while the slot moves.
@@ -105,7 +105,7 @@ fn a_node_that_knows_none_of_the_masters_is_refused_and_warned_of_once() {
     wait_until("it serves all slots", || is_ok(&stranger));
     seeds_of_several_clusters_are_an_error(&nodes, &stranger);
     let names = names_of_masters();
-    let holder = build(LockManager::cluster(nodes.urls()).connect_timeout(secs(10)));
+    let holder = build(unhurried(LockManager::cluster(nodes.urls())));
     let guard = holder.mutex(&names[0]).lease(secs(600)).lock();
     let guard = guard.expect("it is free");
     // While a master is suspected, another node is asked for its slots several times a second.

@@ -7,7 +7,7 @@ use leasehold::{Claim, Error, LeaseState, LockManager, LostCause, Result};
 
 use crate::support::{
     Answer, Child, Hostile, Proxy, Server, Words, at_last, build, impatient, in_time, is_script,
-    locking, lost, manager, name, patient, secs, to_scripts, wait_until,
+    locking, lost, manager, name, patient, secs, to_scripts, unhurried, wait_until,
 };
 
 fn is_listening(words: &Words) -> bool {
@@ -186,7 +186,7 @@ fn a_server_that_refuses_a_connection_is_quoted() {
         });
         for _ in 0..25 {
             for url in [&hostile.url(), &with_password] {
-                let built = impatient(url).build();
+                let built = unhurried(LockManager::single(url)).build();
                 let error = built.map(drop).expect_err("no connection is accepted");
                 assert_eq!(matches!(error, Error::Denied { .. }), is_denied, "{error:?}");
                 assert_eq!(error.is_retryable(), !is_denied);

@@ -14,7 +14,8 @@ use leasehold::{Error, Event, LockManager};
 use percent_encoding::percent_decode_str;
 
 use crate::support::{
-    PATIENCE, Server, build, locking, logged, lost, manager, ms, patient, secs, wait_until,
+    PATIENCE, Server, build, locking, logged, lost, manager, ms, patient, secs, unhurried,
+    wait_until,
 };
 
 /// The password as the server knows it. It has many characters that a URL must encode.
@@ -153,7 +154,10 @@ fn no_error_has_the_password() {
         ">other",
         &format!("<{PASSWORD}"),
     ]);
-    fails!(LockManager::connect(&url), Error::Denied { .. });
+    fails!(
+        unhurried(LockManager::single(&url)).build(),
+        Error::Denied { .. }
+    );
     server.kill();
     fails!(locks.lock("n"), Error::Unavailable { .. });
     fails!(LockManager::connect(&url), Error::Unavailable { .. });
@@ -174,7 +178,10 @@ fn no_server_that_repeats_the_password_is_quoted() {
         .expect_err("it is not known");
     assert!(repeated.to_string().contains("what-was-sent"), "{repeated}");
     let url = server.url().replace("//", &format!("//{LOGIN}"));
-    fails!(LockManager::connect(&url), Error::Protocol { .. });
+    fails!(
+        unhurried(LockManager::single(&url)).build(),
+        Error::Protocol { .. }
+    );
     // Other services repeat their input, as an error or as it is.
     for before in [
         "-ERR what is ",

@@ -5,7 +5,7 @@ use leasehold::{Error, LockManager};
 use crate::connect::documented_rights;
 use crate::support::{
     MASTER, Passwords, Sentinels, Server, SetOptions, build, fence_of, locked_at_last, secs,
-    wait_until, with_password,
+    unhurried, wait_until, with_password,
 };
 
 /// The sentinels find out and choose by themselves. `tests/contract/failovers.rs` has what a failover may lose.
@@ -80,7 +80,7 @@ fn the_documented_access_list_is_enough_for_a_sentinel_set() {
     let builder = || {
         let urls = set.urls().into_iter();
         let urls = urls.map(|url| url.replace("//", "//app:us3r-s3cret@"));
-        let builder = LockManager::sentinel(urls, MASTER).connect_timeout(secs(10));
+        let builder = unhurried(LockManager::sentinel(urls, MASTER));
         builder.node_credentials(Some("app"), "us3r-s3cret")
     };
     let locks = build(builder());
@@ -128,7 +128,7 @@ fn sentinels_and_servers_have_passwords_of_their_own() {
     let builder = |of_sentinels, of_servers| {
         let urls = set.urls().into_iter();
         let urls = urls.map(|url| with_password(&url, Some(of_sentinels)));
-        let builder = LockManager::sentinel(urls, "mine").connect_timeout(secs(10));
+        let builder = unhurried(LockManager::sentinel(urls, "mine"));
         builder.node_credentials(None, of_servers)
     };
     let right = builder(passwords.of_sentinels, passwords.of_servers);
@@ -143,7 +143,7 @@ fn sentinels_and_servers_have_passwords_of_their_own() {
         assert!(matches!(error, Error::Denied { .. }), "{error:?}");
         assert!(!format!("{error:?} {error}").contains("s3cret"), "{error}");
     }
-    let in_plain_text = LockManager::sentinel(set.urls(), "mine").connect_timeout(secs(10));
+    let in_plain_text = unhurried(LockManager::sentinel(set.urls(), "mine"));
     let in_plain_text = in_plain_text.password(passwords.of_sentinels);
     let in_plain_text = in_plain_text.node_credentials(Some("default"), passwords.of_servers);
     drop(in_plain_text.build().expect("both are right"));

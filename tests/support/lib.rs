@@ -128,6 +128,11 @@ pub fn patient(url: &str) -> Builder {
         .io_timeout(secs(5))
 }
 
+/// Gives a call all the time that a starved machine may need: for servers that always answer.
+pub fn unhurried(settings: Builder) -> Builder {
+    settings.connect_timeout(PATIENCE).io_timeout(PATIENCE)
+}
+
 /// Stands in a URL between the master and its sentinels.
 pub const BEHIND: &str = "behind";
 /// Stands behind the URLs of the masters of a Cluster.
