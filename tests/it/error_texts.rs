@@ -271,8 +271,9 @@ fn losses_and_waits(texts: &mut Texts) {
     let () = raw.ask(&["SET", "n", "theirs"]);
     texts.add("another owner holds the key", guard.release());
     let () = raw.ask(&["DEL", "n"]);
-    let guard = locks.mutex("n").lease(ms(50)).renew(false).lock();
-    let guard = guard.expect("it is free");
+    // The grant must come before the lease is over.
+    let short = locks.mutex("n").lease(ms(500)).renew(false);
+    let guard = at_last(|| short.lock());
     wait_until("the lease is over", || guard.check().is_err());
     texts.add("the lease is over", guard.check());
     let held = locks

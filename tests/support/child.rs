@@ -12,11 +12,11 @@ use std::thread;
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, unbounded};
-use leasehold::LockManager;
+use leasehold::{Builder, LockManager};
 use rustix::process::{Pid, Signal};
 
 use super::{
-    Guard, Kind, PATIENCE, Raw, doomed, log, ms, own_threads, patient, threads, wait_until,
+    Guard, Kind, PATIENCE, Raw, at_last, doomed, log, ms, own_threads, patient, threads, wait_until,
 };
 
 /// The variable with the server's URL. If it is set, this process is a child.
@@ -173,7 +173,7 @@ pub fn child() {
     let settings = env::var(SETTINGS).unwrap_or_default();
     let mut session = Session {
         raw: Raw::new(&url),
-        manager: Some(manager(&url, &settings)),
+        manager: Some(at_last(|| builder(&url, &settings).build())),
         guards: HashMap::new(),
     };
     say("ready");
@@ -193,7 +193,7 @@ fn say(answer: &str) {
         .expect("the parent listens");
 }
 
-fn manager(url: &str, settings: &str) -> LockManager {
+fn builder(url: &str, settings: &str) -> Builder {
     let mut builder = patient(url);
     for setting in settings.split_whitespace() {
         let (key, value) = setting.split_once('=').expect("key=value");
@@ -204,7 +204,7 @@ fn manager(url: &str, settings: &str) -> LockManager {
             _ => panic!("no such setting: {key}"),
         };
     }
-    builder.build().expect("the server is there")
+    builder
 }
 
 struct Session {
