@@ -103,8 +103,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use rustix::fs::{Mode, OFlags, fcntl_setfl, lstat, open};
+use rustix::fs::{FileType, Mode, OFlags, fcntl_setfl, lstat, open, stat};
 use rustix::io::Errno;
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::exit::BUSY;
@@ -261,7 +262,8 @@ fn wait(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Opens a descriptor of this process again. Its own number cannot be used without `unsafe`.
+/// Opens a descriptor of this process again, or duplicates it, if it is a socket: those cannot be opened. Without `unsafe`
+/// nothing can be written to a bare number.
 fn descriptor(text: &str) -> Result<Arc<File>, String> {
     let number: u32 = text.parse().map_err(|_| "expected a number".to_owned())?;
     let reopen = || -> rustix::io::Result<File> {
@@ -269,6 +271,11 @@ fn descriptor(text: &str) -> Result<Arc<File>, String> {
         // One for reading alone would be opened for writing here.
         if lstat(&path)?.st_mode & Mode::WUSR.bits() == 0 {
             return Err(Errno::BADF);
+        }
+        if FileType::from_raw_mode(stat(&path)?.st_mode) == FileType::Socket {
+            let this = pidfd_open(getpid(), PidfdFlags::empty())?;
+            let number = i32::try_from(number).map_err(|_| Errno::BADF)?;
+            return Ok(pidfd_getfd(this, number, PidfdGetfdFlags::empty())?.into());
         }
         // A pipe that nobody reads would block the open.
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NONBLOCK | OFlags::CLOEXEC;

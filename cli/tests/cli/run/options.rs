@@ -1,6 +1,8 @@
 //! The options that people know from `flock`, the shell's text, and the descriptor for events.
 
 use std::fs::File;
+use std::io::Read as _;
+use std::net::TcpListener;
 use std::process::Command;
 
 use serde_json::Value;
@@ -72,7 +74,8 @@ fn events_go_to_another_descriptor_than_those_of_the_command() {
     let program = env!("CARGO_BIN_EXE_leasehold");
     let run = |redirection: &str| {
         let script = format!("{program} run --json-fd 7 n -- sh -c 'echo said >&2' {redirection}");
-        let mut command = Command::new("sh");
+        // bash opens sockets.
+        let mut command = Command::new("bash");
         command.args(["-c", &script]).current_dir(&work.dir);
         let output = command.env("LEASEHOLD_URL", server.url()).output();
         output.expect("a shell")
@@ -92,6 +95,16 @@ fn events_go_to_another_descriptor_than_those_of_the_command() {
     let to_pipe = run("7>&1");
     assert_eq!(err(&to_pipe), "said\n");
     assert_eq!(events(&out(&to_pipe)), all);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("it is bound").port();
+    let to_socket = run(&format!("7<>/dev/tcp/127.0.0.1/{port}"));
+    assert_eq!(err(&to_socket), "said\n");
+    let mut received = String::new();
+    let (mut socket, _) = listener.accept().expect("the shell has connected");
+    socket
+        .read_to_string(&mut received)
+        .expect("all are closed");
+    assert_eq!(events(&received), all);
     for redirection in ["7>&-", "7<file"] {
         let closed = run(redirection);
         assert_eq!(closed.status.code(), Some(64), "{redirection}");
