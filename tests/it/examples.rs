@@ -14,6 +14,16 @@ use crate::support::{Cluster, Nodes, Sentinels, built, secs, shared};
 /// The time limit of an example. Examples take some seconds, and give up after a minute.
 const LIMIT: Duration = secs(240);
 
+/// The examples whose settings are those of the URL. The default time limits are too short for a starved machine.
+const OF_THE_URL: [&str; 6] = [
+    "batch_job",
+    "cron",
+    "hand_on",
+    "operators",
+    "quickstart",
+    "rate_limit",
+];
+
 /// The lease of `stress` and `scale` here.
 const LEASE: Duration = secs(3);
 
@@ -188,9 +198,13 @@ fn says_what_it_shows(example: &str, stdout: &str) -> bool {
 
 /// Returns the output of the program, or an error if the test had to kill it.
 fn run(program: &Path, arguments: &[&str]) -> Result<Output, Output> {
+    let mut url = shared().url().to_owned();
+    if OF_THE_URL.iter().any(|name| program.ends_with(name)) {
+        url += "?connect_timeout=2m&io_timeout=2m";
+    }
     let process = Command::new(program)
         .args(arguments)
-        .env("REDIS_URL", shared().url())
+        .env("REDIS_URL", url)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
