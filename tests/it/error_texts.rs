@@ -283,7 +283,7 @@ fn losses_and_waits(texts: &mut Texts) {
         .expect("it is free");
     wait_until("it was held for too long", || held.check().is_err());
     texts.add("held for longer than max_hold", held.check());
-    let replicated = build(patient(&url).io_timeout(ms(500)).replicas(1));
+    let replicated = build(patient(&url).io_timeout(secs(5)).replicas(1));
     texts.add("no replica", replicated.lock("r"));
     let last = patient(&url).database(16).build();
     texts.add("a database that the server does not have", last);

@@ -35,7 +35,8 @@ fn a_killed_waiter_is_skipped_and_a_stopped_one_goes_on() {
     let guard = guard.mutex("n").lease(secs(600)).lock();
     let guard = guard.expect("it is free");
     let [killed, stopped, well] = [1, 2, 3].map(|place| {
-        let mut child = Child::start(&server.url(), "lease_ms=600000");
+        // Twice this time limit is for how long a process may take to pick the lock up.
+        let mut child = Child::start(&server.url(), "lease_ms=600000 io_timeout_ms=5000");
         child.say("lock n");
         redis.wait_until_queued("n", place);
         child

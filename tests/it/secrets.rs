@@ -142,7 +142,7 @@ fn no_error_has_the_password() {
     drop(held);
     let () = redis.ask(&["RPUSH", "list", "x"]);
     fails!(locks.lock("list"), Error::WrongType { .. });
-    let replicated = build(patient(&url).io_timeout(ms(500)).replicas(1));
+    let replicated = build(patient(&url).io_timeout(secs(5)).replicas(1));
     fails!(replicated.lock("n"), Error::NotReplicated { .. });
     let () = redis.ask(&["ACL", "SETUSER", "us-er", "resetkeys"]);
     fails!(locks.lock("n"), Error::Denied { .. });

@@ -124,8 +124,8 @@ pub fn hasty(url: &str) -> Builder {
 /// the URL.
 pub fn patient(url: &str) -> Builder {
     settings_of(url)
-        .connect_timeout(secs(10))
-        .io_timeout(secs(5))
+        .connect_timeout(secs(60))
+        .io_timeout(secs(60))
 }
 
 /// Gives a call all the time that a starved machine may need: for servers that always answer.

@@ -1,7 +1,7 @@
 //! The locks that this process holds: how a lease begins, and what Redis says about it.
 //!
 //! 1. A grant becomes a [`process_lease::ProcessLease`], which the guards of this process have one after another, or share.
-//!    Before the first of them exists, the lease is registered with two threads ([`leases`]).
+//!    Before the first of them exists, the lease is registered with two threads.
 //! 2. The watch thread ends the lease at its deadline, and notifies the guards. It does no I/O, so a dead network does not
 //!    delay it ([`watch`]).
 //! 3. The renewal thread moves the deadline, in one request for all leases that are due ([`renewal`]).
