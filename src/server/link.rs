@@ -542,8 +542,13 @@ impl Link {
 
 impl Pooled for Link {
     fn close_if_idle(&mut self, idle: Duration) {
-        if self.used.elapsed() >= idle {
-            self.socket = None;
+        if self.used.elapsed() < idle {
+            return;
+        }
+        // An answer that nobody has asked for would otherwise be closed unread.
+        let seen = self.socket.take().map(|mut socket| socket.look());
+        if let Some(Err(TransportError::Surplus)) = seen {
+            self.route.broken(TransportError::Surplus);
         }
     }
 }

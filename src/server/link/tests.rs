@@ -1,4 +1,4 @@
-//! Which reply may come from a replica, and what a missing answer means.
+//! Which reply may come from a replica, and what an answer means that is missing, or that nobody has asked for.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener};
@@ -8,6 +8,7 @@ use crate::config::{Server, Settings};
 use crate::name::{LockKey, Target};
 use crate::net::route::route;
 use crate::sys::Ordering;
+use crate::sys::net::readable;
 use crate::wire::{Ask, End, Gone, How, LockId, LockKind, NotReleased};
 
 fn acquire(channel: Option<&str>) -> Ask {
@@ -106,4 +107,40 @@ fn a_command_may_be_executed_although_only_the_one_before_it_is_answered() {
     assert_eq!(failure.kind, FailureKind::Unavailable, "{failure:?}");
     assert_eq!(failure.outcome, Outcome::Unknown, "{failure:?}");
     server.join().expect("no panic");
+}
+
+/// An earlier answer may have been that of another request.
+#[test]
+fn an_idle_connection_is_looked_at_before_it_closes() {
+    let hour = Duration::from_secs(60 * 60);
+    for surplus in [&b"+PONG\r\n"[..], b""] {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let url = format!("redis://{}/", listener.local_addr().expect("it is bound"));
+        let server = std::thread::spawn(move || {
+            let (mut peer, _) = listener.accept().expect("a connection");
+            peer.read(&mut [0; 8_192]).expect("a request");
+            peer.write_all(b"+PONG\r\n").expect("it is open");
+            peer
+        });
+        let settings = Settings {
+            connect_timeout: hour,
+            io_timeout: hour,
+            ..Settings::default()
+        };
+        let route = Arc::new(route(Server::parse(&url).expect("a URL"), &settings));
+        route.asked_about_itself.store(true, Ordering::Relaxed);
+        let mut link = Link::pooled(Arc::clone(&route), None);
+        let answer = link.call(&Request::Ping, &mut Deadline::after(hour));
+        assert_eq!(answer.expect("it answers").reply, Reply::Pong);
+        let mut peer = server.join().expect("no panic");
+        if !surplus.is_empty() {
+            peer.write_all(surplus).expect("it is open");
+            let socket = link.socket.as_ref().expect("it is open");
+            assert!(readable([socket.bytes()], Time::now() + hour)[0]);
+        }
+        link.close_if_idle(Duration::ZERO);
+        assert!(!link.is_open());
+        let is_noted = route.data_loss_signs.last_surplus() > Time::from_nanos(0);
+        assert_eq!(is_noted, !surplus.is_empty());
+    }
 }
