@@ -13,6 +13,8 @@ use crate::wire::RateRequest;
 const LEAST: Duration = Duration::from_millis(1);
 /// The longest window.
 const MOST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+/// The most places of one call. Redis serves nobody else while it writes them down.
+const MOST_PLACES: u32 = 10_000;
 
 /// A limit on how often callers are admitted, among all threads of all processes that use the same Redis.
 ///
@@ -110,7 +112,28 @@ impl RateLimiter {
     /// # Ok(()) }
     /// ```
     pub fn acquire(&self) -> Result<()> {
-        match self.ask(Duration::MAX)? {
+        self.acquire_many(1)
+    }
+
+    /// Takes `n` places at once, and blocks until their time. A caller that costs more than others takes more places.
+    ///
+    /// The places have one time: the earliest at which no window has more than `permits` admissions. Otherwise as
+    /// [`acquire`](RateLimiter::acquire).
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](RateLimiter::acquire), and [`Error::Config`] if `n` is 0, or more than the limiter's `permits` or 10,000.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(bytes: &leasehold::RateLimiter, mail: &[u8]) -> leasehold::Result<()> {
+    /// bytes.acquire_many(mail.len().max(1) as u32)?;
+    /// // … send the mail …
+    /// # Ok(()) }
+    /// ```
+    pub fn acquire_many(&self, n: u32) -> Result<()> {
+        match self.ask(n, Duration::MAX)? {
             Admission::Admitted => Ok(()),
             Admission::RetryAfter(wait) => {
                 // The script does not count further: this is more than a hundred years.
@@ -137,7 +160,26 @@ impl RateLimiter {
     /// # Ok(()) }
     /// ```
     pub fn try_acquire(&self) -> Result<Admission> {
-        self.ask(Duration::ZERO)
+        self.ask(1, Duration::ZERO)
+    }
+
+    /// Takes `n` places if all are free now, and otherwise none. Blocks for one request.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire_many`](RateLimiter::acquire_many).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(bytes: &leasehold::RateLimiter) -> leasehold::Result<()> {
+    /// if let leasehold::Admission::RetryAfter(wait) = bytes.try_acquire_many(1_000)? {
+    ///     println!("not before {wait:?} have passed");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn try_acquire_many(&self, n: u32) -> Result<Admission> {
+        self.ask(n, Duration::ZERO)
     }
 
     /// Takes a place if its time comes within `wait`, and blocks until that time. If no place comes in time, takes
@@ -160,16 +202,42 @@ impl RateLimiter {
     /// # Ok(()) }
     /// ```
     pub fn try_acquire_for(&self, wait: Duration) -> Result<Admission> {
-        self.ask(wait)
+        self.ask(1, wait)
     }
 
-    fn ask(&self, patience: Duration) -> Result<Admission> {
+    /// Takes `n` places if their time comes within `wait`, and blocks until that time. Otherwise takes none, and returns
+    /// without a wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire_many`](RateLimiter::acquire_many).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn example(bytes: &leasehold::RateLimiter) -> leasehold::Result<()> {
+    /// if bytes.try_acquire_many_for(1_000, Duration::from_secs(2))? == leasehold::Admission::Admitted {
+    ///     // … send 1,000 bytes …
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn try_acquire_many_for(&self, n: u32, wait: Duration) -> Result<Admission> {
+        self.ask(n, wait)
+    }
+
+    fn ask(&self, n: u32, patience: Duration) -> Result<Admission> {
+        let target = self.handle.target()?;
+        if n == 0 || n > self.permits.min(MOST_PLACES) {
+            let reason = format!("{n} places of {}, and at most 10,000 at once", self.permits);
+            return Err(Error::config("n", reason));
+        }
         let request = RateRequest {
             permits: self.permits,
             per: self.per,
+            taken: n,
             patience,
         };
-        let target = self.handle.target()?;
         let cancel = self.handle.cancel.as_ref();
         let engine = &self.handle.engine;
         let refused = rate_limiter::ask(engine, target.first(), request, cancel)

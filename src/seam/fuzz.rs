@@ -73,6 +73,7 @@ pub fn check_replies(value: &Value) {
     let request = RateRequest {
         permits: 1,
         per: second,
+        taken: 1,
         patience: second,
     };
     let from = Cursor::START;

@@ -13,6 +13,8 @@ use crate::wire::script::{Command, RATE_LIMITER};
 pub(crate) struct RateRequest {
     pub(crate) permits: u32,
     pub(crate) per: Duration,
+    /// How many of them the caller takes.
+    pub(crate) taken: u32,
     /// The longest wait that the caller accepts. An admission that comes later is not booked.
     pub(crate) patience: Duration,
 }
@@ -23,7 +25,8 @@ pub(super) fn encode(key: &LockKey, request: &RateRequest) -> Command {
         .arg(key.key())
         .arg(request.permits)
         .arg(us(request.per))
-        .arg(us(request.patience));
+        .arg(us(request.patience))
+        .arg(request.taken);
     command
 }
 
@@ -62,6 +65,7 @@ mod tests {
         let request = |patience| RateRequest {
             permits: 1,
             per: Duration::from_secs(1),
+            taken: 1,
             patience,
         };
         let said = |passed, us| Array(vec![Int(passed), Int(us)]);

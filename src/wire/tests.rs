@@ -331,6 +331,7 @@ fn other_requests(settings: &ScriptSettings) -> Vec<(String, Command)> {
     let request = RateRequest {
         permits: 3,
         per: Duration::from_nanos(1_001),
+        taken: 1,
         patience: Duration::from_millis(2),
     };
     let from = Cursor {

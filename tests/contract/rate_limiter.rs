@@ -15,6 +15,7 @@ pub(crate) const BODIES: Subject = (
     &[Topology::Single],
     subject_bodies![
         no_window_admits_more_calls_than_the_limit,
+        a_call_for_several_places_keeps_the_limit,
         callers_are_admitted_in_the_order_of_their_requests,
         a_wait_that_is_too_long_is_refused_at_once_and_takes_no_place,
         a_clock_set_back_admits_no_further_call_and_delays_none_by_more_than_a_window,
@@ -87,6 +88,46 @@ fn no_window_admits_more_calls_than_the_limit(world: &World) {
     assert!(log_of(&redis, NAME).len() <= PERMITS + 1, "no bound");
     world.pass(PER + ms(10));
     assert!(!redis.exists(NAME), "its key expires after the window");
+}
+
+/// Calls for one place to all places, of two processes.
+fn a_call_for_several_places_keeps_the_limit(world: &World) {
+    const PERMITS: u32 = 7;
+    const PER: Duration = secs(10);
+    let managers = [world.manager(), world.manager()];
+    let threads: Vec<Task<Vec<(Duration, u32)>>> = (1..=PERMITS)
+        .map(|places| {
+            let locks = &managers[places as usize % 2];
+            let (world, limiter) = (world.clone(), locks.rate_limiter(NAME, PERMITS, PER));
+            locks.thread(move || {
+                let call = |_| {
+                    limiter.acquire_many(places).expect("Redis replies");
+                    (world.now(), places)
+                };
+                (0..5).map(call).collect()
+            })
+        })
+        .collect();
+    let calls = threads.into_iter().flat_map(Task::end);
+    let mut times: Vec<_> = calls
+        .flat_map(|(at, places)| std::iter::repeat_n(at, places as usize))
+        .collect();
+    times.sort_unstable();
+    for few in times.windows(PERMITS as usize + 1) {
+        // A call may return a round trip after its time.
+        let long = world.within(few[PERMITS as usize]).saturating_sub(few[0]);
+        assert!(long >= PER, "{} within {long:?}", PERMITS + 1);
+    }
+    let redis = world.redis();
+    assert_eq!(log_of(&redis, NAME).len(), PERMITS as usize + 1);
+    // All or none.
+    let limiter = managers[0].rate_limiter("other", PERMITS, LONG);
+    admitted(limiter.try_acquire_many(PERMITS - 1));
+    let before = log_of(&redis, "other");
+    retry_after(limiter.try_acquire_many(2));
+    retry_after(limiter.try_acquire_many_for(2, secs(1)));
+    assert_eq!(log_of(&redis, "other"), before);
+    admitted(limiter.try_acquire());
 }
 
 fn callers_are_admitted_in_the_order_of_their_requests(world: &World) {
@@ -216,6 +257,12 @@ fn figures_that_make_no_sense_are_refused_before_anything_is_sent(world: &World)
     refused(1, Duration::ZERO, "per");
     refused(1, Duration::from_nanos(999_999), "per");
     refused(1, Duration::MAX, "per");
+    for (permits, places) in [(1, 0), (1, 2), (u32::MAX, 10_001)] {
+        let several = locks
+            .rate_limiter(NAME, permits, secs(1))
+            .acquire_many(places);
+        assert!(matches!(several, Err(Error::Config { option: "n", .. })));
+    }
     let unnamed = locks.rate_limiter("", 1, secs(1)).acquire();
     assert!(matches!(unnamed, Err(Error::InvalidName { .. })));
     assert_eq!(world.received(0), 0);
