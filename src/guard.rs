@@ -11,8 +11,9 @@ use crossbeam_channel::Receiver;
 use crate::claim::Claim;
 #[cfg(doc)]
 use crate::error::Error;
-use crate::error::{Lost, Result};
+use crate::error::{Lost, Result, Unsupported};
 use crate::sys::{Arc, MutexGuard};
+use crate::write::{Reply, Write};
 
 pub use crate::engine::lease::guard::{Lease, LeaseState};
 pub(crate) use sealed::Sealed;
@@ -150,6 +151,56 @@ guard! {
 }
 
 impl LockGuard {
+    /// Executes writes in Redis if, and only if, this guard's owner still holds the lock there: one script compares the owner
+    /// and executes the commands, in order. So a holder that was paused for longer than its lease writes nothing, even if no
+    /// other holder has written yet.
+    ///
+    /// The data must be in the server of the lock, and on a cluster in the lock's slot: put the same text in braces into both
+    /// names, such as `{42}stock`. The lock's own keys cannot be written. A commit has at most 1,000 writes, of 1 MiB together.
+    /// It neither renews nor shortens the lease. Returns the reply to each write. Blocks for one request, within
+    /// [`connect_timeout`](crate::Builder::connect_timeout) and [`io_timeout`](crate::Builder::io_timeout).
+    ///
+    /// Success says that at the moment of the write this owner held the lock on this server. A failover may lose the writes, as
+    /// it may lose any.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::Config`]: a write is not allowed (see [`Write`]), its key is the lock's or is in another slot, or there are
+    ///   none or too many. Nothing was sent.
+    /// * [`Error::Lost`]: the lock was lost before, by this process's clock or by the server's reply. Nothing was written.
+    /// * [`Error::Refused`]: the server rejected a write, for example because its key is of another type. The writes before it
+    ///   were executed, and those after it were not.
+    /// * [`Error::NotReplicated`]: all writes were executed, and too few [`replicas`](crate::Builder::replicas) confirmed them.
+    /// * [`Error::Unavailable`], [`Error::Protocol`]: the writes may have been executed, all or none. Unlike every other request,
+    ///   a commit is not sent again. A version among the data says what happened: the example reads it.
+    /// * [`Error::Denied`]: the server does not let this user run scripts, or use these keys. Nothing was written.
+    /// * [`Error::Unsupported`]: the lock is that of a quorum, or a multi-lock on a cluster with names in several slots.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn read(_key: &str) -> (u64, u64) { (0, 0) }
+    /// # fn main() -> leasehold::Result<()> {
+    /// use leasehold::{Error, LockManager, Write};
+    ///
+    /// let locks = LockManager::connect("redis://127.0.0.1/")?;
+    /// let guard = locks.lock("stock:42")?;
+    /// let (left, version) = read("stock:42:data"); // by a client of your own
+    /// // … a minute of work …
+    /// let write = Write::new("HSET", "stock:42:data");
+    /// let write = write.arg("left").arg(left - 1).arg("version").arg(version + 1);
+    /// match guard.commit(&[write]) {
+    ///     Ok(_) => println!("sold"),
+    ///     Err(Error::Lost(lost)) => println!("nothing was written: {lost}"),
+    ///     Err(Error::Unavailable { .. }) => println!("{}", read("stock:42:data").1 > version),
+    ///     Err(other) => return Err(other),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn commit(&self, writes: &[Write]) -> Result<Vec<Reply>> {
+        self.lease.commit(writes)
+    }
+
     /// Ends the guard, leaves the lock held in Redis, and returns a claim to the lock.
     /// [`LockManager::adopt`](crate::LockManager::adopt) makes a guard of the claim: on another thread, or in another
     /// process that receives the claim as text.
@@ -191,6 +242,23 @@ impl LockGuard {
 }
 
 impl WriteGuard {
+    /// Executes writes in Redis if, and only if, this writer still holds the lock: see [`LockGuard::commit`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LockGuard::commit`].
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(guard: &leasehold::WriteGuard) -> leasehold::Result<()> {
+    /// guard.commit(&[leasehold::Write::new("SET", "greeting").arg("hello")])?;
+    /// # Ok(()) }
+    /// ```
+    pub fn commit(&self, writes: &[Write]) -> Result<Vec<Reply>> {
+        self.lease.commit(writes)
+    }
+
     /// Makes the writer a reader, so that no other writer gets the lock in between. The readers that wait for the lock
     /// get it at the same time. Blocks for one request.
     ///
@@ -262,6 +330,23 @@ impl ReentrantGuard {
         }
     }
 
+    /// Executes writes in Redis if, and only if, this process still holds the lock: see [`LockGuard::commit`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LockGuard::commit`].
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(guard: &leasehold::ReentrantGuard) -> leasehold::Result<()> {
+    /// guard.commit(&[leasehold::Write::new("SET", "greeting").arg("hello")])?;
+    /// # Ok(()) }
+    /// ```
+    pub fn commit(&self, writes: &[Write]) -> Result<Vec<Reply>> {
+        self.hold.commit(writes)
+    }
+
     /// Ends this guard. If it is the thread's last guard of the lock, releases the lock as [`LockGuard::release`]
     /// does.
     ///
@@ -316,6 +401,26 @@ impl MultiGuard {
         let mut leases: Vec<_> = holds.iter().flat_map(Lease::by_name).collect();
         leases.sort_unstable_by(|one, other| one.name().cmp(other.name()));
         Self { leases, holds }
+    }
+
+    /// Executes writes in Redis if, and only if, this guard still holds all its names: see [`LockGuard::commit`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LockGuard::commit`].
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(guard: &leasehold::MultiGuard) -> leasehold::Result<()> {
+    /// guard.commit(&[leasehold::Write::new("SET", "greeting").arg("hello")])?;
+    /// # Ok(()) }
+    /// ```
+    pub fn commit(&self, writes: &[Write]) -> Result<Vec<Reply>> {
+        match self.holds.as_slice() {
+            [hold] => hold.commit(writes),
+            _ => Err(Unsupported::SEVERAL_SLOTS.into()),
+        }
     }
 
     /// Returns the lease of each name, in the byte order of the names. The leases are renewed together. Each has

@@ -146,6 +146,7 @@ mod server;
 mod stats;
 mod sys;
 mod wire;
+mod write;
 
 // The documentation tests run the Rust of these pages.
 #[cfg(doctest)]
@@ -177,3 +178,4 @@ pub use lock::{
 };
 pub use manager::LockManager;
 pub use stats::{Bucket, Distribution, Stats};
+pub use write::{Reply, Write, WriteArg};

@@ -101,7 +101,7 @@ impl LockKey {
         } else {
             [prefix, name].concat().into()
         };
-        if hash_tag(&key).is_none() && key.contains('}') {
+        if hash_tag(key.as_bytes()).is_none() && key.contains('}') {
             return invalid(
                 "its braces put the lock and the keys beside it into different hash slots",
             );
@@ -132,12 +132,19 @@ impl LockKey {
     ///
     /// [key distribution model]: https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#key-distribution-model
     pub(crate) fn slot(&self) -> u16 {
-        slot_of(&self.key)
+        slot_of(&*self.key)
+    }
+
+    /// Returns whether a key is that of the lock, or of one of its companions.
+    pub(crate) fn has_key(&self, key: &[u8]) -> bool {
+        let companions = [Companion::Fence, Companion::Queue, Companion::Waiters];
+        let mut companions = companions.map(|which| self.companion(which)).into_iter();
+        key == self.key.as_bytes() || companions.any(|companion| key == companion.as_bytes())
     }
 
     pub(crate) fn companion(&self, which: Companion) -> String {
         let (plain, tagged) = SUFFIXES[which as usize];
-        if hash_tag(&self.key).is_some() {
+        if hash_tag(self.key.as_bytes()).is_some() {
             [&self.key, tagged].concat()
         } else {
             ["{", &self.key, "}", plain].concat()
@@ -292,10 +299,11 @@ fn invalid(name: &str, reason: &'static str) -> Error {
 
 /// Returns the hash slot of a key.
 #[must_use]
-pub fn slot_of(key: &str) -> u16 {
+pub fn slot_of(key: impl AsRef<[u8]>) -> u16 {
+    let key = key.as_ref();
     let hashed = hash_tag(key).unwrap_or(key);
-    let crc = hashed.bytes().fold(0_u16, |crc, byte| {
-        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
+    let crc = hashed.iter().fold(0_u16, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
             (crc << 1) ^ if crc & 0x8000 == 0 { 0 } else { 0x1021 }
         })
     });
@@ -303,9 +311,10 @@ pub fn slot_of(key: &str) -> u16 {
 }
 
 /// Returns the part of a key that Redis Cluster hashes in place of the whole key, or `None` if it hashes the whole.
-fn hash_tag(key: &str) -> Option<&str> {
-    let (_, after) = key.split_once('{')?;
-    let (tag, _) = after.split_once('}')?;
+fn hash_tag(key: &[u8]) -> Option<&[u8]> {
+    let place = |text: &[u8], brace| text.iter().position(|byte| *byte == brace);
+    let tag = &key[place(key, b'{')? + 1..];
+    let tag = &tag[..place(tag, b'}')?];
     (!tag.is_empty()).then_some(tag)
 }
 

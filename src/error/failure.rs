@@ -99,6 +99,17 @@ impl Unsupported {
         what: "the votes of several nodes would admit more than one server that counts",
     };
 
+    /// A commit at a quorum.
+    pub(crate) const WRITTEN_BY_VOTES: Self = Self {
+        topology: "a node of a quorum",
+        what: "the data of a commit is in one server",
+    };
+    /// A commit under names in several slots.
+    pub(crate) const SEVERAL_SLOTS: Self = Self {
+        topology: "a cluster that has these names in several slots",
+        what: "one script executes a commit; the same text in braces in each name puts them into one slot",
+    };
+
     /// A quorum that has more than single servers.
     pub(crate) const fn as_a_node(topology: &'static str) -> Self {
         Self {

@@ -139,6 +139,14 @@ pub enum Error {
         /// The kind of the server.
         topology: &'static str,
     },
+    /// The server rejected a write of a [`commit`](crate::LockGuard::commit). The writes before it were executed, and those
+    /// after it were not, because Redis does not roll back. The lock is held.
+    Refused {
+        /// How many writes were executed.
+        done: usize,
+        /// The server's words about the next one.
+        cause: Cause,
+    },
     /// The server sent a reply that does not belong to the request, or an error that this crate does not know.
     Protocol {
         /// The name of the lock, or `None` if the error concerns no single lock.
@@ -270,6 +278,11 @@ impl Error {
                 f,
                 "the server is {topology}, which is not supported: {what}"
             ),
+            Self::Refused { done: 0, .. } => f.write_str("the server rejected the first write"),
+            Self::Refused { done, .. } => write!(
+                f,
+                "the server executed {done} of the writes, and rejected the next one"
+            ),
             Self::Protocol { .. } => f.write_str("the server sent an unexpected reply"),
         }
     }
@@ -294,6 +307,7 @@ impl std::error::Error for Error {
             Self::Unavailable { cause, .. }
             | Self::Denied { cause, .. }
             | Self::WrongType { cause, .. }
+            | Self::Refused { cause, .. }
             | Self::Protocol { cause, .. } => Some(&**cause),
             _ => None,
         }
@@ -392,6 +406,7 @@ kinds! {
     NotReplicated: "not_replicated", true, "the replicas may be back";
     NoQuorum: "no_quorum", true, "the nodes may be reachable again";
     Unsupported: "unsupported", false, "the address must be changed";
+    Refused: "refused", false, "the command must be changed, or the server have memory";
     Protocol: "protocol", false, "the server is not a Redis that this crate knows";
 }
 

@@ -7,7 +7,7 @@
 //!    A mutex without a fence is first asked for by a plain command, and by the script only if that did not get it.
 //! 3. If the connection of an earlier request turns out to be closed, or to have something unread, the link does steps 1
 //!    and 2 once more. If the request had been written, the answer then reports that it was sent twice, which every request
-//!    may be.
+//!    but a commit may be: of that nobody then knows whether it was executed.
 //! 4. If replicas must confirm a grant or renewal, it asks for that (`Link::confirm`).
 //!
 //! If the last attempt to connect has failed, by whichever link, step 1 may fail at once: see
@@ -71,6 +71,8 @@ pub(crate) struct Link {
     used: Time,
     /// Whether ASKING goes before the request: a node of a cluster then serves a slot that is moving to it.
     pub(crate) is_asking: bool,
+    /// Whether the current request may be executed twice.
+    may_repeat: bool,
     /// Whether the current request was written twice.
     pub(super) resent: bool,
     /// The measured round trip. `None` for a link of the pool, because each of its callers has a time limit.
@@ -99,6 +101,7 @@ impl Link {
             known: Known::default(),
             used: Time::now(),
             is_asking: false,
+            may_repeat: true,
             resent: false,
             round_trip: None,
             reports: Vec::new(),
@@ -147,6 +150,7 @@ impl Link {
         deadline: &mut Deadline<'_>,
     ) -> Result<Answer, Failure> {
         self.used = deadline.now();
+        self.may_repeat = request.may_repeat();
         self.resent = false;
         if self.discovery.is_some() {
             self.find(deadline)?;
@@ -292,7 +296,8 @@ impl Link {
                 Err(fault) => fault,
             };
             let was_written = fault.is_closed();
-            let repeats = is_reused && (was_written || fault.is_before_the_request());
+            let is_harmless = was_written && self.may_repeat || fault.is_before_the_request();
+            let repeats = is_reused && is_harmless;
             let failure = self.failed(fault);
             if !repeats {
                 if !is_reused && failure.is_transient() {
@@ -407,7 +412,7 @@ impl Link {
         confirmed_within: Option<Duration>,
         limit: Duration,
     ) -> Result<Vec<Result<Value, Failure>>, Failure> {
-        self.resent = false;
+        (self.may_repeat, self.resent) = (true, false);
         self.measured(limit, |link, deadline| {
             let begun = Time::now();
             let answers = link.exchange(commands, deadline);
@@ -611,7 +616,12 @@ fn may_come_from_a_replica(request: &Request<'_>, reply: &Reply) -> bool {
         _ => true,
     };
     match reply {
-        Reply::Granted { .. } | Reply::Released | Reply::HandedOver | Reply::Admitted(_) => false,
+        Reply::Granted { .. }
+        | Reply::Released
+        | Reply::HandedOver
+        | Reply::Committed(_)
+        | Reply::Stopped { .. }
+        | Reply::Admitted(_) => false,
         Reply::Held { .. } => !waits,
         Reply::Differs { reply, .. } => may_come_from_a_replica(request, reply),
         Reply::Renewed(all) => all.iter().any(is_gone),

@@ -14,7 +14,7 @@
 //! | --- | --- |
 //! | this one | the requests and the replies |
 //! | `lock` | the kinds of lock: how the threads of a process share each; the requests about one lock |
-//! | `renew`, `rate_limiter`, `operators` | the other requests, with what their replies tell |
+//! | `renew`, `commit`, `rate_limiter`, `operators` | the other requests, with what their replies tell |
 //! | `quorum` | the requests to one node of a quorum |
 //! | `message` | grants by message |
 //! | `script` | the scripts, and a command of the redis crate that names one |
@@ -28,7 +28,9 @@ use redis::Value;
 use crate::error::{Failure, FailureKind, LostCause, NodeCounts, Outcome};
 use crate::name::LockKey;
 use crate::sys::Arc;
+use crate::write;
 
+pub(crate) use commit::Commit;
 pub(crate) use lock::{ALL, Adopt, Ask, End, GiveBack, How, LockId, LockKind, Sharing};
 pub(crate) use message::{GrantMessage, Nonce};
 pub(crate) use operators::{Cursor, Seen, SeenWaiter};
@@ -39,6 +41,7 @@ pub(crate) use script::Command;
 pub(crate) use script::SCRIPTS;
 pub(crate) use settings::ScriptSettings;
 
+mod commit;
 pub(crate) mod lifetime;
 mod lock;
 mod message;
@@ -66,6 +69,8 @@ pub(crate) enum Request<'a> {
     KeepRecords(&'a [Renewal<'a>]),
     /// Releases many mutexes that nobody is known to wait for; on a quorum, locks of any kind.
     Release(&'a [(LockId<'a>, &'a End)]),
+    /// Executes writes, if an owner holds its locks. It is the only request that a server must not execute twice.
+    Commit(&'a Commit<'a>),
     /// Asks a rate limiter for admission.
     RateLimit {
         key: &'a LockKey,
@@ -134,6 +139,13 @@ pub(crate) enum Reply {
     Renewed(Vec<Renewed>),
     /// The result of each release.
     Each(Vec<Result<Reply, NotReleased>>),
+    /// The replies to all writes of a commit.
+    Committed(Vec<write::Reply>),
+    /// The server has executed this many writes of a commit, and rejected the next one with these words.
+    Stopped {
+        done: usize,
+        why: Arc<str>,
+    },
     /// Admitted by the rate limiter, once this time has passed.
     Admitted(Duration),
     /// Not admitted: the wait would be this long.
@@ -197,7 +209,8 @@ impl Request<'_> {
             Request::End(..)
             | Request::Renew(_)
             | Request::KeepRecords(_)
-            | Request::Release(_) => true,
+            | Request::Release(_)
+            | Request::Commit(_) => true,
             _ => false,
         }
     }
@@ -208,6 +221,11 @@ impl Request<'_> {
             Request::Ask(lock, _) | Request::End(lock, _) => Some(*lock),
             _ => None,
         }
+    }
+
+    /// Returns whether a server may execute it twice.
+    pub(crate) fn may_repeat(&self) -> bool {
+        !matches!(self, Request::Commit(_))
     }
 
     /// Returns whether it lengthens no lease. So it writes nothing that a replica must confirm.
@@ -233,10 +251,10 @@ impl Reply {
         }
     }
 
-    /// Returns whether this is a grant or a renewal. The caller of those relies on the server's write.
+    /// Returns whether this is a grant, a renewal or a commit. The caller of those relies on the server's write.
     pub(crate) fn is_gain(&self) -> bool {
         match self {
-            Self::Granted { .. } | Self::Shared => true,
+            Self::Granted { .. } | Self::Shared | Self::Committed(_) => true,
             Self::Differs { reply, .. } => reply.is_gain(),
             Self::Renewed(results) => results.iter().any(Renewed::is_confirmed),
             _ => false,
@@ -253,6 +271,7 @@ pub(crate) fn encode(request: &Request<'_>, script_settings: &ScriptSettings) ->
         Request::Renew(batch) => renew::encode(batch),
         Request::KeepRecords(batch) => renew::keep_records(batch, script_settings),
         Request::Release(batch) => lock::release_many(batch),
+        Request::Commit(commit) => commit::encode(commit),
         Request::RateLimit { key, request } => rate_limiter::encode(key, request),
         Request::Adopt { key, adopt } => lock::adopt(key, adopt, script_settings),
         Request::Inspect { keys, named } => operators::inspect(keys, *named),
@@ -307,6 +326,7 @@ pub(crate) fn decode(request: &Request<'_>, value: Value) -> Result<Reply, Failu
             renew::decode(batch.len(), &value).map(Reply::Renewed)
         }
         (Request::Release(batch), value) => lock::released_many(batch.len(), &value),
+        (Request::Commit(commit), value) => commit::decode(commit.writes.len(), value),
         (Request::RateLimit { request, .. }, value) => rate_limiter::decode(request, &value),
         (Request::Adopt { adopt, .. }, value) => lock::granted(1, adopt.fencing, &value),
         (Request::Inspect { keys, named }, value) => {

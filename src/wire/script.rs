@@ -125,6 +125,7 @@ macro_rules! scripts {
 }
 
 scripts! {
+    COMMIT "commit"
     FORCE_RELEASE "force_release"
     INSPECT "inspect"
     KEEP "keep"

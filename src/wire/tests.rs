@@ -7,6 +7,7 @@ use crate::name::{LockKey, Target};
 use crate::owner::{self, MARK, MAX_TAIL};
 use crate::sys::{Arc, Machine};
 use crate::wire::script::SCRIPTS;
+use crate::write::Write;
 
 fn target(name: &str) -> Target {
     LockKey::new("", name).expect("a name").into()
@@ -334,6 +335,16 @@ fn other_requests(settings: &ScriptSettings) -> Vec<(String, Command)> {
         taken: 1,
         patience: Duration::from_millis(2),
     };
+    let writes = [
+        Write::new("HSET", "{a}d").arg("left").arg(17),
+        Write::new("DEL", "{a}r"),
+    ];
+    let commit = Commit {
+        locks: keys,
+        owner: OWNER,
+        units: 0,
+        writes: &writes,
+    };
     let from = Cursor {
         at: 17,
         ..Cursor::START
@@ -344,6 +355,7 @@ fn other_requests(settings: &ScriptSettings) -> Vec<(String, Command)> {
         ("renew", Request::Renew(&renewals)),
         ("keep records", Request::KeepRecords(&renewals)),
         ("release many", Request::Release(&releases)),
+        ("commit", Request::Commit(&commit)),
         ("rate limit", Request::RateLimit { key, request }),
         (
             "adopt",

@@ -261,7 +261,7 @@ fn variant(cell: &str) -> Option<&str> {
 }
 
 /// Each kind, and whether a program may retry.
-const KINDS: [(ErrorKind, bool); 14] = [
+const KINDS: [(ErrorKind, bool); 15] = [
     (ErrorKind::Closed, false),
     (ErrorKind::Forked, false),
     (ErrorKind::Cancelled, false),
@@ -270,6 +270,7 @@ const KINDS: [(ErrorKind, bool); 14] = [
     (ErrorKind::Lost, false),
     (ErrorKind::Denied, false),
     (ErrorKind::WrongType, false),
+    (ErrorKind::Refused, false),
     (ErrorKind::Unsupported, false),
     (ErrorKind::Protocol, false),
     (ErrorKind::Timeout, true),

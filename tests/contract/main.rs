@@ -30,6 +30,7 @@ mod clocks;
 mod closes;
 mod closures;
 mod cluster;
+mod commits;
 mod crashes;
 mod detached;
 mod error_table;

@@ -11,6 +11,8 @@ pub(crate) type Body = fn(&World, Kind);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Capability {
     Always,
+    /// A guard writes data in the server of its lock.
+    Commits,
     /// A server knows whether a waiter still listens.
     CountsListeners,
     /// A release hands the lock to the next waiter.
@@ -30,8 +32,8 @@ pub(crate) enum Capability {
 }
 
 use Capability::{
-    CountsListeners, Excludes, HandsOver, InOrder, IsAString, KeepsFences, Numbers, OneClock,
-    OneServer, RepeatsTheLastNumber, Shares, SpansNames,
+    Commits, CountsListeners, Excludes, HandsOver, InOrder, IsAString, KeepsFences, Numbers,
+    OneClock, OneServer, RepeatsTheLastNumber, Shares, SpansNames,
 };
 
 /// Returns why a kind lacks a capability, or `None` if it has it.
@@ -48,6 +50,10 @@ pub(crate) fn why_not(
         return Some("it is the rival of a permit");
     }
     match (capability, kind, topology) {
+        (Commits, _, Topology::Quorum) => Some("the data is in one server"),
+        (Commits, kind, _) if kind == Kind::Reader || kind.family() == Kind::Permit => {
+            Some("it is not exclusive")
+        }
         (CountsListeners, _, Topology::Cluster) => Some(
             "a node counts no listeners of other nodes: dead waiters are skipped after a pickup window",
         ),
@@ -118,6 +124,9 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     crate::detached::BODIES,
     crate::cluster::BODIES,
     crate::cluster::FOREIGN_BODIES,
+    crate::commits::BODIES_OF_REPLICAS,
+    crate::commits::BODIES_OF_A_CLUSTER,
+    crate::commits::BODIES_OF_A_QUORUM,
     crate::failovers::BODIES,
     crate::failovers::SENTINEL_BODIES,
     crate::failovers::CLUSTER_BODIES,
@@ -159,6 +168,7 @@ pub(crate) const CHAPTERS: &[Chapter] = &[
     crate::clocks::BODIES,
     crate::closes::BODIES,
     crate::closures::BODIES,
+    crate::commits::BODIES,
     crate::crashes::BODIES,
     crate::events::BODIES,
     crate::exclusion::BODIES,

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use leasehold::{Builder, Cancel, Claim, Error, ErrorKind, LockManager, Result};
+use leasehold::{Builder, Cancel, Claim, Error, ErrorKind, LockManager, Result, Write};
 
 use crate::support::{
     Answer, Hostile, Kind, Nodes, Server, at_last, build, cannot_show, hasty, manager, ms, patient,
@@ -105,6 +105,7 @@ fn every_error_has_its_reviewed_text() {
         ErrorKind::NotReplicated,
         ErrorKind::NoQuorum,
         ErrorKind::Unsupported,
+        ErrorKind::Refused,
         ErrorKind::Protocol,
     ] {
         assert!(texts.kinds.contains(&kind), "{kind} was not met");
@@ -265,7 +266,20 @@ fn losses_and_waits(texts: &mut Texts) {
         .expect("it is held");
     texts.hide_wait(timeout.as_ref().expect_err("it is held"));
     texts.add("with a lock that is held", timeout);
+    let () = raw.ask(&["RPUSH", "queue", "x"]);
+    let write = |command, key| Write::new(command, key).arg("x");
+    let wrong = guard.commit(&[write("APPEND", "text"), write("APPEND", "queue")]);
+    texts.add("a write of a key of another type", wrong);
+    texts.add(
+        "a command that is no write",
+        guard.commit(&[write("GET", "text")]),
+    );
+    texts.add("a write of the lock", guard.commit(&[write("SET", "n")]));
     let () = raw.ask(&["DEL", "n"]);
+    texts.add(
+        "a write without the lock",
+        guard.commit(&[write("SET", "text")]),
+    );
     texts.add("the key is deleted", guard.release());
     let guard = locks.lock("n").expect("it is free");
     let () = raw.ask(&["SET", "n", "theirs"]);

@@ -49,6 +49,7 @@ macro_rules! run {
 run! {
     batch_job
     cache_stampede
+    commit
     cron
     hand_on
     inventory

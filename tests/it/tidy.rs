@@ -17,7 +17,7 @@ const TEST_CODE: [&str; 4] = ["moved_by_test", "of_test", "seam", "test_machine"
 fn layer(module: &str) -> u32 {
     match module {
         "error" | "name" | "owner" | "sys" | "logging" | "panics" => 1,
-        "config" | "event" | "stats" | "claim" | "cancel" | "wire" => 2,
+        "config" | "event" | "stats" | "claim" | "cancel" | "wire" | "write" => 2,
         "net" => 3,
         "server" => 4,
         "quorum" => 5,

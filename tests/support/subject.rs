@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use leasehold::{
     Cancel, Lease, Lock, LockGuard, LockManager, Lost, MultiGuard, Permit, Ran, ReadGuard,
-    ReentrantGuard, Result, Semaphore, WriteGuard,
+    ReentrantGuard, Reply, Result, Semaphore, Write, WriteGuard,
 };
 
 use super::threads;
@@ -492,6 +492,17 @@ impl Guard {
         match self {
             Self::Multi(guard) => guard.check(),
             _ => self.lease().check(),
+        }
+    }
+
+    /// Commits, if the kind can.
+    pub fn commit(&self, writes: &[Write]) -> Result<Vec<Reply>> {
+        match self {
+            Self::Mutex(guard) => guard.commit(writes),
+            Self::Reentrant(guard) => guard.commit(writes),
+            Self::Writer(guard) => guard.commit(writes),
+            Self::Multi(guard) => guard.commit(writes),
+            Self::Reader(_) | Self::Permit(_) => panic!("it is not exclusive"),
         }
     }
 

@@ -16,6 +16,7 @@
 //! | [`fence`] | blocks of fencing tokens |
 //! | [`process_lease`] | the lease that guards of one process share |
 //! | [`release`], [`claim`], [`downgrade`] | how a guard ends: its lock goes on or is released, stays in Redis for a claim, or becomes a reader's |
+//! | [`commit`] | writes that a lease guards |
 //! | [`guard`], [`limits`] | the lease as a guard has it; `max_hold`, `min_hold` and `warn_after` |
 //! | [`watch`] | the thread that ends each lease at its deadline |
 //! | [`renewal`] | the thread that renews them all |
@@ -48,6 +49,7 @@
 //! nobody hears it.
 
 pub(crate) mod claim;
+mod commit;
 mod downgrade;
 pub(crate) mod fence;
 pub(crate) mod guard;

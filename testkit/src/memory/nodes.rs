@@ -28,7 +28,7 @@ use super::state::ServerState;
 const NOBODY: u64 = 0;
 
 fn slot_of(key: &[u8]) -> u16 {
-    seam::slot_of(&String::from_utf8_lossy(key))
+    seam::slot_of(key)
 }
 
 fn millis(time: Duration) -> i64 {

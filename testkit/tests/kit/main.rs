@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use leasehold::{Error, LeaseState, LockGuard, LockManager, LostCause};
+use leasehold::{Error, LeaseState, LockGuard, LockManager, LostCause, Reply, Write};
 use leasehold_testing::Redis;
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -28,6 +28,24 @@ fn secs(secs: u64) -> Duration {
 fn on_both(test: fn(&Redis)) {
     test(&Redis::new());
     test(&Redis::quorum(3));
+}
+
+/// A value is read, changed for a minute and written back by two processes, of which one is paused meanwhile.
+#[test]
+fn a_holder_that_was_paused_past_its_lease_commits_nothing() {
+    let redis = Redis::new();
+    let (one, other) = (redis.manager(), redis.manager());
+    let stock = |left: u32| Write::new("SET", "{42}stock").arg(left).arg("GET");
+    let paused = one.mutex("{42}").lease(secs(30)).renew(false).lock();
+    let paused = paused.expect("it is free");
+    paused.commit(&[stock(10)]).expect("it is held");
+    redis.advance(secs(60));
+    let next = other.lock("{42}").expect("the lease of the first is over");
+    next.commit(&[stock(9)]).expect("it is held");
+    let late = paused.commit(&[stock(9)]);
+    assert!(matches!(late, Err(Error::Lost(_))), "{late:?}");
+    let before = next.commit(&[stock(8)]).expect("it is held");
+    assert_eq!(before, [Reply::Bytes(b"9".to_vec())]);
 }
 
 #[test]
