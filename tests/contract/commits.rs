@@ -7,7 +7,7 @@ use crate::matrix::Capability::Commits;
 use crate::matrix::{Chapter, Subject, bodies, subject_bodies};
 use crate::redis::{Redis, companions_of};
 use crate::subject::{Guard, Kind, lost};
-use crate::world::{Fault, World, ms, secs};
+use crate::world::{Fault, Task, World, ms, secs};
 
 pub(crate) const BODIES: Chapter = &[(
     Commits,
@@ -23,6 +23,7 @@ pub(crate) const BODIES: Chapter = &[(
         a_commit_outlives_the_loss_of_the_scripts,
         what_is_no_write_of_ones_own_data_is_refused_before_a_request,
         a_commit_changes_no_lease,
+        a_register_that_holders_commit_loses_no_update,
     ],
 )];
 
@@ -318,6 +319,41 @@ pub(crate) fn a_commit_changes_no_lease(world: &World, kind: Kind) {
         assert!(left <= secs(4), "{left:?} are left");
     }
     guard.release().expect("it was held until now");
+}
+
+/// Each process is paused again and again for longer than its lease, between its read and its write too.
+pub(crate) fn a_register_that_holders_commit_loses_no_update(world: &World, kind: Kind) {
+    let (redis, name, lease) = (world.redis(), world.name("register"), secs(2));
+    let register = data(&name, "register");
+    let managers = [(); 3].map(|()| world.manager());
+    let tasks = managers.each_ref().map(|locks| {
+        let (world, redis) = (world.clone(), redis.clone());
+        let (lock, register) = (kind.of(locks, &name).lease(lease), register.clone());
+        locks.thread(move || {
+            let mut written = 0;
+            for _ in 0..8 {
+                let guard = lock.lock().expect("it becomes free");
+                let read = integer(&redis, &register).unwrap_or_default();
+                world.pass(ms(300));
+                let write = Write::new("SET", &*register).arg(read + 1);
+                match guard.commit(&[write]) {
+                    Ok(_) => written += 1,
+                    Err(Error::Lost(_)) => {}
+                    Err(other) => panic!("{other:?}"),
+                }
+            }
+            written
+        })
+    });
+    for round in 0..6 {
+        world.pass(ms(700));
+        let paused = &managers[round % 3];
+        paused.pause();
+        world.pass(lease + secs(1));
+        paused.resume();
+    }
+    let written = tasks.into_iter().map(Task::end).sum();
+    assert_eq!(integer(&redis, &register), Some(written));
 }
 
 const NAME: &str = "n";

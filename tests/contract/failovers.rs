@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, unbounded};
-use leasehold::{Error, Event, EventKind, LeaseState, LockGuard, LostCause};
+use leasehold::{Error, Event, EventKind, LeaseState, LockGuard, LostCause, Write};
 use leasehold_simulator::Topology;
 use leasehold_test_support::names_of_masters;
 
@@ -24,6 +24,7 @@ pub(crate) const BODIES: Subject = (
         a_lock_that_was_confirmed_outlives_its_master,
         a_lock_that_the_new_master_lacks_is_lost_and_fenced,
         a_lock_without_renewal_that_the_new_master_lacks_is_lost_too,
+        nothing_is_committed_at_a_new_master_that_lacks_the_lock,
         a_lock_stays_for_its_lease_if_the_new_master_lacks_its_release,
         a_hand_over_that_the_new_master_lacks_makes_no_second_holder,
         a_failover_by_hand_loses_no_lock,
@@ -184,6 +185,25 @@ fn is_lost_if_the_new_master_lacks_it(world: &World, is_renewed: bool) {
         "{loss:?}"
     );
     assert_eq!(lost(guard.release()), loss);
+}
+
+fn nothing_is_committed_at_a_new_master_that_lacks_the_lock(world: &World) {
+    let (locks, count) = (world.manager(), format!("{{{NAME}}}:count"));
+    let guard = fail_over_without(world, || {
+        let guard = locks.mutex(NAME).lease(secs(60)).lock();
+        guard.expect("it is free")
+    });
+    let loss = loop {
+        match guard.commit(&[Write::new("INCR", &*count)]) {
+            Err(Error::Lost(loss)) => break loss,
+            // No master is known yet.
+            Err(Error::Unavailable { .. }) => world.pass(ms(100)),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(loss.cause, LostCause::Removed);
+    let at_the_master = world.redis_at(world.master(NAME));
+    assert!(!at_the_master.ask::<bool>(&["EXISTS", &count]));
 }
 
 /// As after a crash of its holder, the lock stays for the rest of its lease.
