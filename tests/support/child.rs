@@ -242,6 +242,15 @@ impl Session {
                     Err(error) => format!("{error:?}"),
                 }
             }
+            // Sets a key to the words, in one text, if it still holds the lock.
+            ("commit", [key, words @ ..]) => {
+                let guard = self.guards.get(*name).expect("it is held");
+                let write = leasehold::Write::new("SET", *key).arg(words.join(" "));
+                match guard.commit(&[write]) {
+                    Ok(_) => "committed".into(),
+                    Err(error) => format!("{error:?}"),
+                }
+            }
             ("release", []) => {
                 let guard = self.guards.remove(*name).expect("it is held");
                 match guard.release() {
