@@ -58,6 +58,22 @@ const SIMULATED_ONLY: &[(&str, &str)] = &[
         "it stops a process",
     ),
     (
+        "a_holder_that_was_paused_past_its_lease_writes_nothing",
+        "it stops a process: tests/it/foreign/pauses.rs does so with real ones",
+    ),
+    (
+        "a_register_that_holders_commit_loses_no_update",
+        "it stops processes: tests/it/foreign/pauses.rs does so with real ones",
+    ),
+    (
+        "a_commit_that_was_cut_is_not_sent_again",
+        "it cuts a connection between a request and its answer",
+    ),
+    (
+        "a_repeated_release_lengthens_no_min_hold",
+        "the lock stays for seconds, and a busy machine may look later",
+    ),
+    (
         "a_free_lock_with_a_waiter_is_shown_without_a_holder",
         "it stops a process, so that its waiter does not poll",
     ),
