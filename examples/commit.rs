@@ -30,9 +30,8 @@ fn main() -> Outcome {
     };
     let (a, b) = (locks()?, locks()?);
     let mut redis = redis::Client::open(url.as_str())?.get_connection()?;
-    let mut data = ["plain", "fenced", "committed"].map(|how| format!("{{{name}}}:{how}"));
-    data.sort_unstable();
-    let [committed, fenced, plain] = &data;
+    let [plain, fenced, committed] =
+        &["plain", "fenced", "committed"].map(|how| format!("{{{name}}}:{how}"));
 
     // With a lease of an hour, no renewal tells A of its loss here.
     let guard_of_a = a.mutex(&name).lease(Duration::from_hours(1)).lock()?;

@@ -155,13 +155,15 @@ impl LockGuard {
     /// and executes the commands, in order. So a holder that was paused for longer than its lease writes nothing, even if no
     /// other holder has written yet.
     ///
-    /// The data must be in the server of the lock, and on a cluster in the lock's slot: put the same text in braces into both
-    /// names, such as `{42}stock`. The lock's own keys cannot be written. A commit has at most 1,000 writes, of 1 MiB together.
-    /// It neither renews nor shortens the lease. Returns the reply to each write. Blocks for one request, within
-    /// [`connect_timeout`](crate::Builder::connect_timeout) and [`io_timeout`](crate::Builder::io_timeout).
+    /// This protects data that every writer commits under this lock, and reads under it, at the master. The data must be in the
+    /// same server and database as the lock. On a cluster it must be in the lock's slot: put the same text in braces into both
+    /// keys, as in the example. The keys of the lock itself cannot be written. A commit has at most 1,000 writes with 100,000
+    /// arguments of 1 MiB, and each write at most 4,000 arguments.
     ///
-    /// Success says that at the moment of the write this owner held the lock on this server. A failover may lose the writes, as
-    /// it may lose any.
+    /// Returns the reply to each write. Blocks for one request, within
+    /// [`connect_timeout`](crate::Builder::connect_timeout) and [`io_timeout`](crate::Builder::io_timeout). Neither renews nor
+    /// shortens the lease. Success says that at the moment of the write this owner held the lock on this server. A failover may
+    /// lose the writes, as it may lose any.
     ///
     /// # Errors
     ///
@@ -169,30 +171,29 @@ impl LockGuard {
     ///   none or too many. Nothing was sent.
     /// * [`Error::Lost`]: the lock was lost before, by this process's clock or by the server's reply. Nothing was written.
     /// * [`Error::Refused`]: the server rejected a write, for example because its key is of another type. The writes before it
-    ///   were executed, and those after it were not.
+    ///   were executed, and those after it were not. No replica was asked to confirm them.
     /// * [`Error::NotReplicated`]: all writes were executed, and too few [`replicas`](crate::Builder::replicas) confirmed them.
-    /// * [`Error::Unavailable`], [`Error::Protocol`]: the writes may have been executed, all or none. Unlike every other request,
-    ///   a commit is not sent again. A version among the data says what happened: the example reads it.
+    /// * [`Error::Unavailable`], [`Error::Protocol`]: the commit may have been executed, or may be executed later, for as long as
+    ///   this guard has the lock. Unlike every other request it is not sent again once it may have arrived. To find out,
+    ///   release the lock, acquire it again, and read: no later guard has the same owner, so the old commit can come no more. A
+    ///   reply of more than 8 MiB, such as that of a `GETDEL`, is [`Error::Protocol`] too.
     /// * [`Error::Denied`]: the server does not let this user run scripts, or use these keys. Nothing was written.
     /// * [`Error::Unsupported`]: the lock is that of a quorum, or a multi-lock on a cluster with names in several slots.
     ///
     /// # Example
     ///
     /// ```no_run
-    /// # fn read(_key: &str) -> (u64, u64) { (0, 0) }
+    /// # fn read(_key: &str) -> u64 { 0 }
     /// # fn main() -> leasehold::Result<()> {
     /// use leasehold::{Error, LockManager, Write};
     ///
     /// let locks = LockManager::connect("redis://127.0.0.1/")?;
-    /// let guard = locks.lock("stock:42")?;
-    /// let (left, version) = read("stock:42:data"); // by a client of your own
+    /// let guard = locks.lock("{stock:42}")?;
+    /// let left = read("{stock:42}:left"); // by a client of your own
     /// // … a minute of work …
-    /// let write = Write::new("HSET", "stock:42:data");
-    /// let write = write.arg("left").arg(left - 1).arg("version").arg(version + 1);
-    /// match guard.commit(&[write]) {
+    /// match guard.commit(&[Write::new("SET", "{stock:42}:left").arg(left - 1)]) {
     ///     Ok(_) => println!("sold"),
     ///     Err(Error::Lost(lost)) => println!("nothing was written: {lost}"),
-    ///     Err(Error::Unavailable { .. }) => println!("{}", read("stock:42:data").1 > version),
     ///     Err(other) => return Err(other),
     /// }
     /// # Ok(()) }

@@ -135,11 +135,15 @@ impl LockKey {
         slot_of(&*self.key)
     }
 
-    /// Returns whether a key is that of the lock, or of one of its companions.
-    pub(crate) fn has_key(&self, key: &[u8]) -> bool {
-        let companions = [Companion::Fence, Companion::Queue, Companion::Waiters];
-        let mut companions = companions.map(|which| self.companion(which)).into_iter();
-        key == self.key.as_bytes() || companions.any(|companion| key == companion.as_bytes())
+    /// Returns the keys of the lock and of its companions.
+    pub(crate) fn all(&self) -> [String; 4] {
+        let companion = |which| self.companion(which);
+        [
+            self.key.to_string(),
+            companion(Companion::Fence),
+            companion(Companion::Queue),
+            companion(Companion::Waiters),
+        ]
     }
 
     pub(crate) fn companion(&self, which: Companion) -> String {

@@ -1,5 +1,6 @@
 //! The writes of a commit, what is allowed there, and their replies.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::error::{Error, Result};
@@ -18,6 +19,8 @@ const COMMANDS: &str = "\
 const OF_KEYS_ALONE: [&str; 2] = ["DEL", "UNLINK"];
 /// The most writes of a commit. The server serves nobody else meanwhile.
 const MOST_WRITES: usize = 1_000;
+/// The most arguments of all writes together.
+const MOST_ARGS_OF_ALL: usize = 100_000;
 /// The most arguments of one write. Lua passes at most about 8,000 values to a function.
 const MOST_ARGS: usize = 4_000;
 /// The most bytes of all writes together.
@@ -78,7 +81,8 @@ pub struct WriteArg(Vec<u8>);
 pub enum Reply {
     /// There is no value.
     Nil,
-    /// A number, such as that of the fields that are new.
+    /// A number, such as that of the fields that are new. One beyond 2^53 is not exact, because it passes through Lua. What
+    /// Redis has stored is exact.
     Integer(i64),
     /// A value, or a number with a fraction as text.
     Bytes(Vec<u8>),
@@ -113,7 +117,12 @@ impl Write {
     }
 
     /// Returns why a commit cannot have this write.
-    fn refused(&self, locks: &[LockKey], has_slots: bool) -> Option<String> {
+    fn refused(
+        &self,
+        own: &BTreeSet<String>,
+        locks: &[LockKey],
+        has_slots: bool,
+    ) -> Option<String> {
         let command = self.command.to_ascii_uppercase();
         if !COMMANDS.split(' ').any(|allowed| allowed == command) {
             return Some(format!(
@@ -127,7 +136,7 @@ impl Write {
             return Some(format!("{command} has more than 4,000 arguments"));
         }
         let key = String::from_utf8_lossy(&self.key);
-        if locks.iter().any(|lock| lock.has_key(&self.key)) {
+        if own.contains(&*key) {
             return Some(format!("the key {key:?} is the lock's"));
         }
         let (slot, lock) = (slot_of(&self.key), &locks[0]);
@@ -157,12 +166,16 @@ pub(crate) fn check(writes: &[Write], locks: &[LockKey], has_slots: bool) -> Res
                 writes.len()
             ));
         }
+        if writes.iter().map(|write| write.args.len()).sum::<usize>() > MOST_ARGS_OF_ALL {
+            return Some("they have more than 100,000 arguments".to_owned());
+        }
         if writes.iter().map(Write::bytes).sum::<usize>() > MOST_BYTES {
             return Some("they have more than 1 MiB".to_owned());
         }
+        let own: BTreeSet<_> = locks.iter().flat_map(LockKey::all).collect();
         writes
             .iter()
-            .find_map(|write| write.refused(locks, has_slots))
+            .find_map(|write| write.refused(&own, locks, has_slots))
     };
     all().map_or(Ok(()), |reason| Err(Error::config("writes", reason)))
 }

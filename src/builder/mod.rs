@@ -66,6 +66,8 @@ mod url;
 /// ACL SETUSER app on >PASSWORD resetchannels &+switch-master +subscribe +sentinel|get-master-addr-by-name +sentinel|master
 /// ```
 ///
+/// A [`commit`](crate::LockGuard::commit) also needs the commands and the keys of its writes.
+///
 /// `SELECT` is for a database other than 0, and `INFO` for the question that [`Builder::build`] asks; a single server works without
 /// either. Without the channels, `PUBLISH` or `SUBSCRIBE`, waits poll, and one warning is logged. A call that lacks a right fails
 /// with [`Error::Denied`]. A user that may read the keys that end in `waiters` (or `MONITOR`, `SLOWLOG` and the server's files) and

@@ -406,7 +406,7 @@ kinds! {
     NotReplicated: "not_replicated", true, "the replicas may be back";
     NoQuorum: "no_quorum", true, "the nodes may be reachable again";
     Unsupported: "unsupported", false, "the address must be changed";
-    Refused: "refused", false, "the command must be changed, or the server have memory";
+    Refused: "refused", false, "the command or the user's rights must be changed, or the server needs memory";
     Protocol: "protocol", false, "the server is not a Redis that this crate knows";
 }
 

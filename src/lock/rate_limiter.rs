@@ -117,7 +117,8 @@ impl RateLimiter {
 
     /// Takes `n` places at once, and blocks until their time. A caller that costs more than others takes more places.
     ///
-    /// The places have one time: the earliest at which no window has more than `permits` admissions. Otherwise as
+    /// The places have one time: the earliest at which no window has more than `permits` admissions. Redis keeps each place by
+    /// itself, so count in units of which a window has thousands, and not millions. Otherwise as
     /// [`acquire`](RateLimiter::acquire).
     ///
     /// # Errors
@@ -127,9 +128,9 @@ impl RateLimiter {
     /// # Example
     ///
     /// ```no_run
-    /// # fn example(bytes: &leasehold::RateLimiter, mail: &[u8]) -> leasehold::Result<()> {
-    /// bytes.acquire_many(mail.len().max(1) as u32)?;
-    /// // … send the mail …
+    /// # fn example(mails: &leasehold::RateLimiter, recipients: u32) -> leasehold::Result<()> {
+    /// mails.acquire_many(recipients)?;
+    /// // … send the mail to all of them …
     /// # Ok(()) }
     /// ```
     pub fn acquire_many(&self, n: u32) -> Result<()> {
@@ -172,8 +173,8 @@ impl RateLimiter {
     /// # Example
     ///
     /// ```no_run
-    /// # fn example(bytes: &leasehold::RateLimiter) -> leasehold::Result<()> {
-    /// if let leasehold::Admission::RetryAfter(wait) = bytes.try_acquire_many(1_000)? {
+    /// # fn example(mails: &leasehold::RateLimiter) -> leasehold::Result<()> {
+    /// if let leasehold::Admission::RetryAfter(wait) = mails.try_acquire_many(20)? {
     ///     println!("not before {wait:?} have passed");
     /// }
     /// # Ok(()) }
@@ -216,9 +217,9 @@ impl RateLimiter {
     ///
     /// ```no_run
     /// # use std::time::Duration;
-    /// # fn example(bytes: &leasehold::RateLimiter) -> leasehold::Result<()> {
-    /// if bytes.try_acquire_many_for(1_000, Duration::from_secs(2))? == leasehold::Admission::Admitted {
-    ///     // … send 1,000 bytes …
+    /// # fn example(mails: &leasehold::RateLimiter) -> leasehold::Result<()> {
+    /// if mails.try_acquire_many_for(20, Duration::from_secs(2))? == leasehold::Admission::Admitted {
+    ///     // … send 20 mails …
     /// }
     /// # Ok(()) }
     /// ```

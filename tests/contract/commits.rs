@@ -1,5 +1,7 @@
 //! Writes that a guard makes only while it holds its lock.
 
+use std::time::Duration;
+
 use leasehold::{Error, ErrorKind, LostCause, Reply, Write};
 use leasehold_simulator::{LinkFault, Role, Topology};
 
@@ -20,6 +22,7 @@ pub(crate) const BODIES: Chapter = &[(
         a_holder_that_was_paused_past_its_lease_writes_nothing,
         a_rejected_write_ends_the_commit_there,
         a_commit_that_was_cut_is_not_sent_again,
+        a_late_commit_finds_no_later_guard_of_its_owner,
         a_commit_outlives_the_loss_of_the_scripts,
         what_is_no_write_of_ones_own_data_is_refused_before_a_request,
         a_commit_changes_no_lease,
@@ -248,6 +251,44 @@ pub(crate) fn a_commit_that_was_cut_is_not_sent_again(world: &World, kind: Kind)
     assert_eq!(integer(&redis, &count), Some(1));
 }
 
+/// The commit arrives after its guard has ended, while another thread of the process has the lock.
+pub(crate) fn a_late_commit_finds_no_later_guard_of_its_owner(world: &World, kind: Kind) {
+    const LATE: Duration = secs(5);
+    let (redis, name) = (world.redis(), world.name("late"));
+    let locks = world.build(|it| it.io_timeout(secs(1)).quantum(secs(3600)));
+    let text = data(&name, "text");
+    let (held, goes_on) = (world.flag(), world.flag());
+    let (tell_held, wait, lock) = (held.clone(), goes_on.clone(), kind.of(&locks, &name));
+    let write = |value: &str| [Write::new("SET", &*text).arg(value)];
+    let (first, late, next) = (write("first"), write("late"), write("next"));
+    let late = locks.thread(move || {
+        let guard = lock.lock().expect("it is free");
+        // From then on the server has the script.
+        guard.commit(&first).expect("it is held");
+        tell_held.raise();
+        wait.wait();
+        let late = guard.commit(&late).map_err(|error| error.kind());
+        guard.release().expect("it was held until now");
+        late
+    });
+    held.wait();
+    let (lock, clock) = (kind.of(&locks, &name), world.clone());
+    let next = locks.thread(move || {
+        let guard = lock.lock().expect("it becomes free");
+        guard.commit(&next).expect("it is held");
+        clock.pass(LATE * 2);
+        guard.release().expect("it was held until now");
+    });
+    world.until("it waits", || locks.stats().waiting == 1);
+    locks.strike_on(Role::Pool, LinkFault::Late(LATE));
+    goes_on.raise();
+    locks.wait_until_struck_on(Role::Pool);
+    locks.heal();
+    assert_eq!(late.end(), Err(ErrorKind::Unavailable));
+    next.end();
+    assert_eq!(redis.ask::<String>(&["GET", &text]), "next");
+}
+
 pub(crate) fn a_commit_outlives_the_loss_of_the_scripts(world: &World, kind: Kind) {
     let (redis, name) = (world.redis(), world.name("flushed"));
     let (locks, count) = (world.manager(), data(&name, "count"));
@@ -273,8 +314,14 @@ pub(crate) fn what_is_no_write_of_ones_own_data_is_refused_before_a_request(
     let good = || Write::new("INCR", &*own);
     let many = vec![good(); 1_001];
     let huge = Write::new("SET", &*own).arg(vec![0; 1 << 20]);
-    let long = (0..4_001).fold(Write::new("RPUSH", &*own), Write::arg);
-    let mut wrong = vec![vec![], many, vec![huge], vec![long]];
+    let long = |args| (0..args).fold(Write::new("RPUSH", &*own), Write::arg);
+    let mut wrong = vec![
+        vec![],
+        many,
+        vec![huge],
+        vec![long(4_001)],
+        vec![long(3_999); 26],
+    ];
     for command in [
         "GET", "FLUSHALL", "EVAL", "MSET", "RENAME", "COPY", "SMOVE", "SORT", "PUBLISH", "SET x",
         "",

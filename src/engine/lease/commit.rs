@@ -5,12 +5,13 @@
 //! | all writes were executed | stays as it is: a commit neither renews it nor asks for the time left | the replies, also if the lease ends meanwhile by this process's clock |
 //! | it rejects a write | stays as it is | how many writes were executed before |
 //! | the owner does not hold the lock | is lost, as after a renewal | the loss. Nothing was written |
-//! | nothing, or an error | stays as it is | the failure. If it is [`Error::Unavailable`], the writes may be executed |
+//! | nothing in time | goes to no other guard under this owner, because the commit may still be executed while it is held | the failure |
+//! | an error | stays as it is | the failure |
 
 use std::time::Duration;
 
 use crate::engine::lease::guard::Lease;
-use crate::error::{Cause, Error, Failure, Result, on_a_line};
+use crate::error::{Cause, Error, Failure, Outcome, Result, on_a_line};
 use crate::wire::{Commit, Renewed, Reply, Request};
 use crate::write::{self, Write};
 
@@ -41,7 +42,12 @@ impl Lease {
                 Err(Error::Lost(self.lost(gone.into())))
             }
             Ok(_) => Err(Failure::another_question().into_error(Some(self.name()))),
-            Err(failure) => Err(failure.into_error(Some(self.name()))),
+            Err(failure) => {
+                if failure.outcome == Outcome::Unknown {
+                    process_lease.note_late_commit(sent + process_lease.terms.lease());
+                }
+                Err(failure.into_error(Some(self.name())))
+            }
         }
     }
 }

@@ -158,6 +158,18 @@ impl ProcessLease {
         self.cold_if_any()?.uncertain_until
     }
 
+    /// Notes that Redis may execute a commit of this owner later. So no other guard gets the lock under this owner, and a claim
+    /// gets a new one.
+    pub(crate) fn note_late_commit(&self, until: Time) {
+        let mut cold = self.cold();
+        cold.commits_late = true;
+        cold.uncertain_until = Some(until).max(cold.uncertain_until);
+    }
+
+    fn commits_late(&self) -> bool {
+        self.cold_if_any().is_some_and(|cold| cold.commits_late)
+    }
+
     /// Returns whether Redis has answered that other processes wait for the lock.
     pub(crate) fn is_contended(&self) -> bool {
         self.contended.load(Ordering::Relaxed)
@@ -172,7 +184,10 @@ impl ProcessLease {
     pub(crate) fn health(&self, now: Time) -> Health {
         match self.validity.status(now) {
             LeaseStatus::Live(left)
-                if self.terms.renew && !self.is_late(now, left) && !self.is_extended(now) =>
+                if self.terms.renew
+                    && !self.is_late(now, left)
+                    && !self.is_extended(now)
+                    && !self.commits_late() =>
             {
                 Health::Good
             }
@@ -384,6 +399,8 @@ struct ColdState {
     rest: Vec<u64>,
     /// The time until which Redis may still execute an earlier request of this owner.
     uncertain_until: Option<Time>,
+    /// Whether it may execute a commit of this owner.
+    commits_late: bool,
     /// The time until which Redis may keep the key. It covers extensions without a reply, and requests of unknown
     /// outcome.
     key_gone_at: Option<Time>,

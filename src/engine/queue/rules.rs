@@ -137,8 +137,8 @@ enum DelegateReply {
 pub(crate) enum Health {
     /// Held, renewed, on time.
     Good,
-    /// Still held, but not renewed, late, extended beyond its terms, detached, or not confirmed since a sign of lost
-    /// data: the next thread asks Redis.
+    /// Still held, but not renewed, late, extended beyond its terms, detached, not confirmed since a sign of lost data, or a
+    /// commit may still arrive: the next thread asks Redis.
     Poor,
     /// Still held, but kept from all threads for a while (`min_hold`): it is released, and then the next thread asks.
     KeptBack,

@@ -2,7 +2,7 @@
 --
 -- KEYS  1 a list: '<permits> <per µs> <last reading of the log's clock> <µs that this clock is ahead of the server's>',
 --         and then the µs at which callers were admitted, or will be, the oldest first
--- ARGV  1 permits  2 per µs  3 the longest wait that the caller accepts, µs  4 how many of the permits the caller takes
+-- ARGV  1 permits  2 per µs  3 the longest wait that the caller accepts, µs  4 how many places the caller takes
 -- Reply {1, µs}  admitted, after this time
 --       {0, µs}  not admitted: the wait would be this long
 -- Not idempotent because an admission has no owner: a repeat books another one, so fewer callers are admitted, never
