@@ -247,6 +247,10 @@ settings! {
         /// round trip for each acquire, and for each batch of renewals. The server's own setting `min-replicas-to-write`
         /// also refuses a grant, but before Redis 7 no grant by a script.
         ///
+        /// Redisson waits for its replicas by default (`checkLockSyncedSlaves`, for 1 s), so that no lock could be had after a
+        /// failover until they were back (its issues 4706 and 4822). leasehold waits for none by default: a lock costs one round
+        /// trip, and a failover that loses it is reported to its holder, and seen by whatever checks fences.
+        ///
         /// [`WAIT`]: https://redis.io/docs/latest/commands/wait/
         ///
         /// # Example

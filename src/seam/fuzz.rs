@@ -64,6 +64,8 @@ pub fn check_replies(value: &Value) {
             }
             Some(Reply::Renewed(said)) => assert_eq!(said.len(), names),
             Some(Reply::Each(said)) => assert_eq!(said.len(), names),
+            Some(Reply::Committed(said)) => assert_eq!(said.len(), names),
+            Some(Reply::Stopped { done, .. }) => assert!(done < names),
             Some(_) | None => {}
         }
     }

@@ -346,7 +346,7 @@ pub(crate) fn decode(request: &Request<'_>, value: Value) -> Result<Reply, Failu
 
 /// Reads a value as the reply to each sort of request about locks, for the fuzz targets: with the number of names.
 #[cfg(feature = "seam")]
-pub(crate) fn read_as_each(value: &Value) -> [(usize, Option<Reply>); 6] {
+pub(crate) fn read_as_each(value: &Value) -> [(usize, Option<Reply>); 7] {
     [
         (1, lock::granted(1, true, value)),
         (1, lock::granted(1, false, value)),
@@ -354,5 +354,6 @@ pub(crate) fn read_as_each(value: &Value) -> [(usize, Option<Reply>); 6] {
         (1, lock::released(value)),
         (2, renew::decode(2, value).map(Reply::Renewed)),
         (2, lock::released_many(2, value)),
+        (2, commit::decode(2, value.clone())),
     ]
 }
