@@ -15,7 +15,7 @@
 //! | --- | --- |
 //! | 1 | Subscribes at each node that is up and has no connection, on one that is made in the background ([`super::node`]). If that fails, tries again after a second. With a majority the listener is subscribed; at first it waits up to `node_timeout` for the connects under way. If it had fewer, and has a majority again, it is subscribed anew. Fewer than a majority, with the connects under way, end the listener. |
 //! | 2 | Passes messages on, as above. |
-//! | 3 | A node that has sent nothing for three seconds gets a PING each second. After `io_timeout` more its connection is closed. |
+//! | 3 | A node that has sent nothing for three seconds gets a PING each second. If it still sends nothing for `io_timeout`, its connection is closed. |
 //! | 4 | Waits until a node sends something, for at most a second; with fewer than a majority, until a connect has ended. |
 
 use std::time::Duration;
@@ -45,12 +45,27 @@ const SILENCE_TO_PING: Duration = Duration::from_secs(3);
 
 /// The subscription at one node.
 enum Slot {
-    /// The connection, and when something was read from it.
-    Open(Box<Socket>, Time),
+    Open(Box<Socket>, Heard),
     /// A connection is made in the background. Why there is none yet.
     Opening(Failure),
     /// Why there is none, and when one is looked for.
     Closed(Failure, Time),
+}
+
+/// What an open connection has said.
+#[derive(Clone, Copy)]
+struct Heard {
+    /// When something was read from it.
+    at: Time,
+    /// When the first PING after that was sent.
+    pinged: Option<Time>,
+}
+
+impl Heard {
+    fn now() -> Self {
+        let (at, pinged) = (Time::now(), None);
+        Self { at, pinged }
+    }
 }
 
 /// A message: its channel and payload.
@@ -171,7 +186,7 @@ impl Listener<'_> {
                     if let Some(failure) = muted {
                         (self.hear)(PubSubEvent::Muted(&failure));
                     }
-                    Slot::Open(Box::new(socket), Time::now())
+                    Slot::Open(Box::new(socket), Heard::now())
                 }
                 Ok(None) => Slot::Opening(node.being_opened()),
                 Err(failure) => Slot::Closed(failure, now + SILENCE),
@@ -236,7 +251,7 @@ impl Listener<'_> {
     /// Does `work` on each connection, and closes those on which it fails. The next one is tried at once.
     fn on_each(
         &mut self,
-        mut work: impl FnMut(&Node, &mut Socket, &mut Time) -> Result<(), Failure>,
+        mut work: impl FnMut(&Node, &mut Socket, &mut Heard) -> Result<(), Failure>,
     ) {
         for (node, slot) in self.state.nodes.iter().zip(&mut self.slots) {
             if let Slot::Open(socket, heard) = slot {
@@ -251,13 +266,14 @@ impl Listener<'_> {
     fn ping_silent(&mut self) {
         let write_within = self.state.node_timeout;
         self.on_each(|node, socket, heard| {
-            let silent_for = heard.elapsed();
-            if silent_for >= SILENCE_TO_PING + node.route.io_timeout {
+            let is_over = |at: Time| at.elapsed() >= node.route.io_timeout;
+            if heard.pinged.is_some_and(is_over) {
                 return Err(late(&node.route));
             }
-            if silent_for < SILENCE_TO_PING {
+            if heard.at.elapsed() < SILENCE_TO_PING {
                 return Ok(());
             }
+            heard.pinged.get_or_insert_with(Time::now);
             let ping = Command::new("PING");
             let sent = socket.send([&ping], &mut Deadline::after(write_within));
             sent.map_err(|fault| node.route.broken(fault))
@@ -279,7 +295,7 @@ impl Listener<'_> {
                 Err(fault) if fault.is_timeout() => {}
                 read => {
                     read.map_err(|fault| node.route.broken(fault))?;
-                    *heard = Time::now();
+                    *heard = Heard::now();
                 }
             }
             Ok(())

@@ -42,6 +42,7 @@ pub(crate) const BODIES: Subject = (
         a_node_that_was_down_when_the_lock_was_asked_for_gets_no_release,
         a_release_by_force_of_an_owner_without_a_majority_is_none,
         connections_that_were_closed_while_idle_fail_no_call,
+        a_subscription_outlives_silence,
         contention_over_three_of_five_nodes_fails_no_call,
         a_node_whose_clock_was_set_back_since_its_start_votes,
         a_short_lease_outlives_a_node_that_hangs_while_it_is_connected_to,
@@ -548,6 +549,28 @@ fn a_release_by_force_of_an_owner_without_a_majority_is_none(world: &World) {
     let () = nodes.each[2].ask(&["SET", "n", &owner, "PX", "600000"]);
     assert!(!breaks());
     nodes.wait_until_free_everywhere("n");
+}
+
+/// Nodes are asked for a sign of life after three seconds without a message. The time limit of a request is shorter than the
+/// time between two looks.
+fn a_subscription_outlives_silence(world: &World) {
+    let nodes = Nodes::new(world, 3);
+    let locks = world.build(|it| it.io_timeout(ms(200)));
+    let guard = world.manager().lock("n").expect("it is free");
+    let waiter = locking(&locks, locks.mutex("n"));
+    world.until("it waits", || locks.stats().waiting == 1);
+    guard.release().expect("it was held until now");
+    drop(waiter.end());
+    // From then on no connection is idle for too long.
+    world.pass(secs(60));
+    let connects = || {
+        (0..nodes.each.len())
+            .map(|node| world.connects(node))
+            .sum::<u64>()
+    };
+    let before = connects();
+    world.pass(secs(300));
+    assert_eq!(connects(), before);
 }
 
 /// The server may close connections that nobody uses, as its setting `timeout` makes it do.
