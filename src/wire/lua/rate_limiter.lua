@@ -9,8 +9,8 @@
 -- more.
 --
 -- The list is a sliding log. Each admission comes at least `per` after the one `permits` before it. So no window of
--- that length has more than `permits` admissions, wherever it begins. A caller that takes several is in the log as often. The log also holds future times: a caller that
--- waits has its admission booked, in the order of the requests.
+-- that length has more than `permits` admissions, wherever it begins. A caller that takes several is in the log as often.
+-- The log also holds future times: a caller that waits has its admission booked, in the order of the requests.
 -- Callers with other figures share the log. It is kept for the largest figures, so that it is exact for each caller.
 -- The log's clock never goes back. If the server's clock is set back, the log's clock gets ahead of it by that much, as
 -- if no time had passed. So fewer callers are admitted, never more. A refused call writes this down too.
@@ -63,12 +63,13 @@ admitted_at = string.format('%.0f', admitted_at)
 local over = math.max(booked, 0) + taken - max_permits
 if booked < 0 then
   redis.call('RPUSH', log, head)
-  redis.call('PEXPIRE', log, life)
 elseif over > 0 then
   -- Takes nothing: if this user may not take, nothing is booked.
   redis.call('LPOP', log, 0)
 end
 for _ = 1, taken do redis.call('RPUSH', log, admitted_at) end
+-- A new log gets its end last, because the server may delete it then.
+if booked < 0 then redis.call('PEXPIRE', log, life) end
 -- No window includes the oldest times any more. The head replaces the last of them.
 for _ = 1, over do redis.call('LPOP', log) end
 if over > 0 then redis.call('LSET', log, 0, head) end
