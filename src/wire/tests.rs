@@ -336,8 +336,8 @@ fn other_requests(settings: &ScriptSettings) -> Vec<(String, Command)> {
         patience: Duration::from_millis(2),
     };
     let writes = [
-        Write::new("HSET", "p:d").arg("left").arg(17),
-        Write::new("DEL", "p:r"),
+        Write::new("HSET", "p:n:d").arg("left").arg(17),
+        Write::new("DEL", "p:n:r"),
     ];
     let commit = Commit {
         locks: keys,
