@@ -21,6 +21,8 @@ const TEMPLATES: &[&str] = &[
     "STRLEN {k}",
     "GETRANGE {k} {n} {n}",
     "INCR {k}",
+    "INCRBY {k} {n}",
+    "DECRBY {k} {n}",
     "DEL {k} {k}",
     "EXISTS {k} {k}",
     "TYPE {k}",

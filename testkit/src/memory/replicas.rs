@@ -25,13 +25,15 @@ use super::resp::Resp;
 use super::state::{Refusal, Refused, ServerState};
 
 /// The commands that a replica rejects.
-const WRITES: [&str; 15] = [
+const WRITES: [&str; 17] = [
     "append",
+    "decrby",
     "del",
     "flushall",
     "hdel",
     "hset",
     "incr",
+    "incrby",
     "lpop",
     "lset",
     "pexpire",
@@ -44,7 +46,9 @@ const WRITES: [&str; 15] = [
 ];
 
 /// Those of them that need memory.
-const GROWTH: [&str; 7] = ["append", "hset", "incr", "lset", "rpush", "set", "zadd"];
+const GROWTH: [&str; 9] = [
+    "append", "decrby", "hset", "incr", "incrby", "lset", "rpush", "set", "zadd",
+];
 
 /// The commands that a server executes while it loads its data.
 const WHILE_LOADING: [&str; 14] = [

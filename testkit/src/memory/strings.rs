@@ -135,10 +135,32 @@ pub(super) fn get_range(
 
 /// `INCR key`.
 pub(super) fn incr(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
+    add(keys, arguments.get(1), 1)
+}
+
+/// `INCRBY key number`.
+pub(super) fn incr_by(
+    keys: &mut Keyspace,
+    arguments: &Arguments<'_>,
+) -> Result<Resp, CommandError> {
+    add(keys, arguments.get(1), arguments.int(2)?)
+}
+
+/// `DECRBY key number`.
+pub(super) fn decr_by(
+    keys: &mut Keyspace,
+    arguments: &Arguments<'_>,
+) -> Result<Resp, CommandError> {
+    let less = arguments.int(2)?.checked_neg();
+    let less = less.ok_or_else(|| CommandError::new("ERR decrement would overflow"))?;
+    add(keys, arguments.get(1), less)
+}
+
+fn add(keys: &mut Keyspace, key: &[u8], number: i64) -> Result<Resp, CommandError> {
     let new = || Stored::String(b"0".to_vec());
-    let bytes = keys.get_or_insert(arguments.get(1), new, as_string)?;
+    let bytes = keys.get_or_insert(key, new, as_string)?;
     let before = int(bytes).ok_or_else(CommandError::not_an_integer)?;
-    let after = before.checked_add(1);
+    let after = before.checked_add(number);
     let after =
         after.ok_or_else(|| CommandError::new("ERR increment or decrement would overflow"))?;
     *bytes = after.to_string().into_bytes();

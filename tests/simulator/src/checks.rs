@@ -6,6 +6,7 @@
 //! | A mutex that is not lost has its key in Redis, at a majority of the nodes of a quorum, and counts on no longer life than these keys have | whenever its thread acts, and sometimes when the baton may pass on |
 //! | A fence is larger than that of each exclusive guard whose grant was known before the call | at each grant |
 //! | A fenced register loses no update, and is linearizable | at each write, and at the end |
+//! | A register in Redis that holders write by `commit`, without a fence, loses no update and no confirmed write: see `committed` (no quorum) | at each commit |
 //! | A lost guard stays lost, and its channel tells | when its thread sees the loss |
 //! | A guard whose key the server has evicted is lost after a lease, by its holder's clock | whenever the baton may pass on |
 //! | One manager at most adopts a claim, with a larger fence | at each adoption |
@@ -28,6 +29,7 @@
 //! | [`VOTE_AFTER_A_CLOSE`] (quorum) | The same, at a minority of the nodes. |
 //! | [`ADOPTION_AFTER_A_LATE_REQUEST`] | An acquire that arrives about a lease after it was sent takes the lock for the owner of a claim that was adopted before. |
 //! | [`RELEASE_LOST_BY_A_FAILOVER`], [`ADOPTION_LOST_BY_A_FAILOVER`] | A replica that lacks the release, or the adoption of a claim, becomes the master. |
+//! | [`COMMIT_LOST_BY_A_SERVER`] | Since the read, or since the confirmed commit, a server has lost data or a replica has become the master; or a failover may have taken the lock, so that the old master still confirms its writes. |
 //! | [`OVERLAP_AFTER_A_FAILOVER`], [`FENCE_AFTER_A_FAILOVER`], [`KEY_AFTER_A_FAILOVER`] | See `failover`. |
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,6 +71,8 @@ pub const ADOPTION_LOST_BY_A_FAILOVER: &str = "adoption that a failover lost";
 pub const ADOPTION_AFTER_A_LATE_REQUEST: &str = "second adoption after a late request";
 /// See the table of exceptions.
 pub const RELEASE_LOST_BY_A_FAILOVER: &str = "release that a failover lost";
+/// See the table of exceptions.
+pub const COMMIT_LOST_BY_A_SERVER: &str = "commit that a server lost";
 
 /// Their keys are looked at once in this number of looks at the guards, because that takes long.
 const KEYS_EVERY: u64 = 16;
@@ -126,6 +130,7 @@ struct NameChecks {
     fenced: Register,
     /// A register that takes each write.
     unfenced: u64,
+    committed: Committed,
 }
 
 /// A number that holders increase. Each reads it, works for a while, and writes one more.
@@ -133,6 +138,14 @@ struct NameChecks {
 struct Register {
     value: u64,
     fence: u64,
+}
+
+/// What holders know of the register of a name in Redis.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Committed {
+    pub(crate) value: i64,
+    /// How often servers had lost data by then.
+    data_losses: u64,
 }
 
 /// The hold of a thread.
@@ -181,6 +194,8 @@ pub struct Counts {
     pub losses: u64,
     /// Writes that a fenced register rejected.
     pub rejected_writes: u64,
+    /// Confirmed commits.
+    pub commits: u64,
     /// Writes to an unfenced register that overwrote another holder's.
     pub unfenced_corruptions: u64,
     /// The longest part of a call that lay behind the last fault.
@@ -551,6 +566,73 @@ impl Checks {
         Ok(Outcome::Accepted(value))
     }
 
+    /// Returns the value of the last confirmed commit, as far as no server has lost data since.
+    pub(crate) fn last_committed(&self, name: &'static str) -> Committed {
+        let data_losses = self.world.state().network.data_losses;
+        let mut state = locked(&self.state);
+        let last = state.names.entry(name).or_default().committed;
+        if last.data_losses == data_losses {
+            last
+        } else {
+            let value = 0;
+            Committed { value, data_losses }
+        }
+    }
+
+    /// Checks a value that a holder has read. Before, it knew the `last` one.
+    pub(crate) fn has_read(
+        &self,
+        name: &'static str,
+        fence: u64,
+        last: Committed,
+        value: i64,
+    ) -> Result<Committed, String> {
+        if value < last.value {
+            let committed = last.value;
+            let what = format!("{name} has {value}, and {committed} was committed");
+            self.must_be_undone(fence, last, what)?;
+        }
+        Ok(Committed { value, ..last })
+    }
+
+    /// Checks the value that a holder has overwritten by one more than it had `read`.
+    pub(crate) fn has_committed(
+        &self,
+        name: &'static str,
+        fence: u64,
+        read: Committed,
+        before: Option<i64>,
+    ) -> Result<(), String> {
+        let value = read.value;
+        if before != Some(value) {
+            let what = format!("{name} had {before:?}, and its holder had read {value}");
+            self.must_be_undone(fence, read, what)?;
+        }
+        let is_kept = !self.may_be_undone(fence, read);
+        let mut state = locked(&self.state);
+        state.counts.commits += 1;
+        if is_kept {
+            let value = value + 1;
+            state.names.entry(name).or_default().committed = Committed { value, ..read };
+        }
+        Ok(())
+    }
+
+    /// Counts an update or a confirmed commit that was lost, if a server may have undone it.
+    fn must_be_undone(&self, fence: u64, known: Committed, what: String) -> Result<(), String> {
+        if !self.may_be_undone(fence, known) {
+            return Err(what);
+        }
+        self.count(|counts| counts.note(COMMIT_LOST_BY_A_SERVER));
+        Ok(())
+    }
+
+    /// Returns whether a server may have undone what a holder knows: see the table of exceptions.
+    fn may_be_undone(&self, fence: u64, known: Committed) -> bool {
+        self.world.state().network.data_losses != known.data_losses
+            || self.may_be_taken(Some(fence))
+    }
+
     /// Notes that a call begins to ask for a lock, and returns its ticket.
     pub(crate) fn asks(
         &self,
@@ -751,7 +833,7 @@ impl Checks {
         let now = state.now;
         for server in &mut state.network.servers {
             for key in server.execute(&["KEYS", "*"], now) {
-                if server.execute(&["PTTL", &key], now) == [":-1"] {
+                if !is_register(&key) && server.execute(&["PTTL", &key], now) == [":-1"] {
                     return Err(format!("{key} has no time to live"));
                 }
             }
@@ -783,7 +865,7 @@ impl Checks {
         for server in state.network.deciding().0 {
             let server = &mut state.network.servers[server];
             let mut keys = server.execute(&["KEYS", "*"], now);
-            keys.retain(|key| !key.contains(":lh:"));
+            keys.retain(|key| !key.contains(":lh:") && !is_register(key));
             for key in keys {
                 let kind = server.execute(&["TYPE", &key], now);
                 let content = match kind.first().map(String::as_str) {
@@ -802,6 +884,15 @@ impl Checks {
         });
         owners
     }
+}
+
+/// Returns the key of the register of a name in Redis, which is in the slot of the lock.
+pub(crate) fn register_of(name: &str) -> String {
+    format!("{{{name}}}:register")
+}
+
+pub(crate) fn is_register(key: &str) -> bool {
+    key.ends_with(":register")
 }
 
 impl Counts {

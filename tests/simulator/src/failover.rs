@@ -214,6 +214,7 @@ impl WorldState {
     fn replace_master(&mut self, group: usize, new: usize) {
         let now = self.now;
         let old = self.network.groups[group].master;
+        self.network.data_losses += 1;
         let lacks_moved_key = self.network.links.lacks_moved_key(new);
         self.end_link(new);
         let its = &mut self.network.servers[new];

@@ -246,6 +246,7 @@ impl Sums {
         sums.calm_calls += counts.calm_calls;
         sums.losses += counts.losses;
         sums.rejected_writes += counts.rejected_writes;
+        sums.commits += counts.commits;
         sums.unfenced_corruptions += counts.unfenced_corruptions;
         sums.longest_wait = sums.longest_wait.max(counts.longest_wait);
         sums.fair_turns += counts.fair_turns;
@@ -284,6 +285,7 @@ impl Sums {
             calm_calls: Some(counts.calm_calls),
             losses: counts.losses,
             rejected_writes: counts.rejected_writes,
+            commits: Some(counts.commits),
             unfenced_corruptions: counts.unfenced_corruptions,
             schedules_with_pauses: self.with_pauses.into(),
             corrupted_with_pauses: self.corrupted_with_pauses.into(),
@@ -313,6 +315,7 @@ impl Sums {
             calm_calls,
             losses,
             rejected_writes,
+            commits,
             unfenced_corruptions,
             exceptions,
             longest_wait,
@@ -340,7 +343,7 @@ impl Sums {
             .collect();
         println!("  faults: {}", faults.join(", "));
         println!(
-            "  rejected writes {rejected_writes}, corruptions of an unfenced register {unfenced_corruptions}"
+            "  commits {commits}, rejected writes {rejected_writes}, corruptions of an unfenced register {unfenced_corruptions}"
         );
         println!(
             "  schedules with a pause {}, and with such a corruption {}",

@@ -77,6 +77,8 @@ pub(crate) struct Network {
     pub(crate) leads_to: BTreeMap<usize, usize>,
     connections: BTreeMap<u64, Connection>,
     next_connection: u64,
+    /// How often a server has lost data, or a replica that may lack some has become the master.
+    pub(crate) data_losses: u64,
     /// The longest time that a request was on its way.
     longest_way: Duration,
     bug: Option<Bug>,
@@ -216,6 +218,7 @@ impl Network {
             leads_to: BTreeMap::new(),
             connections: BTreeMap::new(),
             next_connection: 0,
+            data_losses: 0,
             longest_way: Duration::ZERO,
             bug,
             groups: Vec::new(),
@@ -848,6 +851,7 @@ impl WorldState {
                 restarted.server.state().follow((host(master), PORT), up_at);
             } else {
                 restarted.lost_data_at = Some(until);
+                self.network.data_losses += 1;
                 // A node of a quorum may.
                 let is_beyond = match &self.network.groups[..] {
                     [] => self.network.servers.len() == 1,
@@ -892,6 +896,7 @@ impl WorldState {
         self.execute(server, &["DEL", &key]);
         let evicting = &mut self.network.servers[server];
         evicting.lost_keys_at = Some(self.now);
+        self.network.data_losses += 1;
         self.evictions.push((self.now, key));
         self.ends_beyond_the_assumptions(self.now);
         true

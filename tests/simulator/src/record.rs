@@ -47,6 +47,9 @@ pub struct Run {
     pub calm_calls: Option<u64>,
     pub losses: u64,
     pub rejected_writes: u64,
+    /// `None` if there were none yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commits: Option<u64>,
     pub unfenced_corruptions: u64,
     pub schedules_with_pauses: u64,
     pub corrupted_with_pauses: u64,

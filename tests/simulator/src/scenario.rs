@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::checks::Checks;
+use crate::checks::{Checks, is_register};
 use crate::clock::Clock;
 use crate::faults::Fault;
 use crate::network::Network;
@@ -165,7 +165,9 @@ fn left_keys(world: &World) -> Option<String> {
     let later = state.now + KEYS_END_WITHIN;
     let servers = state.network.servers.iter_mut();
     let keys = servers.flat_map(|server| server.execute(&["KEYS", "*"], later));
-    let is_kept = |key: &String| key.ends_with(":lh:fence") || key == "leasehold:restart_delay";
+    let is_kept = |key: &String| {
+        key.ends_with(":lh:fence") || key == "leasehold:restart_delay" || is_register(key)
+    };
     let mut left = keys.filter(|key| !is_kept(key));
     left.next().map(|key| format!("{key} is left in Redis"))
 }

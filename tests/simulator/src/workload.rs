@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use leasehold::seam::sleep;
 use leasehold::{
-    Cancel, Error, Lease, LeaseState, LockManager, Receiver, ReentrantGuard, Result, TryRecvError,
+    Cancel, Error, Lease, LeaseState, LockManager, Receiver, ReentrantGuard, Reply, Result,
+    TryRecvError, Write,
 };
 
-use crate::checks::{Checks, Guard, Read};
+use crate::checks::{Checks, Committed, Guard, Read, register_of};
 use crate::linearizability::Action;
 use crate::process::{Child, Process};
 use crate::programs::{End, Operation, What};
@@ -468,11 +469,26 @@ impl Worker {
                 self.granted(name, lease, (*known, call.begun));
             }
         }
+        let has_commit = match self.program.settings.topology {
+            Topology::Quorum => false,
+            // The slots of the names differ.
+            Topology::Cluster => names.len() == 1,
+            Topology::Single | Topology::Sentinel => true,
+        };
+        let mut commits = is_exclusive && has_commit && self.random.one_in(2);
         for round in 0..operation.rounds {
             let read = is_exclusive.then(|| self.read(names[0], fences[0]));
+            let committed = if commits {
+                self.read_committed(names[0], fences[0], &guard)
+            } else {
+                None
+            };
             self.work();
             if let Some(read) = read {
                 self.write(names[0], fences[0], read);
+            }
+            if let Some(committed) = committed {
+                commits = self.commit(names[0], fences[0], &guard, committed);
             }
             if matches!(*guard, Guard::Lock(_) | Guard::Multi(_)) {
                 for lease in guard.leases() {
@@ -666,6 +682,64 @@ impl Worker {
         };
         checks.complete(call, outcome);
         self.program.must(written.map(|_| ()));
+    }
+
+    /// Reads the register of a name in Redis by a commit that changes nothing.
+    fn read_committed(&self, name: &'static str, fence: u64, guard: &Guard) -> Option<Committed> {
+        let checks = &self.program.checks;
+        let last = checks.last_committed(name);
+        let read = Write::new("INCRBY", register_of(name)).arg(0);
+        let value = match self.committed(guard, read)? {
+            Reply::Integer(value) => value,
+            other => self.world().fail(format!("INCRBY gives {other:?}")),
+        };
+        match checks.has_read(name, fence, last, value) {
+            Ok(read) => Some(read),
+            Err(what) => self.world().fail(what),
+        }
+    }
+
+    /// Commits one more than was read. Returns false if the holder does not know what the register has now.
+    fn commit(&self, name: &'static str, fence: u64, guard: &Guard, read: Committed) -> bool {
+        let write = Write::new("SET", register_of(name));
+        let write = write.arg(read.value + 1).arg("GET");
+        let Some(before) = self.committed(guard, write) else {
+            return false;
+        };
+        let before = match before {
+            Reply::Bytes(text) => String::from_utf8_lossy(&text).parse().ok(),
+            _ => None,
+        };
+        let checks = &self.program.checks;
+        self.program
+            .must(checks.has_committed(name, fence, read, before));
+        true
+    }
+
+    /// Commits one write, and returns its reply.
+    fn committed(&self, guard: &Guard, write: Write) -> Option<Reply> {
+        let must_not_fail = self.is_calm();
+        let writes = [write];
+        let committed = match guard {
+            Guard::Lock(guard) => guard.commit(&writes),
+            Guard::Write(guard) => guard.commit(&writes),
+            Guard::Multi(guard) => guard.commit(&writes),
+            Guard::Read(_) | Guard::Permit(_) => return None,
+        };
+        let is_lost = guard.state() == LeaseState::Lost;
+        match committed {
+            Ok(mut replies) => return replies.pop(),
+            Err(Error::Lost(_)) if !is_lost => {
+                self.world()
+                    .fail("a guard holds the lock without which a commit was refused".into());
+            }
+            Err(error) if must_not_fail && !is_lost && !self.program.is_revived() => {
+                self.world()
+                    .fail(format!("a commit fails after the last fault: {error:?}"));
+            }
+            Err(error) => self.world().note(format_args!("commit: {error}")),
+        }
+        None
     }
 
     /// Waits while a request or its answer is on its way.
