@@ -16,6 +16,9 @@
 //! Such a holder mostly loses its own element alone: another program has read the set meanwhile, and overwrites the late write.
 //! So the part of lost updates depends on the work: with updates of 25 ms it was under one in a thousand.
 //!
+//! A write is late if another program has got the lock before it is sent. How late a write is taken tells when each register
+//! begins to refuse: never, once the next holder has read it with its fence, or as soon as the lock is gone.
+//!
 //! | row | the register that has the set |
 //! | --- | --- |
 //! | unfenced | takes each write |
@@ -186,21 +189,27 @@ impl Register {
     }
 }
 
+/// Who got the lock last, and when.
+type LastGrant = Mutex<Option<(usize, Instant)>>;
+
 /// The updates of one program.
 #[derive(Default)]
 struct Updates {
     acknowledged: BTreeSet<String>,
     /// How many of them the register has rejected.
     rejected: u32,
+    /// How long after the next grant a late write was taken, at most.
+    latest: Option<Duration>,
 }
 
 /// Updates the set until `until`.
 fn update(
     mut program: impl Locking,
     gate: &Gate,
-    register: &Register,
+    (register, last_grant): (&Register, &LastGrant),
     (number, until): (usize, Instant),
 ) -> Updates {
+    let last_grant = || last_grant.lock().unwrap_or_else(PoisonError::into_inner);
     let mut random = Random(number as u64);
     let mut done = Updates::default();
     for count in 0.. {
@@ -208,16 +217,21 @@ fn update(
             break;
         }
         let fence = program.acquire();
+        *last_grant() = Some((number, Instant::now()));
         gate.pass();
+        let mut late = None;
         let element = format!("{number}:{count}");
         let is_taken = register.read(fence).is_some_and(|set| {
             // The work.
             thread::sleep(random.ms_below(WORK_MS));
             gate.pass();
+            let next = last_grant().filter(|(holder, _)| *holder != number);
+            late = next.map(|(_, at)| at.elapsed());
             register.write(&mut program, fence, &format!("{set} {element}"))
         });
         if is_taken {
             done.acknowledged.insert(element);
+            done.latest = done.latest.max(late);
         } else {
             done.rejected += 1;
         }
@@ -234,6 +248,7 @@ struct Outcome {
     acknowledged: usize,
     lost: usize,
     rejected: u32,
+    latest: Option<Duration>,
 }
 
 /// Runs the experiment with programs that `start` makes for a server.
@@ -247,6 +262,7 @@ fn outcome<P: Locking>(
     let programs: Vec<_> = (0..PROCESSES).map(|_| start(&server.raw())).collect();
     let pids: Vec<_> = programs.iter().map(Locking::pid).collect();
     let gates: [Gate; PROCESSES] = Default::default();
+    let last_grant = LastGrant::default();
     let until = Instant::now() + length;
     // The same pauses for each client.
     let mut random = Random(1);
@@ -259,7 +275,8 @@ fn outcome<P: Locking>(
             .map(|(number, (program, gate))| {
                 let raw = server.raw();
                 let register = Register { raw, guarded_by };
-                scope.spawn(move || update(program, gate, &register, (number, until)))
+                let last_grant = &last_grant;
+                scope.spawn(move || update(program, gate, (&register, last_grant), (number, until)))
             })
             .collect();
         while Instant::now() + PAUSE_EVERY < until {
@@ -296,6 +313,7 @@ fn outcome<P: Locking>(
             .filter(|it| !set.contains(it.as_str()))
             .count(),
         rejected: all.iter().map(|it| it.rejected).sum(),
+        latest: all.iter().filter_map(|it| it.latest).max(),
     }
 }
 
@@ -308,9 +326,11 @@ impl Outcome {
             acknowledged,
             lost,
             rejected,
+            latest,
         } = self;
+        let latest = latest.map_or("null".to_owned(), |it| it.as_millis().to_string());
         format!(
-            r#"{{"commit": "{commit}", "client": "{client}", "server": "{}", "seconds": {seconds}, "updates_acknowledged": {acknowledged}, "updates_lost": {lost}, "pauses": {pauses}, "updates_rejected": {rejected}}}"#,
+            r#"{{"commit": "{commit}", "client": "{client}", "server": "{}", "seconds": {seconds}, "updates_acknowledged": {acknowledged}, "updates_lost": {lost}, "pauses": {pauses}, "updates_rejected": {rejected}, "latest_write_ms": {latest}}}"#,
             server_in_evidence()
         )
     }

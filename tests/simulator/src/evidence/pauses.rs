@@ -24,6 +24,7 @@ pub(super) fn part(runs: &[Paused]) -> Part {
         let names = |name: fn(&Paused) -> &str| of().map(name).collect::<BTreeSet<_>>();
         let acknowledged = sum(|run| run.updates_acknowledged);
         let lost = sum(|run| run.updates_lost);
+        let latest = of().filter_map(|run| run.latest_write_ms).max();
         let commits = names(|run| &run.commit).into_iter().map(code);
         rows.push(vec![
             client.to_owned(),
@@ -37,6 +38,7 @@ pub(super) fn part(runs: &[Paused]) -> Part {
             number(sum(|run| run.updates_rejected)),
             number(lost),
             format!("**{}**", percent(lost, acknowledged)),
+            latest.map_or("–".to_owned(), |ms| format!("{} ms", number(ms))),
             commits.collect::<Vec<_>>().join(", "),
         ]);
         groups.push((client.to_owned(), vec![share(lost, acknowledged)]));
@@ -47,9 +49,10 @@ pub(super) fn part(runs: &[Paused]) -> Part {
         "time",
         "pauses",
         "acknowledged updates",
-        "rejected by a fence",
+        "rejected",
         "lost",
         "share lost",
+        "latest write taken",
         "commit",
     ];
     let bars = Bars {

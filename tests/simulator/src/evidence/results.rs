@@ -62,6 +62,9 @@ pub(super) struct Paused {
     pub(super) updates_lost: u64,
     pub(super) pauses: u64,
     pub(super) updates_rejected: u64,
+    /// How long after the next grant a late write was taken, at most. `None` if none was taken, or it was not measured.
+    #[serde(default)]
+    pub(super) latest_write_ms: Option<u64>,
 }
 
 impl Results {
