@@ -189,8 +189,12 @@ impl Register {
     }
 }
 
-/// Who got the lock last, and when.
-type LastGrant = Mutex<Option<(usize, Instant)>>;
+/// The last grant that is known. A program may pause before it tells of its grant, so the fences decide, if there are any.
+struct Grant {
+    fence: u64,
+    program: usize,
+    at: Instant,
+}
 
 /// The updates of one program.
 #[derive(Default)]
@@ -206,7 +210,7 @@ struct Updates {
 fn update(
     mut program: impl Locking,
     gate: &Gate,
-    (register, last_grant): (&Register, &LastGrant),
+    (register, last_grant): (&Register, &Mutex<Option<Grant>>),
     (number, until): (usize, Instant),
 ) -> Updates {
     let last_grant = || last_grant.lock().unwrap_or_else(PoisonError::into_inner);
@@ -217,7 +221,14 @@ fn update(
             break;
         }
         let fence = program.acquire();
-        *last_grant() = Some((number, Instant::now()));
+        let at = Instant::now();
+        {
+            let mut last = last_grant();
+            if last.as_ref().is_none_or(|last| last.fence <= fence) {
+                let program = number;
+                *last = Some(Grant { fence, program, at });
+            }
+        }
         gate.pass();
         let mut late = None;
         let element = format!("{number}:{count}");
@@ -225,8 +236,12 @@ fn update(
             // The work.
             thread::sleep(random.ms_below(WORK_MS));
             gate.pass();
-            let next = last_grant().filter(|(holder, _)| *holder != number);
-            late = next.map(|(_, at)| at.elapsed());
+            let last = last_grant();
+            late = last
+                .as_ref()
+                .filter(|last| last.program != number)
+                .map(|next| next.at.elapsed());
+            drop(last);
             register.write(&mut program, fence, &format!("{set} {element}"))
         });
         if is_taken {
@@ -262,7 +277,7 @@ fn outcome<P: Locking>(
     let programs: Vec<_> = (0..PROCESSES).map(|_| start(&server.raw())).collect();
     let pids: Vec<_> = programs.iter().map(Locking::pid).collect();
     let gates: [Gate; PROCESSES] = Default::default();
-    let last_grant = LastGrant::default();
+    let last_grant = Mutex::new(None);
     let until = Instant::now() + length;
     // The same pauses for each client.
     let mut random = Random(1);
@@ -377,6 +392,7 @@ fn no_update_is_lost_while_holders_pause_if_it_is_fenced_or_committed() {
             "no pause hurts"
         );
     }
+    assert_eq!(outcomes[0].latest, None, "a late commit was executed");
     assert!(unfenced.lost > 0, "no pause hurts");
 }
 
