@@ -81,15 +81,15 @@ pub struct WriteArg(Vec<u8>);
 pub enum Reply {
     /// There is no value.
     Nil,
+    /// The write was executed, and has nothing else to tell.
+    Ok,
     /// A number, such as that of the fields that are new. One beyond 2^53 is not exact, because it passes through Lua. What
     /// Redis has stored is exact.
     Integer(i64),
     /// A value, or a number with a fraction as text.
     Bytes(Vec<u8>),
-    /// A status, such as `OK`.
-    Status(String),
     /// Several replies.
-    List(Vec<Reply>),
+    Array(Vec<Reply>),
 }
 
 impl Write {

@@ -1,6 +1,6 @@
 //! Writes that a lock guards: `commit.lua`.
 
-use redis::Value::{self, Array, BulkString, Int, Nil, Okay, SimpleString};
+use redis::Value::{self, Array, BulkString, Int, Nil, Okay};
 
 use crate::name::LockKey;
 use crate::sys::Arc;
@@ -66,13 +66,12 @@ fn read(value: Value) -> Option<write::Reply> {
         Nil => Some(write::Reply::Nil),
         Int(number) => Some(write::Reply::Integer(number)),
         BulkString(bytes) => Some(write::Reply::Bytes(bytes)),
-        SimpleString(text) => Some(write::Reply::Status(text)),
-        Okay => Some(write::Reply::Status("OK".to_owned())),
+        Okay => Some(write::Reply::Ok),
         Array(values) => values
             .into_iter()
             .map(read)
             .collect::<Option<_>>()
-            .map(write::Reply::List),
+            .map(write::Reply::Array),
         _ => None,
     }
 }

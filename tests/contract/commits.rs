@@ -84,11 +84,11 @@ pub(crate) fn a_holder_writes_and_gets_the_replies(world: &World, kind: Kind) {
     assert_eq!(
         replies,
         [
-            Reply::Status("OK".to_owned()),
+            Reply::Ok,
             bytes(binary),
             Reply::Integer(1),
             Reply::Integer(2),
-            Reply::List(vec![bytes(b"a"), bytes(b"-7")]),
+            Reply::Array(vec![bytes(b"a"), bytes(b"-7")]),
             Reply::Nil,
         ]
     );
