@@ -173,8 +173,8 @@ pub use guard::{
     Guard, Lease, LeaseState, LockGuard, MultiGuard, Permit, ReadGuard, ReentrantGuard, WriteGuard,
 };
 pub use lock::{
-    Admission, Lock, MultiLock, Mutex, Permits, Ran, RateLimiter, Reader, ReentrantMutex, RwLock,
-    Semaphore, Writer,
+    Admission, Fired, Lock, MultiLock, Mutex, Once, OnceGuard, Permits, Ran, RateLimiter, Reader,
+    ReentrantMutex, RwLock, Semaphore, Writer,
 };
 pub use manager::LockManager;
 pub use stats::{Bucket, Distribution, Stats};

@@ -58,13 +58,16 @@ pub(crate) enum Companion {
     Queue,
     /// A hash: for each owner in the queue, the time at which it was last seen, its channel, and what it asks for.
     Waiters,
+    /// A hash: the last fire of a job that runs once.
+    Once,
 }
 
 /// The suffixes of each [`Companion`]: for a key without a hash tag, and for a key with one.
-const SUFFIXES: [(&str, &str); 3] = [
+const SUFFIXES: [(&str, &str); 4] = [
     (":lh:fence", ":lht:fence"),
     (":lh:queue", ":lht:queue"),
     (":lh:waiters", ":lht:waiters"),
+    (":lh:once", ":lht:once"),
 ];
 
 /// A number that two names seldom share: a hash with a random key, so nobody can choose names that share it. It is computed
@@ -136,13 +139,14 @@ impl LockKey {
     }
 
     /// Returns the keys of the lock and of its companions.
-    pub(crate) fn all(&self) -> [String; 4] {
+    pub(crate) fn all(&self) -> [String; 5] {
         let companion = |which| self.companion(which);
         [
             self.key.to_string(),
             companion(Companion::Fence),
             companion(Companion::Queue),
             companion(Companion::Waiters),
+            companion(Companion::Once),
         ]
     }
 

@@ -1,0 +1,347 @@
+//! Jobs that run once for each time of a schedule, on whichever host comes first.
+
+use std::ops::Deref;
+use std::time::Duration;
+
+use crate::engine::lease::guard::Lease;
+use crate::error::{Error, Result};
+use crate::lock::handle::{Handle, within_limit};
+use crate::lock::methods::options;
+use crate::name::LARGEST_FENCE;
+use crate::owner;
+use crate::sys::Time;
+use crate::sys::time::{SystemTime, of_wall_us};
+use crate::wire::{LockKind, Recorded};
+
+/// For how long a record is kept, unless the handle says otherwise.
+const KEEP_FOR: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+const LONGEST_KEEP_FOR: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+const LEAST_PERIOD: Duration = Duration::from_secs(1);
+
+/// A job that one host runs for each time of its schedule, its *fires*, and that another host tries again if it fails.
+///
+/// The job has the mutex of its name while it runs. If it ends well, the guard records the fire in Redis, and no host gets that
+/// fire again. A guard that is dropped or lost records nothing, so the next host that asks runs the job for the same fire. A
+/// fire is done, or a later one, as soon as Redis has the record.
+///
+/// | a job needs | use | because |
+/// | --- | --- | --- |
+/// | at least once | [`claim`](Once::claim), and [`done`](OnceGuard::done) after the effect | a host that dies between the two leaves no record, so another host does it again |
+/// | at most once | `done` before the effect | a host that dies between the two has the record, and nobody does the effect |
+/// | exactly one success | an effect that the data itself makes unique, such as a row with a unique key for the fire, or [`commit`](crate::LockGuard::commit) | Redis cannot know whether the effect happened |
+///
+/// The record is as safe as any write in Redis: a failover may lose the last one, and an eviction any, so that the fire is given
+/// out again. [`Builder::replicas`](crate::Builder::replicas) makes that rarer.
+///
+/// # Example
+///
+/// A nightly report on several hosts, each of which starts it at three o'clock by its own clock:
+///
+/// ```no_run
+/// # fn report() -> Result<(), std::io::Error> { Ok(()) }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::{Duration, SystemTime};
+///
+/// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
+/// let day = 24 * 60 * 60;
+/// let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
+/// let fire = SystemTime::UNIX_EPOCH + Duration::from_secs(now / day * day + 3 * 60 * 60);
+/// if let Some(guard) = locks.once("report").claim(fire)? {
+///     report()?; // after an error nothing is recorded, and the next host tries
+///     guard.done()?;
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Once {
+    handle: Handle,
+    keep_for: Duration,
+}
+
+/// The right to do one fire of a [`Once`], and the lock of the job. Dropping it releases the lock and records nothing.
+#[must_use = "if unused the lock is released at once, and the fire is not recorded"]
+#[derive(Debug)]
+pub struct OnceGuard {
+    lease: Lease,
+    fire_us: u64,
+    keep_for: Duration,
+}
+
+/// The last fire of a job that was done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Fired {
+    /// The time of the schedule.
+    pub fire: SystemTime,
+    /// When it was recorded, by the server's clock.
+    pub at: SystemTime,
+    /// The [label](crate::Builder::label) of the manager that did it.
+    pub label: Option<String>,
+}
+
+/// Which fire a call wants.
+#[derive(Clone, Copy)]
+enum Wanted {
+    At(u64),
+    /// The one next to the server's time.
+    Every(u64),
+}
+
+impl Once {
+    pub(crate) fn new(handle: Handle) -> Self {
+        Self {
+            handle,
+            keep_for: KEEP_FOR,
+        }
+    }
+
+    /// Sets for how long Redis keeps the record of the last fire after it was done. A fire whose record has ended is given out
+    /// again if somebody still asks for it. Defaults to 30 days; at most ten years.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn example(report: leasehold::Once) {
+    /// let yearly = report.keep_for(Duration::from_secs(800 * 24 * 60 * 60));
+    /// # drop(yearly); }
+    /// ```
+    #[must_use]
+    pub fn keep_for(mut self, keep_for: Duration) -> Self {
+        self.keep_for = keep_for;
+        self
+    }
+
+    /// Claims a fire: the time of the schedule, not of the call, so that all hosts name the same one. Returns `None` if that
+    /// fire or a later one was done, or if another holder has the lock: it may be at work for this fire. Blocks for two requests,
+    /// or three if the fire was done.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::Config`]: `fire` is before 1970 or after 2255, or a setting cannot be used. Nothing was sent.
+    /// * [`Error::Unsupported`]: the locks are those of a quorum, whose nodes could keep different records.
+    /// * Otherwise as [`Mutex::try_lock`](crate::Mutex::try_lock). After an error the lock is released.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::SystemTime;
+    /// # fn example(report: &leasehold::Once, three_o_clock: SystemTime) -> leasehold::Result<()> {
+    /// match report.claim(three_o_clock)? {
+    ///     Some(guard) => guard.done()?, // after the work
+    ///     None => println!("another host does it, or has done it"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn claim(&self, fire: SystemTime) -> Result<Option<OnceGuard>> {
+        self.claim_for(fire, Duration::ZERO)
+    }
+
+    /// Claims a fire, and waits for another holder for at most `wait`. If that one fails, this call gets the fire; if it
+    /// succeeds, this call returns `None`, as it does if the wait is over first. A holder that still works on an earlier fire is
+    /// waited for too. Blocks as [`Mutex::try_lock_for`](crate::Mutex::try_lock_for) does, and then for one or two requests.
+    ///
+    /// # Errors
+    ///
+    /// As [`claim`](Once::claim).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::{Duration, SystemTime};
+    /// # fn example(report: &leasehold::Once, three_o_clock: SystemTime) -> leasehold::Result<()> {
+    /// if let Some(guard) = report.claim_for(three_o_clock, Duration::from_secs(600))? {
+    ///     // … the work, which no other host has done …
+    ///     guard.done()?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn claim_for(&self, fire: SystemTime, wait: Duration) -> Result<Option<OnceGuard>> {
+        let fire = fire.duration_since(SystemTime::UNIX_EPOCH).ok();
+        let fire_us = fire.and_then(|since| u64::try_from(since.as_micros()).ok());
+        match fire_us.filter(|us| *us <= LARGEST_FENCE) {
+            Some(us) => self.claimed(Wanted::At(us), wait),
+            None => Err(Error::config("fire", "before 1970 or after 2255")),
+        }
+    }
+
+    /// Claims the fire next to now, of a job that repeats every `period`. The first call of any host decides by the server's
+    /// clock when the fires are; each later call means the one that is less than half a period away. So hosts whose clocks
+    /// differ by minutes mean the same fire of a daily job, whatever the time of day at which they ask. Waits as
+    /// [`claim_for`](Once::claim_for) does.
+    ///
+    /// # Errors
+    ///
+    /// As [`claim`](Once::claim), and [`Error::Config`] if `period` is less than a second, or more than half of
+    /// [`keep_for`](Once::keep_for).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn example(report: &leasehold::Once) -> leasehold::Result<()> {
+    /// let day = Duration::from_secs(24 * 60 * 60);
+    /// if let Some(guard) = report.claim_every(day, Duration::ZERO)? {
+    ///     // … the work …
+    ///     guard.done()?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn claim_every(&self, period: Duration, wait: Duration) -> Result<Option<OnceGuard>> {
+        if !(LEAST_PERIOD..=self.keep_for / 2).contains(&period) {
+            let reason = format!(
+                "{period:?} is not between a second and half of keep_for, {:?}",
+                self.keep_for / 2
+            );
+            return Err(Error::config("period", reason));
+        }
+        let us = u64::try_from(period.as_micros()).unwrap_or(u64::MAX);
+        self.claimed(Wanted::Every(us), wait)
+    }
+
+    /// Returns the last fire that was done, or `None` if there is no record. Blocks for one request.
+    ///
+    /// # Errors
+    ///
+    /// As [`LockManager::inspect`](crate::LockManager::inspect), and [`Error::Unsupported`] on a quorum.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(report: &leasehold::Once) -> leasehold::Result<()> {
+    /// if let Some(last) = report.last()? {
+    ///     println!("done by {:?} at {:?}", last.label, last.at);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn last(&self) -> Result<Option<Fired>> {
+        let record = self
+            .handle
+            .engine
+            .record_of(self.handle.target()?.first())?;
+        Ok(record.last.map(|(fire_us, owner, at_us)| Fired {
+            fire: of_wall_us(fire_us),
+            at: of_wall_us(at_us),
+            label: owner::label(&owner).map(str::to_owned),
+        }))
+    }
+
+    fn claimed(&self, wanted: Wanted, wait: Duration) -> Result<Option<OnceGuard>> {
+        if !(LEAST_PERIOD..=LONGEST_KEEP_FOR).contains(&self.keep_for) {
+            let reason = format!("{:?} is not between a second and ten years", self.keep_for);
+            return Err(Error::config("keep_for", reason));
+        }
+        let until: Option<Time> = self.handle.until(wait);
+        let granted = within_limit(self.handle.acquire(LockKind::Mutex, 1, until))?;
+        let Some(lease) = granted else {
+            return Ok(None);
+        };
+        let (record, fire_us) = match wanted {
+            Wanted::At(us) => (
+                self.handle
+                    .engine
+                    .record_of(&lease.process_lease.keys()[0])?,
+                us,
+            ),
+            Wanted::Every(period_us) => {
+                let record = lease.record_of_every(self.keep_for)?;
+                let fire_us = next_to(&record, period_us);
+                (record, fire_us)
+            }
+        };
+        if record.last.is_some_and(|(done_us, ..)| done_us >= fire_us) {
+            // It was done before this lock was granted, so a loss or a failed release changes nothing for the caller.
+            drop(lease);
+            return Ok(None);
+        }
+        Ok(Some(OnceGuard {
+            lease,
+            fire_us,
+            keep_for: self.keep_for,
+        }))
+    }
+}
+
+options!(Once, keep_for);
+
+/// Returns the fire that is next to the server's time.
+fn next_to(record: &Recorded, period_us: u64) -> u64 {
+    let first_us = record.first_us.unwrap_or(record.now_us);
+    let passed = record.now_us.saturating_sub(first_us);
+    first_us + (passed + period_us / 2) / period_us * period_us
+}
+
+impl OnceGuard {
+    /// Returns the fire that this guard is for.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(guard: &leasehold::OnceGuard) {
+    /// println!("the report of {:?}", guard.fire());
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn fire(&self) -> SystemTime {
+        of_wall_us(self.fire_us)
+    }
+
+    /// Records that the fire was done, and releases the lock. Blocks for two requests. If only the release fails, the renewal
+    /// thread repeats it, and the call succeeds.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::Lost`]: the lock was lost before. Nothing was recorded, and another host may do the same fire.
+    /// * [`Error::Unavailable`], [`Error::Protocol`]: the record may have been written. Ask [`last`](Once::last).
+    /// * [`Error::NotReplicated`]: it was written, and too few [`replicas`](crate::Builder::replicas) confirmed it.
+    /// * [`Error::Denied`], [`Error::WrongType`], [`Error::Unsupported`]: the request failed, and nothing was recorded.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(guard: leasehold::OnceGuard) -> leasehold::Result<()> {
+    /// // … the work …
+    /// guard.done()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn done(self) -> Result<()> {
+        self.lease.record(self.fire_us, self.keep_for)
+    }
+}
+
+impl Deref for OnceGuard {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        &self.lease
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_mean_the_fire_that_is_next() {
+        let at = |now_us| {
+            let record = Recorded {
+                first_us: Some(1_000),
+                now_us,
+                ..Recorded::default()
+            };
+            next_to(&record, 100)
+        };
+        let first = Recorded {
+            now_us: 7,
+            ..Recorded::default()
+        };
+        assert_eq!(next_to(&first, 100), 7);
+        // The clock was set back.
+        assert_eq!(at(900), 1_000);
+        assert_eq!(at(1_000), 1_000);
+        assert_eq!(at(1_049), 1_000);
+        assert_eq!(at(1_050), 1_100);
+        assert_eq!(at(1_149), 1_100);
+        assert_eq!(at(9_999), 10_000);
+    }
+}
