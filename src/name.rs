@@ -1,7 +1,7 @@
 //! Names of locks, and their keys in Redis.
 //!
 //! A lock called `name` is the Redis key `prefix + name`. Beside it, leasehold keeps *companion* keys: the last fence,
-//! the queue, and the waiters. They must share the key's hash slot, so that in a cluster one script may use them all.
+//! the queue, the waiters, and the last fire of a job. They must share the key's hash slot, so that in a cluster one script may use them all.
 //! Redis hashes the text between the first `{` and the first `}` after it, if there is such a text ([hash tags]). So
 //! there are two forms:
 //!
@@ -355,7 +355,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const ALL: [Companion; 3] = [Companion::Fence, Companion::Queue, Companion::Waiters];
+    const ALL: [Companion; 4] = [
+        Companion::Fence,
+        Companion::Queue,
+        Companion::Waiters,
+        Companion::Once,
+    ];
 
     /// Returns the part of a key that Redis Cluster hashes. This follows its specification, and not this module's code.
     fn hashed(key: &str) -> &[u8] {
@@ -422,6 +427,7 @@ mod tests {
                 Just("t".to_owned()),
                 Just(":queue".to_owned()),
                 Just(":fence".to_owned()),
+                Just(":once".to_owned()),
                 "[a-c]",
             ],
             1..8,

@@ -165,10 +165,10 @@ impl Once {
         }
     }
 
-    /// Claims the fire next to now, of a job that repeats every `period`. The first call of any host decides by the server's
-    /// clock when the fires are; each later call means the one that is less than half a period away. So hosts whose clocks
-    /// differ by minutes mean the same fire of a daily job, whatever the time of day at which they ask. Waits as
-    /// [`claim_for`](Once::claim_for) does.
+    /// Claims the fire next to now, of a job that repeats every `period`. The fires lie whole periods after the last one that was
+    /// done, and a call means the one that is less than half a period away by the server's clock. So hosts whose clocks differ
+    /// by minutes mean the same fire of a daily job. Without a record, now is the first fire, so run the job for the first
+    /// time at about the hour of its schedule. Waits as [`claim_for`](Once::claim_for) does.
     ///
     /// # Errors
     ///
@@ -215,10 +215,8 @@ impl Once {
     /// # Ok(()) }
     /// ```
     pub fn last(&self) -> Result<Option<Fired>> {
-        let record = self
-            .handle
-            .engine
-            .record_of(self.handle.target()?.first())?;
+        let key = self.handle.target()?.first();
+        let record = self.handle.engine.record_of(key)?;
         Ok(record.last.map(|(fire_us, owner, at_us)| Fired {
             fire: of_wall_us(fire_us),
             at: of_wall_us(at_us),
@@ -236,22 +234,17 @@ impl Once {
         let Some(lease) = granted else {
             return Ok(None);
         };
-        let (record, fire_us) = match wanted {
-            Wanted::At(us) => (
-                self.handle
-                    .engine
-                    .record_of(&lease.process_lease.keys()[0])?,
-                us,
-            ),
-            Wanted::Every(period_us) => {
-                let record = lease.record_of_every(self.keep_for)?;
-                let fire_us = next_to(&record, period_us);
-                (record, fire_us)
-            }
+        let record = self
+            .handle
+            .engine
+            .record_of(&lease.process_lease.keys()[0])?;
+        let fire_us = match wanted {
+            Wanted::At(us) => us,
+            Wanted::Every(period_us) => next_to(&record, period_us),
         };
         if record.last.is_some_and(|(done_us, ..)| done_us >= fire_us) {
-            // It was done before this lock was granted, so a loss or a failed release changes nothing for the caller.
-            drop(lease);
+            // Nothing was done under this lock, so nobody waits for its `min_hold`. A failed release changes nothing for the caller.
+            lease.process_lease.forget_min_hold();
             return Ok(None);
         }
         Ok(Some(OnceGuard {
@@ -264,11 +257,13 @@ impl Once {
 
 options!(Once, keep_for);
 
-/// Returns the fire that is next to the server's time.
+/// Returns the fire that is next to the server's time, whole periods after the last one.
 fn next_to(record: &Recorded, period_us: u64) -> u64 {
-    let first_us = record.first_us.unwrap_or(record.now_us);
-    let passed = record.now_us.saturating_sub(first_us);
-    first_us + (passed + period_us / 2) / period_us * period_us
+    let Some((last_us, ..)) = record.last else {
+        return record.now_us;
+    };
+    let passed = record.now_us.saturating_sub(last_us);
+    last_us + (passed + period_us / 2) / period_us * period_us
 }
 
 impl OnceGuard {
@@ -291,7 +286,8 @@ impl OnceGuard {
     ///
     /// # Errors
     ///
-    /// * [`Error::Lost`]: the lock was lost before. Nothing was recorded, and another host may do the same fire.
+    /// * [`Error::Lost`]: the lock was lost before. This call recorded nothing, and another host may do the same fire. (If its
+    ///   first answer was lost with a connection, and another host has done a later fire since, the record was that of the other.)
     /// * [`Error::Unavailable`], [`Error::Protocol`]: the record may have been written. Ask [`last`](Once::last).
     /// * [`Error::NotReplicated`]: it was written, and too few [`replicas`](crate::Builder::replicas) confirmed it.
     /// * [`Error::Denied`], [`Error::WrongType`], [`Error::Unsupported`]: the request failed, and nothing was recorded.
@@ -323,25 +319,21 @@ mod tests {
 
     #[test]
     fn hosts_mean_the_fire_that_is_next() {
-        let at = |now_us| {
-            let record = Recorded {
-                first_us: Some(1_000),
-                now_us,
-                ..Recorded::default()
-            };
-            next_to(&record, 100)
+        let at = |last: Option<u64>, now_us| {
+            let last = last.map(|us| (us, String::new(), us));
+            next_to(&Recorded { last, now_us }, 100)
         };
-        let first = Recorded {
-            now_us: 7,
-            ..Recorded::default()
-        };
-        assert_eq!(next_to(&first, 100), 7);
-        // The clock was set back.
-        assert_eq!(at(900), 1_000);
-        assert_eq!(at(1_000), 1_000);
-        assert_eq!(at(1_049), 1_000);
-        assert_eq!(at(1_050), 1_100);
-        assert_eq!(at(1_149), 1_100);
-        assert_eq!(at(9_999), 10_000);
+        assert_eq!(at(None, 7), 7);
+        for (now_us, fire_us) in [
+            // The clock was set back.
+            (900, 1_000),
+            (1_000, 1_000),
+            (1_049, 1_000),
+            (1_050, 1_100),
+            (1_149, 1_100),
+            (9_999, 10_000),
+        ] {
+            assert_eq!(at(Some(1_000), now_us), fire_us, "{now_us}");
+        }
     }
 }

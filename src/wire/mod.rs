@@ -33,7 +33,7 @@ use crate::write;
 pub(crate) use commit::Commit;
 pub(crate) use lock::{ALL, Adopt, Ask, End, GiveBack, How, LockId, LockKind, Sharing};
 pub(crate) use message::{GrantMessage, Nonce};
-pub(crate) use once::{OnceRequest, Recorded};
+pub(crate) use once::{Done, Recorded};
 pub(crate) use operators::{Cursor, Seen, SeenWaiter};
 pub(crate) use rate_limiter::RateRequest;
 pub(crate) use renew::{Renewal, Renewed};
@@ -73,10 +73,10 @@ pub(crate) enum Request<'a> {
     Release(&'a [(LockId<'a>, &'a End)]),
     /// Executes writes, if an owner holds its locks. It is the only request that a server must not execute twice.
     Commit(&'a Commit<'a>),
-    /// Reads or writes the record of a job that runs once.
+    /// Records that a fire of a job was done, or reads the last record.
     Once {
         key: &'a LockKey,
-        once: OnceRequest<'a>,
+        done: Option<Done<'a>>,
     },
     /// Asks a rate limiter for admission.
     RateLimit {
@@ -284,7 +284,7 @@ pub(crate) fn encode(request: &Request<'_>, script_settings: &ScriptSettings) ->
         Request::KeepRecords(batch) => renew::keep_records(batch, script_settings),
         Request::Release(batch) => lock::release_many(batch),
         Request::Commit(commit) => commit::encode(commit),
-        Request::Once { key, once } => once::encode(key, once),
+        Request::Once { key, done } => once::encode(key, done.as_ref()),
         Request::RateLimit { key, request } => rate_limiter::encode(key, request),
         Request::Adopt { key, adopt } => lock::adopt(key, adopt, script_settings),
         Request::Inspect { keys, named } => operators::inspect(keys, *named),
@@ -340,7 +340,7 @@ pub(crate) fn decode(request: &Request<'_>, value: Value) -> Result<Reply, Failu
         }
         (Request::Release(batch), value) => lock::released_many(batch.len(), &value),
         (Request::Commit(commit), value) => commit::decode(commit.writes.len(), value),
-        (Request::Once { .. }, value) => once::decode(value),
+        (Request::Once { done, .. }, value) => once::decode(done.is_none(), &value),
         (Request::RateLimit { request, .. }, value) => rate_limiter::decode(request, &value),
         (Request::Adopt { adopt, .. }, value) => lock::granted(1, adopt.fencing, &value),
         (Request::Inspect { keys, named }, value) => {
@@ -360,7 +360,7 @@ pub(crate) fn decode(request: &Request<'_>, value: Value) -> Result<Reply, Failu
 
 /// Reads a value as the reply to each sort of request about locks, for the fuzz targets: with the number of names.
 #[cfg(feature = "seam")]
-pub(crate) fn read_as_each(value: &Value) -> [(usize, Option<Reply>); 7] {
+pub(crate) fn read_as_each(value: &Value) -> [(usize, Option<Reply>); 9] {
     [
         (1, lock::granted(1, true, value)),
         (1, lock::granted(1, false, value)),
@@ -369,5 +369,7 @@ pub(crate) fn read_as_each(value: &Value) -> [(usize, Option<Reply>); 7] {
         (2, renew::decode(2, value).map(Reply::Renewed)),
         (2, lock::released_many(2, value)),
         (2, commit::decode(2, value.clone())),
+        (1, once::decode(true, value)),
+        (1, once::decode(false, value)),
     ]
 }

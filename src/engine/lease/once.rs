@@ -3,8 +3,11 @@
 //! | the server says | the lease | the caller gets |
 //! | --- | --- | --- |
 //! | the fire is recorded | stays as it is: the guard's drop releases it | success |
-//! | the owner does not hold the lock | is lost, as after a renewal | the loss. Nothing was recorded, unless this owner did it before |
+//! | the owner does not hold the lock | is lost, as after a renewal | the loss |
 //! | nothing in time, or an error | stays as it is | the failure. The record may have been written |
+//!
+//! Unlike a commit, a request that arrives late needs no further care: what it records was done, under whatever guard of this
+//! owner, and the record goes back to no earlier fire.
 
 use std::time::Duration;
 
@@ -12,15 +15,14 @@ use crate::engine::Engine;
 use crate::engine::lease::guard::Lease;
 use crate::error::{Error, Failure, Result};
 use crate::name::LockKey;
-use crate::wire::{OnceRequest, Recorded, Renewed, Reply, Request};
+use crate::wire::{Done, Recorded, Renewed, Reply, Request};
 
 impl Engine {
-    /// Returns the record of a job.
+    /// Returns the record of a job. Blocks for one request.
     pub(crate) fn record_of(&self, key: &LockKey) -> Result<Recorded> {
         let client = &self.client;
         client.check_open()?;
-        let once = OnceRequest::Read;
-        let answer = client.send(&Request::Once { key, once }, client.deadline(None));
+        let answer = client.send(&Request::Once { key, done: None }, client.deadline(None));
         match answer.map(|answer| answer.reply) {
             Ok(Reply::Record(record)) => Ok(record),
             Ok(_) => Err(Failure::another_question().into_error(Some(key.name()))),
@@ -30,41 +32,25 @@ impl Engine {
 }
 
 impl Lease {
-    /// Returns the record of the job, for whose repetition there is a first fire from now on.
-    pub(crate) fn record_of_every(&self, keep_for: Duration) -> Result<Recorded> {
-        let owner = &self.engine.client.owner_of(&self.process_lease);
-        match self.ask_once(OnceRequest::ReadEvery { owner, keep_for })? {
-            Reply::Record(record) => Ok(record),
-            _ => Err(Failure::another_question().into_error(Some(self.name()))),
-        }
-    }
-
-    /// Records that a fire was done.
+    /// Records that a fire was done, if this owner holds the lock, or has recorded it before. Blocks for one request.
     pub(crate) fn record(&self, fire_us: u64, keep_for: Duration) -> Result<()> {
-        let owner = &self.engine.client.owner_of(&self.process_lease);
-        let done = OnceRequest::Done {
-            owner,
-            fire_us,
-            keep_for,
-        };
-        match self.ask_once(done)? {
-            Reply::Recorded => Ok(()),
-            _ => Err(Failure::another_question().into_error(Some(self.name()))),
-        }
-    }
-
-    fn ask_once(&self, once: OnceRequest<'_>) -> Result<Reply> {
         let client = &self.engine.client;
         let (sent, _) = self.held().map_err(Error::Lost)?;
+        let done = Some(Done {
+            owner: &client.owner_of(&self.process_lease),
+            fire_us,
+            keep_for,
+        });
         let key = &self.process_lease.keys()[0];
-        let answer = client.send(&Request::Once { key, once }, client.deadline(None));
+        let answer = client.send(&Request::Once { key, done }, client.deadline(None));
         match answer.map(|answer| answer.reply) {
+            Ok(Reply::Recorded) => Ok(()),
             Ok(Reply::NotOwner(gone)) => {
                 let (renewal, replies) = (&self.engine.renewal, [Renewed::Gone(gone)]);
                 renewal.apply(&self.process_lease, sent, Duration::ZERO, &replies);
                 Err(Error::Lost(self.lost(gone.into())))
             }
-            Ok(reply) => Ok(reply),
+            Ok(_) => Err(Failure::another_question().into_error(Some(self.name()))),
             Err(failure) => Err(failure.into_error(Some(self.name()))),
         }
     }
