@@ -9,7 +9,6 @@ use crate::lock::handle::{Handle, within_limit};
 use crate::lock::methods::options;
 use crate::name::LARGEST_FENCE;
 use crate::owner;
-use crate::sys::Time;
 use crate::sys::time::{SystemTime, of_wall_us};
 use crate::wire::{LockKind, Recorded};
 
@@ -215,13 +214,16 @@ impl Once {
     /// # Ok(()) }
     /// ```
     pub fn last(&self) -> Result<Option<Fired>> {
-        let key = self.handle.target()?.first();
-        let record = self.handle.engine.record_of(key)?;
-        Ok(record.last.map(|(fire_us, owner, at_us)| Fired {
+        Ok(self.record()?.last.map(|(fire_us, owner, at_us)| Fired {
             fire: of_wall_us(fire_us),
             at: of_wall_us(at_us),
             label: owner::label(&owner).map(str::to_owned),
         }))
+    }
+
+    fn record(&self) -> Result<Recorded> {
+        let key = self.handle.target()?.first();
+        self.handle.engine.record_of(key)
     }
 
     fn claimed(&self, wanted: Wanted, wait: Duration) -> Result<Option<OnceGuard>> {
@@ -229,15 +231,12 @@ impl Once {
             let reason = format!("{:?} is not between a second and ten years", self.keep_for);
             return Err(Error::config("keep_for", reason));
         }
-        let until: Option<Time> = self.handle.until(wait);
+        let until = self.handle.until(wait);
         let granted = within_limit(self.handle.acquire(LockKind::Mutex, 1, until))?;
         let Some(lease) = granted else {
             return Ok(None);
         };
-        let record = self
-            .handle
-            .engine
-            .record_of(&lease.process_lease.keys()[0])?;
+        let record = self.record()?;
         let fire_us = match wanted {
             Wanted::At(us) => us,
             Wanted::Every(period_us) => next_to(&record, period_us),
