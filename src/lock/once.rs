@@ -27,7 +27,7 @@ const LEAST_PERIOD: Duration = Duration::from_secs(1);
 /// | --- | --- | --- |
 /// | at least once | [`claim`](Once::claim), and [`done`](OnceGuard::done) after the effect | a host that dies between the two leaves no record, so another host does it again |
 /// | at most once | `done` before the effect | a host that dies between the two has the record, and nobody does the effect |
-/// | exactly one success | an effect that the data itself makes unique, such as a row with a unique key for the fire, or [`commit`](crate::LockGuard::commit) | Redis cannot know whether the effect happened |
+/// | exactly one success | an effect that the data itself makes unique, such as a row with a unique key for the fire | Redis cannot know whether the effect happened |
 ///
 /// The record is as safe as any write in Redis: a failover may lose the last one, and an eviction any, so that the fire is given
 /// out again. [`Builder::replicas`](crate::Builder::replicas) makes that rarer.
