@@ -160,7 +160,7 @@ impl Once {
         let fire_us = fire.and_then(|since| u64::try_from(since.as_micros()).ok());
         match fire_us.filter(|us| *us <= LARGEST_FENCE) {
             Some(us) => self.claimed(Wanted::At(us), wait),
-            None => Err(Error::config("fire", "before 1970 or after 2255")),
+            None => Err(Error::config("fire", "it is before 1970 or after 2255")),
         }
     }
 
