@@ -236,21 +236,28 @@ impl Once {
         let Some(lease) = granted else {
             return Ok(None);
         };
-        let record = self.record()?;
-        let fire_us = match wanted {
-            Wanted::At(us) => us,
-            Wanted::Every(period_us) => next_to(&record, period_us),
-        };
-        if record.last.is_some_and(|(done_us, ..)| done_us >= fire_us) {
-            // Nothing was done under this lock, so nobody waits for its `min_hold`. A failed release changes nothing for the caller.
+        let fire_us = self.fire_to_do(wanted);
+        let Ok(Some(fire_us)) = fire_us else {
+            // Nothing is done under this lock, so nobody waits for its `min_hold`. A failed release changes nothing for the caller.
             lease.process_lease.forget_min_hold();
-            return Ok(None);
-        }
+            return fire_us.map(|_| None);
+        };
         Ok(Some(OnceGuard {
             lease,
             fire_us,
             keep_for: self.keep_for,
         }))
+    }
+
+    /// Returns the fire that a call wants, or `None` if that or a later one was done.
+    fn fire_to_do(&self, wanted: Wanted) -> Result<Option<u64>> {
+        let record = self.record()?;
+        let fire_us = match wanted {
+            Wanted::At(us) => us,
+            Wanted::Every(period_us) => next_to(&record, period_us),
+        };
+        let is_done = record.last.is_some_and(|(done_us, ..)| done_us >= fire_us);
+        Ok((!is_done).then_some(fire_us))
     }
 }
 
