@@ -34,7 +34,7 @@ use std::mem;
 use std::time::Duration;
 
 use crate::cancel::Cancel;
-use crate::config::Options;
+use crate::config::{Options, Terms};
 use crate::engine::Engine;
 use crate::engine::attempt::{Attempt, Context, EndedOwner, Grant, Input, Step};
 use crate::engine::client::Client;
@@ -61,8 +61,13 @@ use crate::wire::{Ask, GrantMessage, LockKind, Reply, Request, lifetime};
 /// Acquires a lock. Blocks until the thread has a guard, the time is over, the token is cancelled, the manager is closed,
 /// or a request has failed.
 pub(crate) fn lock(engine: &Arc<Engine>, call: &Call<'_>) -> Result<Lease, NotAcquired> {
-    call.check(&engine.client)?;
-    let (mut acquire, arrival) = Acquire::enter(engine, call);
+    let client = &engine.client;
+    client.check_open()?;
+    let terms = client.settings.terms(&call.options)?;
+    if call.is_cancelled() {
+        return Err(Error::Cancelled.into());
+    }
+    let (mut acquire, arrival) = Acquire::enter(engine, call, terms);
     let acquired = acquire.run(arrival);
     if let Err(why) = &acquired {
         acquire.count_refused(why);
@@ -105,8 +110,8 @@ pub(crate) struct Call<'a> {
     pub(crate) kind: LockKind,
     pub(crate) target: &'a Target,
     pub(crate) options: Options,
-    /// The tail of its owners, if the handle has its own note.
-    pub(crate) tail: Option<&'a Arc<str>>,
+    /// The tail of its owners.
+    pub(crate) tail: &'a Arc<str>,
     /// The number of units.
     pub(crate) units: u32,
     /// The end of the wait. `None` for a try, which does not wait for the lock.
@@ -116,15 +121,6 @@ pub(crate) struct Call<'a> {
 }
 
 impl Call<'_> {
-    fn check(&self, client: &Client) -> Result<()> {
-        client.check_open()?;
-        client.settings.check_options(&self.options)?;
-        if self.is_cancelled() {
-            return Err(Error::Cancelled);
-        }
-        Ok(())
-    }
-
     fn is_cancelled(&self) -> bool {
         self.cancel.is_some_and(Cancel::is_cancelled)
     }
@@ -156,6 +152,7 @@ struct Acquire<'a> {
     engine: &'a Arc<Engine>,
     client: &'a Client,
     call: &'a Call<'a>,
+    terms: Terms,
     entry: Arc<Entry>,
     /// When the call began.
     arrived: Time,
@@ -196,12 +193,12 @@ enum Asked {
 
 impl<'a> Acquire<'a> {
     /// Enters the queue of the name.
-    fn enter(engine: &'a Arc<Engine>, call: &'a Call<'a>) -> (Self, Place) {
+    fn enter(engine: &'a Arc<Engine>, call: &'a Call<'a>, terms: Terms) -> (Self, Place) {
         let client = &*engine.client;
         let arrived = client.now();
         let params = AcquireParams {
             units: call.units,
-            terms: call.options.terms(),
+            terms,
             waits: call.until.is_some(),
         };
         let (entry, arrival, counted) =
@@ -224,6 +221,7 @@ impl<'a> Acquire<'a> {
             engine,
             client,
             call,
+            terms,
             entry,
             arrived,
             counted,
@@ -258,13 +256,8 @@ impl<'a> Acquire<'a> {
 
     /// Makes an attempt for the calling thread.
     fn attempt(&self, has_waited: bool) -> Box<Attempt> {
-        let (rng, tail) = (self.client.machine(), self.tail());
-        Box::new(Attempt::new(rng, tail, self.call.units, has_waited))
-    }
-
-    /// Returns the tail of the call's owners.
-    fn tail(&self) -> &'a str {
-        self.call.tail.map_or(&self.client.tail, |tail| tail)
+        let (rng, call) = (self.client.machine(), self.call);
+        Box::new(Attempt::new(rng, call.tail, call.units, has_waited))
     }
 
     /// Begins the lease of a grant. If that fails, so do the threads that wait.
@@ -281,7 +274,7 @@ impl<'a> Acquire<'a> {
     /// Makes the renewal thread release owners of an attempt that may have something in Redis.
     fn clean_up(&self, ended_owners: Vec<EndedOwner>) {
         for ended_owner in ended_owners {
-            let lease = self.call.options.terms().lease();
+            let lease = self.terms.lease();
             self.engine.clean_up(&self.entry, ended_owner, lease);
         }
     }
@@ -355,7 +348,7 @@ impl<'a> Acquire<'a> {
             Signal::Ask { has_waited } => has_waited,
             Signal::Delegate(attempt) => {
                 let counted = CountedBusy(self.engine);
-                if attempt.is_for(self.call.units, self.tail()) {
+                if attempt.is_for(self.call.units, self.call.tail) {
                     return Ok(Turn::Delegate(attempt, counted));
                 }
                 self.clean_up(attempt.abandon());
@@ -578,10 +571,12 @@ impl Acquire<'_> {
         if !self.entry.kind.sharing().together {
             return None;
         }
-        let (now, terms) = (self.client.now(), self.call.options.terms());
+        let now = self.client.now();
         let health = |process_lease: &Arc<ProcessLease>| self.engine.health(process_lease, now);
         let state = self.entry.lock();
-        let lease = state.queue.shareable_lease(self.call.units, terms, health);
+        let lease = state
+            .queue
+            .shareable_lease(self.call.units, self.terms, health);
         lease.cloned()
     }
 
@@ -603,7 +598,7 @@ impl Acquire<'_> {
     /// Returns what the attempt must know for its next step.
     fn context(&self, lease_to_share: Option<&ProcessLease>) -> Context<'_> {
         let (engine, client, call) = (self.engine, self.client, self.call);
-        let (settings, terms, now) = (&client.settings, call.options.terms(), client.now());
+        let (settings, terms, now) = (&client.settings, self.terms, client.now());
         let subscription = engine.wakeup.subscription(now);
         let quantum = engine.quantum.get(&subscription);
         let longest_window = lifetime::longest_pickup_window(settings.io_timeout);
@@ -621,7 +616,7 @@ impl Acquire<'_> {
             grants_by_message: self.grants_by_message(),
             outage_limit: settings.outage_limit,
             waits_through_outages: settings.wait_through_outages,
-            tail: self.tail(),
+            tail: call.tail,
             rng: client.machine(),
             now,
             subscription,

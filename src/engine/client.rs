@@ -25,7 +25,7 @@ const MOST_DIFFERING: usize = 1_024;
 pub(crate) struct Client {
     pub(crate) settings: Settings,
     /// The tail of the owners of handles that have no note of their own.
-    pub(crate) tail: String,
+    pub(crate) tail: Arc<str>,
     pub(super) store: Arc<dyn Store>,
     pub(super) events: Arc<Events>,
     pub(super) stats: Counters,
@@ -47,7 +47,7 @@ impl Client {
         let events = Events::new(listener, settings.machine.clone());
         Self {
             exported: Exported::new(&settings.metric_names),
-            tail: owner::tail(&settings.label, &settings.note),
+            tail: owner::tail(&settings.label, &settings.note).into(),
             settings,
             store,
             events: Arc::new(events),

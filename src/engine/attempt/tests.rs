@@ -82,7 +82,7 @@ impl Scene {
         };
         let context = Context {
             arrived: START,
-            terms: options.terms(),
+            terms: Settings::default().terms(&options).expect("they fit"),
             until: self.until,
             pickup_window: lifetime::pickup_window(self.lease, LONGEST_WINDOW),
             grants_by_message: self.grants_by_message,
