@@ -494,7 +494,7 @@ impl Acquire<'_> {
                     if self.called.is_none() {
                         self.called = Some(self.client.machine().begin_call());
                     }
-                    self.send(&mut attempt, &ask)
+                    self.send(&mut attempt, ask)
                 }
                 Step::Sleep(until) => {
                     self.called = None;
@@ -631,7 +631,7 @@ impl Acquire<'_> {
     }
 
     /// Sends a request of the attempt. Returns its result.
-    fn send(&mut self, attempt: &mut Attempt, ask: &Ask) -> Input {
+    fn send(&mut self, attempt: &mut Attempt, ask: Ask) -> Input {
         let (engine, client) = (self.engine, self.client);
         if ask.queues() {
             // The message may arrive before the reply, so the thread registers before it sends the request.
@@ -642,7 +642,7 @@ impl Acquire<'_> {
         let mut deadline = client.deadline(self.call.until).ended_by(&is_over);
         // The pickup window may run, so this request must not wait behind others for a connection.
         deadline.has_priority = message_at.is_some();
-        let answer = client.send(&Request::Ask(self.entry.id(), ask), deadline);
+        let answer = client.send(&Request::Ask(self.entry.id(), &ask), deadline);
         self.round_trip = client.now().since(sent);
         engine.clean_up_nodes(&self.entry, &ask.owner, ask.units);
         if let (Some(end), Ok(_)) = (&ask.ending, &answer) {
@@ -676,6 +676,7 @@ impl Acquire<'_> {
                     _ => {}
                 }
                 Input::Replied {
+                    ask,
                     sent,
                     reply,
                     resent,
@@ -684,7 +685,7 @@ impl Acquire<'_> {
             // The call must end, so the thread stopped waiting, or the failure is of no interest to it. The threads behind
             // it ask Redis themselves. The attempt notes whether Redis may still execute the request.
             Err(failure) if self.is_over() && failure.is_transient() => {
-                attempt.failed(sent, &failure, &self.context(None));
+                attempt.failed(&ask, sent, &failure, &self.context(None));
                 Input::Woken
             }
             Err(failure) => {
@@ -696,6 +697,7 @@ impl Acquire<'_> {
                     state.queue.not_answered();
                 }
                 Input::Failed {
+                    ask,
                     sent,
                     failure,
                     cut_short,

@@ -7,29 +7,28 @@
 //! owner in Redis, it may go on under a new one. It belongs to a name's queue in this process, not to a thread: a delegate
 //! that gives up hands it to the next thread, with its place in the queue in Redis.
 //!
-//! | state | input | next state | step |
-//! | --- | --- | --- | --- |
-//! | `Ask` | go, woken | `Sent` | send *acquire*: a request may go before the queue, until one has put the owner into it |
-//! | `Ask` with a lease that this process's last guard ended | go, woken | `Sent` | send *take-over* of that lease |
-//! | `Sent` | go, woken: the request was not written | as from `Ask` | the same |
-//! | `Sent` | granted in time | `Granted` | done |
-//! | `Sent` | granted, but the lease may be over | `Ask`, new owner | abandon the owner, back off |
-//! | `Sent` | the offered lease may be shared | `Ask` | done: the owner is not used |
-//! | `Sent` | held | `Ask` | a try is done; a wait sleeps until a message, the holder's expiry, or its poll |
-//! | `Sent` | held, and the subscription began or ended meanwhile | `Ask` | ask again at once: the queue has the wrong channel |
-//! | `Sent` | outvoted, and a holder may have a majority | `Outvoted` | as after held, but the end of another's turn does not wake it |
-//! | `Sent` | outvoted, and the votes are split | `Ask`, new owner | a try asks once more; a wait asks again after a moment |
-//! | `Sent` | failed, because a quorum has too few votes | `Ask`, new owner | abandon the lease that was to be taken over, back off |
-//! | `Outvoted` | go, woken | `Sent` | abandon the owner; send *acquire* under a new one |
-//! | `Sent` | held by the former owner, whose withdrawal is on its way | `Ask` | no answer: back off |
-//! | `Sent` | failed, certainly not executed | `Ask`, as before | back off |
-//! | `Sent`, an acquire | failed, outcome unknown | `Ask` | back off, ask under the same owner: asking is idempotent |
-//! | `Sent`, an acquire | failed after a part was executed | `Ask` | the same |
-//! | `Sent`, an acquire | granted, but too few replicas confirmed it | `Ask`, new owner | abandon the owner, back off |
-//! | `Sent`, a take-over | failed, outcome unknown or partly executed | `Ask`, new owner | abandon both owners, back off |
-//! | `Ask` | a message that grants the lock, as the tables below allow it | `Granted` | done |
-//! | any but `Granted` | any other message | | as woken |
-//! | any but `Granted` | go, woken, but the thread's time is over | the same | done: the next thread may continue the attempt |
+//! | input | afterwards | step |
+//! | --- | --- | --- |
+//! | go, woken | the same owner | send *acquire*: a request may go before the queue, until one has put the owner into it |
+//! | the same, with a lease that this process's last guard ended | the same owner | send *take-over* of that lease |
+//! | the same, after it was outvoted by a holder | new owner | abandon the owner; send *acquire* under the new one |
+//! | the same, but the thread's time is over | as before | done: the next thread may continue the attempt |
+//! | granted in time | granted | done |
+//! | granted, but the lease may be over | new owner | abandon the owner, back off |
+//! | the offered lease may be shared | the same owner | done: the owner is not used |
+//! | held | the same owner | a try is done; a wait sleeps until a message, the holder's expiry, or its poll |
+//! | held, and the subscription began or ended meanwhile | the same owner | ask again at once: the queue has the wrong channel |
+//! | held by the former owner, whose withdrawal is on its way | the same owner | no answer: back off |
+//! | outvoted, and a holder may have a majority | outvoted | as after held, but the end of another's turn does not wake it |
+//! | outvoted, and the votes are split | new owner | a try asks once more; a wait asks again after a moment |
+//! | failed, because a quorum has too few votes | new owner | abandon the lease that was to be taken over, back off |
+//! | failed, certainly not executed | as before | back off |
+//! | an acquire failed, outcome unknown | the same owner | back off, ask under the same owner: asking is idempotent |
+//! | an acquire failed after a part was executed | the same owner | the same |
+//! | an acquire was granted, but too few replicas confirmed it | new owner | abandon the owner, back off |
+//! | a take-over failed, outcome unknown or partly executed | new owner | abandon both owners, back off |
+//! | a message that grants the lock, as the tables below allow it | granted | done |
+//! | any other message | | as woken |
 //!
 //! Backing off means to sleep, unless the failure ends the attempt (the table in `patience`). An answer to another
 //! request counts as a failure of unknown outcome.
@@ -119,14 +118,16 @@ pub(crate) struct Context<'a> {
 pub(crate) enum Input {
     /// A thread begins to drive the attempt.
     Go,
-    /// The request that was sent at this time was answered. `resent`: Redis may execute it twice.
+    /// This request, which was sent at this time, was answered. `resent`: Redis may execute it twice.
     Replied {
+        ask: Ask,
         sent: Time,
         reply: Reply,
         resent: bool,
     },
-    /// The request that was sent at this time failed. `cut_short`: only because the driving thread's wait was over.
+    /// This request, which was sent at this time, failed. `cut_short`: only because the driving thread's wait was over.
     Failed {
+        ask: Ask,
         sent: Time,
         failure: Failure,
         cut_short: bool,
@@ -274,15 +275,13 @@ impl EndedOwner {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AttemptState {
-    /// No request is under way.
-    Ask,
-    /// No request is under way. A quorum has withdrawn the owner from some nodes, so the next request is of a new owner.
-    /// Until then this one stays in the queues of the others.
+    /// The owner asks.
+    Asks,
+    /// A quorum has withdrawn the owner from some nodes, so the next request is of a new owner. Until then this one stays in
+    /// the queues of the others.
     Outvoted,
-    /// This request is under way.
-    Sent(Ask),
     /// The owner holds the lock.
     Granted,
 }
@@ -317,7 +316,7 @@ impl Attempt {
         Self {
             me: EndedOwner::new(owner::generate(rng, tail), units),
             queued: false,
-            state: AttemptState::Ask,
+            state: AttemptState::Asks,
             from: None,
             patience: Patience::new(if has_waited {
                 WaitState::Begun
@@ -370,7 +369,7 @@ impl Attempt {
     /// Ends an attempt that no thread continues. Returns the owners that may be left in Redis.
     pub(crate) fn abandon(mut self) -> Vec<EndedOwner> {
         // The holder of a grant ends its owner. A release from here would end the lock under a guard.
-        if !matches!(self.state, AttemptState::Granted) {
+        if self.state != AttemptState::Granted {
             self.ended_owners.extend(self.from.take());
             self.leave_behind();
         }
@@ -394,34 +393,34 @@ impl Attempt {
             }
             Input::Woken => self.go_on(context),
             Input::Replied {
+                ask,
                 sent,
                 reply,
                 resent,
-            } => self.replied(sent, resent, reply, context),
+            } => self.replied(ask, sent, resent, reply, context),
             Input::Failed {
+                ask,
                 sent,
                 failure,
                 cut_short,
             } => {
-                self.failed(sent, &failure, context);
+                self.failed(&ask, sent, &failure, context);
                 self.patience.back_off(failure, cut_short, context)
             }
         }
     }
 
-    /// Sends the next request, unless the thread's time is over. A request that is under way already was not written: its
-    /// thread gave up first.
+    /// Sends the next request, unless the thread's time is over.
     fn go_on(&mut self, context: &Context<'_>) -> Step {
         if let Some(over) = self.patience.end(context) {
             return over;
         }
         // Outvoted: abandon the owner, and send an acquire under a new one.
-        if matches!(self.state, AttemptState::Outvoted) {
+        if self.state == AttemptState::Outvoted {
             self.rename(context);
         }
         let ask = self.request(context);
         self.queued |= ask.queues();
-        self.state = AttemptState::Sent(ask.clone());
         (self.quantum, self.pickup_window) = (context.quantum, context.pickup_window);
         Step::Send(ask)
     }
@@ -461,19 +460,25 @@ impl Attempt {
     }
 
     /// Takes an answer in.
-    fn replied(&mut self, sent: Time, resent: bool, reply: Reply, context: &Context<'_>) -> Step {
+    fn replied(
+        &mut self,
+        ask: Ask,
+        sent: Time,
+        resent: bool,
+        reply: Reply,
+        context: &Context<'_>,
+    ) -> Step {
         match reply {
             // Granted, in time or not.
             Reply::Granted { .. } => {
-                let is_take_over = self.from.is_some();
-                let ask = self.answered(sent, resent, context);
+                self.answered(&ask, sent, resent, context);
                 let (terms, quantum, now) = (context.terms, self.quantum, context.now);
                 match Grant::of_reply(reply, ask.owner, terms, ask.fences, quantum, sent, now) {
                     // The owner has left the queue. An uncertain request of it is the grant's from here on. A lock that
                     // this process waited for is likely to have other waiters. A take-over would have found them.
                     Ok(grant) => {
                         self.state = AttemptState::Granted;
-                        let is_contended = self.patience.is_contended() && !is_take_over;
+                        let is_contended = self.patience.is_contended() && ask.ending.is_none();
                         Step::Granted(Grant {
                             units: ask.units,
                             contended: grant.contended || is_contended,
@@ -492,15 +497,15 @@ impl Attempt {
             }
             // The offered lease may be shared: the owner is not used. Only an owner that is not in the queue offers a
             // lease, and this answer puts none there.
-            Reply::Shared if self.offers_a_lease() => {
-                self.answered(sent, resent, context);
+            Reply::Shared if ask.shareable_owner.is_some() => {
+                self.answered(&ask, sent, resent, context);
                 self.queued = false;
                 Step::Shared
             }
             // Held: a try is done, and a wait sleeps until a message, the holder's expiry, or its poll. Two other rows
             // stand in `held`: the holder is the former owner, or the subscription began or ended meanwhile.
             Reply::Held { ttl, holder, .. } => {
-                let ask = self.answered(sent, resent, context);
+                self.answered(&ask, sent, resent, context);
                 self.held(&ask, ttl, &holder, context)
             }
             // Outvoted, and a holder may have a majority. The owner stays in the queues, so that a message reaches this
@@ -512,7 +517,7 @@ impl Attempt {
                 ttl,
                 ..
             } => {
-                let ask = self.answered(sent, resent, context);
+                self.answered(&ask, sent, resent, context);
                 self.state = AttemptState::Outvoted;
                 let is_of_a_lease = |ttl: &Duration| *ttl > FIRST_TURN;
                 let ttl = ttl.map(|ttl| {
@@ -529,7 +534,7 @@ impl Attempt {
                 counts,
                 ..
             } => {
-                self.answered(sent, resent, context);
+                self.answered(&ask, sent, resent, context);
                 self.queued = false;
                 self.rename(context);
                 let failure = Failure::no_quorum(counts, Vec::new());
@@ -538,15 +543,14 @@ impl Attempt {
             // An answer to another request counts as a failure of unknown outcome.
             _ => {
                 let failure = Failure::another_question();
-                self.failed(sent, &failure, context);
+                self.failed(&ask, sent, &failure, context);
                 self.patience.back_off(failure, false, context)
             }
         }
     }
 
-    /// Notes that the request under way has an answer, whichever it is. Returns the request.
-    fn answered(&mut self, sent: Time, resent: bool, context: &Context<'_>) -> Ask {
-        let ask = self.end_request();
+    /// Notes that a request has an answer, whichever it is.
+    fn answered(&mut self, ask: &Ask, sent: Time, resent: bool, context: &Context<'_>) {
         self.allowed_grant = ask.nonce.map(|nonce| (nonce, sent));
         // 1. Redis may execute a request twice if it was sent twice.
         if resent {
@@ -560,7 +564,6 @@ impl Attempt {
             give_back: None,
             ..from
         }));
-        ask
     }
 
     /// Goes on after the answer that `holder` holds the lock, for `ttl` if that is known.
@@ -608,7 +611,7 @@ impl Attempt {
     fn accept(&mut self, message: Option<GrantMessage>, context: &Context<'_>) -> Option<Grant> {
         let (nonce, sent) = self.allowed_grant.take()?;
         let message = message?;
-        if !matches!(self.state, AttemptState::Ask) || self.from.is_some() {
+        if self.state != AttemptState::Asks || self.from.is_some() {
             return None;
         }
         let lease = context.terms.lease();
@@ -636,10 +639,16 @@ impl Attempt {
         })
     }
 
-    /// Takes in that the request that was sent at `sent` failed, or that its thread has left it and ended its call. Then
-    /// another thread may continue the attempt, so this alone decides nothing, and counts as no failure of the server.
-    pub(crate) fn failed(&mut self, sent: Time, failure: &Failure, context: &Context<'_>) {
-        let ask = self.end_request();
+    /// Notes what Redis may have of a request that has failed, or whose thread ended its call and no longer waits for the
+    /// answer. What follows is decided elsewhere, because in the second case the server may be well, and another thread may
+    /// continue the attempt.
+    pub(crate) fn failed(
+        &mut self,
+        ask: &Ask,
+        sent: Time,
+        failure: &Failure,
+        context: &Context<'_>,
+    ) {
         // 0. A quorum has too few votes, and has withdrawn the owner. So the owner must not ask again. The renewal thread
         //    releases the lease that was to be taken over.
         if let FailureKind::NoQuorum(_) = failure.kind {
@@ -679,28 +688,13 @@ impl Attempt {
         }
     }
 
-    /// Takes out the request under way.
-    fn end_request(&mut self) -> Ask {
-        match std::mem::replace(&mut self.state, AttemptState::Ask) {
-            AttemptState::Sent(ask) => ask,
-            AttemptState::Ask | AttemptState::Outvoted | AttemptState::Granted => unreachable!(
-                "an attempt takes in an answer or a failure only while a request is under way"
-            ),
-        }
-    }
-
-    /// Returns whether the request under way offers a lease to be shared.
-    fn offers_a_lease(&self) -> bool {
-        matches!(&self.state, AttemptState::Sent(ask) if ask.shareable_owner.is_some())
-    }
-
     /// Leaves the owner behind, to be released, and makes a new one.
     fn rename(&mut self, context: &Context<'_>) {
         self.leave_behind();
         let owner = owner::generate(context.rng, context.tail);
         self.me = EndedOwner::new(owner, self.me.units);
         (self.queued, self.allowed_grant) = (false, None);
-        self.state = AttemptState::Ask;
+        self.state = AttemptState::Asks;
     }
 
     /// Adds the owner to the ended owners, if Redis may have it.

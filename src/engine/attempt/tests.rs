@@ -41,6 +41,8 @@ struct Scene {
     shareable_owner: Option<Arc<str>>,
     crowded: bool,
     attempt: Attempt,
+    /// The last request.
+    asked: Option<Ask>,
 }
 
 impl Scene {
@@ -62,6 +64,7 @@ impl Scene {
             round_trip: Duration::ZERO,
             shareable_owner: None,
             crowded: false,
+            asked: None,
         }
     }
 
@@ -70,7 +73,15 @@ impl Scene {
     }
 
     fn step(&mut self, input: Input) -> Step {
-        self.with_context(|attempt, context| attempt.step(input, context))
+        let step = self.with_context(|attempt, context| attempt.step(input, context));
+        if let Step::Send(ask) = &step {
+            self.asked = Some(ask.clone());
+        }
+        step
+    }
+
+    fn asked(&self) -> Ask {
+        self.asked.clone().expect("a request was sent")
     }
 
     /// Calls `action` with the attempt and the facts.
@@ -113,6 +124,7 @@ impl Scene {
     fn replied(&mut self, reply: Reply) -> Step {
         let sent = self.now;
         self.step(Input::Replied {
+            ask: self.asked(),
             sent,
             reply,
             resent: false,
@@ -123,6 +135,7 @@ impl Scene {
         let sent = self.now;
         let failure = Failure::plain(kind, outcome, "a fault of the test");
         self.step(Input::Failed {
+            ask: self.asked(),
             sent,
             failure,
             cut_short: false,
@@ -240,7 +253,8 @@ fn a_request_that_its_thread_has_left_is_of_unknown_outcome() {
         "the thread has left",
     );
     let sent = scene.now;
-    scene.with_context(|attempt, context| attempt.failed(sent, &failure, context));
+    let ask = scene.asked();
+    scene.with_context(|attempt, context| attempt.failed(&ask, sent, &failure, context));
     let owner = Arc::clone(scene.attempt.owner());
     assert_eq!(scene.send(Input::Go).owner, owner);
     let left = scene.attempt.abandon();
@@ -504,6 +518,7 @@ fn a_grant_by_a_request_that_was_sent_twice_stays_uncertain() {
     let mut scene = Scene::waiting();
     scene.send(Input::Go);
     let step = scene.step(Input::Replied {
+        ask: scene.asked(),
         sent: START,
         reply: GRANTED,
         resent: true,
@@ -521,6 +536,7 @@ fn an_attempt_that_was_granted_leaves_nothing_behind() {
         let mut scene = Scene::waiting();
         scene.send(Input::Go);
         let step = scene.step(Input::Replied {
+            ask: scene.asked(),
             sent: START,
             reply: GRANTED,
             resent,
@@ -553,6 +569,7 @@ fn a_grant_past_its_validity_is_not_used() {
     let sent = scene.now;
     scene.now = valid_until(sent, LEASE);
     let step = scene.step(Input::Replied {
+        ask: scene.asked(),
         sent,
         reply: GRANTED,
         resent: false,
@@ -574,6 +591,7 @@ fn unconfirmed(scene: &mut Scene) -> Step {
     let failure = Failure::plain(UNCONFIRMED, Outcome::PartlyExecuted, "1 of 2");
     let sent = scene.now;
     scene.step(Input::Failed {
+        ask: scene.asked(),
         sent,
         failure,
         cut_short: false,
@@ -715,6 +733,7 @@ fn a_request_that_is_cut_short_leaves_the_answer_before_it() {
             )
         };
         match scene.step(Input::Failed {
+            ask: scene.asked(),
             sent,
             failure,
             cut_short: true,
@@ -800,6 +819,7 @@ fn a_request_that_is_rejected_half_way_leaves_its_owner_behind() {
         let failure = Failure::plain(FailureKind::Denied, outcome, "no right to this");
         let sent = scene.now;
         let step = scene.step(Input::Failed {
+            ask: scene.asked(),
             sent,
             failure,
             cut_short: false,
