@@ -601,7 +601,6 @@ impl Acquire<'_> {
         let (settings, terms, now) = (&client.settings, self.terms, client.now());
         let subscription = engine.wakeup.subscription(now);
         let quantum = engine.quantum.get(&subscription);
-        let longest_window = lifetime::longest_pickup_window(settings.io_timeout);
         // A lease with a `min_hold` is not handed to the next thread, so it needs one fence.
         let fence_block = if call.options.min_hold.is_zero() {
             fence::block(self.entry.kind, quantum)
@@ -612,7 +611,7 @@ impl Acquire<'_> {
             arrived: self.arrived,
             terms,
             until: call.until,
-            pickup_window: lifetime::pickup_window(terms.lease(), longest_window),
+            pickup_window: lifetime::pickup_window(terms.lease(), settings.io_timeout),
             grants_by_message: self.grants_by_message(),
             outage_limit: settings.outage_limit,
             waits_through_outages: settings.wait_through_outages,

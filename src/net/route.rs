@@ -91,7 +91,7 @@ pub(crate) fn route(server: Server, settings: &Settings) -> Route {
     Route {
         server: Arc::new(server),
         script_settings: Arc::new(
-            ScriptSettings::new(settings.fence_memory, settings.io_timeout)
+            ScriptSettings::new(settings.fence_memory)
                 .with_gap(settings.poller_gap, settings.fixed_quantum()),
         ),
         connect_timeout: settings.connect_timeout,

@@ -75,6 +75,8 @@ pub(crate) struct Ask {
     pub(crate) channel: Option<Arc<str>>,
     /// With it, a hand-over may grant the lock by message. Only a request with a channel has one.
     pub(crate) nonce: Option<Nonce>,
+    /// How long Redis keeps the lock for the caller after a hand-over. Only a request that queues needs it.
+    pub(crate) pickup_window: Duration,
     /// The lease of this process that the request *takes over*: it ends first. If another process waits, the lock then goes
     /// to that process. A reader may take over from a writer, whose lease becomes the reader's.
     pub(crate) ending: Option<End>,
@@ -142,6 +144,7 @@ impl Ask {
             shareable_owner: None,
             channel: None,
             nonce: None,
+            pickup_window: Duration::ZERO,
             ending: None,
         }
     }
@@ -277,7 +280,7 @@ pub(super) fn begin_ask(
         Some(nonce) => command.arg(format!("{channel} {} {nonce}", ask.fences.min(1))),
         None => command.arg(channel),
     };
-    command.arg(ms_rounded_up(settings.pickup_window(ask.lease)));
+    command.arg(ms_rounded_up(ask.pickup_window));
     settings.of_waiters(&mut command);
     command
 }

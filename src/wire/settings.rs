@@ -9,7 +9,7 @@ use crate::sys::hash::HashMap;
 use crate::sys::time::ms_rounded_up;
 use crate::sys::{Arc, Mutex, Time};
 use crate::wire::script::Command;
-use crate::wire::{LockKind, Reply, Request, lifetime};
+use crate::wire::{LockKind, Reply, Request};
 
 /// The gap that opens by itself once in a quantum, which is 50 ms unless the program sets another one. It is never longer than
 /// the quantum. Many libraries try every 100 or 200 ms. About every fourth try of theirs meets such a gap, and the threads of
@@ -27,8 +27,6 @@ const WAITER_LIFE: Duration = Duration::from_secs(3);
 #[derive(Clone, Debug)]
 pub(crate) struct ScriptSettings {
     pub(crate) fence_memory: Duration,
-    /// The longest pickup window of a waiter.
-    longest_window: Duration,
     /// How long a contended mutex is left free once in `quantum`, for clients that poll. `None`: for [`GAP`], if such a
     /// client is about.
     poller_gap: Option<Duration>,
@@ -48,10 +46,9 @@ pub(crate) struct ScriptSettings {
 pub(crate) struct Pollers(Mutex<HashMap<LockKey, Time>>);
 
 impl ScriptSettings {
-    pub(crate) fn new(fence_memory: Duration, io_timeout: Duration) -> Self {
+    pub(crate) fn new(fence_memory: Duration) -> Self {
         Self {
             fence_memory,
-            longest_window: lifetime::longest_pickup_window(io_timeout),
             poller_gap: Some(Duration::ZERO),
             pollers: Arc::default(),
             quantum: LONGEST_QUANTUM,
@@ -92,11 +89,6 @@ impl ScriptSettings {
         // A gap that a program sets is no longer than the quantum either.
         let by_itself = || self.pollers.are_at(key).then(|| GAP.min(self.quantum));
         self.poller_gap.or_else(by_itself).unwrap_or_default()
-    }
-
-    /// Returns the pickup window of a waiter with this lease.
-    pub(crate) fn pickup_window(&self, lease: Duration) -> Duration {
-        lifetime::pickup_window(lease, self.longest_window)
     }
 
     /// Adds the arguments of `queue.lua`. Each script that queues or wakes a waiter has them.

@@ -297,13 +297,11 @@ pub(crate) struct Attempt {
     /// The lease of this process that the next request takes over, or the one under way.
     from: Option<EndedOwner>,
     patience: Patience,
-    /// The last grant by message that was allowed and may come, and when its request was sent. The first message ends it.
-    allowed_grant: Option<(Nonce, Time)>,
+    /// The last grant by message that was allowed and may come, when its request was sent, and the pickup window that the
+    /// request named. The first message ends it.
+    allowed_grant: Option<(Nonce, Time, Duration)>,
     /// The quantum of the lease that the last request asks for, for which its fences are reserved.
     quantum: Duration,
-    /// The pickup window that the last request names. All requests of a thread name the same, so it is that of
-    /// `allowed_grant` too.
-    pickup_window: Duration,
     /// The owner before this one, if too few replicas confirmed its grant. Its key stays until it is withdrawn.
     former_owner: Option<Arc<str>>,
     /// Former owners whose release has not begun.
@@ -325,7 +323,6 @@ impl Attempt {
             }),
             allowed_grant: None,
             quantum: Duration::ZERO,
-            pickup_window: Duration::ZERO,
             former_owner: None,
             ended_owners: Vec::new(),
         }
@@ -421,7 +418,7 @@ impl Attempt {
         }
         let ask = self.request(context);
         self.queued |= ask.queues();
-        (self.quantum, self.pickup_window) = (context.quantum, context.pickup_window);
+        self.quantum = context.quantum;
         Step::Send(ask)
     }
 
@@ -455,6 +452,7 @@ impl Attempt {
             shareable_owner: (context.shareable_owner.clone()).filter(|_| !waits_its_turn),
             channel,
             nonce: allows_grant.then(|| Nonce::new(context.rng)),
+            pickup_window: context.pickup_window,
             ending: self.from.as_ref().map(EndedOwner::end),
         }
     }
@@ -551,7 +549,7 @@ impl Attempt {
 
     /// Notes that a request has an answer, whichever it is.
     fn answered(&mut self, ask: &Ask, sent: Time, resent: bool, context: &Context<'_>) {
-        self.allowed_grant = ask.nonce.map(|nonce| (nonce, sent));
+        self.allowed_grant = ask.nonce.map(|nonce| (nonce, sent, ask.pickup_window));
         // 1. Redis may execute a request twice if it was sent twice.
         if resent {
             self.me.note_uncertain(sent, sent + ask.lease, ask.lease);
@@ -590,7 +588,7 @@ impl Attempt {
         let poll = if ask.channel == context.subscription.channel() {
             poll::pause(
                 &context.subscription,
-                context.pickup_window,
+                ask.pickup_window,
                 holder,
                 context.busy_threads,
                 context.rng,
@@ -609,13 +607,13 @@ impl Attempt {
     /// Returns the grant of a message. Returns `None` if the attempt must not use it. Every message ends what the last
     /// request allowed.
     fn accept(&mut self, message: Option<GrantMessage>, context: &Context<'_>) -> Option<Grant> {
-        let (nonce, sent) = self.allowed_grant.take()?;
+        let (nonce, sent, pickup_window) = self.allowed_grant.take()?;
         let message = message?;
         if self.state != AttemptState::Asks || self.from.is_some() {
             return None;
         }
         let lease = context.terms.lease();
-        let kept_for = self.pickup_window.min(lease);
+        let kept_for = pickup_window.min(lease);
         let deadline = valid_until(sent, kept_for);
         let is_usable = message.nonce == nonce
             && sent > context.failed_over_at
@@ -663,7 +661,7 @@ impl Attempt {
             return;
         };
         // 2. The owner may come to hold the lock.
-        self.allowed_grant = ask.nonce.map(|nonce| (nonce, sent));
+        self.allowed_grant = ask.nonce.map(|nonce| (nonce, sent, ask.pickup_window));
         self.me.note_uncertain(sent, until, ask.lease);
         let is_unconfirmed = is_of_replicas(failure);
         if is_unconfirmed {

@@ -95,7 +95,7 @@ impl Scene {
             arrived: START,
             terms: Settings::default().terms(&options).expect("they fit"),
             until: self.until,
-            pickup_window: lifetime::pickup_window(self.lease, LONGEST_WINDOW),
+            pickup_window: lifetime::pickup_window(self.lease, LONGEST_WINDOW / 2),
             grants_by_message: self.grants_by_message,
             outage_limit: Duration::from_mins(1),
             waits_through_outages: self.waits_through_outages,
