@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::LONGEST_QUANTUM;
+use crate::config::{LONGEST_QUANTUM, Settings};
 use crate::name::LockKey;
 use crate::owner;
 use crate::sys::hash::HashMap;
@@ -46,12 +46,12 @@ pub(crate) struct ScriptSettings {
 pub(crate) struct Pollers(Mutex<HashMap<LockKey, Time>>);
 
 impl ScriptSettings {
-    pub(crate) fn new(fence_memory: Duration) -> Self {
+    pub(crate) fn new(settings: &Settings) -> Self {
         Self {
-            fence_memory,
-            poller_gap: Some(Duration::ZERO),
+            fence_memory: settings.fence_memory,
+            poller_gap: settings.poller_gap,
             pollers: Arc::default(),
-            quantum: LONGEST_QUANTUM,
+            quantum: settings.fixed_quantum().unwrap_or(LONGEST_QUANTUM),
             counts_subscribers: true,
         }
     }
@@ -60,15 +60,6 @@ impl ScriptSettings {
     pub(crate) fn of_a_cluster(self) -> Self {
         Self {
             counts_subscribers: false,
-            ..self
-        }
-    }
-
-    /// Sets the gap that the program wants, if it has set one, and how often it comes.
-    pub(crate) fn with_gap(self, poller_gap: Option<Duration>, quantum: Option<Duration>) -> Self {
-        Self {
-            poller_gap,
-            quantum: quantum.unwrap_or(self.quantum),
             ..self
         }
     }
@@ -86,9 +77,12 @@ impl ScriptSettings {
 
     /// Returns how long a mutex is left free once in a quantum.
     pub(crate) fn gap_at(&self, key: &LockKey) -> Duration {
-        // A gap that a program sets is no longer than the quantum either.
-        let by_itself = || self.pollers.are_at(key).then(|| GAP.min(self.quantum));
-        self.poller_gap.or_else(by_itself).unwrap_or_default()
+        match self.poller_gap {
+            // It is no longer than the quantum either.
+            Some(gap) => gap,
+            None if self.pollers.are_at(key) => GAP.min(self.quantum),
+            None => Duration::ZERO,
+        }
     }
 
     /// Adds the arguments of `queue.lua`. Each script that queues or wakes a waiter has them.
