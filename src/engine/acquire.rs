@@ -79,7 +79,7 @@ impl Acquire<'_> {
     /// Returns the hold of the thread.
     fn run(&mut self, arrival: Place) -> Result<Hold, NotAcquired> {
         // 1. Am I first? The queue of the name has decided.
-        let (attempt, _counted) = match arrival {
+        let attempt = match arrival {
             // A lease of this process has room for the thread: no request.
             Arrival::Hold(hold) => return Ok(self.passed_on(hold)),
             // A try, and another owner has the lock as far as this process knows.
@@ -89,11 +89,11 @@ impl Acquire<'_> {
                 self.count_wait(|engine, entry| engine.holder(&entry.lock()));
                 match self.wait(&waiter)? {
                     Turn::Hold(hold) => return Ok(self.passed_on(hold)),
-                    Turn::Delegate(attempt, counted) => (attempt, Some(counted)),
+                    Turn::Delegate(attempt) => attempt,
                 }
             }
             // Nobody is before it.
-            Arrival::Delegate => (self.attempt(false), self.counted.take()),
+            Arrival::Delegate => self.attempt(false),
         };
         // 2. Ask Redis for all threads of this process, and sleep between the requests.
         match self.ask(attempt)? {
@@ -156,7 +156,7 @@ struct Acquire<'a> {
     entry: Arc<Entry>,
     /// When the call began.
     arrived: Time,
-    /// Counts the thread as busy, if it is the delegate at once.
+    /// Counts the thread as busy, once it is the delegate.
     counted: Option<CountedBusy<'a>>,
     /// Whether the call has begun to wait for the lock.
     waits: bool,
@@ -178,10 +178,10 @@ struct Acquire<'a> {
 }
 
 /// The next step of a thread that has waited.
-enum Turn<'a> {
+enum Turn {
     Hold(Hold),
     /// It is the delegate, and goes on with this attempt.
-    Delegate(Box<Attempt>, CountedBusy<'a>),
+    Delegate(Box<Attempt>),
 }
 
 /// The result of a delegate's requests.
@@ -340,28 +340,27 @@ impl<'a> Acquire<'a> {
 }
 
 /// Behind the delegate.
-impl<'a> Acquire<'a> {
+impl Acquire<'_> {
     /// Blocks until a signal comes, or the call must end. Does what the signal says.
-    fn wait(&mut self, waiter: &Arc<WaitingThread>) -> Result<Turn<'a>, NotAcquired> {
-        let has_waited = match self.signal(waiter)? {
-            Signal::Hold(hold) => return Ok(Turn::Hold(hold)),
-            Signal::Ask { has_waited } => has_waited,
+    fn wait(&mut self, waiter: &Arc<WaitingThread>) -> Result<Turn, NotAcquired> {
+        match self.signal(waiter)? {
+            Signal::Hold(hold) => Ok(Turn::Hold(hold)),
+            Signal::Ask { has_waited } => {
+                self.counted = Some(self.engine.count_busy());
+                Ok(Turn::Delegate(self.attempt(has_waited)))
+            }
             Signal::Delegate(attempt) => {
-                let counted = CountedBusy(self.engine);
+                self.counted = Some(CountedBusy(self.engine));
                 if attempt.is_for(self.call.units, self.call.tail) {
-                    return Ok(Turn::Delegate(attempt, counted));
+                    return Ok(Turn::Delegate(attempt));
                 }
                 self.clean_up(attempt.abandon());
-                return Ok(Turn::Delegate(self.attempt(true), counted));
+                Ok(Turn::Delegate(self.attempt(true)))
             }
-            Signal::Held => return Err(self.held()),
-            Signal::Failed(failure) => return Err(self.call.failed(failure)),
-            Signal::Closed => return Err(Error::Closed.into()),
-        };
-        Ok(Turn::Delegate(
-            self.attempt(has_waited),
-            self.engine.count_busy(),
-        ))
+            Signal::Held => Err(self.held()),
+            Signal::Failed(failure) => Err(self.call.failed(failure)),
+            Signal::Closed => Err(Error::Closed.into()),
+        }
     }
 
     /// Sleeps until there is a signal, or leaves the queue and returns the reason.
