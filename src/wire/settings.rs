@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use once_cell::race::OnceBox;
+
 use crate::config::{LONGEST_QUANTUM, Settings};
 use crate::name::LockKey;
 use crate::owner;
@@ -42,8 +44,10 @@ pub(crate) struct ScriptSettings {
 /// Each process notes what it sees itself. One that has not met the client yet may take a free mutex in the gap of another
 /// process, which costs the client one try. The client holds the mutex every few hundred milliseconds then, so the others
 /// meet it soon.
+///
+/// Most processes never meet one, and have no map. So their requests lock no mutex to find that out.
 #[derive(Debug, Default)]
-pub(crate) struct Pollers(Mutex<HashMap<LockKey, Time>>);
+pub(crate) struct Pollers(OnceBox<Mutex<HashMap<LockKey, Time>>>);
 
 impl ScriptSettings {
     pub(crate) fn new(settings: &Settings) -> Self {
@@ -104,7 +108,7 @@ impl Pollers {
     /// Notes that such a client has the mutex now.
     pub(crate) fn note(&self, key: &LockKey) {
         let now = Time::now();
-        let mut seen = self.0.lock();
+        let mut seen = self.0.get_or_init(Box::default).lock();
         if seen.len() >= MOST_NAMES {
             seen.retain(|_, at| now < *at + REMEMBERED_FOR);
         }
@@ -115,8 +119,11 @@ impl Pollers {
 
     /// Returns whether such a client may be about.
     pub(crate) fn are_at(&self, key: &LockKey) -> bool {
-        let seen = self.0.lock().get(key).copied();
-        seen.is_some_and(|at| Time::now() < at + REMEMBERED_FOR)
+        let Some(seen) = self.0.get() else {
+            return false;
+        };
+        let at = seen.lock().get(key).copied();
+        at.is_some_and(|at| Time::now() < at + REMEMBERED_FOR)
     }
 }
 
@@ -140,6 +147,7 @@ mod tests {
         assert!(!pollers.are_at(&key(0)));
         pollers.note(&key(MOST_NAMES));
         assert!(pollers.are_at(&key(MOST_NAMES)));
-        assert_eq!(pollers.0.lock().len(), 1);
+        let seen = pollers.0.get().expect("one is about");
+        assert_eq!(seen.lock().len(), 1);
     }
 }
