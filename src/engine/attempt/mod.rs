@@ -262,28 +262,12 @@ impl EndedOwner {
         }
     }
 
-    /// Returns until when Redis may execute a request of it, if that is later than `now`.
-    fn uncertain_after(&self, now: Time) -> Option<Time> {
-        self.uncertain_until.filter(|until| *until > now)
-    }
-
     /// Notes a request of unknown outcome that was sent at `sent`, and that Redis may execute until `until`.
     fn note_uncertain(&mut self, sent: Time, until: Time, lease: Duration) {
         self.uncertain_until = self.uncertain_until.max(Some(until));
         // Executed at the last moment, the request takes the lock for a lease from then.
         self.key_gone_at = self.key_gone_at.max(Some(sent + lease * 2));
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum AttemptState {
-    /// The owner asks.
-    Asks,
-    /// A quorum has withdrawn the owner from some nodes, so the next request is of a new owner. Until then this one stays in
-    /// the queues of the others.
-    Outvoted,
-    /// The owner holds the lock.
-    Granted,
 }
 
 /// The attempt of one process at one name.
@@ -293,7 +277,9 @@ pub(crate) struct Attempt {
     me: EndedOwner,
     /// Whether the owner may be in the lock's queue.
     queued: bool,
-    state: AttemptState,
+    /// Whether a quorum has withdrawn the owner from some nodes, so that the next request is of a new owner. Until then this
+    /// one stays in the queues of the others.
+    outvoted: bool,
     /// The lease of this process that the next request takes over, or the one under way.
     from: Option<EndedOwner>,
     patience: Patience,
@@ -314,7 +300,7 @@ impl Attempt {
         Self {
             me: EndedOwner::new(owner::generate(rng, tail), units),
             queued: false,
-            state: AttemptState::Asks,
+            outvoted: false,
             from: None,
             patience: Patience::new(if has_waited {
                 WaitState::Begun
@@ -365,11 +351,8 @@ impl Attempt {
 
     /// Ends an attempt that no thread continues. Returns the owners that may be left in Redis.
     pub(crate) fn abandon(mut self) -> Vec<EndedOwner> {
-        // The holder of a grant ends its owner. A release from here would end the lock under a guard.
-        if self.state != AttemptState::Granted {
-            self.ended_owners.extend(self.from.take());
-            self.leave_behind();
-        }
+        self.ended_owners.extend(self.from.take());
+        self.leave_behind();
         self.ended_owners
     }
 
@@ -378,10 +361,7 @@ impl Attempt {
         match input {
             // Granted by message, as the tables at the top allow it; otherwise as woken.
             Input::Message(message) => match self.accept(message, context) {
-                Some(grant) => {
-                    self.state = AttemptState::Granted;
-                    Step::Granted(grant)
-                }
+                Some(grant) => Step::Granted(grant),
                 None => self.go_on(context),
             },
             Input::Go => {
@@ -413,7 +393,7 @@ impl Attempt {
             return over;
         }
         // Outvoted: abandon the owner, and send an acquire under a new one.
-        if self.state == AttemptState::Outvoted {
+        if self.outvoted {
             self.rename(context);
         }
         let ask = self.request(context);
@@ -472,16 +452,15 @@ impl Attempt {
                 self.answered(&ask, sent, resent, context);
                 let (terms, quantum, now) = (context.terms, self.quantum, context.now);
                 match Grant::of_reply(reply, ask.owner, terms, ask.fences, quantum, sent, now) {
-                    // The owner has left the queue. An uncertain request of it is the grant's from here on. A lock that
-                    // this process waited for is likely to have other waiters. A take-over would have found them.
+                    // A lock that this process waited for is likely to have other waiters. A take-over would have found
+                    // them.
                     Ok(grant) => {
-                        self.state = AttemptState::Granted;
                         let is_contended = self.patience.is_contended() && ask.ending.is_none();
                         Step::Granted(Grant {
                             units: ask.units,
                             contended: grant.contended || is_contended,
-                            uncertain_until: self.me.uncertain_after(now),
                             key_gone_at: self.me.key_gone_at,
+                            uncertain_until: self.leave_to_grant(now),
                             ..grant
                         })
                     }
@@ -516,7 +495,7 @@ impl Attempt {
                 ..
             } => {
                 self.answered(&ask, sent, resent, context);
-                self.state = AttemptState::Outvoted;
+                self.outvoted = true;
                 let is_of_a_lease = |ttl: &Duration| *ttl > FIRST_TURN;
                 let ttl = ttl.map(|ttl| {
                     Some(ttl)
@@ -557,7 +536,7 @@ impl Attempt {
         // 2. Every answer to a take-over ends the old lease, and takes its unused fences back. But Redis may still
         //    execute an earlier request of the old owner.
         let from = self.from.take();
-        let uncertain = from.filter(|from| from.uncertain_after(context.now).is_some());
+        let uncertain = from.filter(|from| from.uncertain_until > Some(context.now));
         self.ended_owners.extend(uncertain.map(|from| EndedOwner {
             give_back: None,
             ..from
@@ -609,7 +588,7 @@ impl Attempt {
     fn accept(&mut self, message: Option<GrantMessage>, context: &Context<'_>) -> Option<Grant> {
         let (nonce, sent, pickup_window) = self.allowed_grant.take()?;
         let message = message?;
-        if self.state != AttemptState::Asks || self.from.is_some() {
+        if self.outvoted || self.from.is_some() {
             return None;
         }
         let lease = context.terms.lease();
@@ -632,9 +611,16 @@ impl Attempt {
             deadline,
             pickup_window: (kept_for < lease).then_some(kept_for),
             contended: true,
-            uncertain_until: self.me.uncertain_after(context.now),
+            uncertain_until: self.leave_to_grant(context.now),
             key_gone_at: self.me.key_gone_at,
         })
+    }
+
+    /// Leaves the owner to its grant, whose holder ends it: a release from here would end the lock under a guard. Returns
+    /// until when Redis may execute an earlier request of it, if that is later than `now`.
+    fn leave_to_grant(&mut self, now: Time) -> Option<Time> {
+        self.queued = false;
+        self.me.uncertain_until.take().filter(|until| *until > now)
     }
 
     /// Notes what Redis may have of a request that has failed, or whose thread ended its call and no longer waits for the
@@ -691,8 +677,7 @@ impl Attempt {
         self.leave_behind();
         let owner = owner::generate(context.rng, context.tail);
         self.me = EndedOwner::new(owner, self.me.units);
-        (self.queued, self.allowed_grant) = (false, None);
-        self.state = AttemptState::Asks;
+        (self.queued, self.outvoted, self.allowed_grant) = (false, false, None);
     }
 
     /// Adds the owner to the ended owners, if Redis may have it.
