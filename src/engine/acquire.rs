@@ -47,7 +47,7 @@ use crate::engine::observe::ended_by;
 use crate::engine::queue::rules::{AcquireParams, Arrival, GrantedTo};
 use crate::engine::queue::{Entry, LastReply, NameState, Signal, WaitingThread};
 use crate::engine::wakeup::Waker;
-use crate::error::{Error, Failure, FailureKind, Outcome, Result};
+use crate::error::{Error, Failure, FailureKind, Result};
 use crate::event::{Event, EventKind};
 use crate::logging;
 use crate::name::Target;
@@ -61,6 +61,7 @@ use crate::wire::{Ask, GrantMessage, LockKind, Reply, Request, lifetime};
 /// Acquires a lock. Blocks until the thread has a guard, the time is over, the token is cancelled, the manager is closed,
 /// or a request has failed.
 pub(crate) fn lock(engine: &Arc<Engine>, call: &Call<'_>) -> Result<Lease, NotAcquired> {
+    // A call that cannot succeed changes nothing, and sends nothing.
     let client = &engine.client;
     client.check_open()?;
     let terms = client.settings.terms(&call.options)?;
@@ -72,6 +73,7 @@ pub(crate) fn lock(engine: &Arc<Engine>, call: &Call<'_>) -> Result<Lease, NotAc
     if let Err(why) = &acquired {
         acquire.count_refused(why);
     }
+    // 4. Hand the guard out.
     Ok(Lease::new(Arc::clone(engine), acquired?, &call.options))
 }
 
@@ -439,9 +441,8 @@ impl Acquire<'_> {
             (LastReply::NoAnswer | LastReply::Held(_), None) => {
                 match state.holder_since(self.arrived) {
                     Some(holder) => NotAcquired::Held(Some(holder)),
-                    None => self.call.failed(Failure::plain(
+                    None => self.call.failed(Failure::unknown(
                         FailureKind::Unavailable,
-                        Outcome::Unknown,
                         "the wait ended before the server answered",
                     )),
                 }
@@ -558,11 +559,7 @@ impl Acquire<'_> {
             return Ok(());
         }
         let words = "this process still has to release the lock, and could not do so in time";
-        Err(Failure::plain(
-            FailureKind::Unavailable,
-            Outcome::NotExecuted,
-            words,
-        ))
+        Err(Failure::not_executed(FailureKind::Unavailable, words))
     }
 
     /// Returns a lease of this process that more threads could share, if Redis allows another quantum.

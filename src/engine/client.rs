@@ -10,7 +10,7 @@ use crate::config::Settings;
 use crate::engine::lease::process_lease::ProcessLease;
 use crate::engine::observe::events::Events;
 use crate::engine::queue::Entry;
-use crate::error::{Error, Failure, FailureKind, Outcome, Result};
+use crate::error::{Error, Failure, FailureKind, Result};
 use crate::net::deadline::{Deadline, LEAST};
 use crate::panics::survived;
 use crate::server::{Answer, Store};
@@ -151,7 +151,7 @@ impl Client {
             return Ok(());
         }
         let words = "the answer to PING is not PONG";
-        Err(Failure::plain(FailureKind::Protocol, Outcome::NotExecuted, words).into_error(None))
+        Err(Failure::not_executed(FailureKind::Protocol, words).into_error(None))
     }
 
     /// Sends a request on a pooled connection, and returns the reply. Turns a panic into a failure: if a delegate
@@ -170,11 +170,7 @@ impl Client {
         self.count_request(request, self.now().since(begun));
         let answer = answer.unwrap_or_else(|| {
             let words = "the request panicked";
-            Err(Failure::plain(
-                FailureKind::Unavailable,
-                Outcome::Unknown,
-                words,
-            ))
+            Err(Failure::unknown(FailureKind::Unavailable, words))
         })?;
         self.count_hand_over(request, &answer.reply);
         Ok(answer)

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use crate::error::{Failure, FailureKind, LostCause, NodeCounts, Outcome};
+use crate::error::{Failure, FailureKind, LostCause, NodeCounts};
 use crate::name::LockKey;
 use crate::sys::Arc;
 use crate::write;
@@ -340,7 +340,7 @@ pub(crate) fn decode(request: &Request<'_>, value: Value) -> Result<Reply, Failu
     };
     reply.ok_or_else(|| {
         let words = "the answer does not have the form of a reply to this request";
-        Failure::plain(FailureKind::Protocol, Outcome::Unknown, words)
+        Failure::unknown(FailureKind::Protocol, words)
     })
 }
 

@@ -247,11 +247,7 @@ fn a_wait_has_begun_for_a_thread_that_has_waited_behind_others() {
 fn a_request_that_its_thread_has_left_is_of_unknown_outcome() {
     let mut scene = Scene::waiting();
     scene.send(Input::Go);
-    let failure = Failure::plain(
-        FailureKind::Unavailable,
-        Outcome::Unknown,
-        "the thread has left",
-    );
+    let failure = Failure::unknown(FailureKind::Unavailable, "the thread has left");
     let sent = scene.now;
     let ask = scene.asked();
     scene.with_context(|attempt, context| attempt.failed(&ask, sent, &failure, context));
@@ -726,11 +722,7 @@ fn a_request_that_is_cut_short_leaves_the_answer_before_it() {
         scene.now = end;
         let failure = Failure {
             timed_out: true,
-            ..Failure::plain(
-                FailureKind::Unavailable,
-                Outcome::Unknown,
-                "no answer in time",
-            )
+            ..Failure::unknown(FailureKind::Unavailable, "no answer in time")
         };
         match scene.step(Input::Failed {
             ask: scene.asked(),

@@ -69,7 +69,7 @@ use crate::engine::attempt::Grant;
 use crate::engine::queue::rules::{Begun, GrantedTo, Health, QueueLease};
 use crate::engine::queue::{Entry, LastReply, NameState, Signal, WaitingThread};
 use crate::engine::wakeup;
-use crate::error::{Failure, FailureKind, LostCause, Outcome};
+use crate::error::{Failure, FailureKind, LostCause};
 use crate::event::ReleaseRequest;
 use crate::logging;
 use crate::name::{BROKEN, REQUEST};
@@ -162,11 +162,7 @@ impl Engine {
                 self.send_release(entry, release_task, self.client.deadline(None))
                     .ok();
                 let words = format!("a thread of leasehold could not be started: {error}");
-                Err(Failure::plain(
-                    FailureKind::Unavailable,
-                    Outcome::NotExecuted,
-                    words,
-                ))
+                Err(Failure::not_executed(FailureKind::Unavailable, words))
             }
         }
     }
