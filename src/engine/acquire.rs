@@ -211,11 +211,12 @@ impl<'a> Acquire<'a> {
                     |process_lease| engine.health(process_lease, arrived),
                     || WaitingThread::new(call.tail),
                 );
-                // `close` looks at the name after this, and then waits for busy threads.
-                let counted = matches!(arrival, Arrival::Delegate).then(|| {
+                let mut counted = None;
+                if let Arrival::Delegate = arrival {
                     state.forget_last_reply();
-                    engine.count_busy()
-                });
+                    // `close` looks at the name after this, and then waits for busy threads.
+                    counted = Some(engine.count_busy());
+                }
                 (Arc::clone(entry), arrival, counted)
             });
         let long_after = client.settings.warn_wait_after.filter(|_| params.waits);
@@ -586,7 +587,7 @@ impl Acquire<'_> {
     /// | without renewal | nothing would raise it to its full length |
     fn grants_by_message(&self) -> bool {
         self.call.kind == LockKind::Mutex
-            && self.call.options.renew
+            && self.terms.renew
             && self.client.settings.replicas == 0
             && self.client.store.votes().is_none()
     }
@@ -617,7 +618,6 @@ impl Acquire<'_> {
             subscription,
             failed_over_at: client.store.last_failover(),
             round_trip: self.round_trip,
-            quantum,
             fence_block,
             shareable_owner: lease_to_share.map(|process_lease| client.owner_of(process_lease)),
             crowded: self.entry.lock().queue.is_crowded(),

@@ -76,8 +76,11 @@ impl Handle {
         let client = &self.engine.client;
         self.tail = owner::tail(&client.settings.label, note).into();
         // Threads with the manager's note have no note of their own.
-        let is_own = self.tail != client.tail;
-        self.options.note = is_own.then(|| name::fingerprint(&self.tail)).unwrap_or(0);
+        self.options.note = if self.tail == client.tail {
+            0
+        } else {
+            name::fingerprint(&self.tail)
+        };
     }
 
     pub(super) fn name(&self) -> &str {

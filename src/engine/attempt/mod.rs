@@ -101,9 +101,7 @@ pub(crate) struct Context<'a> {
     pub(crate) failed_over_at: Time,
     /// How long the last request took.
     pub(crate) round_trip: Duration,
-    /// For how long the threads of this process may have a lease that is asked for now, while others wait.
-    pub(crate) quantum: Duration,
-    /// How many fences a grant reserves if the lease will go to other threads, for that quantum. Otherwise it reserves one.
+    /// How many fences a grant reserves if the lease will go to other threads. Otherwise it reserves one.
     pub(crate) fence_block: u64,
     /// A lease of this process that more threads may share, if no other process waits.
     pub(crate) shareable_owner: Option<Arc<str>>,
@@ -163,8 +161,6 @@ pub(crate) struct Grant {
     pub(crate) terms: Terms,
     pub(crate) fence: u64,
     pub(crate) fences: u64,
-    /// The quantum for which the fences were reserved.
-    pub(crate) quantum: Duration,
     /// The fences of the further names of a set.
     pub(crate) rest: Vec<u64>,
     /// A reading of the clock from before the request.
@@ -193,7 +189,6 @@ impl Grant {
         owner: Arc<str>,
         terms: Terms,
         fences: u64,
-        quantum: Duration,
         sent: Time,
         now: Time,
     ) -> Result<Self, Failure> {
@@ -216,7 +211,6 @@ impl Grant {
             terms,
             fence,
             fences: count.unwrap_or(fences),
-            quantum,
             rest,
             sent,
             deadline,
@@ -286,8 +280,6 @@ pub(crate) struct Attempt {
     /// The last grant by message that was allowed and may come, when its request was sent, and the pickup window that the
     /// request named. The first message ends it.
     allowed_grant: Option<(Nonce, Time, Duration)>,
-    /// The quantum of the lease that the last request asks for, for which its fences are reserved.
-    quantum: Duration,
     /// The owner before this one, if too few replicas confirmed its grant. Its key stays until it is withdrawn.
     former_owner: Option<Arc<str>>,
     /// Former owners whose release has not begun.
@@ -308,7 +300,6 @@ impl Attempt {
                 WaitState::NotBegun
             }),
             allowed_grant: None,
-            quantum: Duration::ZERO,
             former_owner: None,
             ended_owners: Vec::new(),
         }
@@ -398,7 +389,6 @@ impl Attempt {
         }
         let ask = self.request(context);
         self.queued |= ask.queues();
-        self.quantum = context.quantum;
         Step::Send(ask)
     }
 
@@ -450,8 +440,8 @@ impl Attempt {
             // Granted, in time or not.
             Reply::Granted { .. } => {
                 self.answered(&ask, sent, resent, context);
-                let (terms, quantum, now) = (context.terms, self.quantum, context.now);
-                match Grant::of_reply(reply, ask.owner, terms, ask.fences, quantum, sent, now) {
+                let (terms, now) = (context.terms, context.now);
+                match Grant::of_reply(reply, ask.owner, terms, ask.fences, sent, now) {
                     // A lock that this process waited for is likely to have other waiters. A take-over would have found
                     // them.
                     Ok(grant) => {
@@ -605,7 +595,6 @@ impl Attempt {
             terms: context.terms,
             fence: message.fence,
             fences: u64::from(context.terms.fencing),
-            quantum: self.quantum,
             rest: Vec::new(),
             sent,
             deadline,

@@ -32,7 +32,6 @@ struct Scene {
     subscription: SubscriptionState,
     failed_over_at: Time,
     lease: Duration,
-    quantum: Duration,
     busy_threads: u32,
     waits_through_outages: bool,
     fencing: bool,
@@ -56,7 +55,6 @@ impl Scene {
             subscription: SubscriptionState::Ready("c".into()),
             failed_over_at: Time::from_nanos(0),
             lease: LEASE,
-            quantum: Duration::from_micros(100),
             busy_threads: 1,
             waits_through_outages: false,
             fencing: true,
@@ -105,7 +103,6 @@ impl Scene {
             subscription: self.subscription.clone(),
             failed_over_at: self.failed_over_at,
             round_trip: self.round_trip,
-            quantum: self.quantum,
             fence_block: FENCE_BLOCK,
             shareable_owner: self.shareable_owner.clone(),
             crowded: self.crowded,
@@ -540,19 +537,6 @@ fn an_attempt_that_was_granted_leaves_nothing_behind() {
         assert!(matches!(step, Step::Granted(_)), "{step:?}");
         assert_eq!(scene.attempt.abandon(), [], "resent: {resent}");
     }
-}
-
-/// The fences of a lease are reserved for a quantum, so the lease has that quantum.
-#[test]
-fn a_grant_has_the_quantum_of_its_request() {
-    let mut scene = Scene::waiting();
-    let asked = scene.quantum;
-    scene.send(Input::Go);
-    scene.quantum = asked * 10;
-    let Step::Granted(grant) = scene.replied(GRANTED) else {
-        panic!("it was not granted");
-    };
-    assert_eq!(grant.quantum, asked);
 }
 
 #[test]

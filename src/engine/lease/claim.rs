@@ -276,8 +276,8 @@ impl Engine {
             Reply::NotOwner(gone) => Ok(Err(gone)),
             reply => {
                 let fences = u64::from(adopt.fencing);
-                let (owner, quantum) = (Arc::clone(&adopt.owner), self.quantum(sent));
-                Grant::of_reply(reply, owner, terms, fences, quantum, sent, now).map(Ok)
+                let owner = Arc::clone(&adopt.owner);
+                Grant::of_reply(reply, owner, terms, fences, sent, now).map(Ok)
             }
         });
         let failure = match granted {

@@ -104,10 +104,10 @@ impl Engine {
         count: impl FnOnce(&Hold),
     ) -> Result<Hold, Failure> {
         let fences = Fences::granted(entry.kind, grant.fence, grant.fences);
-        let (quantum, sent) = (grant.quantum, grant.sent);
+        let sent = grant.sent;
         let process_lease = self.register_lease(entry, grant)?;
         let now = self.client.now();
-        let quantum_end = now + quantum;
+        let quantum_end = now + self.quantum(now);
         let lease = QueueLease::new(Arc::clone(&process_lease), fences, quantum_end);
         let (begun, may_be_gone) = {
             let mut state = entry.lock();
