@@ -53,6 +53,7 @@ use crate::logging;
 use crate::name::Target;
 use crate::net::deadline::LEAST;
 use crate::owner;
+use crate::server::Answer;
 use crate::stats::Ended;
 use crate::sys::machine::Entered;
 use crate::sys::{Arc, Ordering, Time};
@@ -643,62 +644,72 @@ impl Acquire<'_> {
         if let (Some(end), Ok(_)) = (&ask.ending, &answer) {
             engine.clean_up_nodes(&self.entry, &end.owner, end.units);
         }
-        match answer {
-            Ok(answer) => {
-                let resent = answer.resent;
-                let reply = match answer.reply {
-                    Reply::Differs { others, reply } => {
-                        client.warn_of_permits(&self.entry, others);
-                        *reply
-                    }
-                    reply => reply,
-                };
-                match (&reply, message_at) {
-                    (Reply::Granted { .. }, Some(message_at)) if !resent => {
-                        self.note_hand_over(message_at);
-                    }
-                    (
-                        Reply::Held { ttl, holder, .. }
-                        | Reply::Outvoted {
-                            holder: Some(holder),
-                            ttl,
-                            ..
-                        },
-                        _,
-                    ) if !attempt.is_former_owner(holder) => {
-                        self.note_held(holder, ttl.is_none(), ask.queues());
-                    }
-                    _ => {}
-                }
-                Input::Replied {
+        let failure = match answer {
+            Ok(Answer { reply, resent }) => {
+                let message_at = message_at.filter(|_| !resent);
+                let reply = self.note_reply(attempt, &ask, reply, message_at);
+                return Input::Replied {
                     ask,
                     sent,
                     reply,
                     resent,
-                }
+                };
             }
-            // The call must end, so the thread stopped waiting, or the failure is of no interest to it. The threads behind
-            // it ask Redis themselves. The attempt notes whether Redis may still execute the request.
-            Err(failure) if self.is_over() && failure.is_transient() => {
-                attempt.failed(&ask, sent, &failure, &self.context(None));
-                Input::Woken
-            }
-            Err(failure) => {
-                let cut_short = self.is_cut_short(sent, &failure);
-                if !cut_short {
-                    let mut state = self.entry.lock();
-                    let last = LastReply::Failed(failure.clone());
-                    state.note_last_reply(last);
-                    state.queue.not_answered();
-                }
-                Input::Failed {
-                    ask,
-                    sent,
-                    failure,
-                    cut_short,
-                }
-            }
+            Err(failure) => failure,
+        };
+        // The call must end, so the thread stopped waiting, or the failure is of no interest to it. The threads behind it ask
+        // Redis themselves. The attempt notes whether Redis may still execute the request.
+        if self.is_over() && failure.is_transient() {
+            attempt.failed(&ask, sent, &failure, &self.context(None));
+            return Input::Woken;
         }
+        let cut_short = self.is_cut_short(sent, &failure);
+        if !cut_short {
+            let mut state = self.entry.lock();
+            state.note_last_reply(LastReply::Failed(failure.clone()));
+            state.queue.not_answered();
+        }
+        Input::Failed {
+            ask,
+            sent,
+            failure,
+            cut_short,
+        }
+    }
+
+    /// Notes what a reply says of the lock, and returns it. `message_at` is when a message woke the thread, unless the request
+    /// was sent twice: from then to the grant is how long the lock took to be picked up.
+    fn note_reply(
+        &mut self,
+        attempt: &Attempt,
+        ask: &Ask,
+        reply: Reply,
+        message_at: Option<Time>,
+    ) -> Reply {
+        let reply = match reply {
+            Reply::Differs { others, reply } => {
+                self.client.warn_of_permits(&self.entry, others);
+                *reply
+            }
+            reply => reply,
+        };
+        match &reply {
+            Reply::Granted { .. } => {
+                if let Some(message_at) = message_at {
+                    self.note_hand_over(message_at);
+                }
+            }
+            Reply::Held { ttl, holder, .. }
+            | Reply::Outvoted {
+                holder: Some(holder),
+                ttl,
+                ..
+            } if !attempt.is_former_owner(holder) => {
+                self.note_held(holder, ttl.is_none(), ask.queues());
+            }
+            _ => {}
+        }
+        reply
     }
 
     /// Notes that another owner holds the lock. Ends the tries that wait behind the delegate.
