@@ -467,7 +467,7 @@ impl Acquire<'_> {
             return Err(why);
         }
         let mut input = Input::Go;
-        // The lease that the last request offered to share.
+        // The owner of the lease that the last request offered to share.
         let mut offered = None;
         loop {
             // 2. End a call that must end. But if a request has a result, the attempt must get it first. If the outcome
@@ -484,15 +484,14 @@ impl Acquire<'_> {
 
             // 3. Let the attempt decide. If it changes its owner, the former owner may still have something in Redis:
             //    the renewal thread releases that.
-            let lease_to_share = self.lease_to_share();
             let is_by_message = matches!(input, Input::Message(_));
-            let step = attempt.step(input, &self.context(lease_to_share.as_deref()));
+            let step = attempt.step(input, &self.context());
             self.clean_up(attempt.ended_owners());
 
             // 4. Do that. A request and a sleep have a result for the attempt; the other steps end the call.
             input = match step {
                 Step::Send(ask) => {
-                    offered = lease_to_share;
+                    offered.clone_from(&ask.shareable_owner);
                     if self.called.is_none() {
                         self.called = Some(self.client.machine().begin_call());
                     }
@@ -564,20 +563,6 @@ impl Acquire<'_> {
         Err(Failure::not_executed(FailureKind::Unavailable, words))
     }
 
-    /// Returns a lease of this process that more threads could share, if Redis allows another quantum.
-    fn lease_to_share(&self) -> Option<Arc<ProcessLease>> {
-        if !self.entry.kind.sharing().together {
-            return None;
-        }
-        let now = self.client.now();
-        let health = |process_lease: &Arc<ProcessLease>| self.engine.health(process_lease, now);
-        let state = self.entry.lock();
-        let lease = state
-            .queue
-            .shareable_lease(self.call.units, self.terms, health);
-        lease.cloned()
-    }
-
     /// Returns whether a hand-over may grant the lock by message. These leases are granted by reply only:
     ///
     /// | lease | because |
@@ -594,11 +579,23 @@ impl Acquire<'_> {
     }
 
     /// Returns what the attempt must know for its next step.
-    fn context(&self, lease_to_share: Option<&ProcessLease>) -> Context<'_> {
+    fn context(&self) -> Context<'_> {
         let (engine, client, call) = (self.engine, self.client, self.call);
         let (settings, terms, now) = (&client.settings, self.terms, client.now());
         let subscription = engine.wakeup.subscription(now);
         let quantum = engine.quantum.get(&subscription);
+        let (shareable_owner, crowded) = {
+            let queue = &self.entry.lock().queue;
+            let lease = if call.kind.sharing().together {
+                queue.shareable_lease(call.units, terms, |lease| engine.health(lease, now))
+            } else {
+                None
+            };
+            (
+                lease.map(|lease| client.owner_of(lease)),
+                queue.is_crowded(),
+            )
+        };
         // A lease with a `min_hold` is not handed to the next thread, so it needs one fence.
         let fence_block = if call.options.min_hold.is_zero() {
             fence::block(self.entry.kind, quantum)
@@ -620,8 +617,8 @@ impl Acquire<'_> {
             failed_over_at: client.store.last_failover(),
             round_trip: self.round_trip,
             fence_block,
-            shareable_owner: lease_to_share.map(|process_lease| client.owner_of(process_lease)),
-            crowded: self.entry.lock().queue.is_crowded(),
+            shareable_owner,
+            crowded,
             busy_threads: client.busy_threads.load(Ordering::Relaxed),
         }
     }
@@ -660,7 +657,7 @@ impl Acquire<'_> {
         // The call must end, so the thread stopped waiting, or the failure is of no interest to it. The threads behind it ask
         // Redis themselves. The attempt notes whether Redis may still execute the request.
         if self.is_over() && failure.is_transient() {
-            attempt.failed(&ask, sent, &failure, &self.context(None));
+            attempt.failed(&ask, sent, &failure, &self.context());
             return Input::Woken;
         }
         let cut_short = self.is_cut_short(sent, &failure);
@@ -777,10 +774,10 @@ impl Acquire<'_> {
         Input::Message(message.filter(is_usable))
     }
 
-    /// Begins another quantum of the offered lease, with a hold for this thread. Returns `None` if the lease has ended.
-    fn share(&self, offered: Option<Arc<ProcessLease>>) -> Option<Hold> {
+    /// Begins another quantum of the lease of this owner, with a hold for this thread. Returns `None` if the lease has ended.
+    fn share(&self, offered: Option<Arc<str>>) -> Option<Hold> {
         let count = |hold: &Hold| self.count_granted(hold, true);
-        self.engine.reopen(&self.entry, &*offered?, count)
+        self.engine.reopen(&self.entry, &offered?, count)
     }
 
     /// Hands the attempt to the next thread. If there is none, ends the attempt, which leaves the queue in Redis.

@@ -167,23 +167,25 @@ impl Engine {
         }
     }
 
-    /// Begins another quantum of a lease, which Redis has allowed, and gives holds to the threads that wait. Returns
-    /// the delegate's hold, which `count` counts, or `None` if the lease has ended.
+    /// Begins another quantum of this owner's lease, which Redis has allowed, and gives holds to the threads that wait.
+    /// Returns the delegate's hold, which `count` counts, or `None` if the lease has ended.
     pub(crate) fn reopen(
         &self,
         entry: &Entry,
-        process_lease: &ProcessLease,
+        owner: &str,
         count: impl FnOnce(&Hold),
     ) -> Option<Hold> {
+        let owner = Owner::new(owner, &self.client.tail);
         let now = self.client.now();
-        if process_lease.health(now) == Health::Lost {
-            return None;
-        }
-        let quantum_end = now + self.quantum(now);
-        let begun = entry
-            .lock()
-            .queue
-            .reopened(process_lease.number, now, quantum_end)?;
+        let begun = {
+            let queue = &mut entry.lock().queue;
+            let lease = queue.process_leases().find(|lease| lease.owner == owner)?;
+            if lease.health(now) == Health::Lost {
+                return None;
+            }
+            let number = lease.number;
+            queue.reopened(number, now, now + self.quantum(now))?
+        };
         count(&begun.hold);
         Some(hand_out(begun))
     }
