@@ -372,10 +372,20 @@ fn give_back(command: &mut Command, block: Option<GiveBack>) {
     };
 }
 
-/// Returns the command that takes a free mutex without a fence. Returns `None` if the mutex may be in a gap, which only
-/// the script can see.
-pub(super) fn ask_plainly(key: &LockKey, ask: &Ask, settings: &ScriptSettings) -> Option<Command> {
-    settings.gap_at(key).is_zero().then(|| {
+/// Returns the command that takes a free lock without a script: a mutex without a fence, for a request that may go before the
+/// queue. Returns `None` for another one, and if the mutex may be in a gap, which only the script can see.
+pub(super) fn ask_plainly(
+    lock: LockId<'_>,
+    ask: &Ask,
+    settings: &ScriptSettings,
+) -> Option<Command> {
+    let key = lock.target.first();
+    let is_plain = lock.kind == LockKind::Mutex
+        && ask.fences == 0
+        && ask.takes_free
+        && ask.ending.is_none()
+        && settings.gap_at(key).is_zero();
+    is_plain.then(|| {
         let mut command = Command::new("SET");
         command.arg(key.key()).arg(&*ask.owner);
         command.arg("NX").arg("PX").arg(ms_rounded_up(ask.lease));

@@ -427,7 +427,7 @@ impl Attempt {
         }
     }
 
-    /// Takes an answer in.
+    /// Acts on the answer to a request.
     fn replied(
         &mut self,
         ask: Ask,
