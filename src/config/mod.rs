@@ -191,7 +191,7 @@ impl Settings {
         if !self.restart_delay.is_zero() {
             self.longest_vote = Some(self.restart_delay);
         }
-        self.terms(&self.options).map(drop)
+        self.checked_terms(&self.options).map(drop)
     }
 
     /// Checks the options of a handle. Returns the terms of its leases.
@@ -199,7 +199,7 @@ impl Settings {
     /// # Errors
     ///
     /// [`Error::Config`] if an option is out of bounds.
-    pub(crate) fn terms(&self, options: &Options) -> Result<Terms> {
+    pub(crate) fn checked_terms(&self, options: &Options) -> Result<Terms> {
         let (lease, min_hold) = (options.lease, options.min_hold);
         if options.max_hold == Some(Duration::ZERO) {
             return Err(Error::config("max_hold", "zero"));

@@ -65,7 +65,7 @@ pub(crate) fn lock(engine: &Arc<Engine>, call: &Call<'_>) -> Result<Lease, NotAc
     // A call that cannot succeed changes nothing, and sends nothing.
     let client = &engine.client;
     client.check_open()?;
-    let terms = client.settings.terms(&call.options)?;
+    let terms = client.settings.checked_terms(&call.options)?;
     if call.is_cancelled() {
         return Err(Error::Cancelled.into());
     }

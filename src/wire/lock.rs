@@ -75,7 +75,8 @@ pub(crate) struct Ask {
     pub(crate) channel: Option<Arc<str>>,
     /// With it, a hand-over may grant the lock by message. Only a request with a channel has one.
     pub(crate) nonce: Option<Nonce>,
-    /// How long Redis keeps the lock for the caller after a hand-over. Only a request that queues needs it.
+    /// How long Redis keeps the lock for the caller after a hand-over. A request of an owner that queues, or that
+    /// may be in the queue, must name it: with zero, the scripts pass that waiter over.
     pub(crate) pickup_window: Duration,
     /// The lease of this process that the request *takes over*: it ends first. If another process waits, the lock then goes
     /// to that process. A reader may take over from a writer, whose lease becomes the reader's.
@@ -133,7 +134,7 @@ pub(crate) struct Adopt {
 }
 
 impl Ask {
-    /// Returns a request that does not leave its owner in the queue.
+    /// Returns a request that does not leave its owner in the queue. Who sets a channel sets the pickup window too.
     pub(crate) fn once(owner: Arc<str>, units: u32, lease: Duration, fences: u64) -> Self {
         Self {
             owner,

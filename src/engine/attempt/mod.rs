@@ -130,7 +130,7 @@ pub(crate) enum Input {
         failure: Failure,
         cut_short: bool,
     },
-    /// A sleep is over, without a message.
+    /// A sleep is over, without a message; or a request was given up, because the call must end.
     Woken,
     /// A sleep is over, by a message. `None`: the message grants nothing, or its grant must not be used.
     Message(Option<GrantMessage>),
@@ -340,7 +340,8 @@ impl Attempt {
         std::mem::take(&mut self.ended_owners)
     }
 
-    /// Ends an attempt that no thread continues. Returns the owners that may be left in Redis.
+    /// Ends an attempt that no thread continues. Returns the owners that may be left in Redis: after a grant not the granted one,
+    /// see [`Self::leave_to_grant`].
     pub(crate) fn abandon(mut self) -> Vec<EndedOwner> {
         self.ended_owners.extend(self.from.take());
         self.leave_behind();
@@ -446,11 +447,12 @@ impl Attempt {
                     // them.
                     Ok(grant) => {
                         let is_contended = self.patience.is_contended() && ask.ending.is_none();
+                        let uncertain_until = self.leave_to_grant(now);
                         Step::Granted(Grant {
                             units: ask.units,
                             contended: grant.contended || is_contended,
                             key_gone_at: self.me.key_gone_at,
-                            uncertain_until: self.leave_to_grant(now),
+                            uncertain_until,
                             ..grant
                         })
                     }
@@ -589,7 +591,11 @@ impl Attempt {
             && (message.fence > 0) == context.terms.fencing
             && !context.crowded
             && context.now + at_risk_below(kept_for).max(context.round_trip * 3) <= deadline;
-        is_usable.then(|| Grant {
+        if !is_usable {
+            return None;
+        }
+        let uncertain_until = self.leave_to_grant(context.now);
+        Some(Grant {
             owner: Arc::clone(&self.me.owner),
             units: self.me.units,
             terms: context.terms,
@@ -600,7 +606,7 @@ impl Attempt {
             deadline,
             pickup_window: (kept_for < lease).then_some(kept_for),
             contended: true,
-            uncertain_until: self.leave_to_grant(context.now),
+            uncertain_until,
             key_gone_at: self.me.key_gone_at,
         })
     }

@@ -91,7 +91,9 @@ impl Scene {
         };
         let context = Context {
             arrived: START,
-            terms: Settings::default().terms(&options).expect("they fit"),
+            terms: Settings::default()
+                .checked_terms(&options)
+                .expect("they fit"),
             until: self.until,
             pickup_window: lifetime::pickup_window(self.lease, LONGEST_WINDOW / 2),
             grants_by_message: self.grants_by_message,

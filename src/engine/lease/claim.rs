@@ -196,7 +196,7 @@ impl Engine {
     ) -> Result<Lease> {
         let client = &self.client;
         client.check_open()?;
-        let terms = client.settings.terms(options)?;
+        let terms = client.settings.checked_terms(options)?;
         let key = LockKey::new(&client.settings.prefix, claim.name())?;
         let entry = self.names.pin(LockKind::Mutex, &key.into());
         let adopted = self.ask_to_adopt(&entry, claim, terms, tail);
