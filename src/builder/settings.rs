@@ -2,7 +2,7 @@
 //! bounds. Its default stands beside its field in [`Settings`].
 //!
 //! The URL's parameters ([`super::url`]), the list of them in its errors, and [`check`] are read off this table. A setting
-//! that a handle may change has its bounds in [`Options::check`](crate::config::Options::check), because each call checks them.
+//! that a handle may change has its bounds in [`Settings::checked_terms`], because each call checks them.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -547,7 +547,7 @@ const MAX_PREFIX: usize = 1024;
 ///
 /// [`Error::Config`] with the name of the first setting that cannot be used.
 pub(super) fn check(settings: &Settings) -> Result<()> {
-    settings.options.check()?;
+    settings.checked_terms(&settings.options)?;
     let wrong = |it: &Setting| (it.wrong)(settings).map(|why| Error::config(it.name, why));
     SETTINGS.iter().find_map(wrong).map_or(Ok(()), Err)
 }

@@ -90,10 +90,7 @@ impl Route {
 pub(crate) fn route(server: Server, settings: &Settings) -> Route {
     Route {
         server: Arc::new(server),
-        script_settings: Arc::new(
-            ScriptSettings::new(settings.fence_memory, settings.io_timeout)
-                .with_gap(settings.poller_gap, settings.fixed_quantum()),
-        ),
+        script_settings: Arc::new(ScriptSettings::new(settings)),
         connect_timeout: settings.connect_timeout,
         io_timeout: settings.io_timeout,
         replicas: settings.replicas,

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use crate::error::{Failure, FailureKind, LostCause, NodeCounts, Outcome};
+use crate::error::{Failure, FailureKind, LostCause, NodeCounts};
 use crate::name::LockKey;
 use crate::sys::Arc;
 use crate::write;
@@ -290,22 +290,15 @@ pub(crate) fn encode(request: &Request<'_>, script_settings: &ScriptSettings) ->
 /// The answer of a script that has taken a lock without a fence.
 pub(crate) const TAKEN_WITHOUT_A_FENCE: Value = Value::Int(0);
 
-/// Returns the command that takes a free lock without a script, if the request allows it: it asks for a mutex without a
-/// fence, and may go before the queue. The command's answer is `OK` if it has the lock. Otherwise the command of
-/// [`encode`] must follow. It also settles whether this owner holds the lock already, by a command that was sent twice.
+/// Returns the command that takes a free lock without a script, if the request allows it. The command's answer is `OK` if it
+/// has the lock. Otherwise the command of [`encode`] must follow. It also settles whether this owner holds the lock already,
+/// by a command that was sent twice.
 pub(crate) fn encode_plain(
     request: &Request<'_>,
     script_settings: &ScriptSettings,
 ) -> Option<Command> {
     match request {
-        Request::Ask(lock, ask)
-            if lock.kind == LockKind::Mutex
-                && ask.fences == 0
-                && ask.takes_free
-                && ask.ending.is_none() =>
-        {
-            lock::ask_plainly(lock.target.first(), ask, script_settings)
-        }
+        Request::Ask(lock, ask) => lock::ask_plainly(*lock, ask, script_settings),
         _ => None,
     }
 }
@@ -340,7 +333,7 @@ pub(crate) fn decode(request: &Request<'_>, value: Value) -> Result<Reply, Failu
     };
     reply.ok_or_else(|| {
         let words = "the answer does not have the form of a reply to this request";
-        Failure::plain(FailureKind::Protocol, Outcome::Unknown, words)
+        Failure::unknown(FailureKind::Protocol, words)
     })
 }
 
