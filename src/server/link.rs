@@ -113,7 +113,7 @@ impl Link {
         let Some(discovery) = &self.discovery else {
             return Ok(());
         };
-        if discovery.is_current(self.master) {
+        if discovery.finder.is_trusted(self.master) {
             return Ok(());
         }
         let begun = deadline.now();
@@ -133,7 +133,7 @@ impl Link {
     /// Makes the thread check the master, because it may not be one any more.
     fn suspect(&self) {
         if let Some(discovery) = &self.discovery {
-            discovery.suspect(self.master);
+            discovery.finder.suspect(self.master);
         }
     }
 
@@ -404,8 +404,8 @@ impl Link {
     }
 
     /// Sends commands about several names in one write, and returns their answers. With `confirmed_within` replicas must
-    /// confirm the writes, if the settings name any: otherwise each answer that is no error is that failure. This time is
-    /// shorter than the limit, because the link can be used again only after the answer to WAIT.
+    /// confirm the writes: otherwise each answer that is no error is that failure. This time is shorter than the limit,
+    /// because the link can be used again only after the answer to WAIT.
     pub(super) fn batch(
         &mut self,
         commands: &[Command],
@@ -418,12 +418,12 @@ impl Link {
             let answers = link.exchange(commands, deadline);
             let answers = answers.map_err(|failure| link.or_unknown(failure))?;
             let confirmed = match confirmed_within {
-                Some(within) if link.route.replicas > 0 => {
+                Some(within) => {
                     // The commands have taken a round trip of this time, and WAIT takes another.
                     let left = within.saturating_sub(begun.elapsed() * 2);
                     link.confirm(deadline, left.max(within / 2))
                 }
-                _ => Ok(()),
+                None => Ok(()),
             };
             let answer = |answer| match (&confirmed, answer) {
                 (_, error @ Value::ServerError(_)) => Ok(error),
