@@ -130,7 +130,7 @@ impl<T: Clone + Send + 'static> Finder<T> {
         self.findings.lock().found.clone()
     }
 
-    /// Returns whether the last check has failed, or none has ended.
+    /// Returns whether something has failed since the last result, or there is none.
     pub(crate) fn has_failed(&self) -> bool {
         let findings = self.findings.lock();
         findings.failure.is_some() || findings.found.is_none()

@@ -428,7 +428,7 @@ impl Link {
     }
 
     /// Looks by an empty renewal whether the server answers. By its text that loads the script too, because on a slow link the
-    /// first lease would have no time for another round trip.
+    /// first lease would have no time for another round trip. A demoted master answers it as well: the next renewal shows that.
     fn look(&mut self, limit: Duration) -> Result<(), Failure> {
         let request = Request::Renew(&[]);
         let text = wire::encode(&request, &self.route.script_settings).by_text();

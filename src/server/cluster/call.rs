@@ -178,14 +178,17 @@ impl Shared {
     /// Sends a batch whole if its names share a slot, and otherwise, or while the slot moves, name by name.
     fn batch(&self, request: &Request<'_>, deadline: Deadline<'_>) -> Result<Answer, Failure> {
         let (slots, mut reply) = batch_of(request).ok_or_else(Failure::another_question)?;
+        let mut resent = false;
         if slots.iter().all(|slot| *slot == slots[0]) {
             let slot = slots.first().copied().unwrap_or_default();
             match self.ask(slot, request, deadline) {
-                Err(failure) if is_split(&failure, slots.len()) => {}
+                Err(failure) if is_split(&failure, slots.len()) => {
+                    // The batch was sent twice, and its first copy may have been executed.
+                    resent = failure.outcome == Outcome::Unknown;
+                }
                 whole => return whole,
             }
         }
-        let mut resent = false;
         for (number, slot) in slots.into_iter().enumerate() {
             let answer = self.ask(slot, &one_of(request, number), deadline)?;
             resent |= answer.resent;

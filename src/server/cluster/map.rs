@@ -44,7 +44,7 @@ pub(super) struct SlotTable {
     epochs: HashMap<String, u64>,
 }
 
-/// The masters of all slots. It never changes: a new map replaces it.
+/// The masters of all slots. A redirection changes one slot, and each table makes a new map.
 #[derive(Clone)]
 pub(super) struct SlotMap {
     /// In the order of their first slots in the last table.
@@ -158,7 +158,8 @@ impl SlotMap {
         let mut claimants = Vec::<Arc<Master>>::new();
         let mut claimed = vec![None; usize::from(SLOTS)];
         for (from, to, id, address) in &table.ranges {
-            let is_this = |it: &&Arc<Master>| it.address == *address && it.becomes(id);
+            let is_this =
+                |it: &&Arc<Master>| it.address == *address && (it.id().is_empty() || it.id() == id);
             let known = last.and_then(|last| last.all().find(is_this));
             let claimant = claimants.iter().find(is_this).or(known).cloned();
             let claimant = claimant.unwrap_or_else(|| make(address));

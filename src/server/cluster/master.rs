@@ -51,9 +51,9 @@ impl Master {
         self.id.get().map_or("", |id| id)
     }
 
-    /// Gives it this id, unless it has one. Returns whether this is its id now.
-    pub(super) fn becomes(&self, id: &str) -> bool {
-        self.id.get_or_init(|| Box::new(id.to_owned())) == id
+    /// Gives it this id, unless it has one.
+    pub(super) fn becomes(&self, id: &str) {
+        self.id.get_or_init(|| Box::new(id.to_owned()));
     }
 
     pub(super) fn pool(&self, routes: &Routes) -> Result<&Arc<Pool<Link>>, Failure> {

@@ -199,8 +199,8 @@ impl Shared {
     /// Returns where a request goes next that `from` has redirected by `MOVED` or `ASK`: to the owner of the slot by the map, or
     /// with `ASKING` to this node.
     ///
-    /// A slot that has moved is given to its new owner, and the map is read anew. The old owner keeps it until then, and so
-    /// the request pauses, if
+    /// A slot that has moved is given to its new owner, and the map is read anew. The old owner keeps it until then, so that the
+    /// request is sent there again after a pause, if
     ///
     /// * it does not know the address; or
     /// * the map does not have the new owner. That may have been a replica, and then this process must hear of the failover,

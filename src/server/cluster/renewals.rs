@@ -7,7 +7,7 @@
 //! | the answer about a name | the name |
 //! | --- | --- |
 //! | a reply | has its result |
-//! | `MOVED` | is sent to the new owner |
+//! | `MOVED` | is sent to the new owner, if the map knows that |
 //! | `ASK` | is sent to the named node after `ASKING` |
 //! | a refusal | is refused: the user may be denied this one name |
 //! | none, or another error | has no result, and is sent again in its own time |
@@ -18,12 +18,14 @@
 //! A master may hang. So each master's commands are sent on a short-lived thread, which has the master's link meanwhile. Only
 //! if no thread can be started, they are sent on the renewal thread itself, within the limit of the round.
 //!
-//! | state of a link | a round has commands for the master | the round |
+//! What a round does with the commands for a master depends on its link. If two rows fit, the later one counts:
+//!
+//! | the link is | the commands | the round |
 //! | --- | --- | --- |
-//! | free | a thread connects if it must, and sends them | waits for the master for at most a *grace*: twice what it took lately, and at least [`SHORTEST_GRACE`] |
-//! | free, and the cluster has no other master whose leases may be due | the same | waits until the limit |
+//! | free | are sent by a thread, which connects first if it must | waits for the master for at most a *grace*: twice what it took lately, and at least [`SHORTEST_GRACE`] |
+//! | free, and the cluster has no other master whose leases may be due | the same | waits until the limit, or for two round trips if those take longer |
 //! | free, but its last request has failed, and no other connection has had an answer of the master since | the same | does not wait. The answers count if they come before those of other masters |
-//! | busy: a thread still has it | the commands fail | does not wait |
+//! | busy: a thread still has it | fail | does not wait |
 //!
 //! So a master that hangs delays the others once. Too few replicas are no failure of a link: they change only the answers
 //! that would have counted.

@@ -168,6 +168,11 @@ impl Tables {
         };
         let mut changed = None;
         finder.publish(|last| {
+            // A table may name a master that only a redirection has named before.
+            let ids = |last: &&Arc<SlotMap>| -> Vec<String> {
+                last.masters().iter().map(|it| it.id().to_owned()).collect()
+            };
+            let before = last.as_ref().map(ids).unwrap_or_default();
             let mut next = last.cloned();
             for (node, table) in tables {
                 if next.as_ref().is_some_and(|next| next.is_foreign(table)) {
@@ -180,9 +185,9 @@ impl Tables {
             }
             // There is at least one table.
             let map = next.ok_or_else(Failure::another_question)?;
-            let before = last.map(|last| last.masters()).unwrap_or_default();
-            // A replica was promoted. Or a node was added: then the leases are only renewed early.
-            let is_new = |master: &Arc<Master>| before.iter().all(|it| it.id() != master.id());
+            // A replica was promoted. Or a node was added: then the leases are only renewed early. A redirection may have sent
+            // requests there already.
+            let is_new = |master: &Arc<Master>| before.iter().all(|id| id != master.id());
             let is_another = map.masters().iter().any(is_new);
             let all = last.iter().flat_map(|last| last.all());
             for master in all.filter(|master| !map.has(master)) {
@@ -327,9 +332,9 @@ mod tests {
         }
     }
 
-    /// A slot was to move to the node, and the operator has made it a replica instead.
-    #[test]
-    fn a_node_that_was_once_named_by_ask_is_promoted_by_a_failover() {
+    /// A slot was to move to the node, and the operator has made it a replica instead: if `a_table_shows` that before it is
+    /// promoted, and if none does.
+    fn a_node_that_was_named_by_ask_is_promoted(a_table_shows: bool) {
         let shared = shared(&Settings::default());
         let search = Tables::new(Arc::clone(&shared.routes));
         let publish = |table| {
@@ -349,14 +354,28 @@ mod tests {
         let old = || table(&[("a", 1, 5, (0, 99))], &[("c", 0)]);
         publish(old());
         let named = redirect(FailureKind::Ask).expect("the node");
-        publish(with_replica(old(), 3));
-        assert!(named.check_in_use().is_err());
+        if a_table_shows {
+            publish(with_replica(old(), 3));
+            assert!(named.check_in_use().is_err());
+        }
         redirect(FailureKind::Moved);
-        assert_eq!(owner().address.port, 1, "the table must show it first");
+        let port = if a_table_shows { 1 } else { 3 };
+        assert_eq!(
+            owner().address.port,
+            port,
+            "a table must show a replica first"
+        );
         let zero = Time::from_nanos(0);
         assert_eq!(shared.finder.last_failover(), zero);
         publish(table(&[("c", 3, 7, (0, 99))], &[("a", 5)]));
         assert_eq!(owner().address.port, 3);
         assert!(shared.finder.last_failover() > zero);
+    }
+
+    #[test]
+    fn a_node_that_was_once_named_by_ask_is_promoted_by_a_failover() {
+        for a_table_shows in [true, false] {
+            a_node_that_was_named_by_ask_is_promoted(a_table_shows);
+        }
     }
 }
