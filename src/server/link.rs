@@ -35,7 +35,7 @@ use redis::Value;
 
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::net::deadline::{Deadline, Phase};
-use crate::net::login::{connect_for_renewals, connect_in_turn};
+use crate::net::login::connect_in_turn;
 use crate::net::pool::Pooled;
 use crate::net::refusal::says;
 use crate::net::route::{Known, NodeReport, Route};
@@ -51,8 +51,8 @@ const LATE_ANSWER: Duration = Duration::from_millis(110);
 /// The shortest life of a connection that a denied request closes.
 const CLOSED_EVERY: Duration = Duration::from_secs(1);
 
-/// The time for a PING, or two round trips if those take longer.
-const PING_WITHIN: Duration = Duration::from_millis(500);
+/// The time for a look whether the server still answers, or two round trips if those take longer.
+const LOOK_WITHIN: Duration = Duration::from_millis(500);
 
 /// A connection, or the means to open one.
 pub(crate) struct Link {
@@ -113,7 +113,7 @@ impl Link {
         let Some(discovery) = &self.discovery else {
             return Ok(());
         };
-        if discovery.is_current(self.master) {
+        if discovery.finder.is_trusted(self.master) {
             return Ok(());
         }
         let begun = deadline.now();
@@ -133,7 +133,7 @@ impl Link {
     /// Makes the thread check the master, because it may not be one any more.
     fn suspect(&self) {
         if let Some(discovery) = &self.discovery {
-            discovery.suspect(self.master);
+            discovery.finder.suspect(self.master);
         }
     }
 
@@ -374,26 +374,19 @@ impl Link {
         failure
     }
 
-    /// Connects, and logs in. On the renewal thread's link that is no part of the time limit.
+    /// Connects, and logs in. On the renewal thread's link that is no part of the time limit. Suspects the master if it cannot
+    /// be reached.
     fn connect(&mut self, deadline: &mut Deadline<'_>) -> Result<(), Failure> {
-        if self.round_trip.is_none() {
-            let used = self.used;
-            return self.open_by(|route| connect_in_turn(route, deadline, Some(used)));
-        }
-        let begun = deadline.now();
-        let connected =
-            self.open_by(|route| connect_in_turn(route, &mut Deadline::default(), None));
-        deadline.leave_out(begun);
-        connected
-    }
-
-    /// Opens the connection. Suspects the master if it cannot be reached.
-    fn open_by(
-        &mut self,
-        connect: impl FnOnce(&Route) -> Result<Socket, Failure>,
-    ) -> Result<(), Failure> {
         self.known = self.route.together.look();
-        let socket = connect(&self.route).inspect_err(|failure| {
+        let connected = if self.round_trip.is_none() {
+            connect_in_turn(&self.route, deadline, Some(self.used))
+        } else {
+            let begun = deadline.now();
+            let connected = connect_in_turn(&self.route, &mut Deadline::default(), None);
+            deadline.leave_out(begun);
+            connected
+        };
+        let socket = connected.inspect_err(|failure| {
             if failure.is_transient() {
                 self.suspect();
             }
@@ -404,8 +397,8 @@ impl Link {
     }
 
     /// Sends commands about several names in one write, and returns their answers. With `confirmed_within` replicas must
-    /// confirm the writes, if the settings name any: otherwise each answer that is no error is that failure. This time is
-    /// shorter than the limit, because the link can be used again only after the answer to WAIT.
+    /// confirm the writes: otherwise each answer that is no error is that failure. This time is shorter than the limit,
+    /// because the link can be used again only after the answer to WAIT.
     pub(super) fn batch(
         &mut self,
         commands: &[Command],
@@ -418,12 +411,12 @@ impl Link {
             let answers = link.exchange(commands, deadline);
             let answers = answers.map_err(|failure| link.or_unknown(failure))?;
             let confirmed = match confirmed_within {
-                Some(within) if link.route.replicas > 0 => {
+                Some(within) => {
                     // The commands have taken a round trip of this time, and WAIT takes another.
                     let left = within.saturating_sub(begun.elapsed() * 2);
                     link.confirm(deadline, left.max(within / 2))
                 }
-                _ => Ok(()),
+                None => Ok(()),
             };
             let answer = |answer| match (&confirmed, answer) {
                 (_, error @ Value::ServerError(_)) => Ok(error),
@@ -432,6 +425,27 @@ impl Link {
             };
             Ok(answers.into_iter().map(answer).collect())
         })
+    }
+
+    /// Looks by an empty renewal whether the server answers. By its text that loads the script too, because on a slow link the
+    /// first lease would have no time for another round trip. A demoted master answers it as well: the next renewal shows that.
+    fn look(&mut self, limit: Duration) -> Result<(), Failure> {
+        let request = Request::Renew(&[]);
+        let text = wire::encode(&request, &self.route.script_settings).by_text();
+        let round_trip = self.round_trip;
+        let answer = self
+            .batch(&[text], None, limit)
+            .and_then(|mut answers| answers.remove(0));
+        let looked = answer.and_then(|value| match value {
+            Value::ServerError(error) => Err(self.refused(error)),
+            value => wire::decode(&request, value).inspect_err(|_| self.distrust()),
+        });
+        if looked.is_err() {
+            self.socket = None;
+            // A request would have had its own limit.
+            self.round_trip = round_trip;
+        }
+        looked.map(drop)
     }
 
     /// Returns whether the last request has left the connection open.
@@ -562,21 +576,11 @@ impl Pooled for Link {
 impl DedicatedConnection for Link {
     fn open(&mut self, is_silent: bool) -> Result<(), Failure> {
         self.find(&mut Deadline::default())?;
-        if self.socket.is_some() {
-            let mut time = Deadline::after(PING_WITHIN.max(self.round_trip() * 2));
-            if !is_silent || Link::call(self, &Request::Ping, &mut time).is_ok() {
-                return Ok(());
-            }
-            self.socket = None;
+        let is_open = self.socket.is_some();
+        if is_open && (!is_silent || self.look(LOOK_WITHIN).is_ok()) {
+            return Ok(());
         }
-        let mut last = Duration::ZERO;
-        self.open_by(|route| {
-            let (socket, took) = connect_for_renewals(route)?;
-            last = took;
-            Ok(socket)
-        })?;
-        self.round_trip = self.round_trip.max(Some(last));
-        Ok(())
+        self.look(self.route.io_timeout)
     }
 
     fn call(&mut self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure> {
