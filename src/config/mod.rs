@@ -1,5 +1,6 @@
-//! The settings of a manager and of a handle, with their defaults, and the servers that URLs name. No other module sees a URL.
-//! The builder checks the settings of a manager, so no other module sees a number that is out of bounds either.
+//! The settings of a manager and of a handle, with their defaults, and the servers that URLs name: `builder/url.rs` splits the
+//! URL of a deployment, and here the URL of each host is read. The builder checks the settings of a manager, so that no other
+//! module sees a number that is out of bounds.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -22,7 +22,7 @@ pub(crate) fn sent_for(deadline: Time, lease: Duration) -> Time {
 
 /// The shortest window.
 pub(crate) const SHORTEST_WINDOW: Duration = Duration::from_millis(250);
-/// The window of a long lease, unless `io_timeout` asks for a longer one.
+/// The least window of a long lease. Twice the `io_timeout` is the window if that is longer: 2 s by default.
 const ORDINARY_WINDOW: Duration = Duration::from_secs(1);
 
 /// Returns the window of a waiter with this lease.

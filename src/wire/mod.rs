@@ -69,7 +69,7 @@ pub(crate) enum Request<'a> {
     KeepRecords(&'a [Renewal<'a>]),
     /// Releases many mutexes that nobody is known to wait for; on a quorum, locks of any kind.
     Release(&'a [(LockId<'a>, &'a End)]),
-    /// Executes writes, if an owner holds its locks. It is the only request that a server must not execute twice.
+    /// Executes writes, if an owner holds its locks. Only this request must not be sent twice: what it writes is the caller's.
     Commit(&'a Commit<'a>),
     /// Asks a rate limiter for admission.
     RateLimit {
