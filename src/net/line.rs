@@ -18,12 +18,12 @@
 //! | waits | its time is over, or the caller has ended it | fails |
 //! | on its way | the answers come | has its own, which may be an error |
 //! | on its way | one of the answers is none to its request | fails, like all in that write: nobody knows whose answers these are |
-//! | on its way | the server has read none of it: the connection was not open any more, or the server lacks the script | waits, for a connection of its own |
-//! | on its way | the server closes the connection | the same, and the call counts as sent twice from now on |
-//! | on its way | the connection fails in another way, the other thread panics, or the answers come too late | fails: nobody knows whether its request was executed |
+//! | on its way | the server has executed none of it: the connection was not open any more, had something unread or greeted with a refusal, may lead to another server than the others, or the server lacks the script | waits, for a connection of its own |
+//! | on its way | the server closes the connection before all answers have come | the same, and the call counts as sent twice from now on |
+//! | on its way | the connection fails in another way, the other thread panics, or not all answers come in time | fails: nobody knows whether its request was executed. So a script that holds the server up costs all in that write their answers |
 //!
-//! Holders stand before all other calls, so they get a connection, or go along, first. Only some requests take others
-//! along, and only these go along:
+//! Holders stand before all other calls, so they get a connection, or go along, first. Only these requests go along, and take
+//! others along (a mutex without a fence is first asked for by a plain command, which goes alone):
 //!
 //! * the ask for a lock of one name, and its end, because the server answers these at once, and a caller may send them twice
 //!   (`wire::reader`);
@@ -38,8 +38,8 @@ use std::iter;
 
 use redis::{ServerError, Value};
 
-use crate::error::Failure;
 use crate::error::Outcome::{self, NotExecuted, Unknown};
+use crate::error::{Failure, FailureKind};
 use crate::net::deadline::{Deadline, LEAST, LOOK_EVERY, Phase};
 use crate::net::refusal::unavailable;
 use crate::net::route::Route;
@@ -78,7 +78,8 @@ struct Waiter {
     thread: Arc<Condvar>,
     /// `None` if it needs a connection for itself.
     offer: Option<Offer>,
-    /// When its time is over. On its way: when it waits no longer for the answer.
+    /// When its time is over. On its way: when it waits no longer for the answer. The other thread reads the clock again before
+    /// it writes, so that no request is written much later than that.
     until: Time,
     /// When another call has taken its request along.
     taken_at: Time,
@@ -239,7 +240,7 @@ impl Along {
     ///
     /// If any of them has not, all answers may be those to other requests, and nobody is told one.
     pub(crate) fn answered(
-        self,
+        mut self,
         is_own: bool,
         answers: Vec<Value>,
         mut refused: impl FnMut(ServerError) -> Failure,
@@ -263,7 +264,7 @@ impl Along {
     }
 
     /// Tells the callers that the connection has failed.
-    pub(crate) fn failed(self, fault: &TransportError, route: &Route) {
+    pub(crate) fn failed(mut self, fault: &TransportError, route: &Route) {
         let told = match fault {
             fault if fault.is_before_the_request() => Told::Back(NotExecuted),
             TransportError::Greeting(..) => Told::Back(NotExecuted),
@@ -278,23 +279,24 @@ impl Along {
     }
 
     /// Tells each caller what becomes of its request, and wakes it.
-    fn tell(self, told: impl Iterator<Item = Told>) {
+    fn tell(&mut self, told: impl Iterator<Item = Told>) {
+        let taken = std::mem::take(&mut self.taken);
         let mut state = self.line.state.lock();
-        let mut threads = Vec::with_capacity(self.taken.len());
-        for ((place, _), told) in self.taken.iter().zip(told) {
+        let mut threads = Vec::with_capacity(taken.len());
+        for ((place, _), told) in taken.into_iter().zip(told) {
             // A caller whose time is over has left.
-            let Some(mut waiter) = state.on_their_way.remove(place) else {
+            let Some(mut waiter) = state.on_their_way.remove(&place) else {
                 continue;
             };
             threads.push(Arc::clone(&waiter.thread));
             match told {
                 Told::Answer(answer) => {
                     waiter.answer = Some(answer);
-                    state.on_their_way.insert(*place, waiter);
+                    state.on_their_way.insert(place, waiter);
                 }
                 Told::Back(outcome) => {
                     waiter.outcome = outcome;
-                    state.waiting.insert(*place, waiter);
+                    state.waiting.insert(place, waiter);
                 }
             }
         }
@@ -302,6 +304,17 @@ impl Along {
         drop(state);
         for thread in threads {
             thread.notify_one();
+        }
+    }
+}
+
+impl Drop for Along {
+    /// The thread has panicked before it told them.
+    fn drop(&mut self) {
+        if !self.taken.is_empty() {
+            let words = "the thread that sent the request panicked";
+            let failure = Failure::unknown(FailureKind::Unavailable, words);
+            self.tell(iter::repeat(Told::Answer(Err(failure))));
         }
     }
 }
@@ -321,7 +334,6 @@ mod tests {
 
     use super::*;
     use crate::config::{Server, Settings};
-    use crate::error::FailureKind;
     use crate::net::route::route;
     use crate::sys::Machine;
     use crate::sys::test_machine::manual::ManualClock;
@@ -455,9 +467,23 @@ mod tests {
             }
             wait_for_a_line(&line, MOST + 7);
             for taken in [MOST - 1, 8] {
-                let along = take(&line, "own", Duration::ZERO);
+                let mut along = take(&line, "own", Duration::ZERO);
                 assert_eq!(along.commands().count(), taken);
                 along.tell(iter::repeat(Told::Answer(Ok(Reply::Pong))));
+            }
+        });
+    }
+
+    #[test]
+    fn a_thread_that_panics_leaves_no_caller_waiting() {
+        let line = Arc::<Line>::default();
+        thread::scope(|scope| {
+            let threads = ask_for(scope, &line, ["a", "b"]);
+            drop(take(&line, "own", LONG / 2));
+            for thread in threads {
+                let (words, outcome) = why(thread.join().expect("no panic"));
+                assert_eq!(outcome, Unknown);
+                assert!(words.contains("panicked"), "{words}");
             }
         });
     }
@@ -564,7 +590,7 @@ mod tests {
             thread::scope(|scope| {
                 let thread = scope.spawn(ask);
                 wait_for_a_line(&line, 1);
-                let along = take(&line, "own", LONG / 2);
+                let mut along = take(&line, "own", LONG / 2);
                 has_ended.store(true, Ordering::SeqCst);
                 along.tell(iter::repeat(Told::Back(outcome)));
                 let failure = thread.join().expect("no panic").expect("it is over");
@@ -611,7 +637,7 @@ mod tests {
             wait_for_a_line(&line, 1);
             let second = scope.spawn(|| turn("own"));
             wait_for_a_line(&line, 2);
-            let along = take(&line, "own", LONG / 2);
+            let mut along = take(&line, "own", LONG / 2);
             assert_eq!(names(&along), ["a"]);
             is_free.store(true, Ordering::SeqCst);
             // Whoever gave it back has called the first thread, which runs only now.

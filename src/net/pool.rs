@@ -183,7 +183,7 @@ impl<V: Pooled> Pool<V> {
     ) -> Result<CheckedOut<'_, V>, Failure> {
         match self.turn(deadline, || None)? {
             Turn::Own(value, _) => Ok(value),
-            Turn::Along(_) => Err(Failure::another_question()),
+            Turn::Along(_) => unreachable!("it has offered no request"),
         }
     }
 

@@ -262,7 +262,7 @@ impl Link {
                 // ASKING and its command are one unit. So the server must not answer the command with `NOSCRIPT`.
                 self.exchange(&[Command::new("ASKING"), command.by_text()], deadline)
             } else {
-                self.reads = wire::reader(request);
+                self.reads = wire::reader(request).filter(|_| self.route.replicas == 0);
                 self.exchange(&[command], deadline)
             };
             value = answers?.pop().unwrap_or(Value::Nil);
@@ -430,6 +430,8 @@ impl Link {
             .as_ref()
             .filter(|line| has_time && line.is_there())?;
         let along = line.take(own, now, until);
+        // Without CPU time in between, this thread may be late by now. Then it must not write for callers that have left.
+        deadline.now = None;
         if !self.route.together.is_latest(&self.known) {
             // Some of them may have come after the sign for which this connection is to be closed.
             along.failed(&TransportError::NotSent, &self.route);
