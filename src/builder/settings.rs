@@ -267,7 +267,9 @@ settings! {
 
         /// Sets the largest number of connections for calls: to one server, to each node of a quorum, or to each master of a
         /// cluster. A connection opens when a call needs it, and closes when no call has needed it for 15 to 30 s. If all are
-        /// in use, a call waits for one: releases go first, and all other calls in the order of their arrival. From 1 to 1,024.
+        /// in use, a call waits for one: releases go first, and all other calls in the order of their arrival. On one server
+        /// that no sentinel names, and on a cluster, up to 32 requests of such calls go out together, unless replicas must
+        /// confirm them. From 1 to 1,024.
         /// Defaults to 32.
         ///
         /// # Example

@@ -62,12 +62,14 @@ impl Drop for Node {
 
 impl Store for Node {
     fn call(&self, request: &Request<'_>, mut deadline: Deadline<'_>) -> Result<Answer, Failure> {
-        if let Some(discovery) = &self.discovery {
-            // A call that waits for a master needs no connection yet.
-            let time = deadline.phase(Phase::Master, self.route.connect_timeout);
-            let is_known = |findings: &Findings<_>| findings.trusted().map(drop);
-            discovery.finder.wait(time, is_known)?;
-        }
+        let Some(discovery) = &self.discovery else {
+            return Link::call_in_turn(&self.pool, &self.route, request, false, &mut deadline);
+        };
+        // A call that waits for a master needs no connection yet.
+        let time = deadline.phase(Phase::Master, self.route.connect_timeout);
+        let is_known = |findings: &Findings<_>| findings.trusted().map(drop);
+        discovery.finder.wait(time, is_known)?;
+        // It goes alone: an answer counts only if its connection leads to the master.
         let mut link = self.pool.check_out(&mut deadline)?;
         link.call(request, &mut deadline)
     }

@@ -303,6 +303,21 @@ pub(crate) fn encode_plain(
     }
 }
 
+/// Reads an answer, if it is one to the request.
+pub(crate) type Reader = fn(&Value) -> Option<Reply>;
+
+/// Returns how to read the answer to a request that may go out in one write with those of other calls. `None` if it must go
+/// alone.
+pub(crate) fn reader(request: &Request<'_>) -> Option<Reader> {
+    match request {
+        Request::Ask(lock, _) | Request::End(lock, _) if lock.target.keys().len() > 1 => None,
+        Request::Ask(_, ask) if ask.fences > 0 => Some(|value| lock::granted(1, true, value)),
+        Request::Ask(..) => Some(|value| lock::granted(1, false, value)),
+        Request::End(..) => Some(lock::released),
+        _ => None,
+    }
+}
+
 /// Reads the answer to a request.
 ///
 /// # Errors

@@ -26,6 +26,12 @@ impl Command {
         self.text.is_some()
     }
 
+    /// Returns the first key of a script, or the first argument of another command.
+    pub(crate) fn first_key(&self) -> Option<Arg<&[u8]>> {
+        let place = if self.is_by_digest() { 3 } else { 1 };
+        self.command.args_iter().nth(place)
+    }
+
     /// Returns the same command, with the text of its script in place of the digest. The server then keeps the script.
     pub(crate) fn by_text(&self) -> Self {
         let Some(text) = self.text else {

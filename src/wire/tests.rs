@@ -468,6 +468,20 @@ fn node_requests(settings: &ScriptSettings) -> Vec<(String, Command)> {
     all
 }
 
+/// Two requests of one write must have no key in common, and they are compared by their first keys.
+#[test]
+fn only_asks_for_locks_of_one_name_and_their_ends_go_out_with_those_of_other_calls() {
+    let end = End::new(OWNER.into(), 1, How::HandOver);
+    for (kind, target, units) in kinds() {
+        let lock = id(kind, &target);
+        let is_one = kind != LockKind::Multi;
+        assert_eq!(reader(&Request::Ask(lock, &ask(units))).is_some(), is_one);
+        assert_eq!(reader(&Request::End(lock, &end)).is_some(), is_one);
+    }
+    assert!(reader(&Request::Ping).is_none());
+    assert!(reader(&Request::Release(&[])).is_none());
+}
+
 /// A request with other bytes may be another request to a server, or to a node that another version of this crate uses. So
 /// a change of `requests.txt` is a change of the wire format. Only the names of scripts may change freely.
 #[test]

@@ -22,6 +22,7 @@ use crate::error::{Failure, FailureKind, Outcome};
 use crate::name::LockKey;
 use crate::net::deadline::Deadline;
 use crate::net::login::ping_as_they_answer;
+use crate::net::pool::Pool;
 use crate::net::refusal::{unavailable, was_cut};
 use crate::owner::MARK;
 use crate::server::Answer;
@@ -87,9 +88,9 @@ impl Shared {
             };
             let master = moving_to.take().map_or_else(owner, Ok);
             let answer = master.as_ref().map_err(Failure::clone).and_then(|master| {
-                let answer = self.on_link(master, deadline, |link, deadline| {
-                    link.is_asking = is_asking;
-                    link.call(request, deadline)
+                let (mut time, route) = (deadline, &master.route);
+                let answer = self.on_pool(master, |pool| {
+                    Link::call_in_turn(pool, route, request, is_asking, &mut time)
                 });
                 answer.and_then(|answer| master.check_in_use().map(|()| answer))
             });
@@ -139,19 +140,13 @@ impl Shared {
         })
     }
 
-    /// Does `work` on a pooled connection of a master.
-    fn on_link<T>(
+    /// Does `work` with the pool of a master.
+    fn on_pool<T>(
         &self,
         master: &Master,
-        mut deadline: Deadline<'_>,
-        work: impl FnOnce(&mut Link, &mut Deadline<'_>) -> Result<T, Failure>,
+        work: impl FnOnce(&Pool<Link>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let pool = master.pool(&self.routes);
-        let link = pool.and_then(|pool| pool.check_out(&mut deadline));
-        let done = link.and_then(|mut link| {
-            link.is_asking = false;
-            work(&mut link, &mut deadline)
-        });
+        let done = master.pool(&self.routes).and_then(|pool| work(pool));
         match &done {
             Ok(_) => master.note_answer(),
             Err(failure) if failure.kind == FailureKind::TryAgain => master.note_answer(),
@@ -262,8 +257,10 @@ impl Shared {
             // The cluster has fewer masters than before.
             return Ok(page(Vec::new(), next_master));
         };
-        let (reply, run) = self.on_link(master, deadline, |link, deadline| {
-            link.call_identified(request, deadline)
+        let (reply, run) = self.on_pool(master, |pool| {
+            let mut link = pool.check_out(&mut deadline)?;
+            link.is_asking = false;
+            link.call_identified(request, &mut deadline)
         })?;
         master.check_in_use()?;
         let Reply::Page { keys, next } = reply else {
