@@ -61,8 +61,8 @@
 //!    most one pickup window (2 s by default, see [`io_timeout`](Builder::io_timeout)) for up to 64 waiters that crash or hang
 //!    together; and by at most one poll, 1 s, for a message that is lost. A waiter that only hung for a window keeps its place. If
 //!    more than 64 hang, the lock goes to a process that asks, at most one poll later, until they are dropped after 3 s.
-//! 5. **Nobody else's lock.** Every request compares the owner, may be repeated without harm, and never shortens a lease that
-//!    is held.
+//! 5. **Nobody else's lock.** Every request about a held lock compares the owner, and never shortens a lease that is held. All but
+//!    a [commit](LockGuard::commit) may be repeated without harm.
 //!
 //! # What it does not promise
 //!

@@ -81,6 +81,8 @@ pub(crate) struct LockKey {
     key: Arc<str>,
     /// The length of the prefix, which is at most 1,024 bytes.
     prefix: u16,
+    /// Whether the key has a hash tag.
+    is_tagged: bool,
     fingerprint: Fingerprint,
 }
 
@@ -104,7 +106,8 @@ impl LockKey {
         } else {
             [prefix, name].concat().into()
         };
-        if hash_tag(key.as_bytes()).is_none() && key.contains('}') {
+        let is_tagged = hash_tag(key.as_bytes()).is_some();
+        if !is_tagged && key.contains('}') {
             return invalid(
                 "its braces put the lock and the keys beside it into different hash slots",
             );
@@ -118,6 +121,7 @@ impl LockKey {
             fingerprint: fingerprint(&key),
             key,
             prefix: prefix.len() as u16,
+            is_tagged,
         })
     }
 
@@ -152,7 +156,7 @@ impl LockKey {
 
     pub(crate) fn companion(&self, which: Companion) -> String {
         let (plain, tagged) = SUFFIXES[which as usize];
-        if hash_tag(self.key.as_bytes()).is_some() {
+        if self.is_tagged {
             [&self.key, tagged].concat()
         } else {
             ["{", &self.key, "}", plain].concat()

@@ -2,7 +2,7 @@
 //! bounds. Its default stands beside its field in [`Settings`].
 //!
 //! The URL's parameters ([`super::url`]), the list of them in its errors, and [`check`] are read off this table. A setting
-//! that a handle may change has its bounds in [`Options::check`](crate::config::Options::check), because each call checks them.
+//! that a handle may change has its bounds in [`Settings::checked_terms`], because each call checks them.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -267,7 +267,9 @@ settings! {
 
         /// Sets the largest number of connections for calls: to one server, to each node of a quorum, or to each master of a
         /// cluster. A connection opens when a call needs it, and closes when no call has needed it for 15 to 30 s. If all are
-        /// in use, a call waits for one: releases go first, and all other calls in the order of their arrival. From 1 to 1,024.
+        /// in use, a call waits for one: releases go first, and all other calls in the order of their arrival. On one server
+        /// that no sentinel names, and on a cluster, up to 32 requests of such calls go out together, unless replicas must
+        /// confirm them. From 1 to 1,024.
         /// Defaults to 32.
         ///
         /// # Example
@@ -547,7 +549,7 @@ const MAX_PREFIX: usize = 1024;
 ///
 /// [`Error::Config`] with the name of the first setting that cannot be used.
 pub(super) fn check(settings: &Settings) -> Result<()> {
-    settings.options.check()?;
+    settings.checked_terms(&settings.options)?;
     let wrong = |it: &Setting| (it.wrong)(settings).map(|why| Error::config(it.name, why));
     SETTINGS.iter().find_map(wrong).map_or(Ok(()), Err)
 }

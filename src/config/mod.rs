@@ -1,5 +1,6 @@
-//! The settings of a manager and of a handle, with their defaults, and the servers that URLs name. No other module sees a URL.
-//! The builder checks the settings of a manager, so no other module sees a number that is out of bounds either.
+//! The settings of a manager and of a handle, with their defaults, and the servers that URLs name: `builder/url.rs` splits the
+//! URL of a deployment, and here the URL of each host is read. The builder checks the settings of a manager, so that no other
+//! module sees a number that is out of bounds.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -77,36 +78,6 @@ pub(crate) struct Options {
     pub(crate) fencing: bool,
     /// The fingerprint of a note that was set on the handle; 0 if none was.
     pub(crate) note: Fingerprint,
-}
-
-impl Options {
-    /// Checks the bounds of all options.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Config`] if an option is out of bounds.
-    pub(crate) fn check(&self) -> Result<()> {
-        if self.max_hold == Some(Duration::ZERO) {
-            return Err(Error::config("max_hold", "zero"));
-        }
-        if self.min_hold > MAX_LEASE {
-            let reason = format!("{:?} is longer than 24 h", self.min_hold);
-            return Err(Error::config("min_hold", reason));
-        }
-        if (MIN_LEASE..=MAX_LEASE).contains(&self.lease) {
-            return Ok(());
-        }
-        let reason = format!("{:?} is not between 10 ms and 24 h", self.lease);
-        Err(Error::config("lease", reason))
-    }
-
-    pub(crate) fn terms(&self) -> Terms {
-        Terms {
-            fencing: self.fencing,
-            note: self.note,
-            ..Terms::new(self.lease, self.renew)
-        }
-    }
 }
 
 /// A password. `Debug` does not show it.
@@ -221,18 +192,34 @@ impl Settings {
         if !self.restart_delay.is_zero() {
             self.longest_vote = Some(self.restart_delay);
         }
-        self.check_options(&self.options)
+        self.checked_terms(&self.options).map(drop)
     }
 
-    /// Checks the options of a handle.
+    /// Checks the options of a handle. Returns the terms of its leases.
     ///
     /// # Errors
     ///
     /// [`Error::Config`] if an option is out of bounds.
-    pub(crate) fn check_options(&self, options: &Options) -> Result<()> {
-        options.check()?;
-        self.check_lease("lease", options.lease)?;
-        self.check_lease("min_hold", options.min_hold)
+    pub(crate) fn checked_terms(&self, options: &Options) -> Result<Terms> {
+        let (lease, min_hold) = (options.lease, options.min_hold);
+        if options.max_hold == Some(Duration::ZERO) {
+            return Err(Error::config("max_hold", "zero"));
+        }
+        if min_hold > MAX_LEASE {
+            let reason = format!("{min_hold:?} is longer than 24 h");
+            return Err(Error::config("min_hold", reason));
+        }
+        if !(MIN_LEASE..=MAX_LEASE).contains(&lease) {
+            let reason = format!("{lease:?} is not between 10 ms and 24 h");
+            return Err(Error::config("lease", reason));
+        }
+        self.check_lease("lease", lease)?;
+        self.check_lease("min_hold", min_hold)?;
+        Ok(Terms {
+            fencing: options.fencing,
+            note: options.note,
+            ..Terms::new(lease, options.renew)
+        })
     }
 
     /// Checks the length of a lease or an extension against the longest one of this manager.

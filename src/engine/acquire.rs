@@ -34,7 +34,7 @@ use std::mem;
 use std::time::Duration;
 
 use crate::cancel::Cancel;
-use crate::config::Options;
+use crate::config::{Options, Terms};
 use crate::engine::Engine;
 use crate::engine::attempt::{Attempt, Context, EndedOwner, Grant, Input, Step};
 use crate::engine::client::Client;
@@ -47,12 +47,13 @@ use crate::engine::observe::ended_by;
 use crate::engine::queue::rules::{AcquireParams, Arrival, GrantedTo};
 use crate::engine::queue::{Entry, LastReply, NameState, Signal, WaitingThread};
 use crate::engine::wakeup::Waker;
-use crate::error::{Error, Failure, FailureKind, Outcome, Result};
+use crate::error::{Error, Failure, FailureKind, Result};
 use crate::event::{Event, EventKind};
 use crate::logging;
 use crate::name::Target;
 use crate::net::deadline::LEAST;
 use crate::owner;
+use crate::server::Answer;
 use crate::stats::Ended;
 use crate::sys::machine::Entered;
 use crate::sys::{Arc, Ordering, Time};
@@ -61,12 +62,19 @@ use crate::wire::{Ask, GrantMessage, LockKind, Reply, Request, lifetime};
 /// Acquires a lock. Blocks until the thread has a guard, the time is over, the token is cancelled, the manager is closed,
 /// or a request has failed.
 pub(crate) fn lock(engine: &Arc<Engine>, call: &Call<'_>) -> Result<Lease, NotAcquired> {
-    call.check(&engine.client)?;
-    let (mut acquire, arrival) = Acquire::enter(engine, call);
+    // A call that cannot succeed changes nothing, and sends nothing.
+    let client = &engine.client;
+    client.check_open()?;
+    let terms = client.settings.checked_terms(&call.options)?;
+    if call.is_cancelled() {
+        return Err(Error::Cancelled.into());
+    }
+    let (mut acquire, arrival) = Acquire::enter(engine, call, terms);
     let acquired = acquire.run(arrival);
     if let Err(why) = &acquired {
         acquire.count_refused(why);
     }
+    // 4. Hand the guard out.
     Ok(Lease::new(Arc::clone(engine), acquired?, &call.options))
 }
 
@@ -74,7 +82,7 @@ impl Acquire<'_> {
     /// Returns the hold of the thread.
     fn run(&mut self, arrival: Place) -> Result<Hold, NotAcquired> {
         // 1. Am I first? The queue of the name has decided.
-        let (attempt, _counted) = match arrival {
+        let attempt = match arrival {
             // A lease of this process has room for the thread: no request.
             Arrival::Hold(hold) => return Ok(self.passed_on(hold)),
             // A try, and another owner has the lock as far as this process knows.
@@ -84,11 +92,11 @@ impl Acquire<'_> {
                 self.count_wait(|engine, entry| engine.holder(&entry.lock()));
                 match self.wait(&waiter)? {
                     Turn::Hold(hold) => return Ok(self.passed_on(hold)),
-                    Turn::Delegate(attempt, counted) => (attempt, Some(counted)),
+                    Turn::Delegate(attempt) => attempt,
                 }
             }
             // Nobody is before it.
-            Arrival::Delegate => (self.attempt(false), self.counted.take()),
+            Arrival::Delegate => self.attempt(false),
         };
         // 2. Ask Redis for all threads of this process, and sleep between the requests.
         match self.ask(attempt)? {
@@ -105,8 +113,8 @@ pub(crate) struct Call<'a> {
     pub(crate) kind: LockKind,
     pub(crate) target: &'a Target,
     pub(crate) options: Options,
-    /// The tail of its owners, if the handle has its own note.
-    pub(crate) tail: Option<&'a Arc<str>>,
+    /// The tail of its owners.
+    pub(crate) tail: &'a Arc<str>,
     /// The number of units.
     pub(crate) units: u32,
     /// The end of the wait. `None` for a try, which does not wait for the lock.
@@ -116,15 +124,6 @@ pub(crate) struct Call<'a> {
 }
 
 impl Call<'_> {
-    fn check(&self, client: &Client) -> Result<()> {
-        client.check_open()?;
-        client.settings.check_options(&self.options)?;
-        if self.is_cancelled() {
-            return Err(Error::Cancelled);
-        }
-        Ok(())
-    }
-
     fn is_cancelled(&self) -> bool {
         self.cancel.is_some_and(Cancel::is_cancelled)
     }
@@ -156,10 +155,11 @@ struct Acquire<'a> {
     engine: &'a Arc<Engine>,
     client: &'a Client,
     call: &'a Call<'a>,
+    terms: Terms,
     entry: Arc<Entry>,
     /// When the call began.
     arrived: Time,
-    /// Counts the thread as busy, if it is the delegate at once.
+    /// Counts the thread as busy, once it is the delegate.
     counted: Option<CountedBusy<'a>>,
     /// Whether the call has begun to wait for the lock.
     waits: bool,
@@ -181,10 +181,10 @@ struct Acquire<'a> {
 }
 
 /// The next step of a thread that has waited.
-enum Turn<'a> {
+enum Turn {
     Hold(Hold),
     /// It is the delegate, and goes on with this attempt.
-    Delegate(Box<Attempt>, CountedBusy<'a>),
+    Delegate(Box<Attempt>),
 }
 
 /// The result of a delegate's requests.
@@ -196,12 +196,12 @@ enum Asked {
 
 impl<'a> Acquire<'a> {
     /// Enters the queue of the name.
-    fn enter(engine: &'a Arc<Engine>, call: &'a Call<'a>) -> (Self, Place) {
+    fn enter(engine: &'a Arc<Engine>, call: &'a Call<'a>, terms: Terms) -> (Self, Place) {
         let client = &*engine.client;
         let arrived = client.now();
         let params = AcquireParams {
             units: call.units,
-            terms: call.options.terms(),
+            terms,
             waits: call.until.is_some(),
         };
         let (entry, arrival, counted) =
@@ -212,11 +212,12 @@ impl<'a> Acquire<'a> {
                     |process_lease| engine.health(process_lease, arrived),
                     || WaitingThread::new(call.tail),
                 );
-                // `close` looks at the name after this, and then waits for busy threads.
-                let counted = matches!(arrival, Arrival::Delegate).then(|| {
+                let mut counted = None;
+                if let Arrival::Delegate = arrival {
                     state.forget_last_reply();
-                    engine.count_busy()
-                });
+                    // `close` looks at the name after this, and then waits for busy threads.
+                    counted = Some(engine.count_busy());
+                }
                 (Arc::clone(entry), arrival, counted)
             });
         let long_after = client.settings.warn_wait_after.filter(|_| params.waits);
@@ -224,6 +225,7 @@ impl<'a> Acquire<'a> {
             engine,
             client,
             call,
+            terms,
             entry,
             arrived,
             counted,
@@ -258,13 +260,8 @@ impl<'a> Acquire<'a> {
 
     /// Makes an attempt for the calling thread.
     fn attempt(&self, has_waited: bool) -> Box<Attempt> {
-        let (rng, tail) = (self.client.machine(), self.tail());
-        Box::new(Attempt::new(rng, tail, self.call.units, has_waited))
-    }
-
-    /// Returns the tail of the call's owners.
-    fn tail(&self) -> &'a str {
-        self.call.tail.map_or(&self.client.tail, |tail| tail)
+        let (rng, call) = (self.client.machine(), self.call);
+        Box::new(Attempt::new(rng, call.tail, call.units, has_waited))
     }
 
     /// Begins the lease of a grant. If that fails, so do the threads that wait.
@@ -281,7 +278,7 @@ impl<'a> Acquire<'a> {
     /// Makes the renewal thread release owners of an attempt that may have something in Redis.
     fn clean_up(&self, ended_owners: Vec<EndedOwner>) {
         for ended_owner in ended_owners {
-            let lease = self.call.options.terms().lease();
+            let lease = self.terms.lease();
             self.engine.clean_up(&self.entry, ended_owner, lease);
         }
     }
@@ -347,28 +344,27 @@ impl<'a> Acquire<'a> {
 }
 
 /// Behind the delegate.
-impl<'a> Acquire<'a> {
+impl Acquire<'_> {
     /// Blocks until a signal comes, or the call must end. Does what the signal says.
-    fn wait(&mut self, waiter: &Arc<WaitingThread>) -> Result<Turn<'a>, NotAcquired> {
-        let has_waited = match self.signal(waiter)? {
-            Signal::Hold(hold) => return Ok(Turn::Hold(hold)),
-            Signal::Ask { has_waited } => has_waited,
+    fn wait(&mut self, waiter: &Arc<WaitingThread>) -> Result<Turn, NotAcquired> {
+        match self.signal(waiter)? {
+            Signal::Hold(hold) => Ok(Turn::Hold(hold)),
+            Signal::Ask { has_waited } => {
+                self.counted = Some(self.engine.count_busy());
+                Ok(Turn::Delegate(self.attempt(has_waited)))
+            }
             Signal::Delegate(attempt) => {
-                let counted = CountedBusy(self.engine);
-                if attempt.is_for(self.call.units, self.tail()) {
-                    return Ok(Turn::Delegate(attempt, counted));
+                self.counted = Some(CountedBusy(self.engine));
+                if attempt.is_for(self.call.units, self.call.tail) {
+                    return Ok(Turn::Delegate(attempt));
                 }
                 self.clean_up(attempt.abandon());
-                return Ok(Turn::Delegate(self.attempt(true), counted));
+                Ok(Turn::Delegate(self.attempt(true)))
             }
-            Signal::Held => return Err(self.held()),
-            Signal::Failed(failure) => return Err(self.call.failed(failure)),
-            Signal::Closed => return Err(Error::Closed.into()),
-        };
-        Ok(Turn::Delegate(
-            self.attempt(has_waited),
-            self.engine.count_busy(),
-        ))
+            Signal::Held => Err(self.held()),
+            Signal::Failed(failure) => Err(self.call.failed(failure)),
+            Signal::Closed => Err(Error::Closed.into()),
+        }
     }
 
     /// Sleeps until there is a signal, or leaves the queue and returns the reason.
@@ -447,9 +443,8 @@ impl<'a> Acquire<'a> {
             (LastReply::NoAnswer | LastReply::Held(_), None) => {
                 match state.holder_since(self.arrived) {
                     Some(holder) => NotAcquired::Held(Some(holder)),
-                    None => self.call.failed(Failure::plain(
+                    None => self.call.failed(Failure::unknown(
                         FailureKind::Unavailable,
-                        Outcome::Unknown,
                         "the wait ended before the server answered",
                     )),
                 }
@@ -472,7 +467,7 @@ impl Acquire<'_> {
             return Err(why);
         }
         let mut input = Input::Go;
-        // The lease that the last request offered to share.
+        // The owner of the lease that the last request offered to share.
         let mut offered = None;
         loop {
             // 2. End a call that must end. But if a request has a result, the attempt must get it first. If the outcome
@@ -489,19 +484,18 @@ impl Acquire<'_> {
 
             // 3. Let the attempt decide. If it changes its owner, the former owner may still have something in Redis:
             //    the renewal thread releases that.
-            let lease_to_share = self.lease_to_share();
             let is_by_message = matches!(input, Input::Message(_));
-            let step = attempt.step(input, &self.context(lease_to_share.as_deref()));
+            let step = attempt.step(input, &self.context());
             self.clean_up(attempt.ended_owners());
 
             // 4. Do that. A request and a sleep have a result for the attempt; the other steps end the call.
             input = match step {
                 Step::Send(ask) => {
-                    offered = lease_to_share;
+                    offered.clone_from(&ask.shareable_owner);
                     if self.called.is_none() {
                         self.called = Some(self.client.machine().begin_call());
                     }
-                    self.send(&mut attempt, &ask)
+                    self.send(&mut attempt, ask)
                 }
                 Step::Sleep(until) => {
                     self.called = None;
@@ -566,23 +560,7 @@ impl Acquire<'_> {
             return Ok(());
         }
         let words = "this process still has to release the lock, and could not do so in time";
-        Err(Failure::plain(
-            FailureKind::Unavailable,
-            Outcome::NotExecuted,
-            words,
-        ))
-    }
-
-    /// Returns a lease of this process that more threads could share, if Redis allows another quantum.
-    fn lease_to_share(&self) -> Option<Arc<ProcessLease>> {
-        if !self.entry.kind.sharing().together {
-            return None;
-        }
-        let (now, terms) = (self.client.now(), self.call.options.terms());
-        let health = |process_lease: &Arc<ProcessLease>| self.engine.health(process_lease, now);
-        let state = self.entry.lock();
-        let lease = state.queue.shareable_lease(self.call.units, terms, health);
-        lease.cloned()
+        Err(Failure::not_executed(FailureKind::Unavailable, words))
     }
 
     /// Returns whether a hand-over may grant the lock by message. These leases are granted by reply only:
@@ -595,18 +573,29 @@ impl Acquire<'_> {
     /// | without renewal | nothing would raise it to its full length |
     fn grants_by_message(&self) -> bool {
         self.call.kind == LockKind::Mutex
-            && self.call.options.renew
+            && self.terms.renew
             && self.client.settings.replicas == 0
             && self.client.store.votes().is_none()
     }
 
     /// Returns what the attempt must know for its next step.
-    fn context(&self, lease_to_share: Option<&ProcessLease>) -> Context<'_> {
+    fn context(&self) -> Context<'_> {
         let (engine, client, call) = (self.engine, self.client, self.call);
-        let (settings, terms, now) = (&client.settings, call.options.terms(), client.now());
+        let (settings, terms, now) = (&client.settings, self.terms, client.now());
         let subscription = engine.wakeup.subscription(now);
         let quantum = engine.quantum.get(&subscription);
-        let longest_window = lifetime::longest_pickup_window(settings.io_timeout);
+        let (shareable_owner, crowded) = {
+            let queue = &self.entry.lock().queue;
+            let lease = if call.kind.sharing().together {
+                queue.shareable_lease(call.units, terms, |lease| engine.health(lease, now))
+            } else {
+                None
+            };
+            (
+                lease.map(|lease| client.owner_of(lease)),
+                queue.is_crowded(),
+            )
+        };
         // A lease with a `min_hold` is not handed to the next thread, so it needs one fence.
         let fence_block = if call.options.min_hold.is_zero() {
             fence::block(self.entry.kind, quantum)
@@ -617,26 +606,25 @@ impl Acquire<'_> {
             arrived: self.arrived,
             terms,
             until: call.until,
-            pickup_window: lifetime::pickup_window(terms.lease(), longest_window),
+            pickup_window: lifetime::pickup_window(terms.lease(), settings.io_timeout),
             grants_by_message: self.grants_by_message(),
             outage_limit: settings.outage_limit,
             waits_through_outages: settings.wait_through_outages,
-            tail: self.tail(),
+            tail: call.tail,
             rng: client.machine(),
             now,
             subscription,
             failed_over_at: client.store.last_failover(),
             round_trip: self.round_trip,
-            quantum,
             fence_block,
-            shareable_owner: lease_to_share.map(|process_lease| client.owner_of(process_lease)),
-            crowded: self.entry.lock().queue.is_crowded(),
+            shareable_owner,
+            crowded,
             busy_threads: client.busy_threads.load(Ordering::Relaxed),
         }
     }
 
     /// Sends a request of the attempt. Returns its result.
-    fn send(&mut self, attempt: &mut Attempt, ask: &Ask) -> Input {
+    fn send(&mut self, attempt: &mut Attempt, ask: Ask) -> Input {
         let (engine, client) = (self.engine, self.client);
         if ask.queues() {
             // The message may arrive before the reply, so the thread registers before it sends the request.
@@ -647,66 +635,78 @@ impl Acquire<'_> {
         let mut deadline = client.deadline(self.call.until).ended_by(&is_over);
         // The pickup window may run, so this request must not wait behind others for a connection.
         deadline.has_priority = message_at.is_some();
-        let answer = client.send(&Request::Ask(self.entry.id(), ask), deadline);
+        let answer = client.send(&Request::Ask(self.entry.id(), &ask), deadline);
         self.round_trip = client.now().since(sent);
         engine.clean_up_nodes(&self.entry, &ask.owner, ask.units);
         if let (Some(end), Ok(_)) = (&ask.ending, &answer) {
             engine.clean_up_nodes(&self.entry, &end.owner, end.units);
         }
-        match answer {
-            Ok(answer) => {
-                let resent = answer.resent;
-                let reply = match answer.reply {
-                    Reply::Differs { others, reply } => {
-                        client.warn_of_permits(&self.entry, others);
-                        *reply
-                    }
-                    reply => reply,
-                };
-                match (&reply, message_at) {
-                    (Reply::Granted { .. }, Some(message_at)) if !resent => {
-                        self.note_hand_over(message_at);
-                    }
-                    (
-                        Reply::Held { ttl, holder, .. }
-                        | Reply::Outvoted {
-                            holder: Some(holder),
-                            ttl,
-                            ..
-                        },
-                        _,
-                    ) if !attempt.is_former_owner(holder) => {
-                        self.note_held(holder, ttl.is_none(), ask.queues());
-                    }
-                    _ => {}
-                }
-                Input::Replied {
+        let failure = match answer {
+            Ok(Answer { reply, resent }) => {
+                let message_at = message_at.filter(|_| !resent);
+                let reply = self.note_reply(attempt, &ask, reply, message_at);
+                return Input::Replied {
+                    ask,
                     sent,
                     reply,
                     resent,
-                }
+                };
             }
-            // The call must end, so the thread stopped waiting, or the failure is of no interest to it. The threads behind
-            // it ask Redis themselves. The attempt notes whether Redis may still execute the request.
-            Err(failure) if self.is_over() && failure.is_transient() => {
-                attempt.failed(sent, &failure, &self.context(None));
-                Input::Woken
-            }
-            Err(failure) => {
-                let cut_short = self.is_cut_short(sent, &failure);
-                if !cut_short {
-                    let mut state = self.entry.lock();
-                    let last = LastReply::Failed(failure.clone());
-                    state.note_last_reply(last);
-                    state.queue.not_answered();
-                }
-                Input::Failed {
-                    sent,
-                    failure,
-                    cut_short,
-                }
-            }
+            Err(failure) => failure,
+        };
+        // The call must end, so the thread stopped waiting, or the failure is of no interest to it. The threads behind it ask
+        // Redis themselves. The attempt notes whether Redis may still execute the request.
+        if self.is_over() && failure.is_transient() {
+            attempt.failed(&ask, sent, &failure, &self.context());
+            return Input::Woken;
         }
+        let cut_short = self.is_cut_short(sent, &failure);
+        if !cut_short {
+            let mut state = self.entry.lock();
+            state.note_last_reply(LastReply::Failed(failure.clone()));
+            state.queue.not_answered();
+        }
+        Input::Failed {
+            ask,
+            sent,
+            failure,
+            cut_short,
+        }
+    }
+
+    /// Notes what a reply says of the lock, and returns it. `message_at` is when a message woke the thread, unless the request
+    /// was sent twice: from then to the grant is how long the lock took to be picked up.
+    fn note_reply(
+        &mut self,
+        attempt: &Attempt,
+        ask: &Ask,
+        reply: Reply,
+        message_at: Option<Time>,
+    ) -> Reply {
+        let reply = match reply {
+            Reply::Differs { others, reply } => {
+                self.client.warn_of_permits(&self.entry, others);
+                *reply
+            }
+            reply => reply,
+        };
+        match &reply {
+            Reply::Granted { .. } => {
+                if let Some(message_at) = message_at {
+                    self.note_hand_over(message_at);
+                }
+            }
+            Reply::Held { ttl, holder, .. }
+            | Reply::Outvoted {
+                holder: Some(holder),
+                ttl,
+                ..
+            } if !attempt.is_former_owner(holder) => {
+                self.note_held(holder, ttl.is_none(), ask.queues());
+            }
+            _ => {}
+        }
+        reply
     }
 
     /// Notes that another owner holds the lock. Ends the tries that wait behind the delegate.
@@ -774,10 +774,10 @@ impl Acquire<'_> {
         Input::Message(message.filter(is_usable))
     }
 
-    /// Begins another quantum of the offered lease, with a hold for this thread. Returns `None` if the lease has ended.
-    fn share(&self, offered: Option<Arc<ProcessLease>>) -> Option<Hold> {
+    /// Begins another quantum of the lease of this owner, with a hold for this thread. Returns `None` if the lease has ended.
+    fn share(&self, offered: Option<Arc<str>>) -> Option<Hold> {
         let count = |hold: &Hold| self.count_granted(hold, true);
-        self.engine.reopen(&self.entry, &*offered?, count)
+        self.engine.reopen(&self.entry, &offered?, count)
     }
 
     /// Hands the attempt to the next thread. If there is none, ends the attempt, which leaves the queue in Redis.

@@ -10,7 +10,7 @@ use crate::config::Settings;
 use crate::engine::lease::process_lease::ProcessLease;
 use crate::engine::observe::events::Events;
 use crate::engine::queue::Entry;
-use crate::error::{Error, Failure, FailureKind, Outcome, Result};
+use crate::error::{Error, Failure, FailureKind, Result};
 use crate::net::deadline::{Deadline, LEAST};
 use crate::panics::survived;
 use crate::server::{Answer, Store};
@@ -25,7 +25,7 @@ const MOST_DIFFERING: usize = 1_024;
 pub(crate) struct Client {
     pub(crate) settings: Settings,
     /// The tail of the owners of handles that have no note of their own.
-    pub(crate) tail: String,
+    pub(crate) tail: Arc<str>,
     pub(super) store: Arc<dyn Store>,
     pub(super) events: Arc<Events>,
     pub(super) stats: Counters,
@@ -47,7 +47,7 @@ impl Client {
         let events = Events::new(listener, settings.machine.clone());
         Self {
             exported: Exported::new(&settings.metric_names),
-            tail: owner::tail(&settings.label, &settings.note),
+            tail: owner::tail(&settings.label, &settings.note).into(),
             settings,
             store,
             events: Arc::new(events),
@@ -151,7 +151,7 @@ impl Client {
             return Ok(());
         }
         let words = "the answer to PING is not PONG";
-        Err(Failure::plain(FailureKind::Protocol, Outcome::NotExecuted, words).into_error(None))
+        Err(Failure::not_executed(FailureKind::Protocol, words).into_error(None))
     }
 
     /// Sends a request on a pooled connection, and returns the reply. Turns a panic into a failure: if a delegate
@@ -170,11 +170,7 @@ impl Client {
         self.count_request(request, self.now().since(begun));
         let answer = answer.unwrap_or_else(|| {
             let words = "the request panicked";
-            Err(Failure::plain(
-                FailureKind::Unavailable,
-                Outcome::Unknown,
-                words,
-            ))
+            Err(Failure::unknown(FailureKind::Unavailable, words))
         })?;
         self.count_hand_over(request, &answer.reply);
         Ok(answer)

@@ -98,7 +98,7 @@ use queue::quantum::Quantum;
 use queue::{Names, Signal};
 use wakeup::Wakeup;
 
-/// What all handles and guards of one manager share.
+/// The locks of one manager in this process. Its handles and guards all hold on to the same engine.
 pub(crate) struct Engine {
     pub(crate) client: Arc<Client>,
     names: Names,

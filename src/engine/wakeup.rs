@@ -43,7 +43,7 @@ use uuid::Uuid;
 use crate::engine::Engine;
 use crate::engine::attempt::poll::SubscriptionState;
 use crate::engine::observe::events::{Events, Unreached};
-use crate::error::{Chain, Failure, FailureKind, Outcome};
+use crate::error::{Chain, Failure, FailureKind};
 use crate::event::Connection;
 use crate::logging;
 use crate::name::{BROKEN, CHANNEL_PREFIX};
@@ -347,11 +347,7 @@ pub(super) fn run(
         let listen = || store.listen(&[wakeup.channel(), BROKEN], &mut handle);
         let ended = survived(listen).unwrap_or_else(|| {
             let words = "the wakeup thread panicked";
-            Err(Failure::plain(
-                FailureKind::Unavailable,
-                Outcome::NotExecuted,
-                words,
-            ))
+            Err(Failure::not_executed(FailureKind::Unavailable, words))
         });
         // 3. Note and report the end of the subscription, and choose the pause.
         let wait = match ended {

@@ -171,8 +171,17 @@ impl Failure {
 
     /// Returns the failure of a server that this manager cannot use.
     pub(crate) fn unsupported(server: Unsupported) -> Self {
-        let kind = FailureKind::Unsupported(server);
-        Self::plain(kind, Outcome::NotExecuted, server.what)
+        Self::not_executed(FailureKind::Unsupported(server), server.what)
+    }
+
+    /// Returns the failure of a request that Redis will not execute, with a text as its cause.
+    pub(crate) fn not_executed(kind: FailureKind, words: impl Into<String>) -> Self {
+        Self::plain(kind, Outcome::NotExecuted, words)
+    }
+
+    /// Returns the failure of a request that Redis may execute or have executed, with a text as its cause.
+    pub(crate) fn unknown(kind: FailureKind, words: impl Into<String>) -> Self {
+        Self::plain(kind, Outcome::Unknown, words)
     }
 
     /// Returns a failure with a text as its cause.
@@ -221,7 +230,7 @@ impl Failure {
     /// out.
     pub(crate) fn another_question() -> Self {
         let words = "the reply belongs to another request";
-        Self::plain(FailureKind::Protocol, Outcome::Unknown, words)
+        Self::unknown(FailureKind::Protocol, words)
     }
 
     /// Returns the failure of a request that too few nodes of a quorum granted.
@@ -234,7 +243,7 @@ impl Failure {
     /// Returns the failure of a grant that came after its deadline.
     pub(crate) fn too_late() -> Self {
         let words = "the grant arrived after its lease had expired";
-        Self::plain(FailureKind::Unavailable, Outcome::Unknown, words)
+        Self::unknown(FailureKind::Unavailable, words)
     }
 
     /// Returns until when Redis may still execute the request that was sent at `sent`. Returns `None` if Redis has

@@ -499,8 +499,8 @@ mod tests {
 
     #[test]
     fn messages_name_the_lock_and_escape_it() {
-        let error = Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, "gone")
-            .into_error(Some("a\nb"));
+        let error =
+            Failure::not_executed(FailureKind::Unavailable, "gone").into_error(Some("a\nb"));
         assert_eq!(
             error.to_string(),
             "lock \"a\\nb\": the server is unavailable"

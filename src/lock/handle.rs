@@ -24,8 +24,8 @@ pub(crate) struct Handle {
     /// and the name as the caller gave it.
     pub(super) target: Result<Target, (Error, Arc<str>)>,
     pub(super) options: Options,
-    /// The tail of the handle's owners, if it has its own note.
-    tail: Option<Arc<str>>,
+    /// The tail of the handle's owners.
+    tail: Arc<str>,
     /// The token that ends blocked calls of this handle.
     pub(super) cancel: Option<Cancel>,
 }
@@ -50,11 +50,12 @@ impl Handle {
 
     pub(super) fn of(engine: Arc<Engine>, target: Result<Target, (Error, Arc<str>)>) -> Self {
         let options = engine.client.settings.options;
+        let tail = Arc::clone(&engine.client.tail);
         Self {
             engine,
             target,
             options,
-            tail: None,
+            tail,
             cancel: None,
         }
     }
@@ -72,11 +73,14 @@ impl Handle {
         if let Some(why) = owner::wrong_note(note) {
             return self.refuse(Error::config("note", why));
         }
-        let tail = owner::tail(&self.engine.client.settings.label, note);
+        let client = &self.engine.client;
+        self.tail = owner::tail(&client.settings.label, note).into();
         // Threads with the manager's note have no note of their own.
-        let own = Some(tail).filter(|tail| *tail != self.engine.client.tail);
-        self.options.note = own.as_deref().map_or(0, name::fingerprint);
-        self.tail = own.map(Into::into);
+        self.options.note = if self.tail == client.tail {
+            0
+        } else {
+            name::fingerprint(&self.tail)
+        };
     }
 
     pub(super) fn name(&self) -> &str {
@@ -106,7 +110,7 @@ impl Handle {
             kind,
             target: self.target()?,
             options: self.options,
-            tail: self.tail.as_ref(),
+            tail: &self.tail,
             units,
             until,
             cancel: self.cancel.as_ref(),
@@ -127,8 +131,7 @@ impl Handle {
             );
             return Err(Error::config("claim", reason));
         }
-        let tail = self.tail.as_ref();
-        self.engine.adopt(claim, &self.options, tail)
+        self.engine.adopt(claim, &self.options, &self.tail)
     }
 
     /// Runs `f` with the leases of a guard, and releases the guard. `acquire` acquires it within `wait`.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::engine::Engine;
 use crate::engine::acquire::NotAcquired;
-use crate::error::{Error, Failure, FailureKind, Lost, Outcome, Result};
+use crate::error::{Error, Failure, FailureKind, Lost, Result};
 use crate::guard::{Lease, MultiGuard};
 use crate::lock::handle::{Handle, Ran};
 use crate::lock::methods::{options, ways};
@@ -156,6 +156,5 @@ options!(MultiLock);
 /// Returns the error of a set that has lost a name before it had the others.
 fn lost_before_the_others(lost: &Lost) -> Error {
     let words = format!("a name was lost before the others were acquired: {lost}");
-    Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words)
-        .into_error(Some(&lost.name))
+    Failure::not_executed(FailureKind::Unavailable, words).into_error(Some(&lost.name))
 }

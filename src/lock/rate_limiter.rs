@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::engine::rate_limiter;
-use crate::error::{Error, Failure, FailureKind, Outcome, Result};
+use crate::error::{Error, Failure, FailureKind, Result};
 use crate::lock::handle::Handle;
 use crate::lock::methods::basics;
 use crate::wire::RateRequest;
@@ -139,7 +139,7 @@ impl RateLimiter {
             Admission::RetryAfter(wait) => {
                 // The script does not count further: this is more than a hundred years.
                 let words = format!("the next free place is {wait:?} away");
-                let failure = Failure::plain(FailureKind::Unavailable, Outcome::NotExecuted, words);
+                let failure = Failure::not_executed(FailureKind::Unavailable, words);
                 Err(failure.into_error(Some(self.name())))
             }
         }

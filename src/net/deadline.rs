@@ -138,6 +138,11 @@ impl Deadline<'_> {
         }
     }
 
+    /// Returns when the time of the call is over.
+    pub(crate) fn end(&self) -> Time {
+        self.end.unwrap_or(Time::NEVER)
+    }
+
     /// Returns whether the caller has ended the call.
     pub(crate) fn is_over(&self) -> bool {
         match self.is_over {

@@ -45,7 +45,7 @@ use crate::net::socket::{Socket, TransportError};
 use crate::panics::survived;
 use crate::sys::thread::{self, BlockingQueue};
 use crate::sys::{Arc, Mutex, Ordering, Time};
-use crate::wire::{self, Command, Request};
+use crate::wire::Command;
 
 /// The longest pause between two attempts of the library.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -173,24 +173,6 @@ fn log_in_once(route: &Route, deadline: &mut Deadline<'_>) -> Result<Socket, Fai
         }
     }
     Ok(open)
-}
-
-/// Connects, logs in, and loads the script of renewals into the server. Each of these steps has its own time limit. Returns
-/// what the last step took.
-pub(crate) fn connect_for_renewals(route: &Route) -> Result<(Socket, Duration), Failure> {
-    let mut open = connect_in_turn(route, &mut Deadline::default(), None)?;
-    // An empty renewal by digest, and in the same write by text, which loads the script. On a slow link the first lease
-    // would have no time for another round trip.
-    let by_digest = wire::encode(&Request::Renew(&[]), &route.script_settings);
-    let by_text = by_digest.by_text();
-    let begun = Time::now();
-    let asked = open.requests(&[by_digest, by_text], Deadline::after(route.io_timeout));
-    let asked = asked.map_err(|fault| route.broken(fault));
-    let answers = asked.inspect_err(|failure| route.connecting.note(failure))?;
-    for answer in answers.into_iter().skip(1) {
-        route.accepted(answer)?;
-    }
-    Ok((open, begun.elapsed()))
 }
 
 /// Asks the server about itself, with one INFO, and warns in the log if it may evict locks. Returns its mode if that is

@@ -1,5 +1,5 @@
 //! The pool of connections to one server, or to every node of a quorum: a call checks one out, has it alone, and gives it
-//! back.
+//! back. While it waits for one, another call may take its request along: see [`line`](crate::net::line).
 //!
 //! | event | nobody waits | threads wait |
 //! | --- | --- | --- |
@@ -20,7 +20,6 @@
 //!
 //! r2d2 gives out the value that came back last, whose socket is the most surely open.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt::Display;
 use std::ops::{Deref, DerefMut};
@@ -29,13 +28,14 @@ use std::time::Duration;
 use crossbeam_channel::bounded;
 use scheduled_thread_pool::ScheduledThreadPool;
 
-use crate::error::Failure;
+use crate::error::{Failure, Outcome};
 use crate::net::deadline::{Deadline, Phase};
+use crate::net::line::{Line, Offer, Turn, timed_out};
 use crate::net::refusal::unavailable;
 use crate::net::tasks::{TaskThread, Tasks};
 use crate::panics::survived;
 use crate::stats::PoolCounters;
-use crate::sys::{Arc, AtomicBool, Condvar, Machine, Mutex, Ordering, Weak, thread};
+use crate::sys::{Arc, Machine, Weak, thread};
 
 /// How long an unused connection stays open. A held lock needs none.
 const IDLE: Duration = Duration::from_secs(15);
@@ -62,28 +62,9 @@ pub(crate) struct PoolThreads {
 /// A pool.
 pub(crate) struct Pool<V: Pooled> {
     values: r2d2::Pool<Factory<V>>,
-    line: Line,
+    pub(crate) line: Arc<Line>,
     counters: Arc<PoolCounters>,
 }
-
-/// The threads that wait for a value.
-#[derive(Default)]
-struct Line {
-    /// Whether there are any. It is read without the mutex of `state`: a thread writes it before it looks for a value, and so
-    /// whoever gives a value back after that look sees it, because both take the mutex of r2d2 in between.
-    is_there: AtomicBool,
-    state: Mutex<LineState>,
-}
-
-#[derive(Default)]
-struct LineState {
-    /// The first one first.
-    waiting: BTreeMap<Place, Arc<Condvar>>,
-    arrivals: u64,
-}
-
-/// Whether the thread only asks for a lock, and so waits behind holders, and the number of its arrival.
-type Place = (bool, u64);
 
 /// A value that a thread has checked out. Its drop gives the value back, and then wakes a thread that waits for one.
 pub(crate) struct CheckedOut<'a, V: Pooled> {
@@ -183,7 +164,7 @@ impl<V: Pooled> Pool<V> {
         has_ended.recv().ok();
         let pool = Arc::new(Self {
             values,
-            line: Line::default(),
+            line: Arc::default(),
             counters,
         });
         plan_upkeep(threads.tasks(), Arc::downgrade(&pool));
@@ -200,18 +181,44 @@ impl<V: Pooled> Pool<V> {
         &self,
         deadline: &mut Deadline<'_>,
     ) -> Result<CheckedOut<'_, V>, Failure> {
-        let mut wait = deadline.phase(Phase::Checkout, deadline.checkout);
-        let is_first = !self.line.is_there.load(Ordering::Acquire);
-        let mut value = if is_first { self.free_value() } else { None };
-        if value.is_none() {
-            value = self.wait_in_line(&mut wait);
+        match self.turn(deadline, || None)? {
+            Turn::Own(value, _) => Ok(value),
+            Turn::Along(_) => unreachable!("it has offered no request"),
         }
+    }
+
+    /// Checks a value out, or returns what another call has got for the request that this one has offered while it waited.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`check_out`](Self::check_out).
+    pub(crate) fn turn(
+        &self,
+        deadline: &mut Deadline<'_>,
+        offer: impl FnOnce() -> Option<Offer>,
+    ) -> Result<Turn<CheckedOut<'_, V>>, Failure> {
+        let mut wait = deadline.phase(Phase::Checkout, deadline.checkout);
+        let is_first = !self.line.is_there();
+        let free = if is_first { self.free_value() } else { None };
+        let turn = if let Some(value) = free {
+            Ok(Turn::Own(value, Outcome::NotExecuted))
+        } else {
+            let begun = wait.now();
+            let (free, until) = (|| self.free_value(), deadline.end());
+            let (turn, ended) = self.line.wait(&mut wait, offer(), until, free);
+            // Two may have come back while this thread was the first.
+            if self.values.state().idle_connections > 0 {
+                self.line.wake_first();
+            }
+            self.counters.waits.record(ended.since(begun));
+            turn
+        };
         deadline.after_checkout(&wait);
         // One more look, so that no request of a call that is over delays others.
-        value.filter(|_| !wait.is_over()).ok_or_else(|| Failure {
-            timed_out: true,
-            ..unavailable(wait.timed_out().to_string())
-        })
+        if let (Ok(Turn::Own(_, outcome)), true) = (&turn, wait.is_over()) {
+            return Err(timed_out(&wait.timed_out(), *outcome));
+        }
+        turn
     }
 
     /// Returns a value, if one is free.
@@ -228,43 +235,6 @@ impl<V: Pooled> Pool<V> {
         })
     }
 
-    /// Waits for a value behind the threads that wait already. Returns `None` if the time or the call was over first.
-    fn wait_in_line(&self, wait: &mut Deadline<'_>) -> Option<CheckedOut<'_, V>> {
-        let begun = wait.now();
-        let woken = Arc::new(Condvar::new());
-        let mut line = self.line.state.lock();
-        let place = (!wait.has_priority, line.arrivals);
-        line.arrivals += 1;
-        line.waiting.insert(place, Arc::clone(&woken));
-        self.line.is_there.store(true, Ordering::Release);
-        let value = loop {
-            let first = line.waiting.keys().next();
-            let value = first
-                .filter(|first| **first == place)
-                .and_then(|_| self.free_value());
-            let slice = if value.is_none() {
-                wait.next_look()
-            } else {
-                None
-            };
-            match slice {
-                Some(slice) => line = woken.wait_for(line, slice),
-                None => break value,
-            }
-        };
-        line.waiting.remove(&place);
-        self.line
-            .is_there
-            .store(!line.waiting.is_empty(), Ordering::Release);
-        drop(line);
-        // Two may have come back while this thread was the first.
-        if self.values.state().idle_connections > 0 {
-            self.line.wake_first();
-        }
-        self.counters.waits.record(wait.now().since(begun));
-        value
-    }
-
     /// Does this with each value that no thread has.
     pub(crate) fn for_each_free(&self, mut act: impl FnMut(&mut V)) {
         // All are taken before one goes back. Otherwise the same one would come again and again.
@@ -274,24 +244,6 @@ impl<V: Pooled> Pool<V> {
             act(&mut value);
             drop(value);
             self.line.wake_first();
-        }
-    }
-}
-
-impl Line {
-    /// Wakes the first thread, if one waits.
-    fn wake_first(&self) {
-        if !self.is_there.load(Ordering::Acquire) {
-            return;
-        }
-        let state = self.state.lock();
-        let first = state
-            .waiting
-            .first_key_value()
-            .map(|(_, woken)| Arc::clone(woken));
-        drop(state);
-        if let Some(first) = first {
-            first.notify_one();
         }
     }
 }
@@ -335,7 +287,7 @@ mod tests {
 
     use super::*;
     use crate::sys::test_machine::manual::ManualClock;
-    use crate::sys::{AtomicU32, Time};
+    use crate::sys::{AtomicBool, AtomicU32, Mutex, Ordering, Time};
 
     const SOON: Duration = Duration::from_secs(60 * 60);
 
@@ -372,7 +324,7 @@ mod tests {
     }
 
     fn wait_for_a_line(pool: &Pool<Numbered>, length: usize) {
-        while pool.line.state.lock().waiting.len() < length {
+        while pool.line.length() < length {
             thread::yield_now();
         }
     }
@@ -454,7 +406,7 @@ mod tests {
             assert!(wait.join().expect("no panic"), "it has a value");
             assert!(begun.elapsed() < SOON, "it waits for its time limit");
         });
-        assert!(pool.line.state.lock().waiting.is_empty());
+        assert_eq!(pool.line.length(), 0);
         drop(held);
         drop(check_out(&pool));
     }

@@ -76,6 +76,17 @@ pub(crate) struct Route {
 }
 
 impl Route {
+    /// Returns the way to another server that may have the same locks. It shares all that does not belong to one server.
+    pub(crate) fn to(&self, server: Server) -> Self {
+        Self {
+            server: Arc::new(server),
+            asked_about_itself: Arc::default(),
+            connecting: Arc::default(),
+            together: Arc::default(),
+            ..self.clone()
+        }
+    }
+
     /// Returns a report of the server, in a store that has only one place.
     pub(crate) fn report(&self, failure: Option<&Failure>) -> NodeReport {
         NodeReport {
@@ -90,10 +101,7 @@ impl Route {
 pub(crate) fn route(server: Server, settings: &Settings) -> Route {
     Route {
         server: Arc::new(server),
-        script_settings: Arc::new(
-            ScriptSettings::new(settings.fence_memory, settings.io_timeout)
-                .with_gap(settings.poller_gap, settings.fixed_quantum()),
-        ),
+        script_settings: Arc::new(ScriptSettings::new(settings)),
         connect_timeout: settings.connect_timeout,
         io_timeout: settings.io_timeout,
         replicas: settings.replicas,

@@ -786,6 +786,7 @@ mod tests {
     use crate::config::Server;
 
     use super::*;
+    use crate::config::Settings;
     use crate::sys::Arc;
     use crate::wire::{self, Request, ScriptSettings};
 
@@ -862,7 +863,7 @@ mod tests {
     #[test]
     fn after_noscript_that_command_and_those_behind_it_are_written_with_texts() {
         let (mut connection, mut server) = connection();
-        let settings = ScriptSettings::new(SOON, SOON);
+        let settings = ScriptSettings::new(&Settings::default());
         let digest = || wire::encode(&Request::Renew(&[]), &settings);
         let commands = [(ping(), note(1)), (digest(), note(2)), (digest(), note(3))];
         connection.write(commands, false).expect("it is open");

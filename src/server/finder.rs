@@ -11,7 +11,7 @@
 //! | a check that began after the suspicion has the same result | trusts the result again |
 //! | a check that was under way at the suspicion has the same result | goes on suspecting the result |
 //! | a check has another result | trusts the new result |
-//! | a server in it may lack what the last one had (a failover) | first trusts no result, and notes the time, which the renewal thread sees |
+//! | the same, and there was a result before (a failover) | notes the time before it publishes, and the renewal thread sees it: a server of the new result may lack what the last ones had |
 //! | the check panics | as if it had failed |
 //! | nobody uses the servers any more | ends the thread |
 //!
@@ -54,8 +54,6 @@ pub(crate) struct Finder<T> {
     asked: String,
     /// Empty while the thread runs, because the thread has it.
     search: Mutex<Option<Box<dyn Search<T>>>>,
-    /// The number of the last result while it is trusted, otherwise 0.
-    trusted: AtomicU64,
     findings: Mutex<Findings<T>>,
     /// Notified after each check.
     checked: Condvar,
@@ -65,15 +63,6 @@ pub(crate) struct Finder<T> {
     failed_over_at: AtomicU64,
     /// Whether nobody uses the servers any more.
     is_over: AtomicBool,
-}
-
-/// A result that a check publishes.
-pub(crate) struct Published<T> {
-    pub(crate) found: T,
-    /// Whether it is another than the last one, or the first.
-    pub(crate) is_another: bool,
-    /// Whether a server in it may lack what the last one had.
-    pub(crate) is_failover: bool,
 }
 
 /// The outcome of all checks so far.
@@ -89,10 +78,9 @@ pub(crate) struct Findings<T> {
     is_check_due: bool,
     /// How many checks have failed.
     failed: u64,
-    /// Why the last of them has failed. `None` if a later check has found something.
+    /// Why the last of them has failed, or what the check under way has learnt by now. `None` if a later check has found
+    /// something.
     failure: Option<Failure>,
-    /// The findings of the check under way, and for whom it waits.
-    so_far: Option<String>,
 }
 
 impl<T> Findings<T> {
@@ -114,7 +102,6 @@ impl<T: Clone + Send + 'static> Finder<T> {
             name,
             asked,
             search: Mutex::new(Some(search)),
-            trusted: AtomicU64::new(0),
             findings: Mutex::new(Findings {
                 is_started: false,
                 found: None,
@@ -124,7 +111,6 @@ impl<T: Clone + Send + 'static> Finder<T> {
                 is_check_due: false,
                 failed: 0,
                 failure: None,
-                so_far: None,
             }),
             checked: Condvar::new(),
             sleeps: Parker::default(),
@@ -133,9 +119,10 @@ impl<T: Clone + Send + 'static> Finder<T> {
         })
     }
 
-    /// Returns the number of the last result while it is trusted, otherwise 0.
-    pub(crate) fn trusted(&self) -> u64 {
-        self.trusted.load(Ordering::Acquire)
+    /// Returns whether the result of this number is the last one, and trusted.
+    pub(crate) fn is_trusted(&self, number: u64) -> bool {
+        let findings = self.findings.lock();
+        findings.trusted().is_some_and(|(last, _)| last == number)
     }
 
     /// Returns the last result, although it may be suspected.
@@ -143,7 +130,7 @@ impl<T: Clone + Send + 'static> Finder<T> {
         self.findings.lock().found.clone()
     }
 
-    /// Returns whether the last check has failed, or none has ended.
+    /// Returns whether something has failed since the last result, or there is none.
     pub(crate) fn has_failed(&self) -> bool {
         let findings = self.findings.lock();
         findings.failure.is_some() || findings.found.is_none()
@@ -186,15 +173,8 @@ impl<T: Clone + Send + 'static> Finder<T> {
                 return Err(failure.clone());
             }
             let Some(slice) = deadline.next_look() else {
-                // The check under way has the newer reason, unless the last failure was final.
-                let last = findings.failure.clone();
-                let (last, is_final) = match last {
-                    Some(failure) if !failure.is_transient() => (None, Some(failure)),
-                    last => (last, None),
-                };
-                let so_far = || findings.so_far.clone().map(unavailable);
                 let none = || unavailable(format!("no {} has answered in time", self.asked));
-                return Err(is_final.or_else(so_far).or(last).unwrap_or_else(none));
+                return Err(findings.failure.clone().unwrap_or_else(none));
             };
             findings = self.checked.wait_for(findings, slice);
             if let Some(seen) = look(&findings) {
@@ -212,7 +192,6 @@ impl<T: Clone + Send + 'static> Finder<T> {
         if is_this && !(findings.is_suspected && findings.is_check_due) {
             findings.is_suspected = true;
             findings.is_check_due = true;
-            self.trusted.store(0, Ordering::Release);
             self.sleeps.wake();
         }
     }
@@ -250,32 +229,29 @@ impl<T: Clone + Send + 'static> Finder<T> {
         self.sleeps.wake();
     }
 
-    /// Publishes the result that `next` makes of the last one. A failover is noted before any thread can use the new result.
+    /// Publishes the result that `next` makes of the last one, and whether it is another: a map of the same masters with other
+    /// slots is not. A failover is noted before any thread can use the new result.
     ///
     /// # Errors
     ///
     /// Returns the failure of `next`, and publishes nothing.
     pub(crate) fn publish(
         &self,
-        next: impl FnOnce(Option<&T>) -> Result<Published<T>, Failure>,
+        next: impl FnOnce(Option<&T>) -> Result<(T, bool), Failure>,
     ) -> Result<(), Failure> {
         let mut findings = self.findings.lock();
-        let next = next(findings.found.as_ref())?;
-        if next.is_failover {
-            // A request that is sent after this time does not use the old result.
-            self.trusted.store(0, Ordering::SeqCst);
+        let (found, is_another) = next(findings.found.as_ref())?;
+        if is_another && findings.found.is_some() {
             let now = Time::now().as_nanos();
             self.failed_over_at.store(now, Ordering::SeqCst);
         }
-        let last = findings.found.replace(next.found);
-        if next.is_another {
+        let last = findings.found.replace(found);
+        if is_another {
             findings.number += 1;
         }
         // A suspicion of the last result says nothing about another one.
-        findings.is_suspected &= findings.is_check_due && !next.is_another;
-        (findings.failure, findings.so_far) = (None, None);
-        let trusted = findings.trusted().map_or(0, |(number, _)| number);
-        self.trusted.store(trusted, Ordering::Release);
+        findings.is_suspected &= findings.is_check_due && !is_another;
+        findings.failure = None;
         drop(findings);
         self.checked.notify_all();
         // Without the mutex, because this may close connections.
@@ -288,9 +264,13 @@ impl<T: Clone + Send + 'static> Finder<T> {
         self.findings.lock().found.as_mut().map(change)
     }
 
-    /// Notes what the check that is under way has learnt, for the callers whose time ends before it.
+    /// Notes what the check that is under way has learnt, for the callers whose time ends before it. A failure that is final
+    /// tells more.
     pub(crate) fn learnt(&self, words: String) {
-        self.findings.lock().so_far = Some(words);
+        let mut findings = self.findings.lock();
+        if findings.failure.as_ref().is_none_or(Failure::is_transient) {
+            findings.failure = Some(unavailable(words));
+        }
     }
 
     /// Notes that a check has failed.
@@ -298,9 +278,7 @@ impl<T: Clone + Send + 'static> Finder<T> {
         let mut findings = self.findings.lock();
         // The next check will answer this suspicion.
         findings.is_suspected = true;
-        self.trusted.store(0, Ordering::Release);
         findings.failed += 1;
-        findings.so_far = None;
         findings.failure = Some(failure.with(Outcome::NotExecuted));
         drop(findings);
         self.checked.notify_all();
@@ -340,26 +318,30 @@ impl<T: Clone + Send + 'static> Finder<T> {
         self.sleeps.sleep_until(&Machine::here(), until);
     }
 
-    /// Does `work` on a short-lived thread, because it may block for long. Wakes this thread when it is done.
-    ///
-    /// # Errors
-    ///
-    /// Returns a transient failure if no thread could be started.
+    /// Asks a server by `work` on a short-lived thread, because it may hang. Wakes this thread when there is an answer, or a
+    /// failure because no thread could be started.
     pub(crate) fn aside<R: Send + 'static>(
         self: &Arc<Self>,
-        work: impl FnOnce() -> R + Send + 'static,
-    ) -> Result<Receiver<R>, Failure> {
-        let (sender, result) = bounded(1);
+        work: impl FnOnce() -> Result<R, Failure> + Send + 'static,
+    ) -> Receiver<Result<R, Failure>> {
+        let (sender, answer) = bounded(1);
         let finder = Arc::clone(self);
-        let started = thread::spawn("", move || {
-            // If nobody receives it, it is not needed any more.
-            sender.send(work()).ok();
+        // If nobody receives it, it is not needed any more.
+        let tell = move |said| {
+            sender.send(said).ok();
             finder.sleeps.wake();
+        };
+        let of_thread = tell.clone();
+        let started = thread::spawn("", move || {
+            let panicked = || Err(unavailable("asking a server panicked"));
+            of_thread(survived(work).unwrap_or_else(panicked));
         });
-        match started {
-            Ok(()) => Ok(result),
-            Err(error) => Err(unavailable(format!("no thread could be started: {error}"))),
+        if let Err(error) = started {
+            tell(Err(unavailable(format!(
+                "no thread could be started: {error}"
+            ))));
         }
+        answer
     }
 }
 
@@ -419,7 +401,7 @@ mod tests {
         assert!(noted > zero);
         check(&finder, "another");
         assert_eq!(finder.last_failover(), noted, "it is the same result");
-        assert_eq!(finder.trusted(), 2);
+        assert!(finder.is_trusted(2));
     }
 
     fn begin(finder: &Finder<&'static str>) {
@@ -428,14 +410,7 @@ mod tests {
 
     /// The end of a check that finds this.
     fn find(finder: &Finder<&'static str>, found: &'static str) {
-        let next = |last: Option<&&str>| {
-            let is_another = last.is_none_or(|last| *last != found);
-            Ok(Published {
-                found,
-                is_another,
-                is_failover: is_another && last.is_some(),
-            })
-        };
+        let next = |last: Option<&&str>| Ok((found, last.is_none_or(|last| *last != found)));
         finder.publish(next).expect("it is found");
     }
 
@@ -448,7 +423,8 @@ mod tests {
     fn trusted(finder: &Arc<Finder<&'static str>>) -> Option<(u64, &'static str)> {
         let look = |findings: &Findings<_>| findings.trusted().map(|(number, it)| (number, *it));
         let seen = finder.wait(Deadline::after(Duration::ZERO), look).ok();
-        assert_eq!(finder.trusted(), seen.map_or(0, |(number, _)| number));
+        let number = seen.map_or(1, |(number, _)| number);
+        assert_eq!(finder.is_trusted(number), seen.is_some());
         seen
     }
 

@@ -1,6 +1,7 @@
 //! A request's way over a connection that one thread has alone. The connection opens when it is first used, and closes
 //! after an error of input or output: the next request could get a late answer to the request before it, or follow half of
-//! that request.
+//! that request. Requests of calls that wait for a connection may go along in the same write: see
+//! [`line`](crate::net::line).
 //!
 //! 1. Without an open connection, the link connects and logs in (`login`).
 //! 2. It sends the request, naming the script by its digest. If the server does not have the script, it sends the text.
@@ -35,15 +36,16 @@ use redis::Value;
 
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::net::deadline::{Deadline, Phase};
-use crate::net::login::{connect_for_renewals, connect_in_turn};
-use crate::net::pool::Pooled;
+use crate::net::line::{Along, Line, Turn};
+use crate::net::login::connect_in_turn;
+use crate::net::pool::{Pool, Pooled};
 use crate::net::refusal::says;
 use crate::net::route::{Known, NodeReport, Route};
 use crate::net::socket::{Socket, TransportError};
 use crate::server::sentinel::{Discovery, check_role};
 use crate::server::{Answer, DedicatedConnection};
 use crate::sys::{Arc, Time};
-use crate::wire::{self, Command, Cursor, Renewed, Reply, Request};
+use crate::wire::{self, Command, Cursor, Reader, Renewed, Reply, Request};
 
 /// How late the server may answer a WAIT after its time is over: the server's timer runs every 100 ms.
 const LATE_ANSWER: Duration = Duration::from_millis(110);
@@ -51,8 +53,8 @@ const LATE_ANSWER: Duration = Duration::from_millis(110);
 /// The shortest life of a connection that a denied request closes.
 const CLOSED_EVERY: Duration = Duration::from_secs(1);
 
-/// The time for a PING, or two round trips if those take longer.
-const PING_WITHIN: Duration = Duration::from_millis(500);
+/// The time for a look whether the server still answers, or two round trips if those take longer.
+const LOOK_WITHIN: Duration = Duration::from_millis(500);
 
 /// A connection, or the means to open one.
 pub(crate) struct Link {
@@ -61,6 +63,8 @@ pub(crate) struct Link {
     /// The number of the master to which `route` leads.
     master: u64,
     route: Arc<Route>,
+    /// The calls that wait for a link of the same pool. `None` if it takes none along.
+    line: Option<Arc<Line>>,
     /// `None` before it is open, while a thread uses it, and after a fault.
     socket: Option<Socket>,
     /// When the connection was opened.
@@ -75,6 +79,8 @@ pub(crate) struct Link {
     may_repeat: bool,
     /// Whether the current request was written twice.
     pub(super) resent: bool,
+    /// How to read the answer to the next write, if that takes requests of the line along.
+    reads: Option<Reader>,
     /// The measured round trip. `None` for a link of the pool, because each of its callers has a time limit.
     round_trip: Option<Duration>,
     /// Reports of the server by the renewal thread's requests, until that thread takes them.
@@ -96,6 +102,7 @@ impl Link {
             discovery,
             master: 0,
             route,
+            line: None,
             socket: None,
             opened: Time::now(),
             known: Known::default(),
@@ -103,8 +110,40 @@ impl Link {
             is_asking: false,
             may_repeat: true,
             resent: false,
+            reads: None,
             round_trip: None,
             reports: Vec::new(),
+        }
+    }
+
+    /// Sends a request on a link of `pool`, which leads along this route, or lets the call of another thread take it along.
+    /// Returns the reply.
+    pub(in crate::server) fn call_in_turn(
+        pool: &Pool<Self>,
+        route: &Route,
+        request: &Request<'_>,
+        is_asking: bool,
+        deadline: &mut Deadline<'_>,
+    ) -> Result<Answer, Failure> {
+        let offer = || {
+            let reads = wire::reader(request).filter(|_| !is_asking && route.replicas == 0)?;
+            Some((wire::encode(request, &route.script_settings), reads))
+        };
+        match pool.turn(deadline, offer)? {
+            Turn::Along(reply) => {
+                let (reply, resent) = (reply?, false);
+                route.script_settings.note_holder(request, &reply);
+                Ok(Answer { reply, resent })
+            }
+            Turn::Own(mut link, outcome) => {
+                link.is_asking = is_asking;
+                link.line.get_or_insert_with(|| Arc::clone(&pool.line));
+                let answer = link.call(request, deadline);
+                link.resent |= outcome == Outcome::Unknown;
+                let reply = answer.map_err(|failure| link.or_unknown(failure))?.reply;
+                let resent = link.resent;
+                Ok(Answer { reply, resent })
+            }
         }
     }
 
@@ -113,7 +152,7 @@ impl Link {
         let Some(discovery) = &self.discovery else {
             return Ok(());
         };
-        if discovery.is_current(self.master) {
+        if discovery.finder.is_trusted(self.master) {
             return Ok(());
         }
         let begun = deadline.now();
@@ -133,7 +172,7 @@ impl Link {
     /// Makes the thread check the master, because it may not be one any more.
     fn suspect(&self) {
         if let Some(discovery) = &self.discovery {
-            discovery.suspect(self.master);
+            discovery.finder.suspect(self.master);
         }
     }
 
@@ -151,7 +190,7 @@ impl Link {
     ) -> Result<Answer, Failure> {
         self.used = deadline.now();
         self.may_repeat = request.may_repeat();
-        self.resent = false;
+        (self.resent, self.reads) = (false, None);
         if self.discovery.is_some() {
             self.find(deadline)?;
             if let Request::Scan { from, .. } = request {
@@ -223,6 +262,7 @@ impl Link {
                 // ASKING and its command are one unit. So the server must not answer the command with `NOSCRIPT`.
                 self.exchange(&[Command::new("ASKING"), command.by_text()], deadline)
             } else {
+                self.reads = wire::reader(request).filter(|_| self.route.replicas == 0);
                 self.exchange(&[command], deadline)
             };
             value = answers?.pop().unwrap_or(Value::Nil);
@@ -311,30 +351,19 @@ impl Link {
     }
 
     /// Sends commands on the open connection, and returns their answers. Sends the text of each script that the server does
-    /// not have. The question whether this connection leads to the same server as the others goes before the commands, if it
-    /// is open. After a fault, and after a panic, the connection is closed.
+    /// not have.
     fn once(
         &mut self,
         commands: &[Command],
         deadline: &mut Deadline<'_>,
     ) -> Result<Vec<Value>, TransportError> {
         let is_unknown = |answer: &Value| matches!(answer, Value::ServerError(error) if error.code() == "NOSCRIPT");
-        // Without an answer nobody knows whether its command was executed.
-        let cut = || TransportError::Io(io::ErrorKind::UnexpectedEof.into());
-        let mut socket = self.socket.take().ok_or(TransportError::NotSent)?;
-        let question = self.known.question.as_ref();
-        let time = deadline.phase(Phase::Request, self.route.io_timeout);
-        let mut answers = socket.requests(question.into_iter().chain(commands), time)?;
-        let first = question.map(|_| answers.remove(0));
-        if answers.len() < commands.len() {
-            return Err(cut());
-        }
+        let mut answers = self.write(commands, deadline)?;
         if answers.iter().any(is_unknown) {
             let asked = commands.iter().zip(&answers);
             let texts = asked.filter(|(_, answer)| is_unknown(answer));
             let texts: Vec<_> = texts.map(|(command, _)| command.by_text()).collect();
-            let time = deadline.phase(Phase::Request, self.route.io_timeout);
-            let again = socket.requests(&texts, time).map_err(|fault| {
+            let again = self.write(&texts, deadline).map_err(|fault| {
                 // The other commands have been executed.
                 if fault.is_before_the_request() && texts.len() < commands.len() {
                     self.route.broken(fault);
@@ -342,16 +371,73 @@ impl Link {
                 }
                 fault
             });
-            let mut again = again?.into_iter();
-            for answer in answers.iter_mut().filter(|answer| is_unknown(answer)) {
-                *answer = again.next().ok_or_else(cut)?;
+            let unknown = answers.iter_mut().filter(|answer| is_unknown(answer));
+            for (answer, again) in unknown.zip(again?) {
+                *answer = again;
             }
         }
+        Ok(answers)
+    }
+
+    /// Writes commands on the open connection, and returns their answers. The question whether this connection leads to the
+    /// same server as the others goes before the commands, if it is open. Requests of the line go behind them, and their
+    /// callers are told what becomes of them. After a fault, and after a panic, the connection is closed.
+    fn write(
+        &mut self,
+        commands: &[Command],
+        deadline: &mut Deadline<'_>,
+    ) -> Result<Vec<Value>, TransportError> {
+        let mut socket = self.socket.take().ok_or(TransportError::NotSent)?;
+        // Whatever is written after this, such as the text of a script, goes alone.
+        let reads = self.reads.take();
+        let mut along = reads.and_then(|_| self.take_along(&commands[0], deadline));
+        let question = self.known.question.as_ref();
+        let theirs = along.iter().flat_map(Along::commands);
+        let all = question.into_iter().chain(commands).chain(theirs);
+        let time = deadline.phase(Phase::Request, self.route.io_timeout);
+        let least = question.iter().len() + commands.len();
+        let answered = socket
+            .requests(all, time)
+            .and_then(|answers| (answers.len() >= least).then_some(answers).ok_or_else(cut));
+        let mut answers = answered.inspect_err(|fault| {
+            if let Some(along) = along.take() {
+                along.failed(fault, &self.route);
+            }
+        })?;
+        let first = question.map(|_| answers.remove(0));
         self.socket = Some(socket);
         if first.is_some_and(|first| self.route.together.is_confirmed_by(&first)) {
             self.known.question = None;
         }
+        if let Some(along) = along {
+            let theirs = answers.split_off(commands.len());
+            let own = &answers[0];
+            let is_own = matches!(own, Value::ServerError(_))
+                || reads.is_some_and(|read| read(own).is_some());
+            let told = along.answered(is_own, theirs, |error| self.refused(error));
+            told.inspect_err(|_| self.distrust())?;
+        }
         Ok(answers)
+    }
+
+    /// Takes requests of the line along behind this command, if there is time for them.
+    fn take_along(&self, own: &Command, deadline: &mut Deadline<'_>) -> Option<Along> {
+        let now = deadline.now();
+        let until = now + self.route.io_timeout;
+        let has_time = deadline.end() >= until;
+        let line = self
+            .line
+            .as_ref()
+            .filter(|line| has_time && line.is_there())?;
+        let along = line.take(own, now, until);
+        // Without CPU time in between, this thread may be late by now. Then it must not write for callers that have left.
+        deadline.now = None;
+        if !self.route.together.is_latest(&self.known) {
+            // Some of them may have come after the sign for which this connection is to be closed.
+            along.failed(&TransportError::NotSent, &self.route);
+            return None;
+        }
+        Some(along)
     }
 
     /// Returns the meaning of an error answer.
@@ -374,26 +460,19 @@ impl Link {
         failure
     }
 
-    /// Connects, and logs in. On the renewal thread's link that is no part of the time limit.
+    /// Connects, and logs in. On the renewal thread's link that is no part of the time limit. Suspects the master if it cannot
+    /// be reached.
     fn connect(&mut self, deadline: &mut Deadline<'_>) -> Result<(), Failure> {
-        if self.round_trip.is_none() {
-            let used = self.used;
-            return self.open_by(|route| connect_in_turn(route, deadline, Some(used)));
-        }
-        let begun = deadline.now();
-        let connected =
-            self.open_by(|route| connect_in_turn(route, &mut Deadline::default(), None));
-        deadline.leave_out(begun);
-        connected
-    }
-
-    /// Opens the connection. Suspects the master if it cannot be reached.
-    fn open_by(
-        &mut self,
-        connect: impl FnOnce(&Route) -> Result<Socket, Failure>,
-    ) -> Result<(), Failure> {
         self.known = self.route.together.look();
-        let socket = connect(&self.route).inspect_err(|failure| {
+        let connected = if self.round_trip.is_none() {
+            connect_in_turn(&self.route, deadline, Some(self.used))
+        } else {
+            let begun = deadline.now();
+            let connected = connect_in_turn(&self.route, &mut Deadline::default(), None);
+            deadline.leave_out(begun);
+            connected
+        };
+        let socket = connected.inspect_err(|failure| {
             if failure.is_transient() {
                 self.suspect();
             }
@@ -404,8 +483,8 @@ impl Link {
     }
 
     /// Sends commands about several names in one write, and returns their answers. With `confirmed_within` replicas must
-    /// confirm the writes, if the settings name any: otherwise each answer that is no error is that failure. This time is
-    /// shorter than the limit, because the link can be used again only after the answer to WAIT.
+    /// confirm the writes: otherwise each answer that is no error is that failure. This time is shorter than the limit,
+    /// because the link can be used again only after the answer to WAIT.
     pub(super) fn batch(
         &mut self,
         commands: &[Command],
@@ -418,12 +497,12 @@ impl Link {
             let answers = link.exchange(commands, deadline);
             let answers = answers.map_err(|failure| link.or_unknown(failure))?;
             let confirmed = match confirmed_within {
-                Some(within) if link.route.replicas > 0 => {
+                Some(within) => {
                     // The commands have taken a round trip of this time, and WAIT takes another.
                     let left = within.saturating_sub(begun.elapsed() * 2);
                     link.confirm(deadline, left.max(within / 2))
                 }
-                _ => Ok(()),
+                None => Ok(()),
             };
             let answer = |answer| match (&confirmed, answer) {
                 (_, error @ Value::ServerError(_)) => Ok(error),
@@ -432,6 +511,27 @@ impl Link {
             };
             Ok(answers.into_iter().map(answer).collect())
         })
+    }
+
+    /// Looks by an empty renewal whether the server answers. By its text that loads the script too, because on a slow link the
+    /// first lease would have no time for another round trip. A demoted master answers it as well: the next renewal shows that.
+    fn look(&mut self, limit: Duration) -> Result<(), Failure> {
+        let request = Request::Renew(&[]);
+        let text = wire::encode(&request, &self.route.script_settings).by_text();
+        let round_trip = self.round_trip;
+        let answer = self
+            .batch(&[text], None, limit)
+            .and_then(|mut answers| answers.remove(0));
+        let looked = answer.and_then(|value| match value {
+            Value::ServerError(error) => Err(self.refused(error)),
+            value => wire::decode(&request, value).inspect_err(|_| self.distrust()),
+        });
+        if looked.is_err() {
+            self.socket = None;
+            // A request would have had its own limit.
+            self.round_trip = round_trip;
+        }
+        looked.map(drop)
     }
 
     /// Returns whether the last request has left the connection open.
@@ -562,21 +662,11 @@ impl Pooled for Link {
 impl DedicatedConnection for Link {
     fn open(&mut self, is_silent: bool) -> Result<(), Failure> {
         self.find(&mut Deadline::default())?;
-        if self.socket.is_some() {
-            let mut time = Deadline::after(PING_WITHIN.max(self.round_trip() * 2));
-            if !is_silent || Link::call(self, &Request::Ping, &mut time).is_ok() {
-                return Ok(());
-            }
-            self.socket = None;
+        let is_open = self.socket.is_some();
+        if is_open && (!is_silent || self.look(LOOK_WITHIN).is_ok()) {
+            return Ok(());
         }
-        let mut last = Duration::ZERO;
-        self.open_by(|route| {
-            let (socket, took) = connect_for_renewals(route)?;
-            last = took;
-            Ok(socket)
-        })?;
-        self.round_trip = self.round_trip.max(Some(last));
-        Ok(())
+        self.look(self.route.io_timeout)
     }
 
     fn call(&mut self, request: &Request<'_>, limit: Duration) -> Result<Answer, Failure> {
@@ -594,6 +684,11 @@ impl DedicatedConnection for Link {
     fn take_reports(&mut self) -> Vec<NodeReport> {
         mem::take(&mut self.reports)
     }
+}
+
+/// Returns the fault of a connection that has ended before an answer. Nobody knows whether the command was executed.
+fn cut() -> TransportError {
+    TransportError::Io(io::ErrorKind::UnexpectedEof.into())
 }
 
 /// Reads the first 16 digits of the `run_id`.

@@ -131,7 +131,7 @@ pub(crate) trait Votes {
 /// A connection for a single thread.
 pub(crate) trait DedicatedConnection: Send {
     /// Connects, and prepares for renewals, unless it is connected. If it `is_silent`, because no reply has come for a while,
-    /// it checks by a PING that it still is, and otherwise connects anew.
+    /// it looks whether the server still answers, and otherwise connects anew.
     ///
     /// # Errors
     ///

@@ -7,6 +7,7 @@ use crate::net::login::{Pinged, ping_all};
 use crate::net::pool::{Pool, PoolThreads};
 use crate::net::pubsub::{self, PubSubEvent};
 use crate::net::route::{Route, route};
+use crate::server::finder::Findings;
 use crate::server::link::Link;
 use crate::server::sentinel::Discovery;
 use crate::server::{Answer, DedicatedConnection, Store};
@@ -29,11 +30,8 @@ impl Node {
 
     pub(crate) fn behind(sentinels: SentinelSet, settings: &Settings) -> Result<Self, Failure> {
         let discovery = Discovery::new(sentinels, settings);
-        Self::with_discovery(
-            discovery.unknown().clone(),
-            Some(Arc::new(discovery)),
-            settings,
-        )
+        let unknown = discovery.unknown.clone();
+        Self::with_discovery(unknown, Some(Arc::new(discovery)), settings)
     }
 
     fn with_discovery(
@@ -57,17 +55,21 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         if let Some(discovery) = &self.discovery {
-            discovery.end();
+            discovery.finder.end();
         }
     }
 }
 
 impl Store for Node {
     fn call(&self, request: &Request<'_>, mut deadline: Deadline<'_>) -> Result<Answer, Failure> {
-        if let Some(discovery) = &self.discovery {
-            // A call that waits for a master needs no connection yet.
-            discovery.wait(deadline.phase(Phase::Master, self.route.connect_timeout))?;
-        }
+        let Some(discovery) = &self.discovery else {
+            return Link::call_in_turn(&self.pool, &self.route, request, false, &mut deadline);
+        };
+        // A call that waits for a master needs no connection yet.
+        let time = deadline.phase(Phase::Master, self.route.connect_timeout);
+        let is_known = |findings: &Findings<_>| findings.trusted().map(drop);
+        discovery.finder.wait(time, is_known)?;
+        // It goes alone: an answer counts only if its connection leads to the master.
         let mut link = self.pool.check_out(&mut deadline)?;
         link.call(request, &mut deadline)
     }
@@ -96,7 +98,7 @@ impl Store for Node {
     }
 
     fn last_failover(&self) -> Time {
-        let last = self.discovery.as_ref().map(|it| it.last_failover());
+        let last = self.discovery.as_ref().map(|it| it.finder.last_failover());
         last.unwrap_or(Time::from_nanos(0))
     }
 

@@ -1,5 +1,6 @@
-//! The figures that a manager tells the facade `metrics`, with that feature. Each metric stands once, where it is registered:
-//! its type, its name, its text, which an exporter for Prometheus serves as `HELP`, and its labels. docs/metrics.md lists them.
+//! The figures that a manager tells the facade `metrics`, with that feature. A metric is added here, where it is registered with
+//! its type, its name, its labels, and its text, which an exporter for Prometheus serves as `HELP`; and by a row in
+//! docs/metrics.md.
 //!
 //! A manager gets its handles from the program's recorder when it is built, so recording takes a few atomic operations. In a
 //! build without the feature the handles record nothing.

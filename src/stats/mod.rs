@@ -103,8 +103,8 @@ pub struct Stats {
     /// Connections of the pool that threads use now, of the [`pool_size`](crate::Builder::pool_size). On a quorum, each
     /// counts the connections to all nodes as one. On a cluster, each master has a pool.
     pub connections_in_use: u64,
-    /// The times for which threads waited for a connection of the pool: one for each call that had to wait. If there are
-    /// many, the pool is too small.
+    /// The times for which threads waited for a connection of the pool, or until the call of another thread sent their
+    /// request: one for each call that had to wait. If many are long, the pool is too small.
     pub connection_waits: Distribution,
     /// The times of requests, with the wait for a connection, the time of connecting if there was none, and all retries:
     /// one for each request of a thread of the program. The renewal thread's requests do not count.

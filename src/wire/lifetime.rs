@@ -22,20 +22,17 @@ pub(crate) fn sent_for(deadline: Time, lease: Duration) -> Time {
 
 /// The shortest window.
 pub(crate) const SHORTEST_WINDOW: Duration = Duration::from_millis(250);
-/// The window of a long lease, unless `io_timeout` asks for a longer one.
+/// The least window of a long lease. Twice the `io_timeout` is the window if that is longer: 2 s by default.
 const ORDINARY_WINDOW: Duration = Duration::from_secs(1);
 
-/// Returns the window of a waiter with this lease. `longest` is the manager's [`longest_pickup_window`].
+/// Returns the window of a waiter with this lease.
 ///
 /// A waiter that crashes at the hand-over delays the others by its window, so the window is no longer than the lease.
-/// But it is always long enough for a thread to wake up on a busy machine.
-pub(crate) fn pickup_window(lease: Duration, longest: Duration) -> Duration {
+/// But it is always long enough for a thread to wake up on a busy machine. The longest window has time for the message or a
+/// poll, and for a request that is repeated.
+pub(crate) fn pickup_window(lease: Duration, io_timeout: Duration) -> Duration {
+    let longest = ORDINARY_WINDOW.max(io_timeout * 2);
     lease.max(SHORTEST_WINDOW).min(longest)
-}
-
-/// Returns the longest window of a manager. It has time for the message or a poll, and for a request that is repeated.
-pub(crate) fn longest_pickup_window(io_timeout: Duration) -> Duration {
-    ORDINARY_WINDOW.max(io_timeout * 2)
 }
 
 /// How long a node grants the free lock only to the waiter that it has woken, at first. `quorum_turn.lua` has it too.
@@ -67,7 +64,7 @@ mod tests {
             (ms(30_000), ms(100), ORDINARY_WINDOW),
             (ms(30_000), ms(2_000), ms(4_000)),
         ] {
-            let window = pickup_window(lease, longest_pickup_window(io_timeout));
+            let window = pickup_window(lease, io_timeout);
             assert_eq!(window, expected, "{lease:?}, {io_timeout:?}");
         }
     }

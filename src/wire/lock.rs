@@ -75,6 +75,9 @@ pub(crate) struct Ask {
     pub(crate) channel: Option<Arc<str>>,
     /// With it, a hand-over may grant the lock by message. Only a request with a channel has one.
     pub(crate) nonce: Option<Nonce>,
+    /// How long Redis keeps the lock for the caller after a hand-over. A request of an owner that queues, or that
+    /// may be in the queue, must name it: with zero, the scripts pass that waiter over.
+    pub(crate) pickup_window: Duration,
     /// The lease of this process that the request *takes over*: it ends first. If another process waits, the lock then goes
     /// to that process. A reader may take over from a writer, whose lease becomes the reader's.
     pub(crate) ending: Option<End>,
@@ -131,7 +134,7 @@ pub(crate) struct Adopt {
 }
 
 impl Ask {
-    /// Returns a request that does not leave its owner in the queue.
+    /// Returns a request that does not leave its owner in the queue. Who sets a channel sets the pickup window too.
     pub(crate) fn once(owner: Arc<str>, units: u32, lease: Duration, fences: u64) -> Self {
         Self {
             owner,
@@ -142,6 +145,7 @@ impl Ask {
             shareable_owner: None,
             channel: None,
             nonce: None,
+            pickup_window: Duration::ZERO,
             ending: None,
         }
     }
@@ -277,7 +281,7 @@ pub(super) fn begin_ask(
         Some(nonce) => command.arg(format!("{channel} {} {nonce}", ask.fences.min(1))),
         None => command.arg(channel),
     };
-    command.arg(ms_rounded_up(settings.pickup_window(ask.lease)));
+    command.arg(ms_rounded_up(ask.pickup_window));
     settings.of_waiters(&mut command);
     command
 }
@@ -369,10 +373,20 @@ fn give_back(command: &mut Command, block: Option<GiveBack>) {
     };
 }
 
-/// Returns the command that takes a free mutex without a fence. Returns `None` if the mutex may be in a gap, which only
-/// the script can see.
-pub(super) fn ask_plainly(key: &LockKey, ask: &Ask, settings: &ScriptSettings) -> Option<Command> {
-    settings.gap_at(key).is_zero().then(|| {
+/// Returns the command that takes a free lock without a script: a mutex without a fence, for a request that may go before the
+/// queue. Returns `None` for another one, and if the mutex may be in a gap, which only the script can see.
+pub(super) fn ask_plainly(
+    lock: LockId<'_>,
+    ask: &Ask,
+    settings: &ScriptSettings,
+) -> Option<Command> {
+    let key = lock.target.first();
+    let is_plain = lock.kind == LockKind::Mutex
+        && ask.fences == 0
+        && ask.takes_free
+        && ask.ending.is_none()
+        && settings.gap_at(key).is_zero();
+    is_plain.then(|| {
         let mut command = Command::new("SET");
         command.arg(key.key()).arg(&*ask.owner);
         command.arg("NX").arg("PX").arg(ms_rounded_up(ask.lease));

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use crate::error::{Failure, FailureKind, LostCause, NodeCounts, Outcome};
+use crate::error::{Failure, FailureKind, LostCause, NodeCounts};
 use crate::name::LockKey;
 use crate::sys::Arc;
 use crate::write;
@@ -71,7 +71,7 @@ pub(crate) enum Request<'a> {
     KeepRecords(&'a [Renewal<'a>]),
     /// Releases many mutexes that nobody is known to wait for; on a quorum, locks of any kind.
     Release(&'a [(LockId<'a>, &'a End)]),
-    /// Executes writes, if an owner holds its locks. It is the only request that a server must not execute twice.
+    /// Executes writes, if an owner holds its locks. Only this request must not be sent twice: what it writes is the caller's.
     Commit(&'a Commit<'a>),
     /// Records that a fire of a job was done, or reads the last record.
     Once {
@@ -303,22 +303,30 @@ pub(crate) fn encode(request: &Request<'_>, script_settings: &ScriptSettings) ->
 /// The answer of a script that has taken a lock without a fence.
 pub(crate) const TAKEN_WITHOUT_A_FENCE: Value = Value::Int(0);
 
-/// Returns the command that takes a free lock without a script, if the request allows it: it asks for a mutex without a
-/// fence, and may go before the queue. The command's answer is `OK` if it has the lock. Otherwise the command of
-/// [`encode`] must follow. It also settles whether this owner holds the lock already, by a command that was sent twice.
+/// Returns the command that takes a free lock without a script, if the request allows it. The command's answer is `OK` if it
+/// has the lock. Otherwise the command of [`encode`] must follow. It also settles whether this owner holds the lock already,
+/// by a command that was sent twice.
 pub(crate) fn encode_plain(
     request: &Request<'_>,
     script_settings: &ScriptSettings,
 ) -> Option<Command> {
     match request {
-        Request::Ask(lock, ask)
-            if lock.kind == LockKind::Mutex
-                && ask.fences == 0
-                && ask.takes_free
-                && ask.ending.is_none() =>
-        {
-            lock::ask_plainly(lock.target.first(), ask, script_settings)
-        }
+        Request::Ask(lock, ask) => lock::ask_plainly(*lock, ask, script_settings),
+        _ => None,
+    }
+}
+
+/// Reads an answer, if it is one to the request.
+pub(crate) type Reader = fn(&Value) -> Option<Reply>;
+
+/// Returns how to read the answer to a request that may go out in one write with those of other calls. `None` if it must go
+/// alone.
+pub(crate) fn reader(request: &Request<'_>) -> Option<Reader> {
+    match request {
+        Request::Ask(lock, _) | Request::End(lock, _) if lock.target.keys().len() > 1 => None,
+        Request::Ask(_, ask) if ask.fences > 0 => Some(|value| lock::granted(1, true, value)),
+        Request::Ask(..) => Some(|value| lock::granted(1, false, value)),
+        Request::End(..) => Some(lock::released),
         _ => None,
     }
 }
@@ -354,7 +362,7 @@ pub(crate) fn decode(request: &Request<'_>, value: Value) -> Result<Reply, Failu
     };
     reply.ok_or_else(|| {
         let words = "the answer does not have the form of a reply to this request";
-        Failure::plain(FailureKind::Protocol, Outcome::Unknown, words)
+        Failure::unknown(FailureKind::Protocol, words)
     })
 }
 

@@ -21,21 +21,15 @@ impl Command {
         }
     }
 
-    /// Makes a command that executes a script, which it names by the digest. A server that has not loaded the script
-    /// answers `NOSCRIPT`.
-    pub(crate) fn of_script(digest: &str, text: &'static str) -> Self {
-        // Room for the longest call about a mutex with an ordinary name.
-        let mut command = Cmd::with_capacity(24, 512);
-        command.arg("EVALSHA").arg(digest);
-        Self {
-            command,
-            text: Some(text),
-        }
-    }
-
     /// Returns whether the command names a script by its digest.
     pub(crate) fn is_by_digest(&self) -> bool {
         self.text.is_some()
+    }
+
+    /// Returns the first key of a script, or the first argument of another command.
+    pub(crate) fn first_key(&self) -> Option<Arg<&[u8]>> {
+        let place = if self.is_by_digest() { 3 } else { 1 };
+        self.command.args_iter().nth(place)
     }
 
     /// Returns the same command, with the text of its script in place of the digest. The server then keeps the script.
@@ -214,12 +208,17 @@ impl Script {
             .to_owned()
     }
 
-    /// Returns a command that names the script and the number of its keys. The caller adds the keys and the arguments.
+    /// Returns a command that executes the script, which it names by the digest, on this number of keys. The caller adds
+    /// the keys and the arguments. A server that has not loaded the script answers `NOSCRIPT`.
     pub(crate) fn command(&'static self, keys: usize) -> Command {
         let Whole { text, digest } = self.whole();
-        let mut command = Command::of_script(digest, text);
-        command.arg(keys);
-        command
+        // Room for the longest call about a mutex with an ordinary name.
+        let mut command = Cmd::with_capacity(24, 512);
+        command.arg("EVALSHA").arg(digest).arg(keys);
+        Command {
+            command,
+            text: Some(text),
+        }
     }
 
     /// Returns a command with the keys of these locks: for each its own key and its companions.
@@ -274,9 +273,12 @@ mod tests {
 
     #[test]
     fn a_digest_becomes_the_text_of_its_script() {
-        let mut command = Command::of_script("d16e57", "return 1");
+        let mut command = Command {
+            command: redis::cmd("EVALSHA"),
+            text: Some("return 1"),
+        };
         // An argument is no script, whatever it says.
-        command.arg(0).arg("EVALSHA").arg("d16e57");
+        command.arg("d16e57").arg(0).arg("EVALSHA").arg("d16e57");
         let mut by_text = redis::cmd("EVAL");
         by_text.arg("return 1").arg(0).arg("EVALSHA").arg("d16e57");
         assert_eq!(command.by_text().packed(), by_text.get_packed_command());

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use crate::config::LONGEST_QUANTUM;
+use once_cell::race::OnceBox;
+
+use crate::config::{LONGEST_QUANTUM, Settings};
 use crate::name::LockKey;
 use crate::owner;
 use crate::sys::hash::HashMap;
 use crate::sys::time::ms_rounded_up;
 use crate::sys::{Arc, Mutex, Time};
 use crate::wire::script::Command;
-use crate::wire::{LockKind, Reply, Request, lifetime};
+use crate::wire::{LockKind, Reply, Request};
 
 /// The gap that opens by itself once in a quantum, which is 50 ms unless the program sets another one. It is never longer than
 /// the quantum. Many libraries try every 100 or 200 ms. About every fourth try of theirs meets such a gap, and the threads of
@@ -27,8 +29,6 @@ const WAITER_LIFE: Duration = Duration::from_secs(3);
 #[derive(Clone, Debug)]
 pub(crate) struct ScriptSettings {
     pub(crate) fence_memory: Duration,
-    /// The longest pickup window of a waiter.
-    longest_window: Duration,
     /// How long a contended mutex is left free once in `quantum`, for clients that poll. `None`: for [`GAP`], if such a
     /// client is about.
     poller_gap: Option<Duration>,
@@ -44,17 +44,18 @@ pub(crate) struct ScriptSettings {
 /// Each process notes what it sees itself. One that has not met the client yet may take a free mutex in the gap of another
 /// process, which costs the client one try. The client holds the mutex every few hundred milliseconds then, so the others
 /// meet it soon.
+///
+/// Most processes never meet one, and have no map. So their requests lock no mutex to find that out.
 #[derive(Debug, Default)]
-pub(crate) struct Pollers(Mutex<HashMap<LockKey, Time>>);
+pub(crate) struct Pollers(OnceBox<Mutex<HashMap<LockKey, Time>>>);
 
 impl ScriptSettings {
-    pub(crate) fn new(fence_memory: Duration, io_timeout: Duration) -> Self {
+    pub(crate) fn new(settings: &Settings) -> Self {
         Self {
-            fence_memory,
-            longest_window: lifetime::longest_pickup_window(io_timeout),
-            poller_gap: Some(Duration::ZERO),
+            fence_memory: settings.fence_memory,
+            poller_gap: settings.poller_gap,
             pollers: Arc::default(),
-            quantum: LONGEST_QUANTUM,
+            quantum: settings.fixed_quantum().unwrap_or(LONGEST_QUANTUM),
             counts_subscribers: true,
         }
     }
@@ -63,15 +64,6 @@ impl ScriptSettings {
     pub(crate) fn of_a_cluster(self) -> Self {
         Self {
             counts_subscribers: false,
-            ..self
-        }
-    }
-
-    /// Sets the gap that the program wants, if it has set one, and how often it comes.
-    pub(crate) fn with_gap(self, poller_gap: Option<Duration>, quantum: Option<Duration>) -> Self {
-        Self {
-            poller_gap,
-            quantum: quantum.unwrap_or(self.quantum),
             ..self
         }
     }
@@ -89,14 +81,12 @@ impl ScriptSettings {
 
     /// Returns how long a mutex is left free once in a quantum.
     pub(crate) fn gap_at(&self, key: &LockKey) -> Duration {
-        // A gap that a program sets is no longer than the quantum either.
-        let by_itself = || self.pollers.are_at(key).then(|| GAP.min(self.quantum));
-        self.poller_gap.or_else(by_itself).unwrap_or_default()
-    }
-
-    /// Returns the pickup window of a waiter with this lease.
-    pub(crate) fn pickup_window(&self, lease: Duration) -> Duration {
-        lifetime::pickup_window(lease, self.longest_window)
+        match self.poller_gap {
+            // It is no longer than the quantum either.
+            Some(gap) => gap,
+            None if self.pollers.are_at(key) => GAP.min(self.quantum),
+            None => Duration::ZERO,
+        }
     }
 
     /// Adds the arguments of `queue.lua`. Each script that queues or wakes a waiter has them.
@@ -118,7 +108,7 @@ impl Pollers {
     /// Notes that such a client has the mutex now.
     pub(crate) fn note(&self, key: &LockKey) {
         let now = Time::now();
-        let mut seen = self.0.lock();
+        let mut seen = self.0.get_or_init(Box::default).lock();
         if seen.len() >= MOST_NAMES {
             seen.retain(|_, at| now < *at + REMEMBERED_FOR);
         }
@@ -129,8 +119,11 @@ impl Pollers {
 
     /// Returns whether such a client may be about.
     pub(crate) fn are_at(&self, key: &LockKey) -> bool {
-        let seen = self.0.lock().get(key).copied();
-        seen.is_some_and(|at| Time::now() < at + REMEMBERED_FOR)
+        let Some(seen) = self.0.get() else {
+            return false;
+        };
+        let at = seen.lock().get(key).copied();
+        at.is_some_and(|at| Time::now() < at + REMEMBERED_FOR)
     }
 }
 
@@ -154,6 +147,7 @@ mod tests {
         assert!(!pollers.are_at(&key(0)));
         pollers.note(&key(MOST_NAMES));
         assert!(pollers.are_at(&key(MOST_NAMES)));
-        assert_eq!(pollers.0.lock().len(), 1);
+        let seen = pollers.0.get().expect("one is about");
+        assert_eq!(seen.lock().len(), 1);
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::config::Settings;
 use crate::name::{LockKey, Target};
 use crate::owner::{self, MARK, MAX_TAIL};
 use crate::sys::{Arc, Machine};
@@ -56,7 +57,7 @@ fn parts(command: &Command) -> Vec<String> {
 
 #[test]
 fn names_and_owners_are_never_script_text() {
-    let script_settings = ScriptSettings::new(Duration::from_mins(10), Duration::from_secs(1));
+    let script_settings = ScriptSettings::new(&Settings::default());
     let ask = acquire();
     let odd = target("'..redis.call('FLUSHALL')..'");
     let request = Request::Ask(id(LockKind::Mutex, &odd), &ask);
@@ -71,7 +72,7 @@ fn names_and_owners_are_never_script_text() {
 /// The server answers `TRYAGAIN` for a missing companion in a slot that is being moved.
 #[test]
 fn renewal_and_plain_release_declare_the_locks_key_alone() {
-    let script_settings = ScriptSettings::new(Duration::from_mins(10), Duration::from_secs(1));
+    let script_settings = ScriptSettings::new(&Settings::default());
     let keys = |request: Request<'_>| {
         let command = encode(&request, &script_settings);
         parts(&command).swap_remove(2)
@@ -230,9 +231,12 @@ fn line(command: &Command) -> String {
 
 /// Returns each request with fixed arguments: what it is, and its command.
 fn all_requests() -> Vec<(String, Command)> {
-    let settings = ScriptSettings::new(Duration::from_mins(10), Duration::from_secs(1));
+    let settings = ScriptSettings::new(&Settings::default());
     let ms = Duration::from_millis;
-    let with_gap = settings.clone().with_gap(Some(ms(20)), Some(ms(50)));
+    let with_gap = ScriptSettings::new(&Settings {
+        poller_gap: Some(ms(20)),
+        ..Settings::default()
+    });
     let of_a_cluster = settings.clone().of_a_cluster();
     let mut all = Vec::new();
     for (where_, settings) in [
@@ -275,7 +279,10 @@ fn kinds() -> [(LockKind, Target, u32); 5] {
 }
 
 fn ask(units: u32) -> Ask {
-    Ask::once(OWNER.into(), units, LEASE, 1)
+    Ask {
+        pickup_window: lifetime::pickup_window(LEASE, Duration::from_secs(1)),
+        ..Ask::once(OWNER.into(), units, LEASE, 1)
+    }
 }
 
 /// Returns each request for a lock, and its forms: from a free lock, from the queue, and in place of another owner.
@@ -520,6 +527,20 @@ fn node_requests(settings: &ScriptSettings) -> Vec<(String, Command)> {
         quorum::note_restart_delay("p:d", delay, kept),
     );
     all
+}
+
+/// Two requests of one write must have no key in common, and they are compared by their first keys.
+#[test]
+fn only_asks_for_locks_of_one_name_and_their_ends_go_out_with_those_of_other_calls() {
+    let end = End::new(OWNER.into(), 1, How::HandOver);
+    for (kind, target, units) in kinds() {
+        let lock = id(kind, &target);
+        let is_one = kind != LockKind::Multi;
+        assert_eq!(reader(&Request::Ask(lock, &ask(units))).is_some(), is_one);
+        assert_eq!(reader(&Request::End(lock, &end)).is_some(), is_one);
+    }
+    assert!(reader(&Request::Ping).is_none());
+    assert!(reader(&Request::Release(&[])).is_none());
 }
 
 /// A request with other bytes may be another request to a server, or to a node that another version of this crate uses. So

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use leasehold::{Admission, Error, LockGuard, LockManager};
-use leasehold_simulator::{Refusal, Refused, Topology};
+use leasehold_simulator::{LinkFault, Refusal, Refused, Topology};
 use leasehold_test_support::names_of_masters;
 
 use crate::failovers::locked_at_last;
@@ -31,6 +31,9 @@ pub(crate) const BODIES: Subject = (
         a_lock_of_any_slot_is_inspected_and_released_by_force,
         a_slot_moves_under_load_forwards_and_back_and_no_holder_loses_its_lock,
         a_lock_waits_for_the_end_of_the_move_of_its_slot,
+        a_node_to_which_a_slot_moves_and_that_hangs_delays_no_other_renewal,
+        a_short_lease_is_renewed_while_a_long_one_waits_for_a_master_that_hangs,
+        leases_at_several_masters_are_renewed_over_a_slow_link,
     ],
 );
 
@@ -413,4 +416,85 @@ fn a_lock_waits_for_the_end_of_the_move_of_its_slot(world: &World) {
     let (locked_at, ended_at) = (waiting.locked_at(), begun + LENGTH);
     assert!(locked_at >= ended_at && locked_at <= world.within(ended_at + secs(2)));
     waiting.release();
+}
+
+/// The node has no slot yet, so no table names it. It accepts connections, and answers nothing.
+fn a_node_to_which_a_slot_moves_and_that_hangs_delays_no_other_renewal(world: &World) {
+    const LEASE: Duration = secs(12);
+    const IO_TIMEOUT: Duration = secs(8);
+    world.make_nodes(NODES + 1);
+    world.fault(Fault::PauseServer(NODES));
+    let locks = world.build(|it| it.io_timeout(IO_TIMEOUT));
+    let lock = |name: &String| {
+        let mutex = locks.mutex(name).lease(LEASE);
+        mutex.lock().expect("it is free")
+    };
+    let guards = names_of_masters().each_ref().map(lock);
+    let refuse = |refusal| world.fault(Fault::Refuse(0, refusal));
+    refuse(Some(Refusal {
+        what: Refused::Data,
+        error: "ASK 0 10.0.0.7:6379",
+    }));
+    world.until("it is redirected", || world.connects(NODES) > 0);
+    let (begun, before) = (world.now(), world.received(0));
+    // After half of its time, the first connection asks on another one.
+    while world.now() < begun + IO_TIMEOUT * 3 / 8 {
+        for guard in &guards[1..] {
+            // It is renewed after a third of its lease, and the node that hangs takes a moment once.
+            assert!(guard.remaining() + secs(1) > LEASE * 2 / 3);
+        }
+        assert_eq!(world.connects(NODES), 1, "there is a connection");
+        world.pass(ms(100));
+    }
+    assert!(world.received(0) > before + 2, "each repeat is redirected");
+    refuse(None);
+    for guard in guards {
+        guard.release().expect("it is held");
+    }
+}
+
+/// A renewal may take a quarter of its lease, and of the long one that is more than the whole short one.
+fn a_short_lease_is_renewed_while_a_long_one_waits_for_a_master_that_hangs(world: &World) {
+    const LONG: Duration = secs(24);
+    const SHORT: Duration = secs(3);
+    let locks = world.build(|it| it.io_timeout(secs(8)));
+    let [one, other, _] = names_of_masters();
+    let lock = |name: &str, lease| {
+        let mutex = locks.mutex(name).lease(lease);
+        mutex.lock().expect("it is free")
+    };
+    let (long, short) = (lock(&one, LONG), lock(&other, SHORT));
+    world.fault(Fault::PauseServer(world.master(&one)));
+    while long.remaining() > LONG / 2 {
+        short.check().expect("its master answers");
+        assert!(short.remaining() > SHORT / 3);
+        world.pass(ms(100));
+    }
+    short.release().expect("it is held");
+}
+
+/// A round trip takes longer than a quarter of the lease, which is the limit of a renewal.
+fn leases_at_several_masters_are_renewed_over_a_slow_link(world: &World) {
+    let locks = world.build(|it| it.io_timeout(secs(5)));
+    locks.strike(LinkFault::Late(ms(1_200)));
+    let lock_all = |what: &str, lease| {
+        let locking = names_of_masters().map(|name| {
+            let mutex = locks.mutex(format!("{{{name}}}{what}")).lease(lease);
+            locks.thread(move || mutex.lock().expect("it is free"))
+        });
+        locking.map(Task::end)
+    };
+    // The first lock at each master loads the script, and the links of the renewals open meanwhile.
+    let _first = lock_all("first", secs(60));
+    world.pass(secs(6));
+    let guards = lock_all("", secs(9));
+    world.until("the leases are renewed often enough", || {
+        for guard in &guards {
+            guard.check().expect("it is renewed in time");
+        }
+        locks.stats().renewed >= 12
+    });
+    for guard in guards {
+        guard.release().expect("it was held until now");
+    }
 }

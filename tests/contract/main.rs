@@ -23,6 +23,7 @@ mod subject;
 mod world;
 
 mod addresses;
+mod along;
 mod background;
 mod cancels;
 mod claims;

@@ -109,6 +109,8 @@ pub(crate) use subject_bodies;
 
 pub(crate) const SUBJECTS: &[Subject] = &[
     crate::addresses::BODIES,
+    crate::along::BODIES,
+    crate::along::SENTINEL_BODIES,
     crate::closes::BODIES_OF_DROPS,
     crate::background::BODIES_OF_ONE,
     crate::cancels::BODIES_OF_ONE,

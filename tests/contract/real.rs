@@ -106,8 +106,10 @@ const SIMULATED_ONLY: &[(&str, &str)] = &[
 /// The bodies whose processes need proxies. Only a world of one server has them.
 const BEHIND_PROXIES: &[&str] = &[
     "a_cancelled_call_inside_of_a_request_ends_with_it",
+    "a_commit_that_was_cut_is_not_sent_again",
     "a_killed_holder_delays_others_by_its_lease",
     "a_killed_sharer_costs_the_others_nothing",
+    "a_late_commit_finds_no_later_guard_of_its_owner",
     "a_queued_release_whose_answer_was_lost_is_repeated",
     "killed_waiters_delay_nobody",
     "the_companions_of_a_killed_waiter_expire",

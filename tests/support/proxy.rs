@@ -52,14 +52,16 @@ impl Role {
     const ALL: [Self; 3] = [Self::Listener, Self::Renewal, Self::Pool];
 
     fn of(first_request: &[u8]) -> Self {
-        let renewal = redis::Script::new(leasehold::seam::script("renew"));
+        let renewal = leasehold::seam::script("renew");
+        let by_text = format!("EVAL\r\n${}\r\n{renewal}", renewal.len());
+        let by_digest = redis::Script::new(renewal);
         let has = |word: &str| {
             let mut windows = first_request.windows(word.len());
             windows.any(|window| window == word.as_bytes())
         };
         if has("SUBSCRIBE") || first_request.starts_with(b"*3\r\n$7\r\nPUBLISH") {
             Self::Listener
-        } else if has(renewal.get_hash()) {
+        } else if has(by_digest.get_hash()) || has(&by_text) {
             Self::Renewal
         } else {
             Self::Pool

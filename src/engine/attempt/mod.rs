@@ -7,29 +7,28 @@
 //! owner in Redis, it may go on under a new one. It belongs to a name's queue in this process, not to a thread: a delegate
 //! that gives up hands it to the next thread, with its place in the queue in Redis.
 //!
-//! | state | input | next state | step |
-//! | --- | --- | --- | --- |
-//! | `Ask` | go, woken | `Sent` | send *acquire*: a request may go before the queue, until one has put the owner into it |
-//! | `Ask` with a lease that this process's last guard ended | go, woken | `Sent` | send *take-over* of that lease |
-//! | `Sent` | go, woken: the request was not written | as from `Ask` | the same |
-//! | `Sent` | granted in time | `Granted` | done |
-//! | `Sent` | granted, but the lease may be over | `Ask`, new owner | abandon the owner, back off |
-//! | `Sent` | the offered lease may be shared | `Ask` | done: the owner is not used |
-//! | `Sent` | held | `Ask` | a try is done; a wait sleeps until a message, the holder's expiry, or its poll |
-//! | `Sent` | held, and the subscription began or ended meanwhile | `Ask` | ask again at once: the queue has the wrong channel |
-//! | `Sent` | outvoted, and a holder may have a majority | `Outvoted` | as after held, but the end of another's turn does not wake it |
-//! | `Sent` | outvoted, and the votes are split | `Ask`, new owner | a try asks once more; a wait asks again after a moment |
-//! | `Sent` | failed, because a quorum has too few votes | `Ask`, new owner | abandon the lease that was to be taken over, back off |
-//! | `Outvoted` | go, woken | `Sent` | abandon the owner; send *acquire* under a new one |
-//! | `Sent` | held by the former owner, whose withdrawal is on its way | `Ask` | no answer: back off |
-//! | `Sent` | failed, certainly not executed | `Ask`, as before | back off |
-//! | `Sent`, an acquire | failed, outcome unknown | `Ask` | back off, ask under the same owner: asking is idempotent |
-//! | `Sent`, an acquire | failed after a part was executed | `Ask` | the same |
-//! | `Sent`, an acquire | granted, but too few replicas confirmed it | `Ask`, new owner | abandon the owner, back off |
-//! | `Sent`, a take-over | failed, outcome unknown or partly executed | `Ask`, new owner | abandon both owners, back off |
-//! | `Ask` | a message that grants the lock, as the tables below allow it | `Granted` | done |
-//! | any but `Granted` | any other message | | as woken |
-//! | any but `Granted` | go, woken, but the thread's time is over | the same | done: the next thread may continue the attempt |
+//! | input | afterwards | step |
+//! | --- | --- | --- |
+//! | go, woken | the same owner | send *acquire*: a request may go before the queue, until one has put the owner into it |
+//! | the same, with a lease that this process's last guard ended | the same owner | send *take-over* of that lease |
+//! | the same, after it was outvoted by a holder | new owner | abandon the owner; send *acquire* under the new one |
+//! | the same, but the thread's time is over | as before | done: the next thread may continue the attempt |
+//! | granted in time | granted | done |
+//! | granted, but the lease may be over | new owner | abandon the owner, back off |
+//! | the offered lease may be shared | the same owner | done: the owner is not used |
+//! | held | the same owner | a try is done; a wait sleeps until a message, the holder's expiry, or its poll |
+//! | held, and the subscription began or ended meanwhile | the same owner | ask again at once: the queue has the wrong channel |
+//! | held by the former owner, whose withdrawal is on its way | the same owner | no answer: back off |
+//! | outvoted, and a holder may have a majority | outvoted | as after held, but the end of another's turn does not wake it |
+//! | outvoted, and the votes are split | new owner | a try asks once more; a wait asks again after a moment |
+//! | failed, because a quorum has too few votes | new owner | abandon the lease that was to be taken over, back off |
+//! | failed, certainly not executed | as before | back off |
+//! | an acquire failed, outcome unknown | the same owner | back off, ask under the same owner: asking is idempotent |
+//! | an acquire failed after a part was executed | the same owner | the same |
+//! | an acquire was granted, but too few replicas confirmed it | new owner | abandon the owner, back off |
+//! | a take-over failed, outcome unknown or partly executed | new owner | abandon both owners, back off |
+//! | a message that grants the lock, as the tables below allow it | granted | done |
+//! | any other message | | as woken |
 //!
 //! Backing off means to sleep, unless the failure ends the attempt (the table in `patience`). An answer to another
 //! request counts as a failure of unknown outcome.
@@ -102,9 +101,7 @@ pub(crate) struct Context<'a> {
     pub(crate) failed_over_at: Time,
     /// How long the last request took.
     pub(crate) round_trip: Duration,
-    /// For how long the threads of this process may have a lease that is asked for now, while others wait.
-    pub(crate) quantum: Duration,
-    /// How many fences a grant reserves if the lease will go to other threads, for that quantum. Otherwise it reserves one.
+    /// How many fences a grant reserves if the lease will go to other threads. Otherwise it reserves one.
     pub(crate) fence_block: u64,
     /// A lease of this process that more threads may share, if no other process waits.
     pub(crate) shareable_owner: Option<Arc<str>>,
@@ -119,19 +116,21 @@ pub(crate) struct Context<'a> {
 pub(crate) enum Input {
     /// A thread begins to drive the attempt.
     Go,
-    /// The request that was sent at this time was answered. `resent`: Redis may execute it twice.
+    /// This request, which was sent at this time, was answered. `resent`: Redis may execute it twice.
     Replied {
+        ask: Ask,
         sent: Time,
         reply: Reply,
         resent: bool,
     },
-    /// The request that was sent at this time failed. `cut_short`: only because the driving thread's wait was over.
+    /// This request, which was sent at this time, failed. `cut_short`: only because the driving thread's wait was over.
     Failed {
+        ask: Ask,
         sent: Time,
         failure: Failure,
         cut_short: bool,
     },
-    /// A sleep is over, without a message.
+    /// A sleep is over, without a message; or a request was given up, because the call must end.
     Woken,
     /// A sleep is over, by a message. `None`: the message grants nothing, or its grant must not be used.
     Message(Option<GrantMessage>),
@@ -162,8 +161,6 @@ pub(crate) struct Grant {
     pub(crate) terms: Terms,
     pub(crate) fence: u64,
     pub(crate) fences: u64,
-    /// The quantum for which the fences were reserved.
-    pub(crate) quantum: Duration,
     /// The fences of the further names of a set.
     pub(crate) rest: Vec<u64>,
     /// A reading of the clock from before the request.
@@ -192,7 +189,6 @@ impl Grant {
         owner: Arc<str>,
         terms: Terms,
         fences: u64,
-        quantum: Duration,
         sent: Time,
         now: Time,
     ) -> Result<Self, Failure> {
@@ -215,7 +211,6 @@ impl Grant {
             terms,
             fence,
             fences: count.unwrap_or(fences),
-            quantum,
             rest,
             sent,
             deadline,
@@ -261,30 +256,12 @@ impl EndedOwner {
         }
     }
 
-    /// Returns until when Redis may execute a request of it, if that is later than `now`.
-    fn uncertain_after(&self, now: Time) -> Option<Time> {
-        self.uncertain_until.filter(|until| *until > now)
-    }
-
     /// Notes a request of unknown outcome that was sent at `sent`, and that Redis may execute until `until`.
     fn note_uncertain(&mut self, sent: Time, until: Time, lease: Duration) {
         self.uncertain_until = self.uncertain_until.max(Some(until));
         // Executed at the last moment, the request takes the lock for a lease from then.
         self.key_gone_at = self.key_gone_at.max(Some(sent + lease * 2));
     }
-}
-
-#[derive(Debug)]
-enum AttemptState {
-    /// No request is under way.
-    Ask,
-    /// No request is under way. A quorum has withdrawn the owner from some nodes, so the next request is of a new owner.
-    /// Until then this one stays in the queues of the others.
-    Outvoted,
-    /// This request is under way.
-    Sent(Ask),
-    /// The owner holds the lock.
-    Granted,
 }
 
 /// The attempt of one process at one name.
@@ -294,17 +271,15 @@ pub(crate) struct Attempt {
     me: EndedOwner,
     /// Whether the owner may be in the lock's queue.
     queued: bool,
-    state: AttemptState,
+    /// Whether a quorum has withdrawn the owner from some nodes, so that the next request is of a new owner. Until then this
+    /// one stays in the queues of the others.
+    outvoted: bool,
     /// The lease of this process that the next request takes over, or the one under way.
     from: Option<EndedOwner>,
     patience: Patience,
-    /// The last grant by message that was allowed and may come, and when its request was sent. The first message ends it.
-    allowed_grant: Option<(Nonce, Time)>,
-    /// The quantum of the lease that the last request asks for, for which its fences are reserved.
-    quantum: Duration,
-    /// The pickup window that the last request names. All requests of a thread name the same, so it is that of
-    /// `allowed_grant` too.
-    pickup_window: Duration,
+    /// The last grant by message that was allowed and may come, when its request was sent, and the pickup window that the
+    /// request named. The first message ends it.
+    allowed_grant: Option<(Nonce, Time, Duration)>,
     /// The owner before this one, if too few replicas confirmed its grant. Its key stays until it is withdrawn.
     former_owner: Option<Arc<str>>,
     /// Former owners whose release has not begun.
@@ -317,7 +292,7 @@ impl Attempt {
         Self {
             me: EndedOwner::new(owner::generate(rng, tail), units),
             queued: false,
-            state: AttemptState::Ask,
+            outvoted: false,
             from: None,
             patience: Patience::new(if has_waited {
                 WaitState::Begun
@@ -325,8 +300,6 @@ impl Attempt {
                 WaitState::NotBegun
             }),
             allowed_grant: None,
-            quantum: Duration::ZERO,
-            pickup_window: Duration::ZERO,
             former_owner: None,
             ended_owners: Vec::new(),
         }
@@ -367,13 +340,11 @@ impl Attempt {
         std::mem::take(&mut self.ended_owners)
     }
 
-    /// Ends an attempt that no thread continues. Returns the owners that may be left in Redis.
+    /// Ends an attempt that no thread continues. Returns the owners that may be left in Redis: after a grant not the granted one,
+    /// see [`Self::leave_to_grant`].
     pub(crate) fn abandon(mut self) -> Vec<EndedOwner> {
-        // The holder of a grant ends its owner. A release from here would end the lock under a guard.
-        if !matches!(self.state, AttemptState::Granted) {
-            self.ended_owners.extend(self.from.take());
-            self.leave_behind();
-        }
+        self.ended_owners.extend(self.from.take());
+        self.leave_behind();
         self.ended_owners
     }
 
@@ -382,10 +353,7 @@ impl Attempt {
         match input {
             // Granted by message, as the tables at the top allow it; otherwise as woken.
             Input::Message(message) => match self.accept(message, context) {
-                Some(grant) => {
-                    self.state = AttemptState::Granted;
-                    Step::Granted(grant)
-                }
+                Some(grant) => Step::Granted(grant),
                 None => self.go_on(context),
             },
             Input::Go => {
@@ -394,35 +362,34 @@ impl Attempt {
             }
             Input::Woken => self.go_on(context),
             Input::Replied {
+                ask,
                 sent,
                 reply,
                 resent,
-            } => self.replied(sent, resent, reply, context),
+            } => self.replied(ask, sent, resent, reply, context),
             Input::Failed {
+                ask,
                 sent,
                 failure,
                 cut_short,
             } => {
-                self.failed(sent, &failure, context);
+                self.failed(&ask, sent, &failure, context);
                 self.patience.back_off(failure, cut_short, context)
             }
         }
     }
 
-    /// Sends the next request, unless the thread's time is over. A request that is under way already was not written: its
-    /// thread gave up first.
+    /// Sends the next request, unless the thread's time is over.
     fn go_on(&mut self, context: &Context<'_>) -> Step {
         if let Some(over) = self.patience.end(context) {
             return over;
         }
         // Outvoted: abandon the owner, and send an acquire under a new one.
-        if matches!(self.state, AttemptState::Outvoted) {
+        if self.outvoted {
             self.rename(context);
         }
         let ask = self.request(context);
         self.queued |= ask.queues();
-        self.state = AttemptState::Sent(ask.clone());
-        (self.quantum, self.pickup_window) = (context.quantum, context.pickup_window);
         Step::Send(ask)
     }
 
@@ -456,29 +423,36 @@ impl Attempt {
             shareable_owner: (context.shareable_owner.clone()).filter(|_| !waits_its_turn),
             channel,
             nonce: allows_grant.then(|| Nonce::new(context.rng)),
+            pickup_window: context.pickup_window,
             ending: self.from.as_ref().map(EndedOwner::end),
         }
     }
 
-    /// Takes an answer in.
-    fn replied(&mut self, sent: Time, resent: bool, reply: Reply, context: &Context<'_>) -> Step {
+    /// Acts on the answer to a request.
+    fn replied(
+        &mut self,
+        ask: Ask,
+        sent: Time,
+        resent: bool,
+        reply: Reply,
+        context: &Context<'_>,
+    ) -> Step {
         match reply {
             // Granted, in time or not.
             Reply::Granted { .. } => {
-                let is_take_over = self.from.is_some();
-                let ask = self.answered(sent, resent, context);
-                let (terms, quantum, now) = (context.terms, self.quantum, context.now);
-                match Grant::of_reply(reply, ask.owner, terms, ask.fences, quantum, sent, now) {
-                    // The owner has left the queue. An uncertain request of it is the grant's from here on. A lock that
-                    // this process waited for is likely to have other waiters. A take-over would have found them.
+                self.answered(&ask, sent, resent, context);
+                let (terms, now) = (context.terms, context.now);
+                match Grant::of_reply(reply, ask.owner, terms, ask.fences, sent, now) {
+                    // A lock that this process waited for is likely to have other waiters. A take-over would have found
+                    // them.
                     Ok(grant) => {
-                        self.state = AttemptState::Granted;
-                        let is_contended = self.patience.is_contended() && !is_take_over;
+                        let is_contended = self.patience.is_contended() && ask.ending.is_none();
+                        let uncertain_until = self.leave_to_grant(now);
                         Step::Granted(Grant {
                             units: ask.units,
                             contended: grant.contended || is_contended,
-                            uncertain_until: self.me.uncertain_after(now),
                             key_gone_at: self.me.key_gone_at,
+                            uncertain_until,
                             ..grant
                         })
                     }
@@ -492,15 +466,15 @@ impl Attempt {
             }
             // The offered lease may be shared: the owner is not used. Only an owner that is not in the queue offers a
             // lease, and this answer puts none there.
-            Reply::Shared if self.offers_a_lease() => {
-                self.answered(sent, resent, context);
+            Reply::Shared if ask.shareable_owner.is_some() => {
+                self.answered(&ask, sent, resent, context);
                 self.queued = false;
                 Step::Shared
             }
             // Held: a try is done, and a wait sleeps until a message, the holder's expiry, or its poll. Two other rows
             // stand in `held`: the holder is the former owner, or the subscription began or ended meanwhile.
             Reply::Held { ttl, holder, .. } => {
-                let ask = self.answered(sent, resent, context);
+                self.answered(&ask, sent, resent, context);
                 self.held(&ask, ttl, &holder, context)
             }
             // Outvoted, and a holder may have a majority. The owner stays in the queues, so that a message reaches this
@@ -512,8 +486,8 @@ impl Attempt {
                 ttl,
                 ..
             } => {
-                let ask = self.answered(sent, resent, context);
-                self.state = AttemptState::Outvoted;
+                self.answered(&ask, sent, resent, context);
+                self.outvoted = true;
                 let is_of_a_lease = |ttl: &Duration| *ttl > FIRST_TURN;
                 let ttl = ttl.map(|ttl| {
                     Some(ttl)
@@ -529,7 +503,7 @@ impl Attempt {
                 counts,
                 ..
             } => {
-                self.answered(sent, resent, context);
+                self.answered(&ask, sent, resent, context);
                 self.queued = false;
                 self.rename(context);
                 let failure = Failure::no_quorum(counts, Vec::new());
@@ -538,16 +512,15 @@ impl Attempt {
             // An answer to another request counts as a failure of unknown outcome.
             _ => {
                 let failure = Failure::another_question();
-                self.failed(sent, &failure, context);
+                self.failed(&ask, sent, &failure, context);
                 self.patience.back_off(failure, false, context)
             }
         }
     }
 
-    /// Notes that the request under way has an answer, whichever it is. Returns the request.
-    fn answered(&mut self, sent: Time, resent: bool, context: &Context<'_>) -> Ask {
-        let ask = self.end_request();
-        self.allowed_grant = ask.nonce.map(|nonce| (nonce, sent));
+    /// Notes that a request has an answer, whichever it is.
+    fn answered(&mut self, ask: &Ask, sent: Time, resent: bool, context: &Context<'_>) {
+        self.allowed_grant = ask.nonce.map(|nonce| (nonce, sent, ask.pickup_window));
         // 1. Redis may execute a request twice if it was sent twice.
         if resent {
             self.me.note_uncertain(sent, sent + ask.lease, ask.lease);
@@ -555,12 +528,11 @@ impl Attempt {
         // 2. Every answer to a take-over ends the old lease, and takes its unused fences back. But Redis may still
         //    execute an earlier request of the old owner.
         let from = self.from.take();
-        let uncertain = from.filter(|from| from.uncertain_after(context.now).is_some());
+        let uncertain = from.filter(|from| from.uncertain_until > Some(context.now));
         self.ended_owners.extend(uncertain.map(|from| EndedOwner {
             give_back: None,
             ..from
         }));
-        ask
     }
 
     /// Goes on after the answer that `holder` holds the lock, for `ttl` if that is known.
@@ -587,7 +559,7 @@ impl Attempt {
         let poll = if ask.channel == context.subscription.channel() {
             poll::pause(
                 &context.subscription,
-                context.pickup_window,
+                ask.pickup_window,
                 holder,
                 context.busy_threads,
                 context.rng,
@@ -606,40 +578,56 @@ impl Attempt {
     /// Returns the grant of a message. Returns `None` if the attempt must not use it. Every message ends what the last
     /// request allowed.
     fn accept(&mut self, message: Option<GrantMessage>, context: &Context<'_>) -> Option<Grant> {
-        let (nonce, sent) = self.allowed_grant.take()?;
+        let (nonce, sent, pickup_window) = self.allowed_grant.take()?;
         let message = message?;
-        if !matches!(self.state, AttemptState::Ask) || self.from.is_some() {
+        if self.outvoted || self.from.is_some() {
             return None;
         }
         let lease = context.terms.lease();
-        let kept_for = self.pickup_window.min(lease);
+        let kept_for = pickup_window.min(lease);
         let deadline = valid_until(sent, kept_for);
         let is_usable = message.nonce == nonce
             && sent > context.failed_over_at
             && (message.fence > 0) == context.terms.fencing
             && !context.crowded
             && context.now + at_risk_below(kept_for).max(context.round_trip * 3) <= deadline;
-        is_usable.then(|| Grant {
+        if !is_usable {
+            return None;
+        }
+        let uncertain_until = self.leave_to_grant(context.now);
+        Some(Grant {
             owner: Arc::clone(&self.me.owner),
             units: self.me.units,
             terms: context.terms,
             fence: message.fence,
             fences: u64::from(context.terms.fencing),
-            quantum: self.quantum,
             rest: Vec::new(),
             sent,
             deadline,
             pickup_window: (kept_for < lease).then_some(kept_for),
             contended: true,
-            uncertain_until: self.me.uncertain_after(context.now),
+            uncertain_until,
             key_gone_at: self.me.key_gone_at,
         })
     }
 
-    /// Takes in that the request that was sent at `sent` failed, or that its thread has left it and ended its call. Then
-    /// another thread may continue the attempt, so this alone decides nothing, and counts as no failure of the server.
-    pub(crate) fn failed(&mut self, sent: Time, failure: &Failure, context: &Context<'_>) {
-        let ask = self.end_request();
+    /// Leaves the owner to its grant, whose holder ends it: a release from here would end the lock under a guard. Returns
+    /// until when Redis may execute an earlier request of it, if that is later than `now`.
+    fn leave_to_grant(&mut self, now: Time) -> Option<Time> {
+        self.queued = false;
+        self.me.uncertain_until.take().filter(|until| *until > now)
+    }
+
+    /// Notes what Redis may have of a request that has failed, or whose thread ended its call and no longer waits for the
+    /// answer. What follows is decided elsewhere, because in the second case the server may be well, and another thread may
+    /// continue the attempt.
+    pub(crate) fn failed(
+        &mut self,
+        ask: &Ask,
+        sent: Time,
+        failure: &Failure,
+        context: &Context<'_>,
+    ) {
         // 0. A quorum has too few votes, and has withdrawn the owner. So the owner must not ask again. The renewal thread
         //    releases the lease that was to be taken over.
         if let FailureKind::NoQuorum(_) = failure.kind {
@@ -654,7 +642,7 @@ impl Attempt {
             return;
         };
         // 2. The owner may come to hold the lock.
-        self.allowed_grant = ask.nonce.map(|nonce| (nonce, sent));
+        self.allowed_grant = ask.nonce.map(|nonce| (nonce, sent, ask.pickup_window));
         self.me.note_uncertain(sent, until, ask.lease);
         let is_unconfirmed = is_of_replicas(failure);
         if is_unconfirmed {
@@ -679,28 +667,12 @@ impl Attempt {
         }
     }
 
-    /// Takes out the request under way.
-    fn end_request(&mut self) -> Ask {
-        match std::mem::replace(&mut self.state, AttemptState::Ask) {
-            AttemptState::Sent(ask) => ask,
-            AttemptState::Ask | AttemptState::Outvoted | AttemptState::Granted => unreachable!(
-                "an attempt takes in an answer or a failure only while a request is under way"
-            ),
-        }
-    }
-
-    /// Returns whether the request under way offers a lease to be shared.
-    fn offers_a_lease(&self) -> bool {
-        matches!(&self.state, AttemptState::Sent(ask) if ask.shareable_owner.is_some())
-    }
-
     /// Leaves the owner behind, to be released, and makes a new one.
     fn rename(&mut self, context: &Context<'_>) {
         self.leave_behind();
         let owner = owner::generate(context.rng, context.tail);
         self.me = EndedOwner::new(owner, self.me.units);
-        (self.queued, self.allowed_grant) = (false, None);
-        self.state = AttemptState::Ask;
+        (self.queued, self.outvoted, self.allowed_grant) = (false, false, None);
     }
 
     /// Adds the owner to the ended owners, if Redis may have it.

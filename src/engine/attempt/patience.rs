@@ -226,7 +226,6 @@ pub(super) fn is_of_replicas(failure: &Failure) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Outcome;
 
     const LIMIT: Duration = Duration::from_mins(1);
 
@@ -235,7 +234,7 @@ mod tests {
     }
 
     fn failure(kind: FailureKind) -> Failure {
-        Failure::plain(kind, Outcome::NotExecuted, "a fault of the test")
+        Failure::not_executed(kind, "a fault of the test")
     }
 
     const OF_REPLICAS: FailureKind = FailureKind::NotReplicated {

@@ -1,4 +1,4 @@
-//! How often a waiting process polls, and the pickup window: how long Redis keeps a lock for the waiter that it was handed to.
+//! How often a waiting process polls, so that it picks a lock up within its pickup window (`wire/lifetime.rs`).
 //!
 //! | holder | subscription | pause |
 //! | --- | --- | --- |

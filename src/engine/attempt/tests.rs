@@ -32,7 +32,6 @@ struct Scene {
     subscription: SubscriptionState,
     failed_over_at: Time,
     lease: Duration,
-    quantum: Duration,
     busy_threads: u32,
     waits_through_outages: bool,
     fencing: bool,
@@ -41,6 +40,8 @@ struct Scene {
     shareable_owner: Option<Arc<str>>,
     crowded: bool,
     attempt: Attempt,
+    /// The last request.
+    asked: Option<Ask>,
 }
 
 impl Scene {
@@ -54,7 +55,6 @@ impl Scene {
             subscription: SubscriptionState::Ready("c".into()),
             failed_over_at: Time::from_nanos(0),
             lease: LEASE,
-            quantum: Duration::from_micros(100),
             busy_threads: 1,
             waits_through_outages: false,
             fencing: true,
@@ -62,6 +62,7 @@ impl Scene {
             round_trip: Duration::ZERO,
             shareable_owner: None,
             crowded: false,
+            asked: None,
         }
     }
 
@@ -70,7 +71,15 @@ impl Scene {
     }
 
     fn step(&mut self, input: Input) -> Step {
-        self.with_context(|attempt, context| attempt.step(input, context))
+        let step = self.with_context(|attempt, context| attempt.step(input, context));
+        if let Step::Send(ask) = &step {
+            self.asked = Some(ask.clone());
+        }
+        step
+    }
+
+    fn asked(&self) -> Ask {
+        self.asked.clone().expect("a request was sent")
     }
 
     /// Calls `action` with the attempt and the facts.
@@ -82,9 +91,11 @@ impl Scene {
         };
         let context = Context {
             arrived: START,
-            terms: options.terms(),
+            terms: Settings::default()
+                .checked_terms(&options)
+                .expect("they fit"),
             until: self.until,
-            pickup_window: lifetime::pickup_window(self.lease, LONGEST_WINDOW),
+            pickup_window: lifetime::pickup_window(self.lease, LONGEST_WINDOW / 2),
             grants_by_message: self.grants_by_message,
             outage_limit: Duration::from_mins(1),
             waits_through_outages: self.waits_through_outages,
@@ -94,7 +105,6 @@ impl Scene {
             subscription: self.subscription.clone(),
             failed_over_at: self.failed_over_at,
             round_trip: self.round_trip,
-            quantum: self.quantum,
             fence_block: FENCE_BLOCK,
             shareable_owner: self.shareable_owner.clone(),
             crowded: self.crowded,
@@ -113,6 +123,7 @@ impl Scene {
     fn replied(&mut self, reply: Reply) -> Step {
         let sent = self.now;
         self.step(Input::Replied {
+            ask: self.asked(),
             sent,
             reply,
             resent: false,
@@ -123,6 +134,7 @@ impl Scene {
         let sent = self.now;
         let failure = Failure::plain(kind, outcome, "a fault of the test");
         self.step(Input::Failed {
+            ask: self.asked(),
             sent,
             failure,
             cut_short: false,
@@ -234,13 +246,10 @@ fn a_wait_has_begun_for_a_thread_that_has_waited_behind_others() {
 fn a_request_that_its_thread_has_left_is_of_unknown_outcome() {
     let mut scene = Scene::waiting();
     scene.send(Input::Go);
-    let failure = Failure::plain(
-        FailureKind::Unavailable,
-        Outcome::Unknown,
-        "the thread has left",
-    );
+    let failure = Failure::unknown(FailureKind::Unavailable, "the thread has left");
     let sent = scene.now;
-    scene.with_context(|attempt, context| attempt.failed(sent, &failure, context));
+    let ask = scene.asked();
+    scene.with_context(|attempt, context| attempt.failed(&ask, sent, &failure, context));
     let owner = Arc::clone(scene.attempt.owner());
     assert_eq!(scene.send(Input::Go).owner, owner);
     let left = scene.attempt.abandon();
@@ -504,6 +513,7 @@ fn a_grant_by_a_request_that_was_sent_twice_stays_uncertain() {
     let mut scene = Scene::waiting();
     scene.send(Input::Go);
     let step = scene.step(Input::Replied {
+        ask: scene.asked(),
         sent: START,
         reply: GRANTED,
         resent: true,
@@ -521,6 +531,7 @@ fn an_attempt_that_was_granted_leaves_nothing_behind() {
         let mut scene = Scene::waiting();
         scene.send(Input::Go);
         let step = scene.step(Input::Replied {
+            ask: scene.asked(),
             sent: START,
             reply: GRANTED,
             resent,
@@ -528,19 +539,6 @@ fn an_attempt_that_was_granted_leaves_nothing_behind() {
         assert!(matches!(step, Step::Granted(_)), "{step:?}");
         assert_eq!(scene.attempt.abandon(), [], "resent: {resent}");
     }
-}
-
-/// The fences of a lease are reserved for a quantum, so the lease has that quantum.
-#[test]
-fn a_grant_has_the_quantum_of_its_request() {
-    let mut scene = Scene::waiting();
-    let asked = scene.quantum;
-    scene.send(Input::Go);
-    scene.quantum = asked * 10;
-    let Step::Granted(grant) = scene.replied(GRANTED) else {
-        panic!("it was not granted");
-    };
-    assert_eq!(grant.quantum, asked);
 }
 
 #[test]
@@ -553,6 +551,7 @@ fn a_grant_past_its_validity_is_not_used() {
     let sent = scene.now;
     scene.now = valid_until(sent, LEASE);
     let step = scene.step(Input::Replied {
+        ask: scene.asked(),
         sent,
         reply: GRANTED,
         resent: false,
@@ -574,6 +573,7 @@ fn unconfirmed(scene: &mut Scene) -> Step {
     let failure = Failure::plain(UNCONFIRMED, Outcome::PartlyExecuted, "1 of 2");
     let sent = scene.now;
     scene.step(Input::Failed {
+        ask: scene.asked(),
         sent,
         failure,
         cut_short: false,
@@ -708,13 +708,10 @@ fn a_request_that_is_cut_short_leaves_the_answer_before_it() {
         scene.now = end;
         let failure = Failure {
             timed_out: true,
-            ..Failure::plain(
-                FailureKind::Unavailable,
-                Outcome::Unknown,
-                "no answer in time",
-            )
+            ..Failure::unknown(FailureKind::Unavailable, "no answer in time")
         };
         match scene.step(Input::Failed {
+            ask: scene.asked(),
             sent,
             failure,
             cut_short: true,
@@ -800,6 +797,7 @@ fn a_request_that_is_rejected_half_way_leaves_its_owner_behind() {
         let failure = Failure::plain(FailureKind::Denied, outcome, "no right to this");
         let sent = scene.now;
         let step = scene.step(Input::Failed {
+            ask: scene.asked(),
             sent,
             failure,
             cut_short: false,

@@ -25,7 +25,7 @@ use crate::engine::ending::{Next, ReleaseTask};
 use crate::engine::lease::renewal::{AFTER_PANIC, BATCH};
 use crate::engine::queue::Entry;
 use crate::engine::timer_queue::{TimerKey, TimerQueue, next_due};
-use crate::error::{Failure, FailureKind, Outcome};
+use crate::error::{Failure, FailureKind};
 use crate::name::LockKey;
 use crate::server::{Answer, DedicatedConnection};
 use crate::sys::hash::HashMap;
@@ -298,11 +298,11 @@ fn of_each(answer: Answer, count: usize) -> Vec<Result<Answer, Failure>> {
         let reply = reply.map_err(|why| match why {
             NotReleased::Refused => {
                 let words = "the server refuses the release, or the key holds other data";
-                Failure::plain(FailureKind::Denied, Outcome::NotExecuted, words)
+                Failure::not_executed(FailureKind::Denied, words)
             }
             NotReleased::Unanswered => {
                 let words = "the node of its slot did not answer";
-                Failure::plain(FailureKind::Unavailable, Outcome::Unknown, words)
+                Failure::unknown(FailureKind::Unavailable, words)
             }
         })?;
         Ok(Answer { reply, resent })

@@ -42,7 +42,7 @@
 //! no call follows, the lock ends with its lease.
 
 use crate::claim::Claim;
-use crate::config::Options;
+use crate::config::{Options, Terms};
 use crate::engine::Engine;
 use crate::engine::attempt::Grant;
 use crate::engine::lease::guard::Lease;
@@ -187,20 +187,19 @@ impl Engine {
         answer
     }
 
-    /// Adopts a claim, with these options. `tail` is that of the new owner, if the handle has its own note. Blocks until
-    /// Redis has replied.
+    /// Adopts a claim, with these options and a new owner with this tail. Blocks until Redis has replied.
     pub(crate) fn adopt(
         self: &Arc<Self>,
         claim: &Claim,
         options: &Options,
-        tail: Option<&Arc<str>>,
+        tail: &str,
     ) -> Result<Lease> {
         let client = &self.client;
         client.check_open()?;
-        client.settings.check_options(options)?;
+        let terms = client.settings.checked_terms(options)?;
         let key = LockKey::new(&client.settings.prefix, claim.name())?;
         let entry = self.names.pin(LockKind::Mutex, &key.into());
-        let adopted = self.ask_to_adopt(&entry, claim, options, tail);
+        let adopted = self.ask_to_adopt(&entry, claim, terms, tail);
         self.names.unpin(&entry);
         Ok(Lease::new(Arc::clone(self), adopted?, options))
     }
@@ -210,15 +209,14 @@ impl Engine {
         self: &Arc<Self>,
         entry: &Arc<Entry>,
         claim: &Claim,
-        options: &Options,
-        tail: Option<&Arc<str>>,
+        terms: Terms,
+        tail: &str,
     ) -> Result<Hold> {
         let client = &self.client;
         let _called = client.machine().begin_call();
         let asked = client.now();
         let mut candidates = self.tried.take(claim.owner());
         if candidates.is_empty() {
-            let tail = tail.map_or(&*client.tail, |tail| tail);
             candidates.push(Candidate {
                 owner: owner::generate(client.machine(), tail),
                 until: None,
@@ -227,7 +225,7 @@ impl Engine {
         let mut gone = Gone::Removed;
         // There are several only if several calls got no reply. Any one of them may have the lock.
         while let Some(candidate) = candidates.last_mut() {
-            let failure = match self.adopt_as(entry, claim, options, candidate) {
+            let failure = match self.adopt_as(entry, claim, terms, candidate) {
                 Ok(Ok(grant)) => {
                     let count = |hold: &Hold| {
                         client.count_guard(hold, hold.since.since(asked), true);
@@ -257,17 +255,16 @@ impl Engine {
         &self,
         entry: &Arc<Entry>,
         claim: &Claim,
-        options: &Options,
+        terms: Terms,
         candidate: &mut Candidate,
     ) -> Result<Result<Grant, Gone>, Failure> {
-        let client = &self.client;
-        let lease = options.lease;
+        let (client, lease) = (&self.client, terms.lease());
         let adopt = Adopt {
             owner: Arc::clone(&candidate.owner),
             lease,
             from: claim.owner().into(),
             last: claim.fence(),
-            fencing: options.fencing,
+            fencing: terms.fencing,
             shortens: true,
         };
         let sent = client.now();
@@ -279,8 +276,8 @@ impl Engine {
             Reply::NotOwner(gone) => Ok(Err(gone)),
             reply => {
                 let fences = u64::from(adopt.fencing);
-                let (owner, quantum) = (Arc::clone(&adopt.owner), self.quantum(sent));
-                Grant::of_reply(reply, owner, options.terms(), fences, quantum, sent, now).map(Ok)
+                let owner = Arc::clone(&adopt.owner);
+                Grant::of_reply(reply, owner, terms, fences, sent, now).map(Ok)
             }
         });
         let failure = match granted {

@@ -91,8 +91,8 @@ impl Engine {
                 Reply::Held { .. } | Reply::Outvoted { .. } => return Ok(Err(LostCause::Taken)),
                 _ => {}
             }
-            let (owner, quantum) = (Arc::clone(&reader), self.quantum(now));
-            let grant = Grant::of_reply(answer.reply, owner, terms, fences, quantum, sent, now)?;
+            let owner = Arc::clone(&reader);
+            let grant = Grant::of_reply(answer.reply, owner, terms, fences, sent, now)?;
             Ok(Ok(Grant {
                 uncertain_until: answer.resent.then(|| sent + lease),
                 ..grant

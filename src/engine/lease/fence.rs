@@ -1,7 +1,8 @@
 //! Blocks of fences.
 //!
 //! A lease that may go from thread to thread reserves a block of fences with one script, so that a hand-over in memory needs
-//! no request. A block has at most one fence for each microsecond of the quantum.
+//! no request. A block has one fence for each microsecond of the quantum at the time of the request. The lease ends with the
+//! quantum of the time at which it begins: if that is shorter, fences are given back, and if it is longer, the next thread asks.
 //!
 //! The fences of a node follow its clock in microseconds. A block that is used no faster than one fence a microsecond never
 //! runs ahead of that clock, so fences still rise after a loss of all data, when only the clock is left. For the same reason

@@ -16,7 +16,7 @@ use crate::engine::lease::release::HoldEnd;
 use crate::engine::lease::rules::LeaseStatus;
 #[cfg(feature = "tracing")]
 use crate::engine::observe::spans;
-use crate::error::{Error, Failure, FailureKind, Lost, LostCause, Outcome, Result};
+use crate::error::{Error, Failure, FailureKind, Lost, LostCause, Result};
 use crate::event::ReleaseRequest;
 use crate::logging;
 use crate::sys::{Arc, AtomicBool, Ordering, Time};
@@ -485,15 +485,12 @@ impl Lease {
             LeaseStatus::Lost(_) | LeaseStatus::Ended => {}
             _ if replies.contains(&Renewed::Refused) => {
                 let words = "the server does not let this user renew this lock";
-                return Err(
-                    Failure::plain(FailureKind::Denied, Outcome::NotExecuted, words)
-                        .into_error(name),
-                );
+                return Err(Failure::not_executed(FailureKind::Denied, words).into_error(name));
             }
             LeaseStatus::Live(_) if !replies.iter().all(Renewed::is_confirmed) => {
                 let words = "too few nodes confirmed it";
                 let kind = FailureKind::Unavailable;
-                return Err(Failure::plain(kind, Outcome::Unknown, words).into_error(name));
+                return Err(Failure::unknown(kind, words).into_error(name));
             }
             LeaseStatus::Live(left) => client.count_renewal(&self.process_lease, left),
         }

@@ -70,7 +70,7 @@ use crate::engine::attempt::Grant;
 use crate::engine::queue::rules::{Begun, GrantedTo, Health, QueueLease};
 use crate::engine::queue::{Entry, LastReply, NameState, Signal, WaitingThread};
 use crate::engine::wakeup;
-use crate::error::{Failure, FailureKind, LostCause, Outcome};
+use crate::error::{Failure, FailureKind, LostCause};
 use crate::event::ReleaseRequest;
 use crate::logging;
 use crate::name::{BROKEN, REQUEST};
@@ -105,10 +105,10 @@ impl Engine {
         count: impl FnOnce(&Hold),
     ) -> Result<Hold, Failure> {
         let fences = Fences::granted(entry.kind, grant.fence, grant.fences);
-        let (quantum, sent) = (grant.quantum, grant.sent);
+        let sent = grant.sent;
         let process_lease = self.register_lease(entry, grant)?;
         let now = self.client.now();
-        let quantum_end = now + quantum;
+        let quantum_end = now + self.quantum(now);
         let lease = QueueLease::new(Arc::clone(&process_lease), fences, quantum_end);
         let (begun, may_be_gone) = {
             let mut state = entry.lock();
@@ -163,32 +163,30 @@ impl Engine {
                 self.send_release(entry, release_task, self.client.deadline(None))
                     .ok();
                 let words = format!("a thread of leasehold could not be started: {error}");
-                Err(Failure::plain(
-                    FailureKind::Unavailable,
-                    Outcome::NotExecuted,
-                    words,
-                ))
+                Err(Failure::not_executed(FailureKind::Unavailable, words))
             }
         }
     }
 
-    /// Begins another quantum of a lease, which Redis has allowed, and gives holds to the threads that wait. Returns
-    /// the delegate's hold, which `count` counts, or `None` if the lease has ended.
+    /// Begins another quantum of this owner's lease, which Redis has allowed, and gives holds to the threads that wait.
+    /// Returns the delegate's hold, which `count` counts, or `None` if the lease has ended.
     pub(crate) fn reopen(
         &self,
         entry: &Entry,
-        process_lease: &ProcessLease,
+        owner: &str,
         count: impl FnOnce(&Hold),
     ) -> Option<Hold> {
+        let owner = Owner::new(owner, &self.client.tail);
         let now = self.client.now();
-        if process_lease.health(now) == Health::Lost {
-            return None;
-        }
-        let quantum_end = now + self.quantum(now);
-        let begun = entry
-            .lock()
-            .queue
-            .reopened(process_lease.number, now, quantum_end)?;
+        let begun = {
+            let queue = &mut entry.lock().queue;
+            let lease = queue.process_leases().find(|lease| lease.owner == owner)?;
+            if lease.health(now) == Health::Lost {
+                return None;
+            }
+            let number = lease.number;
+            queue.reopened(number, now, now + self.quantum(now))?
+        };
         count(&begun.hold);
         Some(hand_out(begun))
     }

@@ -173,8 +173,7 @@ impl Engine {
     ) {
         self.deregister(process_lease);
         let from = self.ended_owner(process_lease, give_back, now);
-        let tail = next.tail.as_deref().unwrap_or(&self.client.tail);
-        let attempt = Attempt::take_over(self.client.machine(), tail, from);
+        let attempt = Attempt::take_over(self.client.machine(), &next.tail, from);
         next.send(Signal::Delegate(Box::new(attempt)));
     }
 

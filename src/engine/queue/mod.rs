@@ -87,8 +87,8 @@ pub(crate) enum LastReply {
 pub(crate) struct WaitingThread {
     /// Where the thread sleeps.
     pub(crate) parker: Arc<Parker>,
-    /// The tail of its owners, if its handle has its own note.
-    pub(crate) tail: Option<Arc<str>>,
+    /// The tail of its owners.
+    pub(crate) tail: Arc<str>,
     signal: Mutex<Option<Signal>>,
 }
 
@@ -295,10 +295,10 @@ impl NameState {
 
 impl WaitingThread {
     /// Returns the calling thread, without a signal.
-    pub(crate) fn new(tail: Option<&Arc<str>>) -> Arc<Self> {
+    pub(crate) fn new(tail: &Arc<str>) -> Arc<Self> {
         Arc::new(Self {
             parker: Arc::default(),
-            tail: tail.cloned(),
+            tail: Arc::clone(tail),
             signal: Mutex::new(None),
         })
     }

@@ -69,8 +69,10 @@ impl Quantum {
 
     /// Returns the quantum of a process with this subscription.
     pub(crate) fn get(&self, subscription: &SubscriptionState) -> Duration {
-        let recent = RecentHandOvers(self.recent.load(Ordering::Relaxed));
-        self.fixed.unwrap_or_else(|| recent.quantum(subscription))
+        match self.fixed {
+            Some(fixed) => fixed,
+            None => RecentHandOvers(self.recent.load(Ordering::Relaxed)).quantum(subscription),
+        }
     }
 
     /// Notes a hand-over to this process. `pickup` is the time from the message to the grant, and `round_trip` the part

@@ -2,20 +2,38 @@
 //!
 //! The time of a request, with its pauses, ends with the caller's. It is at most `io_timeout`. It is at most a quarter of
 //! the lease that the request asks for, because the lease counts from before the request.
+//!
+//! Some requests concern several slots:
+//!
+//! | request | the nodes that are asked |
+//! | --- | --- |
+//! | ping | all masters at once, until one answers |
+//! | renewals and releases | the owner of each slot. While a slot moves, each name works alone, so it is sent alone |
+//! | inspect | the owner of each name's slot |
+//! | scan | all masters, one after another, in the order of their first slots |
+//!
+//! A cursor of a scan names the place of the master in that order, and its process. If another process is there, because
+//! of a failover or a restart, its scan starts again. If there are other masters at the end than at the beginning, or in
+//! another order, all are scanned again. The caller drops the locks that come again.
 
 use std::time::Duration;
 
 use crate::error::{Failure, FailureKind, Outcome};
+use crate::name::LockKey;
 use crate::net::deadline::Deadline;
-use crate::net::refusal::was_cut;
+use crate::net::login::ping_as_they_answer;
+use crate::net::pool::Pool;
+use crate::net::refusal::{unavailable, was_cut};
 use crate::owner::MARK;
 use crate::server::Answer;
+use crate::server::cluster::Shared;
+use crate::server::cluster::map::SlotMap;
 use crate::server::cluster::master::Master;
-use crate::server::cluster::renewals::{about, batch_of, take_results};
-use crate::server::cluster::state::Shared;
+use crate::server::cluster::renewals::{batch_of, one_of, take_result};
 use crate::server::link::Link;
+use crate::sys::hash::{DefaultHasher, Hash, Hasher};
 use crate::sys::{Arc, thread};
-use crate::wire::{End, How, LockKind, Reply, Request};
+use crate::wire::{Cursor, End, How, LockKind, Reply, Request};
 
 /// The first pause before a request is sent again. Each further pause is twice as long, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
@@ -51,7 +69,7 @@ impl Shared {
     }
 
     /// Sends a request about names of one slot to the owner of the slot, and follows redirections.
-    pub(super) fn ask(
+    fn ask(
         &self,
         slot: u16,
         request: &Request<'_>,
@@ -65,40 +83,42 @@ impl Shared {
         let mut is_uncertain = false;
         loop {
             let is_asking = moving_to.is_some();
-            let (failure, master) = match self.ask_once(slot, moving_to.take(), request, deadline) {
+            let owner = || {
+                let map = self.map(&mut deadline)?;
+                self.owner(&map, slot)
+            };
+            let master = moving_to.take().map_or_else(owner, Ok);
+            let answer = master.as_ref().map_err(Failure::clone).and_then(|master| {
+                let (mut time, route) = (deadline, &master.route);
+                let answer = self.on_pool(master, |pool| {
+                    Link::call_in_turn(pool, route, request, is_asking, &mut time)
+                });
+                answer.and_then(|answer| master.check_in_use().map(|()| answer))
+            });
+            let failure = match answer {
                 Ok(answer) => {
                     return Ok(Answer {
                         resent: answer.resent || is_uncertain,
                         ..answer
                     });
                 }
-                Err(failed) => failed,
+                Err(failure) => failure,
             };
             is_uncertain |= failure.outcome != Outcome::NotExecuted;
-            // The owner that cannot be reached, and whose place another may take.
-            let mut gone = None;
-            match (failure.kind, failure.redirect(), &master) {
-                (FailureKind::Moved, Some(to), Some(master)) => {
-                    self.redirected(master, to, true);
-                    redirections += 1;
+            if let (Some(to), Ok(master)) = (failure.redirect(), &master) {
+                moving_to = self.redirected(master, failure.kind, to);
+                redirections += 1;
+                if redirections <= REDIRECTED_AT_ONCE {
+                    continue;
                 }
-                (FailureKind::Ask, Some(to), Some(master)) => {
-                    moving_to = Some(self.redirected(master, to, false));
-                    redirections += 1;
+            } else {
+                // A thread that waits for a lock waits for a new master too. The callers of all others get the failure at once.
+                let is_waiting = deadline.is_of_a_wait && matches!(request, Request::Ask(..));
+                let is_cut = master.is_ok() && was_cut(&failure);
+                let passing = [FailureKind::TryAgain, FailureKind::ClusterDown];
+                if !(passing.contains(&failure.kind) || is_waiting && is_cut) {
+                    return Err(uncertain(failure, is_uncertain));
                 }
-                (FailureKind::TryAgain | FailureKind::ClusterDown, ..) => {
-                    redirections = REDIRECTED_AT_ONCE + 1;
-                }
-                (_, _, Some(master))
-                    if waits_for_a_master(request, deadline) && was_cut(&failure) =>
-                {
-                    redirections = REDIRECTED_AT_ONCE + 1;
-                    gone = Some(master).filter(|_| !is_asking);
-                }
-                _ => return Err(uncertain(failure, is_uncertain)),
-            }
-            if redirections <= REDIRECTED_AT_ONCE {
-                continue;
             }
             // No connection is held here.
             moving_to = None;
@@ -106,56 +126,14 @@ impl Shared {
             if left.is_zero() || deadline.is_over() {
                 return Err(uncertain(no_more(failure), is_uncertain));
             }
-            match gone {
-                Some(gone) => self.wait_for_another(slot, gone, pause.min(left)),
-                None => thread::sleep(pause.min(left)),
-            }
+            thread::sleep(pause.min(left));
             pause = (pause * 2).min(LONGEST_PAUSE);
             redirections = 0;
         }
     }
 
-    /// Sends a request once: to the node to which its slot is moving, or to the owner. Returns with a failure the node
-    /// that was asked.
-    fn ask_once(
-        &self,
-        slot: u16,
-        moving_to: Option<Arc<Master>>,
-        request: &Request<'_>,
-        mut deadline: Deadline<'_>,
-    ) -> Result<Answer, (Failure, Option<Arc<Master>>)> {
-        let is_asking = moving_to.is_some();
-        let master = match moving_to {
-            Some(master) => master,
-            None => self
-                .owner(slot, &mut deadline)
-                .map_err(|failure| (failure, None))?,
-        };
-        let answer = self.on_link(&master, deadline, |link, deadline| {
-            link.is_asking = is_asking;
-            link.call(request, deadline)
-        });
-        let answer = answer.and_then(|answer| master.check_in_use().map(|()| answer));
-        answer.map_err(|failure| (failure, Some(master)))
-    }
-
-    /// Blocks for a pause, or until the slot has another owner than this.
-    fn wait_for_another(&self, slot: u16, gone: &Arc<Master>, pause: Duration) {
-        let replaced = self.finder.wait(Deadline::after(pause), |findings| {
-            let owner = findings.found()?.owner(slot)?;
-            (!Arc::ptr_eq(owner, gone)).then_some(())
-        });
-        // Without another owner the pause is over.
-        replaced.ok();
-    }
-
-    /// Returns the owner of a slot. Waits for the map.
-    pub(super) fn owner(
-        &self,
-        slot: u16,
-        deadline: &mut Deadline<'_>,
-    ) -> Result<Arc<Master>, Failure> {
-        let map = self.map(deadline)?;
+    /// Returns the owner of a slot by the map, which is read anew if it has none.
+    pub(super) fn owner(&self, map: &SlotMap, slot: u16) -> Result<Arc<Master>, Failure> {
         map.owner(slot).cloned().ok_or_else(|| {
             self.finder.check_again();
             let words = format!("no node of the cluster has slot {slot}");
@@ -163,19 +141,13 @@ impl Shared {
         })
     }
 
-    /// Does `work` on a pooled connection of a master.
-    pub(super) fn on_link<T>(
+    /// Does `work` with the pool of a master.
+    fn on_pool<T>(
         &self,
         master: &Master,
-        mut deadline: Deadline<'_>,
-        work: impl FnOnce(&mut Link, &mut Deadline<'_>) -> Result<T, Failure>,
+        work: impl FnOnce(&Pool<Link>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let pool = master.pool(&self.routes.threads);
-        let link = pool.and_then(|pool| pool.check_out(&mut deadline));
-        let done = link.and_then(|mut link| {
-            link.is_asking = false;
-            work(&mut link, &mut deadline)
-        });
+        let done = master.pool(&self.routes).and_then(|pool| work(pool));
         match &done {
             Ok(_) => master.note_answer(),
             Err(failure) if failure.kind == FailureKind::TryAgain => master.note_answer(),
@@ -187,7 +159,7 @@ impl Shared {
 
     /// Returns how long a request may take with its pauses, in the caller's time: the top of this module.
     fn patience(&self, request: &Request<'_>) -> Duration {
-        let whole = self.routes.settings.io_timeout;
+        let whole = self.routes.first.io_timeout;
         match request {
             Request::Ask(_, ask) => whole.min(ask.lease / 4),
             Request::Adopt { adopt, .. } => whole.min(adopt.lease / 4),
@@ -202,31 +174,135 @@ impl Shared {
     /// Sends a batch whole if its names share a slot, and otherwise, or while the slot moves, name by name.
     fn batch(&self, request: &Request<'_>, deadline: Deadline<'_>) -> Result<Answer, Failure> {
         let (slots, mut reply) = batch_of(request).ok_or_else(Failure::another_question)?;
+        let mut resent = false;
         if slots.iter().all(|slot| *slot == slots[0]) {
             let slot = slots.first().copied().unwrap_or_default();
             match self.ask(slot, request, deadline) {
-                Err(failure) if is_split(&failure, slots.len()) => {}
+                Err(failure) if is_split(&failure, slots.len()) => {
+                    // The batch was sent twice, and its first copy may have been executed.
+                    resent = failure.outcome == Outcome::Unknown;
+                }
                 whole => return whole,
             }
         }
-        let mut resent = false;
         for (number, slot) in slots.into_iter().enumerate() {
-            let answer = about(request, &[number], |one| self.ask(slot, one, deadline))?;
+            let answer = self.ask(slot, &one_of(request, number), deadline)?;
             resent |= answer.resent;
-            take_results(&mut reply, &[number], answer.reply)?;
+            take_result(&mut reply, number, answer.reply)?;
         }
         Ok(Answer { reply, resent })
     }
+
+    /// Asks all masters. Returns the first reply, or a failure.
+    fn ping(&self, mut deadline: Deadline<'_>) -> Result<Answer, Failure> {
+        let map = self.map(&mut deadline)?;
+        let mut last = unavailable("the cluster has no master");
+        for (number, (_, pong)) in ping_as_they_answer(map.routes()) {
+            match pong {
+                Ok(_) => return Ok(once(Reply::Pong)),
+                // A wrong password tells more than a master that hangs.
+                Err(failure) if last.is_transient() => last = map.masters()[number].named(failure),
+                Err(_) => {}
+            }
+        }
+        Err(last)
+    }
+
+    /// Inspects locks of any slots. Returns them in the order of the keys.
+    fn inspect(
+        &self,
+        keys: &[LockKey],
+        named: bool,
+        deadline: Deadline<'_>,
+    ) -> Result<Answer, Failure> {
+        let mut all = Vec::with_capacity(keys.len());
+        for key in keys {
+            let keys = std::slice::from_ref(key);
+            let request = Request::Inspect { keys, named };
+            match self.ask(key.slot(), &request, deadline)?.reply {
+                Reply::Inspected(one) => all.extend(one),
+                _ => return Err(Failure::another_question()),
+            }
+        }
+        Ok(once(Reply::Inspected(all)))
+    }
+
+    /// Lists some keys of one master.
+    fn scan(
+        &self,
+        from: Cursor,
+        request: &Request<'_>,
+        mut deadline: Deadline<'_>,
+    ) -> Result<Answer, Failure> {
+        let map = self.map(&mut deadline)?;
+        let masters = map.masters();
+        let now = fingerprint(masters);
+        let before = if from == Cursor::START {
+            now
+        } else {
+            from.masters
+        };
+        let of_node = |node: u32, masters: u64| Cursor {
+            node,
+            masters,
+            ..Cursor::START
+        };
+        let next_master = if from.node as usize + 1 < masters.len() {
+            Some(of_node(from.node + 1, before))
+        } else if now == before {
+            None
+        } else {
+            Some(of_node(0, now))
+        };
+        let Some(master) = masters.get(from.node as usize) else {
+            // The cluster has fewer masters than before.
+            return Ok(page(Vec::new(), next_master));
+        };
+        let (reply, run) = self.on_pool(master, |pool| {
+            let mut link = pool.check_out(&mut deadline)?;
+            link.is_asking = false;
+            link.call_identified(request, &mut deadline)
+        })?;
+        master.check_in_use()?;
+        let Reply::Page { keys, next } = reply else {
+            return Err(Failure::another_question());
+        };
+        if from.at != 0 && from.run != run {
+            // The cursor was that of another process.
+            let again = of_node(from.node, before);
+            return Ok(page(Vec::new(), Some(again)));
+        }
+        let next = next.map(|next| Cursor {
+            run,
+            masters: before,
+            ..next
+        });
+        Ok(page(keys, next.or(next_master)))
+    }
 }
 
-/// Returns whether a request is that of a thread that waits for a lock. Only such a request waits for a new master. The
-/// callers of all others get the failure at once.
-fn waits_for_a_master(request: &Request<'_>, deadline: Deadline<'_>) -> bool {
-    deadline.is_of_a_wait && matches!(request, Request::Ask(..))
+/// Returns a number that other masters, or the same in another order, do not have. It is never 0.
+fn fingerprint(masters: &[Arc<Master>]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for master in masters {
+        (&master.address.host, master.address.port).hash(&mut hasher);
+    }
+    hasher.finish() | 1
+}
+
+fn page(keys: Vec<Vec<u8>>, next: Option<Cursor>) -> Answer {
+    once(Reply::Page { keys, next })
+}
+
+fn once(reply: Reply) -> Answer {
+    Answer {
+        reply,
+        resent: false,
+    }
 }
 
 /// Returns whether a request about several names of one slot must be sent name by name, because the slot is moving.
-pub(super) fn is_split(failure: &Failure, names: usize) -> bool {
+fn is_split(failure: &Failure, names: usize) -> bool {
     let is_moving = matches!(
         failure.kind,
         FailureKind::TryAgain | FailureKind::SlotMoves | FailureKind::Ask
@@ -235,7 +311,7 @@ pub(super) fn is_split(failure: &Failure, names: usize) -> bool {
 }
 
 /// Returns the failure of a request that is not redirected any more. It is transient.
-fn no_more(failure: Failure) -> Failure {
+pub(super) fn no_more(failure: Failure) -> Failure {
     match failure.kind {
         FailureKind::Moved | FailureKind::Ask => {
             let words = format!("the nodes of the cluster do not agree: {}", failure.cause);
@@ -249,7 +325,8 @@ fn no_more(failure: Failure) -> Failure {
     }
 }
 
-fn uncertain(failure: Failure, is_uncertain: bool) -> Failure {
+/// Returns the failure of a request. If an earlier copy may be executed, its outcome is unknown.
+pub(super) fn uncertain(failure: Failure, is_uncertain: bool) -> Failure {
     match failure.outcome {
         Outcome::NotExecuted if is_uncertain => failure.with(Outcome::Unknown),
         _ => failure,
@@ -308,13 +385,11 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
-    use crate::config::{ClusterNodes, Settings};
+    use crate::config::Settings;
     use crate::name::{LockKey, Target};
-    use crate::server::cluster::Cluster;
-    use crate::server::cluster::map::SlotMap;
     use crate::server::cluster::map::tests::table;
     use crate::server::cluster::master::Address;
-    use crate::server::cluster::state::tests::publish_first;
+    use crate::server::cluster::tests::{at_two_servers, publish_first, shared};
     use crate::sys::Ordering;
     #[cfg(target_os = "linux")]
     use crate::sys::{AtomicU32, Time};
@@ -407,15 +482,12 @@ mod tests {
             io_timeout: Duration::from_millis(200),
             ..Settings::default()
         };
-        let urls = ["redis://127.0.0.1:1/".to_owned()];
-        let nodes = ClusterNodes::new(&urls, &settings).expect("a URL");
-        let shared = Arc::clone(&Cluster::new(nodes, &settings).expect("threads").shared);
+        let shared = shared(&settings);
         let known = table(&[("a", 1, 5, (0, 16_383))], &[]);
         let make = &mut |_: &Address| {
-            shared.routes.new_master(&Address {
-                host: "127.0.0.1".into(),
-                port: node.port,
-            })
+            let host = "127.0.0.1".into();
+            let port = node.port;
+            shared.routes.new_master(&Address { host, port })
         };
         publish_first(&shared, SlotMap::after(None, &known, make));
         let release = End::new("o".into(), 1, How::Release);
@@ -432,7 +504,7 @@ mod tests {
             has_said_why |= failure.kind == FailureKind::SlotMoves;
         }
         let map = shared.finder.found().expect("a map");
-        assert_eq!(map.all_masters().count(), 1 + 8);
+        assert_eq!(map.all().count(), 1 + 8);
         // Each pool has had one connection. Those that were dropped are closed.
         let begun = Time::now();
         while node.open.load(Ordering::SeqCst) > 1 + 8 {
@@ -444,37 +516,11 @@ mod tests {
     /// The master reads the release and closes the connection, and redirects the second copy.
     #[test]
     fn a_release_that_may_have_been_executed_follows_a_redirection() {
-        let [old, new] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
-        let ports = [&old, &new].map(|it| it.local_addr().expect("it is bound").port());
-        // Longer than any machine starves the test.
-        let hour = Duration::from_secs(60 * 60);
-        let settings = Settings {
-            connect_timeout: hour,
-            io_timeout: hour,
-            ..Settings::default()
-        };
-        let urls = ["redis://127.0.0.1:1/".to_owned()];
-        let nodes = ClusterNodes::new(&urls, &settings).expect("a URL");
-        let shared = Arc::clone(&Cluster::new(nodes, &settings).expect("threads").shared);
-        let target = Target::from(LockKey::new("", "n").expect("a name"));
-        let slot = target.first().slot();
-        let known = table(
-            &[("a", 1, 5, (0, slot)), ("b", 2, 6, (slot + 1, slot + 1))],
-            &[],
+        let ([old, new], shared, target) = at_two_servers();
+        let (slot, port) = (
+            target.first().slot(),
+            new.local_addr().expect("bound").port(),
         );
-        let make = &mut |address: &Address| {
-            let master = shared.routes.new_master(&Address {
-                host: "127.0.0.1".into(),
-                port: ports[usize::from(address.port) - 1],
-            });
-            // No test is about the question of the first connection.
-            master
-                .route
-                .asked_about_itself
-                .store(true, Ordering::Relaxed);
-            master
-        };
-        publish_first(&shared, SlotMap::after(None, &known, make));
         let release = End::new("o".into(), 1, How::Release);
         let call = || {
             let lock = LockId {
@@ -482,7 +528,7 @@ mod tests {
                 target: &target,
             };
             let request = Request::End(lock, &release);
-            shared.call(&request, Deadline::after(hour))
+            shared.call(&request, Deadline::default())
         };
         let answer = std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -493,7 +539,7 @@ mod tests {
                 drop(line);
                 let (mut line, _) = old.accept().expect("the link connects again");
                 read(&mut line);
-                let moved = format!("-MOVED {slot} 127.0.0.1:{}\r\n", ports[1]);
+                let moved = format!("-MOVED {slot} 127.0.0.1:{port}\r\n");
                 line.write_all(moved.as_bytes()).expect("it is connected");
                 let (mut line, _) = new.accept().expect("the link connects");
                 read(&mut line);

@@ -18,17 +18,17 @@
 //! not, although `c` has taken the slots of `a`, and the operator has removed `a`.
 //!
 //! A redirection is not a table: the owner itself says that it has the slot no more. So it moves that slot at once, and the
-//! next table confirms or corrects it.
-
-use std::mem;
-use std::time::Duration;
+//! next table confirms or corrects it. A node to which a slot is moving may have none yet, so no table names it. The map keeps
+//! the last [`MOST_IMPORTING`] of them, so that each has one pool, and one link for renewals. Once a table names it, it is a
+//! master, or a replica, which may be promoted later: that is a failover, and only a table brings it.
 
 use redis::Value;
 
 use crate::name::SLOTS;
+use crate::net::route::Route;
 use crate::server::cluster::master::{Address, Master};
 use crate::sys::hash::HashMap;
-use crate::sys::{Arc, Ordering, Time};
+use crate::sys::{Arc, Ordering};
 
 /// The host of a node whose address another node does not know.
 pub(super) const UNKNOWN_HOST: &str = "?";
@@ -36,51 +36,33 @@ pub(super) const UNKNOWN_HOST: &str = "?";
 /// The slot table of one node: the slots and their masters, as this node reports them.
 #[derive(Debug, Default)]
 pub(super) struct SlotTable {
-    /// The first and the last slot of each range, and the place of its owner in `masters`.
-    ranges: Vec<(u16, u16, usize)>,
-    masters: Vec<Claimant>,
+    /// The first and the last slot of each range, and the id and the address of its owner.
+    ranges: Vec<(u16, u16, String, Address)>,
     /// The masters of slots, and their replicas.
     nodes: Vec<Address>,
     /// The config epoch of each node that it knows, by the node's id.
     epochs: HashMap<String, u64>,
 }
 
-/// A master that has slots, in the table of a node.
-#[derive(Debug)]
-struct Claimant {
-    id: String,
-    address: Address,
-}
-
-/// The masters of all slots. It never changes: a new map replaces it.
+/// The masters of all slots. A redirection changes one slot, and each table makes a new map.
 #[derive(Clone)]
 pub(super) struct SlotMap {
-    /// The masters of slots, and those to which a redirection has led.
-    masters: Vec<KnownMaster>,
+    /// In the order of their first slots in the last table.
+    masters: Vec<Arc<Master>>,
+    /// Nodes without slots to which a slot was moving, and that no table has named yet.
+    importing: Vec<Arc<Master>>,
     /// For each slot the place of its owner in `masters`, or [`NOBODY`].
     owners: Box<[u16]>,
     /// All nodes that can be asked for their table.
     nodes: Vec<Address>,
-    /// The ids of all nodes that the last table knows.
-    ids: Vec<String>,
+    /// The config epoch of each node of the last table. That of an owner never falls.
+    epochs: HashMap<String, u64>,
 }
-
-#[derive(Clone)]
-struct KnownMaster {
-    /// Empty if only a redirection has named it.
-    id: String,
-    epoch: u64,
-    master: Arc<Master>,
-    /// When a redirection has named it first.
-    named_at: Option<Time>,
-}
-
-/// How long a master without slots is kept after a redirection has named it, and how many of them. Slots seldom move to
-/// more than a few new masters at a time, and each has a pool and a connection for renewals.
-const KEPT_FOR: Duration = Duration::from_secs(60);
-const MOST_WITHOUT_SLOTS: usize = 8;
 
 const NOBODY: u16 = u16::MAX;
+
+/// Slots seldom move to more than a few new masters at a time.
+const MOST_IMPORTING: usize = 8;
 
 impl SlotTable {
     /// Reads the answers of the node `asked` to `CLUSTER SLOTS` and `CLUSTER NODES`. Returns `None` if they cannot be
@@ -123,33 +105,17 @@ impl SlotTable {
                     continue;
                 };
                 if place == 0 {
-                    owner = Some(table.claimant(id, &address));
+                    owner = Some((id, address.clone()));
                 }
                 if !table.nodes.contains(&address) {
                     table.nodes.push(address);
                 }
             }
-            if let Some(owner) = owner {
-                table.ranges.push((first, last, owner));
+            if let Some((id, address)) = owner {
+                table.ranges.push((first, last, id, address));
             }
         }
         (!table.ranges.is_empty()).then_some(table)
-    }
-
-    /// Returns the place of a master.
-    fn claimant(&mut self, id: String, address: &Address) -> usize {
-        let known = self.masters.iter().position(|known| known.id == id);
-        known.unwrap_or_else(|| {
-            self.masters.push(Claimant {
-                id,
-                address: address.clone(),
-            });
-            self.masters.len() - 1
-        })
-    }
-
-    fn epoch(&self, id: &str) -> Option<u64> {
-        self.epochs.get(id).copied()
     }
 }
 
@@ -179,193 +145,111 @@ impl SlotMap {
         table: &SlotTable,
         make: &mut dyn FnMut(&Address) -> Arc<Master>,
     ) -> Self {
+        let is_unnamed =
+            |it: &&Arc<Master>| it.id().is_empty() && !table.nodes.contains(&it.address);
+        let before = last.iter().flat_map(|last| last.all());
         let mut next = Self {
             masters: Vec::new(),
+            importing: before.filter(is_unnamed).cloned().collect(),
             owners: vec![NOBODY; usize::from(SLOTS)].into(),
             nodes: table.nodes.clone(),
-            ids: table.epochs.keys().cloned().collect(),
+            epochs: table.epochs.clone(),
         };
+        let mut claimants = Vec::<Arc<Master>>::new();
         let mut claimed = vec![None; usize::from(SLOTS)];
-        for (first, last, owner) in &table.ranges {
-            claimed[usize::from(*first)..=usize::from(*last)].fill(Some(*owner));
+        for (from, to, id, address) in &table.ranges {
+            let is_this =
+                |it: &&Arc<Master>| it.address == *address && (it.id().is_empty() || it.id() == id);
+            let known = last.and_then(|last| last.all().find(is_this));
+            let claimant = claimants.iter().find(is_this).or(known).cloned();
+            let claimant = claimant.unwrap_or_else(|| make(address));
+            claimant.becomes(id);
+            claimed[usize::from(*from)..=usize::from(*to)].fill(Some(claimants.len()));
+            claimants.push(claimant);
         }
-        // A slot may be moving to a master that has none yet.
-        let is_kept =
-            |known: &&KnownMaster| known.named_at.is_some_and(|at| at.elapsed() < KEPT_FOR);
-        let unslotted = last.iter().flat_map(|last| last.without_slots());
-        next.masters.extend(unslotted.filter(is_kept).cloned());
-        let mut places = vec![None; table.masters.len()];
-        for (slot, number) in claimed.into_iter().enumerate() {
-            let owner = last.and_then(|last| last.known(slot));
-            let claimant = number.map(|number: usize| &table.masters[number]);
-            let keeps = match (owner, claimant) {
-                (Some(owner), Some(claimant)) if owner.id != claimant.id => {
-                    let is_known = table.epoch(&owner.id);
-                    let claimed = table.epoch(&claimant.id).unwrap_or(0);
-                    is_known.is_some_and(|seen| claimed < seen.max(owner.epoch))
+        for (slot, claimant) in (0..SLOTS).zip(claimed) {
+            let owner = last.and_then(|last| last.owner(slot));
+            let claimant = claimant.map(|number: usize| &claimants[number]);
+            let winner = match (owner, claimant) {
+                (Some(owner), Some(claimant)) if owner.id() != claimant.id() => {
+                    let seen = table.epochs.get(owner.id());
+                    let newest = seen.max(last.and_then(|last| last.epochs.get(owner.id())));
+                    let keeps = seen.is_some() && table.epochs.get(claimant.id()) < newest;
+                    if keeps { owner } else { claimant }
                 }
-                (Some(_), None) => true,
-                _ => false,
+                (Some(owner), None) => owner,
+                (_, Some(claimant)) => claimant,
+                (None, None) => continue,
             };
-            let place = match (owner, claimant) {
-                (Some(owner), _) if keeps => {
-                    let epoch = table.epoch(&owner.id).unwrap_or(0).max(owner.epoch);
-                    next.add(&owner.id, epoch, Arc::clone(&owner.master))
-                }
-                (_, Some(claimant)) => {
-                    let place = &mut places[number.unwrap_or_default()];
-                    *place.get_or_insert_with(|| {
-                        let address = &claimant.address;
-                        let known = last.and_then(|last| last.master_at(address));
-                        let seen = table.epoch(&claimant.id).unwrap_or(0);
-                        let before = last.and_then(|last| last.epoch(&claimant.id));
-                        let master = known.unwrap_or_else(|| make(address));
-                        next.add(&claimant.id, seen.max(before.unwrap_or(0)), master)
-                    })
-                }
-                (_, None) => continue,
-            };
-            next.owners[slot] = u16::try_from(place).unwrap_or(NOBODY);
+            next.give(slot, winner);
+        }
+        for master in &next.masters {
+            let before = last.and_then(|last| last.epochs.get(master.id()));
+            let epoch = next.epochs.entry(master.id().to_owned()).or_default();
+            *epoch = before.map_or(*epoch, |before| *before.max(epoch));
         }
         next
     }
 
     /// Returns whether a table is foreign to this map: it knows no node that the map knows.
     pub(super) fn is_foreign(&self, table: &SlotTable) -> bool {
-        let masters = self.masters.iter().map(|known| &known.id);
-        let mut ids = masters.chain(&self.ids);
+        let mut ids = self.epochs.keys();
         !ids.any(|id| table.epochs.contains_key(id))
     }
 
-    /// Returns the map after a redirection of this slot.
-    pub(super) fn after_move(&self, slot: u16, to: &Arc<Master>) -> Self {
-        let mut next = self.with(to);
-        let place = next.place(to).unwrap_or_default();
-        next.owners[usize::from(slot)] = u16::try_from(place).unwrap_or(NOBODY);
-        next
-    }
-
-    /// Returns the map with a master to which a redirection has led. If there are too many, the master that was named first
-    /// is retired.
-    pub(super) fn with(&self, master: &Arc<Master>) -> Self {
-        let mut next = self.clone();
-        if next.place(master).is_some() {
-            return next;
-        }
-        let named = KnownMaster {
-            id: String::new(),
-            epoch: 0,
-            master: Arc::clone(master),
-            named_at: Some(Time::now()),
-        };
-        let has_slots = next.has_slots();
-        let without = || (0..has_slots.len()).filter(|place| !has_slots[*place]);
-        let first = without().min_by_key(|place| next.masters[*place].named_at);
-        match first.filter(|_| without().count() >= MOST_WITHOUT_SLOTS) {
-            // No slot has this place.
-            Some(place) => {
-                let retired = mem::replace(&mut next.masters[place], named);
-                retired.master.is_retired.store(true, Ordering::Release);
-            }
-            None => next.masters.push(named),
-        }
-        next
-    }
-
-    /// Adds a master unless it is there, and returns its place.
-    fn add(&mut self, id: &str, epoch: u64, master: Arc<Master>) -> usize {
-        if let Some(place) = self.place(&master) {
-            let known = &mut self.masters[place];
-            (known.id, known.epoch) = (id.to_owned(), epoch);
-            return place;
-        }
-        self.masters.push(KnownMaster {
-            id: id.to_owned(),
-            epoch,
-            master,
-            named_at: None,
+    /// Gives a slot to a master.
+    pub(super) fn give(&mut self, slot: u16, to: &Arc<Master>) {
+        let place = self.masters.iter().position(|it| Arc::ptr_eq(it, to));
+        let place = place.unwrap_or_else(|| {
+            self.masters.push(Arc::clone(to));
+            self.importing.retain(|it| !Arc::ptr_eq(it, to));
+            self.masters.len() - 1
         });
-        self.masters.len() - 1
+        self.owners[usize::from(slot)] = u16::try_from(place).unwrap_or(NOBODY);
     }
 
-    fn place(&self, master: &Arc<Master>) -> Option<usize> {
-        let mut masters = self.masters.iter();
-        masters.position(|known| Arc::ptr_eq(&known.master, master))
-    }
-
-    fn known(&self, slot: usize) -> Option<&KnownMaster> {
-        self.masters.get(usize::from(self.owners[slot]))
-    }
-
-    fn epoch(&self, id: &str) -> Option<u64> {
-        let mut masters = self.masters.iter();
-        masters.find(|known| known.id == id).map(|it| it.epoch)
-    }
-
-    /// Returns whether there is a master that `last` does not have. A replica that was promoted is another master.
-    pub(super) fn has_new_master(&self, last: &Self) -> bool {
-        let is_new = |known: &KnownMaster| last.masters.iter().all(|before| before.id != known.id);
-        self.masters.iter().any(is_new)
-    }
-
-    fn without_slots(&self) -> impl Iterator<Item = &KnownMaster> {
-        let has_slots = self.has_slots();
-        let all = self.masters.iter().zip(has_slots);
-        all.filter_map(|(known, has_slots)| (!has_slots).then_some(known))
-    }
-
-    /// Returns for each master whether it has slots.
-    fn has_slots(&self) -> Vec<bool> {
-        let mut has_slots = vec![false; self.masters.len()];
-        for owner in &self.owners {
-            if let Some(has_slots) = has_slots.get_mut(usize::from(*owner)) {
-                *has_slots = true;
-            }
+    /// Adds a node to which a slot is moving. If there are too many, the oldest is retired and returned.
+    pub(super) fn add_importing(&mut self, master: &Arc<Master>) -> Option<Arc<Master>> {
+        let has_too_many = self.importing.len() >= MOST_IMPORTING;
+        let oldest = has_too_many.then(|| self.importing.remove(0));
+        if let Some(oldest) = &oldest {
+            oldest.is_retired.store(true, Ordering::Release);
         }
-        has_slots
+        self.importing.push(Arc::clone(master));
+        oldest
     }
 
     /// Returns the owner of a slot.
     pub(super) fn owner(&self, slot: u16) -> Option<&Arc<Master>> {
-        self.known(usize::from(slot)).map(|known| &known.master)
+        let place = self.owners[usize::from(slot)];
+        self.masters.get(usize::from(place))
     }
 
-    pub(super) fn master_at(&self, address: &Address) -> Option<Arc<Master>> {
-        let mut masters = self.masters.iter();
-        let found = masters.find(|known| known.master.address == *address);
-        found.map(|known| Arc::clone(&known.master))
+    pub(super) fn master_at(&self, address: &Address) -> Option<&Arc<Master>> {
+        self.all().find(|it| it.address == *address)
     }
 
-    /// Returns the masters of slots, in the order of their first slots.
-    pub(super) fn masters(&self) -> Vec<Arc<Master>> {
-        let mut places: Vec<u16> = Vec::new();
-        for owner in &self.owners {
-            if *owner != NOBODY && places.last() != Some(owner) && !places.contains(owner) {
-                places.push(*owner);
-            }
-        }
-        let master = |place: u16| Arc::clone(&self.masters[usize::from(place)].master);
-        places.into_iter().map(master).collect()
+    /// Returns all masters, also those without slots.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Master>> {
+        self.masters.iter().chain(&self.importing)
+    }
+
+    pub(super) fn masters(&self) -> &[Arc<Master>] {
+        &self.masters
+    }
+
+    /// Returns the ways to all masters.
+    pub(super) fn routes(&self) -> Vec<Route> {
+        self.masters.iter().map(|it| it.route.clone()).collect()
     }
 
     /// Returns whether a master is in the map.
     pub(super) fn has(&self, master: &Arc<Master>) -> bool {
-        self.place(master).is_some()
-    }
-
-    /// Returns all masters, also those without slots.
-    pub(super) fn all_masters(&self) -> impl Iterator<Item = &Arc<Master>> {
-        self.masters.iter().map(|known| &known.master)
+        self.all().any(|it| Arc::ptr_eq(it, master))
     }
 
     pub(super) fn nodes(&self) -> &[Address] {
         &self.nodes
-    }
-
-    /// Returns whether each slot has the same owner in both maps.
-    pub(super) fn has_same_owners(&self, other: &Self) -> bool {
-        let owner = |map: &Self, slot| map.known(slot).map(|known| Arc::as_ptr(&known.master));
-        (0..usize::from(SLOTS)).all(|slot| owner(self, slot) == owner(other, slot))
     }
 }
 
@@ -384,7 +268,7 @@ pub(super) mod tests {
 
     fn make(address: &Address) -> Arc<Master> {
         let server = Server::parse("redis://h/").expect("a URL");
-        Master::new(address.clone(), route(server, &Settings::default()), 1)
+        Master::new(address.clone(), route(server, &Settings::default()))
     }
 
     fn bulk(text: &str) -> Value {
@@ -420,6 +304,12 @@ pub(super) mod tests {
         SlotTable::read(&address(1), &Value::Array(slots.collect()), &nodes).expect("a table")
     }
 
+    /// Returns the same table, in which the node at this port is a replica.
+    pub(in super::super) fn with_replica(mut table: SlotTable, port: u16) -> SlotTable {
+        table.nodes.push(address(port));
+        table
+    }
+
     fn port_of(map: &SlotMap, slot: u16) -> Option<u16> {
         map.owner(slot).map(|master| master.address.port)
     }
@@ -453,7 +343,7 @@ pub(super) mod tests {
         // A node that does not know it yet.
         let again = after(Some(&failed_over), &old);
         assert_eq!(port_of(&again, 0), Some(3));
-        assert!(again.has_same_owners(&failed_over));
+        assert_eq!(port_of(&again, 100), Some(2));
         // A migration of one slot back, to a node that has another address by now.
         let moved = table(&[("a", 9, 8, (7, 7)), ("c", 3, 7, (8, 99))], &[("b", 6)]);
         let moved = after(Some(&failed_over), &moved);
@@ -490,36 +380,45 @@ pub(super) mod tests {
 
     #[test]
     fn a_redirection_moves_one_slot_until_a_table_has_it() {
-        let old = table(&[("a", 1, 5, (0, 99))], &[("b", 6)]);
+        let old = table(&[("a", 1, 5, (0, 98)), ("b", 2, 6, (99, 99))], &[]);
         let map = after(None, &old);
-        let to = make(&address(2));
-        let moved = map.after_move(7, &to);
+        let to = Arc::clone(map.owner(99).expect("b"));
+        let mut moved = map.clone();
+        moved.give(7, &to);
         assert_eq!([6, 7].map(|slot| port_of(&moved, slot)), [Some(1), Some(2)]);
-        assert!(moved.has(&to) && moved.masters().len() == 2);
+        // A table that does not have it yet.
+        assert_eq!(port_of(&after(Some(&moved), &old), 7), Some(2));
         let new = table(&[("a", 1, 5, (0, 6)), ("b", 2, 6, (7, 99))], &[]);
         let next = after(Some(&moved), &new);
         assert!(
             Arc::ptr_eq(next.owner(7).expect("b"), &to),
             "its connections stay open"
         );
-        // A master to which a slot is moving has none in any table yet.
+        // A master to which a slot is moving has none in any table yet, and then it is the node of its first table.
         let importing = make(&address(3));
-        let kept = after(Some(&next.with(&importing)), &new);
-        assert!(kept.has(&importing) && !kept.masters().contains_master(&importing));
+        let mut named = next.clone();
+        named.add_importing(&importing);
+        let kept = after(Some(&named), &new);
+        assert!(kept.has(&importing) && kept.masters().len() == 2);
+        let mut moved = kept.clone();
+        moved.give(8, &importing);
+        // A table that does not know it yet.
+        let stale = after(Some(&moved), &new);
+        assert!(stale.has(&importing) && port_of(&stale, 8) == Some(2));
+        let table_of_all = [
+            ("a", 1, 5, (0, 6)),
+            ("b", 2, 6, (7, 7)),
+            ("c", 3, 7, (8, 99)),
+        ];
+        for last in [kept, moved, stale] {
+            let next = after(Some(&last), &table(&table_of_all, &[]));
+            assert!(Arc::ptr_eq(next.owner(8).expect("c"), &importing));
+            assert!(importing.id() == "c" && next.importing.is_empty());
+        }
         // A master that has lost its slots is no master any more.
         let taken = table(&[("b", 2, 9, (0, 99))], &[("a", 5)]);
         let taken = after(Some(&next), &taken);
-        assert!(!taken.has(next.owner(0).expect("a")));
-    }
-
-    trait Contains {
-        fn contains_master(&self, master: &Arc<Master>) -> bool;
-    }
-
-    impl Contains for Vec<Arc<Master>> {
-        fn contains_master(&self, master: &Arc<Master>) -> bool {
-            self.iter().any(|other| Arc::ptr_eq(other, master))
-        }
+        assert!(!taken.has(next.owner(0).expect("a")) && taken.masters().len() == 1);
     }
 
     #[test]

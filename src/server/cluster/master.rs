@@ -2,10 +2,11 @@
 
 use once_cell::race::OnceBox;
 
-use crate::config::{ClusterNodes, Server, Settings};
+use crate::config::{ClusterNodes, Settings};
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::logging;
 use crate::net::pool::{Pool, PoolThreads};
+use crate::net::refusal::unavailable;
 use crate::net::route::{Route, route};
 use crate::server::link::Link;
 use crate::sys::{Arc, AtomicBool, Mutex, Ordering};
@@ -19,13 +20,13 @@ pub(super) struct Address {
 
 /// A master, with its own pool of connections.
 pub(super) struct Master {
+    id: OnceBox<String>,
     pub(super) address: Address,
     pub(super) route: Route,
     /// Empty before the first request.
     pool: OnceBox<Arc<Pool<Link>>>,
     /// A thread that makes the pool has it.
     making_pool: Mutex<()>,
-    pool_size: u32,
     /// Whether a later map does not have this master.
     pub(super) is_retired: AtomicBool,
     /// Whether a request has failed since the last answer.
@@ -33,19 +34,29 @@ pub(super) struct Master {
 }
 
 impl Master {
-    pub(super) fn new(address: Address, route: Route, pool_size: u32) -> Arc<Self> {
+    pub(super) fn new(address: Address, route: Route) -> Arc<Self> {
         Arc::new(Self {
+            id: OnceBox::new(),
             address,
             route,
             pool: OnceBox::new(),
             making_pool: Mutex::default(),
-            pool_size,
             is_retired: AtomicBool::new(false),
             is_suspected: AtomicBool::new(false),
         })
     }
 
-    pub(super) fn pool(&self, threads: &PoolThreads) -> Result<&Arc<Pool<Link>>, Failure> {
+    /// Returns its id in the cluster, which is empty before a table has named it.
+    pub(super) fn id(&self) -> &str {
+        self.id.get().map_or("", |id| id)
+    }
+
+    /// Gives it this id, unless it has one.
+    pub(super) fn becomes(&self, id: &str) {
+        self.id.get_or_init(|| Box::new(id.to_owned()));
+    }
+
+    pub(super) fn pool(&self, routes: &Routes) -> Result<&Arc<Pool<Link>>, Failure> {
         if let Some(pool) = self.pool.get() {
             return Ok(pool);
         }
@@ -55,7 +66,7 @@ impl Master {
             let way = Arc::new(self.route.clone());
             let link = move || Link::pooled(Arc::clone(&way), None);
             let counters = Arc::clone(&self.route.pools);
-            let pool = Pool::new(link, self.pool_size, threads, counters)?;
+            let pool = Pool::new(link, routes.pool_size, &routes.threads, counters)?;
             Ok(Box::new(pool))
         })
     }
@@ -68,6 +79,18 @@ impl Master {
             let address = &self.route.server.address;
             logging::info!("the master {address} answers again");
         }
+    }
+
+    /// Returns why it is suspected.
+    pub(super) fn why_suspected(&self) -> Failure {
+        let failure = self.route.connecting.failure();
+        failure.unwrap_or_else(|| self.late())
+    }
+
+    /// Returns the failure of a request that it has not answered by now.
+    pub(super) fn late(&self) -> Failure {
+        let address = &self.route.server.address;
+        unavailable(format!("{address} has not answered a request"))
     }
 
     /// Returns a failure to reach it with where its address is from: perhaps only the nodes reach that.
@@ -96,59 +119,40 @@ impl Master {
     }
 }
 
-/// The parts of a way to a node.
+/// The ways to the nodes.
 pub(super) struct Routes {
     pub(super) nodes: ClusterNodes,
-    pub(super) settings: Settings,
-    /// A way to the first node that the user names. It has the parts that all nodes share.
+    /// The way to the first node that the user names. It has what all ways share.
     pub(super) first: Route,
     /// The threads of the pools of all masters.
-    pub(super) threads: PoolThreads,
+    threads: PoolThreads,
+    pool_size: u32,
 }
 
 impl Routes {
     pub(super) fn new(nodes: ClusterNodes, settings: &Settings) -> Result<Self, Failure> {
-        let settings = Settings {
-            // Only the events thread may keep it.
-            listener: None,
-            ..settings.clone()
-        };
+        let first = route(nodes.seeds[0].clone(), settings);
+        let script_settings = first.script_settings.as_ref().clone().of_a_cluster();
         Ok(Self {
-            first: of_a_cluster(route(nodes.seeds[0].clone(), &settings)),
-            threads: PoolThreads::start()?,
             nodes,
-            settings,
+            first: Route {
+                script_settings: Arc::new(script_settings),
+                is_of_a_cluster: true,
+                ..first
+            },
+            threads: PoolThreads::start()?,
+            pool_size: settings.pool_size,
         })
     }
 
-    /// Returns the way to a server.
-    pub(super) fn to(&self, server: Server) -> Route {
-        Route {
-            data_loss_signs: Arc::clone(&self.first.data_loss_signs),
-            resolver: Arc::clone(&self.first.resolver),
-            script_settings: Arc::clone(&self.first.script_settings),
-            ..of_a_cluster(route(server, &self.settings))
-        }
-    }
-
     /// Returns the way to the node at an address.
-    pub(super) fn to_address(&self, address: &Address) -> Route {
-        self.to(self.nodes.server_at(&address.host, address.port))
+    pub(super) fn to(&self, address: &Address) -> Route {
+        self.first
+            .to(self.nodes.server_at(&address.host, address.port))
     }
 
     /// Makes a master at an address.
     pub(super) fn new_master(&self, address: &Address) -> Arc<Master> {
-        let route = self.to_address(address);
-        Master::new(address.clone(), route, self.settings.pool_size)
-    }
-}
-
-/// Returns the way to a node of a cluster.
-fn of_a_cluster(route: Route) -> Route {
-    let script_settings = route.script_settings.as_ref().clone().of_a_cluster();
-    Route {
-        script_settings: Arc::new(script_settings),
-        is_of_a_cluster: true,
-        ..route
+        Master::new(address.clone(), self.to(address))
     }
 }

@@ -10,7 +10,7 @@
 //!
 //! * when a request has failed or was redirected, but at least [`BETWEEN`] after the last one;
 //! * every [`RETRY`], as long as a master is suspected, or no map was found. So after a request has failed, a failover costs
-//!   no more than the cluster's own time and this one;
+//!   no more than the cluster's own time, this one, and the pause of the request;
 //! * every [`CHECK_EVERY`] otherwise.
 //!
 //! Each node is asked on a short-lived thread, because it may hang. The nodes are all that the last table has named, and
@@ -20,7 +20,6 @@ use std::collections::VecDeque;
 use std::mem;
 use std::time::Duration;
 
-use crossbeam_channel::TryRecvError;
 use redis::ConnectionAddr;
 
 use crate::error::{Chain, Failure, FailureKind, Outcome};
@@ -30,8 +29,8 @@ use crate::net::login::log_in;
 use crate::net::refusal::unavailable;
 use crate::net::route::Route;
 use crate::server::cluster::map::{SlotMap, SlotTable};
-use crate::server::cluster::master::{Address, Routes};
-use crate::server::finder::{Finder, Published, Search};
+use crate::server::cluster::master::{Address, Master, Routes};
+use crate::server::finder::{Finder, Search};
 use crate::sys::hash::HashSet;
 use crate::sys::{Arc, Ordering, Time};
 use crate::wire::Command;
@@ -68,8 +67,8 @@ impl Search<Arc<SlotMap>> for Tables {
     }
 
     fn pause(&self, finder: &Finder<Arc<SlotMap>>) -> Duration {
-        let masters = finder.found().map(|map| map.masters());
-        let mut masters = masters.iter().flatten();
+        let map = finder.found();
+        let mut masters = map.iter().flat_map(|map| map.masters());
         if finder.is_check_due() {
             BETWEEN
         } else if finder.has_failed()
@@ -109,10 +108,7 @@ impl Tables {
                 match unasked.pop_front() {
                     Some((address, route)) => {
                         let node = Arc::clone(&route.server.address);
-                        match finder.aside(move || table_of(&address, &route)) {
-                            Ok(answer) => asked.push((node, answer)),
-                            Err(failure) => failures.push(failure),
-                        }
+                        asked.push((node, finder.aside(move || table_of(&address, &route))));
                         self.asked += 1;
                         // The last one has its whole time.
                         let is_last = unasked.is_empty();
@@ -128,10 +124,7 @@ impl Tables {
             finder.sleep(next_at);
             for (node, answer) in mem::take(&mut asked) {
                 match (answer.try_recv(), &map) {
-                    (Err(TryRecvError::Empty), _) => asked.push((node, answer)),
-                    (Err(TryRecvError::Disconnected), _) => {
-                        failures.push(unavailable("asking a node panicked"));
-                    }
+                    (Err(_), _) => asked.push((node, answer)),
                     (Ok(Err(failure)), _) => {
                         failures.push(failure);
                         finder.learnt(in_words(&failures));
@@ -175,6 +168,11 @@ impl Tables {
         };
         let mut changed = None;
         finder.publish(|last| {
+            // A table may name a master that only a redirection has named before.
+            let ids = |last: &&Arc<SlotMap>| -> Vec<String> {
+                last.masters().iter().map(|it| it.id().to_owned()).collect()
+            };
+            let before = last.as_ref().map(ids).unwrap_or_default();
             let mut next = last.cloned();
             for (node, table) in tables {
                 if next.as_ref().is_some_and(|next| next.is_foreign(table)) {
@@ -187,22 +185,21 @@ impl Tables {
             }
             // There is at least one table.
             let map = next.ok_or_else(Failure::another_question)?;
-            let is_another = last.is_none_or(|last| !last.has_same_owners(&map));
-            changed = is_another.then(|| map.masters().len());
-            // A replica was promoted. Or a node was added: then the leases are only renewed early.
-            let is_failover = last.is_some_and(|last| map.has_new_master(last));
-            let masters = last.iter().flat_map(|last| last.all_masters());
-            for master in masters.filter(|master| !map.has(master)) {
+            // A replica was promoted. Or a node was added: then the leases are only renewed early. A redirection may have sent
+            // requests there already.
+            let is_new = |master: &Arc<Master>| before.iter().all(|id| id != master.id());
+            let is_another = map.masters().iter().any(is_new);
+            let all = last.iter().flat_map(|last| last.all());
+            for master in all.filter(|master| !map.has(master)) {
                 master.is_retired.store(true, Ordering::Release);
                 // A new master may lack what the last one had.
                 self.routes.first.data_loss_signs.note();
             }
-            Ok(Published {
-                found: map,
-                is_another,
-                is_failover,
-            })
+            let masters = map.masters().len();
+            changed = (is_another || masters != before.len()).then_some(masters);
+            Ok((map, is_another))
         })?;
+        // No record is written under the mutex of the finder.
         if let Some(masters) = changed {
             logging::info!("the slots of the cluster are with {masters} masters");
         }
@@ -213,7 +210,7 @@ impl Tables {
     fn nodes(&self, map: Option<&SlotMap>) -> VecDeque<(Address, Route)> {
         let routes = &self.routes;
         let known = map.iter().flat_map(|map| map.nodes());
-        let known = known.map(|address| (address.clone(), routes.to_address(address)));
+        let known = known.map(|address| (address.clone(), routes.to(address)));
         let seeds = routes.nodes.seeds.iter().filter_map(|seed| {
             let (ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }) =
                 seed.info.addr()
@@ -224,7 +221,7 @@ impl Tables {
                 host: host.clone(),
                 port: *port,
             };
-            Some((address, routes.to(seed.clone())))
+            Some((address, routes.first.to(seed.clone())))
         });
         let mut all = VecDeque::<(Address, Route)>::new();
         for (address, route) in known.chain(seeds) {
@@ -283,7 +280,9 @@ fn in_words(failures: &[Failure]) -> String {
 mod tests {
     use super::*;
     use crate::config::{ClusterNodes, Settings};
-    use crate::server::cluster::map::tests::table;
+    use crate::error::Redirect;
+    use crate::server::cluster::map::tests::{table, with_replica};
+    use crate::server::cluster::tests::shared;
 
     /// The ports of the owners of slots 0 and 100 after a first discovery in which these nodes have answered.
     fn discovered(tables: Vec<SlotTable>) -> Result<Vec<u16>, Failure> {
@@ -330,6 +329,53 @@ mod tests {
         for tables in [vec![ours(), theirs()], vec![theirs(), ours(), ours()]] {
             let failure = discovered(tables).expect_err("two clusters");
             assert_eq!(failure.kind, FailureKind::Config("urls"));
+        }
+    }
+
+    /// A slot was to move to the node, and the operator has made it a replica instead: if `a_table_shows` that before it is
+    /// promoted, and if none does.
+    fn a_node_that_was_named_by_ask_is_promoted(a_table_shows: bool) {
+        let shared = shared(&Settings::default());
+        let search = Tables::new(Arc::clone(&shared.routes));
+        let publish = |table| {
+            let tables = [("node".into(), table)];
+            search
+                .publish(&shared.finder, &tables)
+                .expect("one cluster");
+        };
+        let owner = || {
+            let map = shared.finder.found().expect("a map");
+            Arc::clone(map.owner(5).expect("an owner"))
+        };
+        let redirect = |kind| {
+            let (slot, host, port) = (5, "h".into(), 3);
+            shared.redirected(&owner(), kind, &Redirect { slot, host, port })
+        };
+        let old = || table(&[("a", 1, 5, (0, 99))], &[("c", 0)]);
+        publish(old());
+        let named = redirect(FailureKind::Ask).expect("the node");
+        if a_table_shows {
+            publish(with_replica(old(), 3));
+            assert!(named.check_in_use().is_err());
+        }
+        redirect(FailureKind::Moved);
+        let port = if a_table_shows { 1 } else { 3 };
+        assert_eq!(
+            owner().address.port,
+            port,
+            "a table must show a replica first"
+        );
+        let zero = Time::from_nanos(0);
+        assert_eq!(shared.finder.last_failover(), zero);
+        publish(table(&[("c", 3, 7, (0, 99))], &[("a", 5)]));
+        assert_eq!(owner().address.port, 3);
+        assert!(shared.finder.last_failover() > zero);
+    }
+
+    #[test]
+    fn a_node_that_was_once_named_by_ask_is_promoted_by_a_failover() {
+        for a_table_shows in [true, false] {
+            a_node_that_was_named_by_ask_is_promoted(a_table_shows);
         }
     }
 }

@@ -27,8 +27,8 @@ use crate::net::deadline::Deadline;
 use crate::net::pubsub::{self, PubSubEvent};
 use crate::net::refusal::unavailable;
 use crate::net::route::{Route, route};
-use crate::server::finder::{Finder, Findings};
-use crate::sys::{Arc, Time};
+use crate::server::finder::Finder;
+use crate::sys::Arc;
 
 pub(crate) use search::check_role;
 use search::{Master, Sentinels};
@@ -38,9 +38,9 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// The master that was found last.
 pub(crate) struct Discovery {
-    finder: Arc<Finder<Master>>,
+    pub(super) finder: Arc<Finder<Master>>,
     /// The way to the master before one was found. It has what all masters share.
-    unknown: Route,
+    pub(super) unknown: Route,
 }
 
 impl Discovery {
@@ -60,29 +60,6 @@ impl Discovery {
         }
     }
 
-    /// Returns the way to a master that is not known yet.
-    pub(crate) fn unknown(&self) -> &Route {
-        &self.unknown
-    }
-
-    /// Returns whether the master of this number is known to be the master now.
-    pub(crate) fn is_current(&self, number: u64) -> bool {
-        number > 0 && self.finder.trusted() == number
-    }
-
-    /// Blocks until the master is known, or the time or the call is over.
-    ///
-    /// # Errors
-    ///
-    /// Returns the reason why no master is known.
-    pub(crate) fn wait(&self, deadline: Deadline<'_>) -> Result<(), Failure> {
-        if self.finder.trusted() > 0 {
-            return Ok(());
-        }
-        let is_known = |findings: &Findings<Master>| findings.trusted().map(drop);
-        self.finder.wait(deadline, is_known)
-    }
-
     /// Returns the number of the master, and the way to it. Blocks until it is known, or the time or the call is over.
     ///
     /// # Errors
@@ -93,21 +70,6 @@ impl Discovery {
             let (number, master) = findings.trusted()?;
             Some((number, master.route.clone()))
         })
-    }
-
-    /// Makes the thread check the master of this number, because a connection to it has failed.
-    pub(crate) fn suspect(&self, number: u64) {
-        self.finder.suspect(number);
-    }
-
-    /// See [`crate::server::Store::last_failover`].
-    pub(crate) fn last_failover(&self) -> Time {
-        self.finder.last_failover()
-    }
-
-    /// Ends the thread.
-    pub(crate) fn end(&self) {
-        self.finder.end();
     }
 
     /// Listens at the master until `hear` returns false. See [`crate::server::Store::listen`].
@@ -129,7 +91,7 @@ impl Discovery {
         });
         if let Err(failure) = &listened {
             if failure.is_transient() {
-                self.suspect(number);
+                self.finder.suspect(number);
             }
         } else if is_wanted {
             return Err(unavailable("the master has changed"));

@@ -29,9 +29,10 @@
 //! agree, and by at most [`STEP`]. A server that has not said its role by then is not given up: the sentinels are asked again,
 //! and while they name the same server, the checks go on waiting for it.
 
+use std::mem;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, TryRecvError};
+use crossbeam_channel::Receiver;
 use redis::Value;
 
 use crate::config::{SentinelSet, Server, Settings};
@@ -43,7 +44,7 @@ use crate::net::pubsub::PushMessage;
 use crate::net::refusal::{refusal, unavailable};
 use crate::net::route::{Route, route};
 use crate::net::socket::Socket;
-use crate::server::finder::{Finder, Published, Search};
+use crate::server::finder::{Finder, Search};
 use crate::server::sentinel::opinion::{Choice, Opinion, choose};
 use crate::sys::{Arc, AtomicBool, LONGEST_SLEEP, Ordering, Time, thread};
 use crate::wire::Command;
@@ -58,7 +59,7 @@ const STEP: Duration = Duration::from_secs(1);
 
 /// A server that a check has found to be the master.
 #[derive(Clone)]
-pub(super) struct Master {
+pub(in crate::server) struct Master {
     pub(super) route: Route,
     pub(super) opinion: Opinion,
 }
@@ -70,10 +71,6 @@ pub(super) struct Sentinels {
     /// Has what the ways to all masters share.
     unknown: Route,
     all: Vec<Sentinel>,
-    /// How many checks have begun.
-    checks: u64,
-    /// The pause after the last check.
-    pause: Duration,
     /// How many checks in a row have found no master.
     failed: u32,
     /// The server that was chosen last, how often a master had been suspected when it was asked for its role, and what the
@@ -87,38 +84,34 @@ struct Sentinel {
     route: Route,
     /// An open connection, unless a thread has it.
     socket: Option<Socket>,
-    /// Brings the answer from the thread that asks it.
-    asked: Option<Receiver<Said>>,
-    /// The check in which it was asked last.
-    asked_in: u64,
+    /// Brings the answer, and the connection, from the thread that asks it.
+    asked: Option<Receiver<Result<(Opinion, Socket), Failure>>>,
+    /// Whether it must be asked in the current check.
+    is_due: bool,
+    /// Its answer in the current check.
+    said: Option<Result<Opinion, Failure>>,
     /// Whether a thread listens to it.
     is_heard: Arc<AtomicBool>,
-    /// The answer to the current check, or why there is none.
-    opinion: Option<Opinion>,
-    failure: Option<Failure>,
 }
 
 /// The connection to a server that says that it is a master.
 type Role = Result<Socket, Failure>;
 
-/// The answer of a sentinel, and its connection if that is still good.
-type Said = (Result<Opinion, Failure>, Option<Socket>);
-
 impl Search<Master> for Sentinels {
     fn check(&mut self, finder: &Arc<Finder<Master>>) -> Result<(), Failure> {
-        self.pause = (RETRY * (1 << self.failed)).min(LONGEST_RETRY);
         self.failed = (self.failed + 1).min(10);
         if self.check_once(finder)? {
-            (self.pause, self.failed) = (CHECK_EVERY, 0);
+            self.failed = 0;
         }
         Ok(())
     }
 
     fn pause(&self, finder: &Finder<Master>) -> Duration {
-        if finder.is_check_due() {
-            return Duration::ZERO;
+        match self.failed {
+            _ if finder.is_check_due() => Duration::ZERO,
+            0 => CHECK_EVERY,
+            failed => (RETRY * (1 << (failed - 1))).min(LONGEST_RETRY),
         }
-        self.pause
     }
 }
 
@@ -128,18 +121,15 @@ impl Sentinels {
             route: route(server.clone(), &settings),
             socket: None,
             asked: None,
-            asked_in: 0,
+            is_due: false,
+            said: None,
             is_heard: Arc::default(),
-            opinion: None,
-            failure: None,
         };
         Self {
             all: set.sentinels.iter().map(sentinel).collect(),
             set,
             settings,
             unknown,
-            checks: 0,
-            pause: RETRY,
             failed: 0,
             asked: None,
             open: None,
@@ -150,14 +140,13 @@ impl Sentinels {
     fn check_once(&mut self, finder: &Arc<Finder<Master>>) -> Result<bool, Failure> {
         let last = finder.found();
         // 1. Ask the sentinels, and read their answers. 2. Choose a server.
-        self.checks += 1;
         for sentinel in &mut self.all {
-            sentinel.opinion = None;
+            (sentinel.is_due, sentinel.said) = (true, None);
         }
         let until = Time::now() + self.settings.io_timeout.min(STEP);
         let chosen = loop {
             for sentinel in &mut self.all {
-                sentinel.hear(finder, &self.set.master, self.checks);
+                sentinel.hear(finder, &self.set.master);
             }
             if finder.is_over() {
                 return Ok(false);
@@ -182,16 +171,12 @@ impl Sentinels {
         } else {
             let open = self.open.take().filter(|(last, _)| last.is_at(&chosen));
             let way = route.clone();
-            finder.aside(move || role_of(&way, open.map(|(_, socket)| socket)))?
+            finder.aside(move || role_of(&way, open.map(|(_, socket)| socket)))
         };
         let until = Time::now() + STEP;
         let socket = loop {
-            match role.try_recv() {
-                Ok(socket) => break socket.map_err(|failure| failure.about(named))?,
-                Err(TryRecvError::Disconnected) => {
-                    return Err(unavailable("asking for the role panicked"));
-                }
-                Err(TryRecvError::Empty) => {}
+            if let Ok(socket) = role.try_recv() {
+                break socket.map_err(|failure| failure.about(named))?;
             }
             if finder.is_over() || Time::now() >= until {
                 self.asked = Some((chosen, suspicions, role));
@@ -207,7 +192,7 @@ impl Sentinels {
 
     /// Chooses among the answers that have come. Returns `None` if the sentinels may still agree until this time.
     fn choose(&self, last: Option<&Master>, until: Time) -> Option<Result<Opinion, Failure>> {
-        let opinions = self.all.iter().map(|one| one.opinion.clone());
+        let opinions = self.all.iter().map(|one| one.opinion().cloned());
         let opinions: Vec<_> = opinions.collect();
         let is_over = Time::now() >= until || self.all.iter().all(|one| one.asked.is_none());
         match choose(&opinions, last.map(|last| &last.opinion), is_over) {
@@ -224,7 +209,7 @@ impl Sentinels {
 
     /// Returns the words for which sentinels have this opinion.
     fn named(&self, opinion: &Opinion) -> String {
-        let has_it = |one: &&Sentinel| one.opinion.as_ref() == Some(opinion);
+        let has_it = |one: &&Sentinel| one.opinion() == Some(opinion);
         let named_by = self
             .all
             .iter()
@@ -251,12 +236,8 @@ impl Sentinels {
         let server = self
             .set
             .server_at(&opinion.host, opinion.port, &self.settings);
-        Route {
-            data_loss_signs: Arc::clone(&self.unknown.data_loss_signs),
-            // A lookup that was too slow for one check serves the next.
-            resolver: Arc::clone(&self.unknown.resolver),
-            ..route(server, &self.settings)
-        }
+        // They share the resolver too: a lookup that was too slow for one check serves the next.
+        self.unknown.to(server)
     }
 
     /// Publishes the master. Another address, or another epoch, makes it another master.
@@ -270,16 +251,11 @@ impl Sentinels {
         let mut is_another = false;
         finder.publish(|last| {
             is_another = last.is_none_or(|last| last.opinion != opinion);
-            let is_failover = is_another && last.is_some();
-            if is_failover {
+            if is_another && last.is_some() {
                 // The new master may lack what the last one had.
                 self.unknown.data_loss_signs.note();
             }
-            Ok(Published {
-                found: Master { route, opinion },
-                is_another,
-                is_failover,
-            })
+            Ok((Master { route, opinion }, is_another))
         })?;
         if is_another {
             logging::info!("the master {:?} is {address}", self.set.master);
@@ -290,7 +266,10 @@ impl Sentinels {
     /// Returns the failure of a check in which no majority agreed.
     fn no_majority(&self) -> Failure {
         let all = self.all.len();
-        let failures = self.all.iter().filter_map(|one| one.failure.as_ref());
+        let failures = self
+            .all
+            .iter()
+            .filter_map(|one| one.said.as_ref()?.as_ref().err());
         let mut permanent = failures.filter(|failure| !failure.is_transient());
         // If these leave no majority, another check would find the same.
         if let Some(failure) = permanent.nth(all - (all / 2 + 1)) {
@@ -298,10 +277,10 @@ impl Sentinels {
         }
         let said = self.all.iter().map(|one| {
             let address = &one.route.server.address;
-            match (&one.opinion, &one.failure) {
-                (Some(opinion), _) => format!("{address} names {opinion}"),
-                (None, Some(failure)) => Chain(&*failure.cause).to_string(),
-                (None, None) => format!("{address} has not answered"),
+            match &one.said {
+                Some(Ok(opinion)) => format!("{address} names {opinion}"),
+                Some(Err(failure)) => Chain(&*failure.cause).to_string(),
+                None => format!("{address} has not answered"),
             }
         });
         unavailable(format!(
@@ -313,23 +292,21 @@ impl Sentinels {
 }
 
 impl Sentinel {
-    /// Takes what it has said, which counts if it was asked in this check. Asks it once in each check, but not before it has
-    /// answered an earlier one.
-    fn hear(&mut self, finder: &Arc<Finder<Master>>, master: &str, check: u64) {
+    /// Takes what it has said. Asks it once in each check, but not before it has answered an earlier one, whose answer does
+    /// not count any more.
+    fn hear(&mut self, finder: &Arc<Finder<Master>>, master: &str) {
         if let Some(asked) = &self.asked {
-            let (said, socket) = match asked.try_recv() {
-                Ok(said) => said,
-                Err(TryRecvError::Disconnected) => (Err(unavailable("asking panicked")), None),
-                Err(TryRecvError::Empty) => return,
+            let Ok(said) = asked.try_recv() else {
+                return;
             };
-            (self.asked, self.socket) = (None, socket);
-            self.failure = said.as_ref().err().cloned();
-            if self.asked_in == check {
-                self.opinion = said.ok();
-            }
+            self.asked = None;
+            let said = said.map(|(opinion, socket)| {
+                self.socket = Some(socket);
+                opinion
+            });
+            self.said = Some(said).filter(|_| !self.is_due);
         }
-        if self.asked_in != check {
-            self.asked_in = check;
+        if mem::take(&mut self.is_due) {
             self.ask(finder, master);
         }
     }
@@ -337,21 +314,21 @@ impl Sentinel {
     fn ask(&mut self, finder: &Arc<Finder<Master>>, master: &str) {
         let (route, master) = (self.route.clone(), master.to_owned());
         let (told, is_heard) = (Arc::clone(finder), Arc::clone(&self.is_heard));
-        let mut socket = self.socket.take();
-        let asked = finder.aside(move || {
+        let open = self.socket.take();
+        self.asked = Some(finder.aside(move || {
             let heard = if is_heard.load(Ordering::Relaxed) {
                 Ok(())
             } else {
                 subscribe(&route, &master, &told, &is_heard)
             };
-            let opinion = heard.and_then(|()| opinion(&route, &master, &mut socket));
-            let named = |failure: Failure| failure.at(&route.server.address);
-            (opinion.map_err(named), socket)
-        });
-        match asked {
-            Ok(said) => self.asked = Some(said),
-            Err(failure) => self.failure = Some(failure),
-        }
+            let said = heard.and_then(|()| opinion(&route, &master, open));
+            said.map_err(|failure| failure.at(&route.server.address))
+        }));
+    }
+
+    /// Returns where it believes the master to be, by its answer in the current check.
+    fn opinion(&self) -> Option<&Opinion> {
+        self.said.as_ref()?.as_ref().ok()
     }
 }
 
@@ -393,17 +370,22 @@ fn subscribe(
     })
 }
 
-/// Asks a sentinel where the master is. Connects first if it has to, and once more if the connection was closed.
-fn opinion(route: &Route, master: &str, open: &mut Option<Socket>) -> Result<Opinion, Failure> {
+/// Asks a sentinel where the master is. Returns the connection too. Connects first if it has to, and once more if the
+/// connection was closed.
+fn opinion(
+    route: &Route,
+    master: &str,
+    open: Option<Socket>,
+) -> Result<(Opinion, Socket), Failure> {
     let questions = ["GET-MASTER-ADDR-BY-NAME", "MASTER"]
         .map(|what| Command::new("SENTINEL").arg(what).arg(master).to_owned());
-    let (socket, answers) = ask(route, open.take(), &questions)?;
-    *open = Some(socket);
+    let (socket, answers) = ask(route, open, &questions)?;
     let [address, facts] = <[_; 2]>::try_from(answers).map_err(|_| Failure::another_question())?;
     let opinion = Opinion::of(&address, &facts);
     let ((Value::ServerError(error), _) | (_, Value::ServerError(error))) = (address, facts) else {
         let words = || format!("{} does not answer as a sentinel", route.server.address);
-        return opinion.ok_or_else(|| unavailable(words()));
+        let said = opinion.map(|opinion| (opinion, socket));
+        return said.ok_or_else(|| unavailable(words()));
     };
     let text = error.details().unwrap_or_default();
     let (option, words) = if text.starts_with("No such master") {

@@ -9,7 +9,7 @@
 --
 -- | a waiter that | is | and a script that chooses the next waiter |
 -- | --- | --- | --- |
--- | has asked within its pickup window | awake | gives it its turn |
+-- | has asked within its pickup window, and within its life | awake | gives it its turn |
 -- | was silent for longer: its process hangs, or is gone | silent | passes it over: it keeps its place and its record |
 -- | was silent for its life, or for longer than its pickup window and has no subscriber | gone | drops it |
 --

@@ -45,11 +45,11 @@ const DROP_EVERY: Duration = Duration::from_millis(1);
 /// For how long the servers are up at the begin of a schedule.
 const UP_FOR: Duration = Duration::from_secs(3_600);
 
-/// The digest of the script of renewals.
-static RENEWAL_DIGEST: LazyLock<String> = LazyLock::new(|| {
-    sha1_smol::Sha1::from(leasehold::seam::script("renew"))
-        .digest()
-        .to_string()
+/// The script of renewals, by its digest and by its text. A quorum loads its text without executing it.
+static RENEWAL: LazyLock<[String; 2]> = LazyLock::new(|| {
+    let text = leasehold::seam::script("renew");
+    let digest = sha1_smol::Sha1::from(text).digest().to_string();
+    [digest, format!("EVAL\r\n${}\r\n{text}", text.len())]
 });
 
 /// Servers of schedules that are over. A new one would compile all scripts again. The next schedule restarts them without
@@ -300,9 +300,10 @@ impl Role {
     const ALL: [Self; 3] = [Self::Listener, Self::Renewal, Self::Pool];
 
     fn of(first_request: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(first_request);
         if first_request.starts_with(b"*3\r\n$7\r\nPUBLISH\r\n") {
             Self::Listener
-        } else if String::from_utf8_lossy(first_request).contains(&**RENEWAL_DIGEST) {
+        } else if RENEWAL.iter().any(|script| text.contains(script)) {
             Self::Renewal
         } else {
             Self::Pool

@@ -20,6 +20,7 @@ fn outvoted(holder: Option<&str>, ttl: Option<Duration>) -> Reply {
 fn no_quorum(scene: &mut Scene) -> Step {
     let sent = scene.now;
     scene.step(Input::Failed {
+        ask: scene.asked(),
         sent,
         failure: Failure::no_quorum(COUNTS, Vec::new()),
         cut_short: false,

@@ -20,7 +20,7 @@
 //! before most renewals of other leases. Most contended leases have ended by then, and need no renewal. No lease is granted
 //! by message unless the thread runs, has connected, and is not stuck in a request ([`RenewalThread::is_ready`]), so a
 //! delegate that begins to wait makes the thread start and connect ([`RenewalThread::prepare`]). If no reply has come on the
-//! connection for five seconds, the delegate makes the thread check it by a PING.
+//! connection for five seconds, the delegate makes the thread check it.
 //!
 //! The thread also looks at leases without renewal, by a renewal that lengthens nothing. Otherwise a job could hold a lock
 //! for a day, and learn only at its end that the key is gone.
