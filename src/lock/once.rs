@@ -7,8 +7,9 @@ use crate::engine::lease::guard::Lease;
 use crate::error::{Error, Result};
 use crate::lock::handle::{Handle, within_limit};
 use crate::lock::methods::options;
-use crate::name::LARGEST_FENCE;
+use crate::name::{Companion, LARGEST_FENCE, LockKey};
 use crate::owner;
+use crate::sys::Time;
 use crate::sys::time::{SystemTime, of_wall_us};
 use crate::wire::{LockKind, Recorded};
 
@@ -26,7 +27,7 @@ const LEAST_PERIOD: Duration = Duration::from_secs(1);
 /// | a job needs | use | because |
 /// | --- | --- | --- |
 /// | at least once | [`claim`](Once::claim), and [`done`](OnceGuard::done) after the effect | a host that dies between the two leaves no record, so another host does it again |
-/// | at most once | `done` before the effect | a host that dies between the two has the record, and nobody does the effect |
+/// | at most once | `done` before the effect | a host that dies between the two has the record, and nobody does the effect. `done` also gives up the lock, so the next fire may overlap with the effect |
 /// | exactly one success | an effect that the data itself makes unique, such as a row with a unique key for the fire | Redis cannot know whether the effect happened |
 ///
 /// The record is as safe as any write in Redis: a failover may lose the last one, and an eviction any, so that the fire is given
@@ -82,7 +83,7 @@ pub struct Fired {
 #[derive(Clone, Copy)]
 enum Wanted {
     At(u64),
-    /// The one next to the server's time.
+    /// The one next to the server's time at the beginning of the call.
     Every(u64),
 }
 
@@ -95,7 +96,8 @@ impl Once {
     }
 
     /// Sets for how long Redis keeps the record of the last fire after it was done. A fire whose record has ended is given out
-    /// again if somebody still asks for it. Defaults to 30 days; at most ten years.
+    /// again if somebody still asks for it. It never shortens the time that a record has already. Defaults to 30 days; at most
+    /// ten years.
     ///
     /// # Example
     ///
@@ -115,10 +117,14 @@ impl Once {
     /// fire or a later one was done, or if another holder has the lock: it may be at work for this fire. Blocks for two requests,
     /// or three if the fire was done.
     ///
+    /// A fire that is done hides all earlier ones. So if somebody has recorded one of next year by mistake, each claim returns
+    /// `None` until then: [`last`](Once::last) shows it, and deleting the key of the record (`{report}:lh:once`, or
+    /// `key:lht:once` for a name with a hash tag of its own) ends it.
+    ///
     /// # Errors
     ///
     /// * [`Error::Config`]: `fire` is before 1970 or after 2255, or a setting cannot be used. Nothing was sent.
-    /// * [`Error::Unsupported`]: the locks are those of a quorum, whose nodes could keep different records.
+    /// * [`Error::Unsupported`]: the locks are those of a quorum, whose nodes could keep different records. Nothing was sent.
     /// * Otherwise as [`Mutex::try_lock`](crate::Mutex::try_lock). After an error the lock is released.
     ///
     /// # Example
@@ -165,14 +171,22 @@ impl Once {
     }
 
     /// Claims the fire next to now, of a job that repeats every `period`. The fires lie whole periods after the last one that was
-    /// done, and a call means the one that is less than half a period away by the server's clock. So hosts whose clocks differ
-    /// by minutes mean the same fire of a daily job. Without a record, now is the first fire, so run the job for the first
-    /// time at about the hour of its schedule. Waits as [`claim_for`](Once::claim_for) does.
+    /// done, and a call means the one that is less than half a period away by the server's clock when the call begins. So hosts
+    /// whose clocks differ by minutes mean the same fire of a daily job, and a call that waits still means its own fire
+    /// afterwards. Waits as [`claim_for`](Once::claim_for) does.
+    ///
+    /// Without a record, now is a fire, and the first success fixes it for all later ones. So if a daily job that belongs to three
+    /// o'clock was first done by hand at eleven, its fires lie at eleven, and the call at three means that of eight hours later.
+    /// That works, but the nearer the difference comes to half a period, the less the clocks of the hosts may differ, and beyond
+    /// it the success by hand counts for the next night. To fix the hour yourself, delete the key of the record if there is one
+    /// (`{report}:lh:once`, or `key:lht:once` for a name with a hash tag of its own). Then [`claim`](Once::claim) any past fire
+    /// of the schedule, and call [`done`](OnceGuard::done) without the work.
     ///
     /// # Errors
     ///
     /// As [`claim`](Once::claim), and [`Error::Config`] if `period` is less than a second, or more than half of
-    /// [`keep_for`](Once::keep_for).
+    /// [`keep_for`](Once::keep_for), or if the last fire is more than a period ahead of the server's clock: its clock was wrong,
+    /// or somebody claimed a future fire. The text names the key of the record to delete.
     ///
     /// # Example
     ///
@@ -221,9 +235,12 @@ impl Once {
         }))
     }
 
+    fn key(&self) -> Result<&LockKey> {
+        Ok(self.handle.target()?.first())
+    }
+
     fn record(&self) -> Result<Recorded> {
-        let key = self.handle.target()?.first();
-        self.handle.engine.record_of(key)
+        self.handle.engine.record_of(self.key()?)
     }
 
     fn claimed(&self, wanted: Wanted, wait: Duration) -> Result<Option<OnceGuard>> {
@@ -231,12 +248,14 @@ impl Once {
             let reason = format!("{:?} is not between a second and ten years", self.keep_for);
             return Err(Error::config("keep_for", reason));
         }
-        let until = self.handle.until(wait);
+        // Even of a lock that is held, so that a call fails whoever comes first.
+        self.handle.engine.can_record()?;
+        let (asked, until) = (self.handle.engine.client.now(), self.handle.until(wait));
         let granted = within_limit(self.handle.acquire(LockKind::Mutex, 1, until))?;
         let Some(lease) = granted else {
             return Ok(None);
         };
-        let fire_us = self.fire_to_do(wanted);
+        let fire_us = self.fire_to_do(wanted, asked);
         let Ok(Some(fire_us)) = fire_us else {
             // Nothing is done under this lock, so nobody waits for its `min_hold`. A failed release changes nothing for the caller.
             lease.process_lease.forget_min_hold();
@@ -249,26 +268,49 @@ impl Once {
         }))
     }
 
-    /// Returns the fire that a call wants, or `None` if that or a later one was done.
-    fn fire_to_do(&self, wanted: Wanted) -> Result<Option<u64>> {
+    /// Returns the fire that a call wants, or `None` if that or a later one was done. The call began at `asked`.
+    fn fire_to_do(&self, wanted: Wanted, asked: Time) -> Result<Option<u64>> {
+        let waited = self.handle.engine.client.now().since(asked);
         let record = self.record()?;
         let fire_us = match wanted {
             Wanted::At(us) => us,
-            Wanted::Every(period_us) => next_to(&record, period_us),
+            Wanted::Every(period_us) => {
+                self.check_not_ahead(&record, period_us)?;
+                next_to(&record, waited, period_us)
+            }
         };
         let is_done = record.last.is_some_and(|(done_us, ..)| done_us >= fire_us);
         Ok((!is_done).then_some(fire_us))
+    }
+
+    /// Fails if the last fire is more than a period ahead of the server's clock: no call can have meant it. So the clock was
+    /// wrong, or somebody has mistyped a fire, and otherwise no fire until then would be done, and nobody would hear of it.
+    fn check_not_ahead(&self, record: &Recorded, period_us: u64) -> Result<()> {
+        let last_us = record.last.as_ref().map_or(0, |(last_us, ..)| *last_us);
+        let ahead_us = last_us.saturating_sub(record.now_us);
+        if ahead_us <= period_us {
+            return Ok(());
+        }
+        let reason = format!(
+            "the last one that was done is {:?} ahead of the server's clock: wait, or delete the key {:?}",
+            Duration::from_secs(ahead_us / 1_000_000),
+            self.key()?.companion(Companion::Once)
+        );
+        Err(Error::config("fire", reason))
     }
 }
 
 options!(Once, keep_for);
 
-/// Returns the fire that is next to the server's time, whole periods after the last one.
-fn next_to(record: &Recorded, period_us: u64) -> u64 {
+/// Returns the fire that was next to the server's time when the call began, whole periods after the last one. The call has
+/// `waited` since: the fire next to the end of its wait may be a later one, and its own would never be done.
+fn next_to(record: &Recorded, waited: Duration, period_us: u64) -> u64 {
+    let waited_us = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
+    let asked_us = record.now_us.saturating_sub(waited_us);
     let Some((last_us, ..)) = record.last else {
-        return record.now_us;
+        return asked_us;
     };
-    let passed = record.now_us.saturating_sub(last_us);
+    let passed = asked_us.saturating_sub(last_us);
     last_us + (passed + period_us / 2) / period_us * period_us
 }
 
@@ -327,7 +369,12 @@ mod tests {
     fn hosts_mean_the_fire_that_is_next() {
         let at = |last: Option<u64>, now_us| {
             let last = last.map(|us| (us, String::new(), us));
-            next_to(&Recorded { last, now_us }, 100)
+            let waited = Duration::from_micros(5);
+            let record = Recorded {
+                last,
+                now_us: now_us + 5,
+            };
+            next_to(&record, waited, 100)
         };
         assert_eq!(at(None, 7), 7);
         for (now_us, fire_us) in [

@@ -28,6 +28,8 @@ pub(crate) const BODIES: Subject = (
         threads_of_one_process_do_each_fire_once,
         the_record_outlives_the_lock_for_as_long_as_it_is_kept,
         hosts_whose_clocks_differ_mean_the_same_fire,
+        a_claim_that_waits_means_the_fire_of_its_call,
+        a_record_far_ahead_of_the_clock_is_an_error_that_names_its_key,
         a_record_goes_back_to_no_earlier_fire,
         a_claim_of_a_fire_that_was_done_keeps_no_lock,
         a_record_of_another_type_is_an_error_and_left_alone,
@@ -421,6 +423,60 @@ fn hosts_whose_clocks_differ_mean_the_same_fire(world: &World) {
     }
 }
 
+/// One host is still at the fire of the hour before, or of this one, when the other asks.
+fn a_claim_that_waits_means_the_fire_of_its_call(world: &World) {
+    const HOUR: Duration = secs(60 * 60);
+    let (one, other) = (job(&world.manager()).lease(LONG), world.manager());
+    let claim = || one.claim_every(HOUR, Duration::ZERO);
+    let claim = || claim().expect("Redis replies").expect("it is next");
+    let first = claim();
+    let (begun, fire) = (world.now(), first.fire());
+    first.done().expect("it was held");
+    for (begins, asks, then) in [(1, 2, Some(2)), (3, 3, None)] {
+        world.pass_until(begun + HOUR * begins);
+        let earlier = claim();
+        assert_eq!(earlier.fire(), fire + HOUR * begins);
+        world.pass_until(begun + HOUR * asks);
+        let waiting = job(&other);
+        let task = other.thread(move || {
+            let guard = waiting.claim_every(HOUR, HOUR).expect("Redis replies")?;
+            let fire = guard.fire();
+            guard.done().expect("it is held");
+            Some(fire)
+        });
+        world.redis().wait_until_queued(NAME, 1);
+        world.pass_until(begun + HOUR * asks + secs(40 * 60));
+        earlier.done().expect("it is held");
+        assert_eq!(task.end(), then.map(|hour| fire + HOUR * hour));
+    }
+}
+
+/// Otherwise no fire would be done until then, and nobody would hear of it.
+fn a_record_far_ahead_of_the_clock_is_an_error_that_names_its_key(world: &World) {
+    const HOUR: Duration = secs(60 * 60);
+    let (redis, job) = (world.redis(), job(&world.manager()));
+    let claim = || job.claim_every(HOUR, Duration::ZERO);
+    let first = claim().expect("Redis replies").expect("it is the first");
+    let fire = first.fire();
+    drop(first);
+    // A mistyped time, or a server whose clock was ahead.
+    claimed(&job, fire + HOUR * 3).done().expect("it is held");
+    let keeps = job.clone().min_hold(LONG);
+    match keeps.claim_every(HOUR, Duration::ZERO).map(drop) {
+        Err(Error::Config { option, reason }) => {
+            assert_eq!(option, "fire");
+            assert!(reason.contains(&record_of(NAME)), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    }
+    redis.is_free(Kind::Mutex, NAME);
+    assert_eq!(last(&job), Some(fire + HOUR * 3));
+    world.pass(HOUR * 2);
+    assert!(claim().expect("it is at most an hour ahead").is_none());
+    let () = redis.ask(&["DEL", &record_of(NAME)]);
+    drop(claim().expect("Redis replies").expect("it is the first"));
+}
+
 /// Somebody says by hand that later fires are done.
 fn a_record_goes_back_to_no_earlier_fire(world: &World) {
     let (redis, locks) = (world.redis(), world.manager());
@@ -503,7 +559,11 @@ fn a_clock_set_back_repeats_no_fire(world: &World) {
     let set_at = world.now();
     for hour in 0..=3 {
         world.pass_until(set_at + HOUR * hour);
-        assert!(claim(1).is_none());
+        match hosts[1].claim_every(HOUR, Duration::ZERO) {
+            Err(Error::Config { option: "fire", .. }) => assert!(hour < 2),
+            Ok(None) => assert!(hour >= 2),
+            other => panic!("{other:?}"),
+        }
     }
     world.pass_until(set_at + HOUR * 4);
     assert_eq!(claim(1).expect("it is the next").fire(), fire + HOUR);
@@ -591,5 +651,14 @@ fn a_quorum_has_no_record(world: &World) {
     assert!(is_refused(job.claim(day(1)).map(drop)));
     assert!(is_refused(job.claim_every(DAY, secs(1)).map(drop)));
     assert!(is_refused(job.last().map(drop)));
+    // Nothing is sent, so it is no matter who has the lock.
+    let other = world.manager();
+    let guard = other.lock(NAME).expect("it is free");
+    let (begun, before) = (world.now(), other.stats().requests);
+    let it = self::job(&other);
+    assert!(is_refused(it.claim(day(1)).map(drop)));
+    assert!(is_refused(it.claim_for(day(1), LONG).map(drop)));
+    assert_eq!((world.now(), other.stats().requests), (begun, before));
+    drop(guard);
     world.redis().wait_until_free(Kind::Mutex, NAME);
 }

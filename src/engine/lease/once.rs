@@ -13,11 +13,19 @@ use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::engine::lease::guard::Lease;
-use crate::error::{Error, Failure, Result};
+use crate::error::{Error, Failure, Result, Unsupported};
 use crate::name::LockKey;
 use crate::wire::{Done, Recorded, Renewed, Reply, Request};
 
 impl Engine {
+    /// Fails on a quorum, whose nodes could keep different records. Sends nothing.
+    pub(crate) fn can_record(&self) -> Result<()> {
+        match self.client.store.votes() {
+            Some(_) => Err(Unsupported::RECORDED_BY_VOTES.into()),
+            None => Ok(()),
+        }
+    }
+
     /// Returns the record of a job. Blocks for one request.
     pub(crate) fn record_of(&self, key: &LockKey) -> Result<Recorded> {
         let client = &self.client;
