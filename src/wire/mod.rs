@@ -221,8 +221,9 @@ impl Request<'_> {
             | Request::Renew(_)
             | Request::KeepRecords(_)
             | Request::Release(_)
-            | Request::Commit(_)
-            | Request::Once { .. } => true,
+            | Request::Commit(_) => true,
+            // Without a fire it is a mere read.
+            Request::Once { done, .. } => done.is_some(),
             _ => false,
         }
     }

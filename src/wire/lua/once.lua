@@ -24,6 +24,8 @@ if not is_done or recorded('owner') ~= owner then
   if not value then return 0 end
   if not is_held_by(value, owner) then return -1 end
 end
+-- First without the record: a user who may not set its end must leave none that has no end.
+at_least(record, keep_ms)
 if not is_done then redis.call('HSET', record, 'fire', fire, 'owner', owner, 'at', now) end
 -- A repeat writes too, so that a WAIT that follows waits for the record.
 at_least(record, keep_ms)
