@@ -89,9 +89,9 @@
 //! A mutex is the plain string key that `SET prefix+name owner NX PX lease` makes, released by compare and delete. So it excludes
 //! the locks of redis-py, redsync, bsm/redislock, node-redlock and rslock, if the [`prefix`](Builder::prefix) makes the key the
 //! same. A waiter appends `!` to the owner, and a release within [`min_hold`](Builder::min_hold) `!~`, but never to the value of
-//! another library. Beside the key stand `{key}:lh:fence`, `{key}:lh:queue`, `{key}:lh:waiters` and `{key}:lh:once`, or `key:lht:…` if the key has
-//! its own hash tag, each with a time to live. Reader-writer locks and semaphores are sorted sets of leases, and a rate limiter is
-//! a list of times. A node of a quorum also has `leasehold:restart_delay` behind the prefix.
+//! another library. Beside the key stand `{key}:lh:fence`, `{key}:lh:queue`, `{key}:lh:waiters` and `{key}:lh:once`, or
+//! `key:lht:…` if the key has its own hash tag, each with a time to live. Reader-writer locks and semaphores are sorted sets of
+//! leases, and a rate limiter is a list of times. A node of a quorum also has `leasehold:restart_delay` behind the prefix.
 //!
 //! # Panics, exits and forks
 //!

@@ -1,9 +1,9 @@
 //! Names of locks, and their keys in Redis.
 //!
 //! A lock called `name` is the Redis key `prefix + name`. Beside it, leasehold keeps *companion* keys: the last fence,
-//! the queue, the waiters, and the last fire of a job. They must share the key's hash slot, so that in a cluster one script may use them all.
-//! Redis hashes the text between the first `{` and the first `}` after it, if there is such a text ([hash tags]). So
-//! there are two forms:
+//! the queue, the waiters, and the last fire of a job. They must share the key's hash slot, so that in a cluster one
+//! script may use them all. Redis hashes the text between the first `{` and the first `}` after it, if there is such a
+//! text ([hash tags]). So there are two forms:
 //!
 //! | the key | its companions |
 //! | --- | --- |
