@@ -270,13 +270,13 @@ impl Once {
 
     /// Returns the fire that a call wants, or `None` if that or a later one was done. The call began at `asked`.
     fn fire_to_do(&self, wanted: Wanted, asked: Time) -> Result<Option<u64>> {
-        let waited = self.handle.engine.client.now().since(asked);
+        let delay = self.handle.engine.client.now().since(asked);
         let record = self.record()?;
         let fire_us = match wanted {
             Wanted::At(us) => us,
             Wanted::Every(period_us) => {
                 self.check_not_ahead(&record, period_us)?;
-                next_to(&record, waited, period_us)
+                next_to(&record, delay, period_us)
             }
         };
         let is_done = record.last.is_some_and(|(done_us, ..)| done_us >= fire_us);
@@ -367,7 +367,7 @@ mod tests {
 
     #[test]
     fn hosts_mean_the_fire_that_is_next() {
-        let at = |last: Option<u64>, now_us| {
+        let at = |last: Option<u64>, now_us: u64| {
             let last = last.map(|us| (us, String::new(), us));
             let waited = Duration::from_micros(5);
             let record = Recorded {
