@@ -8,7 +8,7 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
-use leasehold::{Fired, Holder, Kind, LockInfo, LockManager, Mode, Waiting};
+use leasehold::{Error, Fired, Holder, Kind, LockInfo, LockManager, Mode, Waiting};
 use serde_json::{Value, json};
 
 use crate::exit::{Failure, WRONG_TYPE};
@@ -51,7 +51,7 @@ struct Seen {
     /// `None`: it is free, and nobody waits.
     lock: Result<Option<LockInfo>, Failure>,
     /// The last fire of a job that runs once.
-    fired: Option<Fired>,
+    fired: Result<Option<Fired>, Failure>,
 }
 
 impl Seen {
@@ -61,14 +61,23 @@ impl Seen {
             number(&mut lock.holders);
             Some(lock)
         });
-        let fired = None;
+        let fired = Ok(None);
         Self { name, lock, fired }
     }
 
     /// Adds the last fire, for which a quorum has no place.
     fn with_fire(mut self, locks: &LockManager) -> Self {
-        self.fired = locks.once(&self.name).last().ok().flatten();
+        if self.lock.is_ok() {
+            self.fired = match locks.once(&self.name).last() {
+                Err(Error::Unsupported { .. }) => Ok(None),
+                last => last.map_err(Failure::from),
+            };
+        }
         self
+    }
+
+    fn failure(&self) -> Option<&Failure> {
+        self.lock.as_ref().err().or(self.fired.as_ref().err())
     }
 
     fn is_taken(&self) -> bool {
@@ -90,14 +99,21 @@ pub fn number(holders: &mut [Holder]) {
 
 pub fn status(servers: &Servers, options: &Status) -> Result<u8, Failure> {
     let locks = servers.connect()?;
-    let inspect = |name: &String| Seen::new(name.clone(), locks.inspect(name)).with_fire(&locks);
+    let inspect = |name: &String| {
+        let seen = Seen::new(name.clone(), locks.inspect(name));
+        if options.check {
+            seen
+        } else {
+            seen.with_fire(&locks)
+        }
+    };
     let seen: Vec<_> = options.names.iter().map(inspect).collect();
     if !options.check {
         show(&seen, options.json)?;
     }
     // One name that cannot be shown hides no other.
     let mut failed = None;
-    for failure in seen.iter().filter_map(|it| it.lock.as_ref().err()) {
+    for failure in seen.iter().filter_map(Seen::failure) {
         complain(&failure.text);
         failed.get_or_insert(failure.status);
     }
@@ -130,10 +146,14 @@ fn show(seen: &[Seen], as_json: bool) -> Result<(), Failure> {
                 object["kind"] = json!(not_shown(failure).replace(' ', "_"));
                 object["error"] = json!(failure.text);
             }
-            if let Some(fired) = &it.fired {
-                let moment = |moment| humantime::format_rfc3339_millis(moment).to_string();
-                let (fire, at) = (moment(fired.fire), moment(fired.at));
-                object["last_fire"] = json!({ "fire": fire, "at": at, "label": fired.label });
+            match &it.fired {
+                Ok(Some(fired)) => {
+                    let moment = |moment| humantime::format_rfc3339_millis(moment).to_string();
+                    let (fire, at) = (moment(fired.fire), moment(fired.at));
+                    object["last_fire"] = json!({ "fire": fire, "at": at, "label": fired.label });
+                }
+                Ok(None) => {}
+                Err(failure) => object["last_fire"] = json!({ "error": failure.text }),
             }
             object
         });
@@ -195,10 +215,11 @@ impl Style {
 
 /// Returns a row for each holder, or one row without a holder.
 fn rows(seen: &Seen, style: Style) -> Vec<Vec<String>> {
-    let fire = seen.fired.as_ref().map_or_else(
-        || "-".to_owned(),
-        |fired| humantime::format_rfc3339_seconds(fired.fire).to_string(),
-    );
+    let fire = match &seen.fired {
+        Ok(Some(fired)) => humantime::format_rfc3339_seconds(fired.fire).to_string(),
+        Ok(None) => "-".to_owned(),
+        Err(_) => "unknown".to_owned(),
+    };
     let mut rows = rows_of_holders(seen, style);
     for row in &mut rows {
         row.push(fire.clone());

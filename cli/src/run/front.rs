@@ -22,7 +22,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use std::{fs, panic, process, thread};
 
 use crossbeam_channel::{Receiver, Sender, bounded, select_biased, unbounded};
@@ -189,7 +189,7 @@ fn run(
 
     let locks = connect(servers, options)?;
     let waiter = Waiter::new(&locks, report, servers.url()?);
-    let begun = Instant::now();
+    let (begun, asked_at) = (Instant::now(), SystemTime::now());
     let wait = match options.wait {
         _ if options.no_wait => Duration::ZERO,
         Some(wait) => wait,
@@ -229,7 +229,7 @@ fn run(
                 );
                 return Err(Failure::new(USAGE, text));
             }
-            if let Some(fired) = wanted.done()? {
+            if let Some(fired) = wanted.done(asked_at)? {
                 tell_done(report, &options.names[0], &fired);
                 return Ok(Exit::Status(0));
             }
@@ -242,7 +242,10 @@ fn run(
 
     let ended = Front::start(options, &held, report, happened)?.serve(&held, &happens, &signals);
     // The one place where the lock is given up: the command and all its descendants have ended.
-    let succeeded = ended.end.map(End::status) == Some(0) && ended.in_time_for.is_none();
+    // What was killed may have had something to do.
+    let succeeded = ended.end.map(End::status) == Some(0)
+        && ended.in_time_for.is_none()
+        && !ended.left_processes;
     let released = held.release(succeeded);
     // A release that could not be sent is sent again, and the lock's time runs out otherwise.
     let _ = locks.close(FLUSH);
@@ -704,13 +707,19 @@ fn conclude(
     match (&ended.lost, released) {
         (None, Err(Error::Lost(lost))) => report.lost(lost),
         (_, Err(error)) if !matches!(error, Error::Lost(_)) => {
-            let (event, text) = if options.schedule().is_some() {
-                ("done_failed", "whether the fire is recorded is not known")
-            } else {
-                (
+            let (event, text) = match error {
+                _ if options.schedule().is_none() => (
                     "release_failed",
                     "the release failed, so the lock ends by its lease",
-                )
+                ),
+                Error::NotReplicated { .. } => (
+                    "done_failed",
+                    "the fire is recorded, but a failover may lose that",
+                ),
+                Error::Denied { .. } | Error::WrongType { .. } | Error::Unsupported { .. } => {
+                    ("done_failed", "the fire is not recorded")
+                }
+                _ => ("done_failed", "whether the fire is recorded is not known"),
             };
             let fields = json!({ "error": format!("{error:#}") });
             report.fail(event, &format!("{text}: {error:#}"), fields);

@@ -48,7 +48,7 @@ impl Wanted {
             let mut once = locks.once(name).cancel_with(cancel);
             if let Schedule::Every(period) = schedule {
                 // The record must outlive some fires that fail.
-                once = once.keep_for(KEEP_FOR.max(period.saturating_mul(4)));
+                once = once.keep_for(KEEP_FOR.max(period * 4));
             }
             Self::Once(once, schedule)
         } else if options.names.len() > 1 {
@@ -80,15 +80,15 @@ impl Wanted {
         })
     }
 
-    /// Returns the last fire, if it is the wanted one or a later one. The clock of this machine says which one `--once-every`
-    /// wants: it may be wrong by nearly half of that time.
-    pub fn done(&self) -> Result<Option<Fired>> {
+    /// Returns the last fire, if it is the one that was wanted at this time, or a later one. The clock of this machine says which
+    /// one `--once-every` wants: it may be wrong by nearly half of that time.
+    pub fn done(&self, asked_at: SystemTime) -> Result<Option<Fired>> {
         let Self::Once(once, schedule) = self else {
             return Ok(None);
         };
         Ok(once.last()?.filter(|last| match schedule {
             Schedule::At(fire) => last.fire >= *fire,
-            Schedule::Every(period) => last.fire + *period / 2 > SystemTime::now(),
+            Schedule::Every(period) => last.fire + *period / 2 > asked_at,
         }))
     }
 }
@@ -113,7 +113,8 @@ impl Held {
         }
     }
 
-    /// Fails if the lock was lost before. A fire that `succeeded` is recorded.
+    /// Fails if the lock was lost before. A fire that `succeeded` is recorded, and that may fail too; of one that did not, nothing
+    /// can fail, so a loss is not told here.
     pub fn release(self, succeeded: bool) -> Result<()> {
         match self {
             Self::Once(guard) if succeeded => guard.done(),

@@ -121,6 +121,11 @@ pub const STARTER: &str = "--leasehold-starter";
 const GRACE: Duration = Duration::from_secs(10);
 /// The longest time of an option.
 const LONGEST: Duration = Duration::from_secs(10 * 366 * 86_400);
+/// The shortest and the longest time of `--once-every`.
+const PERIODS: [Duration; 2] = [
+    Duration::from_secs(1),
+    Duration::from_secs(2 * 365 * 86_400),
+];
 /// This program, even if its file was replaced since it started.
 const SELF: &str = "/proc/self/exe";
 
@@ -158,7 +163,7 @@ pub struct Options {
     at_least: Option<Duration>,
     /// Run the command once in each TIME, such as 1d, on whichever host comes first. If its status is not 0, another host, or
     /// another start, tries again
-    #[arg(long, value_name = "TIME", value_parser = time, hide_short_help = true,
+    #[arg(long, value_name = "TIME", value_parser = period, hide_short_help = true,
         conflicts_with_all = ["fire", "shared", "exclusive", "permits", "at_least"])]
     once_every: Option<Duration>,
     /// The same for one time of the schedule, as `date -u +%FT%TZ` writes it, or in seconds since 1970
@@ -267,6 +272,15 @@ fn bounded(time: Duration) -> Result<Duration, String> {
         return Err("a time of at most 10 years is needed".to_owned());
     }
     Ok(time)
+}
+
+/// Parses the time between two fires. Redis keeps a record for four of them, which is at most ten years.
+fn period(text: &str) -> Result<Duration, String> {
+    let period = time(text)?;
+    if (PERIODS[0]..=PERIODS[1]).contains(&period) {
+        return Ok(period);
+    }
+    Err("a time between a second and two years is needed".to_owned())
 }
 
 /// Parses a moment, in seconds since 1970 or as RFC 3339 has it.

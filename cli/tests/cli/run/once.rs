@@ -47,6 +47,20 @@ fn a_command_that_fails_runs_again_and_one_that_succeeds_does_not() {
     );
 }
 
+/// Nobody knows what the processes that were ended had still to do.
+#[test]
+fn a_command_whose_processes_were_ended_records_nothing() {
+    let server = Server::start();
+    let work = Work::new(&server.url());
+    let leaves = "sleep 2 >left 2>&1 &";
+    for (options, status) in [(&[][..], 73), (&["--let-live"], 0)] {
+        let options = [&["--fire", NIGHT], options].concat();
+        assert_eq!(work.start(&options, leaves).status(), status);
+        let last = manager(&server.url()).once(&work.lock).last();
+        assert_eq!(last.expect("it answers").is_some(), status == 0);
+    }
+}
+
 #[test]
 fn a_command_of_a_period_runs_once_in_it() {
     let server = Server::start();
@@ -115,7 +129,8 @@ fn what_makes_no_sense_with_a_schedule_is_refused() {
     for (options, said) in [
         (&["--fire", "tonight"][..], "expected a time such as"),
         (&["--fire", "99999999999"], "after 2255"),
-        (&["--once-every", "1ms"], "period"),
+        (&["--once-every", "1ms"], "between a second and"),
+        (&["--once-every", "800d"], "between a second and"),
         (
             &["--once-every", "1d", "--fire", NIGHT],
             "cannot be used with",
@@ -139,4 +154,42 @@ fn what_makes_no_sense_with_a_schedule_is_refused() {
         assert_eq!(output.status.code(), Some(64), "{arguments:?}");
         assert!(err(&output).contains(said), "{}", err(&output));
     }
+}
+
+#[test]
+fn a_record_that_cannot_be_read_or_written_is_told() {
+    let server = Server::start();
+    let work = Work::new(&server.url());
+    let record = format!("{{{}}}:lh:once", work.lock);
+    let () = server.raw().ask(&["SET", &record, "x"]);
+    let status = |options: &[&str]| {
+        let options = [&["status"], options, &[&*work.lock]].concat();
+        let output = output(&server.url(), &options);
+        (output.status.code(), out(&output), err(&output))
+    };
+    let (code, line, said) = status(&[]);
+    assert_eq!(code, Some(65), "{said}");
+    assert!(line.ends_with("\tunknown\n"), "{line}");
+    assert!(said.contains("WRONGTYPE"), "{said}");
+    let object: serde_json::Value =
+        serde_json::from_str(&status(&["--json"]).1).expect("an object");
+    assert!(object["kind"].is_null());
+    assert!(object["last_fire"]["error"].is_string());
+    // Whether it is taken does not depend on the record.
+    assert_eq!(
+        status(&["--check"]),
+        (Some(1), String::new(), String::new())
+    );
+    let () = server.raw().ask(&["DEL", &record]);
+    let script = "here it; until [ -e go ]; do sleep 0.01; done";
+    let mut running = work.run(&["--fire", NIGHT], script);
+    let running = running.stderr(std::process::Stdio::piped()).spawn();
+    let running = running.expect("it is built");
+    work.pid("it");
+    let () = server.raw().ask(&["SET", &record, "x"]);
+    std::fs::write(work.dir.join("go"), "").expect("it can be written");
+    let output = running.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(70), "{}", err(&output));
+    let said = err(&output);
+    assert!(said.contains("the fire is not recorded: "), "{said}");
 }
