@@ -9,7 +9,9 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::error::Result;
 use crate::guard::{Lease, LockGuard};
-use crate::lock::{Handle, MultiLock, Mutex, Ran, RateLimiter, ReentrantMutex, RwLock, Semaphore};
+use crate::lock::{
+    Handle, MultiLock, Mutex, Once, Ran, RateLimiter, ReentrantMutex, RwLock, Semaphore,
+};
 use crate::stats::Stats;
 use crate::sys::Arc;
 
@@ -274,6 +276,26 @@ impl LockManager {
     #[must_use]
     pub fn rate_limiter(&self, name: impl AsRef<str>, permits: u32, per: Duration) -> RateLimiter {
         RateLimiter::new(self.handle(name.as_ref()), permits, per)
+    }
+
+    /// Returns a handle to a job that one host runs for each time of a schedule: see [`Once`]. While it runs, it holds the
+    /// [`mutex`](LockManager::mutex) of this name.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::SystemTime;
+    /// # fn example(three_o_clock: SystemTime) -> leasehold::Result<()> {
+    /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
+    /// if let Some(guard) = locks.once("report").claim(three_o_clock)? {
+    ///     // … the work …
+    ///     guard.done()?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn once(&self, name: impl AsRef<str>) -> Once {
+        Once::new(self.handle(name.as_ref()))
     }
 
     /// Takes over a lock that was [detached](LockGuard::detach), in this process or another. Blocks for at most one

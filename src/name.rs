@@ -1,9 +1,9 @@
 //! Names of locks, and their keys in Redis.
 //!
 //! A lock called `name` is the Redis key `prefix + name`. Beside it, leasehold keeps *companion* keys: the last fence,
-//! the queue, and the waiters. They must share the key's hash slot, so that in a cluster one script may use them all.
-//! Redis hashes the text between the first `{` and the first `}` after it, if there is such a text ([hash tags]). So
-//! there are two forms:
+//! the queue, the waiters, and the last fire of a job. They must share the key's hash slot, so that in a cluster one
+//! script may use them all. Redis hashes the text between the first `{` and the first `}` after it, if there is such a
+//! text ([hash tags]). So there are two forms:
 //!
 //! | the key | its companions |
 //! | --- | --- |
@@ -58,13 +58,16 @@ pub(crate) enum Companion {
     Queue,
     /// A hash: for each owner in the queue, the time at which it was last seen, its channel, and what it asks for.
     Waiters,
+    /// A hash: the last fire of a job that runs once.
+    Once,
 }
 
 /// The suffixes of each [`Companion`]: for a key without a hash tag, and for a key with one.
-const SUFFIXES: [(&str, &str); 3] = [
+const SUFFIXES: [(&str, &str); 4] = [
     (":lh:fence", ":lht:fence"),
     (":lh:queue", ":lht:queue"),
     (":lh:waiters", ":lht:waiters"),
+    (":lh:once", ":lht:once"),
 ];
 
 /// A number that two names seldom share: a hash with a random key, so nobody can choose names that share it. It is computed
@@ -140,13 +143,14 @@ impl LockKey {
     }
 
     /// Returns the keys of the lock and of its companions.
-    pub(crate) fn all(&self) -> [String; 4] {
+    pub(crate) fn all(&self) -> [String; 5] {
         let companion = |which| self.companion(which);
         [
             self.key.to_string(),
             companion(Companion::Fence),
             companion(Companion::Queue),
             companion(Companion::Waiters),
+            companion(Companion::Once),
         ]
     }
 
@@ -355,7 +359,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const ALL: [Companion; 3] = [Companion::Fence, Companion::Queue, Companion::Waiters];
+    const ALL: [Companion; 4] = [
+        Companion::Fence,
+        Companion::Queue,
+        Companion::Waiters,
+        Companion::Once,
+    ];
 
     /// Returns the part of a key that Redis Cluster hashes. This follows its specification, and not this module's code.
     fn hashed(key: &str) -> &[u8] {
@@ -422,6 +431,7 @@ mod tests {
                 Just("t".to_owned()),
                 Just(":queue".to_owned()),
                 Just(":fence".to_owned()),
+                Just(":once".to_owned()),
                 "[a-c]",
             ],
             1..8,

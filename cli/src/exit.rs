@@ -33,7 +33,10 @@ pub const TABLE: [(&str, &str); 15] = [
         "the command's own",
         "`run`: the status with which the command ended. 128 + N if signal N killed it. If `leasehold` itself got INT or QUIT, and the command died of it, `leasehold` dies of it too.",
     ),
-    ("0", "The other subcommands: all went well."),
+    (
+        "0",
+        "The other subcommands: all went well. `run` with `--once-every` or `--fire`: also if that time was done before, and nothing ran.",
+    ),
     (
         "1",
         "`doctor`: warnings. `status --check`: a lock is free. `release`, `request`: nothing was done, because that holder does not hold the lock, or nobody does.",
@@ -50,7 +53,7 @@ pub const TABLE: [(&str, &str); 15] = [
     ("69", "The servers did not answer. Nothing ran."),
     (
         "70",
-        "`run`: the lock was lost, or `leasehold` itself failed, while the command ran. The others: `leasehold` itself failed.",
+        "`run`: the lock was lost, or `leasehold` itself failed, while the command ran; or the command succeeded, and that it did could not be recorded, or may not have been (`--once-every`, `--fire`). The others: `leasehold` itself failed.",
     ),
     (
         "71, 76",

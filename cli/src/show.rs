@@ -8,7 +8,7 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
-use leasehold::{Holder, Kind, LockInfo, Mode, Waiting};
+use leasehold::{Error, Fired, Holder, Kind, LockInfo, LockManager, Mode, Waiting};
 use serde_json::{Value, json};
 
 use crate::exit::{Failure, WRONG_TYPE};
@@ -50,6 +50,8 @@ struct Seen {
     name: String,
     /// `None`: it is free, and nobody waits.
     lock: Result<Option<LockInfo>, Failure>,
+    /// The last fire of a job that runs once.
+    fired: Result<Option<Fired>, Failure>,
 }
 
 impl Seen {
@@ -59,7 +61,23 @@ impl Seen {
             number(&mut lock.holders);
             Some(lock)
         });
-        Self { name, lock }
+        let fired = Ok(None);
+        Self { name, lock, fired }
+    }
+
+    /// Adds the last fire, for which a quorum has no place.
+    fn with_fire(mut self, locks: &LockManager) -> Self {
+        if self.lock.is_ok() {
+            self.fired = match locks.once(&self.name).last() {
+                Err(Error::Unsupported { .. }) => Ok(None),
+                last => last.map_err(Failure::from),
+            };
+        }
+        self
+    }
+
+    fn failure(&self) -> Option<&Failure> {
+        self.lock.as_ref().err().or(self.fired.as_ref().err())
     }
 
     fn is_taken(&self) -> bool {
@@ -81,14 +99,21 @@ pub fn number(holders: &mut [Holder]) {
 
 pub fn status(servers: &Servers, options: &Status) -> Result<u8, Failure> {
     let locks = servers.connect()?;
-    let inspect = |name: &String| Seen::new(name.clone(), locks.inspect(name));
+    let inspect = |name: &String| {
+        let seen = Seen::new(name.clone(), locks.inspect(name));
+        if options.check {
+            seen
+        } else {
+            seen.with_fire(&locks)
+        }
+    };
     let seen: Vec<_> = options.names.iter().map(inspect).collect();
     if !options.check {
         show(&seen, options.json)?;
     }
     // One name that cannot be shown hides no other.
     let mut failed = None;
-    for failure in seen.iter().filter_map(|it| it.lock.as_ref().err()) {
+    for failure in seen.iter().filter_map(Seen::failure) {
         complain(&failure.text);
         failed.get_or_insert(failure.status);
     }
@@ -114,27 +139,39 @@ pub fn list(servers: &Servers, options: &List) -> Result<u8, Failure> {
 fn show(seen: &[Seen], as_json: bool) -> Result<(), Failure> {
     let now = SystemTime::now();
     let text = if as_json {
-        let objects = seen.iter().map(|it| match &it.lock {
-            Ok(lock) => object(&it.name, lock.as_ref(), now),
-            Err(failure) => {
-                let mut object = object(&it.name, None, now);
+        let objects = seen.iter().map(|it| {
+            let lock = it.lock.as_ref().ok().and_then(Option::as_ref);
+            let mut object = object(&it.name, lock, now);
+            if let Err(failure) = &it.lock {
                 object["kind"] = json!(not_shown(failure).replace(' ', "_"));
                 object["error"] = json!(failure.text);
-                object
             }
+            match &it.fired {
+                Ok(Some(fired)) => {
+                    let moment = |moment| humantime::format_rfc3339_millis(moment).to_string();
+                    let (fire, at) = (moment(fired.fire), moment(fired.at));
+                    object["last_fire"] = json!({ "fire": fire, "at": at, "label": fired.label });
+                }
+                Ok(None) => {}
+                Err(failure) => object["last_fire"] = json!({ "error": failure.text }),
+            }
+            object
         });
         objects.fold(String::new(), |lines, object| {
             lines + &format!("{object}\n")
         })
     } else if io::stdout().is_terminal() {
         let rows: Vec<_> = seen.iter().flat_map(|it| rows(it, Style::People)).collect();
-        let pick = |row: &Vec<String>| COLUMNS.map(|(_, field)| row[field].clone()).to_vec();
+        // Few locks are jobs that run once.
+        let is_shown = |field| field != FIRE || rows.iter().any(|row| row[field] != "-");
+        let (headings, fields): (Vec<_>, Vec<_>) = COLUMNS
+            .iter()
+            .filter(|(_, field)| is_shown(*field))
+            .copied()
+            .unzip();
+        let pick = |row: &Vec<String>| fields.iter().map(|field| row[*field].clone()).collect();
         let rows: Vec<_> = rows.iter().map(pick).collect();
-        output::aligned(
-            &COLUMNS.map(|(heading, _)| heading),
-            &rows,
-            output::width(io::stdout()),
-        )
+        output::aligned(&headings, &rows, output::width(io::stdout()))
     } else {
         let rows: Vec<_> = seen.iter().flat_map(|it| rows(it, Style::Fields)).collect();
         output::fields(&rows)
@@ -143,7 +180,7 @@ fn show(seen: &[Seen], as_json: bool) -> Result<(), Failure> {
 }
 
 /// The columns of the table: the heading of each, and the place of its field in a line. The last ones are cut first.
-const COLUMNS: [(&str, usize); 10] = [
+const COLUMNS: [(&str, usize); 11] = [
     ("NAME", 0),
     ("#", 9),
     ("KIND", 1),
@@ -151,10 +188,14 @@ const COLUMNS: [(&str, usize); 10] = [
     ("HELD", 3),
     ("LEFT", 4),
     ("WAITING", 7),
+    ("LAST FIRE", FIRE),
     ("NOTE", 6),
     ("FENCE", 5),
     ("OWNER", 8),
 ];
+
+/// The place of the last fire in a line.
+const FIRE: usize = 10;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Style {
@@ -174,6 +215,19 @@ impl Style {
 
 /// Returns a row for each holder, or one row without a holder.
 fn rows(seen: &Seen, style: Style) -> Vec<Vec<String>> {
+    let fire = match &seen.fired {
+        Ok(Some(fired)) => humantime::format_rfc3339_seconds(fired.fire).to_string(),
+        Ok(None) => "-".to_owned(),
+        Err(_) => "unknown".to_owned(),
+    };
+    let mut rows = rows_of_holders(seen, style);
+    for row in &mut rows {
+        row.push(fire.clone());
+    }
+    rows
+}
+
+fn rows_of_holders(seen: &Seen, style: Style) -> Vec<Vec<String>> {
     let none = || "-".to_owned();
     let name = &seen.name;
     let info = match &seen.lock {

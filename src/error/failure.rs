@@ -104,6 +104,11 @@ impl Unsupported {
         topology: "a node of a quorum",
         what: "the data of a commit is in one server",
     };
+    /// The record of a job that runs once, at a quorum.
+    pub(crate) const RECORDED_BY_VOTES: Self = Self {
+        topology: "a node of a quorum",
+        what: "the record of a job that runs once is in one server",
+    };
     /// A commit under names in several slots.
     pub(crate) const SEVERAL_SLOTS: Self = Self {
         topology: "a cluster that has these names in several slots",

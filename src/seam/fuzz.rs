@@ -19,10 +19,15 @@ use crate::wire::{self, Cursor, LockKind, RateRequest, Reply, Request};
 /// # Errors
 ///
 /// The name cannot be a lock's name.
-pub fn keys(prefix: &str, name: &str) -> Result<(String, [String; 3], u16)> {
+pub fn keys(prefix: &str, name: &str) -> Result<(String, [String; 4], u16)> {
     let key = LockKey::new(prefix, name)?;
     assert_eq!(key.name(), name);
-    let companions = [Companion::Fence, Companion::Queue, Companion::Waiters];
+    let companions = [
+        Companion::Fence,
+        Companion::Queue,
+        Companion::Waiters,
+        Companion::Once,
+    ];
     let companions = companions.map(|which| key.companion(which));
     Ok((key.key().to_owned(), companions, key.slot()))
 }

@@ -716,6 +716,7 @@ fn may_come_from_a_replica(request: &Request<'_>, reply: &Reply) -> bool {
         | Reply::HandedOver
         | Reply::Committed(_)
         | Reply::Stopped { .. }
+        | Reply::Recorded
         | Reply::Admitted(_) => false,
         Reply::Held { .. } => !waits,
         Reply::Differs { reply, .. } => may_come_from_a_replica(request, reply),

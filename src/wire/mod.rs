@@ -14,7 +14,7 @@
 //! | --- | --- |
 //! | this one | the requests and the replies |
 //! | `lock` | the kinds of lock: how the threads of a process share each; the requests about one lock |
-//! | `renew`, `commit`, `rate_limiter`, `operators` | the other requests, with what their replies tell |
+//! | `renew`, `commit`, `once`, `rate_limiter`, `operators` | the other requests, with what their replies tell |
 //! | `quorum` | the requests to one node of a quorum |
 //! | `message` | grants by message |
 //! | `script` | the scripts, and a command of the redis crate that names one |
@@ -33,6 +33,7 @@ use crate::write;
 pub(crate) use commit::Commit;
 pub(crate) use lock::{ALL, Adopt, Ask, End, GiveBack, How, LockId, LockKind, Sharing};
 pub(crate) use message::{GrantMessage, Nonce};
+pub(crate) use once::{Done, Recorded};
 pub(crate) use operators::{Cursor, Seen, SeenWaiter};
 pub(crate) use rate_limiter::RateRequest;
 pub(crate) use renew::{Renewal, Renewed};
@@ -45,6 +46,7 @@ mod commit;
 pub(crate) mod lifetime;
 mod lock;
 mod message;
+mod once;
 mod operators;
 pub(crate) mod quorum;
 mod rate_limiter;
@@ -71,6 +73,11 @@ pub(crate) enum Request<'a> {
     Release(&'a [(LockId<'a>, &'a End)]),
     /// Executes writes, if an owner holds its locks. Only this request must not be sent twice: what it writes is the caller's.
     Commit(&'a Commit<'a>),
+    /// Records that a fire of a job was done, or reads the last record.
+    Once {
+        key: &'a LockKey,
+        done: Option<Done<'a>>,
+    },
     /// Asks a rate limiter for admission.
     RateLimit {
         key: &'a LockKey,
@@ -146,6 +153,10 @@ pub(crate) enum Reply {
         done: usize,
         why: Arc<str>,
     },
+    /// The record of a job that runs once.
+    Record(Recorded),
+    /// The record has the fire that was done.
+    Recorded,
     /// Admitted by the rate limiter, once this time has passed.
     Admitted(Duration),
     /// Not admitted: the wait would be this long.
@@ -211,6 +222,8 @@ impl Request<'_> {
             | Request::KeepRecords(_)
             | Request::Release(_)
             | Request::Commit(_) => true,
+            // Without a fire it is a mere read.
+            Request::Once { done, .. } => done.is_some(),
             _ => false,
         }
     }
@@ -251,10 +264,10 @@ impl Reply {
         }
     }
 
-    /// Returns whether this is a grant, a renewal or a commit. The caller of those relies on the server's write.
+    /// Returns whether this is a grant, a renewal, a commit or a record. The caller of those relies on the server's write.
     pub(crate) fn is_gain(&self) -> bool {
         match self {
-            Self::Granted { .. } | Self::Shared | Self::Committed(_) => true,
+            Self::Granted { .. } | Self::Shared | Self::Committed(_) | Self::Recorded => true,
             Self::Differs { reply, .. } => reply.is_gain(),
             Self::Renewed(results) => results.iter().any(Renewed::is_confirmed),
             _ => false,
@@ -272,6 +285,7 @@ pub(crate) fn encode(request: &Request<'_>, script_settings: &ScriptSettings) ->
         Request::KeepRecords(batch) => renew::keep_records(batch, script_settings),
         Request::Release(batch) => lock::release_many(batch),
         Request::Commit(commit) => commit::encode(commit),
+        Request::Once { key, done } => once::encode(key, done.as_ref()),
         Request::RateLimit { key, request } => rate_limiter::encode(key, request),
         Request::Adopt { key, adopt } => lock::adopt(key, adopt, script_settings),
         Request::Inspect { keys, named } => operators::inspect(keys, *named),
@@ -335,6 +349,7 @@ pub(crate) fn decode(request: &Request<'_>, value: Value) -> Result<Reply, Failu
         }
         (Request::Release(batch), value) => lock::released_many(batch.len(), &value),
         (Request::Commit(commit), value) => commit::decode(commit.writes.len(), value),
+        (Request::Once { done, .. }, value) => once::decode(done.is_none(), &value),
         (Request::RateLimit { request, .. }, value) => rate_limiter::decode(request, &value),
         (Request::Adopt { adopt, .. }, value) => lock::granted(1, adopt.fencing, &value),
         (Request::Inspect { keys, named }, value) => {
@@ -354,7 +369,7 @@ pub(crate) fn decode(request: &Request<'_>, value: Value) -> Result<Reply, Failu
 
 /// Reads a value as the reply to each sort of request about locks, for the fuzz targets: with the number of names.
 #[cfg(feature = "seam")]
-pub(crate) fn read_as_each(value: &Value) -> [(usize, Option<Reply>); 7] {
+pub(crate) fn read_as_each(value: &Value) -> [(usize, Option<Reply>); 9] {
     [
         (1, lock::granted(1, true, value)),
         (1, lock::granted(1, false, value)),
@@ -363,5 +378,7 @@ pub(crate) fn read_as_each(value: &Value) -> [(usize, Option<Reply>); 7] {
         (2, renew::decode(2, value).map(Reply::Renewed)),
         (2, lock::released_many(2, value)),
         (2, commit::decode(2, value.clone())),
+        (1, once::decode(true, value)),
+        (1, once::decode(false, value)),
     ]
 }

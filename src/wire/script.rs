@@ -131,6 +131,7 @@ scripts! {
     MUTEX_HAND_OVER "mutex_hand_over"
     MUTEX_RELEASE "mutex_release"
     MUTEX_RELEASE_MANY "mutex_release_many"
+    ONCE "once"
     QUORUM_ACQUIRE "quorum_acquire"
     QUORUM_ADOPT "quorum_adopt"
     QUORUM_FORCE_RELEASE "quorum_force_release" = "force_release"

@@ -144,6 +144,60 @@ fn hostile_replies_are_refused_not_believed() {
     assert!(decode(&Request::Renew(&[]), Value::Array(vec![Value::Int(1)])).is_err());
 }
 
+#[test]
+fn records_are_read_whole_or_not_at_all() {
+    let key = LockKey::new("", "n").expect("a name");
+    let record = |parts: [&str; 4]| {
+        let parts = parts.map(|part| Value::BulkString(part.into()));
+        Value::Array(parts.into())
+    };
+    let read = |value| {
+        decode(
+            &Request::Once {
+                key: &key,
+                done: None,
+            },
+            value,
+        )
+    };
+    let now_us = 9;
+    assert_eq!(
+        read(record(["", "", "", "9"])).ok(),
+        Some(Reply::Record(Recorded { last: None, now_us }))
+    );
+    let last = Some((0, "lh1:u:l".to_owned(), 8));
+    assert_eq!(
+        read(record(["0", "lh1:u:l", "8", "9"])).ok(),
+        Some(Reply::Record(Recorded { last, now_us }))
+    );
+    for hostile in [
+        Value::Int(1),
+        Value::Nil,
+        Value::Array(vec![]),
+        Value::Array([5, 6, 7, 8].map(Value::Int).into()),
+        record(["", "", "", ""]),
+        record(["5", "o", "", "9"]),
+        record(["5", "o", "-1", "9"]),
+        record(["0x5", "o", "8", "9"]),
+        // Larger than the numbers that a script counts exactly.
+        record(["9007199254740992", "o", "8", "9"]),
+        record(["5", "o", "8", "18446744073709551615"]),
+    ] {
+        let failure = read(hostile.clone()).expect_err("no record");
+        assert_eq!(failure.kind, FailureKind::Protocol, "{hostile:?}");
+    }
+    let done = Some(Done {
+        owner: OWNER,
+        fire_us: 5,
+        keep_for: LEASE,
+    });
+    let said = |value| decode(&Request::Once { key: &key, done }, value);
+    assert_eq!(said(Value::Int(1)).ok(), Some(Reply::Recorded));
+    for hostile in [Value::Int(2), Value::Okay, record(["5", "o", "8", "9"])] {
+        assert!(said(hostile.clone()).is_err(), "{hostile:?}");
+    }
+}
+
 /// The arguments of the requests in `requests.txt`.
 const OWNER: &str = "lh1:owner:l";
 const OTHER: &str = "lh1:other:l";
@@ -352,6 +406,11 @@ fn other_requests(settings: &ScriptSettings) -> Vec<(String, Command)> {
         units: 0,
         writes: &writes,
     };
+    let done = Some(Done {
+        owner: OWNER,
+        fire_us: CLOCK,
+        keep_for: LEASE,
+    });
     let from = Cursor {
         at: 17,
         ..Cursor::START
@@ -363,6 +422,8 @@ fn other_requests(settings: &ScriptSettings) -> Vec<(String, Command)> {
         ("keep records", Request::KeepRecords(&renewals)),
         ("release many", Request::Release(&releases)),
         ("commit", Request::Commit(&commit)),
+        ("record", Request::Once { key, done }),
+        ("read the record", Request::Once { key, done: None }),
         ("rate limit", Request::RateLimit { key, request }),
         (
             "adopt",

@@ -67,7 +67,7 @@ const REPLICATED: Duration = ms(20);
 /// How long the others need to notice that a master has failed.
 const NOTICED: Duration = secs(2);
 /// When all sentinels and nodes know a new master, and the managers too.
-const KNOWN: Duration = secs(5);
+pub(crate) const KNOWN: Duration = secs(5);
 /// When a master that went on beside its successor is a replica too.
 const SETTLED: Duration = secs(12);
 
@@ -103,7 +103,7 @@ fn fail_over(world: &World, failure: fn(usize) -> Fault) -> usize {
 }
 
 /// The master dies, and its replicas lack all that `act` writes.
-fn fail_over_without<T>(world: &World, act: impl FnOnce() -> T) -> T {
+pub(crate) fn fail_over_without<T>(world: &World, act: impl FnOnce() -> T) -> T {
     let replicas = world.replicas(NAME);
     let lag = |is_late| {
         for replica in &replicas {

@@ -54,6 +54,7 @@ mod min_hold;
 mod multi;
 mod mutex;
 mod mutex_loss;
+mod once;
 mod operators;
 mod outages;
 mod poller_gaps;

@@ -253,6 +253,8 @@ fn unfit_names() -> Vec<String> {
         "x:lh:fence",
         "x:lh:queue",
         "x:lh:waiters",
+        "x:lh:once",
+        "{x}:lht:once",
         ":lh:fence",
         "x:lht:fence",
         "{x}:lht:queue",

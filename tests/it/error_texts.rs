@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use leasehold::{Builder, Cancel, Claim, Error, ErrorKind, LockManager, Result, Write};
 
@@ -207,6 +207,7 @@ fn quorums(texts: &mut Texts) {
     let long = locks.mutex("n").lease(secs(11)).lock();
     texts.add("a longer lease than the restart_delay", long);
     texts.add("a semaphore on a quorum", locks.semaphore("n", 1).acquire());
+    texts.add("the record of a job on a quorum", locks.once("n").last());
     // The first call ends with the first node, while the other is connected to.
     wait_until("both nodes are down", || {
         let tried = format!("{:?}", locks.lock("n"));
@@ -281,6 +282,18 @@ fn losses_and_waits(texts: &mut Texts) {
         guard.commit(&[write("SET", "text")]),
     );
     texts.add("the key is deleted", guard.release());
+    let (job, early) = (locks.once("n"), SystemTime::UNIX_EPOCH - secs(1));
+    texts.add("a fire before 1970", job.claim(early));
+    texts.add("a period of no length", job.claim_every(ms(0), ms(0)));
+    let short = job.clone().keep_for(secs(10));
+    texts.add(
+        "a period that is longer than the record",
+        short.claim_every(secs(6), ms(0)),
+    );
+    texts.add(
+        "a record that is not kept",
+        job.clone().keep_for(ms(0)).claim(SystemTime::UNIX_EPOCH),
+    );
     let guard = locks.lock("n").expect("it is free");
     let () = raw.ask(&["SET", "n", "theirs"]);
     texts.add("another owner holds the key", guard.release());

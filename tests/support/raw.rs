@@ -442,7 +442,12 @@ fn companion_of(key: &str, what: &str) -> String {
     }
 }
 
-/// Returns all companions of the lock at `key`.
+/// Returns the key of the record of a job that runs once.
+pub fn record_of(key: &str) -> String {
+    companion_of(key, "once")
+}
+
+/// Returns the companions that a lock at `key` may have, whatever uses it.
 pub fn companions_of(key: &str) -> [String; 3] {
     [fence_of(key), queue_of(key), waiters_of(key)]
 }

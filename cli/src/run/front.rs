@@ -22,11 +22,11 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use std::{fs, panic, process, thread};
 
 use crossbeam_channel::{Receiver, Sender, bounded, select_biased, unbounded};
-use leasehold::{Cancel, Error, Lease, LockManager, Lost, ReleaseRequest};
+use leasehold::{Cancel, Error, Fired, Lease, LockManager, Lost, ReleaseRequest};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::SignalFd;
 use rustix::process::{Pid, getpgid, getpgrp, getpid, kill_process, set_child_subreaper};
@@ -91,6 +91,10 @@ struct Ended {
 
 pub fn main(servers: &Servers, mut options: Options) -> Result<u8, Failure> {
     let is_plain = !options.shared && !options.exclusive && options.permits.is_none();
+    if options.names.len() > 1 && options.schedule().is_some() {
+        let text = "--once-every and --fire are for one name";
+        return Err(Failure::new(USAGE, text));
+    }
     if options.names.len() > 1 && !is_plain {
         let text = "--shared, --exclusive and --permits are for one name";
         return Err(Failure::new(USAGE, text));
@@ -185,7 +189,7 @@ fn run(
 
     let locks = connect(servers, options)?;
     let waiter = Waiter::new(&locks, report, servers.url()?);
-    let begun = Instant::now();
+    let (begun, asked_at) = (Instant::now(), SystemTime::now());
     let wait = match options.wait {
         _ if options.no_wait => Duration::ZERO,
         Some(wait) => wait,
@@ -225,6 +229,10 @@ fn run(
                 );
                 return Err(Failure::new(USAGE, text));
             }
+            if let Some(fired) = wanted.done(asked_at)? {
+                tell_done(report, &options.names[0], &fired);
+                return Ok(Exit::Status(0));
+            }
             waiter.tell_busy(begun.elapsed());
             return Ok(Exit::Status(options.busy_status));
         }
@@ -234,7 +242,11 @@ fn run(
 
     let ended = Front::start(options, &held, report, happened)?.serve(&held, &happens, &signals);
     // The one place where the lock is given up: the command and all its descendants have ended.
-    let released = held.release();
+    // What was killed may have had something to do.
+    let succeeded = ended.end.map(End::status) == Some(0)
+        && ended.in_time_for.is_none()
+        && !ended.left_processes;
+    let released = held.release(succeeded);
     // A release that could not be sent is sent again, and the lock's time runs out otherwise.
     let _ = locks.close(FLUSH);
     let status = conclude(options, report, &ended, &released);
@@ -316,6 +328,18 @@ fn wait_for(waiter: &Waiter, wanted: &Wanted, wait: Duration) -> leasehold::Resu
     // So that the line is gone before the command writes. A terminal that takes no text must not delay the command.
     let _ = has_shown.recv_timeout(ERASE);
     acquired
+}
+
+fn tell_done(report: &Report, name: &str, fired: &Fired) {
+    let moment = |moment| humantime::format_rfc3339_seconds(moment).to_string();
+    let (fire, at) = (moment(fired.fire), moment(fired.at));
+    let by = fired.label.as_deref().unwrap_or("another client");
+    let text = format!("{name} of {fire} was done by {by} at {at}, and nothing ran");
+    report.tell(
+        "done",
+        &text,
+        json!({ "fire": fire, "at": at, "label": fired.label }),
+    );
 }
 
 fn granted(held: &Held, waited: Duration) -> serde_json::Value {
@@ -683,12 +707,22 @@ fn conclude(
     match (&ended.lost, released) {
         (None, Err(Error::Lost(lost))) => report.lost(lost),
         (_, Err(error)) if !matches!(error, Error::Lost(_)) => {
-            let text = format!("the release failed, so the lock ends by its lease: {error:#}");
-            report.fail(
-                "release_failed",
-                &text,
-                json!({ "error": format!("{error:#}") }),
-            );
+            let (event, text) = match error {
+                _ if options.schedule().is_none() => (
+                    "release_failed",
+                    "the release failed, so the lock ends by its lease",
+                ),
+                Error::NotReplicated { .. } => (
+                    "done_failed",
+                    "the fire is recorded, but a failover may lose that",
+                ),
+                Error::Denied { .. } | Error::WrongType { .. } | Error::Unsupported { .. } => {
+                    ("done_failed", "the fire is not recorded")
+                }
+                _ => ("done_failed", "whether the fire is recorded is not known"),
+            };
+            let fields = json!({ "error": format!("{error:#}") });
+            report.fail(event, &format!("{text}: {error:#}"), fields);
         }
         _ => {}
     }
@@ -696,6 +730,8 @@ fn conclude(
     let status = match command_status {
         Some(_) if is_lost && options.on_loss != OnLoss::Ignore => LOST,
         Some(_) if ended.in_time_for == Some(Limit::Max) => MAX,
+        // The command is no success that counts.
+        Some(0) if options.schedule().is_some() && released.is_err() => LOST,
         Some(0) if ended.left_processes => LEFT,
         Some(status) => status,
         None if ended.has_started => LOST,

@@ -1,14 +1,17 @@
 //! The locks that `run` takes, whatever their kind.
 
 use std::slice;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use leasehold::{
-    Cancel, Lease, Lock, LockGuard, LockManager, Lost, MultiGuard, MultiLock, Mutex, Permit,
-    Permits, ReadGuard, Reader, Receiver, Result, WriteGuard, Writer,
+    Cancel, Fired, Lease, Lock, LockGuard, LockManager, Lost, MultiGuard, MultiLock, Mutex, Once,
+    OnceGuard, Permit, Permits, ReadGuard, Reader, Receiver, Result, WriteGuard, Writer,
 };
 
 use super::Options;
+
+/// For how long a record is kept at least.
+const KEEP_FOR: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// A lock that can be acquired.
 pub enum Wanted {
@@ -17,6 +20,14 @@ pub enum Wanted {
     Write(Writer),
     Permits(Permits),
     Multi(MultiLock),
+    Once(Once, Schedule),
+}
+
+/// Which fire of a job that runs once.
+#[derive(Clone, Copy)]
+pub enum Schedule {
+    At(SystemTime),
+    Every(Duration),
 }
 
 /// A lock that is held.
@@ -26,13 +37,21 @@ pub enum Held {
     Write(WriteGuard),
     Permits(Permit),
     Multi(MultiGuard),
+    Once(OnceGuard),
 }
 
 impl Wanted {
     pub fn new(locks: &LockManager, options: &Options, cancel: &Cancel) -> Self {
         let name = &options.names[0];
         let rwlock = || locks.rwlock(name).cancel_with(cancel);
-        if options.names.len() > 1 {
+        if let Some(schedule) = options.schedule() {
+            let mut once = locks.once(name).cancel_with(cancel);
+            if let Schedule::Every(period) = schedule {
+                // The record must outlive some fires that fail.
+                once = once.keep_for(KEEP_FOR.max(period * 4));
+            }
+            Self::Once(once, schedule)
+        } else if options.names.len() > 1 {
             Self::Multi(locks.multi(&options.names).cancel_with(cancel))
         } else if options.shared {
             Self::Read(rwlock().reader())
@@ -45,8 +64,8 @@ impl Wanted {
         }
     }
 
-    /// Blocks until the lock is held. Returns `None` if others held the lock for the whole wait. A wait of zero only tries, and
-    /// one of `Duration::MAX` has no end.
+    /// Blocks until the lock is held. Returns `None` if others held the lock for the whole wait, or if the fire was done. A wait
+    /// of zero only tries, and one of `Duration::MAX` has no end.
     pub fn acquire(&self, wait: Duration) -> Result<Option<Held>> {
         Ok(match self {
             Self::Mutex(lock) => lock.try_lock_for(wait)?.map(Held::Mutex),
@@ -54,7 +73,23 @@ impl Wanted {
             Self::Write(lock) => lock.try_lock_for(wait)?.map(Held::Write),
             Self::Permits(lock) => lock.try_lock_for(wait)?.map(Held::Permits),
             Self::Multi(lock) => lock.try_lock_for(wait)?.map(Held::Multi),
+            Self::Once(once, Schedule::At(fire)) => once.claim_for(*fire, wait)?.map(Held::Once),
+            Self::Once(once, Schedule::Every(period)) => {
+                once.claim_every(*period, wait)?.map(Held::Once)
+            }
         })
+    }
+
+    /// Returns the last fire, if it is the one that was wanted at this time, or a later one. The clock of this machine says which
+    /// one `--once-every` wants: it may be wrong by nearly half of that time.
+    pub fn done(&self, asked_at: SystemTime) -> Result<Option<Fired>> {
+        let Self::Once(once, schedule) = self else {
+            return Ok(None);
+        };
+        Ok(once.last()?.filter(|last| match schedule {
+            Schedule::At(fire) => last.fire >= *fire,
+            Schedule::Every(period) => last.fire + *period / 2 > asked_at,
+        }))
     }
 }
 
@@ -67,6 +102,7 @@ impl Held {
             Self::Write(guard) => slice::from_ref(guard),
             Self::Permits(guard) => slice::from_ref(guard),
             Self::Multi(guard) => guard.leases(),
+            Self::Once(guard) => slice::from_ref(guard),
         }
     }
 
@@ -77,9 +113,13 @@ impl Held {
         }
     }
 
-    /// Fails if the lock was lost before.
-    pub fn release(self) -> Result<()> {
+    /// Fails if the lock was lost before. A fire that `succeeded` is recorded, and that may fail too; of one that did not, nothing
+    /// can fail, so a loss is not told here.
+    pub fn release(self, succeeded: bool) -> Result<()> {
         match self {
+            Self::Once(guard) if succeeded => guard.done(),
+            // A drop records nothing, so that another host tries again.
+            Self::Once(_) => Ok(()),
             Self::Mutex(guard) => guard.release(),
             Self::Read(guard) => guard.release(),
             Self::Write(guard) => guard.release(),

@@ -100,7 +100,7 @@ mod waiter;
 use std::ffi::OsString;
 use std::fs::File;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use clap::{Args, ValueEnum};
 use rustix::fs::{FileType, Mode, OFlags, fcntl_setfl, lstat, open, stat};
@@ -108,6 +108,7 @@ use rustix::io::Errno;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use rustix::time::{ClockId, clock_gettime};
 
+use self::held::Schedule;
 use crate::exit::BUSY;
 
 /// The first argument of the keeper.
@@ -120,6 +121,11 @@ pub const STARTER: &str = "--leasehold-starter";
 const GRACE: Duration = Duration::from_secs(10);
 /// The longest time of an option.
 const LONGEST: Duration = Duration::from_secs(10 * 366 * 86_400);
+/// The shortest and the longest time of `--once-every`.
+const PERIODS: [Duration; 2] = [
+    Duration::from_secs(1),
+    Duration::from_secs(2 * 365 * 86_400),
+];
 /// This program, even if its file was replaced since it started.
 const SELF: &str = "/proc/self/exe";
 
@@ -155,6 +161,15 @@ pub struct Options {
     /// Keep the lock for at least this time, even if the command ends earlier
     #[arg(long, value_name = "TIME", value_parser = time, hide_short_help = true)]
     at_least: Option<Duration>,
+    /// Run the command once in each TIME, such as 1d, on whichever host comes first. If its status is not 0, another host, or
+    /// another start, tries again
+    #[arg(long, value_name = "TIME", value_parser = period, hide_short_help = true,
+        conflicts_with_all = ["fire", "shared", "exclusive", "permits", "at_least"])]
+    once_every: Option<Duration>,
+    /// The same for one time of the schedule, as `date -u +%FT%TZ` writes it, or in seconds since 1970
+    #[arg(long, value_name = "TIME", value_parser = fire, hide_short_help = true,
+        conflicts_with_all = ["shared", "exclusive", "permits", "at_least"])]
+    fire: Option<SystemTime>,
     /// End the command so that the lock is held for at most this time [default: max_hold of the URL]
     #[arg(long, value_name = "TIME", value_parser = time)]
     max: Option<Duration>,
@@ -207,6 +222,12 @@ impl Options {
         self
     }
 
+    /// Returns which fire the command is for, if it runs once for each.
+    fn schedule(&self) -> Option<Schedule> {
+        let every = self.once_every.map(Schedule::Every);
+        self.fire.map(Schedule::At).or(every)
+    }
+
     /// Returns the time between TERM and KILL.
     fn grace(&self) -> Duration {
         self.grace.unwrap_or_else(|| {
@@ -251,6 +272,26 @@ fn bounded(time: Duration) -> Result<Duration, String> {
         return Err("a time of at most 10 years is needed".to_owned());
     }
     Ok(time)
+}
+
+/// Parses the time between two fires. Redis keeps a record for four of them, which is at most ten years.
+fn period(text: &str) -> Result<Duration, String> {
+    let period = time(text)?;
+    if (PERIODS[0]..=PERIODS[1]).contains(&period) {
+        return Ok(period);
+    }
+    Err("a time between a second and two years is needed".to_owned())
+}
+
+/// Parses a moment, in seconds since 1970 or as RFC 3339 has it.
+fn fire(text: &str) -> Result<SystemTime, String> {
+    let moment = match text.parse() {
+        Ok(seconds) => SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds)),
+        Err(_) => humantime::parse_rfc3339(text).ok(),
+    };
+    moment.ok_or_else(|| {
+        "expected a time such as 2026-11-29T03:00:00Z, or seconds since 1970".to_owned()
+    })
 }
 
 /// Parses a time to wait. A bare number is one of seconds, as for `flock -w`.
@@ -300,6 +341,17 @@ fn permits(text: &str) -> Result<(u32, u32), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_moment_is_a_date_or_seconds() {
+        let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_834_800);
+        for text in ["1795834800", "2026-11-28T03:00:00Z"] {
+            assert_eq!(fire(text), Ok(at), "{text}");
+        }
+        for wrong in ["-1", "now", "2026-11-28", "2026-11-28T03:00:00", "1e9", ""] {
+            assert!(fire(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn a_bare_number_is_a_wait_in_seconds() {

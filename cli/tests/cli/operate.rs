@@ -74,12 +74,13 @@ fn status_shows_holder_and_waiters() {
             "build 7",
             "1",
             guard.owner(),
-            "1"
+            "1",
+            "-"
         ]
     );
     assert_eq!(
         fields[1],
-        ["free", "free", "-", "-", "-", "-", "-", "-", "-", "-"]
+        ["free", "free", "-", "-", "-", "-", "-", "-", "-", "-", "-"]
     );
     guard.release().expect("it is held");
     waits.join().expect("no panic").expect("it is granted");

@@ -10,8 +10,8 @@ use crate::{err, out, output};
 
 const PAGE: &str = include_str!("../../../docs/cli.md");
 /// The programs of the recipes.
-const PROGRAMS: [&str; 8] = [
-    "consume", "deploy", "import", "lead", "migrate", "reindex", "report", "serve",
+const PROGRAMS: [&str; 9] = [
+    "consume", "deploy", "import", "lead", "migrate", "reindex", "report", "serve", "settle",
 ];
 
 /// Waits until a process hears what is asked of holders. A holder misses a `leasehold request` that comes earlier.
@@ -154,7 +154,7 @@ fn the_recipes_of_the_page_run_their_programs() {
     assert_eq!(
         run,
         [
-            "consume", "deploy", "import", "lead", "migrate", "reindex", "report"
+            "consume", "deploy", "import", "lead", "migrate", "reindex", "report", "settle"
         ]
     );
     fs::remove_dir_all(programs).expect("it was made");

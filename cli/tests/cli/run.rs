@@ -2,6 +2,7 @@
 
 mod ends;
 mod exits;
+mod once;
 mod options;
 mod service;
 mod shells;

@@ -56,6 +56,7 @@ pub(crate) mod guard;
 mod limits;
 #[cfg(feature = "seam")]
 mod moved_by_test;
+mod once;
 pub(crate) mod process_lease;
 mod release;
 pub(crate) mod renewal;

@@ -142,6 +142,11 @@ impl ProcessLease {
         *min_hold_until = Some(until).max(*min_hold_until);
     }
 
+    /// Makes Redis keep the lock no longer than its guards. A lease with a `min_hold` goes to no further guard, so there is one.
+    pub(crate) fn forget_min_hold(&self) {
+        self.cold().min_hold_until = None;
+    }
+
     /// Returns the end of the longest `min_hold` of the guards, if that is after `now`.
     pub(crate) fn min_hold_until(&self, now: Time) -> Option<Time> {
         let until = self.cold_if_any()?.min_hold_until;

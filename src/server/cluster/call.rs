@@ -57,7 +57,8 @@ impl Shared {
             Request::Adopt { key, .. }
             | Request::RateLimit { key, .. }
             | Request::ForceRelease { key, .. }
-            | Request::Publish { key, .. } => self.ask(key.slot(), request, deadline),
+            | Request::Publish { key, .. }
+            | Request::Once { key, .. } => self.ask(key.slot(), request, deadline),
             Request::Commit(commit) => self.ask(commit.locks[0].slot(), request, deadline),
             Request::Renew(_) | Request::Release(_) => self.batch(request, deadline),
             Request::Inspect { keys, named } => self.inspect(keys, *named, deadline),

@@ -13,7 +13,7 @@ mod unparks;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use leasehold::{Error, LeaseState, LockGuard, LockManager, LostCause, Reply, Write};
 use leasehold_testing::Redis;
@@ -429,4 +429,37 @@ fn a_guard_may_end_with_its_thread() {
     });
     holding.join().expect("no panic");
     drop(locks.lock("n").expect("it was released"));
+}
+
+/// Two hosts start the job each night. The first try fails, and the other host comes five minutes later.
+#[test]
+fn a_nightly_job_that_fails_is_done_by_the_other_host() {
+    let redis = Redis::new();
+    let hosts = [redis.manager(), redis.manager()];
+    let reports = AtomicU32::new(0);
+    let nightly = |host: usize, night: u32, is_broken: bool| {
+        let fire = SystemTime::UNIX_EPOCH + secs(1_795_834_800) + 24 * HOUR * night;
+        let Some(guard) = hosts[host].once("nightly").claim(fire)? else {
+            return Ok::<_, Error>(());
+        };
+        if !is_broken {
+            reports.fetch_add(1, SeqCst);
+            guard.done()?;
+        }
+        Ok(())
+    };
+    for night in 0..3 {
+        for (host, is_broken) in [(0, night == 1), (1, false), (0, false)] {
+            nightly(host, night, is_broken).expect("Redis answers");
+            redis.pass(secs(300));
+        }
+        assert_eq!(reports.load(SeqCst), night + 1);
+        redis.pass(23 * HOUR);
+    }
+    // The record of a night that nobody does stays.
+    let last = hosts[0].once("nightly").last().expect("Redis answers");
+    let night = last.expect("it was done").fire;
+    nightly(0, 3, true).expect("Redis answers");
+    let last = hosts[1].once("nightly").last().expect("Redis answers");
+    assert_eq!(last.expect("it was done").fire, night);
 }
