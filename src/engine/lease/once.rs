@@ -44,8 +44,9 @@ impl Lease {
     pub(crate) fn record(&self, fire_us: u64, keep_for: Duration) -> Result<()> {
         let client = &self.engine.client;
         let (sent, _) = self.held().map_err(Error::Lost)?;
+        let owner = client.owner_of(&self.process_lease);
         let done = Some(Done {
-            owner: &client.owner_of(&self.process_lease),
+            owner: &owner,
             fire_us,
             keep_for,
         });

@@ -36,10 +36,6 @@ use runs::Runs;
 use table::number;
 
 const PAGE: &str = include_str!("evidence/page.md");
-/// How the sentence of README.md begins.
-const SENTENCE: &str = "- **Evidence.** ";
-/// The longest line of README.md.
-const WIDTH: usize = 120;
 /// The text in the place of results that do not exist.
 const NOT_RUN: &str = "Not run yet.";
 
@@ -51,7 +47,7 @@ struct Part {
     picture: Option<(&'static str, String)>,
 }
 
-/// Writes the page, its pictures, and the sentence of README.md.
+/// Writes the page and its pictures.
 ///
 /// # Errors
 ///
@@ -115,10 +111,6 @@ pub fn files(root: &Path) -> Result<BTreeMap<String, String>, String> {
         page = page.replace(&format!("{{{{{name}}}}}"), text.trim_end());
     }
     files.insert("EVIDENCE.md".to_owned(), page);
-    let readme = fs::read_to_string(root.join("README.md"))
-        .map_err(|error| format!("README.md: {error}"))?;
-    let sentence = sentence(&simulated, &real, &results.mutants);
-    files.insert("README.md".to_owned(), with_sentence(&readme, &sentence)?);
     Ok(files)
 }
 
@@ -193,61 +185,4 @@ fn longest_wait(sum: &Run) -> String {
         return "nothing was run yet".to_owned();
     }
     format!("at most {}", table::seconds(sum.longest_wait_ms))
-}
-
-/// Returns the sentence of README.md, with its link.
-fn sentence(simulated: &Runs, real: &Runs, mutants: &[results::Mutant]) -> String {
-    let (of_simulated, of_real) = (simulated.sum(), real.sum());
-    let broken = match runs::broken(simulated, real) {
-        (0, _) => "in which no rule was broken".to_owned(),
-        (broken, passing) if broken == passing => {
-            format!("and the {broken} that broke a rule, all of which pass since")
-        }
-        (broken, passing) => {
-            format!("and the {broken} that broke a rule, of which {passing} pass since")
-        }
-    };
-    let found = if mutants.is_empty() {
-        String::new()
-    } else {
-        format!(
-            "; {} seeded bugs that were run were found",
-            bugs::share_killed(mutants)
-        )
-    };
-    format!(
-        "{SENTENCE}[EVIDENCE.md] shows {} schedules on simulated machines and {} on real servers, with {} faults, {} grants and {} losses, {broken}{found}.",
-        number(of_simulated.schedules),
-        number(of_real.schedules),
-        number(runs::count(&of_simulated.faults) + runs::count(&of_real.faults)),
-        number(of_simulated.grants + of_real.grants),
-        number(of_simulated.losses + of_real.losses),
-    )
-}
-
-/// Puts a sentence in the place of the one that README.md has.
-fn with_sentence(readme: &str, sentence: &str) -> Result<String, String> {
-    let (before, after) = readme
-        .split_once(SENTENCE)
-        .ok_or(format!("README.md has no line that begins with {SENTENCE}"))?;
-    let end = after
-        .find("\n- ")
-        .into_iter()
-        .chain(after.find("\n\n"))
-        .min()
-        .unwrap_or(after.len());
-    let mut lines = vec![String::new()];
-    for word in sentence.split(' ') {
-        let line = lines.last().map_or(0, String::len);
-        if line + word.len() >= WIDTH {
-            lines.push(" ".to_owned());
-        }
-        if let Some(line) = lines.last_mut() {
-            if !line.is_empty() {
-                line.push(' ');
-            }
-            line.push_str(word);
-        }
-    }
-    Ok(format!("{before}{}{}", lines.join("\n"), &after[end..]))
 }

@@ -1,4 +1,4 @@
-//! EVIDENCE.md, its pictures and the sentence of README.md are what the files in `docs/evidence` say.
+//! EVIDENCE.md and its pictures are what the files in `docs/evidence` say.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use leasehold_simulator::evidence::files;
 use leasehold_simulator::record::root;
 
-/// A copy of README.md with some result files, in a folder below the target directory.
+/// Some result files, in a folder below the target directory.
 struct Copy(PathBuf);
 
 impl Copy {
@@ -14,7 +14,6 @@ impl Copy {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::remove_dir_all(&folder).ok();
         fs::create_dir_all(folder.join("docs/evidence")).expect("a folder");
-        fs::copy(root().join("README.md"), folder.join("README.md")).expect("README.md");
         for (name, text) in results {
             fs::write(folder.join("docs/evidence").join(name), text).expect("a file");
         }
@@ -38,7 +37,7 @@ fn run(violations: &str) -> String {
 }
 
 #[test]
-fn the_page_the_pictures_and_the_readme_have_the_figures_of_the_result_files() {
+fn the_page_and_the_pictures_have_the_figures_of_the_result_files() {
     for (path, wanted) in files(&root()).expect("the page") {
         let found = fs::read_to_string(root().join(&path)).unwrap_or_default();
         assert!(
@@ -68,11 +67,6 @@ fn the_page_has_the_figures_of_a_run() {
     ] {
         assert!(page.contains(row), "{row}\n{page}");
     }
-    let readme = copy.file("README.md").replace("\n  ", " ");
-    assert!(
-        readme.contains("1,200 schedules on simulated machines and 0 on real servers, with 19 faults, 34,567 grants and 4 losses, in which no rule was broken."),
-        "{readme}"
-    );
     assert!(
         copy.file("docs/evidence/faults.svg")
             .contains(">cut links</text>")
@@ -80,7 +74,7 @@ fn the_page_has_the_figures_of_a_run() {
 }
 
 #[test]
-fn the_page_and_the_readme_show_that_a_rule_was_broken() {
+fn the_page_shows_that_a_rule_was_broken() {
     let violation = r#"{"seed":7,"what":"guards have 2 of the 1 units of a"}"#;
     let copy = Copy::new("evidence-broken", &[("simulator.jsonl", &run(violation))]);
     let page = copy.file("EVIDENCE.md");
@@ -89,8 +83,6 @@ fn the_page_and_the_readme_show_that_a_rule_was_broken() {
     );
     assert!(page.contains("| guards have … of the … units of a | 1 | 7 | 0 |"));
     assert!(!page.contains("Each schedule kept"));
-    let readme = copy.file("README.md").replace("\n  ", " ");
-    assert!(readme.contains("and the 1 that broke a rule, of which 0 pass since."));
 }
 
 #[test]
