@@ -23,7 +23,7 @@
 //! | on its way | the connection fails in another way, the other thread panics, or not all answers come in time | fails: nobody knows whether its request was executed. So a script that holds the server up costs all in that write their answers |
 //!
 //! Holders stand before all other calls, so they get a connection, or go along, first. Only these requests go along, and take
-//! others along (a mutex without a fence is first asked for by a plain command, which goes alone):
+//! others along (a mutex without a fence is asked for by a plain command, which goes alone, only if nobody waits):
 //!
 //! * the ask for a lock of one name, and its end, because the server answers these at once, and a caller may send them twice
 //!   (`wire::reader`);

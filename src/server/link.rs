@@ -245,7 +245,9 @@ impl Link {
     ) -> Result<Reply, Failure> {
         let mut value = Value::Nil;
         let plain = wire::encode_plain(request, &self.route.script_settings);
-        if let Some(plain) = plain.filter(|_| !self.is_asking) {
+        // The plain command would go alone, while others wait to go along.
+        let takes_along = self.line.as_ref().is_some_and(|line| line.is_there());
+        if let Some(plain) = plain.filter(|_| !self.is_asking && !takes_along) {
             value = match self.exchange(&[plain], deadline)?.pop() {
                 Some(Value::Okay) => wire::TAKEN_WITHOUT_A_FENCE,
                 Some(other @ (Value::Nil | Value::ServerError(_))) => other,
