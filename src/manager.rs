@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::error::Result;
 use crate::guard::{Lease, LockGuard};
 use crate::lock::{
-    Handle, MultiLock, Mutex, Once, Ran, RateLimiter, ReentrantMutex, RwLock, Semaphore,
+    Election, Handle, MultiLock, Mutex, Once, Ran, RateLimiter, ReentrantMutex, RwLock, Semaphore,
 };
 use crate::stats::Stats;
 use crate::sys::Arc;
@@ -296,6 +296,21 @@ impl LockManager {
     #[must_use]
     pub fn once(&self, name: impl AsRef<str>) -> Once {
         Once::new(self.handle(name.as_ref()))
+    }
+
+    /// Returns a handle to the election of a leader: see [`Election`]. A leader holds the [`mutex`](LockManager::mutex) of this
+    /// name.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
+    /// let leadership = locks.election("scheduler").campaign("10.0.0.7:8080")?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    #[must_use]
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        Election::new(self.handle(name.as_ref()))
     }
 
     /// Takes over a lock that was [detached](LockGuard::detach), in this process or another. Blocks for at most one

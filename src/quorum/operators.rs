@@ -5,6 +5,8 @@
 //! | inspect | the holders that any node names, each with the nodes that name it: a lock whose holder has a minority is free for the next caller, or about to be lost |
 //! | scan | the keys of one node after another. The caller drops the names that come again |
 //! | publish, keep records | published, if a majority has done so |
+//! | who leads | the holder that a majority names. It lasts for as long as a majority of them says, and its value is the one that it wrote last at any of those nodes: a node that joined later has none |
+//! | a leader's value | recorded, if a majority holds the lock for it; lost, if so many nodes do not that no majority can |
 //! | force release | released, if the nodes that took the lock from the owner, and those that did not answer, are a majority. The round is repeated until no node has to do that any more, because a node may join meanwhile. The nodes that did not answer then are too few for a majority |
 //!
 //! Inspecting and scanning need a majority of the nodes. With fewer, nobody could tell whether a lock is held.
@@ -14,7 +16,7 @@ use crate::name::LockKey;
 use crate::quorum::connection::{Connections, Enough, Recipients};
 use crate::quorum::node::Node;
 use crate::sys::{Arc, Ordering, Time};
-use crate::wire::{self, Command, Cursor, Gone, Reply, Request, Seen};
+use crate::wire::{self, Command, Cursor, Gone, Reply, Request, Seen, SeenLeader};
 
 impl Connections {
     /// Asks every node whether it answers. Returns an error unless a majority does, and if the settings are wrong for any
@@ -157,6 +159,44 @@ impl Connections {
         }
     }
 
+    /// Reads who leads, or writes the value of a leader, at every node.
+    pub(super) fn leader(
+        &mut self,
+        request: &Request<'_>,
+        is_read: bool,
+    ) -> Result<Reply, Failure> {
+        let state = Arc::clone(&self.state);
+        let (needed, nodes) = (state.needed, state.nodes.len());
+        let commands = self.to_all(&wire::encode(request, &state.script_settings));
+        let (mut seen, mut gone) = (Vec::new(), Vec::new());
+        let (mut recorded, mut failures) = (0, vec![None; nodes]);
+        self.round(Recipients::All, commands, &mut |number, answer| {
+            match answer.and_then(|value| state.decode(number, request, value)) {
+                Ok(Reply::Leader(holder)) => seen.push(holder),
+                Ok(Reply::NotOwner(why)) => gone.push(why),
+                Ok(_) => recorded += 1,
+                Err(failure) => failures[number] = Some(failure),
+            }
+            if recorded >= needed || gone.len() > nodes - needed {
+                return Enough::Yes;
+            }
+            Enough::certain_if(seen.len() >= needed)
+        });
+        match seen.len().max(recorded) {
+            answered if answered < needed && gone.len() <= nodes - needed => {
+                let failure = state.no_quorum(answered, failures);
+                Err(if is_read {
+                    failure
+                } else {
+                    failure.with(Outcome::Unknown)
+                })
+            }
+            _ if is_read => Ok(Reply::Leader(leader_of(seen, needed))),
+            _ if recorded >= needed => Ok(Reply::Recorded),
+            _ => Ok(Reply::NotOwner(Gone::of_all(gone.into_iter()))),
+        }
+    }
+
     /// Takes a lock from an owner at every node.
     pub(super) fn force_release(
         &mut self,
@@ -193,6 +233,22 @@ impl Connections {
             return Ok(Reply::NotOwner(Gone::Removed));
         }
     }
+}
+
+/// Returns the holder that a majority of the nodes names: see the top.
+fn leader_of(seen: Vec<Option<SeenLeader>>, needed: usize) -> Option<SeenLeader> {
+    let mut holders: Vec<_> = seen.into_iter().flatten().collect();
+    let votes = |owner: &str| holders.iter().filter(|one| one.owner == owner).count();
+    let owner = holders
+        .iter()
+        .find(|one| votes(&one.owner) >= needed)?
+        .owner
+        .clone();
+    holders.retain(|one| one.owner == owner);
+    holders.sort_unstable_by_key(|one| std::cmp::Reverse(one.left));
+    let left = holders[needed - 1].left;
+    let last = holders.into_iter().max_by_key(|one| one.number)?;
+    Some(SeenLeader { left, ..last })
 }
 
 /// Returns what one node has seen, with the node's address at each holder.

@@ -411,6 +411,19 @@ fn other_requests(settings: &ScriptSettings) -> Vec<(String, Command)> {
         fire_us: CLOCK,
         keep_for: LEASE,
     });
+    let lead = |value| {
+        let lead = Lead::Write {
+            owner: OWNER,
+            fence: CLOCK,
+            number: 1,
+            value,
+        };
+        Request::Leader { key, lead }
+    };
+    let reads = |channel| {
+        let lead = Lead::Read { channel };
+        Request::Leader { key, lead }
+    };
     let from = Cursor {
         at: 17,
         ..Cursor::START
@@ -424,6 +437,10 @@ fn other_requests(settings: &ScriptSettings) -> Vec<(String, Command)> {
         ("commit", Request::Commit(&commit)),
         ("record", Request::Once { key, done }),
         ("read the record", Request::Once { key, done: None }),
+        ("proclaim", lead(Some("10.0.0.7:80"))),
+        ("take the value back", lead(None)),
+        ("read the leader", reads("")),
+        ("observe the leader", reads("leasehold:c")),
         ("rate limit", Request::RateLimit { key, request }),
         (
             "adopt",

@@ -116,6 +116,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     crate::cancels::BODIES_OF_ONE,
     crate::claims::BODIES,
     crate::claims::BODIES_OF_ONE,
+    crate::elections::BODIES,
     crate::error_table::BODIES,
     crate::events::BODIES_OF_ONE,
     crate::events::BODIES_OF_NODES,

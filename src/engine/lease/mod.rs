@@ -73,7 +73,7 @@ use crate::engine::wakeup;
 use crate::error::{Failure, FailureKind, LostCause};
 use crate::event::ReleaseRequest;
 use crate::logging;
-use crate::name::{BROKEN, REQUEST};
+use crate::name::{BROKEN, LEADER, REQUEST};
 use crate::owner::{self, Owner};
 use crate::sys::time::of_wall_us;
 use crate::sys::{Arc, Ordering, Time};
@@ -273,7 +273,10 @@ impl Engine {
         match (channel == BROKEN, text.strip_prefix(REQUEST)) {
             (true, Some(request)) => self.release_requested(request),
             (true, None) => self.released_by_force(text),
-            (false, _) => self.wakeup.wake(payload),
+            (false, _) => match text.strip_prefix(LEADER) {
+                Some(changed) => self.leader_changed(changed),
+                None => self.wakeup.wake(payload),
+            },
         }
     }
 

@@ -1,0 +1,211 @@
+//! What the observers of a name are shown.
+//!
+//! | what is read, and when | shown |
+//! | --- | --- |
+//! | a leader whose lease goes on | that leader, until its lease may be over, counted from before the request was sent |
+//! | nobody leads, or the value is taken back or not written yet | nobody |
+//! | an answer to a request that was sent before that of the last answer | as before |
+//! | a leader with a smaller fence than the last one shown | as before, and that leader once a second read shows it after both leases |
+//! | nothing, because the request failed | as before |
+//!
+//! Each receiver has one place for a state. A new state replaces one that nobody has received yet. The channel offers no way
+//! to see whether the receiver was dropped, but for a send after this side has no receiver of its own to empty that place. So
+//! a state that was received [`UNREAD`] ago is sent again, and if that is not received for as long, this side drops its own.
+
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, TrySendError};
+
+use crate::name::LockKey;
+use crate::sys::Time;
+use crate::sys::time::{SystemTime, of_wall_us};
+use crate::wire::SeenLeader;
+
+/// How often a name is read.
+const READ_EVERY: Duration = Duration::from_secs(1);
+/// The shortest time between two reads, whatever messages come.
+const LEAST_PAUSE: Duration = Duration::from_millis(10);
+/// After this time a state is sent again, to see whether the receiver still exists.
+pub(super) const UNREAD: Duration = Duration::from_secs(30);
+
+/// The leader of a name: see [`Election`](crate::Election).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Leader {
+    /// What the leader has published, such as its address.
+    pub value: String,
+    /// The fence of its [`Leadership`](crate::Leadership).
+    pub fence: u64,
+    /// When it became the leader, by the server's clock.
+    pub since: SystemTime,
+}
+
+impl Leader {
+    /// Returns the leader of an answer to a request that was sent then, and when its lease may be over.
+    pub(super) fn of(seen: Option<SeenLeader>, sent: Time) -> Option<(Self, Time)> {
+        let seen = seen?;
+        let (fence, value) = seen.value?;
+        let since = of_wall_us(fence);
+        let leader = Self {
+            value,
+            fence,
+            since,
+        };
+        Some((leader, sent + seen.left))
+    }
+}
+
+/// A name that threads of this process observe.
+pub(super) struct Observed {
+    pub(super) key: LockKey,
+    /// Who is shown, and until when.
+    shown: Option<(Leader, Time)>,
+    /// Counts the changes.
+    version: u64,
+    /// The fence of the last leader shown.
+    last_fence: u64,
+    /// The fence of a leader that has a smaller one, and when it is shown.
+    doubted: Option<(u64, Time)>,
+    /// When the request of the last answer was sent.
+    sent: Time,
+    pub(super) reads_at: Time,
+    receivers: Vec<Slot>,
+    /// Whether the log has the warning that it cannot be read.
+    pub(super) has_failed: bool,
+}
+
+/// The place for one receiver.
+struct Slot {
+    sender: Sender<Option<Leader>>,
+    /// Takes out what was not received.
+    empties: Option<Receiver<Option<Leader>>>,
+    version: u64,
+    /// When a state was put into the empty place.
+    since: Time,
+}
+
+impl Observed {
+    pub(super) fn new(key: LockKey) -> Self {
+        Self {
+            key,
+            shown: None,
+            version: 0,
+            last_fence: 0,
+            doubted: None,
+            sent: Time::from_nanos(0),
+            reads_at: Time::from_nanos(0),
+            receivers: Vec::new(),
+            has_failed: false,
+        }
+    }
+
+    /// Returns when something is due: the next read, or the end of the lease that is shown.
+    pub(super) fn due(&self) -> Time {
+        let until = self.shown.as_ref().map(|(_, until)| *until);
+        until.map_or(self.reads_at, |until| until.min(self.reads_at))
+    }
+
+    /// Plans the next read, after an answer or a failure. For a short lease it comes earlier.
+    pub(super) fn plan(&mut self, now: Time) {
+        let left = self.shown.as_ref().map(|(_, until)| until.since(now) / 2);
+        let pause = left.map_or(READ_EVERY, |left| left.clamp(LEAST_PAUSE, READ_EVERY));
+        self.reads_at = self.reads_at.min(now + pause);
+    }
+
+    /// Notes that a read is sent. Until it is answered, [`Self::read_soon`] plans another one.
+    pub(super) fn begin_to_read(&mut self, now: Time) {
+        self.reads_at = now + READ_EVERY;
+    }
+
+    /// Plans a read because of a message.
+    pub(super) fn read_soon(&mut self, now: Time) {
+        let soon = now.max(self.sent + LEAST_PAUSE);
+        self.reads_at = self.reads_at.min(soon);
+    }
+
+    /// Applies an answer to a request that was sent then.
+    pub(super) fn read(&mut self, sent: Time, now: Time, seen: Option<SeenLeader>) {
+        if sent < self.sent {
+            return;
+        }
+        self.sent = sent;
+        let read = Leader::of(seen, sent).filter(|(_, until)| *until > now);
+        let smaller = read.as_ref().filter(|(it, _)| it.fence < self.last_fence);
+        if let Some((leader, until)) = smaller {
+            let doubted = self.doubted.filter(|(fence, _)| *fence == leader.fence);
+            let shown_until = self.shown.as_ref().map(|(_, until)| *until);
+            let (_, from) = *self.doubted.insert(
+                doubted.unwrap_or((leader.fence, (*until).max(shown_until.unwrap_or(*until)))),
+            );
+            if sent < from {
+                return;
+            }
+        }
+        self.doubted = None;
+        self.show(read);
+    }
+
+    /// Ends what is shown if its lease may be over.
+    pub(super) fn expire(&mut self, now: Time) {
+        if self.shown.as_ref().is_some_and(|(_, until)| *until <= now) {
+            self.show(None);
+        }
+    }
+
+    fn show(&mut self, read: Option<(Leader, Time)>) {
+        let leader = |of: &Option<(Leader, Time)>| of.as_ref().map(|(leader, _)| leader.clone());
+        if leader(&self.shown) != leader(&read) {
+            self.version += 1;
+        }
+        if let Some((leader, _)) = &read {
+            self.last_fence = leader.fence;
+        }
+        self.shown = read;
+    }
+
+    /// Adds a receiver.
+    pub(super) fn add(&mut self, now: Time) -> Receiver<Option<Leader>> {
+        let (sender, receiver) = crossbeam_channel::bounded(1);
+        self.receivers.push(Slot {
+            sender,
+            empties: Some(receiver.clone()),
+            version: u64::MAX,
+            since: now,
+        });
+        receiver
+    }
+
+    /// Sends each receiver what it has not received yet. Returns whether there is a receiver.
+    pub(super) fn tell(&mut self, now: Time) -> bool {
+        let leader = self.shown.as_ref().map(|(leader, _)| leader);
+        let version = self.version;
+        self.receivers
+            .retain_mut(|slot| slot.put(leader, version, now));
+        !self.receivers.is_empty()
+    }
+}
+
+impl Slot {
+    /// Puts a state there, if it is new, or if the last one is old. Returns false if the receiver was dropped.
+    fn put(&mut self, leader: Option<&Leader>, version: u64, now: Time) -> bool {
+        let (is_new, is_old) = (self.version != version, now.since(self.since) >= UNREAD);
+        if !is_new && !is_old {
+            return true;
+        }
+        if self.sender.is_empty() {
+            self.since = now;
+        } else if is_old {
+            self.empties = None;
+        } else if let Some(empties) = &self.empties {
+            empties.try_recv().ok();
+        }
+        match self.sender.try_send(leader.cloned()) {
+            Ok(()) => {
+                self.version = version;
+                true
+            }
+            Err(TrySendError::Full(_)) => true,
+            Err(TrySendError::Disconnected(_)) => false,
+        }
+    }
+}
