@@ -209,3 +209,147 @@ impl Slot {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Time = Time::from_nanos(1 << 50);
+    const LEASE: Duration = Duration::from_secs(10);
+
+    fn observed() -> Observed {
+        Observed::new(LockKey::new("", "n").expect("a name"))
+    }
+
+    fn at(seconds: u64) -> Time {
+        START + Duration::from_secs(seconds)
+    }
+
+    /// Reads a leader with this fence, and a lease, at once.
+    fn read(observed: &mut Observed, at: Time, fence: Option<u64>) {
+        let seen = fence.map(|fence| SeenLeader {
+            owner: "o".to_owned(),
+            left: LEASE,
+            number: 1,
+            value: Some((fence, format!("v{fence}"))),
+        });
+        observed.read(at, at, seen);
+        observed.tell(at);
+    }
+
+    fn received(from: &Receiver<Option<Leader>>) -> Vec<Option<u64>> {
+        let fences = from.try_iter();
+        fences
+            .map(|state| state.map(|leader| leader.fence))
+            .collect()
+    }
+
+    #[test]
+    fn a_leader_is_shown_until_its_lease_may_be_over() {
+        let mut observed = observed();
+        let receiver = observed.add(START);
+        read(&mut observed, at(0), Some(5));
+        assert_eq!(received(&receiver), [Some(5)]);
+        // The answer came late, so that less is left than the server has said.
+        read(&mut observed, at(3), Some(5));
+        observed.expire(at(12));
+        observed.tell(at(12));
+        assert_eq!(received(&receiver), []);
+        observed.expire(at(13));
+        observed.tell(at(13));
+        assert_eq!(received(&receiver), [None]);
+        let seen = SeenLeader {
+            owner: "o".to_owned(),
+            left: LEASE,
+            number: 1,
+            value: Some((5, "v".to_owned())),
+        };
+        observed.read(at(14), at(24), Some(seen));
+        observed.tell(at(24));
+        assert_eq!(received(&receiver), []);
+    }
+
+    #[test]
+    fn an_answer_to_an_earlier_request_changes_nothing() {
+        let mut observed = observed();
+        let receiver = observed.add(START);
+        read(&mut observed, at(2), Some(5));
+        read(&mut observed, at(1), None);
+        assert_eq!(received(&receiver), [Some(5)]);
+    }
+
+    #[test]
+    fn a_smaller_fence_is_shown_when_both_leases_are_over() {
+        let mut observed = observed();
+        let receiver = observed.add(START);
+        read(&mut observed, at(0), Some(5));
+        for second in 1..=10 {
+            observed.expire(at(second));
+            read(&mut observed, at(second), Some(4));
+        }
+        assert_eq!(received(&receiver), [None]);
+        // Another one begins anew.
+        read(&mut observed, at(11), Some(3));
+        read(&mut observed, at(20), Some(3));
+        assert_eq!(received(&receiver), []);
+        read(&mut observed, at(21), Some(3));
+        assert_eq!(received(&receiver), [Some(3)]);
+        read(&mut observed, at(22), Some(4));
+        assert_eq!(received(&receiver), [Some(4)]);
+        // A doubt ends with an answer that nobody leads.
+        read(&mut observed, at(23), Some(2));
+        read(&mut observed, at(24), None);
+        read(&mut observed, at(40), Some(2));
+        assert_eq!(received(&receiver), [None]);
+    }
+
+    #[test]
+    fn a_place_has_the_latest_state_and_a_dropped_receiver_is_noticed() {
+        let mut observed = observed();
+        let (receiver, dropped) = (observed.add(START), observed.add(START));
+        for second in 0..20 {
+            read(&mut observed, at(second), Some(second));
+        }
+        assert_eq!(received(&receiver), [Some(19)]);
+        drop(dropped);
+        assert!(observed.tell(at(21)));
+        assert_eq!(observed.receivers.len(), 2);
+        // Nobody has received its state for a while.
+        assert!(observed.tell(at(30)));
+        assert_eq!(observed.receivers.len(), 1);
+        // The other one has received all. So the state comes again.
+        assert!(observed.tell(at(49)));
+        assert_eq!(received(&receiver), [Some(19)]);
+        // It is alive, and gets an older state first.
+        assert!(observed.tell(at(79)) && observed.tell(at(109)));
+        read(&mut observed, at(110), Some(110));
+        assert_eq!(received(&receiver), [Some(19)]);
+        observed.tell(at(111));
+        assert_eq!(received(&receiver), [Some(110)]);
+        drop(receiver);
+        assert!(!observed.tell(at(141)) || !observed.tell(at(171)));
+    }
+
+    #[test]
+    fn messages_make_few_reads_and_short_leases_more() {
+        let mut observed = observed();
+        let _receiver = observed.add(START);
+        observed.begin_to_read(at(0));
+        read(&mut observed, at(0), Some(5));
+        observed.plan(at(0));
+        assert_eq!(observed.reads_at, at(1));
+        observed.read_soon(at(0));
+        assert_eq!(observed.reads_at, at(0) + LEAST_PAUSE);
+        // A message that comes while the read is on its way makes another one.
+        observed.begin_to_read(at(0) + LEAST_PAUSE);
+        observed.read_soon(at(0) + LEAST_PAUSE);
+        observed.plan(at(1));
+        assert_eq!(observed.reads_at, at(0) + LEAST_PAUSE);
+        observed.begin_to_read(at(9));
+        observed.plan(at(9));
+        assert_eq!(observed.reads_at, at(9) + Duration::from_millis(500));
+        assert_eq!(observed.due(), observed.reads_at);
+        observed.begin_to_read(at(10));
+        assert_eq!(observed.due(), at(10));
+    }
+}
