@@ -58,7 +58,8 @@ pub(super) fn encode(key: &LockKey, lead: &Lead<'_>) -> Command {
 
 pub(super) fn decode(is_read: bool, reply: &Value) -> Option<Reply> {
     match reply {
-        Array(parts) if is_read => seen(parts).map(Reply::Leader),
+        Array(parts) if is_read && parts.is_empty() => Some(Reply::Leader(None)),
+        Array(parts) if is_read => seen(parts).map(|seen| Reply::Leader(Some(seen))),
         Int(1) if !is_read => Some(Reply::Recorded),
         Int(0) if !is_read => Some(Reply::NotOwner(Gone::Removed)),
         Int(-1) if !is_read => Some(Reply::NotOwner(Gone::Taken)),
@@ -66,9 +67,9 @@ pub(super) fn decode(is_read: bool, reply: &Value) -> Option<Reply> {
     }
 }
 
-fn seen(parts: &[Value]) -> Option<Option<SeenLeader>> {
+fn seen(parts: &[Value]) -> Option<SeenLeader> {
     let [BulkString(owner), Int(left_ms), rest @ ..] = parts else {
-        return parts.is_empty().then_some(None);
+        return None;
     };
     let text = |bytes| std::str::from_utf8(bytes).ok().map(str::to_owned);
     let number = |bytes| {
@@ -83,11 +84,11 @@ fn seen(parts: &[Value]) -> Option<Option<SeenLeader>> {
         }
         _ => return None,
     };
-    Some(Some(SeenLeader {
+    Some(SeenLeader {
         owner: text(owner)?,
         // Without a time to live, it is no lease of this crate.
         left: Duration::from_millis(u64::try_from(*left_ms).unwrap_or(0)),
         number: written,
         value,
-    }))
+    })
 }

@@ -230,9 +230,9 @@ impl Engine {
     }
 
     /// Writes what a leader has set last.
-    fn write_leader(&self, led: &Led) -> Result<()> {
-        let (number, value) = led.written.lock().clone();
-        let (process_lease, fence) = (&led.process_lease, led.fence);
+    fn write_leader(&self, of: &Led) -> Result<()> {
+        let (number, value) = of.written.lock().clone();
+        let (process_lease, fence) = (&of.process_lease, of.fence);
         let lead = Lead::Write {
             owner: &self.client.owner_of(process_lease),
             fence,
