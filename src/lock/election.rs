@@ -20,15 +20,15 @@ const LONGEST_VALUE: usize = 200;
 
 /// Elects a leader among processes: one at a time, which publishes a text, such as its address, and all others see who leads.
 ///
-/// A leader holds the [mutex](crate::LockManager::mutex) of the name. So there is at most one, as
-/// [the crate promises](crate#what-it-promises), candidates come to lead in the order in which they asked, and a leader that
-/// dies or loses its network is followed by the next one when its lease is over. Its value stands beside the lock in Redis:
+/// A leader holds the [mutex](crate::LockManager::mutex) of the name, so there is at most one, as
+/// [the crate promises](crate#what-it-promises), and candidates come to lead in the order in which they asked. (On a quorum, that is
+/// the order of each node.) When a leader dies or loses its network, the next one follows at the end of its lease. Its value stands beside the lock in Redis:
 /// `owner`, `fence`, `number` and `value` of `{scheduler}:lh:leader` (or `key:lht:leader` for a name with a hash tag of its
 /// own), and counts only while that owner holds the lock. The leader writes it again every ten seconds, so it comes back after a
 /// failover that has lost it.
 ///
-/// What an observer sees may be over by the time at which it acts, as with every distributed lock. So whoever does something for a
-/// leader compares its [fence](Lease::fence), and a leader looks at its own guard, not at an observer.
+/// A leadership that an observer sees may be over when the observer acts on it, as with every distributed lock. So systems that take
+/// orders from a leader compare its [fence](Lease::fence), and a leader looks at its own guard and not at an observer.
 ///
 /// The lease is always renewed, and has a fence, whatever the manager's defaults are.
 ///

@@ -1,8 +1,8 @@
 //! Leaders: the value that a leader publishes beside its lock, and the threads that observe who leads.
 //!
-//! A leader is the holder of a mutex. Its value stands beside the lock in Redis, with its owner, so it counts only while that owner
-//! holds the lock. It has a number, which rises from write to write, so that a late copy of an earlier write changes nothing; and a lease
-//! of a leader goes to no other guard in memory, so that an owner leads once.
+//! A leader is the holder of a mutex. Its value stands beside the lock in Redis, with its owner, so it counts only while that
+//! owner holds the lock. Each write has a larger number than the one before, so that a late copy changes nothing. The lease of a
+//! leader goes to no other guard in memory, so that an owner leads once.
 //!
 //! | step | in Redis |
 //! | --- | --- |
@@ -10,12 +10,13 @@
 //! | the value is written, by [`Term::proclaim`] | the record has owner, fence, number and value; the processes that observe get a message |
 //! | the leadership ends: [`Term`] is dropped | the value is taken back, and the observers get a message; then the lock is released |
 //!
-//! If the process dies between the first two steps, the lock is held and nobody is shown until the lease is over. If the value cannot
-//! be taken back, it ends with the release.
+//! If the process dies between the first two steps, the lock is held and nobody is shown until the lease is over. A value that
+//! cannot be taken back ends with the release.
 //!
-//! One thread of a manager reads each name that is observed once a second, and after a message of the leader, and tells all receivers of
-//! the process ([`rules`]). It also writes the value of each leader of this process again every [`WRITE_EVERY`]: so the record, which
-//! lives for a day, outlasts no leader but stays for one of months, and one that a failover or a restarted node has lost comes back.
+//! One thread of a manager reads each name that is observed: once a second, and after a message of the leader. It tells all
+//! receivers of the process ([`rules`]). It also writes the values of this process's leaders again every [`WRITE_EVERY`], so that
+//! the record of a leader of months stays, although a record lives only for a day, and one that a failover or the restart of a
+//! node has lost comes back.
 
 pub(crate) mod rules;
 
@@ -307,7 +308,8 @@ impl Elections {
         }
     }
 
-    /// Takes out what is due, and tells observers of leaders whose leases may be over. Returns it with the time by which something else is due.
+    /// Tells observers of leaders whose leases may be over, and takes out the next thing that is due. Returns it with the time at
+    /// which another one is due.
     fn next(&self, now: Time) -> Option<(Due, Time)> {
         let mut state = self.state.lock();
         for observed in state.observed.values_mut() {

@@ -1,6 +1,6 @@
-//! What the observers of a name are shown.
+//! Rules of what observers are shown, and of how they get it.
 //!
-//! | what is read, and when | shown |
+//! | a read says | observers are shown |
 //! | --- | --- |
 //! | a leader whose lease goes on | that leader, until its lease may be over, counted from before the request was sent |
 //! | nobody leads, or the value is taken back or not written yet | nobody |
@@ -8,9 +8,9 @@
 //! | a leader with a smaller fence than the last one shown | as before, and that leader once a second read shows it after both leases |
 //! | nothing, because the request failed | as before |
 //!
-//! Each receiver has one place for a state. A new state replaces one that nobody has received yet. The channel offers no way
-//! to see whether the receiver was dropped, but for a send after this side has no receiver of its own to empty that place. So
-//! a state that was received [`UNREAD`] ago is sent again, and if that is not received for as long, this side drops its own.
+//! Each receiver has one place for a state. A new state replaces one that was not received yet, for which this side keeps a
+//! receiver of its own. But only a send shows whether the other one was dropped, and only if this side has none. So a state that
+//! was sent [`UNREAD`] ago is sent again, and if that one is not received for as long, this side drops its receiver, and sends.
 
 use std::time::Duration;
 
