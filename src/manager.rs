@@ -378,7 +378,7 @@ impl LockManager {
 
     /// Closes the manager and all its clones: every wait ends with [`Error::Closed`], and so does every later call.
     /// Guards stay held, and their leases are renewed, until they are dropped. A request that is on its way may still
-    /// be granted: then its call returns a guard.
+    /// be granted: then its call returns a guard. The channels of [`Election::observe`] are disconnected.
     ///
     /// Blocks for at most `wait`, until no call asks Redis any more and Redis has replied to every queued release. On a
     /// quorum, each node that may have the lock must have confirmed its release.

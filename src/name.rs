@@ -63,7 +63,7 @@ pub(crate) enum Companion {
     Waiters,
     /// A hash: the last fire of a job that runs once.
     Once,
-    /// A hash: the value of a leader, and who observes it.
+    /// A hash: the value of a leader, and the channels of those that observe it.
     Leader,
 }
 
