@@ -51,7 +51,7 @@ use crate::error::{Error, Failure, FailureKind, Result};
 use crate::event::{Event, EventKind};
 use crate::logging;
 use crate::name::Target;
-use crate::net::deadline::LEAST;
+use crate::net::deadline::{LEAST, Wait};
 use crate::owner;
 use crate::server::Answer;
 use crate::stats::Ended;
@@ -117,8 +117,7 @@ pub(crate) struct Call<'a> {
     pub(crate) tail: &'a Arc<str>,
     /// The number of units.
     pub(crate) units: u32,
-    /// The end of the wait. `None` for a try, which does not wait for the lock.
-    pub(crate) until: Option<Time>,
+    pub(crate) wait: Wait,
     /// The token that may end the call early.
     pub(crate) cancel: Option<&'a Cancel>,
 }
@@ -202,7 +201,7 @@ impl<'a> Acquire<'a> {
         let params = AcquireParams {
             units: call.units,
             terms,
-            waits: call.until.is_some(),
+            waits: !matches!(call.wait, Wait::Try),
         };
         let (entry, arrival, counted) =
             engine.names.with(call.kind, call.target, |entry, state| {
@@ -285,7 +284,7 @@ impl<'a> Acquire<'a> {
 
     /// Warns once for each wait that the lock may stay held for ever.
     fn warn_of_no_expiry(&mut self) {
-        if self.call.until.is_some() && !mem::replace(&mut self.has_warned, true) {
+        if self.call.wait != Wait::Try && !mem::replace(&mut self.has_warned, true) {
             logging::warning!(
                 "lock {:?}: the holder has no expiry; is this the key of another program? Set a prefix",
                 self.call.target.name()
@@ -339,7 +338,7 @@ impl<'a> Acquire<'a> {
     /// latest.
     fn end_of_one_request(&self) -> Time {
         let limit = self.client.now() + self.client.settings.io_timeout;
-        self.call.until.map_or(limit, |until| until.min(limit))
+        self.call.wait.end().map_or(limit, |end| end.min(limit))
     }
 }
 
@@ -372,9 +371,11 @@ impl Acquire<'_> {
         let is_it = |other: &Arc<WaitingThread>| Arc::ptr_eq(other, waiter);
         let (call, arrived) = (self.call, self.arrived);
         // A try waits for one reply to the delegate, so for at most the time limit of a request.
-        let until = call
-            .until
-            .unwrap_or(arrived + self.client.settings.io_timeout);
+        let until = match call.wait {
+            Wait::Try => arrived + self.client.settings.io_timeout,
+            Wait::Until(end) => end,
+            Wait::Forever => Time::NEVER,
+        };
         // `close` sets its flag before it takes the threads out of the queues. So either this thread sees the flag
         // here, or `close` finds this thread in the queue.
         let mut until = if self.client.is_closed() {
@@ -460,9 +461,9 @@ impl Acquire<'_> {
         // 1. Wait for unsent releases. Otherwise Redis could answer that this process itself still holds the lock.
         if let Err(failure) = self.wait_for_releases() {
             let why = self.call.failed(failure.clone());
-            match self.call.until {
-                None => self.end_tries(*attempt, &failure),
-                Some(_) => self.give_to_next(attempt),
+            match self.call.wait {
+                Wait::Try => self.end_tries(*attempt, &failure),
+                Wait::Until(_) | Wait::Forever => self.give_to_next(attempt),
             }
             return Err(why);
         }
@@ -529,7 +530,7 @@ impl Acquire<'_> {
                     return Err(why);
                 }
                 Step::Failed(failure) => {
-                    if self.call.until.is_none() {
+                    if self.call.wait == Wait::Try {
                         self.end_tries(*attempt, &failure);
                     } else {
                         self.end_all(*attempt, Some(&failure));
@@ -555,7 +556,8 @@ impl Acquire<'_> {
         }
         let (until, is_over) = (self.end_of_one_request(), || self.is_over());
         let is_sent = renewal.wait_until_sent(keys, until, &is_over);
-        let may_wait = self.call.until.is_some_and(|end| self.client.now() < end);
+        let wait = self.call.wait;
+        let may_wait = wait != Wait::Try && !wait.is_over(self.client.now());
         if is_sent || may_wait || is_over() {
             return Ok(());
         }
@@ -605,7 +607,7 @@ impl Acquire<'_> {
         Context {
             arrived: self.arrived,
             terms,
-            until: call.until,
+            wait: call.wait,
             pickup_window: lifetime::pickup_window(terms.lease(), settings.io_timeout),
             grants_by_message: self.grants_by_message(),
             outage_limit: settings.outage_limit,
@@ -632,7 +634,12 @@ impl Acquire<'_> {
         }
         let (sent, message_at) = (client.now(), self.message_at.take());
         let is_over = || self.is_over();
-        let mut deadline = client.deadline(self.call.until).ended_by(&is_over);
+        let wait = self.call.wait;
+        let mut deadline = client.deadline(wait.end()).ended_by(&is_over);
+        deadline.is_of_a_wait = !matches!(wait, Wait::Try);
+        if let Wait::Forever = wait {
+            deadline.checkout = client.settings.outage_limit;
+        }
         // The pickup window may run, so this request must not wait behind others for a connection.
         deadline.has_priority = message_at.is_some();
         let answer = client.send(&Request::Ask(self.entry.id(), &ask), deadline);
@@ -736,14 +743,13 @@ impl Acquire<'_> {
     /// Returns whether a request timed out only because the wait ended before the time limit of a request had passed.
     /// Such a failure is no sign of a fault of the server.
     fn is_cut_short(&self, sent: Time, failure: &Failure) -> bool {
-        let (client, until) = (self.client, self.call.until);
+        let (client, end) = (self.client, self.call.wait.end());
         let limit = match failure.kind {
             // A quorum says that the request timed out only if its nodes had less than `node_timeout`.
             FailureKind::NoQuorum(_) => client.settings.node_timeout,
             _ => client.settings.io_timeout,
         };
-        failure.timed_out
-            && until.is_some_and(|until| client.now() >= until && until < sent + limit)
+        failure.timed_out && end.is_some_and(|end| client.now() >= end && end < sent + limit)
     }
 
     /// Sleeps until a message comes, `until` has passed, or the call must end. Returns the result of the sleep: the message,
@@ -848,7 +854,7 @@ impl Acquire<'_> {
     /// Notes that the call waits for the lock. Only the first time counts. A try waits only for a reply, so it never
     /// counts.
     fn count_wait(&mut self, holder: impl FnOnce(&Engine, &Entry) -> Option<Arc<str>>) {
-        if self.call.until.is_none() || mem::replace(&mut self.waits, true) {
+        if self.call.wait == Wait::Try || mem::replace(&mut self.waits, true) {
             return;
         }
         self.client.stats.contended.add(1);
@@ -874,12 +880,12 @@ impl Acquire<'_> {
     fn count_refused(&self, why: &NotAcquired) {
         let stats = &self.client.stats;
         let mut waited = Duration::ZERO;
-        let ended = match (why, self.call.until) {
-            (NotAcquired::Held(_), None) => {
+        let ended = match (why, self.call.wait) {
+            (NotAcquired::Held(_), Wait::Try) => {
                 stats.tries_held.add(1);
                 Ended::Held
             }
-            (NotAcquired::Held(_), Some(_)) => {
+            (NotAcquired::Held(_), _) => {
                 waited = self.client.now().since(self.arrived);
                 stats.waits_timed_out.record(waited);
                 Ended::TimedOut

@@ -67,6 +67,7 @@ use std::time::Duration;
 use crate::config::Terms;
 use crate::engine::timer_queue::at_risk_below;
 use crate::error::{Failure, FailureKind};
+use crate::net::deadline::Wait;
 use crate::owner;
 use crate::sys::{Arc, Rng, Time};
 use crate::wire::lifetime::{self, FIRST_TURN, valid_until};
@@ -83,8 +84,8 @@ pub(crate) struct Context<'a> {
     /// When the driving thread called.
     pub(crate) arrived: Time,
     pub(crate) terms: Terms,
-    /// When the driving thread gives up; `None` if it only tries.
-    pub(crate) until: Option<Time>,
+    /// How long the driving thread waits.
+    pub(crate) wait: Wait,
     /// How long Redis keeps the lock for this process after a hand-over.
     pub(crate) pickup_window: Duration,
     /// Whether a hand-over may grant the lock by message.
@@ -397,11 +398,10 @@ impl Attempt {
     fn request(&self, context: &Context<'_>) -> Ask {
         // A contended lock is likely to be contended again. A lock that was free most likely has no other waiter.
         let has_several_guards = context.crowded || self.patience.is_contended();
-        let channel = if context.until.is_none() {
+        let channel = match context.wait {
             // A try never queues.
-            None
-        } else {
-            context.subscription.channel()
+            Wait::Try => None,
+            Wait::Until(_) | Wait::Forever => context.subscription.channel(),
         };
         let allows_grant = context.grants_by_message
             && !context.crowded
