@@ -29,6 +29,7 @@ use crate::engine::attempt::Attempt;
 use crate::engine::lease::process_lease::{Hold, ProcessLease};
 use crate::error::Failure;
 use crate::name::{Fingerprint, Target};
+use crate::owner::Owner;
 use crate::sys::thread::Parker;
 use crate::sys::{Arc, Mutex, MutexGuard, Time};
 use crate::wire::{LockId, LockKind};
@@ -224,6 +225,12 @@ impl NameState {
 
     fn is_pinned(&self) -> bool {
         self.notes.as_ref().is_some_and(|notes| notes.pins > 0)
+    }
+
+    /// Returns the lease of this owner.
+    pub(crate) fn lease_of(&self, owner: &Owner) -> Option<&Arc<ProcessLease>> {
+        let mut leases = self.queue.process_leases();
+        leases.find(|lease| lease.owner == *owner)
     }
 
     /// Returns the last reply about the lock.
