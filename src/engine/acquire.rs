@@ -432,7 +432,7 @@ impl Acquire<'_> {
             }
             // Any request may take `LEAST`. So give the delegate's first request that time: without its reply, the
             // result of this wait would be an error, unless this process has the lock itself.
-            let is_unknown = matches!(state.last_reply(), LastReply::NoAnswer)
+            let is_unknown = !matches!(state.last_reply(), LastReply::Failed(_))
                 && self.engine.holder(&state).is_none();
             if is_unknown && until < arrived + LEAST {
                 until = arrived + LEAST;
@@ -447,20 +447,19 @@ impl Acquire<'_> {
 
     /// Returns the result of a wait whose time is over: the last state of the lock that this process knows.
     fn result_of_wait(&self, state: &NameState) -> NotAcquired {
-        match (state.last_reply(), self.engine.holder(state)) {
-            (_, Some(holder)) => NotAcquired::Held(Some(holder)),
+        match (self.engine.holder(state), state.last_reply()) {
+            (Some(holder), _) => NotAcquired::Held(Some(holder)),
             // This process holds the lock until Redis has executed the release.
-            (_, None) if state.queue.is_releasing() => NotAcquired::Held(None),
-            (LastReply::Failed(failure), None) => self.call.failed(failure.clone()),
-            // The request in flight has no reply yet. But an earlier one may have got a reply during this wait.
-            (LastReply::NoAnswer | LastReply::Held(_), None) => {
-                match state.holder_since(self.arrived) {
-                    Some(holder) => NotAcquired::Held(Some(holder)),
-                    None => self.call.failed(Failure::unknown(
-                        FailureKind::Unavailable,
-                        "the wait ended before the server answered",
-                    )),
-                }
+            (None, _) if state.queue.is_releasing() => NotAcquired::Held(None),
+            (None, LastReply::Failed(failure)) => self.call.failed(failure.clone()),
+            // The request in flight has no reply yet. But an earlier one had one during this wait.
+            (None, LastReply::WasHeld(at, holder)) if *at >= self.arrived => {
+                NotAcquired::Held(Some(Arc::clone(holder)))
+            }
+            (None, _) => {
+                let words = "the wait ended before the server answered";
+                self.call
+                    .failed(Failure::unknown(FailureKind::Unavailable, words))
             }
         }
     }
@@ -601,7 +600,7 @@ impl Acquire<'_> {
         let cut_short = self.is_cut_short(sent, &failure);
         if !cut_short {
             let mut state = self.entry.lock();
-            state.note_last_reply(LastReply::Failed(failure.clone()));
+            state.note_failed(failure.clone());
             state.queue.not_answered();
         }
         Input::Failed {
@@ -652,7 +651,7 @@ impl Acquire<'_> {
         let shown: Arc<str> = owner::shown(holder).into();
         let tries = {
             let mut state = self.entry.lock();
-            state.note_held(self.client.now(), &shown);
+            state.note_held(self.client.now(), Arc::clone(&shown));
             state.queue.answered_held(is_queued)
         };
         for waiter in tries {

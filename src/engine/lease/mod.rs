@@ -191,7 +191,7 @@ impl Engine {
     pub(crate) fn holder(&self, state: &NameState) -> Option<Arc<str>> {
         match (state.queue.process_lease(), state.last_reply()) {
             (Some(process_lease), _) => Some(self.client.owner_of(process_lease)),
-            (None, LastReply::Held(holder)) => Some(Arc::clone(holder)),
+            (None, LastReply::Held(_, holder)) => Some(Arc::clone(holder)),
             (None, _) => None,
         }
     }
