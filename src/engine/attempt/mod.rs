@@ -611,15 +611,15 @@ impl Attempt {
         })
     }
 
-    /// Leaves the owner to its grant, whose holder ends it: a release from here would end the lock under a guard. Returns
-    /// until when Redis may execute an earlier request of it, if that is later than `now`.
+    /// Leaves the owner to its guard, which ends it: if the attempt released it too, the guard would lose its lock. Returns
+    /// until when Redis may still execute an earlier request of the owner, if that is after `now`.
     fn leave_to_grant(&mut self, now: Time) -> Option<Time> {
         self.queued = false;
         self.me.uncertain_until.take().filter(|until| *until > now)
     }
 
-    /// Notes what Redis may have of a request that has failed, or whose thread ended its call and no longer waits for the
-    /// answer. What follows is decided elsewhere, because in the second case the server may be well, and another thread may
+    /// Notes what Redis may have done of a request that failed, or whose thread has left before the answer because its call
+    /// had to end. The caller decides what comes next: in the second case the server may be well, so another thread may
     /// continue the attempt.
     pub(crate) fn failed(
         &mut self,
