@@ -1,5 +1,5 @@
 //! A Redis server in memory, for tests. It has the commands that leasehold's scripts and connections use, and those that
-//! a test of a lock needs.
+//! a test of a lock or of a commit needs.
 //!
 //! It opens no port and has no thread, and its time comes from the caller. A connection is a number and two buffers:
 //!
