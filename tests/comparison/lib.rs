@@ -212,14 +212,31 @@ pub fn packed(words: &[impl AsRef<str>]) -> Vec<u8> {
 /// One step of a sequence. The numbers choose what it is.
 pub type Step = (u8, u8, [u8; 6]);
 
+/// The words for the keys of the types of values.
+const OF_TYPES: [&str; 4] = ["{hk}", "{lk}", "{sk}", "{zk}"];
+
+/// Returns the requests of a sequence. Half of the sequences are about one type of values, because others seldom have two
+/// commands about the same list.
+pub fn requests(steps: &[Step], prefix: &str) -> impl Iterator<Item = Vec<u8>> {
+    let chosen = steps.first().map_or(0, |step| usize::from(step.1));
+    let of_type = OF_TYPES.get(chosen % (2 * OF_TYPES.len()));
+    let is_of_it = move |template: &&str| of_type.is_none_or(|of_type| template.contains(of_type));
+    let templates: Vec<_> = TEMPLATES.iter().copied().filter(is_of_it).collect();
+    steps.iter().map(move |step| {
+        let is_other = of_type.is_none() || step.2[5] % 4 == 0;
+        let templates = if is_other { TEMPLATES } else { &templates };
+        let what = if is_other { step.0 } else { 0 };
+        request((what, step.1, step.2), templates, prefix)
+    })
+}
+
 /// Returns the request of a step.
-#[must_use]
-pub fn request(step: Step, prefix: &str) -> Vec<u8> {
+fn request(step: Step, templates: &[&str], prefix: &str) -> Vec<u8> {
     let (what, which, numbers) = step;
     let choices = numbers.into_iter().cycle();
     match what % 4 {
         0 => {
-            let template = TEMPLATES[usize::from(which) % TEMPLATES.len()];
+            let template = templates[usize::from(which) % templates.len()];
             let words = template.split(' ').zip(choices);
             let words = words.map(|(part, choice)| match part.strip_prefix('{') {
                 Some(of) => word(of.trim_end_matches('}'), choice, prefix),

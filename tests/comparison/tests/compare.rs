@@ -20,7 +20,7 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use leasehold_comparison::{Step, packed, request};
+use leasehold_comparison::{Step, packed, requests};
 use leasehold_testing::memory::MemoryServer;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -255,8 +255,7 @@ fn compare(both: &mut Both, steps: &[Step], prefix: &str) -> Result<(), TestCase
         Ok(real)
     };
     both.subscribe("SUBSCRIBE", prefix);
-    for step in steps {
-        let request = request(*step, prefix);
+    for request in requests(steps, prefix) {
         let has = |word: &str| {
             request
                 .windows(word.len())
