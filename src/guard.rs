@@ -153,17 +153,22 @@ guard! {
 impl LockGuard {
     /// Executes writes in Redis if, and only if, this guard's owner still holds the lock there: one script compares the owner
     /// and executes the commands, in order. So a holder that was paused for longer than its lease writes nothing, even if no
-    /// other holder has written yet.
+    /// other holder has written yet. If the server rejects a command, Redis does not roll back those before it.
     ///
-    /// This protects data that every writer commits under this lock, and reads under it, at the master. The data must be in the
-    /// same server and database as the lock. On a cluster it must be in the lock's slot: put the same text in braces into both
-    /// keys, as in the example. The keys of the lock itself cannot be written. A commit has at most 1,000 writes with 100,000
-    /// arguments of 1 MiB, and each write at most 4,000 arguments.
+    /// This protects data that every writer commits under this lock, and reads under it: by a client of its own at the master, or
+    /// by a write whose reply is the value, such as `GETEX key` or `INCRBY key 0`. The data must be in the same server and
+    /// database as the lock. On a cluster it must be in the lock's slot: put the same text in braces into both keys, as in the
+    /// example. The keys of the lock itself cannot be written. A commit has at most 1,000 writes with 100,000 arguments of
+    /// 1 MiB, and each write at most 4,000 arguments.
     ///
     /// Returns the reply to each write. Blocks for one request, within
     /// [`connect_timeout`](crate::Builder::connect_timeout) and [`io_timeout`](crate::Builder::io_timeout). Neither renews nor
     /// shortens the lease. Success says that at the moment of the write this owner held the lock on this server. A failover may
-    /// lose the writes, as it may lose any.
+    /// lose the writes, as it may lose any. After the last commit drop the guard: [`release`](Self::release) returns `Lost` if the
+    /// lease has ended since, although the writes were executed.
+    ///
+    /// Methods that run a closure, such as [`Mutex::with`](crate::Mutex::with), pass it a [`Lease`], which has no `commit`: lock by
+    /// a guard.
     ///
     /// # Errors
     ///
@@ -174,8 +179,9 @@ impl LockGuard {
     ///   were executed, and those after it were not. No replica was asked to confirm them.
     /// * [`Error::NotReplicated`]: all writes were executed, and too few [`replicas`](crate::Builder::replicas) confirmed them.
     /// * [`Error::Unavailable`], [`Error::Protocol`]: the commit may have been executed, or may be executed later, for as long as
-    ///   this guard has the lock. Unlike every other request it is not sent again once it may have arrived. To find out,
-    ///   release the lock, acquire it again, and read: no later guard has the same owner, so the old commit can come no more. A
+    ///   this guard has the lock. Unlike every other request it is not sent again once it may have arrived. To find out, release
+    ///   the lock, acquire it again, and read: no later guard has the same owner, so the old commit can come no more. If others
+    ///   may have written meanwhile, read a mark of the update that is in the same commit, such as a key with its number. A
     ///   reply of more than 8 MiB, such as that of a `GETDEL`, is [`Error::Protocol`] too.
     /// * [`Error::Denied`]: the server does not let this user run scripts, or use these keys. Nothing was written.
     /// * [`Error::Unsupported`]: the lock is that of a quorum, or a multi-lock on a cluster with names in several slots.

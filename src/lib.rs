@@ -40,7 +40,8 @@
 //! | the holder of a lock, and taking it away | [`LockManager::inspect`], [`list`](LockManager::list), [`request_release`](LockManager::request_release), [`force_release`](LockManager::force_release) |
 //! | figures and events | [`LockManager::stats`], [`Builder::listener`] for each [`Event`], and [what to watch](https://docs.rs/crate/leasehold/latest/source/docs/operating.md#what-to-watch) |
 //! | log records, none of which has a password | the target `leasehold` of the [`log`](https://docs.rs/log) crate, and [its levels](https://docs.rs/crate/leasehold/latest/source/docs/operating.md#the-log); [`Builder::warn_after`], [`Builder::warn_wait_after`] |
-//! | data that rejects an old fence | [docs/fencing.md](https://docs.rs/crate/leasehold/latest/source/docs/fencing.md) |
+//! | data in the Redis of the lock | [`LockGuard::commit`] executes each [`Write`] only while the lock is held |
+//! | other data, which rejects an old fence | [docs/fencing.md](https://docs.rs/crate/leasehold/latest/source/docs/fencing.md) |
 //! | a move from another library | [docs/moving.md](https://docs.rs/crate/leasehold/latest/source/docs/moving.md) |
 //! | an async program | [docs/async.md](https://docs.rs/crate/leasehold/latest/source/docs/async.md) |
 //! | scripts and cron jobs | the program `leasehold`: [docs/cli.md](https://docs.rs/crate/leasehold/latest/source/docs/cli.md) |

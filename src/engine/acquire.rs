@@ -1,4 +1,5 @@
-//! A call for a lock, from the caller's thread to its guard. [`lock`] is the story, and [`Acquire`] what it needs on the way.
+//! A call for a lock, from the caller's thread to its guard. [`Acquire::run`] is the story, and the rest is what it needs on
+//! the way.
 //!
 //! # The delegate
 //!
@@ -51,7 +52,7 @@ use crate::error::{Error, Failure, FailureKind, Result};
 use crate::event::{Event, EventKind};
 use crate::logging;
 use crate::name::Target;
-use crate::net::deadline::LEAST;
+use crate::net::deadline::{LEAST, Wait};
 use crate::owner;
 use crate::server::Answer;
 use crate::stats::Ended;
@@ -69,41 +70,90 @@ pub(crate) fn lock(engine: &Arc<Engine>, call: &Call<'_>) -> Result<Lease, NotAc
     if call.is_cancelled() {
         return Err(Error::Cancelled.into());
     }
-    let (mut acquire, arrival) = Acquire::enter(engine, call, terms);
-    let acquired = acquire.run(arrival);
+    let (mut acquire, place) = Acquire::enter(engine, call, terms);
+    let acquired = acquire.run(place);
     if let Err(why) = &acquired {
         acquire.count_refused(why);
     }
-    // 4. Hand the guard out.
-    Ok(Lease::new(Arc::clone(engine), acquired?, &call.options))
+    acquired
 }
 
 impl Acquire<'_> {
-    /// Returns the hold of the thread.
-    fn run(&mut self, arrival: Place) -> Result<Hold, NotAcquired> {
-        // 1. Am I first? The queue of the name has decided.
-        let attempt = match arrival {
-            // A lease of this process has room for the thread: no request.
-            Arrival::Hold(hold) => return Ok(self.passed_on(hold)),
-            // A try, and another owner has the lock as far as this process knows.
-            Arrival::Held => return Err(self.held()),
+    /// The story: from the place in the queue of the name to the guard.
+    fn run(&mut self, place: Place) -> Result<Lease, NotAcquired> {
+        // 1. Am I first? The queue has decided.
+        let signal = match place {
+            // Nobody is before this thread.
+            Arrival::Delegate => Signal::Ask { has_waited: false },
+            // A lease of this process has room for it: no request.
+            Arrival::Hold(hold) => Signal::Hold(hold),
+            // It only tries, and another owner has the lock as far as this process knows.
+            Arrival::Held => Signal::Held,
             // Another thread asks Redis, or this process holds or releases the lock. Wait behind it.
-            Arrival::Queued(waiter) => {
-                self.count_wait(|engine, entry| engine.holder(&entry.lock()));
-                match self.wait(&waiter)? {
-                    Turn::Hold(hold) => return Ok(self.passed_on(hold)),
-                    Turn::Delegate(attempt) => attempt,
-                }
-            }
-            // Nobody is before it.
-            Arrival::Delegate => self.attempt(false),
+            Arrival::Queued(waiter) => self.wait(&waiter)?,
         };
-        // 2. Ask Redis for all threads of this process, and sleep between the requests.
-        match self.ask(attempt)? {
-            // 3. Begin the lease. The first hold is this thread's; if the kind allows several, threads that wait get
-            //    holds too.
-            Asked::Granted(grant) => self.begin_lease(*grant),
-            Asked::Shared(hold) => Ok(hold),
+        let hold = match signal {
+            Signal::Hold(hold) => {
+                self.count_granted(&hold, false);
+                hold
+            }
+            Signal::Ask { has_waited } => self.ask(self.attempt(has_waited))?,
+            Signal::Delegate(attempt) if attempt.is_for(self.call.units, self.call.tail) => {
+                self.ask(attempt)?
+            }
+            Signal::Delegate(attempt) => {
+                self.clean_up(attempt.abandon());
+                self.ask(self.attempt(true))?
+            }
+            Signal::Held => return Err(self.held()),
+            Signal::Failed(failure) => return Err(self.call.failed(failure)),
+            Signal::Closed => return Err(Error::Closed.into()),
+        };
+        // 4. Hand the guard out.
+        Ok(Lease::new(
+            Arc::clone(self.engine),
+            hold,
+            &self.call.options,
+        ))
+    }
+
+    /// Steps 2 and 3, as the delegate. The thread counts as busy.
+    // Inlined, its 2 KB of stack would be those of each thread that only waits: with a thousand of them a hand-over in memory
+    // took 3 % longer.
+    #[inline(never)]
+    fn ask(&mut self, mut attempt: Box<Attempt>) -> Result<Hold, NotAcquired> {
+        // 2. Ask Redis for all threads of this process, and sleep between the requests, as the attempt says. Releases that
+        //    are still to be sent go first.
+        if let Err(failure) = self.wait_for_releases() {
+            return Err(match self.call.wait {
+                Wait::Try => self.failed(attempt, failure),
+                Wait::Until(_) | Wait::Forever => self.time_over(attempt, Some(failure)),
+            });
+        }
+        let mut input = Input::Go;
+        loop {
+            // If a request has a result, the attempt must get it before the call ends: Redis may still execute the request.
+            let has_result = matches!(input, Input::Replied { .. } | Input::Failed { .. });
+            if !has_result && self.is_over() {
+                return Err(self.called_off(attempt));
+            }
+            let step = attempt.step(input, &self.context());
+            // If the attempt has changed its owner, the former one may still have something in Redis.
+            self.clean_up(attempt.ended_owners());
+            input = match step {
+                Step::Send(ask) => self.send(&mut attempt, ask),
+                Step::Sleep(until) => self.sleep(&attempt, until),
+                // 3. Begin the lease. Its first hold is this thread's; if the kind allows several, threads that wait get
+                //    holds too.
+                Step::Granted(grant) => return self.begin_lease(grant),
+                Step::Shared => match self.share(&mut attempt) {
+                    Some(hold) => return Ok(hold),
+                    // The lease has ended meanwhile. Ask again.
+                    None => Input::Go,
+                },
+                Step::TimeOver(failure) => return Err(self.time_over(attempt, failure)),
+                Step::Failed(failure) => return Err(self.failed(attempt, failure)),
+            };
         }
     }
 }
@@ -117,8 +167,7 @@ pub(crate) struct Call<'a> {
     pub(crate) tail: &'a Arc<str>,
     /// The number of units.
     pub(crate) units: u32,
-    /// The end of the wait. `None` for a try, which does not wait for the lock.
-    pub(crate) until: Option<Time>,
+    pub(crate) wait: Wait,
     /// The token that may end the call early.
     pub(crate) cancel: Option<&'a Cancel>,
 }
@@ -174,24 +223,12 @@ struct Acquire<'a> {
     message_at: Option<Time>,
     /// How long the last request took.
     round_trip: Duration,
+    /// The owner of the lease that the last request offered to share.
+    offered: Option<Arc<str>>,
     /// A test does not move the clock between the time at which a request is sent and the guard.
     called: Option<Entered>,
     #[cfg(feature = "tracing")]
     span: tracing::Span,
-}
-
-/// The next step of a thread that has waited.
-enum Turn {
-    Hold(Hold),
-    /// It is the delegate, and goes on with this attempt.
-    Delegate(Box<Attempt>),
-}
-
-/// The result of a delegate's requests.
-enum Asked {
-    Granted(Box<Grant>),
-    /// A hold on a lease that this process had.
-    Shared(Hold),
 }
 
 impl<'a> Acquire<'a> {
@@ -202,7 +239,7 @@ impl<'a> Acquire<'a> {
         let params = AcquireParams {
             units: call.units,
             terms,
-            waits: call.until.is_some(),
+            waits: !matches!(call.wait, Wait::Try),
         };
         let (entry, arrival, counted) =
             engine.names.with(call.kind, call.target, |entry, state| {
@@ -235,6 +272,7 @@ impl<'a> Acquire<'a> {
             waker: None,
             message_at: None,
             round_trip: Duration::ZERO,
+            offered: None,
             called: None,
             #[cfg(feature = "tracing")]
             span: crate::engine::observe::spans::wait(call.target.name()),
@@ -245,12 +283,6 @@ impl<'a> Acquire<'a> {
     /// Returns whether the call must end: the manager is closed, or the token is cancelled. Locks no mutex.
     fn is_over(&self) -> bool {
         self.client.is_closed() || self.call.is_cancelled()
-    }
-
-    /// Counts the hold that another thread of this process gave to this one.
-    fn passed_on(&self, hold: Hold) -> Hold {
-        self.count_granted(&hold, false);
-        hold
     }
 
     /// Returns the result of a call that ends while another owner holds the lock.
@@ -265,7 +297,14 @@ impl<'a> Acquire<'a> {
     }
 
     /// Begins the lease of a grant. If that fails, so do the threads that wait.
-    fn begin_lease(&self, grant: Grant) -> Result<Hold, NotAcquired> {
+    fn begin_lease(&mut self, grant: Grant) -> Result<Hold, NotAcquired> {
+        // No request was sent since the message, so this granted the lock.
+        if let Some(message_at) = self.message_at {
+            self.note_hand_over(message_at);
+            self.client.stats.granted_by_message.add(1);
+        }
+        // From here on, a message for this owner has no effect.
+        self.waker = None;
         let count = |hold: &Hold| self.count_granted(hold, true);
         let begun = (self.engine).begin_lease(&self.entry, grant, GrantedTo::Delegate, count);
         begun.map_err(|failure| {
@@ -285,7 +324,7 @@ impl<'a> Acquire<'a> {
 
     /// Warns once for each wait that the lock may stay held for ever.
     fn warn_of_no_expiry(&mut self) {
-        if self.call.until.is_some() && !mem::replace(&mut self.has_warned, true) {
+        if self.call.wait != Wait::Try && !mem::replace(&mut self.has_warned, true) {
             logging::warning!(
                 "lock {:?}: the holder has no expiry; is this the key of another program? Set a prefix",
                 self.call.target.name()
@@ -339,48 +378,25 @@ impl<'a> Acquire<'a> {
     /// latest.
     fn end_of_one_request(&self) -> Time {
         let limit = self.client.now() + self.client.settings.io_timeout;
-        self.call.until.map_or(limit, |until| until.min(limit))
+        self.call.wait.end().map_or(limit, |end| end.min(limit))
     }
 }
 
 /// Behind the delegate.
 impl Acquire<'_> {
-    /// Blocks until a signal comes, or the call must end. Does what the signal says.
-    fn wait(&mut self, waiter: &Arc<WaitingThread>) -> Result<Turn, NotAcquired> {
-        match self.signal(waiter)? {
-            Signal::Hold(hold) => Ok(Turn::Hold(hold)),
-            Signal::Ask { has_waited } => {
-                self.counted = Some(self.engine.count_busy());
-                Ok(Turn::Delegate(self.attempt(has_waited)))
-            }
-            Signal::Delegate(attempt) => {
-                self.counted = Some(CountedBusy(self.engine));
-                if attempt.is_for(self.call.units, self.call.tail) {
-                    return Ok(Turn::Delegate(attempt));
-                }
-                self.clean_up(attempt.abandon());
-                Ok(Turn::Delegate(self.attempt(true)))
-            }
-            Signal::Held => Err(self.held()),
-            Signal::Failed(failure) => Err(self.call.failed(failure)),
-            Signal::Closed => Err(Error::Closed.into()),
-        }
-    }
-
     /// Sleeps until there is a signal, or leaves the queue and returns the reason.
-    fn signal(&mut self, waiter: &Arc<WaitingThread>) -> Result<Signal, NotAcquired> {
+    fn wait(&mut self, waiter: &Arc<WaitingThread>) -> Result<Signal, NotAcquired> {
+        self.count_wait(|engine, entry| engine.holder(&entry.lock()));
         let is_it = |other: &Arc<WaitingThread>| Arc::ptr_eq(other, waiter);
         let (call, arrived) = (self.call, self.arrived);
-        // A try waits for one reply to the delegate, so for at most the time limit of a request.
-        let until = call
-            .until
-            .unwrap_or(arrived + self.client.settings.io_timeout);
-        // `close` sets its flag before it takes the threads out of the queues. So either this thread sees the flag
-        // here, or `close` finds this thread in the queue.
-        let mut until = if self.client.is_closed() {
-            self.client.now()
-        } else {
-            until
+        let mut until = match call.wait {
+            // `close` sets its flag before it takes the threads out of the queues. So either this thread sees the flag
+            // here, or `close` finds this thread in the queue.
+            _ if self.client.is_closed() => self.client.now(),
+            // A try waits for one reply to the delegate, so for at most the time limit of a request.
+            Wait::Try => arrived + self.client.settings.io_timeout,
+            Wait::Until(end) => end,
+            Wait::Forever => Time::NEVER,
         };
         // From here on, a cancel wakes this thread.
         let _registered = call.cancel.map(|token| token.register(&waiter.parker));
@@ -388,6 +404,12 @@ impl Acquire<'_> {
         loop {
             // 1. A signal decides, if there is one.
             if let Some(signal) = waiter.take() {
+                self.counted = match signal {
+                    Signal::Ask { .. } => Some(self.engine.count_busy()),
+                    // The thread that left the attempt has left its count too.
+                    Signal::Delegate(_) => Some(CountedBusy(self.engine)),
+                    _ => None,
+                };
                 return Ok(signal);
             }
             // 2. A cancelled thread leaves the queue. If it cannot, its signal is on the way.
@@ -419,7 +441,7 @@ impl Acquire<'_> {
             }
             // Any request may take `LEAST`. So give the delegate's first request that time: without its reply, the
             // result of this wait would be an error, unless this process has the lock itself.
-            let is_unknown = matches!(state.last_reply(), LastReply::NoAnswer)
+            let is_unknown = !matches!(state.last_reply(), LastReply::Failed(_))
                 && self.engine.holder(&state).is_none();
             if is_unknown && until < arrived + LEAST {
                 until = arrived + LEAST;
@@ -434,20 +456,19 @@ impl Acquire<'_> {
 
     /// Returns the result of a wait whose time is over: the last state of the lock that this process knows.
     fn result_of_wait(&self, state: &NameState) -> NotAcquired {
-        match (state.last_reply(), self.engine.holder(state)) {
-            (_, Some(holder)) => NotAcquired::Held(Some(holder)),
+        match (self.engine.holder(state), state.last_reply()) {
+            (Some(holder), _) => NotAcquired::Held(Some(holder)),
             // This process holds the lock until Redis has executed the release.
-            (_, None) if state.queue.is_releasing() => NotAcquired::Held(None),
-            (LastReply::Failed(failure), None) => self.call.failed(failure.clone()),
-            // The request in flight has no reply yet. But an earlier one may have got a reply during this wait.
-            (LastReply::NoAnswer | LastReply::Held(_), None) => {
-                match state.holder_since(self.arrived) {
-                    Some(holder) => NotAcquired::Held(Some(holder)),
-                    None => self.call.failed(Failure::unknown(
-                        FailureKind::Unavailable,
-                        "the wait ended before the server answered",
-                    )),
-                }
+            (None, _) if state.queue.is_releasing() => NotAcquired::Held(None),
+            (None, LastReply::Failed(failure)) => self.call.failed(failure.clone()),
+            // The request in flight has no reply yet. But an earlier one had one during this wait.
+            (None, LastReply::WasHeld(at, holder)) if *at >= self.arrived => {
+                NotAcquired::Held(Some(Arc::clone(holder)))
+            }
+            (None, _) => {
+                let words = "the wait ended before the server answered";
+                self.call
+                    .failed(Failure::unknown(FailureKind::Unavailable, words))
             }
         }
     }
@@ -455,93 +476,8 @@ impl Acquire<'_> {
 
 /// As the delegate.
 impl Acquire<'_> {
-    /// Asks Redis until the lock is granted, or the call has ended without it. The thread counts as busy.
-    fn ask(&mut self, mut attempt: Box<Attempt>) -> Result<Asked, NotAcquired> {
-        // 1. Wait for unsent releases. Otherwise Redis could answer that this process itself still holds the lock.
-        if let Err(failure) = self.wait_for_releases() {
-            let why = self.call.failed(failure.clone());
-            match self.call.until {
-                None => self.end_tries(*attempt, &failure),
-                Some(_) => self.give_to_next(attempt),
-            }
-            return Err(why);
-        }
-        let mut input = Input::Go;
-        // The owner of the lease that the last request offered to share.
-        let mut offered = None;
-        loop {
-            // 2. End a call that must end. But if a request has a result, the attempt must get it first. If the outcome
-            //    is unknown, the attempt notes that Redis may still execute the request.
-            let has_result = matches!(input, Input::Replied { .. } | Input::Failed { .. });
-            if !has_result && self.client.is_closed() {
-                self.end_all(*attempt, None);
-                return Err(Error::Closed.into());
-            }
-            if !has_result && self.call.is_cancelled() {
-                self.give_to_next(attempt);
-                return Err(Error::Cancelled.into());
-            }
-
-            // 3. Let the attempt decide. If it changes its owner, the former owner may still have something in Redis:
-            //    the renewal thread releases that.
-            let is_by_message = matches!(input, Input::Message(_));
-            let step = attempt.step(input, &self.context());
-            self.clean_up(attempt.ended_owners());
-
-            // 4. Do that. A request and a sleep have a result for the attempt; the other steps end the call.
-            input = match step {
-                Step::Send(ask) => {
-                    offered.clone_from(&ask.shareable_owner);
-                    if self.called.is_none() {
-                        self.called = Some(self.client.machine().begin_call());
-                    }
-                    self.send(&mut attempt, ask)
-                }
-                Step::Sleep(until) => {
-                    self.called = None;
-                    self.warn_if_long(true);
-                    self.sleep(&attempt, until.min(self.long_at))
-                }
-                Step::Shared => {
-                    let new = self.attempt(true);
-                    self.clean_up(mem::replace(&mut attempt, new).abandon());
-                    match self.share(offered.take()) {
-                        Some(hold) => return Ok(Asked::Shared(hold)),
-                        // The lease has ended meanwhile. Ask again, with the new attempt.
-                        None => Input::Go,
-                    }
-                }
-                Step::Granted(grant) => {
-                    if let (true, Some(message_at)) = (is_by_message, self.message_at) {
-                        self.note_hand_over(message_at);
-                        self.client.stats.granted_by_message.add(1);
-                    }
-                    // From here on, a message for this owner has no effect.
-                    self.waker = None;
-                    return Ok(Asked::Granted(Box::new(grant)));
-                }
-                Step::TimeOver(failure) => {
-                    let why = match failure {
-                        Some(failure) => self.call.failed(failure),
-                        None => self.held(),
-                    };
-                    self.give_to_next(attempt);
-                    return Err(why);
-                }
-                Step::Failed(failure) => {
-                    if self.call.until.is_none() {
-                        self.end_tries(*attempt, &failure);
-                    } else {
-                        self.end_all(*attempt, Some(&failure));
-                    }
-                    return Err(self.call.failed(failure));
-                }
-            };
-        }
-    }
-
-    /// Waits until the renewal thread has sent the releases of the call's keys, but for at most the time limit of one
-    /// request: so neither a busy renewal thread nor a dead server delays the call for longer.
+    /// Waits until the renewal thread has sent the releases of the call's keys. Otherwise Redis could answer that this
+    /// process itself still holds the lock. Waits for at most the time limit of one request, so neither a busy renewal thread nor a dead server delays the call for longer.
     ///
     /// # Errors
     ///
@@ -555,7 +491,8 @@ impl Acquire<'_> {
         }
         let (until, is_over) = (self.end_of_one_request(), || self.is_over());
         let is_sent = renewal.wait_until_sent(keys, until, &is_over);
-        let may_wait = self.call.until.is_some_and(|end| self.client.now() < end);
+        let wait = self.call.wait;
+        let may_wait = wait != Wait::Try && !wait.is_over(self.client.now());
         if is_sent || may_wait || is_over() {
             return Ok(());
         }
@@ -605,7 +542,7 @@ impl Acquire<'_> {
         Context {
             arrived: self.arrived,
             terms,
-            until: call.until,
+            wait: call.wait,
             pickup_window: lifetime::pickup_window(terms.lease(), settings.io_timeout),
             grants_by_message: self.grants_by_message(),
             outage_limit: settings.outage_limit,
@@ -626,13 +563,22 @@ impl Acquire<'_> {
     /// Sends a request of the attempt. Returns its result.
     fn send(&mut self, attempt: &mut Attempt, ask: Ask) -> Input {
         let (engine, client) = (self.engine, self.client);
+        self.offered.clone_from(&ask.shareable_owner);
+        if self.called.is_none() {
+            self.called = Some(client.machine().begin_call());
+        }
         if ask.queues() {
             // The message may arrive before the reply, so the thread registers before it sends the request.
             engine.wakeup.register(&mut self.waker, attempt.owner());
         }
         let (sent, message_at) = (client.now(), self.message_at.take());
         let is_over = || self.is_over();
-        let mut deadline = client.deadline(self.call.until).ended_by(&is_over);
+        let wait = self.call.wait;
+        let mut deadline = client.deadline(wait.end()).ended_by(&is_over);
+        deadline.is_of_a_wait = !matches!(wait, Wait::Try);
+        if let Wait::Forever = wait {
+            deadline.checkout = client.settings.outage_limit;
+        }
         // The pickup window may run, so this request must not wait behind others for a connection.
         deadline.has_priority = message_at.is_some();
         let answer = client.send(&Request::Ask(self.entry.id(), &ask), deadline);
@@ -663,7 +609,7 @@ impl Acquire<'_> {
         let cut_short = self.is_cut_short(sent, &failure);
         if !cut_short {
             let mut state = self.entry.lock();
-            state.note_last_reply(LastReply::Failed(failure.clone()));
+            state.note_failed(failure.clone());
             state.queue.not_answered();
         }
         Input::Failed {
@@ -714,7 +660,7 @@ impl Acquire<'_> {
         let shown: Arc<str> = owner::shown(holder).into();
         let tries = {
             let mut state = self.entry.lock();
-            state.note_held(self.client.now(), &shown);
+            state.note_held(self.client.now(), Arc::clone(&shown));
             state.queue.answered_held(is_queued)
         };
         for waiter in tries {
@@ -736,20 +682,22 @@ impl Acquire<'_> {
     /// Returns whether a request timed out only because the wait ended before the time limit of a request had passed.
     /// Such a failure is no sign of a fault of the server.
     fn is_cut_short(&self, sent: Time, failure: &Failure) -> bool {
-        let (client, until) = (self.client, self.call.until);
+        let (client, end) = (self.client, self.call.wait.end());
         let limit = match failure.kind {
             // A quorum says that the request timed out only if its nodes had less than `node_timeout`.
             FailureKind::NoQuorum(_) => client.settings.node_timeout,
             _ => client.settings.io_timeout,
         };
-        failure.timed_out
-            && until.is_some_and(|until| client.now() >= until && until < sent + limit)
+        failure.timed_out && end.is_some_and(|end| client.now() >= end && end < sent + limit)
     }
 
     /// Sleeps until a message comes, `until` has passed, or the call must end. Returns the result of the sleep: the message,
     /// if it grants the lock and the renewal thread is ready to raise the lease from the pickup window to its full length.
     /// Otherwise the delegate asks Redis, which raises it at once.
     fn sleep(&mut self, attempt: &Attempt, until: Time) -> Input {
+        self.called = None;
+        self.warn_if_long(true);
+        let until = until.min(self.long_at);
         let (engine, client) = (self.engine, self.client);
         engine.subscribe();
         if self.grants_by_message() {
@@ -774,10 +722,40 @@ impl Acquire<'_> {
         Input::Message(message.filter(is_usable))
     }
 
-    /// Begins another quantum of the lease of this owner, with a hold for this thread. Returns `None` if the lease has ended.
-    fn share(&self, offered: Option<Arc<str>>) -> Option<Hold> {
+    /// Begins another quantum of the lease that the last request offered, with a hold for this thread. The attempt ends, and
+    /// a new one takes its place. Returns `None` if the lease has ended.
+    fn share(&mut self, attempt: &mut Box<Attempt>) -> Option<Hold> {
+        let new = self.attempt(true);
+        self.clean_up(mem::replace(attempt, new).abandon());
+        let offered = self.offered.take()?;
         let count = |hold: &Hold| self.count_granted(hold, true);
-        self.engine.reopen(&self.entry, &offered?, count)
+        self.engine.reopen(&self.entry, &offered, count)
+    }
+
+    /// Ends a call whose manager is closed, or whose token is cancelled.
+    fn called_off(&mut self, attempt: Box<Attempt>) -> NotAcquired {
+        if self.client.is_closed() {
+            self.end_all(*attempt, None);
+            return Error::Closed.into();
+        }
+        self.give_to_next(attempt);
+        Error::Cancelled.into()
+    }
+
+    /// Ends a call whose time is over. Its result is this failure, or else the last answer, which was "held".
+    fn time_over(&mut self, attempt: Box<Attempt>, failure: Option<Failure>) -> NotAcquired {
+        let why = failure.map_or_else(|| self.held(), |failure| self.call.failed(failure));
+        self.give_to_next(attempt);
+        why
+    }
+
+    /// Ends a call by a failure that counts for the threads behind it too.
+    fn failed(&mut self, attempt: Box<Attempt>, failure: Failure) -> NotAcquired {
+        match self.call.wait {
+            Wait::Try => self.end_tries(*attempt, &failure),
+            Wait::Until(_) | Wait::Forever => self.end_all(*attempt, Some(&failure)),
+        }
+        self.call.failed(failure)
     }
 
     /// Hands the attempt to the next thread. If there is none, ends the attempt, which leaves the queue in Redis.
@@ -848,7 +826,7 @@ impl Acquire<'_> {
     /// Notes that the call waits for the lock. Only the first time counts. A try waits only for a reply, so it never
     /// counts.
     fn count_wait(&mut self, holder: impl FnOnce(&Engine, &Entry) -> Option<Arc<str>>) {
-        if self.call.until.is_none() || mem::replace(&mut self.waits, true) {
+        if self.call.wait == Wait::Try || mem::replace(&mut self.waits, true) {
             return;
         }
         self.client.stats.contended.add(1);
@@ -874,12 +852,12 @@ impl Acquire<'_> {
     fn count_refused(&self, why: &NotAcquired) {
         let stats = &self.client.stats;
         let mut waited = Duration::ZERO;
-        let ended = match (why, self.call.until) {
-            (NotAcquired::Held(_), None) => {
+        let ended = match (why, self.call.wait) {
+            (NotAcquired::Held(_), Wait::Try) => {
                 stats.tries_held.add(1);
                 Ended::Held
             }
-            (NotAcquired::Held(_), Some(_)) => {
+            (NotAcquired::Held(_), _) => {
                 waited = self.client.now().since(self.arrived);
                 stats.waits_timed_out.record(waited);
                 Ended::TimedOut

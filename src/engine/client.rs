@@ -182,19 +182,17 @@ impl Client {
         self.store.votes()?.left_until(owner)
     }
 
-    /// Returns the deadline of a request. `until` is the end of the caller's wait, or `None` if the caller does not wait.
-    pub(super) fn deadline(&self, until: Option<Time>) -> Deadline<'static> {
-        let (mut deadline, checkout) = match until {
+    /// Returns the deadline of a request that must end at `end`. `None`: only the limits of its phases end it.
+    pub(super) fn deadline(&self, end: Option<Time>) -> Deadline<'static> {
+        let (mut deadline, checkout) = match end {
             None => (Deadline::default(), self.settings.io_timeout),
-            Some(Time::NEVER) => (Deadline::default(), self.settings.outage_limit),
-            Some(until) => {
+            Some(end) => {
                 let now = self.now();
-                let left = until.since(now).max(LEAST);
+                let left = end.since(now).max(LEAST);
                 (Deadline::starting(now, left), left)
             }
         };
         deadline.checkout = checkout;
-        deadline.is_of_a_wait = until.is_some();
         deadline
     }
 }

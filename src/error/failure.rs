@@ -94,26 +94,24 @@ impl Unsupported {
         what: "name the sentinels in a URL that begins with redis+sentinel://",
     };
     /// A semaphore or a rate limiter at a quorum.
-    pub(crate) const COUNTED_BY_VOTES: Self = Self {
-        topology: "a node of a quorum",
-        what: "the votes of several nodes would admit more than one server that counts",
-    };
-
+    pub(crate) const COUNTED_BY_VOTES: Self =
+        Self::by_votes("the votes of several nodes would admit more than one server that counts");
     /// A commit at a quorum.
-    pub(crate) const WRITTEN_BY_VOTES: Self = Self {
-        topology: "a node of a quorum",
-        what: "the data of a commit is in one server",
-    };
+    pub(crate) const WRITTEN_BY_VOTES: Self =
+        Self::by_votes("the data of a commit is in one server");
     /// The record of a job that runs once, at a quorum.
-    pub(crate) const RECORDED_BY_VOTES: Self = Self {
-        topology: "a node of a quorum",
-        what: "the record of a job that runs once is in one server",
-    };
+    pub(crate) const RECORDED_BY_VOTES: Self =
+        Self::by_votes("the record of a job that runs once is in one server");
     /// A commit under names in several slots.
     pub(crate) const SEVERAL_SLOTS: Self = Self {
         topology: "a cluster that has these names in several slots",
         what: "one script executes a commit; the same text in braces in each name puts them into one slot",
     };
+
+    const fn by_votes(what: &'static str) -> Self {
+        let topology = "a node of a quorum";
+        Self { topology, what }
+    }
 
     /// A quorum that has more than single servers.
     pub(crate) const fn as_a_node(topology: &'static str) -> Self {

@@ -86,7 +86,7 @@ pub enum Error {
         holder: Option<Arc<str>>,
     },
     /// The request did not reach the server, or the server did not reply in time, or it cannot execute the request
-    /// now.
+    /// now. A [`commit`](crate::LockGuard::commit) may have been executed all the same, or may be later.
     Unavailable {
         /// The name of the lock, or `None` if the error concerns no single lock.
         name: Option<Arc<str>>,
@@ -341,6 +341,9 @@ macro_rules! kinds {
 
         impl Error {
             /// Returns whether the same call may succeed later although the program changes nothing.
+            ///
+            /// After a [`commit`](crate::LockGuard::commit), retryable does not mean that nothing was written: `Unavailable`
+            /// says that it may have been executed, and `NotReplicated` that it was.
             ///
             /// # What is retryable
             ///

@@ -12,7 +12,7 @@ use crate::engine::lease::guard::Lease;
 use crate::error::{Error, Result};
 use crate::lock::handle::{Handle, within_limit, without_limit};
 use crate::lock::methods::{basics, setters};
-use crate::sys::Time;
+use crate::net::deadline::Wait;
 use crate::wire::LockKind;
 
 /// The longest value of a leader, in bytes.
@@ -102,8 +102,7 @@ impl Election {
     /// ```
     pub fn campaign(&self, value: &str) -> Result<Leadership> {
         check(value)?;
-        let forever = Some(Time::NEVER);
-        let granted = without_limit(self.handle.acquire(LockKind::Mutex, 1, forever));
+        let granted = without_limit(self.handle.acquire(LockKind::Mutex, 1, Wait::Forever));
         self.lead(granted?, value)
     }
 

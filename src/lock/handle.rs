@@ -12,6 +12,7 @@ use crate::engine::acquire::{self, Call, NotAcquired};
 use crate::error::{Error, Lost, Result};
 use crate::guard::{Guard, Lease};
 use crate::name::{self, LockKey, Target};
+use crate::net::deadline::Wait;
 use crate::owner;
 use crate::sys::{Arc, Time};
 use crate::wire::{ALL, LockKind};
@@ -99,12 +100,12 @@ impl Handle {
         self.target.as_ref().map_err(|(error, _)| error.clone())
     }
 
-    /// Acquires `units` of the lock. Blocks until `until`; `None` is a try.
+    /// Acquires `units` of the lock. Blocks for at most `wait`.
     pub(super) fn acquire(
         &self,
         kind: LockKind,
         units: u32,
-        until: Option<Time>,
+        wait: Wait,
     ) -> Result<Lease, NotAcquired> {
         let call = Call {
             kind,
@@ -112,7 +113,7 @@ impl Handle {
             options: self.options,
             tail: &self.tail,
             units,
-            until,
+            wait,
             cancel: self.cancel.as_ref(),
         };
         acquire::lock(&self.engine, &call).map_err(|why| match why {
@@ -138,7 +139,7 @@ impl Handle {
     pub(super) fn run<G: Guard, L: ?Sized, T>(
         &self,
         wait: Duration,
-        acquire: impl FnOnce(Option<Time>) -> Result<G, NotAcquired>,
+        acquire: impl FnOnce(Wait) -> Result<G, NotAcquired>,
         leases: impl FnOnce(&G) -> &L,
         f: impl FnOnce(&L) -> T,
     ) -> Result<Ran<T>> {
@@ -160,9 +161,15 @@ impl Handle {
         Ok(Ran { value, lost })
     }
 
-    /// Returns when a wait of this length ends. Returns `None` if the length is zero: then it is a try.
-    pub(super) fn until(&self, wait: Duration) -> Option<Time> {
-        (!wait.is_zero()).then(|| self.engine.client.now() + wait)
+    /// Returns a wait of this length from now on.
+    pub(super) fn until(&self, wait: Duration) -> Wait {
+        if wait.is_zero() {
+            return Wait::Try;
+        }
+        match self.engine.client.now() + wait {
+            Time::NEVER => Wait::Forever,
+            end => Wait::Until(end),
+        }
     }
 
     /// Adds to a `WrongType` error the kind of lock that has the name. To find it, sends requests that only read.

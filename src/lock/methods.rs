@@ -32,7 +32,7 @@ macro_rules! ways {
             /// # Ok(()) }
             /// ```
             pub fn $wait(&$self $(, $n: $number)?) -> Result<$guard> {
-                let $until = Some($crate::sys::Time::NEVER);
+                let $until = $crate::net::deadline::Wait::Forever;
                 $crate::lock::handle::without_limit($acquire)
             }
 

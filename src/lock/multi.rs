@@ -20,7 +20,8 @@ use crate::guard::{Lease, MultiGuard};
 use crate::lock::handle::{Handle, Ran};
 use crate::lock::methods::{options, ways};
 use crate::name::{LockKey, Target, joined};
-use crate::sys::{Arc, Time};
+use crate::net::deadline::Wait;
+use crate::sys::Arc;
 use crate::wire::LockKind;
 
 /// Several mutexes that are locked together: all of them or none.
@@ -113,7 +114,7 @@ impl MultiLock {
 
     /// Acquires the names of one slot after the other. If that fails, or an earlier name is lost, all names are
     /// released. After a loss it begins again, unless this is a try or the time is over.
-    fn acquire_until(&self, until: Option<Time>) -> Result<MultiGuard, NotAcquired> {
+    fn acquire_until(&self, until: Wait) -> Result<MultiGuard, NotAcquired> {
         // Without good names there is no group, and nobody to return the error.
         self.handle.target()?;
         let mut part = self.handle.clone();
@@ -133,7 +134,7 @@ impl MultiLock {
             let Some(lost) = earlier.iter().find_map(|guard| guard.status().err()) else {
                 return Ok(MultiGuard::new(held));
             };
-            if until.is_none_or(|until| self.handle.engine.client.now() >= until) {
+            if until == Wait::Try || until.is_over(self.handle.engine.client.now()) {
                 return Err(lost_before_the_others(&lost).into());
             }
         }

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::guard::{Lease, LockGuard};
 use crate::lock::handle::{Handle, Ran, within_limit, without_limit};
 use crate::lock::methods::options;
-use crate::sys::Time;
+use crate::net::deadline::Wait;
 use crate::sys::time::left_until;
 use crate::wire::LockKind;
 
@@ -78,8 +78,8 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub fn lock(&self) -> Result<LockGuard> {
-        let forever = Some(Time::NEVER);
-        without_limit(self.handle.acquire(LockKind::Mutex, 1, forever)).map(LockGuard::new)
+        let acquired = self.handle.acquire(LockKind::Mutex, 1, Wait::Forever);
+        without_limit(acquired).map(LockGuard::new)
     }
 
     /// Acquires the lock if it is free. Returns `None` if it is held.

@@ -14,7 +14,8 @@ use crate::error::{Error, Result};
 use crate::guard::{Lease, ReentrantGuard};
 use crate::lock::handle::{Handle, Ran};
 use crate::lock::methods::{options, ways};
-use crate::sys::{Arc, Time, Weak};
+use crate::net::deadline::Wait;
+use crate::sys::{Arc, Weak};
 use crate::wire::LockKind;
 
 /// A [`Mutex`](crate::Mutex) that a thread may lock again while it holds it.
@@ -66,7 +67,7 @@ thread_local! {
 
 impl ReentrantMutex {
     /// Returns another guard if this thread has one. Otherwise acquires the lock until a time.
-    fn acquire_until(&self, until: Option<Time>) -> Result<ReentrantGuard, NotAcquired> {
+    fn acquire_until(&self, until: Wait) -> Result<ReentrantGuard, NotAcquired> {
         if let Some(guard) = self.again()? {
             return Ok(guard);
         }

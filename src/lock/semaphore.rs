@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::guard::{Lease, Permit};
 use crate::lock::handle::{Handle, Ran};
 use crate::lock::methods::{options, ways};
-use crate::sys::Time;
+use crate::net::deadline::Wait;
 use crate::wire::{ALL, LockKind};
 
 /// A lock with a number of permits, for all threads of all processes that use the same Redis.
@@ -52,7 +52,7 @@ impl Semaphore {
     }
 
     /// Acquires `n` permits until a time.
-    fn acquire_until(&self, until: Option<Time>, n: u32) -> Result<Permit, NotAcquired> {
+    fn acquire_until(&self, until: Wait, n: u32) -> Result<Permit, NotAcquired> {
         self.handle.target()?;
         if !(1..=self.permits).contains(&n) {
             let reason = format!(

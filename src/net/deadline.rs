@@ -7,6 +7,30 @@ use crate::sys::Time;
 use std::io;
 use std::time::Duration;
 
+/// How long a call waits for a lock that is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// It does not wait: Redis's first answer is its result.
+    Try,
+    Until(Time),
+    Forever,
+}
+
+impl Wait {
+    /// Returns when the wait ends. A try ends with its answer instead.
+    pub(crate) fn end(self) -> Option<Time> {
+        match self {
+            Self::Until(end) => Some(end),
+            Self::Try | Self::Forever => None,
+        }
+    }
+
+    /// Returns whether the time of the wait is over at `now`.
+    pub(crate) fn is_over(self, now: Time) -> bool {
+        self.end().is_some_and(|end| now >= end)
+    }
+}
+
 /// The shortest time of a request, however late it is sent. With less time no request would succeed, and the result
 /// would be "unavailable" although the server would have granted the lock.
 pub(crate) const LEAST: Duration = Duration::from_millis(100);

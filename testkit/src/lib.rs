@@ -10,10 +10,11 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use leasehold::seam::{self, MovedByTest, TestMachine, TestNetwork, Time};
-use leasehold::{Builder, LockInfo, LockManager};
+use leasehold::{Builder, LockInfo, LockManager, Reply};
 use uuid::Uuid;
 
 use clock::{PATIENCE, TestClock};
+use memory::Resp;
 use network::{MemoryNetwork, MemoryNode, ProcessNetwork};
 
 /// The shortest step of the time that passes, so that it goes on.
@@ -156,7 +157,8 @@ impl Redis {
     ///
     /// As [`advance`](Self::advance).
     pub fn lose(&self, name: &str) {
-        self.on_all_nodes(&[&["DEL", name]]);
+        self.command(["DEL", name]);
+        self.renew_all();
     }
 
     /// Has another program hold the mutex `name` for this time, whoever held it before. `name` includes the
@@ -171,7 +173,41 @@ impl Redis {
         let other = format!("lh1:{}:other", Uuid::new_v4());
         let ms = time.min(LONGEST_HOLD).as_nanos().div_ceil(1_000_000);
         let ms = ms.max(1).to_string();
-        self.on_all_nodes(&[&["DEL", name], &["SET", name, &other, "PX", &ms]]);
+        self.command(["SET", name, &other, "PX", &ms]);
+        self.renew_all();
+    }
+
+    /// Executes a command at this moment, as a client of another program does, and returns the reply. The data is that of the
+    /// database 0. A quorum executes the command on each node, and this returns the reply of the first.
+    ///
+    /// No manager is told. So after `["DEL", name]` a guard reads `Held` until its next renewal, and only the server can refuse
+    /// its [`commit`](leasehold::LockGuard::commit).
+    ///
+    /// # Panics
+    ///
+    /// Panics with the error of the server if it rejects the command, and for a command of a connection, such as `SUBSCRIBE`.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use leasehold::Reply;
+    ///
+    /// let redis = leasehold_testing::Redis::new();
+    /// redis.command(["SET", "stock:42", "7"]);
+    /// assert_eq!(redis.command(["GET", "stock:42"]), Reply::Bytes(b"7".to_vec()));
+    /// ```
+    pub fn command(&self, words: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Reply {
+        self.on_all_nodes(words).swap_remove(0)
+    }
+
+    /// Executes a command on each node, and returns the replies.
+    fn on_all_nodes(&self, words: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Vec<Reply> {
+        let words = words.into_iter().map(|word| word.as_ref().to_vec());
+        let words: Vec<_> = words.collect();
+        let of_node = |node: &Arc<MemoryNode>| node.execute(&words).map(reply);
+        let replies = self.network.nodes.iter().map(of_node);
+        let replies = replies.collect::<Option<_>>();
+        replies.expect("the command has one reply, and at once")
     }
 
     /// Ends all connections, and refuses new ones until [`restore`](Self::restore). So no manager reaches a server, and a
@@ -196,8 +232,7 @@ impl Redis {
         for node in &self.network.nodes {
             node.restart_empty();
         }
-        self.clock.renew_all();
-        self.settle();
+        self.renew_all();
     }
 
     /// Returns the locks that are held or waited for, in the order of their names. Names include the
@@ -216,7 +251,7 @@ impl Redis {
         let manager = builder.build_lazy();
         let locks = manager.and_then(|manager| manager.list("*").collect::<Result<Vec<_>, _>>());
         if noted.is_none() {
-            self.execute(&[&["DEL", NOTE]]);
+            self.command(["DEL", NOTE]);
         }
         let mut locks = locks.expect("the Redis in memory answers");
         locks.sort_by(|one, other| one.name.cmp(&other.name));
@@ -225,10 +260,12 @@ impl Redis {
 
     /// Returns the restart delay that managers without a prefix have noted, if there is one.
     fn noted_restart_delay(&self) -> Option<Duration> {
-        let answers = self.execute(&[&["GET", NOTE]]);
-        let lines = answers.iter().flat_map(|answer| answer.lines());
-        let noted = lines.filter_map(|line| line.parse().ok());
-        noted.map(Duration::from_millis).next()
+        let replies = self.on_all_nodes(["GET", NOTE]).into_iter();
+        let mut noted = replies.filter_map(|reply| match reply {
+            Reply::Bytes(text) => String::from_utf8(text).ok()?.parse().ok(),
+            _ => None,
+        });
+        noted.next().map(Duration::from_millis)
     }
 
     fn check_move(&self, time: Duration) {
@@ -245,23 +282,10 @@ impl Redis {
         self.network.notify();
     }
 
-    /// Executes commands on each node, and has the managers look after their locks.
-    fn on_all_nodes(&self, commands: &[&[&str]]) {
-        self.execute(commands);
+    /// Makes the managers look after their locks.
+    fn renew_all(&self) {
         self.clock.renew_all();
         self.settle();
-    }
-
-    /// Executes commands on each node, and returns the answers of each.
-    fn execute(&self, commands: &[&[&str]]) -> Vec<String> {
-        let of_node = |node: &Arc<MemoryNode>| {
-            let answers = node.execute(commands);
-            let answers = String::from_utf8_lossy(&answers).into_owned();
-            let is_refused = answers.contains("-ERR");
-            assert!(!is_refused, "the Redis in memory refused: {answers}");
-            answers
-        };
-        self.network.nodes.iter().map(of_node).collect()
     }
 
     /// Blocks until the managers have done what is due.
@@ -272,6 +296,19 @@ impl Redis {
             assert!(waited < PATIENCE, "not done within {waited:.0?}: {busy}");
             std::thread::yield_now();
         }
+    }
+}
+
+/// Returns an answer as a commit has it.
+fn reply(answer: Resp) -> Reply {
+    match answer {
+        Resp::Status(text) if text == "OK" => Reply::Ok,
+        Resp::Status(text) => Reply::Bytes(text.into_bytes()),
+        Resp::Error(error) => panic!("the Redis in memory refused: {error}"),
+        Resp::Int(number) => Reply::Integer(number),
+        Resp::Bulk(bytes) => Reply::Bytes(bytes),
+        Resp::Nil | Resp::NilArray => Reply::Nil,
+        Resp::Array(parts) => Reply::Array(parts.into_iter().map(reply).collect()),
     }
 }
 

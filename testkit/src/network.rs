@@ -18,7 +18,7 @@ use leasehold::seam::{LONGEST_SLEEP, TestNetwork, TestStream, Time};
 use uuid::Uuid;
 
 use crate::clock::{TestClock, locked};
-use crate::memory::MemoryServer;
+use crate::memory::{MemoryServer, Resp};
 
 /// The number of events on the network, which only grows.
 #[derive(Default)]
@@ -216,15 +216,14 @@ impl MemoryNode {
         self.happenings.add();
     }
 
-    /// Executes commands as a client does, and returns the bytes of the answers.
-    pub(crate) fn execute(&self, commands: &[&[&str]]) -> Vec<u8> {
+    /// Executes a command as a client does, and returns its answer.
+    pub(crate) fn execute(&self, words: &[Vec<u8>]) -> Option<Resp> {
         let mut state = locked(&self.state);
-        let execute = |command| state.server.execute(command, now(&self.clock));
-        let answers = commands.iter().copied().flat_map(execute).collect();
+        let answer = state.server.answer(words, now(&self.clock));
         state.send_all();
         drop(state);
         self.happenings.add();
-        answers
+        answer
     }
 }
 

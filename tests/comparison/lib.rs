@@ -16,13 +16,27 @@ const TEMPLATES: &[&str] = &[
     "SET {k} {v} {set} {set}",
     "SET {k} {v} PXAT {n}",
     "SET {k} {v} EX {s}",
+    "SETNX {k} {v}",
+    "SETEX {k} {s} {v}",
+    "PSETEX {k} {ms} {v}",
+    "GETSET {k} {v}",
     "GET {k}",
+    "MGET {k} {k}",
+    "GETDEL {k}",
+    "GETEX {k} EX {s}",
+    "GETEX {k} PX {ms}",
+    "GETEX {k} {set}",
+    "GETEX {k} PERSIST",
+    "GETEX {k} PXAT {n}",
+    "SETRANGE {k} {n} {v}",
     "APPEND {k} {v}",
     "STRLEN {k}",
     "GETRANGE {k} {n} {n}",
     "INCR {k}",
     "INCRBY {k} {n}",
+    "DECR {k}",
     "DECRBY {k} {n}",
+    "UNLINK {k} {k}",
     "DEL {k} {k}",
     "EXISTS {k} {k}",
     "TYPE {k}",
@@ -31,41 +45,69 @@ const TEMPLATES: &[&str] = &[
     "PEXPIRE {k} {p}",
     "PEXPIREAT {k} {n} {ttl}",
     "PEXPIREAT {k} {n}",
+    "EXPIRE {k} {s} {ttl}",
+    "EXPIREAT {k} {n} {ttl}",
+    "EXPIREAT {k} {n}",
+    "PERSIST {k}",
     "PTTL {k}",
-    "HSET {k} {f} {v}",
-    "HSET {k} {f} {v} {f} {v}",
-    "HSET {k} {f} {v} {f}",
-    "HGET {k} {f}",
-    "HDEL {k} {f} {f}",
-    "HLEN {k}",
-    "HGETALL {k}",
-    "RPUSH {k} {v} {v}",
-    "LPOP {k}",
-    "LPOP {k} {n}",
-    "LLEN {k}",
-    "LINDEX {k} {n}",
-    "LSET {k} {n} {v}",
-    "LRANGE {k} {n} {n}",
-    "ZADD {k} {n} {f}",
-    "ZADD {k} {n} {f} {n} {f}",
-    "ZADD {k} {z} {n} {f} {n} {f}",
-    "ZADD {k} {z} {z} {n} {f}",
-    "ZADD {k} INCR {n} {f}",
-    "ZADD {k} {x} {f}",
-    "ZREM {k} {f} {f}",
-    "ZCARD {k}",
-    "ZSCORE {k} {f}",
-    "ZPOPMIN {k}",
-    "ZPOPMIN {k} {n}",
-    "ZRANGE {k} {n} {n}",
-    "ZRANGE {k} {n} {n} WITHSCORES",
-    "ZRANGE {k} {n} {n} REV",
-    "ZRANGE {k} {b} {b} BYSCORE WITHSCORES",
-    "ZRANGE {k} {b} {b} BYSCORE REV",
-    "ZRANGE {k} {b} {b} BYSCORE LIMIT {i} {n}",
-    "ZRANGE {k} {n} {n} LIMIT {i} {n}",
-    "ZRANGEBYSCORE {k} {b} {b}",
-    "ZRANGEBYSCORE {k} {b} {b} WITHSCORES LIMIT {i} {n}",
+    "TTL {k}",
+    "HSET {hk} {f} {v}",
+    "HSET {hk} {f} {v} {f} {v}",
+    "HSET {hk} {f} {v} {f}",
+    "HMSET {hk} {f} {v}",
+    "HSETNX {hk} {f} {v}",
+    "HINCRBY {hk} {f} {v}",
+    "HGET {hk} {f}",
+    "HDEL {hk} {f} {f}",
+    "HLEN {hk}",
+    "HGETALL {hk}",
+    "RPUSH {lk} {f} {f} {f}",
+    "LPUSH {lk} {f} {f} {f}",
+    "LPUSHX {lk} {f} {f} {f}",
+    "RPUSHX {lk} {f}",
+    "LINSERT {lk} {side} {f} {f}",
+    "LTRIM {lk} {n} {n}",
+    "LREM {lk} {n} {f}",
+    "LPOP {lk}",
+    "LPOP {lk} {n}",
+    "RPOP {lk}",
+    "RPOP {lk} {n}",
+    "LLEN {lk}",
+    "LINDEX {lk} {n}",
+    "LSET {lk} {n} {v}",
+    "LRANGE {lk} {n} {n}",
+    "SADD {sk} {f}",
+    "SADD {sk} {f} {f}",
+    "SREM {sk} {f} {f}",
+    "SPOP {sk} {all}",
+    "SCARD {sk}",
+    "SISMEMBER {sk} {f}",
+    "SMEMBERS {sk}",
+    "ZADD {zk} {n} {f}",
+    "ZADD {zk} {n} {f} {n} {f}",
+    "ZADD {zk} {z} {n} {f} {n} {f}",
+    "ZADD {zk} {z} {z} {n} {f}",
+    "ZADD {zk} INCR {n} {f}",
+    "ZADD {zk} {x} {f}",
+    "ZINCRBY {zk} {x} {f}",
+    "ZREM {zk} {f} {f}",
+    "ZREMRANGEBYRANK {zk} {n} {n}",
+    "ZREMRANGEBYSCORE {zk} {b} {b}",
+    "ZCARD {zk}",
+    "ZSCORE {zk} {f}",
+    "ZPOPMIN {zk}",
+    "ZPOPMIN {zk} {n}",
+    "ZPOPMAX {zk}",
+    "ZPOPMAX {zk} {n}",
+    "ZRANGE {zk} {n} {n}",
+    "ZRANGE {zk} {n} {n} WITHSCORES",
+    "ZRANGE {zk} {n} {n} REV",
+    "ZRANGE {zk} {b} {b} BYSCORE WITHSCORES",
+    "ZRANGE {zk} {b} {b} BYSCORE REV",
+    "ZRANGE {zk} {b} {b} BYSCORE LIMIT {i} {n}",
+    "ZRANGE {zk} {n} {n} LIMIT {i} {n}",
+    "ZRANGEBYSCORE {zk} {b} {b}",
+    "ZRANGEBYSCORE {zk} {b} {b} WITHSCORES LIMIT {i} {n}",
     "PUBLISH {k} {v}",
     "PUBSUB NUMSUB {k} {k}",
     "PUBSUB {v}",
@@ -127,7 +169,12 @@ const SCRIPTS: &[&str] = &[
 /// Returns the word that stands for `{of}`. `choice` chooses one.
 fn word(of: &str, choice: u8, prefix: &str) -> String {
     let words: &[&str] = match of {
-        "k" => &["a", "b", "c", "d"],
+        "k" => &["a", "b", "c", "d", "e"],
+        // A type of values has a key that its commands name more often than the others.
+        "hk" => &["a", "a", "a", "b", "c", "d"],
+        "lk" => &["b", "b", "b", "a", "c", "d"],
+        "sk" => &["c", "c", "c", "a", "b", "d"],
+        "zk" => &["d", "d", "d", "a", "b", "c"],
         "v" => &["", "x", "10", "-3", "1.5", "NaN", "a b", "999999999999999"],
         "n" => &["0", "1", "2", "-1", "-2", "3", "7", "-9"],
         "i" => &["0", "1", "2"],
@@ -138,13 +185,16 @@ fn word(of: &str, choice: u8, prefix: &str) -> String {
         "ms" => &["36000000", "72000000"],
         "ttl" => &["NX", "XX", "GT", "LT", "what"],
         "set" => &["NX", "XX", "GET", "KEEPTTL", "nx", "what"],
+        "side" => &["BEFORE", "AFTER", "after", "what"],
+        // A set has fewer members. Which ones `SPOP` takes is random otherwise.
+        "all" => &["7", "0", "-1", "x"],
         "z" => &["NX", "XX", "GT", "LT", "CH", "INCR", "ch"],
         "f" => &["p", "q", "r", ""],
         "b" => &["-inf", "+inf", "(0", "1", "(2", "3", "what"],
         _ => unreachable!("{of}"),
     };
     let word = words[usize::from(choice) % words.len()];
-    if of == "k" {
+    if of.ends_with('k') {
         return format!("{prefix}{word}");
     }
     word.to_owned()
@@ -162,14 +212,31 @@ pub fn packed(words: &[impl AsRef<str>]) -> Vec<u8> {
 /// One step of a sequence. The numbers choose what it is.
 pub type Step = (u8, u8, [u8; 6]);
 
+/// The words for the keys of the types of values.
+const OF_TYPES: [&str; 4] = ["{hk}", "{lk}", "{sk}", "{zk}"];
+
+/// Returns the requests of a sequence. Half of the sequences are about one type of values, because others seldom have two
+/// commands about the same list.
+pub fn requests(steps: &[Step], prefix: &str) -> impl Iterator<Item = Vec<u8>> {
+    let chosen = steps.first().map_or(0, |step| usize::from(step.1));
+    let of_type = OF_TYPES.get(chosen % (2 * OF_TYPES.len()));
+    let is_of_it = move |template: &&str| of_type.is_none_or(|of_type| template.contains(of_type));
+    let templates: Vec<_> = TEMPLATES.iter().copied().filter(is_of_it).collect();
+    steps.iter().map(move |step| {
+        let is_other = of_type.is_none() || step.2[5] % 4 == 0;
+        let templates = if is_other { TEMPLATES } else { &templates };
+        let what = if is_other { step.0 } else { 0 };
+        request((what, step.1, step.2), templates, prefix)
+    })
+}
+
 /// Returns the request of a step.
-#[must_use]
-pub fn request(step: Step, prefix: &str) -> Vec<u8> {
+fn request(step: Step, templates: &[&str], prefix: &str) -> Vec<u8> {
     let (what, which, numbers) = step;
     let choices = numbers.into_iter().cycle();
     match what % 4 {
         0 => {
-            let template = TEMPLATES[usize::from(which) % TEMPLATES.len()];
+            let template = templates[usize::from(which) % templates.len()];
             let words = template.split(' ').zip(choices);
             let words = words.map(|(part, choice)| match part.strip_prefix('{') {
                 Some(of) => word(of.trim_end_matches('}'), choice, prefix),

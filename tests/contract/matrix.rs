@@ -137,6 +137,7 @@ pub(crate) const SUBJECTS: &[Subject] = &[
     crate::failovers::BODIES,
     crate::failovers::SENTINEL_BODIES,
     crate::failovers::CLUSTER_BODIES,
+    crate::outages::BODIES_OF_ONE,
     crate::replicas::BODIES,
     crate::replicas::LONELY_BODIES,
     crate::sentinel::BODIES,

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use leasehold::{Error, LeaseState, LostCause};
-use leasehold_simulator::Refused;
+use leasehold_simulator::{Refused, Topology};
 
 use crate::holder_and_waiter::{HolderAndWaiter, NAME, both_ways};
 use crate::matrix::Capability::OneServer;
-use crate::matrix::{Chapter, bodies};
+use crate::matrix::{Chapter, Subject, bodies, subject_bodies};
 use crate::subject::{Kind, is_unreachable, lost};
 use crate::world::{World, secs};
 
@@ -26,6 +26,12 @@ pub(crate) const BODIES: Chapter = &[(
         a_call_waits_through_an_outage_from_its_first_request_on,
     ],
 )];
+
+pub(crate) const BODIES_OF_ONE: Subject = (
+    "outages",
+    &[Topology::Single],
+    subject_bodies![a_wait_believes_no_answer_from_before_a_failure],
+);
 
 /// A lease is renewed after a third of it, so two thirds are left for a fault.
 const LEASE: Duration = secs(15);
@@ -216,6 +222,28 @@ fn an_outage_ends_all_waits_together(world: &World, kind: Kind) {
         assert!(now >= stopped_at + limit, "given up too early");
         // A wait notices the outage by its next poll.
         assert!(now <= world.within(stopped_at + limit + secs(1)), "{now:?}");
+    }
+}
+
+/// Calls with another note make an attempt of their own. The first one's request fails, and the server hangs until the time of
+/// all is over.
+fn a_wait_believes_no_answer_from_before_a_failure(world: &World) {
+    let locks = world.build(|it| it.io_timeout(secs(30)));
+    let _guard = world.manager().lock(NAME).expect("it is free");
+    let waiting = |note, wait| {
+        let (mutex, before) = (locks.mutex(NAME).note(note), locks.stats().waiting);
+        let wait = locks.thread(move || mutex.try_lock_for(wait).map(|guard| guard.is_some()));
+        world.until("it waits", || locks.stats().waiting > before);
+        wait
+    };
+    let waits = [("one", 5), ("two", 10), ("three", 8)].map(|(note, s)| waiting(note, secs(s)));
+    world.redis().wait_until_queued(NAME, 1);
+    world.refuse(Refused::All, "LOADING the data");
+    world.pass(secs(3));
+    world.pause_servers();
+    for wait in waits {
+        let ended = wait.end();
+        assert!(ended.as_ref().is_err_and(is_unreachable), "{ended:?}");
     }
 }
 

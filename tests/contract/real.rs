@@ -50,6 +50,10 @@ const SIMULATED_ONLY: &[(&str, &str)] = &[
         "the Redis in memory is told what it refuses: tests/it/outages.rs shows each cause",
     ),
     (
+        "a_wait_believes_no_answer_from_before_a_failure",
+        "the Redis in memory is told what it refuses",
+    ),
+    (
         "full_memory_refuses_only_new_locks",
         "the Redis in memory is told what it refuses: tests/it/outages.rs shows the cause",
     ),

@@ -241,8 +241,8 @@ fn run(
     report.log("acquired", granted(&held, begun.elapsed()));
 
     let ended = Front::start(options, &held, report, happened)?.serve(&held, &happens, &signals);
-    // The one place where the lock is given up: the command and all its descendants have ended.
-    // What was killed may have had something to do.
+    // The lock is given up only here, because the command and all its descendants have ended. If one of them had to be killed,
+    // the job does not count as done, because that one may have had work left.
     let succeeded = ended.end.map(End::status) == Some(0)
         && ended.in_time_for.is_none()
         && !ended.left_processes;

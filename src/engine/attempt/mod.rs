@@ -67,6 +67,7 @@ use std::time::Duration;
 use crate::config::Terms;
 use crate::engine::timer_queue::at_risk_below;
 use crate::error::{Failure, FailureKind};
+use crate::net::deadline::Wait;
 use crate::owner;
 use crate::sys::{Arc, Rng, Time};
 use crate::wire::lifetime::{self, FIRST_TURN, valid_until};
@@ -83,8 +84,8 @@ pub(crate) struct Context<'a> {
     /// When the driving thread called.
     pub(crate) arrived: Time,
     pub(crate) terms: Terms,
-    /// When the driving thread gives up; `None` if it only tries.
-    pub(crate) until: Option<Time>,
+    /// How long the driving thread waits.
+    pub(crate) wait: Wait,
     /// How long Redis keeps the lock for this process after a hand-over.
     pub(crate) pickup_window: Duration,
     /// Whether a hand-over may grant the lock by message.
@@ -397,11 +398,10 @@ impl Attempt {
     fn request(&self, context: &Context<'_>) -> Ask {
         // A contended lock is likely to be contended again. A lock that was free most likely has no other waiter.
         let has_several_guards = context.crowded || self.patience.is_contended();
-        let channel = if context.until.is_none() {
+        let channel = match context.wait {
             // A try never queues.
-            None
-        } else {
-            context.subscription.channel()
+            Wait::Try => None,
+            Wait::Until(_) | Wait::Forever => context.subscription.channel(),
         };
         let allows_grant = context.grants_by_message
             && !context.crowded
@@ -611,15 +611,15 @@ impl Attempt {
         })
     }
 
-    /// Leaves the owner to its grant, whose holder ends it: a release from here would end the lock under a guard. Returns
-    /// until when Redis may execute an earlier request of it, if that is later than `now`.
+    /// Leaves the owner to its guard, which ends it: if the attempt released it too, the guard would lose its lock. Returns
+    /// until when Redis may still execute an earlier request of the owner, if that is after `now`.
     fn leave_to_grant(&mut self, now: Time) -> Option<Time> {
         self.queued = false;
         self.me.uncertain_until.take().filter(|until| *until > now)
     }
 
-    /// Notes what Redis may have of a request that has failed, or whose thread ended its call and no longer waits for the
-    /// answer. What follows is decided elsewhere, because in the second case the server may be well, and another thread may
+    /// Notes what Redis may have done of a request that failed, or whose thread has left before the answer because its call
+    /// had to end. The caller decides what comes next: in the second case the server may be well, so another thread may
     /// continue the attempt.
     pub(crate) fn failed(
         &mut self,

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use super::{Context, Step};
 use crate::error::{Failure, FailureKind};
+use crate::net::deadline::Wait;
 use crate::sys::random::{jittered, jittered_by_half};
 use crate::sys::{LONGEST_SLEEP, Time};
 
@@ -88,14 +89,14 @@ impl Patience {
     /// Returns the end for this thread, if its time or the limit of an outage is over. A try that was not answered
     /// still has its one request.
     pub(super) fn end(&self, context: &Context<'_>) -> Option<Step> {
-        let is_over = match context.until {
-            None => self.is_contended(),
-            Some(Time::NEVER) => {
+        let is_over = match context.wait {
+            Wait::Try => self.is_contended(),
+            Wait::Forever => {
                 let outage = self.outage.as_ref()?;
                 let failure = outage.too_long(context.now, context.outage_limit)?;
                 return Some(Step::Failed(failure));
             }
-            Some(until) => context.now >= until && (self.has_begun() || self.outage.is_some()),
+            Wait::Until(end) => context.now >= end && (self.has_begun() || self.outage.is_some()),
         };
         is_over.then(|| Step::TimeOver(self.failure()))
     }
@@ -112,7 +113,7 @@ impl Patience {
             return Step::Failed(failure);
         }
         // 2. A failure after this thread's deadline does not end the attempt for the threads behind it.
-        if context.until.is_some_and(|until| context.now >= until) {
+        if context.wait.is_over(context.now) {
             let result = if cut_short {
                 self.before(failure, context)
             } else {
@@ -123,7 +124,7 @@ impl Patience {
         // 3. This was a try, or no wait has begun: the failure is returned.
         let is_moving = failure.kind == FailureKind::SlotMoves;
         let waits = self.has_begun() || context.waits_through_outages || is_moving;
-        if context.until.is_none() || !waits {
+        if context.wait == Wait::Try || !waits {
             return Step::Failed(failure);
         }
         // 4. Sleep, unless the outage has lasted for its limit.
@@ -138,10 +139,10 @@ impl Patience {
     /// after a moment, which differs from process to process.
     pub(super) fn split(&mut self, failure: Failure, context: &Context<'_>) -> Step {
         self.splits += 1;
-        if context.until.is_none() && self.splits > 1 {
+        if context.wait == Wait::Try && self.splits > 1 {
             return Step::Failed(failure);
         }
-        if context.until.is_some_and(|until| context.now >= until) {
+        if context.wait.is_over(context.now) {
             return Step::TimeOver(self.failure().or(Some(failure)));
         }
         let pause = AFTER_SPLIT * self.splits.min(MOST_SPLITS);
@@ -158,7 +159,7 @@ impl Patience {
 /// Returns a sleep, which ends at the thread's own deadline. That is later than now, so the sleep has a length.
 pub(super) fn sleep(length: Duration, context: &Context<'_>) -> Step {
     let until = context.now + length.clamp(SHORTEST_PAUSE, LONGEST_SLEEP);
-    Step::Sleep(until.min(context.until.unwrap_or(Time::NEVER)))
+    Step::Sleep(until.min(context.wait.end().unwrap_or(until)))
 }
 
 /// The requests that have failed since the last answer. "Held" does not answer whether replicas confirm writes. So an

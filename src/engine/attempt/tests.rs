@@ -28,7 +28,7 @@ const FENCE_BLOCK: u64 = 100;
 struct Scene {
     rng: Arc<dyn Rng>,
     now: Time,
-    until: Option<Time>,
+    wait: Wait,
     subscription: SubscriptionState,
     failed_over_at: Time,
     lease: Duration,
@@ -45,13 +45,13 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(until: Option<Time>) -> Self {
+    fn new(wait: Wait) -> Self {
         let rng = Arc::new(Machine::default());
         Self {
             attempt: Attempt::new(&*rng, "l", 1, false),
             rng,
             now: START,
-            until,
+            wait,
             subscription: SubscriptionState::Ready("c".into()),
             failed_over_at: Time::from_nanos(0),
             lease: LEASE,
@@ -67,7 +67,7 @@ impl Scene {
     }
 
     fn waiting() -> Self {
-        Self::new(Some(Time::NEVER))
+        Self::new(Wait::Forever)
     }
 
     fn step(&mut self, input: Input) -> Step {
@@ -94,7 +94,7 @@ impl Scene {
             terms: Settings::default()
                 .checked_terms(&options)
                 .expect("they fit"),
-            until: self.until,
+            wait: self.wait,
             pickup_window: lifetime::pickup_window(self.lease, LONGEST_WINDOW / 2),
             grants_by_message: self.grants_by_message,
             outage_limit: Duration::from_mins(1),
@@ -268,7 +268,7 @@ fn a_lease_that_was_not_offered_cannot_be_shared() {
 
 #[test]
 fn a_try_never_queues_and_ends_with_the_answer() {
-    let mut scene = Scene::new(None);
+    let mut scene = Scene::new(Wait::Try);
     let ask = scene.send(Input::Go);
     assert_eq!(ask.channel, None);
     let step = scene.replied(held(None));
@@ -439,7 +439,7 @@ fn the_first_error_is_returned_and_later_ones_are_waited_out() {
 
 #[test]
 fn a_request_cut_short_by_one_threads_deadline_fails_no_other() {
-    let mut scene = Scene::new(Some(START + Duration::from_millis(1)));
+    let mut scene = Scene::new(Wait::Until(START + Duration::from_millis(1)));
     scene.send(Input::Go);
     scene.now = START + Duration::from_millis(100);
     let step = scene.failed(FailureKind::Unavailable, Outcome::Unknown);
@@ -464,7 +464,7 @@ fn a_permanent_failure_ends_a_wait() {
 
 #[test]
 fn a_deadline_during_an_outage_is_an_error_for_this_thread_alone() {
-    let mut scene = Scene::new(Some(START + Duration::from_secs(1)));
+    let mut scene = Scene::new(Wait::Until(START + Duration::from_secs(1)));
     scene.send(Input::Go);
     scene.replied(held(None));
     scene.send(Input::Woken);
@@ -473,7 +473,7 @@ fn a_deadline_during_an_outage_is_an_error_for_this_thread_alone() {
     assert!(matches!(step, Step::TimeOver(Some(_))));
     // The next thread continues the attempt, under the same owner.
     let owner = Arc::clone(scene.attempt.owner());
-    scene.until = Some(Time::NEVER);
+    scene.wait = Wait::Forever;
     assert_eq!(scene.send(Input::Go).owner, owner);
 }
 
@@ -645,7 +645,7 @@ fn held_by_the_former_owner_is_no_answer_after_a_failure_either() {
             handed_over: false,
         });
         // The thread learns why it has no answer.
-        scene.until = Some(scene.now);
+        scene.wait = Wait::Until(scene.now);
         let step = scene.step(Input::Woken);
         assert!(matches!(step, Step::TimeOver(Some(_))), "{step:?}");
     }
@@ -653,16 +653,17 @@ fn held_by_the_former_owner_is_no_answer_after_a_failure_either() {
 
 #[test]
 fn a_first_request_that_fails_is_waited_out_if_that_is_asked_for() {
-    for until in [
-        Some(Time::NEVER),
-        Some(START + Duration::from_mins(1)),
-        None,
-    ] {
-        let mut scene = Scene::new(until);
+    let minute = Duration::from_mins(1);
+    for wait in [Wait::Forever, Wait::Until(START + minute), Wait::Try] {
+        let mut scene = Scene::new(wait);
         scene.waits_through_outages = true;
         scene.send(Input::Go);
         let mut step = scene.failed(FailureKind::Unavailable, Outcome::NotExecuted);
-        assert_eq!(matches!(step, Step::Sleep(_)), until.is_some(), "{step:?}");
+        assert_eq!(
+            matches!(step, Step::Sleep(_)),
+            wait != Wait::Try,
+            "{step:?}"
+        );
         while let Step::Sleep(end) = step {
             scene.now = end;
             step = scene.step(Input::Woken);
@@ -673,11 +674,7 @@ fn a_first_request_that_fails_is_waited_out_if_that_is_asked_for() {
         let is_error = matches!(step, Step::Failed(_) | Step::TimeOver(Some(_)));
         assert!(is_error, "{step:?}");
         let waited = scene.now.since(START);
-        assert_eq!(
-            waited >= Duration::from_mins(1),
-            until.is_some(),
-            "{waited:?}"
-        );
+        assert_eq!(waited >= minute, wait != Wait::Try, "{waited:?}");
     }
 }
 
@@ -685,7 +682,7 @@ fn a_first_request_that_fails_is_waited_out_if_that_is_asked_for() {
 fn a_wait_whose_time_is_over_sends_nothing_more() {
     let end = START + Duration::from_secs(1);
     let after = |answer: fn(&mut Scene) -> Step| {
-        let mut scene = Scene::new(Some(end));
+        let mut scene = Scene::new(Wait::Until(end));
         scene.waits_through_outages = true;
         scene.send(Input::Go);
         assert!(matches!(answer(&mut scene), Step::Sleep(_)));
@@ -720,10 +717,10 @@ fn a_request_that_is_cut_short_leaves_the_answer_before_it() {
             other => panic!("{other:?}"),
         }
     };
-    let mut nothing = Scene::new(Some(end));
+    let mut nothing = Scene::new(Wait::Until(end));
     assert_eq!(cut_short(&mut nothing), Some(FailureKind::Unavailable));
 
-    let mut was_held = Scene::new(Some(end));
+    let mut was_held = Scene::new(Wait::Until(end));
     was_held.send(Input::Go);
     was_held.replied(held(None));
     assert_eq!(cut_short(&mut was_held), None);
@@ -732,7 +729,7 @@ fn a_request_that_is_cut_short_leaves_the_answer_before_it() {
     was_held.attempt.patience = Patience::new(WaitState::Held(START - Duration::from_millis(1)));
     assert_eq!(cut_short(&mut was_held), Some(FailureKind::Unavailable));
 
-    let mut failed = Scene::new(Some(end));
+    let mut failed = Scene::new(Wait::Until(end));
     failed.send(Input::Go);
     failed.replied(held(None));
     failed.send(Input::Woken);
@@ -792,7 +789,7 @@ fn an_answer_to_another_request_takes_nothing_over() {
 #[test]
 fn a_request_that_is_rejected_half_way_leaves_its_owner_behind() {
     for outcome in [Outcome::NotExecuted, Outcome::PartlyExecuted] {
-        let mut scene = Scene::new(None);
+        let mut scene = Scene::new(Wait::Try);
         scene.send(Input::Go);
         let failure = Failure::plain(FailureKind::Denied, outcome, "no right to this");
         let sent = scene.now;

@@ -1,4 +1,4 @@
-//! The locks that this process holds: how a lease begins, and what Redis says about it.
+//! The locks that this process holds: how a lease begins, what keeps it, and how it ends.
 //!
 //! 1. A grant becomes a [`process_lease::ProcessLease`], which the guards of this process have one after another, or share.
 //!    Before the first of them exists, the lease is registered with two threads.
@@ -29,24 +29,6 @@
 //!    allows several guards at a time, threads that wait get holds too.
 //! 3. The thread counts its own guard, and then sends the other threads their signals.
 //! 4. If the lease was lost before it entered the queue, the thread takes the lease out again.
-//!
-//! # The messages of Redis
-//!
-//! A holder learns of a forced release as follows:
-//!
-//! 1. The script publishes the removed owner on a channel to which every process subscribes.
-//! 2. The process with that owner does not trust the message, so it renews that lease at once.
-//! 3. Redis replies to the renewal that the key is gone, or has another owner. The lease is lost.
-//!
-//! The message may overtake the grant of that owner. So a process that has no such lease notes the time, for each name for
-//! which a grant may be on its way. When a lease begins that was asked for at or before that time, it does step 2 then.
-//!
-//! If the message is lost, or the process has no subscription because no thread has waited yet, the next renewal gets
-//! the same reply. For a lease without renewal, a renewal only looks whether it is still held.
-//!
-//! A *request to release* a lock names the holder's owner too. It ends nothing: the process sends it to the channels of the
-//! guards of that lease, and remembers the last one for a channel that comes later. If the request overtakes the grant,
-//! nobody hears it.
 
 pub(crate) mod claim;
 mod commit;
@@ -69,13 +51,8 @@ use crate::engine::Engine;
 use crate::engine::attempt::Grant;
 use crate::engine::queue::rules::{Begun, GrantedTo, Health, QueueLease};
 use crate::engine::queue::{Entry, LastReply, NameState, Signal, WaitingThread};
-use crate::engine::wakeup;
 use crate::error::{Failure, FailureKind, LostCause};
-use crate::event::ReleaseRequest;
-use crate::logging;
-use crate::name::{BROKEN, LEADER, REQUEST};
-use crate::owner::{self, Owner};
-use crate::sys::time::of_wall_us;
+use crate::owner::Owner;
 use crate::sys::{Arc, Ordering, Time};
 
 use fence::Fences;
@@ -86,16 +63,6 @@ use rules::LeaseStatus;
 pub(crate) struct CountedBusy<'a>(pub(crate) &'a Engine);
 
 impl Engine {
-    /// Starts the wakeup thread if it does not run.
-    pub(crate) fn subscribe(self: &Arc<Self>) {
-        self.wakeup.start(self.client.now(), || {
-            let (wakeup, store) = (Arc::clone(&self.wakeup), Arc::clone(&self.client.store));
-            let (events, engine) = (Arc::downgrade(&self.client.events), Arc::downgrade(self));
-            let run = move || wakeup::run(&wakeup, &*store, &events, &engine);
-            self.client.machine().spawn("leasehold-wakeup-0", run)
-        });
-    }
-
     /// Begins the lease of a grant. Returns the first hold of the lease, which `count` counts.
     pub(crate) fn begin_lease(
         self: &Arc<Self>,
@@ -179,13 +146,13 @@ impl Engine {
         let owner = Owner::new(owner, &self.client.tail);
         let now = self.client.now();
         let begun = {
-            let queue = &mut entry.lock().queue;
-            let lease = queue.process_leases().find(|lease| lease.owner == owner)?;
+            let mut state = entry.lock();
+            let lease = state.lease_of(&owner)?;
             if lease.health(now) == Health::Lost {
                 return None;
             }
             let number = lease.number;
-            queue.reopened(number, now, now + self.quantum(now))?
+            state.queue.reopened(number, now, now + self.quantum(now))?
         };
         count(&begun.hold);
         Some(hand_out(begun))
@@ -224,7 +191,7 @@ impl Engine {
     pub(crate) fn holder(&self, state: &NameState) -> Option<Arc<str>> {
         match (state.queue.process_lease(), state.last_reply()) {
             (Some(process_lease), _) => Some(self.client.owner_of(process_lease)),
-            (None, LastReply::Held(holder)) => Some(Arc::clone(holder)),
+            (None, LastReply::Held(_, holder)) => Some(Arc::clone(holder)),
             (None, _) => None,
         }
     }
@@ -263,84 +230,6 @@ impl Engine {
         self.watch.deregister_lease(process_lease);
         #[cfg(feature = "metrics")]
         process_lease.export_risk(self.client.now(), &self.client.exported.at_risk);
-    }
-
-    /// Handles a message. Any client could have sent it.
-    pub(crate) fn hear(&self, channel: &str, payload: &[u8]) {
-        let Ok(text) = std::str::from_utf8(payload) else {
-            return;
-        };
-        match (channel == BROKEN, text.strip_prefix(REQUEST)) {
-            (true, Some(request)) => self.release_requested(request),
-            (true, None) => self.released_by_force(text),
-            (false, _) => match text.strip_prefix(LEADER) {
-                Some(changed) => self.leader_changed(changed),
-                None => self.wakeup.wake(payload),
-            },
-        }
-    }
-
-    /// Makes the renewal thread renew this process's lease of an owner at once. If the grant is still on its way, that
-    /// happens when the lease begins.
-    ///
-    /// Searches all names in use, which takes some milliseconds for very many names. An index would cost every lease
-    /// memory for a rare event.
-    pub(crate) fn released_by_force(&self, owner: &str) {
-        // An owner with another label belongs to another manager.
-        let label = &self.client.settings.label;
-        if owner::label(owner) != Some(label) {
-            return;
-        }
-        let owner = Owner::new(owner, &self.client.tail);
-        let now = self.client.now();
-        for entry in self.names.all() {
-            let mut state = entry.lock();
-            let found = state
-                .queue
-                .process_leases()
-                .find(|process_lease| process_lease.owner == owner);
-            if let Some(process_lease) = found.cloned() {
-                drop(state);
-                self.renewal.renew_now(&process_lease);
-            } else {
-                state.note_forced_release(now);
-            }
-        }
-    }
-
-    /// Tells the guards of the owner's lease of a request: the owner, the time in µs since 1970, and the reason. Searches all names in use.
-    fn release_requested(&self, request: &str) {
-        let mut parts = request.splitn(3, ' ');
-        let (Some(owner), Some(at), Some(why)) = (parts.next(), parts.next(), parts.next()) else {
-            return;
-        };
-        let Ok(at_us) = at.parse() else {
-            return;
-        };
-        if owner::label(owner) != Some(&self.client.settings.label) {
-            return;
-        }
-        let owner = Owner::new(owner, &self.client.tail);
-        let request = ReleaseRequest {
-            why: why.to_owned(),
-            at: of_wall_us(at_us),
-        };
-        for entry in self.names.all() {
-            let state = entry.lock();
-            let found = state
-                .queue
-                .process_leases()
-                .find(|process_lease| process_lease.owner == owner);
-            let Some(process_lease) = found.cloned() else {
-                continue;
-            };
-            drop(state);
-            if process_lease.note_request(&request) {
-                let name = entry.target.name();
-                logging::info!("lock {name:?}: its release is requested: {why:?}");
-            }
-            return;
-        }
     }
 }
 

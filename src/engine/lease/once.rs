@@ -6,8 +6,8 @@
 //! | the owner does not hold the lock | is lost, as after a renewal | the loss |
 //! | nothing in time, or an error | stays as it is | the failure. The record may have been written |
 //!
-//! Unlike a commit, a request that arrives late needs no further care: what it records was done, under whatever guard of this
-//! owner, and the record goes back to no earlier fire.
+//! Unlike a commit, this request may arrive late: the job that it records was done, and the script never replaces a fire by an
+//! earlier one.
 
 use std::time::Duration;
 

@@ -34,7 +34,7 @@ use crate::engine::lease::CountedBusy;
 use crate::engine::lease::process_lease::ProcessLease;
 use crate::engine::lease::rules::LeaseStatus;
 use crate::engine::queue::rules::{Finish, Health};
-use crate::engine::queue::{Entry, LastReply, Signal, WaitingThread};
+use crate::engine::queue::{Entry, Signal, WaitingThread};
 use crate::error::{Failure, LostCause, Result};
 use crate::net::deadline::Deadline;
 use crate::sys::{Arc, Time};
@@ -150,8 +150,7 @@ impl Engine {
             _ => false,
         };
         if is_held_still {
-            let held = LastReply::Held(self.client.owner_of(process_lease));
-            state.note_last_reply(held);
+            state.note_held(now, self.client.owner_of(process_lease));
         }
         Ended {
             finish,

@@ -20,6 +20,7 @@
 pub(crate) mod quantum;
 pub(crate) mod rules;
 
+use std::mem;
 use std::time::Duration;
 
 use hashbrown::HashTable;
@@ -29,6 +30,7 @@ use crate::engine::attempt::Attempt;
 use crate::engine::lease::process_lease::{Hold, ProcessLease};
 use crate::error::Failure;
 use crate::name::{Fingerprint, Target};
+use crate::owner::Owner;
 use crate::sys::thread::Parker;
 use crate::sys::{Arc, Mutex, MutexGuard, Time};
 use crate::wire::{LockId, LockKind};
@@ -61,8 +63,6 @@ pub(crate) struct NameState {
 #[derive(Debug, Default)]
 struct Notes {
     last: LastReply,
-    /// The time and the holder of the last reply that the lock is held.
-    last_held: Option<(Time, Arc<str>)>,
     /// The number of [`Names::pin`] calls without their [`Names::unpin`].
     pins: u32,
     /// The time of the last notice that `force_release` has removed an owner for which this process had no lease.
@@ -72,13 +72,15 @@ struct Notes {
 }
 
 /// The last reply about a lock that this process does not hold.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) enum LastReply {
     /// No reply yet, or none that may still be true.
     #[default]
     NoAnswer,
-    /// This owner holds the lock.
-    Held(Arc<str>),
+    /// This owner holds the lock. The reply came at this time.
+    Held(Time, Arc<str>),
+    /// The same, but it may have lost the lock since. A wait that had begun by that time may still end with this reply.
+    WasHeld(Time, Arc<str>),
     /// The request failed.
     Failed(Failure),
 }
@@ -226,34 +228,38 @@ impl NameState {
         self.notes.as_ref().is_some_and(|notes| notes.pins > 0)
     }
 
+    /// Returns the lease of this owner.
+    pub(crate) fn lease_of(&self, owner: &Owner) -> Option<&Arc<ProcessLease>> {
+        let mut leases = self.queue.process_leases();
+        leases.find(|lease| lease.owner == *owner)
+    }
+
     /// Returns the last reply about the lock.
     pub(crate) fn last_reply(&self) -> &LastReply {
         let notes = self.notes.as_ref();
         notes.map_or(&LastReply::NoAnswer, |notes| &notes.last)
     }
 
-    pub(crate) fn note_last_reply(&mut self, last: LastReply) {
-        self.notes().last = last;
+    /// Notes that a request has failed. No answer before it counts any more.
+    pub(crate) fn note_failed(&mut self, failure: Failure) {
+        self.notes().last = LastReply::Failed(failure);
     }
 
-    /// Forgets the last reply, because it may not be true any more.
+    /// Notes that this owner holds the lock at `now`.
+    pub(crate) fn note_held(&mut self, now: Time, holder: Arc<str>) {
+        self.notes().last = LastReply::Held(now, holder);
+    }
+
+    /// Notes that the last reply may not be true any more.
     pub(crate) fn forget_last_reply(&mut self) {
         if let Some(notes) = &mut self.notes {
-            notes.last = LastReply::NoAnswer;
+            notes.last = match mem::take(&mut notes.last) {
+                LastReply::Held(at, holder) | LastReply::WasHeld(at, holder) => {
+                    LastReply::WasHeld(at, holder)
+                }
+                LastReply::NoAnswer | LastReply::Failed(_) => LastReply::NoAnswer,
+            };
         }
-    }
-
-    /// Notes the reply, at `now`, that this owner holds the lock.
-    pub(crate) fn note_held(&mut self, now: Time, holder: &Arc<str>) {
-        let notes = self.notes();
-        notes.last = LastReply::Held(Arc::clone(holder));
-        notes.last_held = Some((now, Arc::clone(holder)));
-    }
-
-    /// Returns the holder of the last "held" reply, if that reply came at `since` or later.
-    pub(crate) fn holder_since(&self, since: Time) -> Option<Arc<str>> {
-        let (at, holder) = self.notes.as_ref()?.last_held.as_ref()?;
-        (*at >= since).then(|| Arc::clone(holder))
     }
 
     /// Notes, at `now`, that `force_release` has removed an owner for which this process has no lease. Does nothing if no
@@ -274,9 +280,12 @@ impl NameState {
     /// Forgets all replies, because this process holds the lock now, unless threads wait: only a delegate for more of the lock
     /// needs them.
     pub(crate) fn forget_replies(&mut self) {
-        self.forget_last_reply();
-        if !self.queue.is_crowded() && !self.is_pinned() {
-            self.notes = None;
+        let is_used = self.queue.is_crowded() || self.is_pinned();
+        self.notes.take_if(|_| !is_used);
+        match &mut self.notes {
+            // The kind has no other lease, so the lock is not as that reply said.
+            Some(notes) if self.queue.process_lease().is_some() => notes.last = LastReply::NoAnswer,
+            _ => self.forget_last_reply(),
         }
     }
 

@@ -17,6 +17,12 @@ impl CommandError {
         Self::new("ERR syntax error")
     }
 
+    pub(super) fn wrong_number(command: &str) -> Self {
+        Self(format!(
+            "ERR wrong number of arguments for '{command}' command"
+        ))
+    }
+
     /// Returns the error of a command whose second word is not known, or has another number of arguments.
     pub(super) fn unknown_subcommand(arguments: &Arguments<'_>) -> Self {
         let word = String::from_utf8_lossy(arguments.get(1));

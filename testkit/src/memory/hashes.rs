@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::arguments::{Arguments, CommandError};
 use super::keyspace::{Keyspace, Stored};
 use super::resp::Resp;
+use super::strings::add_to;
 
 type Fields = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -15,12 +16,11 @@ fn as_hash(stored: &mut Stored) -> Option<&mut Fields> {
     }
 }
 
-/// `HSET key field value [field value ...]`. Returns how many fields are new.
+/// `HSET key field value [field value ...]` returns how many fields are new, and `HMSET` does not.
 pub(super) fn set(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
     let pairs = arguments.from(2).chunks_exact(2);
     if !pairs.remainder().is_empty() {
-        let text = "ERR wrong number of arguments for 'hset' command";
-        return Err(CommandError::new(text));
+        return Err(CommandError::wrong_number(&arguments.name()));
     }
     let new = || Stored::Hash(Fields::new());
     let fields = keys.get_or_insert(arguments.get(1), new, as_hash)?;
@@ -28,7 +28,34 @@ pub(super) fn set(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp
         let before = fields.insert(pair[0].clone(), pair[1].clone());
         before.is_none()
     });
-    Ok(Resp::count(new_ones.count()))
+    let new_ones = Resp::count(new_ones.count());
+    Ok(match arguments.name().as_str() {
+        "hmset" => Resp::ok(),
+        _ => new_ones,
+    })
+}
+
+/// `HSETNX key field value`.
+pub(super) fn set_nx(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
+    let fields = keys.get_as(arguments.get(1), as_hash)?;
+    if fields.is_some_and(|fields| fields.contains_key(arguments.get(2))) {
+        return Ok(Resp::Int(0));
+    }
+    set(keys, arguments)
+}
+
+/// `HINCRBY key field number`.
+pub(super) fn incr_by(
+    keys: &mut Keyspace,
+    arguments: &Arguments<'_>,
+) -> Result<Resp, CommandError> {
+    let number = arguments.int(3)?;
+    let new = || Stored::Hash(Fields::new());
+    let fields = keys.get_or_insert(arguments.get(1), new, as_hash)?;
+    let value = fields.entry(arguments.get(2).to_vec());
+    let value = value.or_insert_with(|| b"0".to_vec());
+    let no_integer = || CommandError::new("ERR hash value is not an integer");
+    add_to(value, number, no_integer)
 }
 
 /// `HGET key field`.

@@ -16,6 +16,7 @@ pub(super) enum Stored {
     String(Vec<u8>),
     Hash(BTreeMap<Vec<u8>, Vec<u8>>),
     List(VecDeque<Vec<u8>>),
+    Set(BTreeSet<Vec<u8>>),
     SortedSet(SortedSet),
 }
 
@@ -32,6 +33,7 @@ impl Stored {
             Self::String(_) => false,
             Self::Hash(fields) => fields.is_empty(),
             Self::List(elements) => elements.is_empty(),
+            Self::Set(members) => members.is_empty(),
             Self::SortedSet(members) => members.is_empty(),
         }
     }
@@ -41,6 +43,7 @@ impl Stored {
             Self::String(_) => "string",
             Self::Hash(_) => "hash",
             Self::List(_) => "list",
+            Self::Set(_) => "set",
             Self::SortedSet(_) => "zset",
         }
     }
@@ -191,6 +194,16 @@ impl Keyspace {
         self.keys.get(key)?.expires_at
     }
 
+    /// Sets when a key that is there expires. Deletes it if that is past.
+    pub(super) fn expire_at(&mut self, key: &[u8], at: Option<i64>) {
+        self.note_write(key);
+        if at.is_some_and(|at| at <= self.now) {
+            self.keys.remove(key);
+        } else if let Some(stored) = self.keys.get_mut(key) {
+            stored.expires_at = at;
+        }
+    }
+
     /// Returns the keys that have not expired.
     pub(super) fn live_keys(&self) -> impl Iterator<Item = &Vec<u8>> {
         let now = self.now;
@@ -221,38 +234,36 @@ pub(super) fn type_of(
     Ok(Resp::Status(name.into()))
 }
 
+/// `PTTL key`, and `TTL key` in seconds.
 pub(super) fn pttl(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
     let key = arguments.get(1);
     if keys.get(key).is_none() {
         return Ok(Resp::Int(-2));
     }
     let now = keys.now;
-    let left = keys.expires_at(key).map_or(-1, |at| at - now);
-    Ok(Resp::Int(left))
+    let left = keys.expires_at(key).map(|at| at - now);
+    let left = left.map(|ms| match arguments.name().as_str() {
+        "ttl" => (ms + 500) / 1_000,
+        _ => ms,
+    });
+    Ok(Resp::Int(left.unwrap_or(-1)))
 }
 
-/// `PEXPIRE key ms [NX | XX | GT | LT]`.
-pub(super) fn pexpire(
+/// `PERSIST key`.
+pub(super) fn persist(
     keys: &mut Keyspace,
     arguments: &Arguments<'_>,
 ) -> Result<Resp, CommandError> {
-    let now = keys.now;
-    expire(keys, arguments, |ms| now.checked_add(ms))
+    let key = arguments.get(1);
+    let is_to_expire = keys.expires_at(key).is_some();
+    if is_to_expire {
+        keys.expire_at(key, None);
+    }
+    Ok(Resp::flag(is_to_expire))
 }
 
-/// `PEXPIREAT key ms [NX | XX | GT | LT]`.
-pub(super) fn pexpireat(
-    keys: &mut Keyspace,
-    arguments: &Arguments<'_>,
-) -> Result<Resp, CommandError> {
-    expire(keys, arguments, Some)
-}
-
-fn expire(
-    keys: &mut Keyspace,
-    arguments: &Arguments<'_>,
-    at: impl FnOnce(i64) -> Option<i64>,
-) -> Result<Resp, CommandError> {
+/// `EXPIRE`, `PEXPIRE`, `EXPIREAT` and `PEXPIREAT`: `key time [NX | XX | GT | LT]`.
+pub(super) fn expire(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
     let (mut nx, mut xx, mut gt, mut lt) = (false, false, false, false);
     for number in 3..arguments.len() {
         match arguments.option(number).as_str() {
@@ -274,13 +285,17 @@ fn expire(
         let text = "ERR GT and LT options at the same time are not compatible";
         return Err(CommandError::new(text));
     }
-    let at = at(arguments.int(2)?).ok_or_else(|| invalid_expire(&arguments.name()))?;
-    let (key, now) = (arguments.get(1), keys.now);
-    keys.drop_if_expired(key);
-    let Some(stored) = keys.keys.get_mut(key) else {
+    let (name, given) = (arguments.name(), arguments.int(2)?);
+    let factor = if name.starts_with('p') { 1 } else { 1_000 };
+    let from = if name.ends_with("at") { 0 } else { keys.now };
+    let at = given.checked_mul(factor);
+    let at = at.and_then(|ms| ms.checked_add(from));
+    let at = at.ok_or_else(|| invalid_expire(&name))?;
+    let key = arguments.get(1);
+    if keys.get(key).is_none() {
         return Ok(Resp::Int(0));
-    };
-    let is_refused = match stored.expires_at {
+    }
+    let is_refused = match keys.expires_at(key) {
         // A key without a time to live lives for longer than any other.
         None => xx || gt,
         Some(before) => nx || gt && at <= before || lt && at >= before,
@@ -288,11 +303,7 @@ fn expire(
     if is_refused {
         return Ok(Resp::Int(0));
     }
-    stored.expires_at = Some(at);
-    keys.note_write(key);
-    if at <= now {
-        keys.keys.remove(key);
-    }
+    keys.expire_at(key, Some(at));
     Ok(Resp::Int(1))
 }
 

@@ -22,32 +22,44 @@ fn place(elements: &Elements, at: i64) -> Option<usize> {
     usize::try_from(at).ok().filter(|at| *at < elements.len())
 }
 
-/// `RPUSH key element [element ...]`.
+/// `LPUSH`, `RPUSH`, and `LPUSHX` and `RPUSHX`, which make no list: `key element [element ...]`.
 pub(super) fn push(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
+    let (key, name) = (arguments.get(1), arguments.name());
+    if name.ends_with('x') && keys.get_as(key, as_list)?.is_none() {
+        return Ok(Resp::Int(0));
+    }
     let new = || Stored::List(Elements::new());
-    let elements = keys.get_or_insert(arguments.get(1), new, as_list)?;
-    elements.extend(arguments.from(2).iter().cloned());
+    let elements = keys.get_or_insert(key, new, as_list)?;
+    for element in arguments.from(2) {
+        let at = if name.starts_with('l') {
+            0
+        } else {
+            elements.len()
+        };
+        elements.insert(at, element.clone());
+    }
     Ok(Resp::count(elements.len()))
 }
 
-/// `LPOP key [count]`.
+/// `LPOP key [count]` and `RPOP key [count]`.
 pub(super) fn pop(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
     let count = match arguments.len() {
         2 => None,
         3 => Some(positive(arguments, 2)?),
-        _ => {
-            let text = "ERR wrong number of arguments for 'lpop' command";
-            return Err(CommandError::new(text));
-        }
+        _ => return Err(CommandError::wrong_number(&arguments.name())),
     };
     let key = arguments.get(1);
     let Some(elements) = keys.get_as(key, as_list)? else {
         return Ok(count.map_or(Resp::Nil, |_| Resp::NilArray));
     };
+    let pop = match arguments.name().as_str() {
+        "lpop" => Elements::pop_front,
+        _ => Elements::pop_back,
+    };
     let taken = match count {
-        None => Resp::or_nil(elements.pop_front()),
+        None => Resp::or_nil(pop(elements)),
         Some(count) => {
-            let taken = elements.drain(..count.min(elements.len()));
+            let taken = (0..count).map_while(|_| pop(elements));
             Resp::Array(taken.map(Resp::Bulk).collect())
         }
     };
@@ -87,6 +99,65 @@ pub(super) fn set(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp
     elements[at] = arguments.get(3).to_vec();
     keys.note_write(arguments.get(1));
     Ok(Resp::ok())
+}
+
+/// `LINSERT key BEFORE | AFTER pivot element`.
+pub(super) fn insert(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
+    let behind = match arguments.option(2).as_str() {
+        "BEFORE" => 0,
+        "AFTER" => 1,
+        _ => return Err(CommandError::syntax()),
+    };
+    let Some(elements) = keys.get_as(arguments.get(1), as_list)? else {
+        return Ok(Resp::Int(0));
+    };
+    let pivot = elements.iter().position(|it| it == arguments.get(3));
+    let Some(pivot) = pivot else {
+        return Ok(Resp::Int(-1));
+    };
+    elements.insert(pivot + behind, arguments.get(4).to_vec());
+    let length = Resp::count(elements.len());
+    keys.note_write(arguments.get(1));
+    Ok(length)
+}
+
+/// `LTRIM key start end`. Both are inclusive, and a negative one counts from the end.
+pub(super) fn trim(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
+    let (start, end) = (arguments.int(2)?, arguments.int(3)?);
+    if let Some(elements) = keys.get_as(arguments.get(1), as_list)? {
+        let kept = places(elements.len(), start, end);
+        elements.truncate(kept.end);
+        elements.drain(..kept.start);
+        keys.remove_if_empty(arguments.get(1));
+    }
+    Ok(Resp::ok())
+}
+
+/// `LREM key count element`. A negative count counts from the end, and 0 stands for all.
+pub(super) fn remove(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
+    let (key, count) = (arguments.get(1), arguments.int(2)?);
+    let Some(elements) = keys.get_as(key, as_list)? else {
+        return Ok(Resp::Int(0));
+    };
+    let before = elements.len();
+    let mut left = match count {
+        0 => before,
+        count => usize::try_from(count.unsigned_abs()).unwrap_or(before),
+    };
+    if count < 0 {
+        elements.make_contiguous().reverse();
+    }
+    elements.retain(|element| {
+        let goes = left > 0 && element == arguments.get(3);
+        left -= usize::from(goes);
+        !goes
+    });
+    if count < 0 {
+        elements.make_contiguous().reverse();
+    }
+    let removed = before - elements.len();
+    keys.remove_if_empty(key);
+    Ok(Resp::count(removed))
 }
 
 /// `LRANGE key start end`. Both are inclusive, and a negative one counts from the end.

@@ -1,5 +1,5 @@
 //! A Redis server in memory, for tests. It has the commands that leasehold's scripts and connections use, and those that
-//! a test of a lock needs.
+//! a test of a lock or of a commit needs.
 //!
 //! It opens no port and has no thread, and its time comes from the caller. A connection is a number and two buffers:
 //!
@@ -19,7 +19,7 @@
 //! | `resp` | requests and replies as bytes |
 //! | `arguments` | the arguments and errors of commands |
 //! | `keyspace` | the keys of a database, and when they expire |
-//! | `strings` `hashes` `lists` `sorted_sets` | the commands of each type of values |
+//! | `strings` `hashes` `lists` `sets` `sorted_sets` | the commands of each type of values |
 //! | `sorted_set` | the members of a sorted set |
 //! | `pubsub` | channels |
 //! | `scripts` `lua` | Lua scripts, and what they see |
@@ -51,6 +51,7 @@ mod replication;
 mod resp;
 mod scripts;
 mod sentinel;
+mod sets;
 mod sorted_set;
 mod sorted_sets;
 mod state;
@@ -65,11 +66,13 @@ use arguments::{Arguments, CommandError};
 use keyspace::Keyspace;
 use lua::Scripts;
 use replication::Replication;
-use resp::{Resp, request};
+use resp::request;
 use state::Peer;
 use users::Users;
 
 pub use cluster::{ChannelMessage, ClusterNode, ClusterTable, MovedKey};
+pub(crate) use resp::Resp;
+
 pub use replication::{Change, DataCopy, WatchedMaster};
 pub use state::{Refusal, Refused, ServerState};
 
@@ -123,6 +126,7 @@ const COMMANDS: &[(&str, i32, KeyPlaces, Execution)] = &[
         KeyPlaces::Nowhere,
         NotOfScripts(admin::config),
     ),
+    ("decr", 2, KeyPlaces::First, Keys(strings::decr)),
     ("decrby", 3, KeyPlaces::First, Keys(strings::decr_by)),
     ("del", -2, KeyPlaces::All, Keys(keyspace::del)),
     ("echo", 2, KeyPlaces::Nowhere, Server(admin::echo)),
@@ -134,26 +138,42 @@ const COMMANDS: &[(&str, i32, KeyPlaces, Execution)] = &[
         NotOfScripts(scripts::eval_sha),
     ),
     ("exists", -2, KeyPlaces::All, Keys(keyspace::exists)),
+    ("expire", -3, KeyPlaces::First, Keys(keyspace::expire)),
+    ("expireat", -3, KeyPlaces::First, Keys(keyspace::expire)),
     ("flushall", -1, KeyPlaces::Nowhere, Server(admin::flush_all)),
     ("get", 2, KeyPlaces::First, Keys(strings::get)),
+    ("getdel", 2, KeyPlaces::First, Keys(strings::get_del)),
+    ("getex", -2, KeyPlaces::First, Keys(strings::get_ex)),
     ("getrange", 4, KeyPlaces::First, Keys(strings::get_range)),
+    ("getset", 3, KeyPlaces::First, Keys(strings::set_by_name)),
     ("hdel", -3, KeyPlaces::First, Keys(hashes::del)),
     ("hget", 3, KeyPlaces::First, Keys(hashes::get)),
     ("hgetall", 2, KeyPlaces::First, Keys(hashes::get_all)),
+    ("hincrby", 4, KeyPlaces::First, Keys(hashes::incr_by)),
     ("hlen", 2, KeyPlaces::First, Keys(hashes::len)),
+    ("hmset", -4, KeyPlaces::First, Keys(hashes::set)),
     ("hset", -4, KeyPlaces::First, Keys(hashes::set)),
+    ("hsetnx", 4, KeyPlaces::First, Keys(hashes::set_nx)),
     ("incr", 2, KeyPlaces::First, Keys(strings::incr)),
     ("incrby", 3, KeyPlaces::First, Keys(strings::incr_by)),
     ("info", -1, KeyPlaces::Nowhere, Server(admin::info)),
     ("keys", 2, KeyPlaces::Nowhere, Keys(keyspace::keys_of)),
     ("lindex", 3, KeyPlaces::First, Keys(lists::index)),
+    ("linsert", 5, KeyPlaces::First, Keys(lists::insert)),
     ("llen", 2, KeyPlaces::First, Keys(lists::len)),
     ("lpop", -2, KeyPlaces::First, Keys(lists::pop)),
+    ("lpush", -3, KeyPlaces::First, Keys(lists::push)),
+    ("lpushx", -3, KeyPlaces::First, Keys(lists::push)),
     ("lrange", 4, KeyPlaces::First, Keys(lists::range)),
+    ("lrem", 4, KeyPlaces::First, Keys(lists::remove)),
     ("lset", 4, KeyPlaces::First, Keys(lists::set)),
-    ("pexpire", -3, KeyPlaces::First, Keys(keyspace::pexpire)),
-    ("pexpireat", -3, KeyPlaces::First, Keys(keyspace::pexpireat)),
+    ("ltrim", 4, KeyPlaces::First, Keys(lists::trim)),
+    ("mget", -2, KeyPlaces::All, Keys(strings::get_many)),
+    ("persist", 2, KeyPlaces::First, Keys(keyspace::persist)),
+    ("pexpire", -3, KeyPlaces::First, Keys(keyspace::expire)),
+    ("pexpireat", -3, KeyPlaces::First, Keys(keyspace::expire)),
     ("ping", -1, KeyPlaces::Nowhere, Server(admin::ping)),
+    ("psetex", 4, KeyPlaces::First, Keys(strings::set_by_name)),
     ("pttl", 2, KeyPlaces::First, Keys(keyspace::pttl)),
     (
         "publish",
@@ -163,8 +183,12 @@ const COMMANDS: &[(&str, i32, KeyPlaces, Execution)] = &[
     ),
     ("pubsub", -2, KeyPlaces::Nowhere, Server(pubsub::pubsub)),
     ("role", 1, KeyPlaces::Nowhere, NotOfScripts(replicas::role)),
+    ("rpop", -2, KeyPlaces::First, Keys(lists::pop)),
     ("rpush", -3, KeyPlaces::First, Keys(lists::push)),
+    ("rpushx", -3, KeyPlaces::First, Keys(lists::push)),
+    ("sadd", -3, KeyPlaces::First, Keys(sets::add)),
     ("scan", -2, KeyPlaces::Nowhere, Keys(keyspace::scan)),
+    ("scard", 2, KeyPlaces::First, Keys(sets::card)),
     (
         "script",
         -2,
@@ -179,6 +203,13 @@ const COMMANDS: &[(&str, i32, KeyPlaces, Execution)] = &[
         NotOfScripts(sentinel::sentinel),
     ),
     ("set", -3, KeyPlaces::First, Keys(strings::set)),
+    ("setex", 4, KeyPlaces::First, Keys(strings::set_by_name)),
+    ("setnx", 3, KeyPlaces::First, Keys(strings::set_by_name)),
+    ("setrange", 4, KeyPlaces::First, Keys(strings::set_range)),
+    ("sismember", 3, KeyPlaces::First, Keys(sets::is_member)),
+    ("smembers", 2, KeyPlaces::First, Keys(sets::members)),
+    ("spop", -2, KeyPlaces::First, Keys(sets::pop)),
+    ("srem", -3, KeyPlaces::First, Keys(sets::rem)),
     ("strlen", 2, KeyPlaces::First, Keys(strings::str_len)),
     (
         "subscribe",
@@ -187,7 +218,9 @@ const COMMANDS: &[(&str, i32, KeyPlaces, Execution)] = &[
         Several(pubsub::subscribe),
     ),
     ("time", 1, KeyPlaces::Nowhere, Server(admin::time)),
+    ("ttl", 2, KeyPlaces::First, Keys(keyspace::pttl)),
     ("type", 2, KeyPlaces::First, Keys(keyspace::type_of)),
+    ("unlink", -2, KeyPlaces::All, Keys(keyspace::del)),
     (
         "unsubscribe",
         -1,
@@ -197,7 +230,9 @@ const COMMANDS: &[(&str, i32, KeyPlaces, Execution)] = &[
     ("wait", 3, KeyPlaces::Nowhere, Several(replicas::wait)),
     ("zadd", -4, KeyPlaces::First, Keys(sorted_sets::add)),
     ("zcard", 2, KeyPlaces::First, Keys(sorted_sets::card)),
-    ("zpopmin", -2, KeyPlaces::First, Keys(sorted_sets::pop_min)),
+    ("zincrby", 4, KeyPlaces::First, Keys(sorted_sets::incr_by)),
+    ("zpopmax", -2, KeyPlaces::First, Keys(sorted_sets::pop)),
+    ("zpopmin", -2, KeyPlaces::First, Keys(sorted_sets::pop)),
     ("zrange", -4, KeyPlaces::First, Keys(sorted_sets::range)),
     (
         "zrangebyscore",
@@ -206,6 +241,18 @@ const COMMANDS: &[(&str, i32, KeyPlaces, Execution)] = &[
         Keys(sorted_sets::range),
     ),
     ("zrem", -3, KeyPlaces::First, Keys(sorted_sets::rem)),
+    (
+        "zremrangebyrank",
+        4,
+        KeyPlaces::First,
+        Keys(sorted_sets::rem_range),
+    ),
+    (
+        "zremrangebyscore",
+        4,
+        KeyPlaces::First,
+        Keys(sorted_sets::rem_range),
+    ),
     ("zscore", 3, KeyPlaces::First, Keys(sorted_sets::score)),
 ];
 
@@ -310,6 +357,17 @@ impl MemoryServer {
         self.0.peers.remove(&connection);
     }
 
+    /// Executes a command at this time since 1970, and returns its answer, if it is one that comes at once.
+    pub(crate) fn answer(&mut self, words: &[Vec<u8>], now: Duration) -> Option<Resp> {
+        let connection = self.connect();
+        let Self(state) = self;
+        state.now = now;
+        let answer = answer(state, connection, &Arguments(words));
+        replicas::note_writes(state, connection);
+        self.disconnect(connection);
+        answer
+    }
+
     /// Executes a command at this time since 1970, and returns the bytes of its answer.
     pub fn execute(&mut self, command: &[&str], now: Duration) -> Vec<u8> {
         let connection = self.connect();
@@ -366,7 +424,15 @@ fn execute_unread(state: &mut ServerState, connection: u64) {
 
 /// Executes a request, and writes its answer.
 fn execute(state: &mut ServerState, connection: u64, arguments: &Arguments<'_>) {
-    let answer = match command(state, connection, arguments) {
+    let answer = answer(state, connection, arguments);
+    if let Some((answer, peer)) = answer.zip(state.peers.get_mut(&connection)) {
+        answer.write(&mut peer.out);
+    }
+}
+
+/// Executes a request. Returns its answer, unless the command writes its answers itself.
+fn answer(state: &mut ServerState, connection: u64, arguments: &Arguments<'_>) -> Option<Resp> {
+    match command(state, connection, arguments) {
         Ok((name, _)) if state.is_subscribed(connection) && !may_a_subscriber(name) => {
             Some(Resp::Error(format!(
                 "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in \
@@ -380,9 +446,6 @@ fn execute(state: &mut ServerState, connection: u64, arguments: &Arguments<'_>) 
         Ok((_, Keys(run))) => Some(on_keys(state, connection, run, arguments)),
         Ok((_, Server(run) | NotOfScripts(run))) => Some(reply(run(state, connection, arguments))),
         Err(error) => Some(Resp::Error(error.0)),
-    };
-    if let Some((answer, peer)) = answer.zip(state.peers.get_mut(&connection)) {
-        answer.write(&mut peer.out);
     }
 }
 
@@ -407,13 +470,14 @@ fn command(
 ) -> Result<(&'static str, Execution), CommandError> {
     let name = arguments.name();
     let Ok(at) = COMMANDS.binary_search_by(|(other, ..)| (*other).cmp(&name)) else {
-        return Err(CommandError(format!("ERR unknown command '{name}'")));
+        return Err(CommandError(format!(
+            "ERR unknown command '{name}': the Redis in memory of leasehold-testing does not have it"
+        )));
     };
     let (name, words, places, execution) = COMMANDS[at];
     let least = words.unsigned_abs() as usize;
     if arguments.len() < least || words > 0 && arguments.len() > least {
-        let text = format!("ERR wrong number of arguments for '{name}' command");
-        return Err(CommandError(text));
+        return Err(CommandError::wrong_number(name));
     }
     let (rest, none) = (arguments.from(1), &[][..]);
     let (keys, channels) = match places {

@@ -24,31 +24,11 @@ use super::replication::{BlockedClient, Change, DataCopy, Replica, Replication};
 use super::resp::Resp;
 use super::state::{Refusal, Refused, ServerState};
 
-/// The commands that a replica rejects.
-const WRITES: [&str; 17] = [
-    "append",
-    "decrby",
-    "del",
-    "flushall",
-    "hdel",
-    "hset",
-    "incr",
-    "incrby",
-    "lpop",
-    "lset",
-    "pexpire",
-    "pexpireat",
-    "rpush",
-    "set",
-    "zadd",
-    "zpopmin",
-    "zrem",
-];
-
-/// Those of them that need memory.
-const GROWTH: [&str; 9] = [
-    "append", "decrby", "hset", "incr", "incrby", "lset", "rpush", "set", "zadd",
-];
+/// The writes that need memory, and the others. A replica rejects both.
+const GROWTH: &str = "append decr decrby getset hincrby hmset hset hsetnx incr incrby linsert lpush lpushx lset psetex \
+    rpush rpushx sadd set setex setnx setrange zadd zincrby";
+const OTHER_WRITES: &str = "del expire expireat flushall getdel getex hdel lpop lrem ltrim persist pexpire pexpireat \
+    rpop spop srem unlink zpopmax zpopmin zrem zremrangebyrank zremrangebyscore";
 
 /// The commands that a server executes while it loads its data.
 const WHILE_LOADING: [&str; 14] = [
@@ -75,18 +55,18 @@ pub(super) fn check(state: &ServerState, name: &str) -> Result<(), CommandError>
         let text = "LOADING Redis is loading the dataset in memory";
         return Err(CommandError::new(text));
     }
-    if !replication.is_master() && WRITES.contains(&name) {
+    let grows = || GROWTH.split(' ').any(|write| write == name);
+    let writes = || grows() || OTHER_WRITES.split(' ').any(|write| write == name);
+    if !replication.is_master() && writes() {
         let text = "READONLY You can't write against a read only replica.";
         return Err(CommandError::new(text));
     }
     let is_refused = |refusal: &Refusal| match refusal.what {
-        Refused::Writes => WRITES.contains(&name),
-        Refused::WritesAndPing => WRITES.contains(&name) || name == "ping",
+        Refused::Writes => writes(),
+        Refused::WritesAndPing => writes() || name == "ping",
         Refused::Data => !WHILE_LOADING.contains(&name),
         // A script that has written something may write on.
-        Refused::Growth => {
-            GROWTH.contains(&name) && !state.databases.values().any(Keyspace::is_written)
-        }
+        Refused::Growth => grows() && !state.databases.values().any(Keyspace::is_written),
         Refused::All => true,
     };
     match state.refusal.filter(is_refused) {

@@ -67,4 +67,11 @@ impl SortedSet {
         self.scores.remove(&member);
         Some((member, score.0))
     }
+
+    /// Takes out the last member.
+    pub(super) fn pop_last(&mut self) -> Option<(Vec<u8>, f64)> {
+        let (score, member) = self.ordered.pop_last()?;
+        self.scores.remove(&member);
+        Some((member, score.0))
+    }
 }

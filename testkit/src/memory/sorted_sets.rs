@@ -88,6 +88,16 @@ pub(super) fn add(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp
     Ok(Resp::count(if counts_changed { changed } else { added }))
 }
 
+/// `ZINCRBY key number member`: a `ZADD` with an option.
+pub(super) fn incr_by(
+    keys: &mut Keyspace,
+    arguments: &Arguments<'_>,
+) -> Result<Resp, CommandError> {
+    let [key, number, member] = [1, 2, 3].map(|number| arguments.get(number));
+    let words = [b"ZADD", key, b"INCR", number, member];
+    add(keys, &Arguments(&words.map(<[u8]>::to_vec)))
+}
+
 /// `ZREM key member [member ...]`.
 pub(super) fn rem(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
     let key = arguments.get(1);
@@ -113,11 +123,8 @@ pub(super) fn score(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Re
     Ok(Resp::or_nil(score.map(float_text)))
 }
 
-/// `ZPOPMIN key [count]`.
-pub(super) fn pop_min(
-    keys: &mut Keyspace,
-    arguments: &Arguments<'_>,
-) -> Result<Resp, CommandError> {
+/// `ZPOPMIN key [count]` and `ZPOPMAX key [count]`.
+pub(super) fn pop(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
     let count = match arguments.len() {
         2 => 1,
         3 => positive(arguments, 2)?,
@@ -129,7 +136,11 @@ pub(super) fn pop_min(
     };
     let mut popped = Vec::new();
     for _ in 0..count {
-        let Some((member, score)) = members.pop_first() else {
+        let next = match arguments.name().as_str() {
+            "zpopmin" => members.pop_first(),
+            _ => members.pop_last(),
+        };
+        let Some((member, score)) = next else {
             break;
         };
         popped.push(Resp::Bulk(member));
@@ -182,9 +193,10 @@ struct RangeOptions {
 
 impl RangeOptions {
     fn read(arguments: &Arguments<'_>) -> Result<Self, CommandError> {
-        let is_zrange = arguments.name() == "zrange";
+        let name = arguments.name();
+        let is_zrange = name == "zrange";
         let mut options = Self {
-            by_score: !is_zrange,
+            by_score: name.ends_with("byscore"),
             ..Self::default()
         };
         let mut number = 4;
@@ -211,11 +223,14 @@ impl RangeOptions {
     }
 }
 
-/// `ZRANGE key start stop [BYSCORE] [REV] [LIMIT offset count] [WITHSCORES]`, and `ZRANGEBYSCORE`.
-pub(super) fn range(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
-    let options = RangeOptions::read(arguments)?;
+/// Returns the members of a range, with their scores.
+fn chosen(
+    keys: &mut Keyspace,
+    arguments: &Arguments<'_>,
+    options: &RangeOptions,
+) -> Result<Vec<(Vec<u8>, f64)>, CommandError> {
     let key = arguments.get(1);
-    let chosen: Vec<(Vec<u8>, f64)> = if options.by_score {
+    Ok(if options.by_score {
         let (mut min, mut max) = (
             Bound::read(arguments.get(2))?,
             Bound::read(arguments.get(3))?,
@@ -247,7 +262,29 @@ pub(super) fn range(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Re
             all.reverse();
         }
         all.drain(places(all.len(), start, stop)).collect()
-    };
+    })
+}
+
+/// `ZREMRANGEBYRANK key start stop` and `ZREMRANGEBYSCORE key min max`.
+pub(super) fn rem_range(
+    keys: &mut Keyspace,
+    arguments: &Arguments<'_>,
+) -> Result<Resp, CommandError> {
+    let chosen = chosen(keys, arguments, &RangeOptions::read(arguments)?)?;
+    let members = keys.get_as(arguments.get(1), as_sorted_set)?;
+    if let Some(members) = members {
+        for (member, _) in &chosen {
+            members.remove(member);
+        }
+        keys.remove_if_empty(arguments.get(1));
+    }
+    Ok(Resp::count(chosen.len()))
+}
+
+/// `ZRANGE key start stop [BYSCORE] [REV] [LIMIT offset count] [WITHSCORES]`, and `ZRANGEBYSCORE`.
+pub(super) fn range(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
+    let options = RangeOptions::read(arguments)?;
+    let chosen = chosen(keys, arguments, &options)?;
     let parts = chosen.into_iter().flat_map(|(member, score)| {
         let score = options.with_scores.then(|| Resp::bulk(float_text(score)));
         [Some(Resp::Bulk(member)), score]

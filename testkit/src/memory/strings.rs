@@ -16,6 +16,60 @@ pub(super) fn get(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp
     Ok(Resp::or_nil(found.cloned()))
 }
 
+/// `MGET key [key ...]`. A key of another type is as none.
+pub(super) fn get_many(
+    keys: &mut Keyspace,
+    arguments: &Arguments<'_>,
+) -> Result<Resp, CommandError> {
+    let value = |key: &Vec<u8>| Resp::or_nil(keys.get(key).and_then(as_string).cloned());
+    let values = arguments.from(1).iter().map(value);
+    Ok(Resp::Array(values.collect()))
+}
+
+/// `GETDEL key`.
+pub(super) fn get_del(
+    keys: &mut Keyspace,
+    arguments: &Arguments<'_>,
+) -> Result<Resp, CommandError> {
+    let value = get(keys, arguments)?;
+    keys.remove(arguments.get(1));
+    Ok(value)
+}
+
+/// `GETEX key [EX seconds | PX ms | EXAT seconds | PXAT ms | PERSIST]`.
+pub(super) fn get_ex(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
+    let unit = match (arguments.len(), arguments.option(2)) {
+        (2, _) => return get(keys, arguments),
+        (3, word) if word == "PERSIST" => None,
+        (4, unit) if UNITS.contains(&&*unit) => Some(unit),
+        _ => return Err(CommandError::syntax()),
+    };
+    let value = get(keys, arguments)?;
+    if value != Resp::Nil {
+        let expires_at = unit.map(|unit| expires_at(keys, arguments, &unit, 3));
+        keys.expire_at(arguments.get(1), expires_at.transpose()?);
+    }
+    Ok(value)
+}
+
+/// The units of a time to live, or of its end.
+const UNITS: [&str; 4] = ["EX", "PX", "EXAT", "PXAT"];
+
+/// Returns when a key expires, in ms since 1970.
+fn expires_at(
+    keys: &Keyspace,
+    arguments: &Arguments<'_>,
+    unit: &str,
+    number: usize,
+) -> Result<i64, CommandError> {
+    let given = arguments.int(number)?;
+    let factor = if unit.starts_with('E') { 1_000 } else { 1 };
+    let from = if unit.ends_with("AT") { 0 } else { keys.now };
+    let ms = Some(given).filter(|given| *given > 0);
+    let at = ms.and_then(|ms| ms.checked_mul(factor)?.checked_add(from));
+    at.ok_or_else(|| invalid_expire(&arguments.name()))
+}
+
 /// The options of `SET`.
 #[derive(Default)]
 #[expect(
@@ -43,7 +97,7 @@ impl SetOptions {
                 "XX" => options.if_present = true,
                 "GET" => options.returns_old = true,
                 "KEEPTTL" => options.keeps_ttl = true,
-                "EX" | "PX" | "EXAT" | "PXAT" if time.is_none() && number + 1 < arguments.len() => {
+                unit if UNITS.contains(&unit) && time.is_none() && number + 1 < arguments.len() => {
                     number += 1;
                     time = Some((option, number));
                 }
@@ -55,12 +109,7 @@ impl SetOptions {
             return Err(CommandError::syntax());
         }
         if let Some((unit, number)) = time {
-            let given = arguments.int(number)?;
-            let factor = if unit.starts_with('E') { 1_000 } else { 1 };
-            let from = if unit.ends_with("AT") { 0 } else { keys.now };
-            let ms = Some(given).filter(|given| *given > 0);
-            let at = ms.and_then(|ms| ms.checked_mul(factor)?.checked_add(from));
-            options.expires_at = Some(at.ok_or_else(|| invalid_expire("set"))?);
+            options.expires_at = Some(expires_at(keys, arguments, &unit, number)?);
         }
         Ok(options)
     }
@@ -87,6 +136,54 @@ pub(super) fn set(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp
     keys.set(key, Stored::String(value.to_vec()), expires_at);
     Ok(if options.returns_old { old } else { Resp::ok() })
 }
+
+/// `SETNX key value`, `GETSET key value`, `SETEX key seconds value` and `PSETEX key ms value`: each is a `SET` with an option.
+pub(super) fn set_by_name(
+    keys: &mut Keyspace,
+    arguments: &Arguments<'_>,
+) -> Result<Resp, CommandError> {
+    let name = arguments.name();
+    let option: &[&[u8]] = match name.as_str() {
+        "setnx" => &[b"NX"],
+        "getset" => &[b"GET"],
+        "setex" => &[b"EX", arguments.get(2)],
+        _ => &[b"PX", arguments.get(2)],
+    };
+    let value = arguments.get(arguments.len() - 1);
+    let words = [arguments.get(0), arguments.get(1), value];
+    let words = words.iter().chain(option).map(|word| word.to_vec());
+    let reply = set(keys, &Arguments(&words.collect::<Vec<_>>()))?;
+    Ok(match name.as_str() {
+        "setnx" => Resp::flag(reply != Resp::Nil),
+        _ => reply,
+    })
+}
+
+/// `SETRANGE key offset value`. Zeros fill a gap.
+pub(super) fn set_range(
+    keys: &mut Keyspace,
+    arguments: &Arguments<'_>,
+) -> Result<Resp, CommandError> {
+    let (key, value) = (arguments.get(1), arguments.get(3));
+    let start = usize::try_from(arguments.int(2)?);
+    let start = start.map_err(|_| CommandError::new("ERR offset is out of range"))?;
+    if value.is_empty() {
+        return str_len(keys, arguments);
+    }
+    let end = start.saturating_add(value.len());
+    if end > LONGEST_STRING {
+        let text = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
+        return Err(CommandError::new(text));
+    }
+    let new = || Stored::String(Vec::new());
+    let bytes = keys.get_or_insert(key, new, as_string)?;
+    bytes.resize(bytes.len().max(end), 0);
+    bytes[start..end].copy_from_slice(value);
+    Ok(Resp::count(bytes.len()))
+}
+
+/// The most bytes of a string.
+const LONGEST_STRING: usize = 512 << 20;
 
 /// `APPEND key value`.
 pub(super) fn append(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
@@ -138,6 +235,11 @@ pub(super) fn incr(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Res
     add(keys, arguments.get(1), 1)
 }
 
+/// `DECR key`.
+pub(super) fn decr(keys: &mut Keyspace, arguments: &Arguments<'_>) -> Result<Resp, CommandError> {
+    add(keys, arguments.get(1), -1)
+}
+
 /// `INCRBY key number`.
 pub(super) fn incr_by(
     keys: &mut Keyspace,
@@ -159,7 +261,16 @@ pub(super) fn decr_by(
 fn add(keys: &mut Keyspace, key: &[u8], number: i64) -> Result<Resp, CommandError> {
     let new = || Stored::String(b"0".to_vec());
     let bytes = keys.get_or_insert(key, new, as_string)?;
-    let before = int(bytes).ok_or_else(CommandError::not_an_integer)?;
+    add_to(bytes, number, CommandError::not_an_integer)
+}
+
+/// Adds to a number that stands as text.
+pub(super) fn add_to(
+    bytes: &mut Vec<u8>,
+    number: i64,
+    not_an_integer: impl FnOnce() -> CommandError,
+) -> Result<Resp, CommandError> {
+    let before = int(bytes).ok_or_else(not_an_integer)?;
     let after = before.checked_add(number);
     let after =
         after.ok_or_else(|| CommandError::new("ERR increment or decrement would overflow"))?;

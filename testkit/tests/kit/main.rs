@@ -11,7 +11,7 @@ mod moves;
 mod pains;
 mod unparks;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -47,6 +47,77 @@ fn a_holder_that_was_paused_past_its_lease_commits_nothing() {
     assert!(matches!(late, Err(Error::Lost(_))), "{late:?}");
     let before = next.commit(&[stock(8)]).expect("it is held");
     assert_eq!(before, [Reply::Bytes(b"9".to_vec())]);
+}
+
+/// Adds to a number, and to the list of who did. Begins again with the read if the lock is lost meanwhile.
+fn add(locks: &LockManager, who: &str, read: impl Fn() -> i64, work: impl Fn()) {
+    loop {
+        let guard = locks.lock("n").expect("it becomes free");
+        let sum = read() + 1;
+        work();
+        let writes = [
+            Write::new("SET", "sum").arg(sum),
+            Write::new("RPUSH", "by").arg(who),
+        ];
+        match guard.commit(&writes) {
+            Err(Error::Lost(_)) => {}
+            written => return drop(written.expect("Redis answers")),
+        }
+    }
+}
+
+/// Once the guard of the first knows of its loss, and once only the server knows.
+#[test]
+fn an_update_that_lost_its_lock_is_repeated_from_the_read() {
+    let losses: [fn(&Redis); 2] = [
+        |redis| redis.advance(secs(60)),
+        |redis| drop(redis.command(["DEL", "n"])),
+    ];
+    for lose in losses {
+        let redis = Redis::new();
+        let (one, other) = (redis.manager(), redis.manager());
+        let read = || match redis.command(["INCRBY", "sum", "0"]) {
+            Reply::Integer(sum) => sum,
+            other => panic!("{other:?}"),
+        };
+        let is_paused = Cell::new(true);
+        add(&one, "one", read, || {
+            if is_paused.take() {
+                lose(&redis);
+                add(&other, "other", read, || {});
+            }
+        });
+        assert_eq!(read(), 2);
+        let by = ["other", "one"].map(|who| Reply::Bytes(who.into()));
+        let found = redis.command(["LRANGE", "by", "0", "-1"]);
+        assert_eq!(found, Reply::Array(by.into()));
+    }
+}
+
+#[test]
+fn only_the_server_knows_of_a_lock_that_a_command_has_deleted() {
+    let redis = Redis::new();
+    let guard = redis.manager().mutex("n").renew(false).lock();
+    let guard = guard.expect("it is free");
+    assert_eq!(redis.command(["DEL", "n"]), Reply::Integer(1));
+    assert_eq!(guard.state(), LeaseState::Held);
+    let refused = guard.commit(&[Write::new("SADD", "done").arg("81")]);
+    match refused {
+        Err(Error::Lost(lost)) => assert_eq!(lost.cause, LostCause::Removed),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(redis.command(["SMEMBERS", "done"]), Reply::Array(vec![]));
+}
+
+#[test]
+fn a_write_that_the_kit_lacks_is_named() {
+    let redis = Redis::new();
+    let guard = redis.manager().lock("n").expect("it is free");
+    let writes = ["SET", "XADD"].map(|command| Write::new(command, "k").arg("v"));
+    let refused = guard.commit(&writes).expect_err("it has no streams");
+    let text = format!("{refused:#}");
+    assert!(matches!(refused, Error::Refused { done: 1, .. }), "{text}");
+    assert!(text.contains("'xadd': the Redis in memory"), "{text}");
 }
 
 #[test]

@@ -11,7 +11,7 @@
 //! no others:
 //!
 //! * of an error only the first word;
-//! * of `HGETALL` and `KEYS` the order, and of members whose scores are times;
+//! * of `HGETALL`, `SMEMBERS`, `SPOP` and `KEYS` the order, and of members whose scores are times;
 //! * two times, as of now or for a while, may differ by `SLACK`, and what is left of two turns too.
 
 use std::cell::{Cell, RefCell};
@@ -20,7 +20,7 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use leasehold_comparison::{Step, packed, request};
+use leasehold_comparison::{Step, packed, requests};
 use leasehold_testing::memory::MemoryServer;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -255,12 +255,17 @@ fn compare(both: &mut Both, steps: &[Step], prefix: &str) -> Result<(), TestCase
         Ok(real)
     };
     both.subscribe("SUBSCRIBE", prefix);
-    for step in steps {
-        let request = request(*step, prefix);
-        let is_hash = request.windows(7).any(|part| part == b"HGETALL");
-        check(both, &request, is_hash.then_some(2))?;
+    for request in requests(steps, prefix) {
+        let has = |word: &str| {
+            request
+                .windows(word.len())
+                .any(|part| part == word.as_bytes())
+        };
+        let mut unordered = [("HGETALL", 2), ("SMEMBERS", 1), ("SPOP", 1)].into_iter();
+        let each = unordered.find(|(word, _)| has(word)).map(|(_, each)| each);
+        check(both, &request, each)?;
         let is_short = request.ends_with(b"$1\r\n1\r\n");
-        if is_short && request.windows(7).any(|part| part == b"PEXPIRE") {
+        if is_short && has("PEXPIRE") {
             // Time itself is what is tested: the key expires on both servers.
             thread::sleep(Duration::from_millis(3));
         }
@@ -275,6 +280,7 @@ fn compare(both: &mut Both, steps: &[Step], prefix: &str) -> Result<(), TestCase
             Value::SimpleString(kind) => match kind.as_str() {
                 "hash" => &["HGETALL"],
                 "list" => &["LRANGE", "0", "-1"],
+                "set" => &["SMEMBERS"],
                 "zset" => &["ZRANGE", "0", "-1", "WITHSCORES"],
                 _ => &["GET"],
             },
@@ -283,8 +289,12 @@ fn compare(both: &mut Both, steps: &[Step], prefix: &str) -> Result<(), TestCase
         let mut look = vec![words[0].to_owned(), key.clone()];
         look.extend(words[1..].iter().map(|word| (*word).to_owned()));
         // The scores may be times, and a millisecond may pass between the two servers.
-        let is_of_pairs = ["HGETALL", "ZRANGE"].contains(&words[0]);
-        check(both, &packed(&look), is_of_pairs.then_some(2))?;
+        let each = match words[0] {
+            "HGETALL" | "ZRANGE" => Some(2),
+            "SMEMBERS" => Some(1),
+            _ => None,
+        };
+        check(both, &packed(&look), each)?;
         check(both, &packed(&["PTTL".into(), key.clone()]), None)?;
     }
     let (real, memory) = both.messages(prefix);

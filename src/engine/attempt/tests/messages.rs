@@ -185,13 +185,13 @@ fn a_message_without_the_fence_that_was_asked_for_is_not_used() {
 
 #[test]
 fn only_a_request_with_a_channel_allows_a_grant_by_message() {
-    for (until, subscription) in [
-        (None, SubscriptionState::Ready("c".into())),
-        (Some(Time::NEVER), SubscriptionState::NoSubscription),
-        (Some(Time::NEVER), SubscriptionState::NotYet),
+    for (wait, subscription) in [
+        (Wait::Try, SubscriptionState::Ready("c".into())),
+        (Wait::Forever, SubscriptionState::NoSubscription),
+        (Wait::Forever, SubscriptionState::NotYet),
     ] {
         let mut scene = scene();
-        (scene.until, scene.subscription) = (until, subscription);
+        (scene.wait, scene.subscription) = (wait, subscription);
         assert_eq!(scene.send(Input::Go).nonce, None);
     }
 }

@@ -86,7 +86,7 @@ fn a_wait_that_gives_up_leaves_the_queues_in_which_it_was_outvoted() {
 /// "Held" would be false, because nobody has the lock.
 #[test]
 fn a_try_asks_once_more_after_split_votes() {
-    let mut scene = Scene::new(None);
+    let mut scene = Scene::new(Wait::Try);
     scene.send(Input::Go);
     assert!(matches!(
         scene.replied(outvoted(None, None)),
@@ -98,7 +98,7 @@ fn a_try_asks_once_more_after_split_votes() {
     };
     assert_eq!(failure.kind, FailureKind::NoQuorum(COUNTS));
     // With a holder it has its answer.
-    let mut scene = Scene::new(None);
+    let mut scene = Scene::new(Wait::Try);
     scene.send(Input::Go);
     let step = scene.replied(outvoted(Some("lh1:other:l"), None));
     assert!(matches!(step, Step::TimeOver(None)));
@@ -117,7 +117,7 @@ fn each_pause_after_split_votes_is_longer_up_to_a_limit() {
 
 #[test]
 fn a_wait_outlasts_split_votes_until_its_deadline() {
-    let mut scene = Scene::new(Some(START + Duration::from_secs(1)));
+    let mut scene = Scene::new(Wait::Until(START + Duration::from_secs(1)));
     scene.send(Input::Go);
     let mut step = scene.replied(outvoted(None, None));
     let mut rounds = 0;

@@ -5,7 +5,7 @@
 //! lock ([`GrantMessage`]), the delegate gets the grant too.
 //!
 //! All processes also subscribe to one common channel. On it, `force_release` publishes the owner that it removed, and
-//! `request_release` its requests ([`super::admin`]).
+//! `request_release` its requests. [`messages`] says what they mean.
 //!
 //! | state of the subscription | a delegate | next state |
 //! | --- | --- | --- |
@@ -35,6 +35,8 @@
 //! | 2 | handles each message, until the connection ends or the engine is dropped |
 //! | 3 | notes and reports the end of the subscription |
 //! | 4 | pauses, and goes on with 1; or ends with the engine |
+
+mod messages;
 
 use std::time::Duration;
 
@@ -290,14 +292,21 @@ impl Drop for Waker {
     }
 }
 
+impl Engine {
+    /// Starts the wakeup thread if it does not run.
+    pub(crate) fn subscribe(self: &Arc<Self>) {
+        self.wakeup.start(self.client.now(), || {
+            let (wakeup, store) = (Arc::clone(&self.wakeup), Arc::clone(&self.client.store));
+            let (events, engine) = (Arc::downgrade(&self.client.events), Arc::downgrade(self));
+            let run = move || run(&wakeup, &*store, &events, &engine);
+            self.client.machine().spawn("leasehold-wakeup-0", run)
+        });
+    }
+}
+
 /// Runs the wakeup thread. It holds the engine only while that handles a message, so that it ends with the last handle and
 /// guard.
-pub(super) fn run(
-    wakeup: &Wakeup,
-    store: &dyn Store,
-    events: &Weak<Events>,
-    engine: &Weak<Engine>,
-) {
+fn run(wakeup: &Wakeup, store: &dyn Store, events: &Weak<Events>, engine: &Weak<Engine>) {
     let mut pause = FIRST_PAUSE;
     let mut unreached = Unreached::default();
     // Whether the log has the warning already: that the server refused the subscription, or the right to publish.
