@@ -38,6 +38,7 @@ pub(crate) const BODIES: Subject = (
         a_late_value_replaces_no_later_one,
         a_leader_that_cannot_take_its_value_back_releases_all_the_same,
         an_observer_that_is_cut_off_is_shown_nobody_from_the_end_of_the_lease,
+        a_leader_that_is_cut_off_is_shown_no_other_after_its_lease,
         threads_of_one_process_lead_under_owners_of_their_own,
         a_value_is_kept_for_as_long_as_it_is_led_and_then_for_a_day,
         a_closed_manager_ends_its_receivers_and_keeps_its_leader,
@@ -533,6 +534,31 @@ fn an_observer_that_is_cut_off_is_shown_nobody_from_the_end_of_the_lease(world: 
     }
     drop(leadership);
     assert_eq!(next(world, &seen), None);
+}
+
+/// The thread that tells its observers also writes the values of its own leaders, which takes until a time limit here.
+fn a_leader_that_is_cut_off_is_shown_no_other_after_its_lease(world: &World) {
+    const LEASE: Duration = secs(9);
+    for offset in 0..12 {
+        let (locks, cut) = (world.manager(), world.build(|it| it.io_timeout(secs(5))));
+        let leadership = leads(&election(&locks).lease(LEASE), "one");
+        let own: Vec<_> = (0..3)
+            .map(|number| cut.election(format!("own{number}")).lease(LONG))
+            .map(|own| leads(&own, "own"))
+            .collect();
+        let seen = election(&cut).observe().expect("Redis replies");
+        assert_eq!(next(world, &seen), some("one"));
+        world.pass(secs(offset));
+        let begun = world.now();
+        cut.strike(LinkFault::LoseAll);
+        assert_eq!(next(world, &seen), None);
+        let took = world.now() - begun;
+        assert!(took <= world.within(LEASE), "{offset}: {took:?}");
+        cut.heal();
+        assert_eq!(next(world, &seen), some("one"));
+        drop((leadership, own));
+        world.redis().wait_until_free(Kind::Mutex, NAME);
+    }
 }
 
 /// So that what one has written is never the other's. A thread that is granted the lock while others wait has fences for those too.

@@ -188,7 +188,7 @@ impl Engine {
     }
 
     /// Reads a name for its observers, and tells them.
-    fn read_observed(&self, key: &LockKey, until: Time) {
+    fn read_observed(&self, key: &LockKey, until: Option<Time>) {
         let client = &self.client;
         let sent = client.now();
         let subscription = self.wakeup.subscription(sent);
@@ -196,7 +196,7 @@ impl Engine {
             SubscriptionState::Ready(channel) => channel,
             _ => "",
         };
-        let read = self.read_leader(key, channel, client.deadline(Some(until)));
+        let read = self.read_leader(key, channel, client.deadline(until));
         let now = client.now();
         let failed = {
             let mut state = self.elections.state.lock();
@@ -231,7 +231,7 @@ impl Engine {
     }
 
     /// Writes what a leader has set last.
-    fn write_leader(&self, of: &Led) -> Result<()> {
+    fn write_leader(&self, of: &Led, until: Option<Time>) -> Result<()> {
         let (number, value) = of.written.lock().clone();
         let (process_lease, fence) = (&of.process_lease, of.fence);
         let lead = Lead::Write {
@@ -241,7 +241,9 @@ impl Engine {
             value: value.as_deref(),
         };
         let key = &process_lease.keys()[0];
-        match self.write_if_held(process_lease, fence, &Request::Leader { key, lead })? {
+        let request = Request::Leader { key, lead };
+        let deadline = self.client.deadline(until);
+        match self.write_if_held(process_lease, fence, &request, deadline)? {
             Reply::Recorded => Ok(()),
             _ => Err(Failure::another_question().into_error(Some(key.name()))),
         }
@@ -252,7 +254,7 @@ impl Term {
     /// Writes the value of the leader. Blocks for one request.
     pub(crate) fn proclaim(&self, value: &str) -> Result<()> {
         self.led.set(Some(value.into()));
-        self.engine.write_leader(&self.led)
+        self.engine.write_leader(&self.led, None)
     }
 
     /// Makes the end of the term leave the value where it is: it ends with the lock.
@@ -270,7 +272,7 @@ impl Drop for Term {
         if led.written.lock().1.is_some() {
             led.set(None);
             // The lock is released whether or not this was executed, and without it the value is nobody's.
-            self.engine.write_leader(led).ok();
+            self.engine.write_leader(led, None).ok();
         }
     }
 }
@@ -308,9 +310,10 @@ impl Elections {
         }
     }
 
-    /// Tells observers of leaders whose leases may be over, and takes out the next thing that is due. Returns it with the time at
-    /// which another one is due.
-    fn next(&self, now: Time) -> Option<(Due, Time)> {
+    /// Tells observers of leaders whose leases may be over, and takes out the next thing that is due. Returns it with the end of
+    /// its request: half of the time until the first lease that is shown may be over. So the other half is left for more
+    /// requests, and for telling of that end.
+    fn next(&self, now: Time) -> Option<(Due, Option<Time>)> {
         let mut state = self.state.lock();
         for observed in state.observed.values_mut() {
             observed.expire(now);
@@ -318,8 +321,8 @@ impl Elections {
         }
         let due = state.take(now);
         state.is_busy = due.is_some();
-        let until = state.next_due().unwrap_or(now + WRITE_EVERY);
-        due.map(|due| (due, until))
+        let left = state.observed.values().filter_map(|it| it.left(now)).min();
+        due.map(|due| (due, left.map(|left| now + left / 2)))
     }
 
     /// Sleeps until something is due. Returns false if the thread must end.
@@ -389,7 +392,7 @@ fn run(elections: &Elections, engine: &Weak<Engine>) {
                 match due {
                     Due::Read(key) => engine.read_observed(&key, until),
                     // It is repeated soon, and the leader itself learns of a loss by its guard.
-                    Due::Write(led) => drop(engine.write_leader(&led)),
+                    Due::Write(led) => drop(engine.write_leader(&led, until)),
                 }
             }
         };

@@ -105,10 +105,15 @@ impl Observed {
         until.map_or(self.reads_at, |until| until.min(self.reads_at))
     }
 
+    /// Returns how long the lease that is shown still lasts.
+    pub(super) fn left(&self, now: Time) -> Option<Duration> {
+        self.shown.as_ref().map(|(_, until)| until.since(now))
+    }
+
     /// Plans the next read, after an answer or a failure. For a short lease it comes earlier.
     pub(super) fn plan(&mut self, now: Time) {
-        let left = self.shown.as_ref().map(|(_, until)| until.since(now) / 2);
-        let pause = left.map_or(READ_EVERY, |left| left.clamp(LEAST_PAUSE, READ_EVERY));
+        let left = self.left(now).unwrap_or(READ_EVERY * 2);
+        let pause = (left / 2).clamp(LEAST_PAUSE, READ_EVERY);
         self.reads_at = self.reads_at.min(now + pause);
     }
 

@@ -14,6 +14,7 @@ use crate::engine::Engine;
 use crate::engine::lease::guard::Lease;
 use crate::engine::lease::process_lease::ProcessLease;
 use crate::error::{Cause, Error, Failure, Lost, Outcome, Result, on_a_line};
+use crate::net::deadline::Deadline;
 use crate::sys::Arc;
 use crate::wire::{Commit, Renewed, Reply, Request};
 use crate::write::{self, Write};
@@ -25,10 +26,11 @@ impl Engine {
         process_lease: &Arc<ProcessLease>,
         fence: u64,
         request: &Request<'_>,
+        deadline: Deadline<'_>,
     ) -> Result<Reply> {
         let client = &self.client;
         let (sent, name) = (client.now(), process_lease.keys()[0].name());
-        match client.send(request, client.deadline(None)) {
+        match client.send(request, deadline) {
             Ok(answer) => match answer.reply {
                 Reply::NotOwner(gone) => {
                     let replies = [Renewed::Gone(gone)];
@@ -63,10 +65,8 @@ impl Lease {
             writes,
         };
         let request = Request::Commit(&commit);
-        match self
-            .engine
-            .write_if_held(process_lease, self.fence, &request)?
-        {
+        let (engine, deadline) = (&self.engine, client.deadline(None));
+        match engine.write_if_held(process_lease, self.fence, &request, deadline)? {
             Reply::Committed(replies) => Ok(replies),
             Reply::Stopped { done, why } => {
                 let cause: Box<dyn std::error::Error + Send + Sync> = on_a_line(&why).into();

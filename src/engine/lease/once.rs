@@ -52,7 +52,8 @@ impl Lease {
         });
         let key = &process_lease.keys()[0];
         let request = Request::Once { key, done };
-        match engine.write_if_held(process_lease, self.fence, &request)? {
+        let deadline = engine.client.deadline(None);
+        match engine.write_if_held(process_lease, self.fence, &request, deadline)? {
             Reply::Recorded => Ok(()),
             _ => Err(Failure::another_question().into_error(Some(self.name()))),
         }
