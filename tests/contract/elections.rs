@@ -54,6 +54,7 @@ pub(crate) const BODIES_OF_ONE: Subject = (
     subject_bodies![
         a_server_that_restarts_empty_has_no_leader,
         a_smaller_fence_is_shown_when_a_second_read_confirms_it,
+        all_names_are_read_in_turn_on_a_slow_link,
         at_most_64_processes_are_told_by_a_message,
         a_user_who_may_only_read_observes,
         a_value_that_the_server_refuses_releases_the_lock,
@@ -737,6 +738,29 @@ fn a_smaller_fence_is_shown_when_a_second_read_confirms_it(world: &World) {
     let begun = world.now();
     assert_eq!(next(world, &seen), some("three"));
     assert!(world.now() - begun <= TOLD);
+}
+
+/// One read after another of all the names takes longer than the second after which the first name is due again.
+fn all_names_are_read_in_turn_on_a_slow_link(world: &World) {
+    let (locks, observer) = (world.manager(), world.manager());
+    let names: Vec<_> = (0..30).map(|number| format!("n{number:02}")).collect();
+    let all: Vec<_> = names
+        .iter()
+        .map(|name| observer.election(name).observe().expect("Redis replies"))
+        .collect();
+    observer.strike(LinkFault::Late(ms(22)));
+    world.pass(secs(3));
+    let led: Vec<_> = names
+        .iter()
+        .map(|name| leads(&locks.election(name), name))
+        .collect();
+    let begun = world.now();
+    for (name, seen) in names.iter().zip(&all) {
+        world.until("it is shown", || next(world, seen).as_ref() == Some(name));
+    }
+    let took = world.now() - begun;
+    assert!(took <= secs(4), "{took:?}");
+    drop(led);
 }
 
 fn at_most_64_processes_are_told_by_a_message(world: &World) {

@@ -58,7 +58,7 @@ struct State {
     /// By the key of the lock.
     observed: BTreeMap<String, Observed>,
     /// By the number of the lease, with the time of the next write.
-    leaders: BTreeMap<u64, (Time, Weak<Led>)>,
+    leaders: BTreeMap<u64, (Time, Arc<Led>)>,
     timer: WorkerTimer,
     /// Whether the thread sends a request.
     #[cfg_attr(not(feature = "seam"), expect(dead_code, reason = "a test kit asks"))]
@@ -99,7 +99,7 @@ impl Engine {
         let mut state = self.elections.state.lock();
         self.expect_election(&mut state, due)?;
         let number = led.process_lease.number;
-        state.leaders.insert(number, (due, Arc::downgrade(&led)));
+        state.leaders.insert(number, (due, Arc::clone(&led)));
         Ok(Term {
             engine: Arc::clone(self),
             led,
@@ -266,10 +266,13 @@ impl Term {
 impl Drop for Term {
     fn drop(&mut self) {
         let (client, led) = (&self.engine.client, &self.led);
-        if client.is_forked() || led.process_lease.validity.deadline().is_none() {
+        if client.is_forked() {
             return;
         }
-        if led.written.lock().1.is_some() {
+        let mut state = self.engine.elections.state.lock();
+        state.leaders.remove(&led.process_lease.number);
+        drop(state);
+        if led.is_held() && led.written.lock().1.is_some() {
             led.set(None);
             // The lock is released whether or not this was executed, and without it the value is nobody's.
             self.engine.write_leader(led, None).ok();
@@ -278,6 +281,10 @@ impl Drop for Term {
 }
 
 impl Led {
+    fn is_held(&self) -> bool {
+        self.process_lease.validity.deadline().is_some()
+    }
+
     fn set(&self, value: Option<Arc<str>>) {
         let mut written = self.written.lock();
         *written = (written.0 + 1, value);
@@ -364,22 +371,23 @@ impl State {
         reads.chain(writes).min()
     }
 
+    /// Takes out what waits longest, so that nothing starves if all together take longer than the time between two reads.
     fn take(&mut self, now: Time) -> Option<Due> {
-        // One that has ended is written no more.
-        let is_led = |led: &Weak<Led>| {
-            let led = led.upgrade()?;
-            led.process_lease.validity.deadline().map(|_| led)
-        };
-        self.leaders
-            .retain(|_, (due, led)| *due > now || is_led(led).is_some());
-        if let Some((due, led)) = self.leaders.values_mut().find(|(due, _)| *due <= now) {
-            *due = now + WRITE_EVERY;
-            return is_led(led).map(Due::Write);
+        let write = self.leaders.values_mut().min_by_key(|(due, _)| *due);
+        let read = self.observed.values_mut().min_by_key(|it| it.reads_at);
+        match (write, read) {
+            (Some((due, led)), read)
+                if *due <= now && read.as_ref().is_none_or(|it| *due <= it.reads_at) =>
+            {
+                *due = now + WRITE_EVERY;
+                Some(Due::Write(Arc::clone(led)))
+            }
+            (_, Some(observed)) if observed.reads_at <= now => {
+                observed.begin_to_read(now);
+                Some(Due::Read(observed.key.clone()))
+            }
+            _ => None,
         }
-        let mut observed = self.observed.values_mut();
-        let first = observed.find(|observed| observed.reads_at <= now)?;
-        first.begin_to_read(now);
-        Some(Due::Read(first.key.clone()))
     }
 }
 
@@ -392,7 +400,8 @@ fn run(elections: &Elections, engine: &Weak<Engine>) {
                 match due {
                     Due::Read(key) => engine.read_observed(&key, until),
                     // It is repeated soon, and the leader itself learns of a loss by its guard.
-                    Due::Write(led) => drop(engine.write_leader(&led, until)),
+                    Due::Write(led) if led.is_held() => drop(engine.write_leader(&led, until)),
+                    Due::Write(_) => {}
                 }
             }
         };
