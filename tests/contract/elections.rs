@@ -86,6 +86,7 @@ pub(crate) const BODIES_OF_A_QUORUM: Subject = (
         a_node_that_hangs_delays_no_resignation,
         the_last_value_counts_at_whatever_node_it_is,
         a_minority_of_the_nodes_shows_nobody,
+        a_leader_is_still_shown_if_the_nodes_that_answer_differ,
     ],
 );
 
@@ -985,4 +986,35 @@ fn a_minority_of_the_nodes_shows_nobody(world: &World) {
     }
     assert_eq!(led_by(&observer), None);
     world.until("it is lost", || leadership.check().is_err());
+}
+
+/// One node names the leader, one has restarted without its data, and one hangs: the leader may have its vote.
+fn a_leader_is_still_shown_if_the_nodes_that_answer_differ(world: &World) {
+    let (locks, observer) = (world.manager(), election(&world.manager()));
+    let leadership = leads(&election(&locks).lease(secs(50)), "one");
+    let seen = observer.observe().expect("Redis replies");
+    assert_eq!(next(world, &seen), some("one"));
+    world.fault(Fault::StopServer(2));
+    world.fault(Fault::StartServer {
+        server: 2,
+        has_data: false,
+    });
+    world.fault(Fault::PauseServer(1));
+    let begun = world.now();
+    while world.now() < begun + secs(10) {
+        let outcome = observer.leader();
+        assert!(
+            matches!(outcome, Err(Error::NoQuorum { .. })),
+            "{outcome:?}"
+        );
+        assert_eq!(seen.try_recv(), Err(TryRecvError::Empty));
+        world.pass(ms(300));
+    }
+    leadership.check().expect("two nodes have voted for it");
+    world.fault(Fault::ResumeServer(1));
+    world.pass(secs(2));
+    assert_eq!(led_by(&observer), some("one"));
+    assert_eq!(seen.try_recv(), Err(TryRecvError::Empty));
+    leadership.resign().expect("it leads");
+    assert_eq!(next(world, &seen), None);
 }
