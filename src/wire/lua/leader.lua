@@ -22,11 +22,12 @@ local function field(name)
   return redis.call('HGET', record, name)
 end
 
--- Sets fields. The time to live comes first too: a user who may not set it must leave no record that has none.
-local function set(...)
-  at_least(record, KEPT_MS)
+-- Sets fields, which last for so long at least. The time to live comes first too: a user who may not set it must leave no
+-- record that has none.
+local function set(kept_ms, ...)
+  at_least(record, kept_ms)
   redis.call('HSET', record, ...)
-  at_least(record, KEPT_MS)
+  at_least(record, kept_ms)
 end
 
 -- Returns the channels of the processes that observe, and how long ago each of them has said so.
@@ -49,7 +50,7 @@ local function observe(new)
   for _, channel in ipairs(channels) do
     if channel ~= new then all = string.format('%s %s %.0f', all, channel, now - silent[channel]) end
   end
-  set('observers', all)
+  set(TOLD_MS, 'observers', all)
 end
 
 local held = value_of(lock, redis.call)
@@ -72,7 +73,7 @@ local owner, fence, number, value = unpack(ARGV)
 if not held then return 0 end
 if not is_held_by(held, owner) then return -1 end
 if last == owner and tonumber(field('number')) > tonumber(number) then return 1 end
-set('owner', owner, 'fence', fence, 'number', number, unpack(value and {'value', value} or {}))
+set(KEPT_MS, 'owner', owner, 'fence', fence, 'number', number, unpack(value and {'value', value} or {}))
 if not value then redis.call('HDEL', record, 'value') end
 if last ~= owner or last_value ~= (value or false) then
   local message = string.format('leader %s.%s %s', fence, number, lock)
