@@ -2,7 +2,7 @@
 //!
 //! | a read says | observers are shown |
 //! | --- | --- |
-//! | a leader whose lease goes on | that leader, until its lease may be over, counted from before the request was sent |
+//! | a leader whose lease goes on | that leader, until its lease may be over, counted as a holder counts its own |
 //! | nobody leads, or the value is taken back or not written yet | nobody |
 //! | an answer to a request that was sent before that of the last answer | as before |
 //! | a leader with a smaller fence than the last one shown | as before, and that leader once a second read shows it after both leases |
@@ -10,7 +10,8 @@
 //!
 //! Each receiver has one place for a state. A new state replaces one that was not received yet, for which this side keeps a
 //! receiver of its own. But only a send shows whether the other one was dropped, and only if this side has none. So a state that
-//! was sent [`UNREAD`] ago is sent again, and if that one is not received for as long, this side drops its receiver, and sends.
+//! was sent [`UNREAD`] ago is sent again, and if that one is not received for as long, this side drops its receiver, and sends. A
+//! receiver cannot be made of a sender, so from then on what was not received stays until it is.
 
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use crate::name::LockKey;
 use crate::sys::Time;
 use crate::sys::time::{SystemTime, of_wall_us};
 use crate::wire::SeenLeader;
+use crate::wire::lifetime::valid_until;
 
 /// How often a name is read.
 const READ_EVERY: Duration = Duration::from_secs(1);
@@ -51,7 +53,7 @@ impl Leader {
             fence,
             since,
         };
-        Some((leader, sent + seen.left))
+        Some((leader, valid_until(sent, seen.left)))
     }
 }
 
@@ -68,6 +70,8 @@ pub(super) struct Observed {
     doubted: Option<(u64, Time)>,
     /// When the request of the last answer was sent.
     sent: Time,
+    /// When the last read began.
+    begun: Time,
     pub(super) reads_at: Time,
     receivers: Vec<Slot>,
     /// Whether the log has the warning that it cannot be read.
@@ -93,6 +97,7 @@ impl Observed {
             last_fence: 0,
             doubted: None,
             sent: Time::from_nanos(0),
+            begun: Time::from_nanos(0),
             reads_at: Time::from_nanos(0),
             receivers: Vec::new(),
             has_failed: false,
@@ -119,12 +124,12 @@ impl Observed {
 
     /// Notes that a read is sent. Until it is answered, [`Self::read_soon`] plans another one.
     pub(super) fn begin_to_read(&mut self, now: Time) {
-        self.reads_at = now + READ_EVERY;
+        (self.begun, self.reads_at) = (now, now + READ_EVERY);
     }
 
     /// Plans a read because of a message.
     pub(super) fn read_soon(&mut self, now: Time) {
-        let soon = now.max(self.sent + LEAST_PAUSE);
+        let soon = now.max(self.begun + LEAST_PAUSE);
         self.reads_at = self.reads_at.min(soon);
     }
 
@@ -137,11 +142,11 @@ impl Observed {
         let read = Leader::of(seen, sent).filter(|(_, until)| *until > now);
         let smaller = read.as_ref().filter(|(it, _)| it.fence < self.last_fence);
         if let Some((leader, until)) = smaller {
-            let doubted = self.doubted.filter(|(fence, _)| *fence == leader.fence);
-            let shown_until = self.shown.as_ref().map(|(_, until)| *until);
-            let (_, from) = *self.doubted.insert(
-                doubted.unwrap_or((leader.fence, (*until).max(shown_until.unwrap_or(*until)))),
-            );
+            // A demoted master shows a leader of the past until that lease is over, and the leader shown may live on.
+            let shown_until = self.shown.as_ref().map_or(*until, |(_, until)| *until);
+            let begun = self.doubted.filter(|(fence, _)| *fence == leader.fence);
+            let (fence, from) = begun.unwrap_or((leader.fence, shown_until.max(*until)));
+            self.doubted = Some((fence, from));
             if sent < from {
                 return;
             }
@@ -349,12 +354,13 @@ mod tests {
         observed.begin_to_read(at(0) + LEAST_PAUSE);
         observed.read_soon(at(0) + LEAST_PAUSE);
         observed.plan(at(1));
-        assert_eq!(observed.reads_at, at(0) + LEAST_PAUSE);
+        assert_eq!(observed.reads_at, at(0) + LEAST_PAUSE * 2);
         observed.begin_to_read(at(9));
         observed.plan(at(9));
-        assert_eq!(observed.reads_at, at(9) + Duration::from_millis(500));
+        let until = valid_until(at(0), LEASE);
+        assert_eq!(observed.reads_at, at(9) + until.since(at(9)) / 2);
         assert_eq!(observed.due(), observed.reads_at);
         observed.begin_to_read(at(10));
-        assert_eq!(observed.due(), at(10));
+        assert_eq!(observed.due(), until);
     }
 }
