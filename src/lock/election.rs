@@ -64,7 +64,9 @@ pub struct Election {
     handle: Handle,
 }
 
-/// The guard of a leader, which derefs to its [`Lease`]. Dropping it resigns.
+/// The guard of a leader, which derefs to its [`Lease`]. Dropping it resigns, and blocks for two requests, as
+/// [`resign`](Leadership::resign) does. With [`background_release`](crate::Builder::background_release) it blocks for none, and
+/// observers learn of the end within a second.
 #[must_use = "if unused the leader resigns at once"]
 pub struct Leadership {
     /// Dropped before the lease: the value is taken back while the lock is held.
@@ -89,7 +91,8 @@ impl Election {
     /// * [`Error::Lost`]: the lock was lost before the value was written.
     /// * Otherwise as [`Mutex::lock`](crate::Mutex::lock).
     ///
-    /// After an error this process does not lead: if the value could not be written, the lock is released.
+    /// After an error this process does not lead: if the value could not be written, the lock is released. If nobody knows
+    /// whether it was written, observers may be shown it until the release has succeeded.
     ///
     /// # Example
     ///
@@ -155,7 +158,8 @@ impl Election {
     /// may be over by this process's clock. Blocks for one request.
     ///
     /// On a [quorum](crate::LockManager::quorum), the leader is the holder that a majority of the nodes names, with the last value that
-    /// it has written to any of those.
+    /// it has written to any of those. If the answers differ, so that the nodes which did not answer may decide, that is
+    /// [`Error::NoQuorum`].
     ///
     /// # Errors
     ///
@@ -186,11 +190,12 @@ impl Election {
     /// | this process is cut off from Redis | as `None`, when the lease may be over that Redis has last shown |
     ///
     /// The channel has one place: a receiver that is slow gets only the latest state. While nothing changes, the same state is sent
-    /// again every 30 s, since only that shows whether the receiver still exists. If it is not received for 30 s, the next receive
-    /// may return an older state first, and the latest within a second.
+    /// again every 30 s, since only that shows whether the receiver still exists. Once a state was not received for 30 s, this
+    /// receiver gets, from then on, the state that lies in its place first, and within a second the latest one.
     ///
     /// One thread of the manager reads each observed name once a second (twice in the time that is left, if a lease is shorter),
-    /// however many threads observe it. A request that fails is repeated; the first failure in a row is logged at WARN. A leader
+    /// however many threads observe it. It reads one name after another, so with many names or on a slow link a name has its turn
+    /// less often. A request that fails is repeated; the first failure in a row is logged at WARN. A leader
     /// with a smaller fence than the one before is shown only when a second read confirms it after both leases, because a demoted
     /// master may still show a leader of the past. [`leader`](Election::leader) has no such memory.
     ///
@@ -216,7 +221,7 @@ impl Election {
         match term.proclaim(value) {
             Ok(()) => Ok(Leadership { term, lease }),
             Err(error) => {
-                term.leave_value();
+                term.give_up();
                 // Nobody has led under this lock, so nobody waits for its `min_hold`.
                 lease.process_lease.forget_min_hold();
                 Err(error)
@@ -243,10 +248,12 @@ impl Leadership {
     ///
     /// * [`Error::Config`]: the value is longer than 200 bytes. Nothing was sent.
     /// * [`Error::Lost`]: this process does not lead any more. Nothing was written.
-    /// * [`Error::Unavailable`], [`Error::Protocol`], [`Error::NoQuorum`]: the value may have been written. The library writes it
-    ///   again within ten seconds, unless another one is proclaimed before.
     /// * [`Error::NotReplicated`]: it was written, and too few [`replicas`](crate::Builder::replicas) confirmed it.
-    /// * [`Error::Denied`], [`Error::WrongType`], [`Error::Unsupported`]: the request failed.
+    /// * [`Error::Unavailable`], [`Error::Protocol`], [`Error::NoQuorum`]: the value may have been written.
+    /// * [`Error::Denied`], [`Error::WrongType`], [`Error::Unsupported`]: the server has refused it.
+    ///
+    /// After the last two the library writes the value again every ten seconds, until the server takes it, unless another one
+    /// is proclaimed before. On a quorum, observers may see it come and go until then, if only a minority of the nodes has it.
     ///
     /// # Example
     ///
@@ -279,6 +286,7 @@ impl Leadership {
     /// ```
     pub fn resign(self) -> Result<()> {
         let Self { term, lease } = self;
+        term.take_back();
         drop(term);
         lease.release()
     }

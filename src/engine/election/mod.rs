@@ -13,7 +13,8 @@
 //! If the process dies between the first two steps, the lock is held and nobody is shown until the lease is over. A value that
 //! cannot be taken back ends with the release.
 //!
-//! One thread of a manager reads each name that is observed: once a second, and after a message of the leader. It tells all
+//! One thread of a manager reads each name that is observed: once a second, and after a message of the leader. With many names or
+//! a slow server that takes longer, because it does one thing after another, the longest overdue one first. It tells all
 //! receivers of the process ([`rules`]). It also writes the values of this process's leaders again every [`WRITE_EVERY`], so that
 //! the record of a leader of months stays, although a record lives only for a day, and one that a failover or the restart of a
 //! node has lost comes back.
@@ -79,7 +80,8 @@ struct Led {
     written: Mutex<(u64, Option<Arc<str>>)>,
 }
 
-/// The term of a leader. Dropping it takes its value back, and must come before the end of the lease.
+/// The term of a leader. It must be dropped before its lease ends. The drop takes the value back, unless releases are in the
+/// background: then it blocks for no request, and the value ends with the lock.
 pub(crate) struct Term {
     engine: Arc<Engine>,
     led: Arc<Led>,
@@ -257,25 +259,33 @@ impl Term {
         self.engine.write_leader(&self.led, None)
     }
 
-    /// Makes the end of the term leave the value where it is: it ends with the lock.
-    pub(crate) fn leave_value(&self) {
+    /// Takes the value back, so that the observers get a message. Blocks for one request.
+    pub(crate) fn take_back(&self) {
+        let led = &self.led;
+        if !self.engine.client.is_forked() && led.is_held() && led.written.lock().1.is_some() {
+            led.set(None);
+            // The lock is released whether or not this was executed, and without it the value is nobody's.
+            self.engine.write_leader(led, None).ok();
+        }
+    }
+
+    /// Ends a term whose value could not be written. The drop must not take it back, because another request would only block.
+    pub(crate) fn give_up(self) {
         self.led.set(None);
     }
 }
 
 impl Drop for Term {
     fn drop(&mut self) {
-        let (client, led) = (&self.engine.client, &self.led);
-        if client.is_forked() {
-            return;
+        let Engine {
+            client, elections, ..
+        } = &*self.engine;
+        if !client.settings.background_release {
+            self.take_back();
         }
-        let mut state = self.engine.elections.state.lock();
-        state.leaders.remove(&led.process_lease.number);
-        drop(state);
-        if led.is_held() && led.written.lock().1.is_some() {
-            led.set(None);
-            // The lock is released whether or not this was executed, and without it the value is nobody's.
-            self.engine.write_leader(led, None).ok();
+        if !client.is_forked() {
+            let mut state = elections.state.lock();
+            state.leaders.remove(&self.led.process_lease.number);
         }
     }
 }
