@@ -37,6 +37,7 @@ pub(crate) const BODIES: Subject = (
         a_value_whose_request_was_lost_is_written_later,
         a_late_value_replaces_no_later_one,
         a_leader_that_cannot_take_its_value_back_releases_all_the_same,
+        a_leader_that_is_dropped_in_the_background_blocks_for_nothing,
         an_observer_that_is_cut_off_is_shown_nobody_from_the_end_of_the_lease,
         a_leader_that_is_cut_off_is_shown_no_other_after_its_lease,
         threads_of_one_process_lead_under_owners_of_their_own,
@@ -513,6 +514,31 @@ fn a_leader_that_cannot_take_its_value_back_releases_all_the_same(world: &World)
     drop(leadership);
 }
 
+fn a_leader_that_is_dropped_in_the_background_blocks_for_nothing(world: &World) {
+    let locks = world.build(|it| it.background_release(true));
+    let observer = election(&world.manager());
+    let seen = observer.observe().expect("Redis replies");
+    for resigns in [false, true] {
+        let leadership = leads(&election(&locks), "one");
+        world.until("it is shown", || next(world, &seen) == some("one"));
+        world.pass(secs(1));
+        world.pause_servers();
+        let begun = world.now();
+        if resigns {
+            world.resume_servers();
+            leadership.resign().expect("it leads");
+            assert_eq!(next(world, &seen), None);
+            assert!(world.now() - begun <= TOLD);
+        } else {
+            drop(leadership);
+            assert!(world.now() <= world.promptly(begun));
+            world.resume_servers();
+            assert_eq!(next(world, &seen), None);
+            assert!(world.now() - begun <= world.within(secs(1)));
+        }
+    }
+}
+
 fn an_observer_that_is_cut_off_is_shown_nobody_from_the_end_of_the_lease(world: &World) {
     const LEASE: Duration = secs(9);
     let (locks, cut) = (world.manager(), world.build(|it| it.io_timeout(secs(3))));
@@ -598,8 +624,18 @@ fn a_value_is_kept_for_as_long_as_it_is_led_and_then_for_a_day(world: &World) {
     assert_eq!(led_by(&observer), some("one"));
     drop(leadership);
     assert_eq!(led_by(&observer), None);
+    // Those that observe keep neither it nor a name that nobody has led.
+    let locks = world.manager();
+    let seen = [NAME, "other"].map(|name| locks.election(name).observe());
+    world.pass(secs(600));
     let left = redis.ttl(&leader_of(NAME)).expect("it ends");
-    assert!(left > DAY - secs(60) && left <= DAY, "{left:?}");
+    assert!(
+        left > DAY - secs(660) && left <= DAY - secs(600),
+        "{left:?}"
+    );
+    let left = redis.ttl(&leader_of("other")).expect("it ends");
+    assert!(left <= secs(15), "{left:?}");
+    drop(seen);
 }
 
 fn a_closed_manager_ends_its_receivers_and_keeps_its_leader(world: &World) {
@@ -781,11 +817,19 @@ fn at_most_64_processes_are_told_by_a_message(world: &World) {
         told.split(' ').count() / 2
     };
     assert_eq!(told(), 64);
-    let leadership = leads(&election(&world.manager()), "one");
+    // The others have just read the name, so they read it again in almost a second.
+    let leader = world.manager();
+    let before = observers[69].stats().requests;
+    world.until("the last one reads", || {
+        observers[69].stats().requests > before
+    });
+    world.pass(TOLD);
+    let leadership = leads(&election(&leader), "one");
     world.pass(TOLD);
     let is_told = |seen: &&Receiver<Option<Leader>>| seen.try_recv().is_ok();
-    assert!(seen.iter().filter(is_told).count() >= 64);
+    assert_eq!(seen.iter().filter(is_told).count(), 64);
     world.pass(secs(1));
+    assert_eq!(seen.iter().filter(is_told).count(), 6);
     drop(seen);
     // Another one takes the place of those that observe no more.
     world.pass(secs(90));
