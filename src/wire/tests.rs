@@ -324,6 +324,7 @@ fn all_requests() -> Vec<(String, Command)> {
         }
     }
     all.extend(other_requests(&settings));
+    all.extend(requests_about_leaders(&settings));
     all.extend(node_requests(&settings));
     all
 }
@@ -474,19 +475,6 @@ fn other_requests(settings: &ScriptSettings) -> Vec<(String, Command)> {
         fire_us: CLOCK,
         keep_for: LEASE,
     });
-    let lead = |value| {
-        let lead = Lead::Write {
-            owner: OWNER,
-            fence: CLOCK,
-            number: 1,
-            value,
-        };
-        Request::Leader { key, lead }
-    };
-    let reads = |channel| {
-        let lead = Lead::Read { channel };
-        Request::Leader { key, lead }
-    };
     let from = Cursor {
         at: 17,
         ..Cursor::START
@@ -500,10 +488,6 @@ fn other_requests(settings: &ScriptSettings) -> Vec<(String, Command)> {
         ("commit", Request::Commit(&commit)),
         ("record", Request::Once { key, done }),
         ("read the record", Request::Once { key, done: None }),
-        ("proclaim", lead(Some("10.0.0.7:80"))),
-        ("take the value back", lead(None)),
-        ("read the leader", reads("")),
-        ("observe the leader", reads("leasehold:c")),
         ("rate limit", Request::RateLimit { key, request }),
         (
             "adopt",
@@ -540,6 +524,32 @@ fn other_requests(settings: &ScriptSettings) -> Vec<(String, Command)> {
                 message: "request o 1 why",
             },
         ),
+    ]
+    .map(|(what, request)| (what.to_owned(), encode(&request, settings)))
+    .into()
+}
+
+fn requests_about_leaders(settings: &ScriptSettings) -> Vec<(String, Command)> {
+    let [(_, target, _), ..] = kinds();
+    let key = target.first();
+    let lead = |value| {
+        let lead = Lead::Write {
+            owner: OWNER,
+            fence: CLOCK,
+            number: 1,
+            value,
+        };
+        Request::Leader { key, lead }
+    };
+    let reads = |channel| {
+        let lead = Lead::Read { channel };
+        Request::Leader { key, lead }
+    };
+    [
+        ("proclaim", lead(Some("10.0.0.7:80"))),
+        ("take the value back", lead(None)),
+        ("read the leader", reads("")),
+        ("observe the leader", reads("leasehold:c")),
     ]
     .map(|(what, request)| (what.to_owned(), encode(&request, settings)))
     .into()
