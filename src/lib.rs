@@ -35,6 +35,7 @@
 //! | servers and settings | one URL: [`LockManager::connect`] and its [table](LockManager::from_url); or a [`Builder`], with [TLS](https://docs.rs/leasehold/latest/leasehold/struct.Tls.html), changing [`credentials`](Builder::credentials), and the [rights](Builder#rights-of-a-redis-user) that a Redis user needs |
 //! | several servers | [`LockManager::sentinel`], [`LockManager::cluster`]; [`LockManager::quorum`] (Redlock) and when it is worth it; [`Builder::replicas`] |
 //! | a job on one host only, or once a day | [`LockManager::try_lock`]; [`Once`], by [`LockManager::once`], with the [runbook](https://docs.rs/crate/leasehold/latest/source/docs/operating.md#runbook) |
+//! | a leader among processes, and who it is | [`Election`], by [`LockManager::election`] |
 //! | errors that a program may retry | [`Error::is_retryable`], and the [table of errors](Error#what-is-retryable) |
 //! | the holder of a lock, and taking it away | [`LockManager::inspect`], [`list`](LockManager::list), [`request_release`](LockManager::request_release), [`force_release`](LockManager::force_release) |
 //! | figures and events | [`LockManager::stats`], [`Builder::listener`] for each [`Event`], and [what to watch](https://docs.rs/crate/leasehold/latest/source/docs/operating.md#what-to-watch) |
@@ -90,7 +91,8 @@
 //! A mutex is the plain string key that `SET prefix+name owner NX PX lease` makes, released by compare and delete. So it excludes
 //! the locks of redis-py, redsync, bsm/redislock, node-redlock and rslock, if the [`prefix`](Builder::prefix) makes the key the
 //! same. A waiter appends `!` to the owner, and a release within [`min_hold`](Builder::min_hold) `!~`, but never to the value of
-//! another library. Beside the key stand `{key}:lh:fence`, `{key}:lh:queue`, `{key}:lh:waiters` and `{key}:lh:once`, or
+//! another library. Beside the key stand `{key}:lh:fence`, `{key}:lh:queue`, `{key}:lh:waiters`, `{key}:lh:once`
+//! and `{key}:lh:leader`, or
 //! `key:lht:…` if the key has its own hash tag, each with a time to live. Reader-writer locks and semaphores are sorted sets of
 //! leases, and a rate limiter is a list of times. A node of a quorum also has `leasehold:restart_delay` behind the prefix.
 //!
@@ -174,8 +176,8 @@ pub use guard::{
     Guard, Lease, LeaseState, LockGuard, MultiGuard, Permit, ReadGuard, ReentrantGuard, WriteGuard,
 };
 pub use lock::{
-    Admission, Fired, Lock, MultiLock, Mutex, Once, OnceGuard, Permits, Ran, RateLimiter, Reader,
-    ReentrantMutex, RwLock, Semaphore, Writer,
+    Admission, Election, Fired, Leader, Leadership, Lock, MultiLock, Mutex, Once, OnceGuard,
+    Permits, Ran, RateLimiter, Reader, ReentrantMutex, RwLock, Semaphore, Writer,
 };
 pub use manager::LockManager;
 pub use stats::{Bucket, Distribution, Stats};

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::error::Result;
 use crate::guard::{Lease, LockGuard};
 use crate::lock::{
-    Handle, MultiLock, Mutex, Once, Ran, RateLimiter, ReentrantMutex, RwLock, Semaphore,
+    Election, Handle, MultiLock, Mutex, Once, Ran, RateLimiter, ReentrantMutex, RwLock, Semaphore,
 };
 use crate::stats::Stats;
 use crate::sys::Arc;
@@ -298,6 +298,21 @@ impl LockManager {
         Once::new(self.handle(name.as_ref()))
     }
 
+    /// Returns a handle to the election of a leader: see [`Election`]. A leader holds the [`mutex`](LockManager::mutex) of this
+    /// name.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
+    /// let leadership = locks.election("scheduler").campaign("10.0.0.7:8080")?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    #[must_use]
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        Election::new(self.handle(name.as_ref()))
+    }
+
     /// Takes over a lock that was [detached](LockGuard::detach), in this process or another. Blocks for at most one
     /// request.
     ///
@@ -363,7 +378,7 @@ impl LockManager {
 
     /// Closes the manager and all its clones: every wait ends with [`Error::Closed`], and so does every later call.
     /// Guards stay held, and their leases are renewed, until they are dropped. A request that is on its way may still
-    /// be granted: then its call returns a guard.
+    /// be granted: then its call returns a guard. The channels of [`Election::observe`] are disconnected.
     ///
     /// Blocks for at most `wait`, until no call asks Redis any more and Redis has replied to every queued release. On a
     /// quorum, each node that may have the lock must have confirmed its release.

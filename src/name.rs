@@ -1,7 +1,7 @@
 //! Names of locks, and their keys in Redis.
 //!
 //! A lock called `name` is the Redis key `prefix + name`. Beside it, leasehold keeps *companion* keys: the last fence,
-//! the queue, the waiters, and the last fire of a job. They must share the key's hash slot, so that in a cluster one
+//! the queue, the waiters, the last fire of a job, and the value of a leader. They must share the key's hash slot, so that in a cluster one
 //! script may use them all. Redis hashes the text between the first `{` and the first `}` after it, if there is such a
 //! text ([hash tags]). So there are two forms:
 //!
@@ -43,6 +43,9 @@ pub(crate) const CHANNEL_PREFIX: &str = "leasehold:";
 /// `request_release` publishes its requests.
 pub(crate) const BROKEN: &str = "leasehold:broken";
 
+/// Begins a message on the channel of one process about a new leader or value: `leader <fence>.<number of the write> <key>`.
+pub(crate) const LEADER: &str = "leader ";
+
 /// Begins a message that asks for the release of a lock: `request <owner> <µs since 1970> <why>`.
 pub(crate) const REQUEST: &str = "request ";
 
@@ -60,14 +63,17 @@ pub(crate) enum Companion {
     Waiters,
     /// A hash: the last fire of a job that runs once.
     Once,
+    /// A hash: the value of a leader, and the channels of those that observe it.
+    Leader,
 }
 
 /// The suffixes of each [`Companion`]: for a key without a hash tag, and for a key with one.
-const SUFFIXES: [(&str, &str); 4] = [
+const SUFFIXES: [(&str, &str); 5] = [
     (":lh:fence", ":lht:fence"),
     (":lh:queue", ":lht:queue"),
     (":lh:waiters", ":lht:waiters"),
     (":lh:once", ":lht:once"),
+    (":lh:leader", ":lht:leader"),
 ];
 
 /// A number that two names seldom share: a hash with a random key, so nobody can choose names that share it. It is computed
@@ -143,7 +149,7 @@ impl LockKey {
     }
 
     /// Returns the keys of the lock and of its companions.
-    pub(crate) fn all(&self) -> [String; 5] {
+    pub(crate) fn all(&self) -> [String; 6] {
         let companion = |which| self.companion(which);
         [
             self.key.to_string(),
@@ -151,6 +157,7 @@ impl LockKey {
             companion(Companion::Queue),
             companion(Companion::Waiters),
             companion(Companion::Once),
+            companion(Companion::Leader),
         ]
     }
 

@@ -51,7 +51,7 @@ mod url;
 /// | line | for |
 /// | --- | --- |
 /// | 1 | the keys and the channels. For a [`prefix`](Builder::prefix), write `~prefix*`, and `~{prefix*` for the keys beside a lock. |
-/// | 2 | every program: mutexes, reentrant mutexes, multi-locks, claims, jobs that run once |
+/// | 2 | every program: mutexes, reentrant mutexes, multi-locks, claims, jobs that run once, leaders |
 /// | 3 | reader-writer locks, semaphores |
 /// | 4 | rate limiters |
 /// | 5 | [`replicas`](Builder::replicas) |

@@ -164,6 +164,9 @@ settings! {
         /// [`io_timeout`](Self::io_timeout), a try returns [`Unavailable`](crate::Error::Unavailable), and so does a wait that has
         /// no time left then.
         ///
+        /// A [`Leadership`](crate::Leadership) that is dropped does not take its value back first, so observers learn of that
+        /// within a second, and not at once.
+        ///
         /// A program that ends right after a release must call [`close`](LockManager::close) first, or the lock stays held
         /// until its lease is over. Defaults to `false`.
         ///

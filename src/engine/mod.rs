@@ -10,6 +10,7 @@
 //! | [`lease`] | a lock that this process holds, and what keeps or ends it |
 //! | [`ending`] | how a lock is given up, and how that is repeated until it is sure |
 //! | [`wakeup`] | the messages of Redis |
+//! | [`election`] | leaders: their values, and who observes them |
 //! | [`observe`] | counters, events and spans |
 //!
 //! [`acquire`] is where each call begins, and tells the story of a lock. [`client`] sends the requests. [`rate_limiter`] and
@@ -47,6 +48,7 @@
 //! | `leasehold-cluster` | asks the nodes of a cluster for their slots | uses the engine | from the first request until the store is dropped |
 //! | without a name | on a cluster, asks one node for its slots, or sends a batch of renewals to one of several masters | uses the engine | until the answer has come, or the time is over |
 //! | `leasehold-connect` | on a quorum, connects to one node | uses the engine | until it has connected, or the time is over |
+//! | `leasehold-elections` | reads the leaders of the names that are observed, and tells the receivers; writes the values of this process's leaders again | holds the engine while it sleeps | from the first leader or observer until there has been neither for a while |
 //! | `leasehold-events` | calls the listener, and logs warnings | holds the engine | from the first event for the listener or the log until the engine is dropped and the queue is empty |
 //!
 //! # Lock order
@@ -59,6 +61,7 @@
 //! | 2 | [`queue::Entry`] | the state of one name, with its queue |
 //! | 3 | [`lease::renewal::RenewalThread`] | leases and release tasks, by the time at which they are due |
 //! | 3 | [`lease::watch::Watch`] | leases and guards, by the time at which they must end |
+//! | 3 | [`election::Elections`] | who leads and who observes, by the time at which they are due; the value of a leader |
 //! | 3 | [`wakeup::Wakeup`] | the register of sleeping delegates; the message for one of them |
 //! | 3 | [`lease::process_lease::ProcessLease`] | the listeners for a loss, and other rare fields; whether the metrics count it as at risk |
 //! | 3 | [`queue::WaitingThread`] | the signal for one waiting thread |
@@ -75,6 +78,7 @@ pub(crate) mod acquire;
 mod admin;
 pub(crate) mod attempt;
 pub(crate) mod client;
+pub(crate) mod election;
 mod ending;
 pub(crate) mod lease;
 pub(crate) mod observe;
@@ -91,6 +95,7 @@ use crate::stats::Stats;
 use crate::sys::{Arc, AtomicU64, Rng};
 
 use client::Client;
+use election::Elections;
 use lease::claim::Tried;
 use lease::renewal::RenewalThread;
 use lease::watch::Watch;
@@ -105,6 +110,7 @@ pub(crate) struct Engine {
     renewal: Arc<RenewalThread>,
     watch: Arc<Watch>,
     wakeup: Arc<Wakeup>,
+    elections: Arc<Elections>,
     quantum: Quantum,
     /// The number for the next lease.
     next_number: AtomicU64,
@@ -123,6 +129,7 @@ impl Engine {
             names: Names::new(),
             watch,
             wakeup: Arc::new(Wakeup::new(process)),
+            elections: Arc::default(),
             quantum,
             next_number: AtomicU64::new(1),
             tried: Tried::default(),
@@ -152,6 +159,7 @@ impl Engine {
             }
         }
         self.wakeup.wake_all();
+        self.elections.close();
         self.renewal.flush(until)
     }
 
@@ -172,6 +180,7 @@ impl Drop for Engine {
             self.renewal.stop();
             self.watch.stop();
             self.wakeup.stop();
+            self.elections.stop();
         }
     }
 }

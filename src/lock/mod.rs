@@ -12,6 +12,7 @@ use crate::guard::{
     Guard, LockGuard, MultiGuard, Permit, ReadGuard, ReentrantGuard, Sealed, WriteGuard,
 };
 
+pub use election::{Election, Leader, Leadership};
 pub(crate) use handle::Handle;
 pub use handle::Ran;
 pub use multi::MultiLock;
@@ -22,6 +23,7 @@ pub use reentrant::ReentrantMutex;
 pub use rwlock::RwLock;
 pub use semaphore::Semaphore;
 
+mod election;
 mod handle;
 mod methods;
 mod multi;

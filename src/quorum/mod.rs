@@ -367,6 +367,8 @@ impl Connections {
             Request::Adopt { key, adopt } => self.adopt(key, adopt),
             Request::ForceRelease { key, owner } => self.force_release(request, key, owner),
             Request::Publish { .. } | Request::KeepRecords(_) => self.tell_all(request),
+            Request::Leader { lead, .. } if lead.is_read() => self.read_leader(request),
+            Request::Leader { .. } => self.write_leader(request),
             Request::Once { .. } => Err(Failure::unsupported(Unsupported::RECORDED_BY_VOTES)),
             Request::Commit(_) => Err(Failure::unsupported(Unsupported::WRITTEN_BY_VOTES)),
             Request::Ask(..) | Request::End(..) | Request::RateLimit { .. } => {

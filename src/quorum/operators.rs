@@ -5,6 +5,8 @@
 //! | inspect | the holders that any node names, each with the nodes that name it: a lock whose holder has a minority is free for the next caller, or about to be lost |
 //! | scan | the keys of one node after another. The caller drops the names that come again |
 //! | publish, keep records | published, if a majority has done so |
+//! | who leads | the holder that a majority names. It lasts for as long as a majority of them says, and its value is the one that it wrote last at any of those nodes: a node that joined later has none. Nobody, if no holder could have a majority whatever the other nodes say; otherwise it is unknown |
+//! | a leader's value | recorded, if a majority holds the lock for it; lost, if so many nodes do not that no majority can |
 //! | force release | released, if the nodes that took the lock from the owner, and those that did not answer, are a majority. The round is repeated until no node has to do that any more, because a node may join meanwhile. The nodes that did not answer then are too few for a majority |
 //!
 //! Inspecting and scanning need a majority of the nodes. With fewer, nobody could tell whether a lock is held.
@@ -14,7 +16,7 @@ use crate::name::LockKey;
 use crate::quorum::connection::{Connections, Enough, Recipients};
 use crate::quorum::node::Node;
 use crate::sys::{Arc, Ordering, Time};
-use crate::wire::{self, Command, Cursor, Gone, Reply, Request, Seen};
+use crate::wire::{self, Command, Cursor, Gone, Reply, Request, Seen, SeenLeader};
 
 impl Connections {
     /// Asks every node whether it answers. Returns an error unless a majority does, and if the settings are wrong for any
@@ -157,6 +159,53 @@ impl Connections {
         }
     }
 
+    /// Reads who leads at every node.
+    pub(super) fn read_leader(&mut self, request: &Request<'_>) -> Result<Reply, Failure> {
+        let state = Arc::clone(&self.state);
+        let (needed, nodes) = (state.needed, state.nodes.len());
+        let commands = self.to_all(&wire::encode(request, &state.script_settings));
+        let (mut seen, mut failures) = (Vec::new(), vec![None; nodes]);
+        self.round(Recipients::All, commands, &mut |number, answer| {
+            match answer.and_then(|value| state.decode(number, request, value)) {
+                Ok(Reply::Leader(holder)) => seen.push(holder),
+                Ok(_) => failures[number] = Some(Failure::another_question()),
+                Err(failure) => failures[number] = Some(failure),
+            }
+            Enough::certain_if(leader_of(&seen, needed, nodes).is_some())
+        });
+        match leader_of(&seen, needed, nodes) {
+            Some(leader) => Ok(Reply::Leader(leader)),
+            None => Err(state.no_quorum(seen.len(), failures)),
+        }
+    }
+
+    /// Writes the value of a leader at every node.
+    pub(super) fn write_leader(&mut self, request: &Request<'_>) -> Result<Reply, Failure> {
+        let state = Arc::clone(&self.state);
+        let (needed, nodes) = (state.needed, state.nodes.len());
+        let commands = self.to_all(&wire::encode(request, &state.script_settings));
+        let (mut recorded, mut gone, mut failures) = (0, Vec::new(), vec![None; nodes]);
+        self.round(Recipients::All, commands, &mut |number, answer| {
+            match answer.and_then(|value| state.decode(number, request, value)) {
+                Ok(Reply::NotOwner(why)) => gone.push(why),
+                Ok(_) => recorded += 1,
+                Err(failure) => failures[number] = Some(failure),
+            }
+            if recorded >= needed || gone.len() > nodes - needed {
+                return Enough::Yes;
+            }
+            Enough::No
+        });
+        if recorded >= needed {
+            Ok(Reply::Recorded)
+        } else if gone.len() > nodes - needed {
+            Ok(Reply::NotOwner(Gone::of_all(gone.into_iter())))
+        } else {
+            let failure = state.no_quorum(recorded, failures);
+            Err(failure.with(Outcome::Unknown))
+        }
+    }
+
     /// Takes a lock from an owner at every node.
     pub(super) fn force_release(
         &mut self,
@@ -193,6 +242,26 @@ impl Connections {
             return Ok(Reply::NotOwner(Gone::Removed));
         }
     }
+}
+
+/// Returns the holder that a majority of the nodes names: see the top. `None` if the nodes that have not answered may decide.
+fn leader_of(
+    seen: &[Option<SeenLeader>],
+    needed: usize,
+    nodes: usize,
+) -> Option<Option<SeenLeader>> {
+    let holders = || seen.iter().flatten();
+    let votes = |owner: &str| holders().filter(|one| one.owner == owner).count();
+    let most = holders().map(|one| votes(&one.owner)).max().unwrap_or(0);
+    if most < needed {
+        let is_nobody = most + (nodes - seen.len()) < needed;
+        return is_nobody.then_some(None);
+    }
+    let mut named: Vec<_> = holders().filter(|one| votes(&one.owner) == most).collect();
+    named.sort_unstable_by_key(|one| std::cmp::Reverse(one.left));
+    let left = named[needed - 1].left;
+    let last = named.into_iter().max_by_key(|one| one.number)?.clone();
+    Some(Some(SeenLeader { left, ..last }))
 }
 
 /// Returns what one node has seen, with the node's address at each holder.

@@ -19,7 +19,7 @@ use crate::wire::{self, Cursor, LockKind, RateRequest, Reply, Request};
 /// # Errors
 ///
 /// The name cannot be a lock's name.
-pub fn keys(prefix: &str, name: &str) -> Result<(String, [String; 4], u16)> {
+pub fn keys(prefix: &str, name: &str) -> Result<(String, [String; 5], u16)> {
     let key = LockKey::new(prefix, name)?;
     assert_eq!(key.name(), name);
     let companions = [
@@ -27,6 +27,7 @@ pub fn keys(prefix: &str, name: &str) -> Result<(String, [String; 4], u16)> {
         Companion::Queue,
         Companion::Waiters,
         Companion::Once,
+        Companion::Leader,
     ];
     let companions = companions.map(|which| key.companion(which));
     Ok((key.key().to_owned(), companions, key.slot()))

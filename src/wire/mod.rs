@@ -14,7 +14,7 @@
 //! | --- | --- |
 //! | this one | the requests and the replies |
 //! | `lock` | the kinds of lock: how the threads of a process share each; the requests about one lock |
-//! | `renew`, `commit`, `once`, `rate_limiter`, `operators` | the other requests, with what their replies tell |
+//! | `renew`, `commit`, `once`, `leader`, `rate_limiter`, `operators` | the other requests, with what their replies tell |
 //! | `quorum` | the requests to one node of a quorum |
 //! | `message` | grants by message |
 //! | `script` | the scripts, and a command of the redis crate that names one |
@@ -31,6 +31,7 @@ use crate::sys::Arc;
 use crate::write;
 
 pub(crate) use commit::Commit;
+pub(crate) use leader::{Lead, SeenLeader};
 pub(crate) use lock::{ALL, Adopt, Ask, End, GiveBack, How, LockId, LockKind, Sharing};
 pub(crate) use message::{GrantMessage, Nonce};
 pub(crate) use once::{Done, Recorded};
@@ -43,6 +44,7 @@ pub(crate) use script::SCRIPTS;
 pub(crate) use settings::ScriptSettings;
 
 mod commit;
+mod leader;
 pub(crate) mod lifetime;
 mod lock;
 mod message;
@@ -78,6 +80,8 @@ pub(crate) enum Request<'a> {
         key: &'a LockKey,
         done: Option<Done<'a>>,
     },
+    /// Writes the value of a leader, or reads who holds a mutex, and the value that it has written.
+    Leader { key: &'a LockKey, lead: Lead<'a> },
     /// Asks a rate limiter for admission.
     RateLimit {
         key: &'a LockKey,
@@ -155,8 +159,10 @@ pub(crate) enum Reply {
     },
     /// The record of a job that runs once.
     Record(Recorded),
-    /// The record has the fire that was done.
+    /// The record has the fire that was done, or the value of the leader.
     Recorded,
+    /// The holder of a mutex, if there is one.
+    Leader(Option<SeenLeader>),
     /// Admitted by the rate limiter, once this time has passed.
     Admitted(Duration),
     /// Not admitted: the wait would be this long.
@@ -224,6 +230,7 @@ impl Request<'_> {
             | Request::Commit(_) => true,
             // Without a fire it is a mere read.
             Request::Once { done, .. } => done.is_some(),
+            Request::Leader { lead, .. } => !lead.is_read(),
             _ => false,
         }
     }
@@ -286,6 +293,7 @@ pub(crate) fn encode(request: &Request<'_>, script_settings: &ScriptSettings) ->
         Request::Release(batch) => lock::release_many(batch),
         Request::Commit(commit) => commit::encode(commit),
         Request::Once { key, done } => once::encode(key, done.as_ref()),
+        Request::Leader { key, lead } => leader::encode(key, lead),
         Request::RateLimit { key, request } => rate_limiter::encode(key, request),
         Request::Adopt { key, adopt } => lock::adopt(key, adopt, script_settings),
         Request::Inspect { keys, named } => operators::inspect(keys, *named),
@@ -350,6 +358,7 @@ pub(crate) fn decode(request: &Request<'_>, value: Value) -> Result<Reply, Failu
         (Request::Release(batch), value) => lock::released_many(batch.len(), &value),
         (Request::Commit(commit), value) => commit::decode(commit.writes.len(), value),
         (Request::Once { done, .. }, value) => once::decode(done.is_none(), &value),
+        (Request::Leader { lead, .. }, value) => leader::decode(lead.is_read(), &value),
         (Request::RateLimit { request, .. }, value) => rate_limiter::decode(request, &value),
         (Request::Adopt { adopt, .. }, value) => lock::granted(1, adopt.fencing, &value),
         (Request::Inspect { keys, named }, value) => {
@@ -369,7 +378,7 @@ pub(crate) fn decode(request: &Request<'_>, value: Value) -> Result<Reply, Failu
 
 /// Reads a value as the reply to each sort of request about locks, for the fuzz targets: with the number of names.
 #[cfg(feature = "seam")]
-pub(crate) fn read_as_each(value: &Value) -> [(usize, Option<Reply>); 9] {
+pub(crate) fn read_as_each(value: &Value) -> [(usize, Option<Reply>); 11] {
     [
         (1, lock::granted(1, true, value)),
         (1, lock::granted(1, false, value)),
@@ -380,5 +389,7 @@ pub(crate) fn read_as_each(value: &Value) -> [(usize, Option<Reply>); 9] {
         (2, commit::decode(2, value.clone())),
         (1, once::decode(true, value)),
         (1, once::decode(false, value)),
+        (1, leader::decode(true, value)),
+        (1, leader::decode(false, value)),
     ]
 }

@@ -124,6 +124,7 @@ scripts! {
     INSPECT "inspect"
     KEEP "keep"
     KEEP_RECORD "keep_record"
+    LEADER "leader"
     MULTI_ACQUIRE "multi_acquire"
     MULTI_RELEASE "multi_release"
     MUTEX_ACQUIRE "mutex_acquire"

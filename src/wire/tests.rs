@@ -198,6 +198,69 @@ fn records_are_read_whole_or_not_at_all() {
     }
 }
 
+#[test]
+fn a_leader_is_read_whole_or_not_at_all() {
+    let key = LockKey::new("", "n").expect("a name");
+    let read = |value| {
+        let lead = Lead::Read { channel: "" };
+        decode(&Request::Leader { key: &key, lead }, value)
+    };
+    let text = |text: &str| Value::BulkString(text.into());
+    let holder = |left_ms: i64, rest: &[&str]| {
+        let rest = rest.iter().map(|part| text(part));
+        Value::Array(
+            [text("o"), Value::Int(left_ms)]
+                .into_iter()
+                .chain(rest)
+                .collect(),
+        )
+    };
+    let seen = |left_ms, number, value: Option<(u64, &str)>| {
+        Some(Reply::Leader(Some(SeenLeader {
+            owner: "o".to_owned(),
+            left: Duration::from_millis(left_ms),
+            number,
+            value: value.map(|(fence, value)| (fence, value.to_owned())),
+        })))
+    };
+    assert_eq!(read(Value::Array(vec![])).ok(), Some(Reply::Leader(None)));
+    assert_eq!(read(holder(7, &[])).ok(), seen(7, 0, None));
+    assert_eq!(read(holder(7, &["2"])).ok(), seen(7, 2, None));
+    assert_eq!(
+        read(holder(7, &["2", "5", ""])).ok(),
+        seen(7, 2, Some((5, "")))
+    );
+    // Without a time to live, it is the key of another client.
+    assert_eq!(read(holder(-1, &[])).ok(), seen(0, 0, None));
+    for hostile in [
+        Value::Nil,
+        Value::Int(1),
+        Value::Array(vec![text("o")]),
+        Value::Array(vec![text("o"), text("7")]),
+        holder(7, &["x"]),
+        holder(7, &["1", "5"]),
+        holder(7, &["1", "-5", "v"]),
+        // Larger than the numbers that a script counts exactly.
+        holder(7, &["1", "9007199254740992", "v"]),
+        holder(7, &["1", "5", "v", "more"]),
+    ] {
+        let failure = read(hostile.clone()).expect_err("no leader");
+        assert_eq!(failure.kind, FailureKind::Protocol, "{hostile:?}");
+    }
+    let lead = Lead::Write {
+        owner: OWNER,
+        fence: 5,
+        number: 1,
+        value: None,
+    };
+    let said = |value| decode(&Request::Leader { key: &key, lead }, value);
+    assert_eq!(said(Value::Int(1)).ok(), Some(Reply::Recorded));
+    for (code, gone) in [(0, Gone::Removed), (-1, Gone::Taken)] {
+        assert_eq!(said(Value::Int(code)).ok(), Some(Reply::NotOwner(gone)));
+    }
+    assert!(said(Value::Int(2)).is_err() && said(holder(7, &[])).is_err());
+}
+
 /// The arguments of the requests in `requests.txt`.
 const OWNER: &str = "lh1:owner:l";
 const OTHER: &str = "lh1:other:l";
@@ -261,6 +324,7 @@ fn all_requests() -> Vec<(String, Command)> {
         }
     }
     all.extend(other_requests(&settings));
+    all.extend(requests_about_leaders(&settings));
     all.extend(node_requests(&settings));
     all
 }
@@ -460,6 +524,32 @@ fn other_requests(settings: &ScriptSettings) -> Vec<(String, Command)> {
                 message: "request o 1 why",
             },
         ),
+    ]
+    .map(|(what, request)| (what.to_owned(), encode(&request, settings)))
+    .into()
+}
+
+fn requests_about_leaders(settings: &ScriptSettings) -> Vec<(String, Command)> {
+    let [(_, target, _), ..] = kinds();
+    let key = target.first();
+    let lead = |value| {
+        let lead = Lead::Write {
+            owner: OWNER,
+            fence: CLOCK,
+            number: 1,
+            value,
+        };
+        Request::Leader { key, lead }
+    };
+    let reads = |channel| {
+        let lead = Lead::Read { channel };
+        Request::Leader { key, lead }
+    };
+    [
+        ("proclaim", lead(Some("10.0.0.7:80"))),
+        ("take the value back", lead(None)),
+        ("read the leader", reads("")),
+        ("observe the leader", reads("leasehold:c")),
     ]
     .map(|(what, request)| (what.to_owned(), encode(&request, settings)))
     .into()

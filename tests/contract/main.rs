@@ -34,6 +34,7 @@ mod cluster;
 mod commits;
 mod crashes;
 mod detached;
+mod elections;
 mod error_table;
 mod events;
 mod exclusion;

@@ -2,7 +2,7 @@
 
 use leasehold_simulator::Topology;
 use leasehold_test_support::{Raw, Servers};
-pub(crate) use leasehold_test_support::{companions_of, fence_of, record_of};
+pub(crate) use leasehold_test_support::{companions_of, fence_of, leader_of, record_of};
 
 use crate::world::World;
 

@@ -255,6 +255,8 @@ fn unfit_names() -> Vec<String> {
         "x:lh:waiters",
         "x:lh:once",
         "{x}:lht:once",
+        "x:lh:leader",
+        "{x}:lht:leader",
         ":lh:fence",
         "x:lht:fence",
         "{x}:lht:queue",

@@ -294,6 +294,8 @@ fn losses_and_waits(texts: &mut Texts) {
         "a record that is not kept",
         job.clone().keep_for(ms(0)).claim(SystemTime::UNIX_EPOCH),
     );
+    let long = locks.election("n").campaign(&"x".repeat(201));
+    texts.add("a value of 201 bytes", long.map(drop));
     let guard = locks.lock("n").expect("it is free");
     let () = raw.ask(&["SET", "n", "theirs"]);
     texts.add("another owner holds the key", guard.release());

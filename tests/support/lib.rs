@@ -49,7 +49,7 @@ pub use log::{Logged, logged};
 pub use nodes::{Nodes, Topology, on, shared, start_servers};
 pub use proxy::{Fault, Proxy, Role};
 pub use random::Random;
-pub use raw::{Raw, Servers, companions_of, fence_of, record_of};
+pub use raw::{Raw, Servers, companions_of, fence_of, leader_of, record_of};
 pub use sentinels::{MASTER, Passwords, Sentinels, SetOptions, with_password};
 pub use server::{
     SCRIPTS_NEED_NO_REPLICAS, Server, cannot_show, is_before_redis_7, lacks_in_memory, unused_url,

@@ -447,6 +447,11 @@ pub fn record_of(key: &str) -> String {
     companion_of(key, "once")
 }
 
+/// Returns the key of the value of a leader.
+pub fn leader_of(key: &str) -> String {
+    companion_of(key, "leader")
+}
+
 /// Returns the companions that a lock at `key` may have, whatever uses it.
 pub fn companions_of(key: &str) -> [String; 3] {
     [fence_of(key), queue_of(key), waiters_of(key)]

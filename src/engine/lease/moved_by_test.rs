@@ -9,6 +9,7 @@ impl MovedByTest for Engine {
         self.watch.look_at_the_clock();
         self.renewal.notify_waiting();
         self.wakeup.wake_all();
+        self.elections.look_at_the_clock();
         // The threads behind the delegates have time limits too.
         for entry in self.names.all() {
             entry.lock().queue.waiting().for_each(|it| it.parker.wake());
@@ -30,12 +31,18 @@ impl MovedByTest for Engine {
             let is_busy = !self.wakeup.is_at_rest();
             is_busy.then_some("the requests of threads that wait for a lock")
         };
+        let elections = || {
+            let is_busy = !self.elections.is_at_rest(now);
+            is_busy.then_some("the leaders that are observed, or written again")
+        };
         // A renewal may find a loss, and a loss may plan a release.
-        renewal().or_else(watch).or_else(waits).or_else(renewal)
+        let locks = renewal().or_else(watch).or_else(waits).or_else(renewal);
+        locks.or_else(elections)
     }
 
     fn sends_by_itself(&self) -> bool {
-        !self.renewal.is_at_rest(self.client.now())
+        let now = self.client.now();
+        !self.renewal.is_at_rest(now) || !self.elections.is_at_rest(now)
     }
 
     fn next_due(&self) -> Option<Time> {
@@ -45,7 +52,7 @@ impl MovedByTest for Engine {
         let pause = (self.client.settings.options.lease / 10).min(LONGEST_SLEEP);
         let asks = waits.then(|| self.client.now() + pause);
         let renewal = self.renewal.state.lock().next_due();
-        let others = [renewal, self.watch.next_due()];
+        let others = [renewal, self.watch.next_due(), self.elections.next_due()];
         others.into_iter().chain([asks]).flatten().min()
     }
 }

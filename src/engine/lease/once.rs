@@ -15,7 +15,7 @@ use crate::engine::Engine;
 use crate::engine::lease::guard::Lease;
 use crate::error::{Error, Failure, Result, Unsupported};
 use crate::name::LockKey;
-use crate::wire::{Done, Recorded, Renewed, Reply, Request};
+use crate::wire::{Done, Recorded, Reply, Request};
 
 impl Engine {
     /// Fails on a quorum, whose nodes could keep different records. Sends nothing.
@@ -42,25 +42,20 @@ impl Engine {
 impl Lease {
     /// Records that a fire was done, if this owner holds the lock, or has recorded it before. Blocks for one request.
     pub(crate) fn record(&self, fire_us: u64, keep_for: Duration) -> Result<()> {
-        let client = &self.engine.client;
-        let (sent, _) = self.held().map_err(Error::Lost)?;
-        let owner = client.owner_of(&self.process_lease);
+        self.held().map_err(Error::Lost)?;
+        let (engine, process_lease) = (&self.engine, &self.process_lease);
+        let owner = engine.client.owner_of(process_lease);
         let done = Some(Done {
             owner: &owner,
             fire_us,
             keep_for,
         });
-        let key = &self.process_lease.keys()[0];
-        let answer = client.send(&Request::Once { key, done }, client.deadline(None));
-        match answer.map(|answer| answer.reply) {
-            Ok(Reply::Recorded) => Ok(()),
-            Ok(Reply::NotOwner(gone)) => {
-                let (renewal, replies) = (&self.engine.renewal, [Renewed::Gone(gone)]);
-                renewal.apply(&self.process_lease, sent, Duration::ZERO, &replies);
-                Err(Error::Lost(self.lost(gone.into())))
-            }
-            Ok(_) => Err(Failure::another_question().into_error(Some(self.name()))),
-            Err(failure) => Err(failure.into_error(Some(self.name()))),
+        let key = &process_lease.keys()[0];
+        let request = Request::Once { key, done };
+        let deadline = engine.client.deadline(None);
+        match engine.write_if_held(process_lease, self.fence, &request, deadline)? {
+            Reply::Recorded => Ok(()),
+            _ => Err(Failure::another_question().into_error(Some(self.name()))),
         }
     }
 }

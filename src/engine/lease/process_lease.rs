@@ -167,12 +167,17 @@ impl ProcessLease {
     /// gets a new one.
     pub(crate) fn note_late_commit(&self, until: Time) {
         let mut cold = self.cold();
-        cold.commits_late = true;
+        cold.is_of_one_guard = true;
         cold.uncertain_until = Some(until).max(cold.uncertain_until);
     }
 
-    fn commits_late(&self) -> bool {
-        self.cold_if_any().is_some_and(|cold| cold.commits_late)
+    /// Makes the lease go to no other guard in memory, so that its owner stands for one guard.
+    pub(crate) fn keep_to_one_guard(&self) {
+        self.cold().is_of_one_guard = true;
+    }
+
+    fn is_of_one_guard(&self) -> bool {
+        self.cold_if_any().is_some_and(|cold| cold.is_of_one_guard)
     }
 
     /// Returns whether Redis has answered that other processes wait for the lock.
@@ -192,7 +197,7 @@ impl ProcessLease {
                 if self.terms.renew
                     && !self.is_late(now, left)
                     && !self.is_extended(now)
-                    && !self.commits_late() =>
+                    && !self.is_of_one_guard() =>
             {
                 Health::Good
             }
@@ -404,8 +409,8 @@ struct ColdState {
     rest: Vec<u64>,
     /// The time until which Redis may still execute an earlier request of this owner.
     uncertain_until: Option<Time>,
-    /// Whether it may execute a commit of this owner.
-    commits_late: bool,
+    /// Whether the lease goes to no other guard in memory.
+    is_of_one_guard: bool,
     /// The time until which Redis may keep the key. It covers extensions without a reply, and requests of unknown
     /// outcome.
     key_gone_at: Option<Time>,

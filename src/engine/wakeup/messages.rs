@@ -1,7 +1,8 @@
 //! What the messages of Redis mean. Any client could have sent one. So a message only makes this process ask Redis, unless it
 //! has the nonce of a delegate's last request.
 //!
-//! On the channel of this process, messages are for its delegates ([`Wakeup::wake`](super::Wakeup::wake)). On the common one,
+//! On the channel of this process, messages are for its delegates ([`Wakeup::wake`](super::Wakeup::wake)), or say that a leader
+//! which it observes has changed ([`Engine::leader_changed`]). On the common one,
 //! the script of a *forced release* publishes the owner that it removed. The process with that owner does not trust the message,
 //! so it renews that lease at once. Redis replies that the key is gone, or has another owner, and the lease is lost.
 //!
@@ -18,7 +19,7 @@
 use crate::engine::Engine;
 use crate::event::ReleaseRequest;
 use crate::logging;
-use crate::name::{BROKEN, REQUEST};
+use crate::name::{BROKEN, LEADER, REQUEST};
 use crate::owner::{self, Owner};
 use crate::sys::time::of_wall_us;
 
@@ -31,7 +32,10 @@ impl Engine {
         match (channel == BROKEN, text.strip_prefix(REQUEST)) {
             (true, Some(request)) => self.release_requested(request),
             (true, None) => self.released_by_force(text),
-            (false, _) => self.wakeup.wake(payload),
+            (false, _) => match text.strip_prefix(LEADER) {
+                Some(changed) => self.leader_changed(changed),
+                None => self.wakeup.wake(payload),
+            },
         }
     }
 

@@ -58,7 +58,8 @@ impl Shared {
             | Request::RateLimit { key, .. }
             | Request::ForceRelease { key, .. }
             | Request::Publish { key, .. }
-            | Request::Once { key, .. } => self.ask(key.slot(), request, deadline),
+            | Request::Once { key, .. }
+            | Request::Leader { key, .. } => self.ask(key.slot(), request, deadline),
             Request::Commit(commit) => self.ask(commit.locks[0].slot(), request, deadline),
             Request::Renew(_) | Request::Release(_) => self.batch(request, deadline),
             Request::Inspect { keys, named } => self.inspect(keys, *named, deadline),

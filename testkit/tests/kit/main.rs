@@ -5,6 +5,7 @@
     reason = "only the library is compiled with the oldest Rust"
 )]
 
+mod elections;
 mod kill;
 mod moves;
 mod pains;
