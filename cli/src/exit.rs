@@ -31,7 +31,7 @@ pub const NOT_FOUND: u8 = 127;
 pub const TABLE: [(&str, &str); 15] = [
     (
         "the command's own",
-        "`run`: the status with which the command ended. 128 + N if signal N killed it. If `leasehold` itself got INT or QUIT, and the command died of it, `leasehold` dies of it too.",
+        "`run`, `elect`: the status with which the command ended. 128 + N if signal N killed it. If `leasehold` itself got INT or QUIT, and the command died of it, `leasehold` dies of it too.",
     ),
     (
         "0",
@@ -39,7 +39,7 @@ pub const TABLE: [(&str, &str); 15] = [
     ),
     (
         "1",
-        "`doctor`: warnings. `status --check`: a lock is free. `release`, `request`: nothing was done, because that holder does not hold the lock, or nobody does.",
+        "`doctor`: warnings. `status --check`: a lock is free. `release`, `request`: nothing was done, because that holder does not hold the lock, or nobody does. `leader`: nobody leads.",
     ),
     ("2", "`doctor`: locks are not safe here, or do not work."),
     (
@@ -53,7 +53,7 @@ pub const TABLE: [(&str, &str); 15] = [
     ("69", "The servers did not answer. Nothing ran."),
     (
         "70",
-        "`run`: the lock was lost, or `leasehold` itself failed, while the command ran; or the command succeeded, and that it did could not be recorded, or may not have been (`--once-every`, `--fire`). The others: `leasehold` itself failed.",
+        "`run`, `elect`: the lock was lost, or `leasehold` itself failed, while the command ran; or, for `elect`, before it ran. `run`: also if the command succeeded, and that it did could not be recorded, or may not have been (`--once-every`, `--fire`). The others: `leasehold` itself failed.",
     ),
     (
         "71, 76",
@@ -61,11 +61,11 @@ pub const TABLE: [(&str, &str); 15] = [
     ),
     (
         "73",
-        "`run`: the command succeeded, but processes that it left behind were ended. `--let-live` spares them.",
+        "`run`, `elect`: the command succeeded, but processes that it left behind were ended. `--let-live` spares them.",
     ),
     (
         "75",
-        "`run`: others held the lock for the whole wait. Nothing ran. `--busy-status` changes it.",
+        "`run`, `elect`: others held the lock for the whole wait. Nothing ran. `--busy-status` changes it.",
     ),
     (
         "77",
@@ -73,15 +73,15 @@ pub const TABLE: [(&str, &str); 15] = [
     ),
     (
         "78",
-        "`run`: the command was ended because the time of `--max` was over.",
+        "`run`, `elect`: the command was ended because the time of `--max` was over.",
     ),
     (
         "126, 127",
-        "`run`: the command could not be started, or was not found, as in a shell.",
+        "`run`, `elect`: the command could not be started, or was not found, as in a shell.",
     ),
     (
         "128 + N",
-        "Signal N ended `watch`, or `run` while it waited for the lock. Nothing ran.",
+        "Signal N ended `watch` or `leader --watch`, or `run` or `elect` while it waited for the lock. Nothing ran.",
     ),
 ];
 

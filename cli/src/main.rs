@@ -18,6 +18,7 @@ mod deployment;
 mod doctor;
 mod exit;
 mod figures;
+mod leader;
 mod operate;
 mod output;
 mod pages;
@@ -50,6 +51,8 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Run(run::Options),
+    Elect(run::Elect),
+    Leader(leader::Options),
     Status(show::Status),
     List(show::List),
     Watch(watch::Options),
@@ -99,16 +102,20 @@ fn parse() -> Result<Arguments, Failure> {
 }
 
 /// Adds the missing `--` to the message about `leasehold run NAME COMMAND`, which has a second name and no command, and
-/// about an option of such a command.
+/// about an option of such a command. The same for `elect`.
 fn hint_at_separator(error: &mut clap::Error) {
     let usage = error.get(ContextKind::Usage).map(ToString::to_string);
-    let is_of_run = usage.is_some_and(|usage| usage.contains("leasehold run "));
+    let usage = usage.unwrap_or_default();
+    let is_of = |subcommand| usage.contains(&format!("leasehold {subcommand} "));
+    let Some(subcommand) = ["run", "elect"].into_iter().find(|it| is_of(*it)) else {
+        return;
+    };
     let kinds = [
         ErrorKind::MissingRequiredArgument,
         ErrorKind::UnknownArgument,
     ];
-    if is_of_run && kinds.contains(&error.kind()) && !env::args_os().any(|it| it == "--") {
-        let tip = "the command stands behind `--`: leasehold run NAME -- COMMAND";
+    if kinds.contains(&error.kind()) && !env::args_os().any(|it| it == "--") {
+        let tip = format!("the command stands behind `--`: leasehold {subcommand} NAME -- COMMAND");
         let tips = ContextValue::StyledStrs(vec![tip.into()]);
         error.insert(ContextKind::Suggested, tips);
     }
@@ -116,13 +123,15 @@ fn hint_at_separator(error: &mut clap::Error) {
 
 fn execute(arguments: Arguments) -> Result<u8, Failure> {
     let servers = &arguments.servers;
-    // `run` says it as its options want it.
-    let is_run = matches!(arguments.command, Command::Run(_));
+    // These say it as their options want it.
+    let is_run = matches!(arguments.command, Command::Run(_) | Command::Elect(_));
     if let Some(warning) = servers.warning().filter(|_| !is_run) {
         output::complain(warning);
     }
     match arguments.command {
-        Command::Run(options) => run::front::main(servers, options.with_shell()),
+        Command::Run(options) => run::front::main(servers, options),
+        Command::Elect(options) => run::front::main(servers, options.into()),
+        Command::Leader(options) => leader::main(servers, &options),
         Command::Status(options) => show::status(servers, &options),
         Command::List(options) => show::list(servers, &options),
         Command::Watch(options) => watch::main(servers, &options),

@@ -21,6 +21,11 @@ fn examples(subcommand: &str) -> &'static [&'static str] {
             "leasehold run -n -E 0 nightly-report -- report",
             "leasehold run -w 60 dump -c 'pg_dump shop | gzip > /backup/shop.gz'",
         ],
+        "elect" => &[
+            "leasehold elect shop --value 10.0.0.7:8080 -- serve",
+            "leasehold elect shop --lease 5s --value \"$(hostname)\" -- serve",
+        ],
+        "leader" => &["leasehold leader shop", "leasehold leader shop --watch"],
         "status" => &[
             "leasehold status deploy:shop",
             "if leasehold status --check deploy:shop; then echo 'it is taken'; fi",
@@ -51,11 +56,11 @@ const ENVIRONMENT: [(&str, &str); 4] = [
     ),
     (
         "LEASEHOLD_NAME, LEASEHOLD_FENCE, LEASEHOLD_OWNER",
-        "`run` sets them for the command: the names of its locks and their fences, a line each, and the owner of the first.",
+        "`run` and `elect` set them for the command: the names of its locks and their fences, a line each, and the owner of the first.",
     ),
     (
         "LEASEHOLD_NESTED",
-        "`run` sets it, and reads it to know the locks that a `run` around it holds.",
+        "`run` and `elect` set it, and read it to know the locks that one around them holds.",
     ),
     (
         "NO_COLOR",

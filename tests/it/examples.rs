@@ -15,10 +15,11 @@ use crate::support::{Cluster, Nodes, Sentinels, built, secs, shared};
 const LIMIT: Duration = secs(240);
 
 /// The examples whose settings are those of the URL. The default time limits are too short for a starved machine.
-const OF_THE_URL: [&str; 7] = [
+const OF_THE_URL: [&str; 8] = [
     "batch_job",
     "cron",
     "hand_on",
+    "leader",
     "once",
     "operators",
     "quickstart",

@@ -99,16 +99,21 @@ pub fn main(servers: &Servers, mut options: Options) -> Result<u8, Failure> {
         let text = "--shared, --exclusive and --permits are for one name";
         return Err(Failure::new(USAGE, text));
     }
+    options.job.take_text();
     let deployment = Deployment::read(servers.url()?);
-    options.max = options.max.or(deployment.max_hold);
-    if options.max.is_some() && options.on_loss == OnLoss::Ignore {
+    options.job.max = options.job.max.or(deployment.max_hold);
+    if options.job.max.is_some() && options.job.on_loss == OnLoss::Ignore {
         let text = "--max (or max_hold of the URL) ends the command, and --on-loss ignore lets it go on: choose one";
         return Err(Failure::new(USAGE, text));
     }
-    if options.max == Some(Duration::ZERO) {
+    if options.job.max == Some(Duration::ZERO) {
         return Err(Failure::new(USAGE, "--max must be longer than zero"));
     }
-    if options.max.is_some_and(|max| options.grace() >= max) {
+    if options
+        .job
+        .max
+        .is_some_and(|max| options.job.grace() >= max)
+    {
         let text = "--grace is a part of --max, so it must be shorter";
         return Err(Failure::new(USAGE, text));
     }
@@ -190,8 +195,8 @@ fn run(
     let locks = connect(servers, options)?;
     let waiter = Waiter::new(&locks, report, servers.url()?);
     let (begun, asked_at) = (Instant::now(), SystemTime::now());
-    let wait = match options.wait {
-        _ if options.no_wait => Duration::ZERO,
+    let wait = match options.job.wait {
+        _ if options.job.no_wait => Duration::ZERO,
         Some(wait) => wait,
         None => Duration::MAX,
     };
@@ -234,7 +239,7 @@ fn run(
                 return Ok(Exit::Status(0));
             }
             waiter.tell_busy(begun.elapsed());
-            return Ok(Exit::Status(options.busy_status));
+            return Ok(Exit::Status(options.job.busy_status));
         }
         Ok(Some(held)) => held,
     };
@@ -258,7 +263,7 @@ fn run(
 
 fn connect(servers: &Servers, options: &Options) -> Result<LockManager, Failure> {
     let mut builder = servers.builder()?;
-    if let Some(lease) = options.lease {
+    if let Some(lease) = options.job.lease {
         builder = builder.lease(lease);
     }
     if let Some(at_least) = options.at_least {
@@ -266,7 +271,7 @@ fn connect(servers: &Servers, options: &Options) -> Result<LockManager, Failure>
     }
     // The keeper ends the command in time, by --max. The limit of the library would only release the lock.
     builder = builder.max_hold(None);
-    if let Some(note) = &options.note {
+    if let Some(note) = &options.job.note {
         builder = builder.note(note);
     }
     // One lock needs one connection, and a release another. The first request connects, so a server that is down at the start
@@ -402,6 +407,7 @@ impl<'a> Front<'a> {
             0
         };
         let end = options
+            .job
             .max
             .map(|max| now().saturating_add(nanoseconds(max)));
         let (keeper, its_end) = pair().map_err(failed)?;
@@ -413,12 +419,12 @@ impl<'a> Front<'a> {
         let keeper_process = Command::new(SELF)
             .arg0("leasehold")
             .arg(KEEPER)
-            .arg(format!("{:?}", options.on_loss))
-            .arg(options.grace().as_millis().to_string())
+            .arg(format!("{:?}", options.job.on_loss))
+            .arg(options.job.grace().as_millis().to_string())
             .arg(end.unwrap_or(Time::MAX).to_string())
             .arg(group.to_string())
-            .arg(if options.let_live { LET_LIVE } else { "" })
-            .args(&options.command)
+            .arg(if options.job.let_live { LET_LIVE } else { "" })
+            .args(&options.job.command)
             .env("LEASEHOLD_NAME", lines(&|lease| lease.name().to_owned()))
             .env("LEASEHOLD_FENCE", lines(&|lease| lease.fence().to_string()))
             .env("LEASEHOLD_OWNER", leases[0].owner())
@@ -438,7 +444,7 @@ impl<'a> Front<'a> {
             command: None,
             deadline: 0,
             knows_deadline: true,
-            grace: (options.on_loss != OnLoss::Ignore).then_some(options.grace()),
+            grace: (options.job.on_loss != OnLoss::Ignore).then_some(options.job.grace()),
             keeper_has_ended: false,
             kill_by: Time::MAX,
             kill_at: None,
@@ -728,7 +734,7 @@ fn conclude(
     }
     let command_status = ended.end.map(End::status);
     let status = match command_status {
-        Some(_) if is_lost && options.on_loss != OnLoss::Ignore => LOST,
+        Some(_) if is_lost && options.job.on_loss != OnLoss::Ignore => LOST,
         Some(_) if ended.in_time_for == Some(Limit::Max) => MAX,
         // The command is no success that counts.
         Some(0) if options.schedule().is_some() && released.is_err() => LOST,

@@ -4,8 +4,9 @@ use std::slice;
 use std::time::{Duration, SystemTime};
 
 use leasehold::{
-    Cancel, Fired, Lease, Lock, LockGuard, LockManager, Lost, MultiGuard, MultiLock, Mutex, Once,
-    OnceGuard, Permit, Permits, ReadGuard, Reader, Receiver, Result, WriteGuard, Writer,
+    Cancel, Election, Fired, Leadership, Lease, Lock, LockGuard, LockManager, Lost, MultiGuard,
+    MultiLock, Mutex, Once, OnceGuard, Permit, Permits, ReadGuard, Reader, Receiver, Result,
+    WriteGuard, Writer,
 };
 
 use super::Options;
@@ -21,6 +22,8 @@ pub enum Wanted {
     Permits(Permits),
     Multi(MultiLock),
     Once(Once, Schedule),
+    /// With the value that the leader publishes.
+    Leader(Election, String),
 }
 
 /// Which fire of a job that runs once.
@@ -38,13 +41,16 @@ pub enum Held {
     Permits(Permit),
     Multi(MultiGuard),
     Once(OnceGuard),
+    Leader(Leadership),
 }
 
 impl Wanted {
     pub fn new(locks: &LockManager, options: &Options, cancel: &Cancel) -> Self {
         let name = &options.names[0];
         let rwlock = || locks.rwlock(name).cancel_with(cancel);
-        if let Some(schedule) = options.schedule() {
+        if let Some(value) = &options.value {
+            Self::Leader(locks.election(name).cancel_with(cancel), value.clone())
+        } else if let Some(schedule) = options.schedule() {
             let mut once = locks.once(name).cancel_with(cancel);
             if let Schedule::Every(period) = schedule {
                 // The record must outlive some fires that fail.
@@ -77,6 +83,7 @@ impl Wanted {
             Self::Once(once, Schedule::Every(period)) => {
                 once.claim_every(*period, wait)?.map(Held::Once)
             }
+            Self::Leader(election, value) => election.campaign_for(value, wait)?.map(Held::Leader),
         })
     }
 
@@ -103,6 +110,7 @@ impl Held {
             Self::Permits(guard) => slice::from_ref(guard),
             Self::Multi(guard) => guard.leases(),
             Self::Once(guard) => slice::from_ref(guard),
+            Self::Leader(guard) => slice::from_ref(guard),
         }
     }
 
@@ -125,6 +133,7 @@ impl Held {
             Self::Write(guard) => guard.release(),
             Self::Permits(guard) => guard.release(),
             Self::Multi(guard) => guard.release(),
+            Self::Leader(guard) => guard.resign(),
         }
     }
 }

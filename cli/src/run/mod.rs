@@ -1,4 +1,5 @@
 //! `run`: a command that runs under a lock, and that ends before the lock does.
+//! `elect` is the same for the lock of a leader.
 //!
 //! # The processes
 //!
@@ -133,22 +134,13 @@ const SELF: &str = "/proc/self/exe";
 ///
 /// Waits for the lock, runs COMMAND, and releases the lock. If the lock is lost, the command is ended. Several names are
 /// locked at once. The command finds LEASEHOLD_NAME, LEASEHOLD_FENCE and LEASEHOLD_OWNER in its environment.
-#[allow(
-    clippy::struct_excessive_bools,
-    reason = "each is an option without a value"
-)]
 #[derive(Args)]
 pub struct Options {
-    /// How long to wait for the lock, such as 30s, or a number of seconds [default: without end]. With
-    /// wait_through_outages=true in the URL it covers servers that are down at the start
-    #[arg(short, long, value_name = "TIME", value_parser = wait, conflicts_with = "no_wait")]
-    wait: Option<Duration>,
-    /// Give up at once if the lock is held
-    #[arg(short, long)]
-    no_wait: bool,
-    /// How long the lock outlives a crash of this machine [default: that of the URL, else 30s]
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    lease: Option<Duration>,
+    /// The names of the locks
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<String>,
+    #[command(flatten)]
+    job: Job,
     /// Lock a reader-writer lock as one of its readers
     #[arg(long, conflicts_with_all = ["exclusive", "permits"])]
     shared: bool,
@@ -170,6 +162,44 @@ pub struct Options {
     #[arg(long, value_name = "TIME", value_parser = fire, hide_short_help = true,
         conflicts_with_all = ["shared", "exclusive", "permits", "at_least"])]
     fire: Option<SystemTime>,
+    /// What a leader publishes.
+    #[arg(skip)]
+    value: Option<String>,
+}
+
+/// Runs a command while this process is the leader
+///
+/// Waits until nobody else leads, publishes VALUE, such as an address, and runs COMMAND. When the command ends, this process
+/// resigns. If it does not lead any more, the command is ended. `leasehold leader NAME` prints the value elsewhere.
+#[derive(Args)]
+pub struct Elect {
+    /// What this process publishes while it leads: at most 200 bytes
+    #[arg(long)]
+    value: String,
+    /// The name of the election
+    #[arg(value_name = "NAME")]
+    name: String,
+    #[command(flatten)]
+    job: Job,
+}
+
+/// How long to wait for a lock, and the command that runs under it, whatever its kind.
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is an option without a value"
+)]
+#[derive(Args)]
+struct Job {
+    /// How long to wait for the lock, such as 30s, or a number of seconds [default: without end]. With
+    /// wait_through_outages=true in the URL it covers servers that are down at the start
+    #[arg(short, long, value_name = "TIME", value_parser = wait, conflicts_with = "no_wait")]
+    wait: Option<Duration>,
+    /// Give up at once if the lock is held
+    #[arg(short, long)]
+    no_wait: bool,
+    /// How long the lock outlives a crash of this machine [default: that of the URL, else 30s]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    lease: Option<Duration>,
     /// End the command so that the lock is held for at most this time [default: max_hold of the URL]
     #[arg(long, value_name = "TIME", value_parser = time)]
     max: Option<Duration>,
@@ -205,27 +235,41 @@ pub struct Options {
     /// Run this text by `sh -c`, in place of COMMAND
     #[arg(short = 'c', value_name = "TEXT", conflicts_with = "command")]
     text: Option<OsString>,
-    /// The names of the locks
-    #[arg(required = true, value_name = "NAME")]
-    names: Vec<String>,
     /// The command, after `--`
     #[arg(last = true, required_unless_present = "text", value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
 impl Options {
-    /// Returns the options with the shell as the command, if there is a text for it.
-    pub fn with_shell(mut self) -> Self {
-        if let Some(text) = self.text.take() {
-            self.command = vec!["sh".into(), "-c".into(), text];
-        }
-        self
-    }
-
     /// Returns which fire the command is for, if it runs once for each.
     fn schedule(&self) -> Option<Schedule> {
         let every = self.once_every.map(Schedule::Every);
         self.fire.map(Schedule::At).or(every)
+    }
+}
+
+impl From<Elect> for Options {
+    fn from(elect: Elect) -> Self {
+        Self {
+            names: vec![elect.name],
+            job: elect.job,
+            shared: false,
+            exclusive: false,
+            permits: None,
+            at_least: None,
+            once_every: None,
+            fire: None,
+            value: Some(elect.value),
+        }
+    }
+}
+
+impl Job {
+    /// Puts the shell into the place of the command, if there is a text for it.
+    fn take_text(&mut self) {
+        if let Some(text) = self.text.take() {
+            self.command = vec!["sh".into(), "-c".into(), text];
+        }
     }
 
     /// Returns the time between TERM and KILL.

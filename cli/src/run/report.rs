@@ -36,17 +36,17 @@ pub struct Report {
 
 impl Report {
     pub fn new(options: &Options) -> io::Result<Self> {
-        let style = match options {
-            Options { json: true, .. }
-            | Options {
-                json_fd: Some(_), ..
-            } => Style::Json,
-            Options { quiet: true, .. } => Style::Quiet,
-            _ => Style::Text,
+        let job = &options.job;
+        let style = if job.json || job.json_fd.is_some() {
+            Style::Json
+        } else if job.quiet {
+            Style::Quiet
+        } else {
+            Style::Text
         };
         let (lines, to_write) = bounded::<String>(MOST_LINES);
         let (writes, written) = bounded::<()>(0);
-        let other = options.json_fd.clone();
+        let other = job.json_fd.clone();
         let thread = thread::Builder::new().name("messages".into());
         thread.spawn(move || {
             let _writes = writes;

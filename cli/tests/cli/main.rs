@@ -9,6 +9,7 @@ use leasehold_test_support as support;
 
 mod bench;
 mod doctor;
+mod elect;
 mod operate;
 mod page;
 mod run;

@@ -138,7 +138,8 @@ fn the_recipes_of_the_page_run_their_programs() {
     for (language, block) in blocks() {
         for line in block.lines().filter(|_| language != "console") {
             let line = line.replace(['[', ']'], "").replace(", ", " ");
-            let Some(begin) = line.find("leasehold run ") else {
+            let mut begins = ["leasehold run ", "leasehold elect "].iter();
+            let Some(begin) = begins.find_map(|begin| line.find(begin)) else {
                 continue;
             };
             let command = line[begin..].split(" && ").next().expect("it is not empty");

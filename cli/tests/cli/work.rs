@@ -38,11 +38,16 @@ impl Work {
     /// Returns `leasehold run OPTIONS LOCK -- sh -c SCRIPT`. The script runs in the directory. It has the function `here`,
     /// which writes the number of its process to a file.
     pub fn run(&self, options: &[&str], script: &str) -> Command {
+        self.by("run", options, script)
+    }
+
+    /// The same for another subcommand than `run`.
+    pub fn by(&self, subcommand: &str, options: &[&str], script: &str) -> Command {
         let here = "here() { echo $$ >.$1 && mv .$1 $1; }";
         let mut command = leasehold(&self.url);
         command
             .current_dir(&self.dir)
-            .arg("run")
+            .arg(subcommand)
             .args(options)
             .args([&self.lock, "--", "sh", "-c", &format!("{here}\n{script}")])
             .stdin(Stdio::null());
