@@ -14,16 +14,51 @@ use facade::{Counter, Histogram, counter, gauge, histogram};
 
 pub(super) use facade::Gauge;
 
-const KINDS: [&str; 5] = ["mutex", "read", "write", "semaphore", "multi"];
-const OUTCOMES: [&str; 6] = [
-    "acquired",
-    "passed_on",
-    "held",
-    "timed_out",
-    "cancelled",
-    "failed",
-];
-const CAUSES: [&str; 4] = ["expired", "taken", "removed", "max_hold"];
+/// Defines the labels of an enum, and the place of a variant among them. So no variant lacks a label.
+macro_rules! labels {
+    ($labels:ident, $place:ident, $of:ident { $($variant:ident: $label:literal,)* }) => {
+        pub(super) const $labels: [&str; [$($label),*].len()] = [$($label),*];
+
+        pub(super) fn $place(value: $of) -> usize {
+            enum Place {
+                $($variant,)*
+            }
+            match value {
+                $($of::$variant { .. } => Place::$variant as usize,)*
+            }
+        }
+    };
+}
+
+labels! {
+    KINDS, kind_place, LockKind {
+        Mutex: "mutex",
+        Read: "read",
+        Write: "write",
+        Semaphore: "semaphore",
+        Multi: "multi",
+    }
+}
+
+labels! {
+    OUTCOMES, outcome_place, Ended {
+        Acquired: "acquired",
+        PassedOn: "passed_on",
+        Held: "held",
+        TimedOut: "timed_out",
+        Cancelled: "cancelled",
+        Failed: "failed",
+    }
+}
+
+labels! {
+    CAUSES, cause_place, LostCause {
+        Expired: "expired",
+        Taken: "taken",
+        Removed: "removed",
+        MaxHold: "max_hold",
+    }
+}
 
 /// How a call for a lock has ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,14 +78,14 @@ pub(crate) enum Ended {
 impl Ended {
     #[cfg(feature = "tracing")]
     pub(crate) fn label(self) -> &'static str {
-        OUTCOMES[self as usize]
+        OUTCOMES[outcome_place(self)]
     }
 }
 
 /// Returns the label of a cause.
 #[cfg(feature = "tracing")]
 pub(crate) fn label_of(cause: LostCause) -> &'static str {
-    CAUSES[cause as usize]
+    CAUSES[cause_place(cause)]
 }
 
 #[cfg_attr(
@@ -146,14 +181,7 @@ pub(super) fn connections() -> Gauge {
 impl Series {
     /// Records the end of a call. Only the wait for a guard, or until the time was over, is measured.
     pub(crate) fn call(&self, kind: LockKind, ended: Ended, waited: Duration) {
-        let kind = match kind {
-            LockKind::Mutex => 0,
-            LockKind::Read => 1,
-            LockKind::Write => 2,
-            LockKind::Semaphore { .. } => 3,
-            LockKind::Multi => 4,
-        };
-        self.acquires[kind][ended as usize].increment(1);
+        self.acquires[kind_place(kind)][outcome_place(ended)].increment(1);
         if let Ended::Acquired | Ended::PassedOn | Ended::TimedOut = ended {
             self.waits.record(waited);
         }
@@ -169,7 +197,7 @@ impl Series {
     }
 
     pub(crate) fn lost(&self, cause: LostCause) {
-        self.lost[cause as usize].increment(1);
+        self.lost[cause_place(cause)].increment(1);
     }
 }
 
