@@ -12,7 +12,7 @@ use crate::error::LostCause;
 use crate::wire::LockKind;
 use facade::{Counter, Histogram, counter, gauge, histogram};
 
-pub(super) use facade::Gauge;
+pub(crate) use facade::Gauge;
 
 /// Defines the labels of an enum, and the place of a variant among them. So no variant lacks a label.
 macro_rules! labels {
@@ -203,22 +203,51 @@ impl Series {
 
 type Labels<'a> = &'a [(&'static str, String)];
 
+/// The handles of the program's recorder. That is foreign code, which may panic, and it runs on threads that others wait for.
+/// So its panics end here.
 #[cfg(feature = "metrics")]
 mod facade {
-    use metrics::{describe_counter, describe_gauge, describe_histogram};
+    use std::time::Duration;
+
+    use metrics::{IntoF64, describe_counter, describe_gauge, describe_histogram};
 
     use super::Labels;
+    use crate::panics::survived;
 
-    pub(crate) use metrics::{Counter, Gauge, Histogram};
+    pub(crate) struct Counter(metrics::Counter);
+    pub(crate) struct Gauge(metrics::Gauge);
+    pub(crate) struct Histogram(metrics::Histogram);
+
+    impl Counter {
+        pub(crate) fn increment(&self, more: u64) {
+            survived(|| self.0.increment(more));
+        }
+    }
+
+    impl Gauge {
+        pub(crate) fn increment(&self, more: impl IntoF64) {
+            survived(|| self.0.increment(more));
+        }
+
+        pub(crate) fn decrement(&self, less: impl IntoF64) {
+            survived(|| self.0.decrement(less));
+        }
+    }
+
+    impl Histogram {
+        pub(crate) fn record(&self, time: Duration) {
+            survived(|| self.0.record(time));
+        }
+    }
 
     pub(super) fn counter(name: &'static str, help: &'static str, labels: Labels<'_>) -> Counter {
         describe_counter!(name, help);
-        metrics::counter!(name, labels)
+        Counter(metrics::counter!(name, labels))
     }
 
     pub(super) fn gauge(name: &'static str, help: &'static str) -> Gauge {
         describe_gauge!(name, help);
-        metrics::gauge!(name)
+        Gauge(metrics::gauge!(name))
     }
 
     pub(super) fn histogram(
@@ -227,7 +256,7 @@ mod facade {
         labels: Labels<'_>,
     ) -> Histogram {
         describe_histogram!(name, help);
-        metrics::histogram!(name, labels)
+        Histogram(metrics::histogram!(name, labels))
     }
 }
 
