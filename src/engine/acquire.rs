@@ -225,7 +225,7 @@ struct Acquire<'a> {
     round_trip: Duration,
     /// The owner of the lease that the last request offered to share.
     offered: Option<Arc<str>>,
-    /// A test does not move the clock between the time at which a request is sent and the guard.
+    /// Held by simulated machines: keeps the test clock still from send to guard.
     called: Option<Entered>,
     #[cfg(feature = "tracing")]
     span: spans::Span,
