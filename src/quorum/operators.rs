@@ -245,6 +245,7 @@ impl Connections {
 }
 
 /// Returns the holder that a majority of the nodes names: see the top. `None` if the nodes that have not answered may decide.
+#[expect(clippy::option_option, reason = "that nobody leads may be certain too")]
 fn leader_of(
     seen: &[Option<SeenLeader>],
     needed: usize,
