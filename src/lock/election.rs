@@ -21,11 +21,14 @@ const LONGEST_VALUE: usize = 200;
 /// Elects a leader among processes: one at a time, which publishes a text, such as its address, and all others see who leads.
 ///
 /// A leader holds the [mutex](crate::LockManager::mutex) of the name, so there is at most one, as
-/// [the crate promises](crate#what-it-promises), and candidates come to lead in the order in which they asked. (On a quorum, that is
-/// the order of each node.) When a leader dies or loses its network, the next one follows at the end of its lease. Its value stands beside the lock in Redis:
-/// `owner`, `fence`, `number` and `value` of `{scheduler}:lh:leader` (or `key:lht:leader` for a name with a hash tag of its
-/// own), and counts only while that owner holds the lock. The leader writes it again every ten seconds, so it comes back after a
-/// failover that has lost it.
+/// [the crate promises](crate#what-it-promises), and candidates come to lead in the order in which they asked. (On a quorum, that
+/// is the order of each node.) A leader that resigns is followed at once. If it dies or loses its network, the next one follows at
+/// the end of its [`lease`](Election::lease), by default 30 s. A program that ends by a signal resigns only if it drops its guard.
+/// [docs/operating.md](https://docs.rs/crate/leasehold/latest/source/docs/operating.md#runbook) says which call gives what.
+///
+/// The value stands beside the lock in Redis: `owner`, `fence`, `number` and `value` of `{scheduler}:lh:leader` (or
+/// `key:lht:leader` for a name with a hash tag of its own). It counts only while that owner holds the lock. The leader writes it
+/// again every ten seconds, so it comes back after a failover that has lost it.
 ///
 /// A leadership that an observer sees may be over when the observer acts on it, as with every distributed lock. So systems that take
 /// orders from a leader compare its [fence](Lease::fence), and a leader looks at its own guard and not at an observer.
@@ -48,11 +51,13 @@ const LONGEST_VALUE: usize = 200;
 /// let observed = scheduler.observe()?;
 /// std::thread::spawn(move || {
 ///     for leader in observed {
+///         // Each change, and the same state again every 30 s.
 ///         println!("ask {}", leader.map_or("nobody".to_owned(), |leader| leader.value));
 ///     }
 /// });
 /// loop {
-///     let leadership = scheduler.campaign("10.0.0.7:8080")?; // blocks until this process leads
+///     // Blocks until this process leads. An error ends this program, so that its supervisor starts it again.
+///     let leadership = scheduler.campaign("10.0.0.7:8080")?;
 ///     while leadership.check().is_ok() {
 ///         schedule(leadership.fence()); // a step that takes less than a lease
 ///     }

@@ -2,9 +2,9 @@
 //! has the nonce of a delegate's last request.
 //!
 //! On the channel of this process, messages are for its delegates ([`Wakeup::wake`](super::Wakeup::wake)), or say that a leader
-//! which it observes has changed ([`Engine::leader_changed`]). On the common one,
-//! the script of a *forced release* publishes the owner that it removed. The process with that owner does not trust the message,
-//! so it renews that lease at once. Redis replies that the key is gone, or has another owner, and the lease is lost.
+//! which it observes has changed ([`Engine::leader_changed`]). On the common one, the script of a *forced release* publishes the
+//! owner that it removed. The process with that owner does not trust the message, so it renews that lease at once. Redis replies
+//! that the key is gone, or has another owner, and the lease is lost.
 //!
 //! The message may overtake the grant of that owner. So a process that has no such lease notes the time, for each name for
 //! which a grant may be on its way. When a lease begins that was asked for at or before that time, it is renewed at once too.
