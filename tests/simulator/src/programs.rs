@@ -8,6 +8,8 @@ use crate::random::Random;
 const EXCLUSIVE: [&str; 3] = ["a", "b", "c"];
 const RWLOCK: &str = "rw";
 const SEMAPHORE: &str = "s";
+/// The names of all locks.
+pub(crate) const NAMES: [&str; 5] = ["a", "b", "c", RWLOCK, SEMAPHORE];
 /// How many operations a thread has at least until the last fault.
 const LEAST_OPERATIONS: usize = 6;
 /// How many operations a thread has after the last fault has ended, and within which time they begin.

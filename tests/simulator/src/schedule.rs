@@ -9,7 +9,7 @@ use std::time::Duration;
 use leasehold::{Builder, LockManager};
 
 use crate::checks::Counts;
-use crate::clock::Clock;
+use crate::clock::{ASSUMED_DRIFT, Clock};
 use crate::cluster::Cluster;
 use crate::failover::{Group, MASTER};
 use crate::faults::{Bug, Fault, FaultKind, KINDS, KINDS_OF_CLUSTERS, KINDS_OF_GROUPS};
@@ -27,8 +27,8 @@ const PROCESSES: usize = 3;
 const THREADS: usize = 2;
 /// The time of day at the begin of each schedule.
 pub(crate) const BEGAN_AT: Duration = Duration::from_secs(1_795_514_000);
-/// The largest drift of a clock, in millionths: two clocks differ by less than 1 %.
-const DRIFT: u32 = 4_950;
+/// The largest drift of a clock, in millionths.
+const DRIFT: i64 = ASSUMED_DRIFT as i64 / 2 - 50;
 /// The largest difference of two clocks' time of day.
 const OFFSET: Duration = Duration::from_millis(400);
 /// On a quorum: how long a node that has restarted does not vote.
@@ -305,7 +305,12 @@ pub(crate) fn healed_at(
 
 /// Returns a clock that differs from the true time.
 fn clock(random: &mut Random, shown: Duration) -> Clock {
-    let drift = i64::from(random.within(0..2 * u64::from(DRIFT)) as u32) - i64::from(DRIFT);
+    // The largest difference is the one that matters.
+    let drift = match random.within(0..4) {
+        0 => DRIFT,
+        1 => -DRIFT,
+        _ => random.within(0..2 * DRIFT as u64) as i64 - DRIFT,
+    };
     Clock::new(
         shown + random.length(Duration::from_micros(1)..OFFSET),
         drift,

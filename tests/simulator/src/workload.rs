@@ -425,7 +425,8 @@ impl Worker {
             let what = format!("a call fails after the last fault: {error:?}");
             self.world().fail(what);
         }
-        let is_promised = checks.is_promised(None);
+        let is_promised = |name: &&str| checks.is_promised(name, None);
+        let is_promised = operation.names.iter().all(is_promised);
         checks.count(|counts| {
             counts.longest_wait = waited.max(counts.longest_wait);
             counts.calm_calls += u64::from(call.must_not_fail);
@@ -492,7 +493,8 @@ impl Worker {
             }
             if matches!(*guard, Guard::Lock(_) | Guard::Multi(_)) {
                 for lease in guard.leases() {
-                    self.program.must(checks.check_key(lease));
+                    self.program
+                        .must(checks.check_key(lease, self.program.number));
                 }
             }
             if guard.state() == LeaseState::Lost {
@@ -505,6 +507,7 @@ impl Worker {
             if self.random.one_in(8) {
                 let times = self.random.within(1..u64::from(LONGEST_EXTENSION) + 1) as u32;
                 let length = self.program.settings.lease * times;
+                names.iter().for_each(|name| checks.extends(name));
                 let extended = guard.leases()[0].extend(length);
                 self.world()
                     .note(format_args!("extend: {:?}", extended.is_ok()));
@@ -559,6 +562,8 @@ impl Worker {
             ..operation.clone()
         };
         let call = self.begin(&operation);
+        // The adopter has the time that the lock has left.
+        self.program.checks.extends(name);
         let LabelledManager { manager, label } = self.program.manager();
         let got = manager.adopt(&claim).map(Some);
         let is_answered = matches!(got, Ok(_) | Err(Error::Lost(_)));
@@ -646,7 +651,8 @@ impl Worker {
         let read = self.read(name, fence);
         self.work();
         self.write(name, fence, read);
-        self.program.must(checks.check_key(lease));
+        self.program
+            .must(checks.check_key(lease, self.program.number));
         self.program.must(checks.check_alone(name, lease, grants));
     }
 
