@@ -10,6 +10,8 @@
 //! | A register in Redis that holders write by `commit`, without a fence, loses no update and no confirmed write: see `committed` (no quorum) | at each commit |
 //! | A lost guard stays lost, and its channel tells | when its thread sees the loss |
 //! | A guard whose key the server has evicted is lost after a lease, by its holder's clock | whenever the baton may pass on |
+//! | A fire of a job is done once, if no server loses data | at each `done` |
+//! | A rate limiter admits no more than its number in any time | at each admission |
 //! | One manager at most adopts a claim, with a larger fence | at each adoption |
 //! | Processes that wait for a name get it in their order (one server): see `fairness` | at each grant |
 //! | A key has a time to live | after each operation, and at the end |
@@ -35,10 +37,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use leasehold::{
-    Claim, Lease, LeaseState, LockGuard, Lost, MultiGuard, Permit, ReadGuard, Receiver, WriteGuard,
+    Claim, Lease, LeaseState, LockGuard, Lost, MultiGuard, OnceGuard, Permit, ReadGuard, Receiver,
+    WriteGuard,
 };
 
 use crate::clock::ASSUMED_DRIFT;
@@ -91,6 +94,7 @@ pub(crate) enum Guard {
     Read(ReadGuard),
     Permit(Permit),
     Multi(MultiGuard),
+    Once(OnceGuard),
 }
 
 pub(crate) struct Checks {
@@ -117,6 +121,10 @@ struct ChecksState {
     owners: BTreeSet<String>,
     history: History,
     fairness: Fairness,
+    /// The fires of the job that were done, or may have been, and how often data was lost before.
+    done: BTreeMap<SystemTime, u64>,
+    /// The calls that a rate limiter has admitted: when they began, when they returned, and their places.
+    admitted: Vec<(Duration, Duration, u32)>,
     /// The claims that a thread has left for others.
     claims: Vec<(&'static str, Claim)>,
     /// The adopted claims, and the labels of the managers that adopted them.
@@ -211,6 +219,8 @@ pub struct Counts {
     pub unfenced_corruptions: u64,
     /// The longest part of a call that lay behind the last fault.
     pub longest_wait: Duration,
+    /// The events of which listeners were told.
+    pub events: BTreeMap<&'static str, u64>,
     /// Events that the library does not rule out: see the table of exceptions.
     pub exceptions: BTreeMap<&'static str, u64>,
     /// How often a process got a name for which another one waited, which had not asked much earlier.
@@ -252,6 +262,7 @@ impl Guard {
             Self::Read(guard) => vec![guard],
             Self::Permit(guard) => vec![guard],
             Self::Multi(guard) => guard.leases().iter().collect(),
+            Self::Once(guard) => vec![guard],
         }
     }
 }
@@ -431,7 +442,7 @@ impl Checks {
             names: names.to_vec(),
             units,
             total,
-            fence: fences.min().filter(|_| units == total),
+            fence: fences.min().filter(|fence| units == total && *fence > 0),
             guard: Arc::downgrade(guard),
             is_counted: false,
             was_lost: false,
@@ -704,7 +715,7 @@ impl Checks {
 
     /// Checks the keys of mutexes.
     fn check_keys_of(&self, guard: &Guard, process: usize) -> Result<(), String> {
-        let is_of_mutexes = matches!(guard, Guard::Lock(_) | Guard::Multi(_));
+        let is_of_mutexes = matches!(guard, Guard::Lock(_) | Guard::Multi(_) | Guard::Once(_));
         if !is_of_mutexes || guard.state() == LeaseState::Lost {
             return Ok(());
         }
@@ -755,6 +766,56 @@ impl Checks {
                         ));
                     }
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that the fire of a job was done, and checks that nobody had done it. `losses` is how often data was lost before.
+    pub(crate) fn has_done(
+        &self,
+        name: &'static str,
+        fire: SystemTime,
+        losses: u64,
+    ) -> Result<(), String> {
+        let is_kept = self.data_losses_of(name) == losses && !self.may_be_taken(name, None);
+        match locked(&self.state).done.insert(fire, losses) {
+            Some(before) if is_kept && before == losses => {
+                Err(format!("the fire {fire:?} of {name} was done twice"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns how often data of a name was lost.
+    pub(crate) fn data_losses_of(&self, name: &str) -> u64 {
+        self.world.state().network.data_losses_of(name)
+    }
+
+    /// Notes that a rate limiter has admitted a call, and checks that it keeps to its number.
+    pub(crate) fn admitted(
+        &self,
+        name: &str,
+        begun: Duration,
+        places: u32,
+        (most, per): (u32, Duration),
+    ) -> Result<(), String> {
+        let (now, is_exact) = {
+            let state = self.world.state();
+            let is_exact = state.network.data_losses_of(name) == 0
+                && !state.was_beyond_the_assumptions(name, Duration::MAX / 2);
+            (state.now, is_exact)
+        };
+        let mut state = locked(&self.state);
+        state.admitted.push((begun, now, places));
+        for (since, ..) in state.admitted.iter().filter(|_| is_exact) {
+            let within = state.admitted.iter().filter(|(begun, ..)| begun >= since);
+            let count: u32 = within.map(|(.., places)| places).sum();
+            // By a clock that is faster by as much as is assumed.
+            let length = (now - *since).mul_f64(1.0 + f64::from(ASSUMED_DRIFT) / 1e6);
+            let windows = length.as_nanos() / per.as_nanos() + 1;
+            if u128::from(count) > windows * u128::from(most) {
+                return Err(format!("{name} has admitted {count} since {since:?}"));
             }
         }
         Ok(())

@@ -59,7 +59,7 @@ impl Fairness {
         self.next += 1;
         let is_alone = matches!(
             operation.what,
-            What::Mutex | What::Reentrant | What::Closure
+            What::Mutex | What::Reentrant | What::Closure | What::Unfenced
         );
         let waits = operation.wait != Some(Duration::ZERO);
         for name in &operation.names {
@@ -175,6 +175,8 @@ mod tests {
             names: names.to_vec(),
             wait: None,
             cancelled_after: None,
+            choice: None,
+            way: 0,
             rounds: 1,
             forks: false,
             end: End::Release,

@@ -250,6 +250,9 @@ impl Sums {
         sums.unfenced_corruptions += counts.unfenced_corruptions;
         sums.longest_wait = sums.longest_wait.max(counts.longest_wait);
         sums.fair_turns += counts.fair_turns;
+        for (kind, count) in &counts.events {
+            *sums.events.entry(kind).or_default() += count;
+        }
         for (kind, count) in &counts.kinds {
             *sums.kinds.entry(*kind).or_default() += count;
         }
@@ -321,6 +324,7 @@ impl Sums {
             longest_wait,
             kinds,
             fair_turns,
+            events,
         } = &self.counts;
         let schedules = self.schedules.max(1);
         println!(
@@ -350,6 +354,7 @@ impl Sums {
             self.with_pauses, self.corrupted_with_pauses
         );
         println!("  grants by kind: {kinds:?}");
+        println!("  events: {events:?}");
         for (exception, count) in exceptions {
             let seed = self.first_with[exception];
             println!("  exceptions: {exception} {count}, first with the seed {seed}");

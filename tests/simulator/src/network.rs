@@ -404,11 +404,12 @@ impl SimulatedServer {
         let entries = self.server.state().entries(name.as_bytes(), time);
         let lease = |(entry, ends_at): (Vec<u8>, i64)| {
             let entry = String::from_utf8_lossy(&entry).into_owned();
-            // `=of` and `=used` are counts.
-            let owner = entry.split(' ').next_back()?.trim_end_matches(['!', '~']);
+            // `=of` and `=used` are counts. What `min_hold` keeps belongs to nobody any more.
+            let owner = entry.split(' ').next_back()?;
+            let owner = owner.strip_suffix('!').unwrap_or(owner);
             let ends_at = Duration::from_millis(u64::try_from(ends_at).ok()? + 1);
             let left = ends_at.saturating_sub(time);
-            Some((owner.to_owned(), self.clock.true_length(left)))
+            (!owner.ends_with('~')).then(|| (owner.to_owned(), self.clock.true_length(left)))
         };
         entries.into_iter().filter_map(lease).collect()
     }
@@ -425,6 +426,11 @@ impl SimulatedServer {
     pub(crate) fn jump(&mut self, now: Duration, by: Duration) {
         self.clock.jump(now, by);
         self.lost_keys_at = Some(now);
+    }
+
+    /// Notes that keys are lost until then.
+    pub(crate) fn loses_keys(&mut self, at: Duration) {
+        self.lost_keys_at = self.lost_keys_at.max(Some(at));
     }
 
     /// Sets the clock back.

@@ -172,6 +172,7 @@ fn left_keys(world: &World) -> Option<String> {
     let is_kept = |key: &String| {
         state.may_live_for_ever(key)
             || key.ends_with(":lh:fence")
+            || key.ends_with(":lh:once")
             || key == "leasehold:restart_delay"
             || is_register(key)
     };

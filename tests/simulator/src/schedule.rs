@@ -19,7 +19,7 @@ use crate::programs::{Style, What};
 use crate::random::Random;
 use crate::replication::{Links, PORT};
 use crate::scenario::{FIRST_STREAM, Scenario};
-use crate::workload::Settings;
+use crate::workload::{Settings, Tuning};
 use crate::world::World;
 
 const PROCESSES: usize = 3;
@@ -36,8 +36,14 @@ pub(crate) const RESTART_DELAY: Duration = Duration::from_secs(12);
 /// The longest time from the begin of a schedule to its last fault.
 const LONGEST_SPREAD: Duration = Duration::from_secs(6);
 /// The kinds of operations. One that is there twice is twice as likely.
-const ALL_KINDS: [What; 13] = [
+const ALL_KINDS: [What; 18] = [
+    // These three are not those of a quorum.
     What::Permit,
+    What::Once,
+    What::Limited,
+    What::Unfenced,
+    What::Operator,
+    What::Mutex,
     What::Mutex,
     What::Mutex,
     What::Mutex,
@@ -130,20 +136,6 @@ impl Plan {
         let lease = Duration::from_millis(lease);
         let faults = Self::faults(self.topology, lease, &mut random);
         let healed_at = healed_at(&faults, lease, self.topology);
-        let style = Style {
-            kinds: match self.topology {
-                _ if random.one_in(3) => &[What::Mutex],
-                Topology::Single | Topology::Sentinel | Topology::Cluster => &ALL_KINDS,
-                // A quorum has no semaphores.
-                Topology::Quorum => &ALL_KINDS[1..],
-            },
-            waiting: if random.one_in(3) { 4 } else { 2 },
-            last_fault_at: faults.iter().map(|(at, _)| *at).max().unwrap_or_default(),
-            healed_at,
-            idle: (faults.iter())
-                .find(|(_, fault)| fault.kind() == FaultKind::Idle)
-                .map(|(at, fault)| (*at, fault.length())),
-        };
         let settings = Settings {
             hold: lease.min(Duration::from_secs(2)) / 2,
             healed_at,
@@ -153,6 +145,21 @@ impl Plan {
             io_timeout: Duration::from_millis(*random.pick(&[200, 1_000])),
             background_release: random.one_in(4),
             replicas: replication.confirming(self.bug),
+            tuning: Tuning::pick(&mut Random::new(self.seed, 3), lease, self.topology),
+        };
+        let style = Style {
+            kinds: match self.topology {
+                _ if random.one_in(3) => &[What::Mutex],
+                Topology::Single | Topology::Sentinel | Topology::Cluster => &ALL_KINDS,
+                Topology::Quorum => &ALL_KINDS[3..],
+            },
+            lease: settings.lease_of(PROCESSES - 1),
+            waiting: if random.one_in(3) { 4 } else { 2 },
+            last_fault_at: faults.iter().map(|(at, _)| *at).max().unwrap_or_default(),
+            healed_at,
+            idle: (faults.iter())
+                .find(|(_, fault)| fault.kind() == FaultKind::Idle)
+                .map(|(at, fault)| (*at, fault.length())),
         };
         let link_delay = Links::pick_delay(&mut random, settings.replicas > 0);
         let programs = (0..PROCESSES * THREADS).map(|thread| {
