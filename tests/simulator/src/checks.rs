@@ -13,7 +13,7 @@
 //! | A fire of a job is done once, if no server loses data | at each `done` |
 //! | A rate limiter admits no more than its number in any time | at each admission |
 //! | One manager at most adopts a claim, with a larger fence | at each adoption |
-//! | Processes that wait for a name get it in their order (one server): see `fairness` | at each grant |
+//! | Processes that wait for a name get it in their order, or are bypassed a few times: see `fairness` | at each grant |
 //! | A key has a time to live | after each operation, and at the end |
 //! | A call that begins 2 s after the faults or later does not fail: see `Worker::is_calm` | at each answer |
 //! | A process that has closed has left no lock | when it closes, and when all its threads have ended |
@@ -225,6 +225,8 @@ pub struct Counts {
     pub exceptions: BTreeMap<&'static str, u64>,
     /// How often a process got a name for which another one waited, which had not asked much earlier.
     pub fair_turns: u64,
+    /// How often a waiter without a strict place was bypassed at most.
+    pub most_bypassed: u32,
 }
 
 impl Read {
@@ -682,9 +684,10 @@ impl Checks {
             let state = self.world.state();
             // A waiter whose connection is dead hears of no turn, and may be passed over. None dies after `healed_at`.
             let is_connected = !state.has_dead_connections(process);
-            now > healed_at && is_connected && state.network.servers.len() == 1
+            now > healed_at && is_connected
         };
-        (locked(&self.state).fairness).asks(operation, process, now, is_observed)
+        let fairness = &mut locked(&self.state).fairness;
+        fairness.asks(operation, process, now, (is_observed, self.is_quorum))
     }
 
     /// Notes that a process has ended its hold of these names.
@@ -709,7 +712,10 @@ impl Checks {
         let ChecksState {
             fairness, counts, ..
         } = &mut *state;
-        counts.fair_turns += fairness.answered((ticket, process), now, is_granted, &is_alive)?;
+        let (in_order, bypassed) =
+            fairness.answered((ticket, process), now, is_granted, &is_alive)?;
+        counts.fair_turns += in_order;
+        counts.most_bypassed = bypassed.max(counts.most_bypassed);
         Ok(())
     }
 

@@ -250,6 +250,7 @@ impl Sums {
         sums.unfenced_corruptions += counts.unfenced_corruptions;
         sums.longest_wait = sums.longest_wait.max(counts.longest_wait);
         sums.fair_turns += counts.fair_turns;
+        sums.most_bypassed = sums.most_bypassed.max(counts.most_bypassed);
         for (kind, count) in &counts.events {
             *sums.events.entry(kind).or_default() += count;
         }
@@ -324,6 +325,7 @@ impl Sums {
             longest_wait,
             kinds,
             fair_turns,
+            most_bypassed,
             events,
         } = &self.counts;
         let schedules = self.schedules.max(1);
@@ -360,7 +362,7 @@ impl Sums {
             println!("  exceptions: {exception} {count}, first with the seed {seed}");
         }
         println!(
-            "  longest wait after the last fault {longest_wait:.3?}, calls that must not fail {calm_calls}, fair turns {fair_turns}"
+            "  longest wait after the last fault {longest_wait:.3?}, calls that must not fail {calm_calls}, fair turns {fair_turns}, most bypasses {most_bypassed}"
         );
         println!(
             "  {:.2} ms and {} steps a schedule, of {:.1?} each",
