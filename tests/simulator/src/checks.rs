@@ -818,7 +818,9 @@ impl Checks {
             let within = state.admitted.iter().filter(|(begun, ..)| begun >= since);
             let count: u32 = within.map(|(.., places)| places).sum();
             // By a clock that is faster by as much as is assumed.
-            let length = (now - *since).mul_f64(1.0 + f64::from(ASSUMED_DRIFT) / 1e6);
+            let length = now
+                .saturating_sub(*since)
+                .mul_f64(1.0 + f64::from(ASSUMED_DRIFT) / 1e6);
             let windows = length.as_nanos() / per.as_nanos() + 1;
             if u128::from(count) > windows * u128::from(most) {
                 return Err(format!("{name} has admitted {count} since {since:?}"));

@@ -39,8 +39,13 @@ impl Order {
             What::Mutex | What::Reentrant | What::Closure | What::Unfenced if !is_quorum => {
                 Self::Strict
             }
-            What::Mutex | What::Reentrant | What::Closure | What::Unfenced => Self::Bounded,
-            What::Writer | What::Reader | What::Permit => Self::Bounded,
+            What::Mutex
+            | What::Reentrant
+            | What::Closure
+            | What::Unfenced
+            | What::Writer
+            | What::Reader
+            | What::Permit => Self::Bounded,
             _ => Self::None,
         }
     }
@@ -135,10 +140,10 @@ impl Fairness {
         for answered in answered.into_iter().filter(|_| is_granted) {
             let name = answered.name;
             // The lease of a multi-lock serves one guard, so it is nobody's turn.
-            let before = if answered.order != Order::None {
-                self.last_processes.insert(name, process)
-            } else {
+            let before = if answered.order == Order::None {
                 self.last_processes.remove(name)
+            } else {
+                self.last_processes.insert(name, process)
             };
             let is_new_turn = before != Some(process);
             if is_new_turn {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::programs::NAMES;
+use crate::programs::{EXCLUSIVE, NAMES};
 use crate::random::Random;
 use crate::workload::LONGEST_EXTENSION;
 use crate::world::{Event, PlannedPause, WorldState};
@@ -353,7 +353,12 @@ impl WorldState {
     }
 
     fn begin_foreign(&mut self, server: usize, length: Duration) {
-        let (name, companion) = (*self.random.pick(&NAMES), *self.random.pick(&FOREIGN));
+        let names: &[_] = if self.random.one_in(2) {
+            &EXCLUSIVE
+        } else {
+            &NAMES
+        };
+        let (name, companion) = (*self.random.pick(names), *self.random.pick(&FOREIGN));
         let key = match companion {
             "" => name.to_owned(),
             _ => format!("{{{name}}}{companion}"),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::random::Random;
 
 /// The names of exclusive locks. Each may be a mutex, a reentrant mutex, or one of the names of a multi-lock.
-const EXCLUSIVE: [&str; 3] = ["a", "b", "c"];
+pub(crate) const EXCLUSIVE: [&str; 3] = ["a", "b", "c"];
 const RWLOCK: &str = "rw";
 const SEMAPHORE: &str = "s";
 /// A mutex whose guards have no fences.
@@ -37,6 +37,8 @@ pub enum What {
     Permit,
     /// Runs a closure under a mutex.
     Closure,
+    /// Mutexes, each as far as it is free, which one thread holds for some leases. They are renewed together.
+    Several,
     /// A mutex without fences.
     Unfenced,
     /// A job that runs once for each fire.
@@ -160,7 +162,7 @@ impl Style {
             What::Unfenced => vec![UNFENCED],
             What::Once => vec![JOB],
             What::Limited => vec![LIMITED],
-            What::Adoption | What::Close | What::Operator => Vec::new(),
+            What::Adoption | What::Close | What::Operator | What::Several => Vec::new(),
         };
         // The leases of a multi-lock have this order.
         names.sort_unstable();

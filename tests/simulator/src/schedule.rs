@@ -28,7 +28,7 @@ const THREADS: usize = 2;
 /// The time of day at the begin of each schedule.
 pub(crate) const BEGAN_AT: Duration = Duration::from_secs(1_795_514_000);
 /// The largest drift of a clock, in millionths.
-const DRIFT: i64 = ASSUMED_DRIFT as i64 / 2 - 50;
+const DRIFT: u32 = ASSUMED_DRIFT / 2 - 50;
 /// The largest difference of two clocks' time of day.
 const OFFSET: Duration = Duration::from_millis(400);
 /// On a quorum: how long a node that has restarted does not vote.
@@ -36,12 +36,13 @@ pub(crate) const RESTART_DELAY: Duration = Duration::from_secs(12);
 /// The longest time from the begin of a schedule to its last fault.
 const LONGEST_SPREAD: Duration = Duration::from_secs(6);
 /// The kinds of operations. One that is there twice is twice as likely.
-const ALL_KINDS: [What; 18] = [
+const ALL_KINDS: [What; 19] = [
     // These three are not those of a quorum.
     What::Permit,
     What::Once,
     What::Limited,
     What::Unfenced,
+    What::Several,
     What::Operator,
     What::Mutex,
     What::Mutex,
@@ -57,6 +58,9 @@ const ALL_KINDS: [What; 18] = [
     What::Adoption,
     What::Close,
 ];
+
+/// The same if the key of a lease may be taken: then others are renewed with it.
+const HELD_TOGETHER: [What; 4] = [What::Several, What::Mutex, What::Reader, What::Writer];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
@@ -147,9 +151,11 @@ impl Plan {
             replicas: replication.confirming(self.bug),
             tuning: Tuning::pick(&mut Random::new(self.seed, 3), lease, self.topology),
         };
+        let has_foreign = (faults.iter()).any(|(_, fault)| fault.kind() == FaultKind::Foreign);
         let style = Style {
             kinds: match self.topology {
                 _ if random.one_in(3) => &[What::Mutex],
+                _ if has_foreign && random.one_in(2) => &HELD_TOGETHER,
                 Topology::Single | Topology::Sentinel | Topology::Cluster => &ALL_KINDS,
                 Topology::Quorum => &ALL_KINDS[3..],
             },
@@ -314,9 +320,9 @@ pub(crate) fn healed_at(
 fn clock(random: &mut Random, shown: Duration) -> Clock {
     // The largest difference is the one that matters.
     let drift = match random.within(0..4) {
-        0 => DRIFT,
-        1 => -DRIFT,
-        _ => random.within(0..2 * DRIFT as u64) as i64 - DRIFT,
+        0 => i64::from(DRIFT),
+        1 => -i64::from(DRIFT),
+        _ => i64::from(random.within(0..2 * u64::from(DRIFT)) as u32) - i64::from(DRIFT),
     };
     Clock::new(
         shown + random.length(Duration::from_micros(1)..OFFSET),

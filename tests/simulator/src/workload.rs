@@ -14,7 +14,7 @@ use leasehold::{
 use crate::checks::{Checks, Committed, Guard, Read, register_of};
 use crate::linearizability::Action;
 use crate::process::{Child, Process};
-use crate::programs::{Choice, End, NAMES, Operation, UNFENCED, What};
+use crate::programs::{Choice, EXCLUSIVE, End, NAMES, Operation, UNFENCED, What};
 use crate::random::Random;
 use crate::schedule::{BEGAN_AT, Topology};
 use crate::world::{Place, World, locked};
@@ -25,6 +25,8 @@ const LIMIT: u32 = 3;
 const LIMITS_PER: Duration = Duration::from_secs(1);
 /// The time between two fires of a job.
 const FIRES_EVERY: Duration = Duration::from_secs(2);
+/// For how many thirds of a lease, or of 2 s, a thread holds several mutexes.
+const SEVERAL_FOR: u32 = 7;
 /// The longest extension of a lease, in leases.
 pub(crate) const LONGEST_EXTENSION: u32 = 3;
 /// The units of a reader-writer lock: a reader has one, and a writer all.
@@ -82,6 +84,8 @@ pub(crate) struct Tuning {
     pub(crate) is_unrenewed: bool,
 }
 
+type Setter = fn(Builder, Duration) -> Builder;
+
 impl Tuning {
     pub(crate) fn pick(random: &mut Random, lease: Duration, topology: Topology) -> Self {
         let ms = Duration::from_millis;
@@ -106,7 +110,7 @@ impl Tuning {
 
     /// Returns a builder with these settings.
     fn of(self, mut builder: Builder) -> Builder {
-        let lengths: [(_, fn(Builder, Duration) -> Builder); 6] = [
+        let lengths: [(_, Setter); 6] = [
             (self.quantum, Builder::quantum),
             (self.poller_gap, Builder::poller_gap),
             (self.fence_memory, Builder::fence_memory),
@@ -394,6 +398,7 @@ impl Worker {
             What::Adoption => self.adopt(operation),
             What::Closure => self.run_closure(operation),
             What::Reentrant => self.lock_reentrant(operation),
+            What::Several => self.hold_several(operation),
             What::Limited => self.ask_limiter(operation),
             What::Operator => self.look_as_operator(operation),
             _ => {
@@ -639,7 +644,9 @@ impl Worker {
             if self.random.one_in(8) {
                 let times = self.random.within(1..u64::from(LONGEST_EXTENSION) + 1) as u32;
                 let length = self.program.settings.lease * times;
-                names.iter().for_each(|name| checks.extends(name));
+                for name in names {
+                    checks.extends(name);
+                }
                 let extended = match &*guard {
                     Guard::Multi(guard) => guard.extend(length),
                     guard => guard.leases()[0].extend(length),
@@ -649,6 +656,7 @@ impl Worker {
             }
         }
         checks.end_hold(hold);
+        checks.ended(self.program.number, names);
         let guard = Arc::into_inner(guard).expect("no check runs now");
         self.end(operation, guard, call);
     }
@@ -686,6 +694,44 @@ impl Worker {
             self.program.number,
             released.is_ok()
         ));
+    }
+
+    /// Holds all mutexes that are free, so that their leases are renewed together.
+    fn hold_several(&mut self, operation: &Operation) -> bool {
+        let checks = Arc::clone(&self.program.checks);
+        let (manager, number) = (self.program.manager().manager, self.program.number);
+        let (mut holds, mut guards) = (Vec::new(), Vec::new());
+        for name in EXCLUSIVE {
+            let one = Operation {
+                what: What::Mutex,
+                names: vec![name],
+                wait: Some(Duration::ZERO),
+                cancelled_after: None,
+                ..operation.clone()
+            };
+            let call = self.begin(&one);
+            let got = manager.try_lock(name);
+            if let Some(guard) = self.result(&one, &call, got) {
+                let guard = Arc::new(Guard::Lock(guard));
+                holds.push(checks.hold(&one.names, (1, 1), (number, &guard)));
+                self.granted(name, guard.leases()[0], (call.known[0], call.begun));
+                guards.push(guard);
+            }
+        }
+        let part = self.program.settings.hold * 2 / 3;
+        for _ in 0..SEVERAL_FOR {
+            sleep(part);
+            for guard in &guards {
+                self.program
+                    .must(checks.check_key(guard.leases()[0], number));
+            }
+        }
+        for hold in holds {
+            checks.end_hold(hold);
+        }
+        checks.ended(number, &EXCLUSIVE);
+        drop(guards);
+        true
     }
 
     /// Notes that the fire of a job was done.
@@ -1087,5 +1133,7 @@ fn units_of(operation: &Operation) -> u32 {
 /// Returns the fire of a job that is the last one at a time of a schedule.
 fn fire_at(now: Duration) -> Duration {
     let now = BEGAN_AT + now;
-    now - Duration::from_nanos((now.as_nanos() % FIRES_EVERY.as_nanos()) as u64)
+    now.saturating_sub(Duration::from_nanos(
+        (now.as_nanos() % FIRES_EVERY.as_nanos()) as u64,
+    ))
 }
