@@ -203,8 +203,11 @@ impl Plan {
         let mut has_crashed = false;
         for _ in 0..count {
             let mut kind = *random.pick(kinds);
-            // Exclusion is not promised for a while after a fault beyond the assumptions. So these are seldom.
-            if kind.is_beyond_the_assumptions(topology == Topology::Quorum) && !random.one_in(4)
+            // Exclusion is not promised for a while after a fault beyond the assumptions. So these are seldom, unless they meet
+            // one name alone.
+            if kind.is_beyond_the_assumptions(topology == Topology::Quorum)
+                && kind != FaultKind::Foreign
+                && !random.one_in(4)
                 || kind == FaultKind::Crash && has_crashed
                 || kind == FaultKind::Idle && !random.one_in(8)
             {
