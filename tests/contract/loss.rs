@@ -245,6 +245,15 @@ pub(crate) fn a_key_of_another_type_costs_the_other_leases_nothing(world: &World
     let loss = world.recv(&losses);
     assert!(world.now() <= world.within(taken_at + lease / 3));
     assert_eq!(loss.cause, LostCause::Taken);
+    world.pass(ms(100));
+    for (guard, name) in kept.iter().zip(&names[1..]) {
+        for key in kind.keys(name) {
+            let [(_, left)] = redis.holders(&key)[..] else {
+                panic!("{key} has one holder");
+            };
+            assert!(guard.lease().remaining() <= left, "{key} was not renewed");
+        }
+    }
     world.pass(2 * lease);
     for (guard, name) in kept.iter().zip(&names[1..]) {
         guard.check().expect("it is renewed");
