@@ -352,15 +352,22 @@ impl WorldState {
         is_refused && (key.ends_with(":lh:queue") || key.ends_with(":lh:waiters"))
     }
 
+    /// Returns the first mutex that somebody holds.
+    fn first_held(&mut self, server: usize) -> Option<&'static str> {
+        let now = self.now;
+        EXCLUSIVE.into_iter().find(|name| {
+            let servers = self.network.servers_of(name, server);
+            let mut servers = servers.into_iter();
+            servers.any(|it| !self.network.servers[it].leases(name, now).is_empty())
+        })
+    }
+
     fn begin_foreign(&mut self, server: usize, length: Duration) {
-        let names: &[_] = if self.random.one_in(2) {
-            &EXCLUSIVE
-        } else {
-            &NAMES
-        };
-        let (name, companion) = (*self.random.pick(names), *self.random.pick(&FOREIGN));
-        let key = match companion {
-            "" => name.to_owned(),
+        let (name, companion) = (*self.random.pick(&NAMES), *self.random.pick(&FOREIGN));
+        let key = match (self.first_held(server), companion) {
+            // Its process may hold others too, which are renewed with it.
+            (Some(held), _) if self.random.one_in(2) => held.to_owned(),
+            (_, "") => name.to_owned(),
             _ => format!("{{{name}}}{companion}"),
         };
         self.write_foreign(&key, server, length);

@@ -288,7 +288,7 @@ impl Network {
     }
 
     /// Returns the servers to which another client writes a key of a name: on a quorum this one.
-    fn servers_of(&self, name: &str, server: usize) -> Vec<usize> {
+    pub(crate) fn servers_of(&self, name: &str, server: usize) -> Vec<usize> {
         if self.groups.is_empty() {
             vec![server]
         } else {
