@@ -5,7 +5,7 @@
 //! | waits for one name that it wants alone, since after the last fault, on living connections | may be bypassed |
 //! | gets the name from another process, and asked at least [`SETTLED`] after it | has bypassed it |
 //! | gets the name, which its own process had last | is in its process's turn, which ends within [`LONGEST_TURN`] if another process has waited since before it |
-//! | is of a reader, a writer or a permit, or on a quorum | may be bypassed [`MOST_BYPASSES`] times: readers go in together, and a quorum has no order |
+//! | is of a reader, a writer or a permit, or on a quorum or a cluster | may be bypassed [`MOST_BYPASSES`] times: readers go in together, and a quorum has no order |
 //! | is behind another thread of its process | takes its process's place after that one has ended |
 //! | is of a multi-lock, or of a job | has no place in this order |
 //! | is the first to get a name since a thread detached it | may come before others: nobody handed the lock over |
@@ -34,9 +34,9 @@ enum Order {
 }
 
 impl Order {
-    fn of(what: What, is_quorum: bool) -> Self {
+    fn of(what: What, is_ordered: bool) -> Self {
         match what {
-            What::Mutex | What::Reentrant | What::Closure | What::Unfenced if !is_quorum => {
+            What::Mutex | What::Reentrant | What::Closure | What::Unfenced if is_ordered => {
                 Self::Strict
             }
             What::Mutex
@@ -85,11 +85,11 @@ impl Fairness {
         operation: &Operation,
         process: usize,
         since: Duration,
-        (is_observed, is_quorum): (bool, bool),
+        (is_observed, is_ordered): (bool, bool),
     ) -> u64 {
         let ticket = self.next;
         self.next += 1;
-        let order = Order::of(operation.what, is_quorum);
+        let order = Order::of(operation.what, is_ordered);
         let waits = operation.wait != Some(Duration::ZERO);
         for name in &operation.names {
             let is_its = |asking: &Asking| asking.process == process && asking.name == *name;
@@ -203,7 +203,7 @@ mod tests {
 
     const ALIVE: [bool; 3] = [true; 3];
     /// On one server.
-    const OBSERVED: (bool, bool) = (true, false);
+    const OBSERVED: (bool, bool) = (true, true);
 
     fn at(seconds: u64) -> Duration {
         Duration::from_secs(seconds)

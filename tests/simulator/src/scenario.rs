@@ -13,7 +13,7 @@ use crate::process::Process;
 use crate::programs::Operation;
 use crate::random::Random;
 use crate::replication::Links;
-use crate::schedule::{Plan, ReplicationPlan, Report, Topology, healed_at};
+use crate::schedule::{Plan, ReplicationPlan, Report, healed_at};
 use crate::trace::Trace;
 use crate::workload::{self, Settings};
 use crate::world::{Event, ProcessState, World};
@@ -106,7 +106,7 @@ impl Scenario {
         }
         let leases = (0..self.process_clocks.len()).map(|process| self.settings.lease_of(process));
         let (leases, bug) = (leases.collect(), self.plan.bug);
-        let checks = Checks::new(&world, self.plan.topology == Topology::Quorum, leases, bug);
+        let checks = Checks::new(&world, self.plan.topology, leases, bug);
         for process in 0..self.process_clocks.len() {
             self.start(process, &world, &checks);
         }
