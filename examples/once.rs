@@ -9,12 +9,16 @@ use std::{env, error::Error};
 
 use leasehold::LockManager;
 
+/// Longer than the job and a lease.
+const WAIT: Duration = Duration::from_secs(60 * 60);
+
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
 /// The job, as cron starts it on a host. The fire is the time of the schedule, which all hosts know, and not that of the start.
 fn nightly(locks: &LockManager, job: &str, fire: SystemTime, work: fn() -> Outcome) -> Outcome {
-    let Some(guard) = locks.once(job).claim(fire)? else {
-        println!("  it runs elsewhere, or was done");
+    // The hosts start together. If the one at work fails, the other has waited for it.
+    let Some(guard) = locks.once(job).claim_for(fire, WAIT)? else {
+        println!("  it was done, or still runs elsewhere");
         return Ok(());
     };
     work()?; // After an error the guard is dropped, which records nothing.

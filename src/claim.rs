@@ -21,7 +21,7 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
 
 /// A lock that no guard holds, between [`LockGuard::detach`](crate::LockGuard::detach) and
 /// [`LockManager::adopt`](crate::LockManager::adopt). A program sends the claim to another thread, or as text to another
-/// process.
+/// process. [`Once::claim`](crate::Once::claim), of a job's turn, has nothing to do with it.
 ///
 /// The text is `<fence>/<owner>/<name>`, with owner and name percent-encoded. The fence of a guard without one is 0. It is
 /// one line of printable ASCII without spaces or quotes, so it fits into an argument, an environment variable or JSON as

@@ -34,7 +34,7 @@
 //! | a lock that goes to another process | [`LockGuard::detach`] makes a [`Claim`], which is text, and [`LockManager::adopt`] a guard of it |
 //! | servers and settings | one URL: [`LockManager::connect`] and its [table](LockManager::from_url); or a [`Builder`], with [TLS](https://docs.rs/leasehold/latest/leasehold/struct.Tls.html), changing [`credentials`](Builder::credentials), and the [rights](Builder#rights-of-a-redis-user) that a Redis user needs |
 //! | several servers | [`LockManager::sentinel`], [`LockManager::cluster`]; [`LockManager::quorum`] (Redlock) and when it is worth it; [`Builder::replicas`] |
-//! | a job on one host only, or once a day | [`LockManager::try_lock`]; [`Once`], by [`LockManager::once`], with the [runbook](https://docs.rs/crate/leasehold/latest/source/docs/operating.md#runbook) |
+//! | a job on one host only, or once a day | [`LockManager::try_lock`]; [`Once::claim_for`], by [`LockManager::once`], with the [runbook](https://docs.rs/crate/leasehold/latest/source/docs/operating.md#runbook) |
 //! | a leader among processes, and who it is | [`Election`], by [`LockManager::election`] |
 //! | errors that a program may retry | [`Error::is_retryable`], and the [table of errors](Error#what-is-retryable) |
 //! | the holder of a lock, and taking it away | [`LockManager::inspect`], [`list`](LockManager::list), [`request_release`](LockManager::request_release), [`force_release`](LockManager::force_release) |

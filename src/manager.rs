@@ -284,10 +284,11 @@ impl LockManager {
     /// # Example
     ///
     /// ```no_run
-    /// # use std::time::SystemTime;
+    /// # use std::time::{Duration, SystemTime};
     /// # fn example(three_o_clock: SystemTime) -> leasehold::Result<()> {
     /// let locks = leasehold::LockManager::connect("redis://127.0.0.1/")?;
-    /// if let Some(guard) = locks.once("report").claim(three_o_clock)? {
+    /// let wait = Duration::from_secs(60 * 60); // longer than the job and a lease
+    /// if let Some(guard) = locks.once("report").claim_for(three_o_clock, wait)? {
     ///     // … the work …
     ///     guard.done()?;
     /// }

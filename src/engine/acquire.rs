@@ -44,7 +44,7 @@ use crate::engine::lease::fence;
 use crate::engine::lease::guard::Lease;
 use crate::engine::lease::process_lease::{Hold, ProcessLease};
 #[cfg(feature = "tracing")]
-use crate::engine::observe::ended_by;
+use crate::engine::observe::{ended_by, spans};
 use crate::engine::queue::rules::{AcquireParams, Arrival, GrantedTo};
 use crate::engine::queue::{Entry, LastReply, NameState, Signal, WaitingThread};
 use crate::engine::wakeup::Waker;
@@ -225,10 +225,10 @@ struct Acquire<'a> {
     round_trip: Duration,
     /// The owner of the lease that the last request offered to share.
     offered: Option<Arc<str>>,
-    /// A test does not move the clock between the time at which a request is sent and the guard.
+    /// Held by simulated machines: keeps the test clock still from send to guard.
     called: Option<Entered>,
     #[cfg(feature = "tracing")]
-    span: tracing::Span,
+    span: spans::Span,
 }
 
 impl<'a> Acquire<'a> {
@@ -275,7 +275,7 @@ impl<'a> Acquire<'a> {
             offered: None,
             called: None,
             #[cfg(feature = "tracing")]
-            span: crate::engine::observe::spans::wait(call.target.name()),
+            span: spans::wait(call.target.name()),
         };
         (acquire, arrival)
     }
@@ -843,9 +843,10 @@ impl Acquire<'_> {
         let waited = hold.since.since(self.arrived);
         self.client.count_guard(hold, waited, from_redis);
         #[cfg(feature = "tracing")]
-        self.span
-            .record("fence", hold.fence)
-            .record("outcome", ended_by(from_redis).label());
+        {
+            self.span.record("fence", hold.fence);
+            self.span.record("outcome", ended_by(from_redis).label());
+        }
     }
 
     /// Notes that the call ends without a guard.

@@ -71,8 +71,8 @@
 //! | 3 | [`Cancel`](crate::Cancel) | the threads that a cancel wakes |
 //! | 4 | [`Parker`](crate::sys::thread::Parker) | whether one thread sleeps |
 //!
-//! A thread holds at most one mutex of row 3. A store has further mutexes. A thread takes them only in a call to the
-//! store, and then it holds none of these. The threads of a store take no others.
+//! A thread holds at most one mutex of row 3. A store has further mutexes. A thread that calls it holds none of these,
+//! unless the call takes no mutex, as [`Store`] says. The threads of a store take no others.
 
 pub(crate) mod acquire;
 mod admin;

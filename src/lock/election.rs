@@ -158,8 +158,8 @@ impl Election {
     /// may be over by this process's clock. Blocks for one request.
     ///
     /// On a [quorum](crate::LockManager::quorum), the leader is the holder that a majority of the nodes names, with the last value that
-    /// it has written to any of those. If the answers differ, so that the nodes which did not answer may decide, that is
-    /// [`Error::NoQuorum`].
+    /// it has written to any of those. It is [`Error::NoQuorum`] if the nodes that did not answer
+    /// could decide.
     ///
     /// # Errors
     ///
@@ -252,7 +252,7 @@ impl Leadership {
     /// * [`Error::Unavailable`], [`Error::Protocol`], [`Error::NoQuorum`]: the value may have been written.
     /// * [`Error::Denied`], [`Error::WrongType`], [`Error::Unsupported`]: the server has refused it.
     ///
-    /// After the last two the library writes the value again every ten seconds, until the server takes it, unless another one
+    /// In the last two cases the library writes the value again every ten seconds, until the server takes it, unless another one
     /// is proclaimed before. On a quorum, observers may see it come and go until then, if only a minority of the nodes has it.
     ///
     /// # Example

@@ -24,11 +24,16 @@ const LEAST_PERIOD: Duration = Duration::from_secs(1);
 /// fire again. A guard that is dropped or lost records nothing, so the next host that asks runs the job for the same fire. A
 /// fire is done, or a later one, as soon as Redis has the record.
 ///
+/// If all hosts start the job at the same time, they must wait for the one at work, or nobody is left when it fails.
+/// [`claim_for`](Once::claim_for) and [`claim_every`](Once::claim_every) wait for it, and [`claim`](Once::claim) does not.
+///
 /// | a job needs | use | because |
 /// | --- | --- | --- |
-/// | at least once | [`claim`](Once::claim), and [`done`](OnceGuard::done) after the effect | a host that dies between the two leaves no record, so another host does it again |
+/// | at least once | [`claim_for`](Once::claim_for), and [`done`](OnceGuard::done) after the effect | a host that dies between the two leaves no record, so another host does it again |
 /// | at most once | `done` before the effect | a host that dies between the two has the record, and nobody does the effect. `done` also gives up the lock, so the next fire may overlap with the effect |
 /// | exactly one success | an effect that the data itself makes unique, such as a row with a unique key for the fire | Redis cannot know whether the effect happened |
+///
+/// [docs/operating.md](https://docs.rs/crate/leasehold/latest/source/docs/operating.md#runbook) has the hole that each leaves.
 ///
 /// The record is as safe as any write in Redis: a failover may lose the last one, and an eviction any, so that the fire is given
 /// out again. [`Builder::replicas`](crate::Builder::replicas) makes that rarer.
@@ -46,8 +51,9 @@ const LEAST_PERIOD: Duration = Duration::from_secs(1);
 /// let day = 24 * 60 * 60;
 /// let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
 /// let fire = SystemTime::UNIX_EPOCH + Duration::from_secs(now / day * day + 3 * 60 * 60);
-/// if let Some(guard) = locks.once("report").claim(fire)? {
-///     report()?; // after an error nothing is recorded, and the next host tries
+/// let wait = Duration::from_secs(60 * 60); // longer than the job and a lease
+/// if let Some(guard) = locks.once("report").claim_for(fire, wait)? {
+///     report()?; // after an error nothing is recorded, and a host that waits tries
 ///     guard.done()?;
 /// }
 /// # Ok(()) }
@@ -115,7 +121,10 @@ impl Once {
 
     /// Claims a fire: the time of the schedule, not of the call, so that all hosts name the same one. Returns `None` if that
     /// fire or a later one was done, or if another holder has the lock: it may be at work for this fire. Blocks for two requests,
-    /// or three if the fire was done.
+    /// or three if the fire was done. The type [`Claim`](crate::Claim), of a detached lock, has nothing to do with it.
+    ///
+    /// Does not wait: if the holder at work fails later, this host has given up already. With hosts that start together, use
+    /// [`claim_for`](Once::claim_for), with a wait longer than the job and a lease.
     ///
     /// A fire that is done hides all earlier ones. So if somebody has recorded one of next year by mistake, each claim returns
     /// `None` until then: [`last`](Once::last) shows it, and deleting the key of the record (`{report}:lh:once`, or
@@ -134,7 +143,7 @@ impl Once {
     /// # fn example(report: &leasehold::Once, three_o_clock: SystemTime) -> leasehold::Result<()> {
     /// match report.claim(three_o_clock)? {
     ///     Some(guard) => guard.done()?, // after the work
-    ///     None => println!("another host does it, or has done it"),
+    ///     None => println!("another host has done it, or tries"),
     /// }
     /// # Ok(()) }
     /// ```
@@ -146,6 +155,9 @@ impl Once {
     /// succeeds, this call returns `None`, as it does if the wait is over first. A holder that still works on an earlier fire is
     /// waited for too. Blocks as [`Mutex::try_lock_for`](crate::Mutex::try_lock_for) does, and then for one or two requests.
     ///
+    /// Choose a wait longer than the job and a lease: a holder may fail at its end, and if its machine crashes, its lock stays
+    /// held for the rest of the lease.
+    ///
     /// # Errors
     ///
     /// As [`claim`](Once::claim).
@@ -155,7 +167,7 @@ impl Once {
     /// ```no_run
     /// # use std::time::{Duration, SystemTime};
     /// # fn example(report: &leasehold::Once, three_o_clock: SystemTime) -> leasehold::Result<()> {
-    /// if let Some(guard) = report.claim_for(three_o_clock, Duration::from_secs(600))? {
+    /// if let Some(guard) = report.claim_for(three_o_clock, Duration::from_secs(60 * 60))? {
     ///     // … the work, which no other host has done …
     ///     guard.done()?;
     /// }
@@ -193,8 +205,8 @@ impl Once {
     /// ```no_run
     /// # use std::time::Duration;
     /// # fn example(report: &leasehold::Once) -> leasehold::Result<()> {
-    /// let day = Duration::from_secs(24 * 60 * 60);
-    /// if let Some(guard) = report.claim_every(day, Duration::ZERO)? {
+    /// let hour = Duration::from_secs(60 * 60); // longer than the job and a lease
+    /// if let Some(guard) = report.claim_every(24 * hour, hour)? {
     ///     // … the work …
     ///     guard.done()?;
     /// }

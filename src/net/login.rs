@@ -28,8 +28,8 @@
 //! the time must not keep its leases from being renewed.
 //!
 //! A connection that fails at its first request counts as refused: a server without a login says only then that it has
-//! too many clients, or that it wants a password. An attempt that ran out of time counts for nothing. The time may be that
-//! of one caller, and such attempts are slow enough.
+//! too many clients, or that it wants a password. A timed-out attempt starts no pause: its limit may be one caller's, and it
+//! limits its own rate.
 
 use std::time::Duration;
 

@@ -13,8 +13,8 @@
 //! | nobody listens to this process's channel, although its subscription goes on | the first request of each link after a SUBSCRIBE, and of each new connection: `PUBSUB NUMSUB` goes before it in the same write |
 //!
 //! After a sign a new *era* begins: each link connects anew before its next request, and the process subscribes anew within a
-//! second. A sign within a pause of the last one of its sort begins none. The pause doubles while such signs go on, because the
-//! address may lead to the old server for a while, and a proxy may count no subscribers.
+//! second. After a sign, further signs of the same sort start no new era until the pause ends. The pause doubles while such
+//! signs go on, because the address may lead to the old server for a while, and a proxy may count no subscribers.
 //!
 //! A node of a cluster counts only its own subscribers, so there nobody asks.
 

@@ -43,7 +43,7 @@
 //! *A grace* is as long as the majority took: at least `node_timeout / 200`, at most `node_timeout / 4`. So a node that
 //! hangs costs each caller little, until it is down. A connect is waited for until it has taken `node_timeout / 4`, so that
 //! the first locks of a program get the votes of all nodes. An extension waits for `node_timeout`, because the lease may need
-//! the vote of that node. The renewal thread waits for none: it asks again soon.
+//! the vote of that node. The renewal thread waits for no connect if it has a majority, because it renews again soon.
 //!
 //! | the round | with a majority a call waits for connects | with a certain result it waits for answers |
 //! | --- | --- | --- |

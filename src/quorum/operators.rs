@@ -174,7 +174,7 @@ impl Connections {
             Enough::certain_if(leader_of(&seen, needed, nodes).is_some())
         });
         match leader_of(&seen, needed, nodes) {
-            Some(leader) => Ok(Reply::Leader(leader)),
+            Some(reply) => Ok(reply),
             None => Err(state.no_quorum(seen.len(), failures)),
         }
     }
@@ -245,23 +245,19 @@ impl Connections {
 }
 
 /// Returns the holder that a majority of the nodes names: see the top. `None` if the nodes that have not answered may decide.
-fn leader_of(
-    seen: &[Option<SeenLeader>],
-    needed: usize,
-    nodes: usize,
-) -> Option<Option<SeenLeader>> {
+fn leader_of(seen: &[Option<SeenLeader>], needed: usize, nodes: usize) -> Option<Reply> {
     let holders = || seen.iter().flatten();
     let votes = |owner: &str| holders().filter(|one| one.owner == owner).count();
     let most = holders().map(|one| votes(&one.owner)).max().unwrap_or(0);
     if most < needed {
         let is_nobody = most + (nodes - seen.len()) < needed;
-        return is_nobody.then_some(None);
+        return is_nobody.then_some(Reply::Leader(None));
     }
     let mut named: Vec<_> = holders().filter(|one| votes(&one.owner) == most).collect();
     named.sort_unstable_by_key(|one| std::cmp::Reverse(one.left));
     let left = named[needed - 1].left;
     let last = named.into_iter().max_by_key(|one| one.number)?.clone();
-    Some(Some(SeenLeader { left, ..last }))
+    Some(Reply::Leader(Some(SeenLeader { left, ..last })))
 }
 
 /// Returns what one node has seen, with the node's address at each holder.

@@ -28,7 +28,8 @@
 //! * if it says that it does not have the owner, while its own vote still lasts: an operator may have taken the
 //!   lock. A node that was restarted has only forgotten it.
 //!
-//! A node to which a join was written gives back no fences, because the end of the join's raise may be the record.
+//! A node to which a join was written gives back no fences, because the join may have raised the record to the last
+//! of them: a late copy of the join would then raise it again.
 
 use std::time::Duration;
 

@@ -54,12 +54,10 @@ use smallvec::SmallVec;
 
 use crate::sys::hash::HashMap;
 use crate::sys::{Arc, Mutex, Time};
-use crate::wire::lifetime::drift;
+use crate::wire::lifetime::{WAITER_LIFE, drift};
 use crate::wire::quorum::{NodeHolder, Reserved, ReservedByName, Vote};
 use crate::wire::{Gone, Renewed};
 
-/// For how long a node may have an owner in its queue: a waiter that does not ask again for 3 s loses its place.
-const LEFT_IN_QUEUE: Duration = Duration::from_secs(3);
 /// The smallest number of owners at which votes that have ended are looked for.
 const FIRST_SWEEP: usize = 1024;
 /// After this number of failed joins in a row, a lease is not renewed earlier for this node: it may refuse for long, as with a
@@ -322,7 +320,7 @@ impl Owners {
             Trace::Until(until) => Some(until),
             Trace::Nothing | Trace::Has => None,
         });
-        let last = last.fold(now, Time::max) + lease.max(LEFT_IN_QUEUE);
+        let last = last.fold(now, Time::max) + lease.max(WAITER_LIFE);
         record.left_until.get_or_insert(last);
         record.nodes.clone()
     }

@@ -7,8 +7,8 @@
 //! 2. It sends the request, naming the script by its digest. If the server does not have the script, it sends the text.
 //!    A mutex without a fence is first asked for by a plain command, and by the script only if that did not get it.
 //! 3. If the connection of an earlier request turns out to be closed, or to have something unread, the link does steps 1
-//!    and 2 once more. If the request had been written, the answer then reports that it was sent twice, which every request
-//!    but a commit may be: of that nobody then knows whether it was executed.
+//!    and 2 once more. If the request had been written, the answer then reports that it was sent twice. Every request may be
+//!    sent twice, except a commit; a commit that was cut off has an unknown outcome.
 //! 4. If replicas must confirm a grant or renewal, it asks for that (`Link::confirm`).
 //!
 //! If the last attempt to connect has failed, by whichever link, step 1 may fail at once: see
@@ -182,7 +182,9 @@ impl Link {
         self.route.broken(fault)
     }
 
-    /// Sends a request to the master, and returns the reply: the steps at the top.
+    /// Sends a request to the master, and returns the reply: the steps at the top. Behind sentinels a server may be demoted at
+    /// any time, and still answer. So the link finds the master before the request, and checks after the reply that the server
+    /// still is that master.
     pub(crate) fn call(
         &mut self,
         request: &Request<'_>,

@@ -49,6 +49,9 @@ pub(crate) struct Answer {
 }
 
 /// The way of the layers above to Redis.
+///
+/// The methods that return a [`Time`], [`has_slots`](Store::has_slots) and [`votes`](Store::votes) take no mutex, so they may be
+/// called under the mutex of a name. All others, and those of [`Votes`], take mutexes of the store, and may block.
 pub(crate) trait Store: Send + Sync {
     /// Sends a request on a pooled connection, and returns the reply. Blocks until there is a reply or a failure. The time
     /// limits of connecting, and of input and output, hold too.

@@ -12,18 +12,53 @@ use crate::error::LostCause;
 use crate::wire::LockKind;
 use facade::{Counter, Histogram, counter, gauge, histogram};
 
-pub(super) use facade::Gauge;
+pub(crate) use facade::Gauge;
 
-const KINDS: [&str; 5] = ["mutex", "read", "write", "semaphore", "multi"];
-const OUTCOMES: [&str; 6] = [
-    "acquired",
-    "passed_on",
-    "held",
-    "timed_out",
-    "cancelled",
-    "failed",
-];
-const CAUSES: [&str; 4] = ["expired", "taken", "removed", "max_hold"];
+/// Defines the labels of an enum, and the place of a variant among them. So no variant lacks a label.
+macro_rules! labels {
+    ($labels:ident, $place:ident, $of:ident { $($variant:ident: $label:literal,)* }) => {
+        pub(super) const $labels: [&str; [$($label),*].len()] = [$($label),*];
+
+        pub(super) fn $place(value: $of) -> usize {
+            enum Place {
+                $($variant,)*
+            }
+            match value {
+                $($of::$variant { .. } => Place::$variant as usize,)*
+            }
+        }
+    };
+}
+
+labels! {
+    KINDS, kind_place, LockKind {
+        Mutex: "mutex",
+        Read: "read",
+        Write: "write",
+        Semaphore: "semaphore",
+        Multi: "multi",
+    }
+}
+
+labels! {
+    OUTCOMES, outcome_place, Ended {
+        Acquired: "acquired",
+        PassedOn: "passed_on",
+        Held: "held",
+        TimedOut: "timed_out",
+        Cancelled: "cancelled",
+        Failed: "failed",
+    }
+}
+
+labels! {
+    CAUSES, cause_place, LostCause {
+        Expired: "expired",
+        Taken: "taken",
+        Removed: "removed",
+        MaxHold: "max_hold",
+    }
+}
 
 /// How a call for a lock has ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,14 +78,14 @@ pub(crate) enum Ended {
 impl Ended {
     #[cfg(feature = "tracing")]
     pub(crate) fn label(self) -> &'static str {
-        OUTCOMES[self as usize]
+        OUTCOMES[outcome_place(self)]
     }
 }
 
 /// Returns the label of a cause.
 #[cfg(feature = "tracing")]
 pub(crate) fn label_of(cause: LostCause) -> &'static str {
-    CAUSES[cause as usize]
+    CAUSES[cause_place(cause)]
 }
 
 #[cfg_attr(
@@ -146,14 +181,7 @@ pub(super) fn connections() -> Gauge {
 impl Series {
     /// Records the end of a call. Only the wait for a guard, or until the time was over, is measured.
     pub(crate) fn call(&self, kind: LockKind, ended: Ended, waited: Duration) {
-        let kind = match kind {
-            LockKind::Mutex => 0,
-            LockKind::Read => 1,
-            LockKind::Write => 2,
-            LockKind::Semaphore { .. } => 3,
-            LockKind::Multi => 4,
-        };
-        self.acquires[kind][ended as usize].increment(1);
+        self.acquires[kind_place(kind)][outcome_place(ended)].increment(1);
         if let Ended::Acquired | Ended::PassedOn | Ended::TimedOut = ended {
             self.waits.record(waited);
         }
@@ -169,28 +197,57 @@ impl Series {
     }
 
     pub(crate) fn lost(&self, cause: LostCause) {
-        self.lost[cause as usize].increment(1);
+        self.lost[cause_place(cause)].increment(1);
     }
 }
 
 type Labels<'a> = &'a [(&'static str, String)];
 
+/// The handles of the program's recorder. That is foreign code, which may panic, and it runs on threads that others wait for.
+/// So its panics end here.
 #[cfg(feature = "metrics")]
 mod facade {
-    use metrics::{describe_counter, describe_gauge, describe_histogram};
+    use std::time::Duration;
+
+    use metrics::{IntoF64, describe_counter, describe_gauge, describe_histogram};
 
     use super::Labels;
+    use crate::panics::survived;
 
-    pub(crate) use metrics::{Counter, Gauge, Histogram};
+    pub(crate) struct Counter(metrics::Counter);
+    pub(crate) struct Gauge(metrics::Gauge);
+    pub(crate) struct Histogram(metrics::Histogram);
+
+    impl Counter {
+        pub(crate) fn increment(&self, more: u64) {
+            survived(|| self.0.increment(more));
+        }
+    }
+
+    impl Gauge {
+        pub(crate) fn increment(&self, more: impl IntoF64) {
+            survived(|| self.0.increment(more));
+        }
+
+        pub(crate) fn decrement(&self, less: impl IntoF64) {
+            survived(|| self.0.decrement(less));
+        }
+    }
+
+    impl Histogram {
+        pub(crate) fn record(&self, time: Duration) {
+            survived(|| self.0.record(time));
+        }
+    }
 
     pub(super) fn counter(name: &'static str, help: &'static str, labels: Labels<'_>) -> Counter {
         describe_counter!(name, help);
-        metrics::counter!(name, labels)
+        Counter(metrics::counter!(name, labels))
     }
 
     pub(super) fn gauge(name: &'static str, help: &'static str) -> Gauge {
         describe_gauge!(name, help);
-        metrics::gauge!(name)
+        Gauge(metrics::gauge!(name))
     }
 
     pub(super) fn histogram(
@@ -199,7 +256,7 @@ mod facade {
         labels: Labels<'_>,
     ) -> Histogram {
         describe_histogram!(name, help);
-        metrics::histogram!(name, labels)
+        Histogram(metrics::histogram!(name, labels))
     }
 }
 

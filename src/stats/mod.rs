@@ -164,7 +164,7 @@ pub(crate) struct Counters {
     pub(crate) endings_repeated: Count,
     pub(crate) requests: Count,
     /// The losses, by their causes.
-    lost: [Count; 4],
+    lost: [Count; exported::CAUSES.len()],
     /// The waits of guards that Redis granted.
     pub(crate) waits_asked: Recorder,
     /// The waits of guards that threads got in memory.
@@ -217,13 +217,7 @@ impl fmt::Debug for PoolCounters {
 
 impl Counters {
     pub(crate) fn lost(&self, cause: LostCause) -> &Count {
-        let place = match cause {
-            LostCause::Expired => 0,
-            LostCause::Taken => 1,
-            LostCause::Removed => 2,
-            LostCause::MaxHold => 3,
-        };
-        &self.lost[place]
+        &self.lost[exported::cause_place(cause)]
     }
 
     /// Returns a reading of all counters. It reads ends before beginnings, so it never has an end without its

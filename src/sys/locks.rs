@@ -5,8 +5,8 @@ use std::time::Duration;
 
 /// A mutex without poisoning.
 ///
-/// No code of this crate panics while it holds such a mutex. But a test's substitute may, and then later calls must not
-/// panic too.
+/// No code of this crate panics while it holds such a mutex, and a panic of the program's metrics recorder is caught there.
+/// But a test's substitute may panic, and then later calls must not panic too.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
 

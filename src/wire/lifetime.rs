@@ -38,6 +38,15 @@ pub(crate) fn pickup_window(lease: Duration, io_timeout: Duration) -> Duration {
 /// How long a node grants the free lock only to the waiter that it has woken, at first. `quorum_turn.lua` has it too.
 pub(crate) const FIRST_TURN: Duration = Duration::from_millis(100);
 
+/// How often a waiter with a subscription asks. A lost message costs at most this.
+pub(crate) const POLL: Duration = Duration::from_millis(950);
+/// How long a waiter stays in a queue after it was last seen. It may miss two polls.
+pub(crate) const WAITER_LIFE: Duration = Duration::from_secs(3);
+const _: () = assert!(
+    WAITER_LIFE.as_millis() > 3 * POLL.as_millis(),
+    "the third poll must come in time"
+);
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -134,7 +134,8 @@ pub(crate) struct Adopt {
 }
 
 impl Ask {
-    /// Returns a request that does not leave its owner in the queue. Who sets a channel sets the pickup window too.
+    /// Returns a request that does not leave its owner in the queue. If you set `channel`, also set
+    /// `pickup_window`; zero makes the scripts skip the waiter.
     pub(crate) fn once(owner: Arc<str>, units: u32, lease: Duration, fences: u64) -> Self {
         Self {
             owner,

@@ -10,6 +10,7 @@ use crate::owner;
 use crate::sys::hash::HashMap;
 use crate::sys::time::ms_rounded_up;
 use crate::sys::{Arc, Mutex, Time};
+use crate::wire::lifetime::WAITER_LIFE;
 use crate::wire::script::Command;
 use crate::wire::{LockKind, Reply, Request};
 
@@ -21,9 +22,6 @@ pub(crate) const GAP: Duration = Duration::from_millis(20);
 const REMEMBERED_FOR: Duration = Duration::from_secs(60);
 /// The names that are remembered at most.
 const MOST_NAMES: usize = 1_024;
-
-/// How long a process stays in a queue after it was last seen: three polls.
-const WAITER_LIFE: Duration = Duration::from_secs(3);
 
 /// The settings that travel with the calls.
 #[derive(Clone, Debug)]

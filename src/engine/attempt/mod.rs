@@ -478,9 +478,8 @@ impl Attempt {
                 self.held(&ask, ttl, &holder, context)
             }
             // Outvoted, and a holder may have a majority. The owner stays in the queues, so that a message reaches this
-            // attempt. The next request is of another owner. If somebody waits, that owner comes last. So the attempt
-            // does not ask just because the turn of another waiter ends. A lease may end in so short a time too, so the
-            // attempt polls soon.
+            // attempt. The next request is of a new owner, which joins at the end of the queue, so a turn's end is no reason to
+            // ask. But 100 ms may also be the rest of a lease, so poll after 250 ms.
             Reply::Outvoted {
                 holder: Some(holder),
                 ttl,

@@ -6,8 +6,8 @@
 //! | failure | the attempt ends |
 //! | --- | --- |
 //! | permanent: denied, wrong type, other permits, an answer that makes no sense | for all threads |
-//! | at or after the thread's deadline | for this thread alone; another may carry the attempt on |
-//! | the same, and only because of the deadline | the same; the answer before the failure counts, if there is one |
+//! | the thread's deadline cut the request short | for this thread alone, which gets the answer before it, if any; another may carry the attempt on |
+//! | at or after the thread's deadline | the same, but this thread gets the failure |
 //! | of a try | for all threads |
 //! | before a wait has begun | the same, unless the manager waits through outages, or the slot of the lock moves to another node |
 //! | of an outage that has lasted for its limit, in a wait without a deadline | for all threads |

@@ -14,17 +14,15 @@
 //!
 //! Other limits belong to these pauses. A wait never sleeps for longer than a second
 //! ([`LONGEST_SLEEP`](crate::sys::LONGEST_SLEEP)). The scripts pass over a waiter that was silent for longer than its pickup
-//! window (`queue.lua`), and drop it after three polls (`wire/settings`).
+//! window (`queue.lua`), and drop it after three polls ([`lifetime`](crate::wire::lifetime::WAITER_LIFE)).
 
 use std::time::Duration;
 
 use crate::owner::OWNER_PREFIX;
 use crate::sys::random::{jittered, jittered_by_half};
 use crate::sys::{Arc, Rng};
+use crate::wire::lifetime::POLL;
 
-/// The pause of a process with a subscription. A lost message costs at most this. Jitter only shortens it, so that it
-/// stays below the pickup window.
-const SUBSCRIBED: Duration = Duration::from_millis(950);
 /// The pause without a subscription: only a poll shows that the lock was handed over to this process.
 pub(crate) const NO_SUBSCRIPTION: Duration = Duration::from_millis(250);
 /// The pause if the holder is another client, which sends no message when it releases.
@@ -67,10 +65,11 @@ pub(crate) fn pause(
     rng: &dyn Rng,
 ) -> Duration {
     let pause = match subscription {
-        SubscriptionState::Ready(_) => SUBSCRIBED.min(window / 2),
+        SubscriptionState::Ready(_) => POLL.min(window / 2),
         SubscriptionState::NotYet => SUBSCRIBING,
         SubscriptionState::NoSubscription => NO_SUBSCRIPTION.min(window / 3),
     };
+    // Jitter only shortens it, so that it stays below the pickup window.
     let pause = jittered(rng, pause);
     if holder.starts_with(OWNER_PREFIX) {
         return pause;

@@ -62,7 +62,7 @@ struct State {
     leaders: BTreeMap<u64, (Time, Arc<Led>)>,
     timer: WorkerTimer,
     /// Whether the thread sends a request.
-    #[cfg_attr(not(feature = "seam"), expect(dead_code, reason = "a test kit asks"))]
+    #[cfg(feature = "seam")]
     is_busy: bool,
 }
 
@@ -337,7 +337,10 @@ impl Elections {
             observed.tell(now);
         }
         let due = state.take(now);
-        state.is_busy = due.is_some();
+        #[cfg(feature = "seam")]
+        {
+            state.is_busy = due.is_some();
+        }
         let left = state.observed.values().filter_map(|it| it.left(now)).min();
         due.map(|due| (due, left.map(|left| now + left / 2)))
     }

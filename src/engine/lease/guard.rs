@@ -78,7 +78,7 @@ pub struct Lease {
     /// Whether the hold has ended, so that dropping this does nothing.
     pub(crate) finished: bool,
     #[cfg(feature = "tracing")]
-    span: tracing::Span,
+    span: spans::Span,
 }
 
 impl Lease {
@@ -396,7 +396,7 @@ impl Lease {
             is_listened_to: AtomicBool::new(false),
             finished: true,
             #[cfg(feature = "tracing")]
-            span: tracing::Span::none(),
+            span: spans::Span::none(),
         })
     }
 
@@ -597,7 +597,7 @@ impl Drop for Lease {
         // In a forked child, a mutex of the subscriber may stay locked without end.
         #[cfg(feature = "tracing")]
         if self.engine.client.is_forked() {
-            std::mem::forget(std::mem::replace(&mut self.span, tracing::Span::none()));
+            std::mem::forget(std::mem::replace(&mut self.span, spans::Span::none()));
         }
         match self.end() {
             // The events thread logs each loss.

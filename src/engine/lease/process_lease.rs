@@ -327,7 +327,7 @@ impl ProcessLease {
 
     /// Counts the lease as at risk if it is at risk at `now`, and as not at risk otherwise.
     #[cfg(feature = "metrics")]
-    pub(crate) fn export_risk(&self, now: Time, gauge: &metrics::Gauge) {
+    pub(crate) fn export_risk(&self, now: Time, gauge: &crate::stats::exported::Gauge) {
         // The deadline is read under the mutex, so that the last call has the last word.
         let mut was_at_risk = self.is_at_risk.lock();
         let deadline = self.validity.deadline().filter(|_| self.terms.renew);

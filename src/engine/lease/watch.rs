@@ -1,7 +1,7 @@
 //! The watch thread: ends each lease at its deadline, by the clock of this process.
 //!
-//! The thread does no I/O and runs no code of the program. So neither a dead network, nor a stuck renewal thread, nor a
-//! full pool can delay it.
+//! The thread does no I/O, and runs no code of the program but the gauge of its metrics recorder. So neither a dead network,
+//! nor a stuck renewal thread, nor a full pool can delay it.
 //!
 //! | step | the thread |
 //! | --- | --- |

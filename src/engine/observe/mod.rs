@@ -197,19 +197,51 @@ impl Client {
 /// thread enters them, because a guard may go to another thread.
 #[cfg(feature = "tracing")]
 pub(crate) mod spans {
-    use tracing::field::Empty;
-    use tracing::{Span, info_span};
+    use std::mem;
+
+    use tracing::field::{Empty, Value};
+    use tracing::info_span;
 
     use crate::engine::lease::rules::LeaseStatus;
     use crate::error::{Error, Result};
+    use crate::panics::survived;
     use crate::stats::exported::label_of;
 
+    /// A span. The program's subscriber is foreign code, which may panic: a delegate must not end so, and the drop of a guard
+    /// must not panic. So its panics end here.
+    pub(crate) struct Span(tracing::Span);
+
+    impl Span {
+        fn new(span: impl FnOnce() -> tracing::Span) -> Self {
+            Self(survived(span).unwrap_or_else(tracing::Span::none))
+        }
+
+        pub(crate) fn none() -> Self {
+            Self(tracing::Span::none())
+        }
+
+        pub(crate) fn record(&self, field: &str, value: impl Value) {
+            survived(|| self.0.record(field, value));
+        }
+    }
+
+    impl Drop for Span {
+        fn drop(&mut self) {
+            let span = mem::replace(&mut self.0, tracing::Span::none());
+            survived(|| drop(span));
+        }
+    }
+
     pub(crate) fn wait(name: &str) -> Span {
-        info_span!(target: "leasehold", "leasehold.wait", name, fence = Empty, outcome = Empty)
+        Span::new(
+            || info_span!(target: "leasehold", "leasehold.wait", name, fence = Empty, outcome = Empty),
+        )
     }
 
     pub(crate) fn hold(name: &str, fence: u64) -> Span {
-        info_span!(target: "leasehold", "leasehold.hold", name, fence, outcome = Empty)
+        Span::new(
+            || info_span!(target: "leasehold", "leasehold.hold", name, fence, outcome = Empty),
+        )
     }
 
     /// Records the end of a guard by a release.

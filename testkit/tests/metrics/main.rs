@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use leasehold::{Admission, Error, LeaseState};
 use leasehold_testing::Redis;
-use recorded::manager;
+use recorded::{Panics, manager};
 
 const ACQUIRED: &str = "leasehold_acquires_total{kind=mutex,name=n,outcome=acquired}";
 
@@ -307,4 +307,53 @@ fn the_span_of_a_guard_has_its_end() {
     redis.cut();
     drop(guard);
     assert_eq!(outcome(), "release_failed");
+}
+
+#[test]
+fn a_recorder_that_panics_harms_no_lock() {
+    let redis = Redis::new();
+    let builder = redis.builder().quantum(secs(3_600));
+    let locks = metrics::with_local_recorder(&Panics, || builder.build());
+    let locks = locks.expect("it answers");
+    let guard = locks.mutex("n").lease(secs(10)).lock();
+    let guard = guard.expect("it is free");
+    redis.pass(secs(60));
+    assert_eq!(guard.state(), LeaseState::Held);
+    assert!(locks.stats().renewed > 3, "{:?}", locks.stats());
+    thread::scope(|scope| {
+        let waiting = [(); 2].map(|()| scope.spawn(|| locks.lock("n").map(drop)));
+        while locks.stats().waiting < 2 {
+            thread::yield_now();
+        }
+        guard.release().expect("it was held");
+        for waiter in waiting {
+            let ended = waiter.join().expect("no panic");
+            ended.expect("it becomes free");
+        }
+    });
+    let guard = locks.mutex("n").lease(secs(10)).lock();
+    let guard = guard.expect("it is free");
+    redis.cut();
+    redis.pass(secs(20));
+    assert_eq!(guard.state(), LeaseState::Lost);
+}
+
+#[test]
+fn a_subscriber_that_panics_harms_no_lock() {
+    spans::install();
+    let redis = Redis::new();
+    let locks = redis.manager();
+    for step in ["new", "record", "close"] {
+        let name = format!("panics in {step}");
+        let guard = locks.lock(&name).expect("it is free");
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| locks.lock(&name).map(drop));
+            while locks.stats().waiting == 0 {
+                thread::yield_now();
+            }
+            drop(guard);
+            let ended = waiting.join().expect("no panic");
+            ended.expect("it becomes free");
+        });
+    }
 }

@@ -1,11 +1,15 @@
 //! The values that the metrics of a manager have recorded.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use leasehold::LockManager;
 use leasehold_testing::Redis;
+use metrics::{
+    Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
+    SharedString, Unit,
+};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 
 /// The metrics of one manager.
@@ -99,5 +103,54 @@ impl Recorded {
             }
         }
         totals
+    }
+}
+
+/// A recorder whose metrics panic.
+pub struct Panics;
+
+impl Recorder for Panics {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
+        Counter::from_arc(Arc::new(Self))
+    }
+
+    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::from_arc(Arc::new(Self))
+    }
+
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::from_arc(Arc::new(Self))
+    }
+}
+
+impl CounterFn for Panics {
+    fn increment(&self, _: u64) {
+        panic!("on purpose");
+    }
+
+    fn absolute(&self, _: u64) {}
+}
+
+impl GaugeFn for Panics {
+    fn increment(&self, _: f64) {
+        panic!("on purpose");
+    }
+
+    fn decrement(&self, _: f64) {
+        panic!("on purpose");
+    }
+
+    fn set(&self, _: f64) {}
+}
+
+impl HistogramFn for Panics {
+    fn record(&self, _: f64) {
+        panic!("on purpose");
     }
 }

@@ -105,12 +105,15 @@ pub(crate) struct RenewalThread {
     pub(crate) has_unsent: AtomicBool,
 }
 
+/// Leases that one request renews.
+type Batch = Arc<[Arc<ProcessLease>]>;
+
 /// The state of the renewal thread, guarded by its mutex.
 #[derive(Default)]
 pub(crate) struct RenewalState {
     pub(crate) leases: TimerQueue<Arc<ProcessLease>>,
     /// The batch whose renewal was sent, and the time at which it was taken out of `leases`.
-    pub(crate) in_flight: Option<(Time, Arc<[Arc<ProcessLease>]>)>,
+    pub(crate) in_flight: Option<(Time, Batch)>,
     records: Records,
     pub(crate) endings: Endings,
     /// Whether a release task was dropped because too many wait for a repeat.
@@ -388,9 +391,12 @@ impl RenewalThread {
     /// connection.
     fn renew_due(&self, dedicated_connection: &mut dyn DedicatedConnection) -> bool {
         loop {
-            let Some(batch) = self.state.lock().take_due(self.client.now(), &self.client) else {
+            let Some((batch, lags)) = self.state.lock().take_due(self.client.now()) else {
                 return true;
             };
+            for (process_lease, lag) in batch.iter().zip(lags) {
+                self.client.count_lag(process_lease, lag);
+            }
             let renewed = self.renew(dedicated_connection, &batch);
             self.state.lock().in_flight = None;
             self.tell_of_servers(dedicated_connection);
@@ -681,13 +687,9 @@ impl RenewalState {
         }
     }
 
-    /// Takes out a batch of leases that are due, or nearly due. Notes them as in flight.
-    pub(crate) fn take_due(
-        &mut self,
-        now: Time,
-        client: &Client,
-    ) -> Option<Arc<[Arc<ProcessLease>]>> {
-        let (mut batch, mut keys) = (Vec::new(), 0);
+    /// Takes out a batch of leases that are due, or nearly due, with how late each is. Notes them as in flight.
+    fn take_due(&mut self, now: Time) -> Option<(Batch, Vec<Duration>)> {
+        let (mut batch, mut lags, mut keys) = (Vec::new(), Vec::new(), 0);
         while keys < BATCH {
             let Some((&(due, _), process_lease)) = self.leases.first_key_value() else {
                 break;
@@ -705,7 +707,7 @@ impl RenewalState {
             };
             // A lease past its deadline is not renewed: other processes would only wait longer for its key.
             if let LeaseStatus::Live(_) = process_lease.validity.status(now) {
-                client.count_lag(&process_lease, now.since(due));
+                lags.push(now.since(due));
                 keys += process_lease.keys().len();
                 process_lease
                     .renewal_due_ns
@@ -716,9 +718,9 @@ impl RenewalState {
         if batch.is_empty() {
             return None;
         }
-        let batch: Arc<[_]> = batch.into();
+        let batch: Batch = batch.into();
         self.in_flight = Some((now, Arc::clone(&batch)));
-        Some(batch)
+        Some((batch, lags))
     }
 
     /// Puts back the batch in flight after a panic, for a retry.
