@@ -10,7 +10,7 @@ use std::{env, error::Error};
 use leasehold::LockManager;
 
 /// Longer than the job and a lease.
-const WAIT: Duration = Duration::from_secs(60 * 60);
+const WAIT: Duration = Duration::from_hours(1);
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
