@@ -19,6 +19,7 @@ pub(crate) const BODIES: Chapter = &[
             a_guard_never_reads_held_after_its_key_is_gone,
             a_silent_server_loses_the_lock_at_its_deadline_for_ever,
             a_deleted_key_is_lost_as_removed,
+            a_key_of_another_type_costs_the_other_leases_nothing,
             a_lock_without_renewal_is_looked_at,
             an_extended_lock_without_renewal_is_looked_at,
             on_lost_disconnects_at_a_healthy_end,
@@ -224,6 +225,41 @@ fn a_deleted_key_costs_the_lock(world: &World, kind: Kind, which: usize) {
     next.check()
         .expect("the loss of another guard does not matter");
     next.release().expect("it was held until now");
+}
+
+/// Another client writes a hash under the name of a lock. The leases beside it in the batch of the renewal are renewed all the
+/// same, wherever it stands there.
+pub(crate) fn a_key_of_another_type_costs_the_other_leases_nothing(world: &World, kind: Kind) {
+    for which in 0..3 {
+        let (redis, locks, lease) = (world.redis(), world.manager(), secs(6));
+        let names = ["x", "y", "z"].map(|it| world.name(&format!("{it}-beside-{which}")));
+        let guards = names.clone().map(|name| {
+            let guard = kind.of(&locks, &name).lease(lease).lock();
+            guard.expect("it is free")
+        });
+        let losses = guards[which].on_lost();
+        let taken_at = world.now();
+        let key = &kind.keys(&names[which])[0];
+        let () = redis.ask(&["DEL", key]);
+        let () = redis.ask(&["HSET", key, "field", "value"]);
+        let loss = world.recv(&losses);
+        assert!(world.now() <= world.within(taken_at + lease / 3));
+        assert_eq!(loss.cause, LostCause::Taken);
+        world.pass(ms(100));
+        for (number, (guard, name)) in guards.into_iter().zip(&names).enumerate() {
+            if number == which {
+                lost(guard.release());
+                continue;
+            }
+            for key in kind.keys(name) {
+                let [(_, left)] = redis.holders(&key)[..] else {
+                    panic!("{key} has one holder");
+                };
+                assert!(guard.lease().remaining() <= left, "{key} was not renewed");
+            }
+            guard.release().expect("it was held until now");
+        }
+    }
 }
 
 /// How long the loss of a lock without renewal may stay unnoticed.

@@ -21,6 +21,7 @@ pub(crate) const BODIES: Chapter = &[(
         rights_taken_away_for_a_while_end_waits_and_cost_no_lease,
         rights_taken_away_for_ever_lose_the_lock_at_its_deadline,
         a_name_without_rights_costs_the_others_nothing,
+        a_renewal_without_the_right_to_pexpire_does_not_count,
         a_renewal_without_the_right_to_pttl_shortens_no_lease,
         holder_and_waiter_learn_that_their_key_was_replaced,
         a_companion_replaced_while_held_costs_no_lease,
@@ -337,6 +338,25 @@ fn a_name_without_rights_costs_the_others_nothing(world: &World, kind: Kind) {
 }
 
 /// A renewal that may not read the time to live must not set a shorter one.
+fn a_renewal_without_the_right_to_pexpire_does_not_count(world: &World, kind: Kind) {
+    let redis = world.redis();
+    make_user(&redis, &[]);
+    let locks = manager_of_user(world);
+    let guard = kind.of(&locks, NAME).lease(LEASE).lock();
+    let guard = guard.expect("it is free");
+    grant(&redis, &["-pexpire"]);
+    let failed = locks.stats().renewals_failed;
+    world.until("two renewals are refused", || {
+        locks.stats().renewals_failed > failed + 1
+    });
+    for key in kind.keys(NAME) {
+        let ttl = redis.ttl(&key).expect("it is there");
+        assert!(guard.lease().remaining() <= ttl + ms(1), "{key}: {ttl:?}");
+    }
+    grant(&redis, &["+pexpire"]);
+    guard.release().expect("it was held until now");
+}
+
 fn a_renewal_without_the_right_to_pttl_shortens_no_lease(world: &World, kind: Kind) {
     let redis = world.redis();
     make_user(&redis, &[]);

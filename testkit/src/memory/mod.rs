@@ -357,9 +357,9 @@ impl MemoryServer {
         self.0.peers.remove(&connection);
     }
 
-    /// Executes a command at this time since 1970, and returns its answer, if it is one that comes at once.
+    /// Executes a command as [`execute`](Self::execute) does, and returns its answer, if it is one that comes at once.
     pub(crate) fn answer(&mut self, words: &[Vec<u8>], now: Duration) -> Option<Resp> {
-        let connection = self.connect();
+        let connection = self.connect_operator();
         let Self(state) = self;
         state.now = now;
         let answer = answer(state, connection, &Arguments(words));
@@ -368,13 +368,21 @@ impl MemoryServer {
         answer
     }
 
-    /// Executes a command at this time since 1970, and returns the bytes of its answer.
+    /// Executes a command at this time since 1970, whatever the rules of users are, and returns the bytes of its answer.
     pub fn execute(&mut self, command: &[&str], now: Duration) -> Vec<u8> {
-        let connection = self.connect();
+        let connection = self.connect_operator();
         self.receive(connection, &request(command), now);
         let answer = self.take_output(connection);
         self.disconnect(connection);
         answer.unwrap_or_default()
+    }
+
+    fn connect_operator(&mut self) -> u64 {
+        let connection = self.connect();
+        if let Some(peer) = self.0.peers.get_mut(&connection) {
+            peer.user = Some(users::OPERATOR.to_owned());
+        }
+        connection
     }
 }
 

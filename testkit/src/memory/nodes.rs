@@ -159,13 +159,23 @@ impl ServerState {
         keys.find(|key| slot_of(key) == slot).cloned()
     }
 
-    /// Returns the string that a key holds, although the node may redirect requests for it.
-    pub fn string(&mut self, key: &[u8], now: Duration) -> Option<Vec<u8>> {
-        let keys = self.databases.get_mut(&0)?;
+    /// Returns what a key holds, although the node may redirect requests for it, and when that ends, in ms since 1970: a string
+    /// with its key, and a member of a sorted set at its score. Of other types it returns nothing.
+    pub fn entries(&mut self, key: &[u8], now: Duration) -> Vec<(Vec<u8>, i64)> {
+        let Some(keys) = self.databases.get_mut(&0) else {
+            return Vec::new();
+        };
         keys.now = millis(now);
-        match keys.get(key)? {
-            Stored::String(bytes) => Some(bytes.clone()),
-            _ => None,
+        let ends_at = keys.expires_at(key).unwrap_or(i64::MAX);
+        match keys.get(key) {
+            Some(Stored::String(bytes)) => vec![(bytes.clone(), ends_at)],
+            Some(Stored::SortedSet(members)) => {
+                let members = members.iter();
+                members
+                    .map(|(member, score)| (member.clone(), score as i64))
+                    .collect()
+            }
+            _ => Vec::new(),
         }
     }
 

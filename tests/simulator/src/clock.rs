@@ -13,6 +13,9 @@ pub struct Clock {
     drift: i64,
 }
 
+/// The promises hold if the rates of two clocks differ by less than this, in millionths: 1 %, as `lib.rs` says. The numbers of
+/// the library itself are not used to judge it.
+pub(crate) const ASSUMED_DRIFT: u32 = 10_000;
 const MILLION: i128 = 1_000_000;
 
 impl Clock {

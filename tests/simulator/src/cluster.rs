@@ -20,13 +20,10 @@ use leasehold::seam::slot_of;
 use leasehold_testing::memory::{ChannelMessage, ClusterNode, ClusterTable};
 
 use crate::network::{Network, host};
-use crate::random::Random;
 use crate::replication::PORT;
 use crate::world::{Event, WorldState};
 
 const SLOTS: u16 = 16_384;
-/// The keys of the locks of a schedule.
-const KEYS: [&str; 5] = ["a", "b", "c", "rw", "s"];
 /// When a node learns of a change.
 const LEARNS_AFTER: Range<Duration> = Duration::from_millis(1)..Duration::from_secs(2);
 /// The time between two steps of a move.
@@ -408,9 +405,4 @@ impl WorldState {
             self.network.links.note_moved_key(to);
         }
     }
-}
-
-/// Returns a key whose slot moves.
-pub(crate) fn key_to_move(random: &mut Random) -> &'static str {
-    KEYS[random.index(KEYS.len())]
 }

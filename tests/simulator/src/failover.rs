@@ -11,10 +11,11 @@
 //!
 //! | promise | exception |
 //! | --- | --- |
-//! | exclusion | a lock that the new master lacks, or that the old one has granted since. Its holder has lost it one lease after the end of the old master |
+//! | exclusion | a lock of the group of which the new master lacks the last grant or renewal, or that the old one has granted or renewed since (`lacking`). Its holder has lost it one lease after the end of the old master |
 //! | fences rise | the clocks of the masters differ, or a process hands on in memory a lease of before the end of the old master |
 //! | exclusion without exception | only if all replicas must confirm a grant, and the clocks of the servers agree. And a key must not have moved to the old master with its slot, and be missing at the new one (`Builder::replicas`) |
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use leasehold_testing::memory::WatchedMaster;
 
 use crate::cluster::Cluster;
 use crate::network::{Network, host};
+use crate::programs::NAMES;
 use crate::replication::PORT;
 use crate::world::{Event, WorldState};
 
@@ -52,6 +54,10 @@ struct Failover {
     ended_at: Option<Duration>,
     /// Whether the new master lacks a key that moved to the old one with its slot.
     lacks_moved_key: bool,
+    /// The names of the group.
+    names: BTreeSet<&'static str>,
+    /// Those of them of which the old master has a grant or a renewal that the new one lacks.
+    lacking: BTreeSet<&'static str>,
 }
 
 /// An event of a failover.
@@ -91,10 +97,17 @@ impl Network {
 
     /// Returns whether a failover may have taken a lock away from a guard that is not lost. A guard of a lock that is not
     /// exclusive has no fence.
-    pub(crate) fn may_be_taken(&self, fence: Option<u64>, life: Duration, now: Duration) -> bool {
+    pub(crate) fn may_be_taken(
+        &self,
+        name: &str,
+        fence: Option<u64>,
+        life: Duration,
+        now: Duration,
+    ) -> bool {
         self.failovers().any(|failover| {
             let is_recent = failover.ended_at.is_none_or(|at| now <= at + life);
             (!self.is_kept_by_replicas || failover.lacks_moved_key)
+                && failover.lacking.contains(name)
                 && is_recent
                 && fence.is_none_or(|fence| self.is_from_before(failover, fence, now))
         })
@@ -104,17 +117,26 @@ impl Network {
     /// lease.
     pub(crate) fn may_fence_fall(
         &self,
-        fence: u64,
-        known: u64,
+        name: &str,
+        (fence, known): (u64, u64),
         is_new: bool,
         now: Duration,
     ) -> bool {
+        let is_small =
+            Duration::from_micros(known.saturating_sub(fence)) < self.clocks_differ_by(now);
+        let mut failovers = self.failovers();
+        failovers.any(|failover| {
+            failover.names.contains(name)
+                && self.is_from_before(failover, fence, now)
+                && (is_small || !is_new)
+        })
+    }
+
+    /// Returns the largest difference of the clocks of two servers.
+    pub(crate) fn clocks_differ_by(&self, now: Duration) -> Duration {
         let clocks = self.servers.iter().map(|server| server.clock.read(now));
         let least = clocks.clone().min().unwrap_or_default();
-        let difference = clocks.max().unwrap_or_default().saturating_sub(least);
-        let is_small = Duration::from_micros(known.saturating_sub(fence)) < difference;
-        self.failovers()
-            .any(|failover| self.is_from_before(failover, fence, now) && (is_small || !is_new))
+        clocks.max().unwrap_or_default().saturating_sub(least)
     }
 
     fn failovers(&self) -> impl Iterator<Item = &Failover> {
@@ -214,7 +236,9 @@ impl WorldState {
     fn replace_master(&mut self, group: usize, new: usize) {
         let now = self.now;
         let old = self.network.groups[group].master;
-        self.network.data_losses += 1;
+        let names = |name: &&str| self.network.groups_of(name).contains(&group);
+        let names: BTreeSet<_> = NAMES.into_iter().filter(names).collect();
+        self.network.loses_data_of(names.iter().copied());
         let lacks_moved_key = self.network.links.lacks_moved_key(new);
         self.end_link(new);
         let its = &mut self.network.servers[new];
@@ -227,11 +251,34 @@ impl WorldState {
             old,
             ended_at: None,
             lacks_moved_key,
+            names,
+            lacking: BTreeSet::new(),
         });
         let epoch = group_state.epoch;
+        self.note_lacking(old);
         self.trace
             .note(now, format_args!("{new} replaces {old}, epoch {epoch}"));
         self.cluster_fails_over(group, old, new);
+    }
+
+    /// Notes what a master that has a successor and does not know it has granted or renewed, and the present master lacks.
+    pub(crate) fn note_lacking(&mut self, old: usize) {
+        let (now, network) = (self.now, &mut self.network);
+        for group in &mut network.groups {
+            let master = group.master;
+            let is_open = |it: &&mut Failover| it.old == old && it.ended_at.is_none();
+            for failover in group.failovers.iter_mut().filter(is_open) {
+                for name in &failover.names {
+                    let [old, new] = [old, master].map(|it| network.servers[it].leases(name, now));
+                    let is_there = |(owner, left): &(String, Duration)| {
+                        new.iter().any(|(other, its)| other == owner && its >= left)
+                    };
+                    if !old.iter().all(is_there) {
+                        failover.lacking.insert(*name);
+                    }
+                }
+            }
+        }
     }
 
     /// Tells the other replicas and the sentinels of a new master, one after the other.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::cluster::key_to_move;
+use crate::programs::{EXCLUSIVE, NAMES};
 use crate::random::Random;
 use crate::workload::LONGEST_EXTENSION;
 use crate::world::{Event, PlannedPause, WorldState};
@@ -19,8 +19,19 @@ const CRASH_SEEN_AFTER: Range<Duration> = Duration::from_millis(1)..Duration::fr
 const IDLE: Range<Duration> = Duration::from_secs(3_600)..Duration::from_secs(6 * 3_600);
 /// For how long a jump of a process's clock may delay the threads that look at it.
 const JUMP_SEEN_WITHIN: Duration = Duration::from_secs(2);
-/// The commands that a server may refuse. Without PEXPIRE no key could have a time to live.
-const RIGHTS: [&str; 6] = ["evalsha", "publish", "subscribe", "set", "del", "zadd"];
+/// The commands that a server may refuse. Without the last two, nothing is renewed.
+const RIGHTS: [&str; 8] = [
+    "evalsha",
+    "publish",
+    "subscribe",
+    "set",
+    "del",
+    "zadd",
+    "pexpire",
+    "pttl",
+];
+/// The keys of a lock that another client takes for itself, one of two the lock.
+const FOREIGN: [&str; 6] = ["", "", "", ":lh:fence", ":lh:queue", ":lh:waiters"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FaultKind {
@@ -54,6 +65,8 @@ pub enum FaultKind {
     Late,
     /// A server evicts a key.
     Evict,
+    /// Another client writes a hash under the name of a lock or a companion, and deletes it later.
+    Foreign,
     /// A server loses its scripts.
     FlushScripts,
     /// A server refuses a command for a while.
@@ -66,7 +79,7 @@ pub enum FaultKind {
     Idle,
 }
 
-pub const KINDS: [FaultKind; 17] = [
+pub const KINDS: [FaultKind; 18] = [
     FaultKind::Pause,
     FaultKind::Crash,
     FaultKind::PauseThread,
@@ -79,6 +92,7 @@ pub const KINDS: [FaultKind; 17] = [
     FaultKind::RestartEmpty,
     FaultKind::Late,
     FaultKind::Evict,
+    FaultKind::Foreign,
     FaultKind::FlushScripts,
     FaultKind::Deny,
     FaultKind::ServerClock,
@@ -87,7 +101,7 @@ pub const KINDS: [FaultKind; 17] = [
 ];
 
 /// The kinds of faults of servers with replicas.
-pub const KINDS_OF_GROUPS: [FaultKind; 16] = [
+pub const KINDS_OF_GROUPS: [FaultKind; 18] = [
     FaultKind::Pause,
     FaultKind::Crash,
     FaultKind::PauseThread,
@@ -99,6 +113,8 @@ pub const KINDS_OF_GROUPS: [FaultKind; 16] = [
     FaultKind::Restart,
     FaultKind::RestartEmpty,
     FaultKind::Late,
+    FaultKind::Foreign,
+    FaultKind::Deny,
     FaultKind::Lag,
     FaultKind::Lag,
     FaultKind::Failover,
@@ -107,7 +123,7 @@ pub const KINDS_OF_GROUPS: [FaultKind; 16] = [
 ];
 
 /// The kinds of faults of a cluster.
-pub const KINDS_OF_CLUSTERS: [FaultKind; 18] = [
+pub const KINDS_OF_CLUSTERS: [FaultKind; 20] = [
     FaultKind::Pause,
     FaultKind::Crash,
     FaultKind::PauseThread,
@@ -119,6 +135,8 @@ pub const KINDS_OF_CLUSTERS: [FaultKind; 18] = [
     FaultKind::Restart,
     FaultKind::RestartEmpty,
     FaultKind::Late,
+    FaultKind::Foreign,
+    FaultKind::Deny,
     FaultKind::Lag,
     FaultKind::Failover,
     FaultKind::Failover,
@@ -174,7 +192,7 @@ impl FaultKind {
     pub(crate) fn is_beyond_the_assumptions(self, on_quorum: bool) -> bool {
         match self {
             Self::RestartEmpty => !on_quorum,
-            Self::Evict | Self::ServerClock | Self::ServerClockBack => true,
+            Self::Evict | Self::Foreign | Self::ServerClock | Self::ServerClockBack => true,
             _ => false,
         }
     }
@@ -210,7 +228,9 @@ impl Fault {
     pub(crate) fn disturbs_for(&self, lease: Duration) -> Duration {
         match self.kind {
             FaultKind::Crash | FaultKind::Evict => lease * LONGEST_EXTENSION,
-            FaultKind::ServerClockBack => lease * LONGEST_EXTENSION + self.length,
+            FaultKind::Foreign | FaultKind::ServerClockBack => {
+                lease * LONGEST_EXTENSION + self.length
+            }
             _ => self.length,
         }
     }
@@ -218,7 +238,9 @@ impl Fault {
     /// Returns by how long the fault may delay a request.
     pub(crate) fn delays_by(&self) -> Duration {
         match self.kind {
-            FaultKind::Idle | FaultKind::Evict | FaultKind::FlushScripts => Duration::ZERO,
+            FaultKind::Idle | FaultKind::Evict | FaultKind::Foreign | FaultKind::FlushScripts => {
+                Duration::ZERO
+            }
             _ => self.length,
         }
     }
@@ -240,8 +262,8 @@ impl WorldState {
             }
         }
         if kind == FaultKind::MoveSlot {
-            let key = key_to_move(&mut self.random);
-            if !self.move_slot(key, length) {
+            let name = *self.random.pick(&NAMES);
+            if !self.move_slot(name, length) {
                 return;
             }
         }
@@ -285,6 +307,7 @@ impl WorldState {
             FaultKind::Lag => self.lag(server, until),
             // They have begun.
             FaultKind::Failover | FaultKind::MoveSlot | FaultKind::Evict => {}
+            FaultKind::Foreign => self.begin_foreign(server, length),
             FaultKind::Late => self.delay_requests(process, server, until),
             FaultKind::FlushScripts => {
                 self.execute(server, &["SCRIPT", "FLUSH"]);
@@ -292,23 +315,63 @@ impl WorldState {
             FaultKind::Deny => {
                 let right = *self.random.pick(&RIGHTS);
                 self.execute(server, &["ACL", "SETUSER", "default", &format!("-{right}")]);
+                self.refused.insert(right);
                 self.plan(length, Event::Allow(server, right));
             }
             FaultKind::ServerClock => {
                 self.network.servers[server].jump(self.now, length);
-                self.ends_beyond_the_assumptions(self.now);
+                self.ends_beyond_the_assumptions(None, self.now);
             }
             FaultKind::ServerClockBack => {
                 self.network.servers[server].set_back(self.now, length);
-                self.ends_beyond_the_assumptions(until);
+                self.ends_beyond_the_assumptions(None, until);
             }
             FaultKind::Idle => self.plan(length, Event::IdleEnds),
         }
     }
 
-    /// Notes when a fault beyond the assumptions ends.
-    pub(crate) fn ends_beyond_the_assumptions(&mut self, at: Duration) {
-        self.beyond_ended_at = self.beyond_ended_at.max(Some(at));
+    /// Notes when a fault beyond the assumptions ends, for one name or for all.
+    pub(crate) fn ends_beyond_the_assumptions(&mut self, name: Option<&str>, at: Duration) {
+        let ended_at = self.beyond_ended_at.entry(name.map(str::to_owned));
+        let ended_at = ended_at.or_default();
+        *ended_at = at.max(*ended_at);
+    }
+
+    /// Returns whether something was beyond the assumptions for a name within this time.
+    pub(crate) fn was_beyond_the_assumptions(&self, name: &str, within: Duration) -> bool {
+        let ended_at = self.beyond_ended_at.iter();
+        let mut its = ended_at.filter(|(of, _)| of.as_ref().is_none_or(|of| of == name));
+        its.any(|(_, ended_at)| self.now <= *ended_at + within)
+    }
+
+    /// Returns whether the queue of a lock may have no time to live: a server has refused what gives it one.
+    pub(crate) fn may_live_for_ever(&self, key: &str) -> bool {
+        let is_refused = ["pexpire", "pttl"]
+            .iter()
+            .any(|it| self.refused.contains(it));
+        is_refused && (key.ends_with(":lh:queue") || key.ends_with(":lh:waiters"))
+    }
+
+    /// Returns the first mutex that somebody holds.
+    fn first_held(&mut self, server: usize) -> Option<&'static str> {
+        let now = self.now;
+        EXCLUSIVE.into_iter().find(|name| {
+            let servers = self.network.servers_of(name, server);
+            let mut servers = servers.into_iter();
+            servers.any(|it| !self.network.servers[it].leases(name, now).is_empty())
+        })
+    }
+
+    fn begin_foreign(&mut self, server: usize, length: Duration) {
+        let (name, companion) = (*self.random.pick(&NAMES), *self.random.pick(&FOREIGN));
+        let key = match (self.first_held(server), companion) {
+            // Its process may hold others too, which are renewed with it.
+            (Some(held), _) if self.random.one_in(2) => held.to_owned(),
+            (_, "") => name.to_owned(),
+            _ => format!("{{{name}}}{companion}"),
+        };
+        self.write_foreign(&key, server, length);
+        self.plan(length, Event::ForeignEnds(key, server));
     }
 
     /// Has a server allow a command again.
@@ -344,6 +407,7 @@ impl fmt::Display for FaultKind {
             Self::MoveSlot => "moves of a slot",
             Self::Late => "late requests",
             Self::Evict => "evicted keys",
+            Self::Foreign => "keys of another type",
             Self::FlushScripts => "lost scripts",
             Self::Deny => "refused rights",
             Self::ServerClock => "jumps of a server's clock",

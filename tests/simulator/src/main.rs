@@ -250,6 +250,10 @@ impl Sums {
         sums.unfenced_corruptions += counts.unfenced_corruptions;
         sums.longest_wait = sums.longest_wait.max(counts.longest_wait);
         sums.fair_turns += counts.fair_turns;
+        sums.most_bypassed = sums.most_bypassed.max(counts.most_bypassed);
+        for (kind, count) in &counts.events {
+            *sums.events.entry(kind).or_default() += count;
+        }
         for (kind, count) in &counts.kinds {
             *sums.kinds.entry(*kind).or_default() += count;
         }
@@ -321,6 +325,8 @@ impl Sums {
             longest_wait,
             kinds,
             fair_turns,
+            most_bypassed,
+            events,
         } = &self.counts;
         let schedules = self.schedules.max(1);
         println!(
@@ -350,12 +356,13 @@ impl Sums {
             self.with_pauses, self.corrupted_with_pauses
         );
         println!("  grants by kind: {kinds:?}");
+        println!("  events: {events:?}");
         for (exception, count) in exceptions {
             let seed = self.first_with[exception];
             println!("  exceptions: {exception} {count}, first with the seed {seed}");
         }
         println!(
-            "  longest wait after the last fault {longest_wait:.3?}, calls that must not fail {calm_calls}, fair turns {fair_turns}"
+            "  longest wait after the last fault {longest_wait:.3?}, calls that must not fail {calm_calls}, fair turns {fair_turns}, most bypasses {most_bypassed}"
         );
         println!(
             "  {:.2} ms and {} steps a schedule, of {:.1?} each",

@@ -24,6 +24,7 @@ use crate::clock::Clock;
 use crate::cluster::Cluster;
 use crate::failover::Group;
 use crate::faults::Bug;
+use crate::programs::NAMES;
 use crate::replication::{Links, PORT};
 use crate::schedule::RESTART_DELAY;
 use crate::world::{Event, Place, World, WorldState, locked};
@@ -41,6 +42,13 @@ const SEEN_AFTER: Duration = Duration::from_millis(10);
 /// In how many pieces bytes come at most that drip, and the time between these.
 const DROPS: usize = 64;
 const DROP_EVERY: Duration = Duration::from_millis(1);
+
+/// How much longer than meant a key of another client may live.
+const FOREIGN_LIVES_ON: Duration = Duration::from_secs(1);
+
+/// What the other client does, in one change.
+const WRITE_FOREIGN: &str = "redis.call('DEL',KEYS[1]) redis.call('HSET',KEYS[1],'field','value') \
+     redis.call('PEXPIRE',KEYS[1],ARGV[1])";
 
 /// For how long the servers are up at the begin of a schedule.
 const UP_FOR: Duration = Duration::from_secs(3_600);
@@ -77,8 +85,8 @@ pub(crate) struct Network {
     pub(crate) leads_to: BTreeMap<usize, usize>,
     connections: BTreeMap<u64, Connection>,
     next_connection: u64,
-    /// How often a server has lost data, or a replica that may lack some has become the master.
-    pub(crate) data_losses: u64,
+    /// How often a server has lost data of a name, or a replica that may lack some has become its master.
+    pub(crate) data_losses: BTreeMap<&'static str, u64>,
     /// The longest time that a request was on its way.
     longest_way: Duration,
     bug: Option<Bug>,
@@ -218,7 +226,7 @@ impl Network {
             leads_to: BTreeMap::new(),
             connections: BTreeMap::new(),
             next_connection: 0,
-            data_losses: 0,
+            data_losses: BTreeMap::new(),
             longest_way: Duration::ZERO,
             bug,
             groups: Vec::new(),
@@ -233,6 +241,11 @@ impl Network {
         self.longest_way >= lease * 9 / 10
     }
 
+    /// Returns the longest time that a request was on its way.
+    pub(crate) fn longest_way(&self) -> Duration {
+        self.longest_way
+    }
+
     /// Keeps the servers for the next schedule. Nothing happens on the network any more.
     pub(crate) fn end(&mut self) {
         let servers = self.servers.drain(..).map(|server| server.server);
@@ -245,15 +258,41 @@ impl Network {
         self.next_connection - 1
     }
 
-    /// Returns the server that has the key of a name, and the one to which the key moves. On a quorum there are several.
-    pub(crate) fn masters_of(&self, name: &str) -> Vec<usize> {
-        let masters = |group: usize| self.groups[group].master;
+    /// Returns the group that has the key of a name, and the one to which the key moves.
+    pub(crate) fn groups_of(&self, name: &str) -> Vec<usize> {
         match &self.cluster {
             Some(cluster) => {
                 let (group, other) = cluster.groups_of(name);
-                [group].into_iter().chain(other).map(masters).collect()
+                [group].into_iter().chain(other).collect()
             }
-            None => vec![self.groups.first().map_or(0, |group| group.master)],
+            None => vec![0],
+        }
+    }
+
+    /// Returns the server that has the key of a name, and the one to which the key moves. On a quorum there are several.
+    pub(crate) fn masters_of(&self, name: &str) -> Vec<usize> {
+        let master = |group: usize| self.groups.get(group).map_or(0, |group| group.master);
+        self.groups_of(name).into_iter().map(master).collect()
+    }
+
+    /// Notes that data of names may be lost.
+    pub(crate) fn loses_data_of(&mut self, names: impl IntoIterator<Item = &'static str>) {
+        for name in names {
+            *self.data_losses.entry(name).or_default() += 1;
+        }
+    }
+
+    /// Returns how often data of a name was lost.
+    pub(crate) fn data_losses_of(&self, name: &str) -> u64 {
+        self.data_losses.get(name).copied().unwrap_or_default()
+    }
+
+    /// Returns the servers to which another client writes a key of a name: on a quorum this one.
+    pub(crate) fn servers_of(&self, name: &str, server: usize) -> Vec<usize> {
+        if self.groups.is_empty() {
+            vec![server]
+        } else {
+            self.masters_of(name)
         }
     }
 
@@ -358,13 +397,21 @@ impl SimulatedServer {
         self.stalled_until > now
     }
 
-    /// Returns the string that a key holds.
-    pub(crate) fn value_of(&mut self, key: &str, now: Duration) -> Option<String> {
-        let bytes = self
-            .server
-            .state()
-            .string(key.as_bytes(), self.clock.read(now))?;
-        Some(String::from_utf8_lossy(&bytes).into_owned())
+    /// Returns the owners that have a lock here, each with the time that its lease lasts, in true time. The server counts in
+    /// milliseconds, and a key lives through its last one.
+    pub(crate) fn leases(&mut self, name: &str, now: Duration) -> Vec<(String, Duration)> {
+        let time = self.clock.read(now);
+        let entries = self.server.state().entries(name.as_bytes(), time);
+        let lease = |(entry, ends_at): (Vec<u8>, i64)| {
+            let entry = String::from_utf8_lossy(&entry).into_owned();
+            // `=of` and `=used` are counts. What `min_hold` keeps belongs to nobody any more.
+            let owner = entry.split(' ').next_back()?;
+            let owner = owner.strip_suffix('!').unwrap_or(owner);
+            let ends_at = Duration::from_millis(u64::try_from(ends_at).ok()? + 1);
+            let left = ends_at.saturating_sub(time);
+            (!owner.ends_with('~')).then(|| (owner.to_owned(), self.clock.true_length(left)))
+        };
+        entries.into_iter().filter_map(lease).collect()
     }
 
     /// Executes a command at once, as an operator on the machine of the server does. Returns the words of the answer.
@@ -379,6 +426,11 @@ impl SimulatedServer {
     pub(crate) fn jump(&mut self, now: Duration, by: Duration) {
         self.clock.jump(now, by);
         self.lost_keys_at = Some(now);
+    }
+
+    /// Notes that keys are lost until then.
+    pub(crate) fn loses_keys(&mut self, at: Duration) {
+        self.lost_keys_at = self.lost_keys_at.max(Some(at));
     }
 
     /// Sets the clock back.
@@ -852,14 +904,14 @@ impl WorldState {
                 restarted.server.state().follow((host(master), PORT), up_at);
             } else {
                 restarted.lost_data_at = Some(until);
-                self.network.data_losses += 1;
+                self.network.loses_data_of(NAMES);
                 // A node of a quorum may.
                 let is_beyond = match &self.network.groups[..] {
                     [] => self.network.servers.len() == 1,
                     groups => groups.iter().any(|group| group.members.contains(&server)),
                 };
                 if is_beyond {
-                    self.ends_beyond_the_assumptions(until);
+                    self.ends_beyond_the_assumptions(None, until);
                 }
             }
         }
@@ -897,10 +949,34 @@ impl WorldState {
         self.execute(server, &["DEL", &key]);
         let evicting = &mut self.network.servers[server];
         evicting.lost_keys_at = Some(self.now);
-        self.network.data_losses += 1;
+        let its = NAMES.into_iter().filter(|name| name_of(&key) == Some(name));
+        self.network.loses_data_of(its);
+        self.ends_beyond_the_assumptions(name_of(&key), self.now);
         self.evictions.push((self.now, key));
-        self.ends_beyond_the_assumptions(self.now);
         true
+    }
+
+    /// Has another client write a hash under a key of a lock.
+    pub(crate) fn write_foreign(&mut self, key: &str, server: usize, length: Duration) {
+        let name = name_of(key).expect("a key of a lock");
+        for server in self.network.servers_of(name, server) {
+            // A failover may lose the end of it.
+            let at_most_ms = (length + FOREIGN_LIVES_ON).as_millis().to_string();
+            self.operate(server, &["EVAL", WRITE_FOREIGN, "1", key, &at_most_ms]);
+            self.network.servers[server].lost_keys_at = Some(self.now);
+        }
+        self.ends_beyond_the_assumptions(Some(name), self.now);
+        self.evictions.push((self.now, key.to_owned()));
+    }
+
+    /// Has the other client delete what it has written.
+    pub(crate) fn delete_foreign(&mut self, key: &str, server: usize) {
+        let name = name_of(key).expect("a key of a lock");
+        for server in self.network.servers_of(name, server) {
+            if self.execute(server, &["TYPE", key]) == ["+hash"] {
+                self.operate(server, &["DEL", key]);
+            }
+        }
     }
 
     /// Ends the connections of a process that has crashed.
@@ -937,6 +1013,14 @@ fn replace(bytes: &mut [u8], from: &str, to: &str) {
         .position(|window| window == from.as_bytes());
     if let Some(at) = at {
         bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
+    }
+}
+
+/// Returns the name of the lock to which a key belongs, or `None` if it belongs to none.
+pub(crate) fn name_of(key: &str) -> Option<&str> {
+    match key.strip_prefix('{') {
+        Some(rest) => rest.split('}').next(),
+        None => Some(key).filter(|key| !key.starts_with("leasehold:")),
     }
 }
 

@@ -5,9 +5,16 @@ use std::time::Duration;
 use crate::random::Random;
 
 /// The names of exclusive locks. Each may be a mutex, a reentrant mutex, or one of the names of a multi-lock.
-const EXCLUSIVE: [&str; 3] = ["a", "b", "c"];
+pub(crate) const EXCLUSIVE: [&str; 3] = ["a", "b", "c"];
 const RWLOCK: &str = "rw";
 const SEMAPHORE: &str = "s";
+/// A mutex whose guards have no fences.
+pub(crate) const UNFENCED: &str = "u";
+/// A job that runs once for each fire.
+const JOB: &str = "job";
+const LIMITED: &str = "limit";
+/// The names of all locks, and of the rate limiter.
+pub(crate) const NAMES: [&str; 8] = ["a", "b", "c", RWLOCK, SEMAPHORE, UNFENCED, JOB, LIMITED];
 /// How many operations a thread has at least until the last fault.
 const LEAST_OPERATIONS: usize = 6;
 /// How many operations a thread has after the last fault has ended, and within which time they begin.
@@ -30,10 +37,30 @@ pub enum What {
     Permit,
     /// Runs a closure under a mutex.
     Closure,
+    /// Mutexes, each as far as it is free, which one thread holds for some leases. They are renewed together.
+    Several,
+    /// A mutex without fences.
+    Unfenced,
+    /// A job that runs once for each fire.
+    Once,
+    /// Asks a rate limiter.
+    Limited,
+    /// Looks at locks as an operator does, and asks holders to go, or takes a lock away.
+    Operator,
     /// Adopts a claim that another thread has left.
     Adoption,
     /// Closes the manager of the process, and makes another one.
     Close,
+}
+
+/// An option that a handle has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// Its leases are not renewed.
+    Unrenewed,
+    Lease(Duration),
+    MinHold(Duration),
+    MaxHold(Duration),
 }
 
 /// How a hold ends.
@@ -56,6 +83,9 @@ pub struct Operation {
     pub wait: Option<Duration>,
     /// When another thread cancels the call.
     pub cancelled_after: Option<Duration>,
+    pub choice: Option<Choice>,
+    /// Of the methods that do the same, which one is called.
+    pub way: u64,
     /// How often the holder reads the registers, works, and writes them.
     pub rounds: u64,
     /// Whether a forked child of the process tries to use the guard.
@@ -72,6 +102,8 @@ pub struct Operation {
 pub(crate) struct Style {
     /// What the operations do. One that is there twice is twice as likely.
     pub(crate) kinds: &'static [What],
+    /// The shortest lease of a process.
+    pub(crate) lease: Duration,
     /// Of eight calls, how many wait for the lock.
     pub(crate) waiting: u64,
     /// Operations go on until then.
@@ -106,6 +138,16 @@ impl Style {
         program
     }
 
+    fn choice(&self, random: &mut Random) -> Choice {
+        let part = self.lease * random.within(100..1_000) as u32 / 1_000;
+        match random.within(0..4) {
+            0 => Choice::Unrenewed,
+            1 => Choice::Lease(part),
+            2 => Choice::MinHold(part),
+            _ => Choice::MaxHold(part),
+        }
+    }
+
     fn operation(&self, random: &mut Random) -> Operation {
         let what = match *random.pick(self.kinds) {
             What::Close if !random.one_in(4) => What::Mutex,
@@ -117,7 +159,10 @@ impl Style {
             What::Multi => vec![EXCLUSIVE[first], EXCLUSIVE[(first + 1) % EXCLUSIVE.len()]],
             What::Writer | What::Reader => vec![RWLOCK],
             What::Permit => vec![SEMAPHORE],
-            What::Adoption | What::Close => Vec::new(),
+            What::Unfenced => vec![UNFENCED],
+            What::Once => vec![JOB],
+            What::Limited => vec![LIMITED],
+            What::Adoption | What::Close | What::Operator | What::Several => Vec::new(),
         };
         // The leases of a multi-lock have this order.
         names.sort_unstable();
@@ -144,6 +189,8 @@ impl Style {
             },
             pause: LONGEST_PAUSE * random.within(0..1_000) as u32 / 1_000,
             seed: random.bits(),
+            choice: random.one_in(6).then(|| self.choice(random)),
+            way: random.within(0..12),
         }
     }
 }

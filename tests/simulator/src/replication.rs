@@ -215,6 +215,7 @@ impl WorldState {
 
     /// Sends what a server has for its replicas and its clients.
     pub(crate) fn server_has_run(&mut self, server: usize) {
+        self.note_lacking(server);
         let changes = self.network.servers[server].server.state().take_changes();
         let links = self.network.links.by_replica.iter();
         let links = links.filter(|(_, link)| link.master == server);

@@ -13,7 +13,7 @@ use crate::process::Process;
 use crate::programs::Operation;
 use crate::random::Random;
 use crate::replication::Links;
-use crate::schedule::{Plan, ReplicationPlan, Report, Topology, healed_at};
+use crate::schedule::{Plan, ReplicationPlan, Report, healed_at};
 use crate::trace::Trace;
 use crate::workload::{self, Settings};
 use crate::world::{Event, ProcessState, World};
@@ -104,8 +104,9 @@ impl Scenario {
         for (at, fault) in &self.faults {
             world.state().plan(*at, Event::Fault(fault.clone()));
         }
-        let (lease, bug) = (self.settings.lease, self.plan.bug);
-        let checks = Checks::new(&world, self.plan.topology == Topology::Quorum, lease, bug);
+        let leases = (0..self.process_clocks.len()).map(|process| self.settings.lease_of(process));
+        let (leases, bug) = (leases.collect(), self.plan.bug);
+        let checks = Checks::new(&world, self.plan.topology, leases, bug);
         for process in 0..self.process_clocks.len() {
             self.start(process, &world, &checks);
         }
@@ -163,12 +164,19 @@ impl Scenario {
 fn left_keys(world: &World) -> Option<String> {
     let mut state = world.state();
     let later = state.now + KEYS_END_WITHIN;
-    let servers = state.network.servers.iter_mut();
-    let keys = servers.flat_map(|server| server.execute(&["KEYS", "*"], later));
+    let servers = &mut state.network.servers;
+    let keys: Vec<_> = servers
+        .iter_mut()
+        .flat_map(|server| server.execute(&["KEYS", "*"], later))
+        .collect();
     let is_kept = |key: &String| {
-        key.ends_with(":lh:fence") || key == "leasehold:restart_delay" || is_register(key)
+        state.may_live_for_ever(key)
+            || key.ends_with(":lh:fence")
+            || key.ends_with(":lh:once")
+            || key == "leasehold:restart_delay"
+            || is_register(key)
     };
-    let mut left = keys.filter(|key| !is_kept(key));
+    let mut left = keys.into_iter().filter(|key| !is_kept(key));
     left.next().map(|key| format!("{key} is left in Redis"))
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use leasehold::{Builder, LockManager};
 
 use crate::checks::Counts;
-use crate::clock::Clock;
+use crate::clock::{ASSUMED_DRIFT, Clock};
 use crate::cluster::Cluster;
 use crate::failover::{Group, MASTER};
 use crate::faults::{Bug, Fault, FaultKind, KINDS, KINDS_OF_CLUSTERS, KINDS_OF_GROUPS};
@@ -19,7 +19,7 @@ use crate::programs::{Style, What};
 use crate::random::Random;
 use crate::replication::{Links, PORT};
 use crate::scenario::{FIRST_STREAM, Scenario};
-use crate::workload::Settings;
+use crate::workload::{Settings, Tuning};
 use crate::world::World;
 
 const PROCESSES: usize = 3;
@@ -27,8 +27,8 @@ const PROCESSES: usize = 3;
 const THREADS: usize = 2;
 /// The time of day at the begin of each schedule.
 pub(crate) const BEGAN_AT: Duration = Duration::from_secs(1_795_514_000);
-/// The largest drift of a clock, in millionths: two clocks differ by less than 1 %.
-const DRIFT: u32 = 4_950;
+/// The largest drift of a clock, in millionths.
+const DRIFT: u32 = ASSUMED_DRIFT / 2 - 50;
 /// The largest difference of two clocks' time of day.
 const OFFSET: Duration = Duration::from_millis(400);
 /// On a quorum: how long a node that has restarted does not vote.
@@ -36,8 +36,15 @@ pub(crate) const RESTART_DELAY: Duration = Duration::from_secs(12);
 /// The longest time from the begin of a schedule to its last fault.
 const LONGEST_SPREAD: Duration = Duration::from_secs(6);
 /// The kinds of operations. One that is there twice is twice as likely.
-const ALL_KINDS: [What; 13] = [
+const ALL_KINDS: [What; 19] = [
+    // These three are not those of a quorum.
     What::Permit,
+    What::Once,
+    What::Limited,
+    What::Unfenced,
+    What::Several,
+    What::Operator,
+    What::Mutex,
     What::Mutex,
     What::Mutex,
     What::Mutex,
@@ -51,6 +58,9 @@ const ALL_KINDS: [What; 13] = [
     What::Adoption,
     What::Close,
 ];
+
+/// The same if the key of a lease may be taken: then others are renewed with it.
+const HELD_TOGETHER: [What; 4] = [What::Several, What::Mutex, What::Reader, What::Writer];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
@@ -130,20 +140,6 @@ impl Plan {
         let lease = Duration::from_millis(lease);
         let faults = Self::faults(self.topology, lease, &mut random);
         let healed_at = healed_at(&faults, lease, self.topology);
-        let style = Style {
-            kinds: match self.topology {
-                _ if random.one_in(3) => &[What::Mutex],
-                Topology::Single | Topology::Sentinel | Topology::Cluster => &ALL_KINDS,
-                // A quorum has no semaphores.
-                Topology::Quorum => &ALL_KINDS[1..],
-            },
-            waiting: if random.one_in(3) { 4 } else { 2 },
-            last_fault_at: faults.iter().map(|(at, _)| *at).max().unwrap_or_default(),
-            healed_at,
-            idle: (faults.iter())
-                .find(|(_, fault)| fault.kind() == FaultKind::Idle)
-                .map(|(at, fault)| (*at, fault.length())),
-        };
         let settings = Settings {
             hold: lease.min(Duration::from_secs(2)) / 2,
             healed_at,
@@ -153,6 +149,23 @@ impl Plan {
             io_timeout: Duration::from_millis(*random.pick(&[200, 1_000])),
             background_release: random.one_in(4),
             replicas: replication.confirming(self.bug),
+            tuning: Tuning::pick(&mut Random::new(self.seed, 3), lease, self.topology),
+        };
+        let has_foreign = (faults.iter()).any(|(_, fault)| fault.kind() == FaultKind::Foreign);
+        let style = Style {
+            kinds: match self.topology {
+                _ if random.one_in(3) => &[What::Mutex],
+                _ if has_foreign && random.one_in(2) => &HELD_TOGETHER,
+                Topology::Single | Topology::Sentinel | Topology::Cluster => &ALL_KINDS,
+                Topology::Quorum => &ALL_KINDS[3..],
+            },
+            lease: settings.lease_of(PROCESSES - 1),
+            waiting: if random.one_in(3) { 4 } else { 2 },
+            last_fault_at: faults.iter().map(|(at, _)| *at).max().unwrap_or_default(),
+            healed_at,
+            idle: (faults.iter())
+                .find(|(_, fault)| fault.kind() == FaultKind::Idle)
+                .map(|(at, fault)| (*at, fault.length())),
         };
         let link_delay = Links::pick_delay(&mut random, settings.replicas > 0);
         let programs = (0..PROCESSES * THREADS).map(|thread| {
@@ -190,8 +203,11 @@ impl Plan {
         let mut has_crashed = false;
         for _ in 0..count {
             let mut kind = *random.pick(kinds);
-            // Exclusion is not promised for a while after a fault beyond the assumptions. So these are seldom.
-            if kind.is_beyond_the_assumptions(topology == Topology::Quorum) && !random.one_in(4)
+            // Exclusion is not promised for a while after a fault beyond the assumptions. So these are seldom, unless they meet
+            // one name alone.
+            if kind.is_beyond_the_assumptions(topology == Topology::Quorum)
+                && kind != FaultKind::Foreign
+                && !random.one_in(4)
                 || kind == FaultKind::Crash && has_crashed
                 || kind == FaultKind::Idle && !random.one_in(8)
             {
@@ -305,7 +321,12 @@ pub(crate) fn healed_at(
 
 /// Returns a clock that differs from the true time.
 fn clock(random: &mut Random, shown: Duration) -> Clock {
-    let drift = i64::from(random.within(0..2 * u64::from(DRIFT)) as u32) - i64::from(DRIFT);
+    // The largest difference is the one that matters.
+    let drift = match random.within(0..4) {
+        0 => i64::from(DRIFT),
+        1 => -i64::from(DRIFT),
+        _ => i64::from(random.within(0..2 * u64::from(DRIFT)) as u32) - i64::from(DRIFT),
+    };
     Clock::new(
         shown + random.length(Duration::from_micros(1)..OFFSET),
         drift,

@@ -3,23 +3,30 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use leasehold::seam::sleep;
 use leasehold::{
-    Cancel, Error, Lease, LeaseState, LockManager, Receiver, ReentrantGuard, Reply, Result,
-    TryRecvError, Write,
+    Admission, Builder, Cancel, Error, Event, Lease, LeaseState, Listener, Lock, LockManager,
+    OnceGuard, Ran, Receiver, ReentrantGuard, Reply, Result, TryRecvError, Write,
 };
 
 use crate::checks::{Checks, Committed, Guard, Read, register_of};
 use crate::linearizability::Action;
 use crate::process::{Child, Process};
-use crate::programs::{End, Operation, What};
+use crate::programs::{Choice, EXCLUSIVE, End, NAMES, Operation, UNFENCED, What};
 use crate::random::Random;
-use crate::schedule::Topology;
+use crate::schedule::{BEGAN_AT, Topology};
 use crate::world::{Place, World, locked};
 
 const PERMITS: u32 = 2;
+/// How many places a rate limiter has in which time.
+const LIMIT: u32 = 3;
+const LIMITS_PER: Duration = Duration::from_secs(1);
+/// The time between two fires of a job.
+const FIRES_EVERY: Duration = Duration::from_secs(2);
+/// For how many thirds of a lease, or of 2 s, a thread holds several mutexes.
+const SEVERAL_FOR: u32 = 7;
 /// The longest extension of a lease, in leases.
 pub(crate) const LONGEST_EXTENSION: u32 = 3;
 /// The units of a reader-writer lock: a reader has one, and a writer all.
@@ -59,6 +66,74 @@ pub(crate) struct Settings {
     pub(crate) background_release: bool,
     /// How many replicas must confirm a grant.
     pub(crate) replicas: u32,
+    pub(crate) tuning: Tuning,
+}
+
+/// The other settings of all processes: those of the library, or what a third of the schedules has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tuning {
+    pub(crate) quantum: Option<Duration>,
+    pub(crate) poller_gap: Option<Duration>,
+    pub(crate) fence_memory: Option<Duration>,
+    pub(crate) node_timeout: Option<Duration>,
+    pub(crate) outage_limit: Option<Duration>,
+    pub(crate) waits_through_outages: bool,
+    pub(crate) pool_size: Option<u32>,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) min_hold: Option<Duration>,
+    pub(crate) is_unrenewed: bool,
+}
+
+type Setter = fn(Builder, Duration) -> Builder;
+
+impl Tuning {
+    pub(crate) fn pick(random: &mut Random, lease: Duration, topology: Topology) -> Self {
+        let ms = Duration::from_millis;
+        let mut some = |few: &[u64]| random.one_in(3).then(|| ms(*random.pick(few)));
+        let (quantum, poller_gap) = (some(&[10, 50]), some(&[0, 5]));
+        let (fence_memory, node_timeout) = (some(&[3_000, 60_000]), some(&[50, 100]));
+        let (outage_limit, few) = (some(&[500, 20_000]), some(&[1, 2]));
+        Self {
+            quantum,
+            // A quorum hands no lock over, so that it needs no gap.
+            poller_gap: poller_gap.filter(|_| topology != Topology::Quorum),
+            fence_memory,
+            node_timeout,
+            outage_limit,
+            waits_through_outages: random.one_in(3),
+            pool_size: few.map(|few| few.as_millis() as u32),
+            max_hold: random.one_in(12).then_some(lease / 2),
+            min_hold: random.one_in(12).then_some(lease / 4),
+            is_unrenewed: random.one_in(24),
+        }
+    }
+
+    /// Returns a builder with these settings.
+    fn of(self, mut builder: Builder) -> Builder {
+        let lengths: [(_, Setter); 6] = [
+            (self.quantum, Builder::quantum),
+            (self.poller_gap, Builder::poller_gap),
+            (self.fence_memory, Builder::fence_memory),
+            (self.node_timeout, Builder::node_timeout),
+            (self.outage_limit, Builder::outage_limit),
+            (self.min_hold, Builder::min_hold),
+        ];
+        for (length, set) in lengths {
+            builder = match length {
+                Some(length) => set(builder, length),
+                None => builder,
+            };
+        }
+        if let Some(size) = self.pool_size {
+            builder = builder.pool_size(size);
+        }
+        builder
+            .wait_through_outages(self.waits_through_outages)
+            .max_hold(self.max_hold)
+            .renew(!self.is_unrenewed)
+            .warn_after(self.max_hold)
+            .warn_wait_after(self.outage_limit)
+    }
 }
 
 impl Settings {
@@ -89,6 +164,23 @@ struct LabelledManager {
     label: String,
 }
 
+/// Receives the events of a manager.
+struct Events {
+    checks: Arc<Checks>,
+    process: usize,
+}
+
+impl Listener for Events {
+    fn on_event(&self, event: &Event<'_>) {
+        let kind = event.kind.as_str();
+        let world = &self.checks.world;
+        world.note(format_args!("p{} is told: {kind}", self.process));
+        let kind = event.kind.as_str();
+        self.checks
+            .count(|counts| *counts.events.entry(kind).or_default() += 1);
+    }
+}
+
 struct Worker {
     program: Arc<Program>,
     /// Among all threads of all processes.
@@ -115,14 +207,22 @@ struct Call {
     must_not_fail: bool,
 }
 
-/// Has a handle of any kind use a token.
-macro_rules! cancellable {
-    ($handle:expr, $call:expr) => {
-        match (&$call.cancel, $handle) {
-            (Some(cancel), handle) => handle.cancel_with(cancel),
-            (None, handle) => handle,
+/// Has a handle of any kind use the token of a call, and the option of an operation.
+macro_rules! configured {
+    ($handle:expr, $operation:expr, $call:expr) => {{
+        let handle = $handle;
+        let handle = match $operation.choice {
+            Some(Choice::Unrenewed) => handle.renew(false),
+            Some(Choice::Lease(length)) => handle.lease(length),
+            Some(Choice::MinHold(length)) => handle.min_hold(length),
+            Some(Choice::MaxHold(length)) => handle.max_hold(Some(length)),
+            None => handle,
+        };
+        match &$call.cancel {
+            Some(cancel) => handle.cancel_with(cancel),
+            None => handle,
         }
-    };
+    }};
 }
 
 /// Plans the first thread of a process. Each program is for a thread, which has the number beside it.
@@ -215,7 +315,12 @@ impl Program {
             .io_timeout(self.settings.io_timeout)
             .connect_timeout(self.settings.io_timeout)
             .background_release(self.settings.background_release)
-            .replicas(self.settings.replicas);
+            .replicas(self.settings.replicas)
+            .listener(Events {
+                checks: Arc::clone(&self.checks),
+                process: self.number,
+            });
+        let builder = self.settings.tuning.of(builder);
         let manager = self.process.builder(builder).build_lazy();
         let manager = manager.expect("the settings are good");
         locked(&self.manager).replace(LabelledManager { manager, label })
@@ -293,6 +398,9 @@ impl Worker {
             What::Adoption => self.adopt(operation),
             What::Closure => self.run_closure(operation),
             What::Reentrant => self.lock_reentrant(operation),
+            What::Several => self.hold_several(operation),
+            What::Limited => self.ask_limiter(operation),
+            What::Operator => self.look_as_operator(operation),
             _ => {
                 let call = self.begin(operation);
                 let got = self.acquire(operation, &call);
@@ -351,24 +459,44 @@ impl Worker {
         let (names, wait) = (&operation.names, operation.wait);
         Ok(match operation.what {
             What::Multi => {
-                let it = cancellable!(manager.multi(names), call);
-                acquire(wait, || it.lock(), |wait| it.try_lock_for(wait))?.map(Guard::Multi)
+                let it = configured!(manager.multi(names), operation, call);
+                acquire(&it, wait)?.map(Guard::Multi)
             }
             What::Writer => {
-                let it = cancellable!(manager.rwlock(names[0]), call);
-                acquire(wait, || it.write(), |wait| it.try_write_for(wait))?.map(Guard::Write)
+                let it = configured!(manager.rwlock(names[0]), operation, call);
+                acquire(&it.writer(), wait)?.map(Guard::Write)
             }
             What::Reader => {
-                let it = cancellable!(manager.rwlock(names[0]), call);
-                acquire(wait, || it.read(), |wait| it.try_read_for(wait))?.map(Guard::Read)
+                let it = configured!(manager.rwlock(names[0]), operation, call);
+                acquire(&it.reader(), wait)?.map(Guard::Read)
             }
             What::Permit => {
-                let it = cancellable!(manager.semaphore(names[0], PERMITS), call);
-                acquire(wait, || it.acquire(), |wait| it.try_acquire_for(wait))?.map(Guard::Permit)
+                let it = manager.semaphore(names[0], PERMITS);
+                let it = configured!(it.fencing(operation.way % 2 == 0), operation, call);
+                acquire(&it.permits(units_of(operation)), wait)?.map(Guard::Permit)
             }
+            What::Once => {
+                let it = configured!(manager.once(names[0]), operation, call);
+                let wait = wait.unwrap_or(LONGEST_LIMIT);
+                let fire = SystemTime::UNIX_EPOCH + fire_at(self.program.now());
+                let claimed = match operation.way % 3 {
+                    0 => it.claim_every(FIRES_EVERY, wait)?,
+                    _ if wait.is_zero() => it.claim(fire)?,
+                    _ => it.claim_for(fire, wait)?,
+                };
+                claimed.map(Guard::Once)
+            }
+            What::Mutex if operation.choice.is_none() && call.cancel.is_none() => match wait {
+                None => Some(manager.lock(names[0])?),
+                Some(Duration::ZERO) => manager.try_lock(names[0])?,
+                Some(wait) => manager.try_lock_for(names[0], wait)?,
+            }
+            .map(Guard::Lock),
             _ => {
-                let it = cancellable!(manager.mutex(names[0]), call);
-                acquire(wait, || it.lock(), |wait| it.try_lock_for(wait))?.map(Guard::Lock)
+                let it = manager.mutex(names[0]);
+                let it = it.fencing(operation.what != What::Unfenced);
+                let it = configured!(it, operation, call);
+                acquire(&it, wait)?.map(Guard::Lock)
             }
         })
     }
@@ -425,7 +553,8 @@ impl Worker {
             let what = format!("a call fails after the last fault: {error:?}");
             self.world().fail(what);
         }
-        let is_promised = checks.is_promised(None);
+        let is_promised = |name: &&str| checks.is_promised(name, None);
+        let is_promised = operation.names.iter().all(is_promised);
         checks.count(|counts| {
             counts.longest_wait = waited.max(counts.longest_wait);
             counts.calm_calls += u64::from(call.must_not_fail);
@@ -457,12 +586,16 @@ impl Worker {
         let (units, total) = match *guard {
             Guard::Read(_) => (1, UNITS),
             Guard::Write(_) => (UNITS, UNITS),
-            Guard::Permit(_) => (1, PERMITS),
-            Guard::Lock(_) | Guard::Multi(_) => (1, 1),
+            Guard::Permit(ref permit) => (permit.count(), PERMITS),
+            Guard::Lock(_) | Guard::Multi(_) | Guard::Once(_) => (1, 1),
         };
         let hold = checks.hold(names, (units, total), (self.program.number, &guard));
-        let is_exclusive = units == total;
+        let is_exclusive = matches!(
+            *guard,
+            Guard::Lock(_) | Guard::Multi(_) | Guard::Write(_) | Guard::Once(_)
+        ) && names[0] != UNFENCED;
         let lost = guard.on_lost();
+        let asked_to_go = (operation.way < 3).then(|| guard.leases()[0].on_requested());
         let fences: Vec<_> = guard.leases().iter().map(|lease| lease.fence()).collect();
         if is_exclusive {
             for ((name, lease), known) in names.iter().zip(guard.leases()).zip(&call.known) {
@@ -475,7 +608,8 @@ impl Worker {
             Topology::Cluster => names.len() == 1,
             Topology::Single | Topology::Sentinel => true,
         };
-        let mut commits = is_exclusive && has_commit && self.random.one_in(2);
+        let is_job = matches!(*guard, Guard::Once(_));
+        let mut commits = is_exclusive && has_commit && !is_job && self.random.one_in(2);
         for round in 0..operation.rounds {
             let read = is_exclusive.then(|| self.read(names[0], fences[0]));
             let committed = if commits {
@@ -490,9 +624,10 @@ impl Worker {
             if let Some(committed) = committed {
                 commits = self.commit(names[0], fences[0], &guard, committed);
             }
-            if matches!(*guard, Guard::Lock(_) | Guard::Multi(_)) {
+            if matches!(*guard, Guard::Lock(_) | Guard::Multi(_) | Guard::Once(_)) {
                 for lease in guard.leases() {
-                    self.program.must(checks.check_key(lease));
+                    self.program
+                        .must(checks.check_key(lease, self.program.number));
                 }
             }
             if guard.state() == LeaseState::Lost {
@@ -502,15 +637,26 @@ impl Worker {
             if operation.forks && round == 0 {
                 self.fork(&guard);
             }
+            let is_asked = asked_to_go.as_ref().map(Receiver::try_recv);
+            if matches!(is_asked, Some(Ok(_))) {
+                break;
+            }
             if self.random.one_in(8) {
                 let times = self.random.within(1..u64::from(LONGEST_EXTENSION) + 1) as u32;
                 let length = self.program.settings.lease * times;
-                let extended = guard.leases()[0].extend(length);
+                for name in names {
+                    checks.extends(name);
+                }
+                let extended = match &*guard {
+                    Guard::Multi(guard) => guard.extend(length),
+                    guard => guard.leases()[0].extend(length),
+                };
                 self.world()
                     .note(format_args!("extend: {:?}", extended.is_ok()));
             }
         }
         checks.end_hold(hold);
+        checks.ended(self.program.number, names);
         let guard = Arc::into_inner(guard).expect("no check runs now");
         self.end(operation, guard, call);
     }
@@ -541,12 +687,133 @@ impl Worker {
             (_, Guard::Read(guard)) => guard.release(),
             (_, Guard::Permit(guard)) => guard.release(),
             (_, Guard::Multi(guard)) => guard.release(),
+            (_, Guard::Once(guard)) => self.done(operation.names[0], guard),
         };
         self.world().note(format_args!(
             "p{} releases: {:?}",
             self.program.number,
             released.is_ok()
         ));
+    }
+
+    /// Holds all mutexes that are free, so that their leases are renewed together.
+    fn hold_several(&mut self, operation: &Operation) -> bool {
+        let checks = Arc::clone(&self.program.checks);
+        let (manager, number) = (self.program.manager().manager, self.program.number);
+        let (mut holds, mut guards) = (Vec::new(), Vec::new());
+        for name in EXCLUSIVE {
+            let one = Operation {
+                what: What::Mutex,
+                names: vec![name],
+                wait: Some(Duration::ZERO),
+                cancelled_after: None,
+                ..operation.clone()
+            };
+            let call = self.begin(&one);
+            let got = manager.try_lock(name);
+            if let Some(guard) = self.result(&one, &call, got) {
+                let guard = Arc::new(Guard::Lock(guard));
+                holds.push(checks.hold(&one.names, (1, 1), (number, &guard)));
+                self.granted(name, guard.leases()[0], (call.known[0], call.begun));
+                guards.push(guard);
+            }
+        }
+        let part = self.program.settings.hold * 2 / 3;
+        for _ in 0..SEVERAL_FOR {
+            sleep(part);
+            for guard in &guards {
+                self.program
+                    .must(checks.check_key(guard.leases()[0], number));
+            }
+        }
+        for hold in holds {
+            checks.end_hold(hold);
+        }
+        checks.ended(number, &EXCLUSIVE);
+        drop(guards);
+        true
+    }
+
+    /// Notes that the fire of a job was done.
+    fn done(&self, name: &'static str, guard: OnceGuard) -> Result<()> {
+        let fire = guard.fire();
+        let known = self.program.checks.data_losses_of(name);
+        guard.done()?;
+        self.program
+            .must(self.program.checks.has_done(name, fire, known));
+        Ok(())
+    }
+
+    /// Asks the rate limiter, or looks at the job.
+    fn ask_limiter(&mut self, operation: &Operation) -> bool {
+        let call = self.begin(operation);
+        let manager = self.program.manager().manager;
+        let limiter = manager.rate_limiter(operation.names[0], LIMIT, LIMITS_PER);
+        let limiter = match &call.cancel {
+            Some(cancel) => limiter.cancel_with(cancel),
+            None => limiter,
+        };
+        let places = units_of(operation);
+        let admitted = match (operation.wait, places) {
+            (None, 1) => limiter.acquire().map(|()| Admission::Admitted),
+            (None, places) => limiter.acquire_many(places).map(|()| Admission::Admitted),
+            (Some(Duration::ZERO), 1) => limiter.try_acquire(),
+            (Some(Duration::ZERO), places) => limiter.try_acquire_many(places),
+            (Some(wait), 1) => limiter.try_acquire_for(wait),
+            (Some(wait), places) => limiter.try_acquire_many_for(places, wait),
+        };
+        let is_answered = admitted.is_ok();
+        let got = admitted.map(|it| matches!(it, Admission::Admitted).then_some(()));
+        if self.result(operation, &call, got).is_some() && !self.program.is_revived() {
+            let name = operation.names[0];
+            let most = (LIMIT, LIMITS_PER);
+            let admitted = (self.program.checks).admitted(name, call.begun, places, most);
+            self.program.must(admitted);
+        }
+        is_answered
+    }
+
+    /// Looks at a lock, asks its holder to go, or takes it away.
+    fn look_as_operator(&mut self, operation: &Operation) -> bool {
+        let call = self.begin(operation);
+        let manager = self.program.manager().manager;
+        let name = *self.random.pick(&NAMES);
+        let got = match operation.way {
+            0..3 => manager.list("*").collect::<Result<Vec<_>>>().map(|_| ()),
+            3 => manager.ping().map(|_| ()),
+            4 => manager.once(name).last().map(|_| ()),
+            5..8 => manager.request_release(name, "a schedule").map(|_| ()),
+            8 if operation.seed % 4 == 0 => self.take_away(&manager, name),
+            _ => manager.inspect(name).map(|_| ()),
+        };
+        let _ = manager.stats().granted();
+        let is_answered = got.is_ok();
+        // On a quorum there is no record of a job.
+        let got = match got {
+            Err(Error::Unsupported { .. } | Error::WrongType { .. }) => Ok(None),
+            got => got.map(|()| None::<()>),
+        };
+        self.result(operation, &call, got);
+        is_answered
+    }
+
+    /// Takes a lock away from its holder. No promise holds then, until the request has surely arrived.
+    fn take_away(&self, manager: &LockManager, name: &'static str) -> Result<()> {
+        let Some(info) = manager.inspect(name)? else {
+            return Ok(());
+        };
+        {
+            let mut state = self.world().state();
+            let at = state.now.max(state.healed_at) + Duration::from_secs(1);
+            state.ends_beyond_the_assumptions(Some(name), at);
+            for server in &mut state.network.servers {
+                server.loses_keys(at);
+            }
+        }
+        for holder in info.holders {
+            manager.force_release(name, &holder.owner)?;
+        }
+        Ok(())
     }
 
     /// Makes a guard of a claim that another thread has left.
@@ -559,8 +826,15 @@ impl Worker {
             ..operation.clone()
         };
         let call = self.begin(&operation);
+        // The adopter has the time that the lock has left.
+        self.program.checks.extends(name);
         let LabelledManager { manager, label } = self.program.manager();
-        let got = manager.adopt(&claim).map(Some);
+        let got = if operation.way % 2 == 0 {
+            manager.adopt(&claim)
+        } else {
+            configured!(manager.mutex(name), operation, call).adopt(&claim)
+        };
+        let got = got.map(Some);
         let is_answered = matches!(got, Ok(_) | Err(Error::Lost(_)));
         if !is_answered {
             self.program.checks.has_not_adopted(name);
@@ -578,9 +852,8 @@ impl Worker {
         let call = self.begin(operation);
         let manager = self.program.manager().manager;
         let name = operation.names[0];
-        let mutex = cancellable!(manager.reentrant_mutex(name), call);
-        let wait = operation.wait;
-        let got = acquire(wait, || mutex.lock(), |wait| mutex.try_lock_for(wait));
+        let mutex = configured!(manager.reentrant_mutex(name), operation, call);
+        let got = acquire(&mutex, operation.wait);
         let is_answered = got.is_ok();
         if let Some(guard) = self.result(operation, &call, got) {
             self.hold_reentrant(name, guard, (call.known[0], call.begun));
@@ -606,17 +879,27 @@ impl Worker {
     /// Runs a closure under a mutex.
     fn run_closure(&mut self, operation: &Operation) -> bool {
         let mut call = self.begin(operation);
+        let call_is_cancellable = call.cancel.is_some();
         let manager = self.program.manager().manager;
         let name = operation.names[0];
-        let mutex = cancellable!(manager.mutex(name), call);
-        let ran = mutex.with(operation.wait.unwrap_or(LONGEST_LIMIT), |lease| {
+        let mutex = configured!(manager.mutex(name), operation, call);
+        let wait = operation.wait.unwrap_or(LONGEST_LIMIT);
+        let way = operation.way;
+        let run = |lease: &Lease| {
             call.answered_at = Some(self.program.now());
             let (checks, number) = (&self.program.checks, self.program.number);
             self.program
                 .must(checks.answered(call.ticket, number, true));
             self.granted(name, lease, (call.known[0], call.begun));
             self.use_lease(name, lease);
-        });
+        };
+        let ran = match way % 4 {
+            0 => mutex.with(wait, run),
+            1 => mutex.run(wait, run).and_then(Ran::into_result),
+            _ if operation.choice.is_some() || call_is_cancellable => mutex.with(wait, run),
+            2 => manager.with_lock(name, wait, run),
+            _ => manager.run(name, wait, run).and_then(Ran::into_result),
+        };
         let has_run = call.answered_at.is_some();
         let must_have_run = matches!(ran, Ok(()) | Err(Error::Lost(_)));
         if has_run != must_have_run && !self.program.is_revived() {
@@ -646,7 +929,8 @@ impl Worker {
         let read = self.read(name, fence);
         self.work();
         self.write(name, fence, read);
-        self.program.must(checks.check_key(lease));
+        self.program
+            .must(checks.check_key(lease, self.program.number));
         self.program.must(checks.check_alone(name, lease, grants));
     }
 
@@ -724,7 +1008,7 @@ impl Worker {
             Guard::Lock(guard) => guard.commit(&writes),
             Guard::Write(guard) => guard.commit(&writes),
             Guard::Multi(guard) => guard.commit(&writes),
-            Guard::Read(_) | Guard::Permit(_) => return None,
+            Guard::Read(_) | Guard::Permit(_) | Guard::Once(_) => return None,
         };
         let is_lost = guard.state() == LeaseState::Lost;
         match committed {
@@ -832,14 +1116,24 @@ fn check_in_child(guard: &Guard, manager: &LockManager) -> std::result::Result<(
     Ok(())
 }
 
-/// Acquires a lock, within a time or without a limit.
-fn acquire<G>(
-    wait: Option<Duration>,
-    lock: impl FnOnce() -> Result<G>,
-    try_for: impl FnOnce(Duration) -> Result<Option<G>>,
-) -> Result<Option<G>> {
+/// Acquires a lock of any kind, at once, within a time or without a limit.
+fn acquire<L: Lock>(lock: &L, wait: Option<Duration>) -> Result<Option<L::Guard>> {
     match wait {
-        None => lock().map(Some),
-        Some(wait) => try_for(wait),
+        None => lock.lock().map(Some),
+        Some(Duration::ZERO) => lock.try_lock(),
+        Some(wait) => lock.try_lock_for(wait),
     }
+}
+
+/// Returns how many permits an operation wants.
+fn units_of(operation: &Operation) -> u32 {
+    if operation.way < 3 { PERMITS } else { 1 }
+}
+
+/// Returns the fire of a job that is the last one at a time of a schedule.
+fn fire_at(now: Duration) -> Duration {
+    let now = BEGAN_AT + now;
+    now.saturating_sub(Duration::from_nanos(
+        (now.as_nanos() % FIRES_EVERY.as_nanos()) as u64,
+    ))
 }

@@ -13,7 +13,7 @@
 //! without a wait.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -96,12 +96,14 @@ pub(crate) struct WorldState {
     pub(crate) processes: Vec<ProcessState>,
     pub(crate) network: Network,
     pub(crate) faults: BTreeMap<FaultKind, u32>,
-    /// The keys that servers have evicted.
+    /// The commands that a server has refused.
+    pub(crate) refused: BTreeSet<&'static str>,
+    /// The keys that servers have evicted, or that another client has taken for itself.
     pub(crate) evictions: Vec<(Duration, String)>,
     /// When the last fault has ended. From then on, no message takes long.
     pub(crate) healed_at: Duration,
-    /// When the last fault beyond the assumptions has ended.
-    pub(crate) beyond_ended_at: Option<Duration>,
+    /// When the last fault beyond the assumptions has ended: for single names, and with `None` for all of them.
+    pub(crate) beyond_ended_at: BTreeMap<Option<String>, Duration>,
     /// Until when a fault keeps threads from running.
     pub(crate) paused_until: Duration,
     /// Whether threads stand still for a moment now and then, as on a busy machine.
@@ -135,6 +137,8 @@ pub(crate) enum Event {
     OfCluster(ClusterEvent),
     /// A server allows a command again.
     Allow(usize, &'static str),
+    /// Another client deletes what it has written under a key, to this server or to the masters of the key.
+    ForeignEnds(String, usize),
     /// The programs begin again after an idle time.
     IdleEnds,
     /// The threads of the library must have ended.
@@ -238,9 +242,10 @@ impl World {
                 processes,
                 network,
                 faults: BTreeMap::new(),
+                refused: BTreeSet::new(),
                 evictions: Vec::new(),
                 healed_at: Duration::ZERO,
-                beyond_ended_at: None,
+                beyond_ended_at: BTreeMap::new(),
                 paused_until: Duration::ZERO,
                 has_hiccups: true,
                 threads_end_within: THREADS_END_WITHIN,
@@ -684,6 +689,7 @@ impl WorldState {
                 Event::OfFailover(event) => self.failover_event(event),
                 Event::OfCluster(event) => self.cluster_event(event),
                 Event::Allow(server, right) => self.allow(server, right),
+                Event::ForeignEnds(key, server) => self.delete_foreign(&key, server),
                 Event::IdleEnds => self.end_idle(),
                 Event::ThreadsEnded => {
                     let waiting = self.waiting();

@@ -12,7 +12,7 @@ use super::{NOT_RUN, Part};
 const TOPOLOGIES: [&str; 4] = ["single", "sentinel", "cluster", "quorum"];
 
 /// The outcome of each fault.
-const OUTCOMES: [(&str, &str); 30] = [
+const OUTCOMES: [(&str, &str); 31] = [
     (
         "pauses",
         "A guard whose lease ends in the pause reads `Lost` at the first look after it. A late write is rejected by its fence.",
@@ -98,6 +98,10 @@ const OUTCOMES: [(&str, &str); 30] = [
     (
         "evicted keys",
         "Beyond the assumptions: as with restarts without data, for one lock.",
+    ),
+    (
+        "keys of another type",
+        "Calls for that name return `WrongType`, and a guard whose key is gone is lost at its next renewal. All other leases are renewed.",
     ),
     ("lost scripts", "They are sent again. No call fails."),
     (
