@@ -189,6 +189,7 @@ pub fn rate_limiter(bench: &Bench) -> Result<Measured> {
             .arg(PLACES)
             .arg(PER.as_micros() as u64)
             .arg(0)
+            .arg(1)
             .get_packed_command();
         let is_past = |value: &Value| *value == Value::Array(vec![Value::Int(1), Value::Int(0)]);
         bare::ask(&mut connection, &pass, is_past)?;
