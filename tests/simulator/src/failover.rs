@@ -334,11 +334,15 @@ impl WorldState {
         self.becomes_aware(server);
         let group = &mut self.network.groups[group];
         let (master, has_sentinels) = (group.master, !group.sentinels.is_empty());
+        let mut forgotten = BTreeSet::new();
         for failover in &mut group.failovers {
             if failover.old == server && failover.ended_at.is_none() {
                 failover.ended_at = Some(now);
+                forgotten.extend(&failover.names);
             }
         }
+        // What the earlier master has executed since then is lost as well.
+        self.network.loses_data_of(forgotten);
         if master == server || self.network.servers[server].follows == Some(master) {
             return;
         }

@@ -16,7 +16,7 @@ use crate::linearizability::Action;
 use crate::process::{Child, Process};
 use crate::programs::{Choice, EXCLUSIVE, End, NAMES, Operation, UNFENCED, What};
 use crate::random::Random;
-use crate::schedule::{BEGAN_AT, Topology};
+use crate::schedule::Topology;
 use crate::world::{Place, World, locked};
 
 const PERMITS: u32 = 2;
@@ -478,7 +478,7 @@ impl Worker {
             What::Once => {
                 let it = configured!(manager.once(names[0]), operation, call);
                 let wait = wait.unwrap_or(LONGEST_LIMIT);
-                let fire = SystemTime::UNIX_EPOCH + fire_at(self.program.now());
+                let fire = SystemTime::UNIX_EPOCH + self.fire_of(names[0]);
                 let claimed = match operation.way % 3 {
                     0 => it.claim_every(FIRES_EVERY, wait)?,
                     _ if wait.is_zero() => it.claim(fire)?,
@@ -699,7 +699,7 @@ impl Worker {
     /// Holds all mutexes that are free, so that their leases are renewed together.
     fn hold_several(&mut self, operation: &Operation) -> bool {
         let checks = Arc::clone(&self.program.checks);
-        let (manager, number) = (self.program.manager().manager, self.program.number);
+        let number = self.program.number;
         let (mut holds, mut guards) = (Vec::new(), Vec::new());
         for name in EXCLUSIVE {
             let one = Operation {
@@ -710,7 +710,7 @@ impl Worker {
                 ..operation.clone()
             };
             let call = self.begin(&one);
-            let got = manager.try_lock(name);
+            let got = self.program.manager().manager.try_lock(name);
             if let Some(guard) = self.result(&one, &call, got) {
                 let guard = Arc::new(Guard::Lock(guard));
                 holds.push(checks.hold(&one.names, (1, 1), (number, &guard)));
@@ -732,6 +732,16 @@ impl Worker {
         checks.ended(number, &EXCLUSIVE);
         drop(guards);
         true
+    }
+
+    /// Returns the last fire of a job by its server's clock. In an idle time, the true time goes too far from it.
+    fn fire_of(&self, name: &str) -> Duration {
+        let state = self.world().state();
+        let server = state.network.masters_of(name)[0];
+        let now = state.network.servers[server].clock.read(state.now);
+        now.saturating_sub(Duration::from_nanos(
+            (now.as_nanos() % FIRES_EVERY.as_nanos()) as u64,
+        ))
     }
 
     /// Notes that the fire of a job was done.
@@ -1128,12 +1138,4 @@ fn acquire<L: Lock>(lock: &L, wait: Option<Duration>) -> Result<Option<L::Guard>
 /// Returns how many permits an operation wants.
 fn units_of(operation: &Operation) -> u32 {
     if operation.way < 3 { PERMITS } else { 1 }
-}
-
-/// Returns the fire of a job that is the last one at a time of a schedule.
-fn fire_at(now: Duration) -> Duration {
-    let now = BEGAN_AT + now;
-    now.saturating_sub(Duration::from_nanos(
-        (now.as_nanos() % FIRES_EVERY.as_nanos()) as u64,
-    ))
 }
