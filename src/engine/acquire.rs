@@ -375,10 +375,12 @@ impl<'a> Acquire<'a> {
     }
 
     /// Returns when what the call waits for before its own request must end: after the time limit of one request, at the
-    /// latest.
+    /// latest. It has [`LEAST`], as that request has.
     fn end_of_one_request(&self) -> Time {
-        let limit = self.client.now() + self.client.settings.io_timeout;
-        self.call.wait.end().map_or(limit, |end| end.min(limit))
+        let now = self.client.now();
+        let limit = now + self.client.settings.io_timeout;
+        let end = self.call.wait.end();
+        end.map_or(limit, |end| end.max(now + LEAST).min(limit))
     }
 }
 
