@@ -162,7 +162,7 @@ settings! {
         /// wait for the server's reply. A thread of this process that asks for the name again first waits until the release was
         /// sent, so this suits threads that lock many different names in turn. If the release cannot be sent within
         /// [`io_timeout`](Self::io_timeout), a try returns [`Unavailable`](crate::Error::Unavailable), and so does a wait that has
-        /// no time left then.
+        /// no time left then. However short a wait is, it gives the release 100 ms.
         ///
         /// A [`Leadership`](crate::Leadership) that is dropped does not take its value back first, so observers learn of that
         /// within a second, and not at once.

@@ -251,7 +251,7 @@ impl<'a> Acquire<'a> {
                 );
                 let mut counted = None;
                 if let Arrival::Delegate = arrival {
-                    state.forget_last_reply();
+                    state.forget_last_reply(arrived);
                     // `close` looks at the name after this, and then waits for busy threads.
                     counted = Some(engine.count_busy());
                 }
@@ -375,10 +375,12 @@ impl<'a> Acquire<'a> {
     }
 
     /// Returns when what the call waits for before its own request must end: after the time limit of one request, at the
-    /// latest.
+    /// latest. It has [`LEAST`], as that request has.
     fn end_of_one_request(&self) -> Time {
-        let limit = self.client.now() + self.client.settings.io_timeout;
-        self.call.wait.end().map_or(limit, |end| end.min(limit))
+        let now = self.client.now();
+        let limit = now + self.client.settings.io_timeout;
+        let end = self.call.wait.end();
+        end.map_or(limit, |end| end.max(now + LEAST).min(limit))
     }
 }
 
@@ -439,37 +441,38 @@ impl Acquire<'_> {
             if self.client.is_closed() && state.queue.leave(is_it) {
                 return Err(Error::Closed.into());
             }
-            // Any request may take `LEAST`. So give the delegate's first request that time: without its reply, the
-            // result of this wait would be an error, unless this process has the lock itself.
-            let is_unknown = !matches!(state.last_reply(), LastReply::Failed(_))
-                && self.engine.holder(&state).is_none();
-            if is_unknown && until < arrived + LEAST {
+            let known = self.last_known(&state);
+            // Any request may take `LEAST`. So give the delegate's first request that time: without its reply, the result
+            // of this wait would be an error.
+            if known.is_none() && until < arrived + LEAST {
                 until = arrived + LEAST;
                 continue;
             }
             if state.queue.leave(is_it) {
-                return Err(self.result_of_wait(&state));
+                return Err(known.unwrap_or_else(|| {
+                    let words = "the wait ended before the server answered";
+                    call.failed(Failure::unknown(FailureKind::Unavailable, words))
+                }));
             }
             is_taken_out = true;
         }
     }
 
-    /// Returns the result of a wait whose time is over: the last state of the lock that this process knows.
-    fn result_of_wait(&self, state: &NameState) -> NotAcquired {
+    /// Returns the result of a wait whose time is over: the last state of the lock that this process knows. `None`: it has no
+    /// reply that may still be true.
+    fn last_known(&self, state: &NameState) -> Option<NotAcquired> {
         match (self.engine.holder(state), state.last_reply()) {
-            (Some(holder), _) => NotAcquired::Held(Some(holder)),
+            (Some(holder), _) => Some(NotAcquired::Held(Some(holder))),
             // This process holds the lock until Redis has executed the release.
-            (None, _) if state.queue.is_releasing() => NotAcquired::Held(None),
-            (None, LastReply::Failed(failure)) => self.call.failed(failure.clone()),
-            // The request in flight has no reply yet. But an earlier one had one during this wait.
+            (None, _) if state.queue.is_releasing() => Some(NotAcquired::Held(None)),
+            (None, LastReply::Failed(failure)) => Some(self.call.failed(failure.clone())),
+            // The request in flight has no reply yet. But the lock was held during this wait.
             (None, LastReply::WasHeld(at, holder)) if *at >= self.arrived => {
-                NotAcquired::Held(Some(Arc::clone(holder)))
+                Some(NotAcquired::Held(Some(Arc::clone(holder))))
             }
-            (None, _) => {
-                let words = "the wait ended before the server answered";
-                self.call
-                    .failed(Failure::unknown(FailureKind::Unavailable, words))
-            }
+            // The delegate sleeps after "held", and does not know of a thread that has adopted and released the lock since.
+            (None, _) if state.queue.is_answered(self.call.units) => Some(NotAcquired::Held(None)),
+            (None, _) => None,
         }
     }
 }
@@ -660,7 +663,7 @@ impl Acquire<'_> {
         let shown: Arc<str> = owner::shown(holder).into();
         let tries = {
             let mut state = self.entry.lock();
-            state.note_held(self.client.now(), Arc::clone(&shown));
+            state.note_held(Arc::clone(&shown));
             state.queue.answered_held(is_queued)
         };
         for waiter in tries {
@@ -805,7 +808,7 @@ impl Acquire<'_> {
             let mut state = self.entry.lock();
             let (tries, next) = state.queue.try_failed();
             if next.is_some() {
-                state.forget_last_reply();
+                state.forget_last_reply(self.client.now());
             }
             (tries, next)
         };

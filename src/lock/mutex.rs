@@ -108,8 +108,9 @@ impl Mutex {
     /// Acquires the lock within `wait`. Returns `None` if it was held at Redis's last reply.
     ///
     /// Blocks for at most `wait`, and possibly 100 ms longer, or 200 ms if all connections are in use: the last request has
-    /// at least 100 ms, and so has a wait for a connection of the pool before it. If the end of the wait cuts a request
-    /// short, the reply before it counts.
+    /// at least 100 ms, and so has a wait for a connection of the pool before it. With
+    /// [`background_release`](crate::Builder::background_release), so has a release of this thread's process that goes first. If
+    /// the end of the wait cuts a request short, the reply before it counts.
     ///
     /// A wait of zero is [`try_lock`](Mutex::try_lock). A wait of `Duration::MAX` has no end.
     ///

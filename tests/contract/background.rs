@@ -13,6 +13,7 @@ pub(crate) const BODIES: Chapter = &[
         Always,
         bodies![
             a_queued_release_lets_its_process_lock_again,
+            a_short_wait_outlasts_a_queued_release,
             a_queued_release_wakes_another_process,
             a_queued_release_whose_answer_was_lost_is_repeated,
             close_returns_whether_queued_releases_were_sent,
@@ -57,6 +58,18 @@ fn a_queued_release_lets_its_process_lock_again(world: &World, kind: Kind) {
     lost(lost_here.release());
     assert!(locks.close(secs(30)), "something is left to send");
     world.redis().wait_until_free(kind, &name);
+}
+
+/// Any request may take 100 ms, however short the wait is. So may the release before it.
+fn a_short_wait_outlasts_a_queued_release(world: &World, kind: Kind) {
+    let (locks, name) = (background(world), world.name("short"));
+    let lock = kind.of(&locks, &name);
+    for wait in [ms(1), ms(2), ms(5)] {
+        lock.lock().expect("it is free").release().expect("held");
+        let guard = lock.try_lock_for(wait).expect("nothing has failed");
+        guard.expect("it was released").release().expect("held");
+    }
+    assert!(locks.close(secs(30)), "something is left to send");
 }
 
 fn a_queued_release_wakes_another_process(world: &World, kind: Kind) {

@@ -32,6 +32,7 @@ pub(crate) const BODIES_OF_ONE: Subject = (
         the_threads_behind_a_detached_lock_ask_for_it_and_keep_their_order,
         an_adopted_lock_is_handed_on_in_memory,
         a_timeout_beside_an_adopted_lock_strands_no_other_waiter,
+        a_wait_beside_a_lock_that_was_adopted_and_released_ends_as_held,
         adoption_ignores_fences_that_were_only_reserved,
         a_claim_with_a_fence_that_was_never_given_is_refused_and_leaves_the_record_alone,
         a_claim_that_cannot_be_adopted_stays_as_it_is,
@@ -287,6 +288,28 @@ fn a_timeout_beside_an_adopted_lock_strands_no_other_waiter(world: &World) {
     guard.release().expect("it was held until now");
     assert!(behind.locked() > claim.fence());
     behind.release();
+}
+
+/// The delegate sleeps until its next poll, so nobody asks who has the lock since the adopter has released it.
+fn a_wait_beside_a_lock_that_was_adopted_and_released_ends_as_held(world: &World) {
+    let (redis, name) = (world.redis(), world.name("beside"));
+    let [locks, owner, next] = [(); 3].map(|()| world.manager());
+    let guard = locked(&owner, &name);
+    let of = |locks: &Locks| Kind::Mutex.of(locks, &name);
+    let elsewhere = of(&next).locking();
+    redis.wait_until_queued(&name, 1);
+    let delegate = of(&locks).locking();
+    redis.wait_until_queued(&name, 2);
+    let guard = adopted(&locks, &guard.detach());
+    guard.release().expect("it was held until now");
+    elsewhere.locked();
+    for wait in [ms(0), ms(75), ms(150), ms(300)] {
+        let waited = of(&locks).try_lock_for(wait);
+        assert!(waited.expect("nothing has failed").is_none(), "{wait:?}");
+    }
+    elsewhere.release();
+    delegate.locked();
+    delegate.release();
 }
 
 fn adoption_ignores_fences_that_were_only_reserved(world: &World) {

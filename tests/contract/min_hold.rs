@@ -24,6 +24,7 @@ pub(crate) const BODIES: Chapter = &[
             a_lock_that_max_hold_ends_stays_taken_until_min_hold_is_over,
             a_lock_that_was_lost_is_not_kept,
             a_timeout_at_a_kept_lock_names_the_last_owner,
+            a_wait_that_ends_after_the_release_of_a_kept_lock_ends_as_held,
         ],
     ),
     (
@@ -260,6 +261,30 @@ pub(crate) fn a_timeout_at_a_kept_lock_names_the_last_owner(world: &World, kind:
         assert_eq!(named.as_deref(), Some(&*owner));
     }
     assert_eq!(world.recv(&told), Some(owner));
+}
+
+/// Until the next thread has an answer, the last that is known is that this process had the lock.
+pub(crate) fn a_wait_that_ends_after_the_release_of_a_kept_lock_ends_as_held(
+    world: &World,
+    kind: Kind,
+) {
+    let locks = world.manager();
+    for ends_after in (0..24).map(|half| half * Duration::from_micros(500)) {
+        let name = world.name(&format!("kept-{ends_after:?}"));
+        let rival = kind.rival().of(&locks, &name);
+        let guard = kept(kind.of(&locks, &name)).lock().expect("it is free");
+        let first = rival.locking_asleep();
+        let (released_at, end) = (
+            world.now() + ms(200),
+            world.instant() + ms(200) + ends_after,
+        );
+        let second = locks.thread(move || rival.try_lock_until(end).map(|guard| guard.is_some()));
+        world.pass_until(released_at);
+        guard.release().expect("it was held until now");
+        let waited = second.end();
+        assert!(matches!(waited, Ok(false)), "{ends_after:?}: {waited:?}");
+        drop(first);
+    }
 }
 
 pub(crate) fn a_repeated_release_lengthens_no_min_hold(world: &World, kind: Kind) {

@@ -19,6 +19,7 @@ pub(crate) const BODIES: Subject = (
         a_thread_that_gives_up_hands_its_place_to_one_that_wants_another_number,
         permits_go_from_thread_to_thread_without_a_request,
         a_wait_without_an_answer_is_an_error_although_this_process_has_permits,
+        a_wait_that_ends_after_another_thread_got_a_permit_ends_as_held,
         a_try_for_one_permit_does_not_share_the_answer_of_a_try_for_many,
     ],
 );
@@ -186,6 +187,34 @@ fn a_wait_without_an_answer_is_an_error_although_this_process_has_permits(world:
     first.end().ok();
     let is_right = matches!(behind, Err(Error::Unavailable { .. }));
     assert!(is_right, "{behind:?}");
+}
+
+/// The delegate gets the only permit, and the next thread has no answer yet.
+fn a_wait_that_ends_after_another_thread_got_a_permit_ends_as_held(world: &World) {
+    let (locks, other) = (world.manager(), world.manager());
+    for ends_after in (0..24).map(|half| half * Duration::from_micros(500)) {
+        let name = format!("{NAME}-{ends_after:?}");
+        let theirs = other.semaphore(&name, 1).acquire().expect("it is free");
+        let semaphore = locks.semaphore(&name, 1);
+        let first = acquiring(&locks, &semaphore, 1);
+        world.redis().wait_until_queued(&name, 1);
+        let before = locks.stats().waiting;
+        let second = acquiring(&locks, &semaphore, 1);
+        world.until("it waits", || locks.stats().waiting > before);
+        // The delegate's answer comes before the third call.
+        world.pass(ms(20));
+        let (released_at, end) = (
+            world.now() + ms(200),
+            world.instant() + ms(200) + ends_after,
+        );
+        let third = locks.thread(move || semaphore.try_acquire_until(end).map(|it| it.is_some()));
+        world.pass_until(released_at);
+        theirs.release().expect("it is held");
+        let waited = third.end();
+        assert!(matches!(waited, Ok(false)), "{ends_after:?}: {waited:?}");
+        drop(first.end());
+        drop(second.end());
+    }
 }
 
 fn a_try_for_one_permit_does_not_share_the_answer_of_a_try_for_many(world: &World) {

@@ -82,7 +82,7 @@ impl Engine {
             let may_be_gone = state.may_have_been_released_by_force(sent);
             let begun = state.queue.begin(lease, to, now);
             // From here on the lease itself shows the holder.
-            state.forget_replies();
+            state.forget_replies(now);
             (begun, may_be_gone)
         };
         if may_be_gone {
@@ -191,7 +191,7 @@ impl Engine {
     pub(crate) fn holder(&self, state: &NameState) -> Option<Arc<str>> {
         match (state.queue.process_lease(), state.last_reply()) {
             (Some(process_lease), _) => Some(self.client.owner_of(process_lease)),
-            (None, LastReply::Held(_, holder)) => Some(Arc::clone(holder)),
+            (None, LastReply::Held(holder)) => Some(Arc::clone(holder)),
             (None, _) => None,
         }
     }

@@ -145,12 +145,14 @@ impl Engine {
         let is_held_still = match finish {
             // Until the next thread has asked, other threads see this owner as the holder.
             Finish::TakeOver(..) => mode != HoldEnd::Detach,
-            // A delegate may sleep until its next poll, and bring no answer before.
+            // A delegate may sleep until its next poll, and bring no answer before. Behind a `min_hold` nobody asks before the
+            // release.
+            Finish::Release(_) if health == Health::KeptBack => state.queue.is_crowded(),
             Finish::Release(_) => mode == HoldEnd::Detach,
             _ => false,
         };
         if is_held_still {
-            state.note_held(now, self.client.owner_of(process_lease));
+            state.note_held(self.client.owner_of(process_lease));
         }
         Ended {
             finish,
@@ -230,7 +232,7 @@ impl Engine {
             let next = state.queue.ended();
             if next.is_some() {
                 // It may not be true any more.
-                state.forget_last_reply();
+                state.forget_last_reply(self.client.now());
             }
             next
         });
@@ -243,7 +245,7 @@ impl Engine {
     pub(crate) fn ask_after_loss(&self, entry: &Entry, next: Option<Arc<WaitingThread>>) {
         match next {
             Some(waiter) => {
-                entry.lock().forget_last_reply();
+                entry.lock().forget_last_reply(self.client.now());
                 waiter.send(Signal::Ask { has_waited: true });
             }
             None => self.names.leave(entry, |_| ()),

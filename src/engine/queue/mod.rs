@@ -77,9 +77,9 @@ pub(crate) enum LastReply {
     /// No reply yet, or none that may still be true.
     #[default]
     NoAnswer,
-    /// This owner holds the lock. The reply came at this time.
-    Held(Time, Arc<str>),
-    /// The same, but it may have lost the lock since. A wait that had begun by that time may still end with this reply.
+    /// This owner holds the lock.
+    Held(Arc<str>),
+    /// The same until this time. It may have lost the lock since. A wait that had begun by then may still end with this reply.
     WasHeld(Time, Arc<str>),
     /// The request failed.
     Failed(Failure),
@@ -245,18 +245,17 @@ impl NameState {
         self.notes().last = LastReply::Failed(failure);
     }
 
-    /// Notes that this owner holds the lock at `now`.
-    pub(crate) fn note_held(&mut self, now: Time, holder: Arc<str>) {
-        self.notes().last = LastReply::Held(now, holder);
+    /// Notes that this owner holds the lock.
+    pub(crate) fn note_held(&mut self, holder: Arc<str>) {
+        self.notes().last = LastReply::Held(holder);
     }
 
-    /// Notes that the last reply may not be true any more.
-    pub(crate) fn forget_last_reply(&mut self) {
+    /// Notes that the last reply may not be true any more from `now` on.
+    pub(crate) fn forget_last_reply(&mut self, now: Time) {
         if let Some(notes) = &mut self.notes {
             notes.last = match mem::take(&mut notes.last) {
-                LastReply::Held(at, holder) | LastReply::WasHeld(at, holder) => {
-                    LastReply::WasHeld(at, holder)
-                }
+                LastReply::Held(holder) => LastReply::WasHeld(now, holder),
+                LastReply::WasHeld(at, holder) => LastReply::WasHeld(at, holder),
                 LastReply::NoAnswer | LastReply::Failed(_) => LastReply::NoAnswer,
             };
         }
@@ -277,15 +276,15 @@ impl NameState {
         noted.is_some_and(|noted| noted >= sent)
     }
 
-    /// Forgets all replies, because this process holds the lock now, unless threads wait: only a delegate for more of the lock
-    /// needs them.
-    pub(crate) fn forget_replies(&mut self) {
+    /// Forgets all replies, because this process holds the lock from `now` on, unless threads wait: only a delegate for more of
+    /// the lock needs them.
+    pub(crate) fn forget_replies(&mut self, now: Time) {
         let is_used = self.queue.is_crowded() || self.is_pinned();
         self.notes.take_if(|_| !is_used);
         match &mut self.notes {
             // The kind has no other lease, so the lock is not as that reply said.
             Some(notes) if self.queue.process_lease().is_some() => notes.last = LastReply::NoAnswer,
-            _ => self.forget_last_reply(),
+            _ => self.forget_last_reply(now),
         }
     }
 

@@ -299,6 +299,11 @@ impl<W: Clone, T: HeldLease> Queue<W, T> {
         self.asking.is_some()
     }
 
+    /// Returns whether the delegate's last answer tells a thread that it cannot have `units` of the lock either.
+    pub(crate) fn is_answered(&self, units: u32) -> bool {
+        self.asking.is_some_and(|asking| asking.answers(units))
+    }
+
     /// Returns whether this process is releasing the lock.
     pub(crate) fn is_releasing(&self) -> bool {
         self.is_releasing
