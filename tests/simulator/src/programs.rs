@@ -15,6 +15,8 @@ const JOB: &str = "job";
 const LIMITED: &str = "limit";
 /// The names of all locks, and of the rate limiter.
 pub(crate) const NAMES: [&str; 8] = ["a", "b", "c", RWLOCK, SEMAPHORE, UNFENCED, JOB, LIMITED];
+/// A shorter lease may be over when its grant comes, because it counts from before the connection is opened.
+const SHORTEST_LEASE: Duration = Duration::from_millis(50);
 /// How many operations a thread has at least until the last fault.
 const LEAST_OPERATIONS: usize = 6;
 /// How many operations a thread has after the last fault has ended, and within which time they begin.
@@ -142,7 +144,7 @@ impl Style {
         let part = self.lease * random.within(100..1_000) as u32 / 1_000;
         match random.within(0..4) {
             0 => Choice::Unrenewed,
-            1 => Choice::Lease(part),
+            1 => Choice::Lease(part.max(SHORTEST_LEASE)),
             2 => Choice::MinHold(part),
             _ => Choice::MaxHold(part),
         }
