@@ -31,8 +31,8 @@ use crate::server::cluster::map::SlotMap;
 use crate::server::cluster::master::Master;
 use crate::server::cluster::renewals::{batch_of, one_of, take_result};
 use crate::server::link::Link;
+use crate::sys::Arc;
 use crate::sys::hash::{DefaultHasher, Hash, Hasher};
-use crate::sys::{Arc, thread};
 use crate::wire::{Cursor, End, How, LockKind, Reply, Request};
 
 /// The first pause before a request is sent again. Each further pause is twice as long, up to the longest.
@@ -127,10 +127,18 @@ impl Shared {
             if left.is_zero() || deadline.is_over() {
                 return Err(uncertain(no_more(failure), is_uncertain));
             }
-            thread::sleep(pause.min(left));
+            self.pause(pause.min(left));
             pause = (pause * 2).min(LONGEST_PAUSE);
             redirections = 0;
         }
+    }
+
+    /// Blocks for this time, or until the map has a new master.
+    fn pause(&self, length: Duration) {
+        let before = self.finder.last_failover();
+        let is_over = |_: &_| (self.finder.last_failover() > before).then_some(());
+        // Without a new master its time is over.
+        self.finder.wait(Deadline::after(length), is_over).ok();
     }
 
     /// Returns the owner of a slot by the map, which is read anew if it has none.

@@ -16,7 +16,7 @@
 //! | sent | `CLUSTERDOWN` | the map is read anew; pausing |
 //! | sent | a request for a lock, of a thread that waits, and the connection broke or could not be opened | the map is read anew; pausing, for a replica to take over |
 //! | sent | another error answer, or a failure of the connection | failed; after a transient one the map is read anew |
-//! | pausing | the pause is over | begun; each further pause is longer |
+//! | pausing | the pause is over, or the map has a new master | begun; each further pause is longer |
 //! | pausing | the time of the request is over | failed |
 //!
 //! A redirection means that the node has not executed the request. A connection that breaks after the request was written

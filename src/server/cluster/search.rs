@@ -10,7 +10,7 @@
 //!
 //! * when a request has failed or was redirected, but at least [`BETWEEN`] after the last one;
 //! * every [`RETRY`], as long as a master is suspected, or no map was found. So after a request has failed, a failover costs
-//!   no more than the cluster's own time, this one, and the pause of the request;
+//!   no more than the cluster's own time and this one;
 //! * every [`CHECK_EVERY`] otherwise.
 //!
 //! Each node is asked on a short-lived thread, because it may hang. The nodes are all that the last table has named, and
