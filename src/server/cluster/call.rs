@@ -31,8 +31,8 @@ use crate::server::cluster::map::SlotMap;
 use crate::server::cluster::master::Master;
 use crate::server::cluster::renewals::{batch_of, one_of, take_result};
 use crate::server::link::Link;
-use crate::sys::Arc;
 use crate::sys::hash::{DefaultHasher, Hash, Hasher};
+use crate::sys::{Arc, Time};
 use crate::wire::{Cursor, End, How, LockKind, Reply, Request};
 
 /// The first pause before a request is sent again. Each further pause is twice as long, up to the longest.
@@ -83,6 +83,7 @@ impl Shared {
         // Whether an earlier copy of the request may be executed.
         let mut is_uncertain = false;
         loop {
+            let last_failover = self.finder.last_failover();
             let is_asking = moving_to.is_some();
             let owner = || {
                 let map = self.map(&mut deadline)?;
@@ -127,16 +128,15 @@ impl Shared {
             if left.is_zero() || deadline.is_over() {
                 return Err(uncertain(no_more(failure), is_uncertain));
             }
-            self.pause(pause.min(left));
+            self.pause(pause.min(left), last_failover);
             pause = (pause * 2).min(LONGEST_PAUSE);
             redirections = 0;
         }
     }
 
-    /// Blocks for this time, or until the map has a new master.
-    fn pause(&self, length: Duration) {
-        let before = self.finder.last_failover();
-        let is_over = |_: &_| (self.finder.last_failover() > before).then_some(());
+    /// Blocks for this time, or until the map has a new master since the last failover that the request knew of.
+    fn pause(&self, length: Duration, known: Time) {
+        let is_over = |_: &_| (self.finder.last_failover() > known).then_some(());
         // Without a new master its time is over.
         self.finder.wait(Deadline::after(length), is_over).ok();
     }
