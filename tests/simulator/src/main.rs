@@ -29,7 +29,7 @@ leasehold-simulator soak --minutes M
 --trace     prints each event of one schedule
 --history   prints the calls at its fenced registers in EDN, as Knossos and Porcupine read it
 --shrink    leaves out what a schedule that fails does not need, and prints the rest as a test
-evidence    writes EVIDENCE.md and its pictures from the files in docs/evidence
+evidence    writes EVIDENCE.md and its picture from the files in docs/evidence
 soak        uses real servers with faults for M minutes; fails if memory, descriptors or threads grow
 
 The exit code is 1 if a schedule has failed. The same seed of the same commit fails again.";
