@@ -94,10 +94,7 @@ pub fn files(root: &Path) -> Result<BTreeMap<String, String>, String> {
         ),
         ("findings", text(findings::table(&results))),
         ("judge", text(judge::table(&results.judge))),
-        (
-            "bugs",
-            text(bugs::table(&results.bugs, results.control.as_ref())),
-        ),
+        ("bugs", text(bugs::table(&results))),
         ("unseen", text(bugs::unseen(&results.bugs))),
         ("pauses", text(pauses::table(&results.pauses))),
         ("soak", soak::part(&soak)),
@@ -126,38 +123,27 @@ fn text(text: String) -> Part {
 
 /// Returns the commit of the page, or those of its sections if they differ.
 fn commits(results: &Results) -> String {
-    let sections = [
+    let one = |commit: Option<_>| commit.into_iter().collect();
+    let sections: [(&str, BTreeSet<&str>); 6] = [
         (
             "Simulated schedules",
-            results.simulated.newest_commit().into_iter().collect(),
+            one(results.simulated.newest_commit()),
         ),
-        (
-            "Real servers",
-            results.real.newest_commit().into_iter().collect(),
-        ),
+        ("Real servers", one(results.real.newest_commit())),
         ("A judge that is not ours", judge::commits(&results.judge)),
-        ("Bugs made on purpose", bugs::commits(&results.bugs)),
+        ("Bugs made on purpose", bugs::commits(results)),
         ("Pauses that lose updates", pauses::commits(&results.pauses)),
-        (
-            "The soak",
-            results.newest_soak_commit().into_iter().collect(),
-        ),
+        ("The soak", one(results.newest_soak_commit())),
     ];
-    let all: BTreeSet<_> = sections.iter().flat_map(|(_, commits)| commits).collect();
-    if let ([commit], true) = (
-        all.iter().collect::<Vec<_>>().as_slice(),
-        sections
-            .iter()
-            .all(|(_, commits): &(_, BTreeSet<&str>)| !commits.is_empty()),
-    ) {
-        return format!("All figures are of commit {}.", code(commit));
+    let of_page = &sections[0].1;
+    if of_page.len() == 1 && sections.iter().all(|(_, commits)| commits == of_page) {
+        return format!("All figures are of commit {}.", codes(of_page));
     }
     let rows = sections.map(|(section, commits)| {
-        let commits: Vec<_> = commits.into_iter().map(code).collect();
         let commits = if commits.is_empty() {
             "not run yet".to_owned()
         } else {
-            commits.join(", ")
+            codes(&commits)
         };
         vec![section.to_owned(), commits]
     });
@@ -165,6 +151,11 @@ fn commits(results: &Results) -> String {
         "**The figures are not of one commit yet**, because the runs of the last one are not complete. Each section is of the last commit that it was run on:\n\n{}",
         table(&["section", "commit"], &rows)
     )
+}
+
+fn codes(commits: &BTreeSet<&str>) -> String {
+    let commits: Vec<_> = commits.iter().map(|commit| code(commit)).collect();
+    commits.join(", ")
 }
 
 /// Returns the table of questions and answers.

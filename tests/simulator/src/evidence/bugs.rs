@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::NOT_RUN;
-use super::results::Verdict;
+use super::results::{Results, Verdict};
 use super::table::{code, number, percent, table as table_of};
 
 /// The schedules within which the simulator should find a bug alone.
@@ -44,8 +44,9 @@ impl Bug {
     }
 }
 
-pub(super) fn commits(bugs: &[Bug]) -> BTreeSet<&str> {
-    let verdicts = bugs.iter().filter_map(|bug| bug.verdict.as_ref());
+pub(super) fn commits(results: &Results) -> BTreeSet<&str> {
+    let verdicts = results.bugs.iter().filter_map(|bug| bug.verdict.as_ref());
+    let verdicts = verdicts.chain(&results.control);
     verdicts.map(|it| &*it.commit).collect()
 }
 
@@ -72,10 +73,10 @@ pub(super) fn verdict(bugs: &[Bug]) -> String {
     )
 }
 
-pub(super) fn table(bugs: &[Bug], control: Option<&Verdict>) -> String {
+pub(super) fn table(results: &Results) -> String {
     let mut rows = Vec::new();
     for promise in [&PROMISES[..], &["none"]].concat() {
-        let of_it = || bugs.iter().filter(|bug| bug.promise == promise);
+        let of_it = || results.bugs.iter().filter(|bug| bug.promise == promise);
         let count =
             |is: &dyn Fn(&Bug) -> bool| number(of_it().filter(|bug| is(bug)).count() as u64);
         rows.push(vec![
@@ -88,7 +89,7 @@ pub(super) fn table(bugs: &[Bug], control: Option<&Verdict>) -> String {
             count(&|bug| bug.verdict.is_none()),
         ]);
     }
-    let control = match control {
+    let control = match &results.control {
         None => "The control, which is the tree without a bug, was not run yet.".to_owned(),
         Some(it) if it.killed_by == "nothing" => format!(
             "The control, which is the tree without a bug, passed all of its {} schedules.",
