@@ -40,8 +40,10 @@ pub(super) fn table(judged: &[Judged]) -> String {
                 it.rejected,
                 it.undecided,
             ];
-            let figures = figures.map(number);
-            [&[it.topology.clone()], &figures[..], &[time(it.took_s)]].concat()
+            let mut row = vec![it.topology.clone()];
+            row.extend(figures.map(number));
+            row.push(time(it.took_s));
+            row
         })
         .collect();
     if rows.is_empty() {
