@@ -1,9 +1,10 @@
 //! The schedules that broke a rule, and why. A person writes the lines of `findings.jsonl`: no run can tell a cause.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use super::NOT_RUN;
 use super::results::Results;
 use super::table::{code, number};
 
@@ -16,8 +17,9 @@ const CAUSES: [(&str, &str); 5] = [
         "rule",
         "broke no promise: the check demanded more, and they pass since it was loosened",
     ),
-    ("open", "**are not explained yet**"),
+    (OPEN, "**are not explained yet**"),
 ];
+const OPEN: &str = "open";
 
 /// One fault, and the schedules that showed it.
 #[derive(Deserialize)]
@@ -59,27 +61,28 @@ fn broken(results: &Results) -> BTreeMap<Schedule, &str> {
 
 /// Returns the answer to "Was a rule broken?".
 pub(super) fn verdict(results: &Results) -> String {
-    let broken = broken(results);
     let runs = results.simulated.0.iter().chain(&results.real.0);
-    let all = runs.map(|run| run.schedules).sum();
-    let mut by_cause: BTreeMap<&str, u64> = BTreeMap::new();
-    for schedule in broken.keys() {
-        let finding = results
-            .findings
-            .iter()
-            .find(|it| it.schedules.contains(schedule));
-        *by_cause
-            .entry(finding.map_or("open", |it| &*it.cause))
-            .or_default() += 1;
+    let all: u64 = runs.map(|run| run.schedules).sum();
+    if all == 0 {
+        return NOT_RUN.to_owned();
     }
-    let causes = CAUSES
-        .iter()
-        .filter_map(|(cause, what)| Some(format!("{} {what}", by_cause.get(cause)?)));
+    let broken = broken(results);
+    let cause = |schedule| {
+        let mut findings = results.findings.iter();
+        let finding = findings.find(|it| it.schedules.contains(schedule));
+        finding.map_or(OPEN, |it| &*it.cause)
+    };
+    let with = |wanted| broken.keys().filter(|it| cause(it) == wanted).count();
+    let causes = CAUSES.map(|(wanted, what)| (with(wanted), what));
+    let causes = causes.into_iter().filter(|(count, _)| *count > 0);
+    let causes: Vec<_> = causes
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect();
     format!(
         "Since the beginning, {} of {} schedules of all commits [broke a rule](#findings). {}.",
         number(broken.len() as u64),
         number(all),
-        causes.collect::<Vec<_>>().join("; ")
+        causes.join("; ")
     )
 }
 
@@ -88,35 +91,25 @@ pub(super) fn table(results: &Results) -> String {
     let mut rows = Vec::new();
     for (cause, _) in CAUSES {
         for finding in results.findings.iter().filter(|it| it.cause == cause) {
-            rows.push(vec![
-                finding.fault.clone(),
-                cause.to_owned(),
-                found_by(finding),
-                finding.first_bad.as_deref().map_or("–".to_owned(), code),
-                finding.shown_by.as_deref().map_or("–".to_owned(), code),
-            ]);
+            rows.push(row(finding));
         }
     }
-    let explained: BTreeSet<_> = results
+    let explained: Vec<_> = results
         .findings
         .iter()
         .flat_map(|it| &it.schedules)
         .collect();
     for (schedule, what) in broken(results) {
-        if !explained.contains(&schedule) {
-            let Schedule {
-                commit,
-                topology,
-                seed,
-            } = schedule;
-            let found_by = format!("{topology} {seed} on {}", code(&commit));
-            rows.push(vec![
-                what.to_owned(),
-                "**open**".to_owned(),
-                found_by,
-                "–".to_owned(),
-                "–".to_owned(),
-            ]);
+        if !explained.contains(&&schedule) {
+            let finding = Finding {
+                fault: what.to_owned(),
+                cause: OPEN.to_owned(),
+                found_by: "a run".to_owned(),
+                schedules: vec![schedule],
+                first_bad: None,
+                shown_by: None,
+            };
+            rows.push(row(&finding));
         }
     }
     let heads = [
@@ -129,21 +122,21 @@ pub(super) fn table(results: &Results) -> String {
     super::table::table(&heads, &rows)
 }
 
-/// Returns who has found it, with the seeds on record.
-fn found_by(finding: &Finding) -> String {
-    let mut seeds: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
+fn row(finding: &Finding) -> Vec<String> {
+    let or_none = |text: &Option<String>| text.as_deref().map_or("–".to_owned(), code);
+    let mut seeds: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for it in &finding.schedules {
-        seeds
-            .entry((&it.commit, &it.topology))
-            .or_default()
-            .push(it.seed.to_string());
+        let of_run = seeds.entry((&it.commit, &it.topology)).or_default();
+        of_run.push(it.seed.to_string());
     }
-    let seeds = seeds.iter().map(|((commit, topology), seeds)| {
-        format!("{topology} {} on {}", seeds.join(", "), code(commit))
+    let seeds = seeds.into_iter().map(|((commit, topology), seeds)| {
+        format!("; {topology} {} on {}", seeds.join(", "), code(commit))
     });
-    [finding.found_by.clone()]
-        .into_iter()
-        .chain(seeds)
-        .collect::<Vec<_>>()
-        .join("; ")
+    vec![
+        finding.fault.clone(),
+        finding.cause.clone(),
+        finding.found_by.clone() + &seeds.collect::<String>(),
+        or_none(&finding.first_bad),
+        or_none(&finding.shown_by),
+    ]
 }
