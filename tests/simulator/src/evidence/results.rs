@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::record::{Run, Sample};
+use crate::record::{Run, Soak};
 
 pub(super) struct Results {
     pub(super) simulated: Vec<Run>,
@@ -16,7 +16,7 @@ pub(super) struct Results {
     pub(super) mutants: Vec<Mutant>,
     pub(super) cargo_mutants: Option<CargoMutants>,
     pub(super) pauses: Vec<Paused>,
-    pub(super) soak: Vec<Sample>,
+    pub(super) soak: Vec<Soak>,
 }
 
 /// A bug that was made on purpose, by a patch.
