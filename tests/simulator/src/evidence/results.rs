@@ -12,7 +12,7 @@ use super::bugs::Bug;
 use super::findings::Finding;
 use super::judge::Judged;
 use super::pauses::Paused;
-use crate::record::{Run, Sample};
+use crate::record::{Run, Soak};
 
 /// A line with fewer schedules replays a finding. It is no run of its commit.
 const LEAST_SCHEDULES: u64 = 10;
@@ -27,7 +27,7 @@ pub(super) struct Results {
     /// The last verdict on the tree without a bug.
     pub(super) control: Option<Verdict>,
     pub(super) pauses: Vec<Paused>,
-    soak: Vec<Sample>,
+    soak: Vec<Soak>,
 }
 
 /// The lines of a file of runs, in their order.
@@ -65,18 +65,14 @@ impl Results {
     }
 
     pub(super) fn newest_soak_commit(&self) -> Option<&str> {
-        self.soak.last().map(commit_of)
+        self.soak.last().map(|run| &*run.commit)
     }
 
-    pub(super) fn newest_soak(&self) -> Vec<Sample> {
+    pub(super) fn newest_soak(&self) -> Vec<Soak> {
         let newest = self.newest_soak_commit();
-        let samples = self.soak.iter().filter(|it| Some(commit_of(it)) == newest);
-        samples.cloned().collect()
+        let runs = self.soak.iter().filter(|run| Some(&*run.commit) == newest);
+        runs.cloned().collect()
     }
-}
-
-fn commit_of(sample: &Sample) -> &str {
-    sample.run.split('-').next().unwrap_or_default()
 }
 
 impl Runs {
