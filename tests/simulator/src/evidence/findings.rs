@@ -32,7 +32,7 @@ pub(super) struct Finding {
     schedules: Vec<Schedule>,
     /// The first commit that had the fault.
     first_bad: Option<String>,
-    /// The command that shows it, or would.
+    /// The test that would show it again.
     shown_by: Option<String>,
 }
 

@@ -24,39 +24,42 @@ pub(super) fn table(simulated: &[&Run], real: &[&Run]) -> String {
     let columns: Vec<_> = (TOPOLOGIES.into_iter().map(of_topology))
         .chain(servers.into_iter().map(of_server))
         .collect();
-    let row = |name: &str, show: &dyn Fn(&Run) -> Option<String>| {
+    let row = |name: &str, show: &dyn Fn(&[&Run]) -> Option<String>| {
         let cells = columns.iter().map(|(_, runs)| {
-            let cell = show(&sum(runs)).filter(|_| !runs.is_empty());
+            let cell = show(runs).filter(|_| !runs.is_empty());
             cell.unwrap_or("–".to_owned())
         });
         once(name.to_owned()).chain(cells).collect::<Vec<_>>()
     };
-    let figure = |name, show: &dyn Fn(&Run) -> u64| row(name, &|run| Some(number(show(run))));
+    let figure =
+        |name, show: &dyn Fn(&Run) -> Option<u64>| row(name, &|runs| show(&sum(runs)).map(number));
     let rows = [
-        figure("schedules", &|run| run.schedules),
-        figure("faults", &|run| count(&run.faults)),
-        figure("grants", &|run| run.grants),
-        row("grants while exclusion was not promised", &|run| {
-            run.unpromised_grants.map(number)
+        figure("schedules", &|run| Some(run.schedules)),
+        figure("faults", &|run| Some(count(&run.faults))),
+        figure("grants", &|run| Some(run.grants)),
+        figure("grants while exclusion was not promised", &|run| {
+            run.unpromised_grants
         }),
-        figure("hand-overs to another process", &|run| run.hand_overs),
-        figure("answers \"held\"", &|run| run.refusals),
-        figure("calls that returned an error", &|run| count(&run.errors)),
-        row("calls after the faults that must not fail", &|run| {
-            run.calm_calls.map(number)
+        figure("hand-overs to another process", &|run| Some(run.hand_overs)),
+        figure("answers \"held\"", &|run| Some(run.refusals)),
+        figure("calls that returned an error", &|run| {
+            Some(count(&run.errors))
         }),
-        row("writes by `commit`", &|run| run.commits.map(number)),
-        figure("guards that were lost", &|run| run.losses),
+        figure("calls after the faults that must not fail", &|run| {
+            run.calm_calls
+        }),
+        figure("writes by `commit`", &|run| run.commits),
+        figure("guards that were lost", &|run| Some(run.losses)),
         figure("stale writes that a fence rejected", &|run| {
-            run.rejected_writes
+            Some(run.rejected_writes)
         }),
         figure("corruptions of a register without fences", &|run| {
-            run.unfenced_corruptions
+            Some(run.unfenced_corruptions)
         }),
-        once("**schedules that broke a rule**".to_owned())
-            .chain(columns.iter().map(|(_, runs)| number(broken(runs))))
-            .collect(),
-        row("time that it took", &|run| Some(time(run.took_s))),
+        row("**schedules that broke a rule**", &|runs| {
+            Some(number(broken(runs)))
+        }),
+        row("time that it took", &|runs| Some(time(sum(runs).took_s))),
     ];
     let heads = columns.iter().map(|(name, _)| *name);
     table_of(&once("").chain(heads).collect::<Vec<_>>(), &rows)
