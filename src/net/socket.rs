@@ -318,6 +318,8 @@ impl Socket {
             }
         }
         self.unsent.clear();
+        // A node of a quorum gets all its scripts at first, and short requests from then on.
+        self.unsent.shrink_to(PIECE);
         Ok(())
     }
 

@@ -1,15 +1,20 @@
-//! EVIDENCE.md: the results of long runs. It is made of the files in `docs/evidence` alone.
+//! EVIDENCE.md: the results of long runs. It is made of the files in `docs/evidence` and of the seeded bugs.
+//!
+//! Each section shows the commit of the last run in its file, so the page is of one commit as soon as every run of that commit
+//! is recorded. Until then its first table says which section is of which commit.
 //!
 //! | module | its subject |
 //! | --- | --- |
 //! | `page.md` | the text of the page, with `{{names}}` in the places of results |
 //! | `results` | the files |
-//! | `runs` | runs of schedules: sums, commits, faults, violations |
+//! | `runs` | schedules, simulated and real |
+//! | `findings` | the schedules that broke a rule, and why |
+//! | `judge` | the verdicts of the judge that is not ours |
 //! | `bugs` | the bugs that were made on purpose |
 //! | `pauses` | the experiment with pauses |
 //! | `soak` | the long run on real servers |
 //! | `table` | tables and numbers |
-//! | `picture` | charts |
+//! | `picture` | the chart of the soak |
 
 #![allow(
     clippy::cast_precision_loss,
@@ -18,6 +23,8 @@
 )]
 
 mod bugs;
+mod findings;
+mod judge;
 mod pauses;
 mod picture;
 mod results;
@@ -25,15 +32,14 @@ mod runs;
 mod soak;
 mod table;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
 use crate::record::Run;
-
 use results::Results;
-use runs::Runs;
-use table::number;
+use runs::{count, sum};
+use table::{code, number, seconds, table};
 
 const PAGE: &str = include_str!("evidence/page.md");
 /// The text in the place of results that do not exist.
@@ -47,7 +53,7 @@ struct Part {
     picture: Option<(&'static str, String)>,
 }
 
-/// Writes the page and its pictures.
+/// Writes the page and its picture.
 ///
 /// # Errors
 ///
@@ -66,38 +72,32 @@ pub fn write(root: &Path) -> Result<(), String> {
 ///
 /// A file that cannot be read, and the reason.
 pub fn files(root: &Path) -> Result<BTreeMap<String, String>, String> {
-    let results = Results::read(&root.join("docs/evidence"))?;
-    let patches = fs::read_dir(root.join("tests/simulator/mutants")).map_or(0, Iterator::count);
-    let simulated = Runs::of_seeds(results.simulated);
-    let real = Runs::new(results.real);
+    let results = Results::read(root)?;
+    let (simulated, real) = (results.simulated.newest(), results.real.newest());
+    let both = |what: &str, of: fn(&Run) -> &BTreeMap<String, u64>| {
+        let [simulated, real] = [&simulated, &real].map(|runs| runs::list(of(&sum(runs))));
+        format!("- {what}, simulated: {simulated}.\n- {what}, on real servers: {real}.")
+    };
+    let soak = results.newest_soak();
     let parts = [
+        ("commits", text(commits(&results))),
+        ("answers", text(answers(&results))),
+        ("schedules", text(runs::table(&simulated, &real))),
+        ("faults", text(runs::faults(&simulated, &real))),
         (
-            "answers",
-            text(answers(&simulated, &real, &results.mutants, patches)),
+            "errors",
+            text(both("Errors that calls returned", |run| &run.errors)),
         ),
-        ("simulated", text(simulated.by_topology())),
-        ("commits", text(simulated.by_commit())),
-        ("real", text(real.by_topology())),
         (
-            "real_commits",
-            text(if real.is_empty() {
-                String::new()
-            } else {
-                real.by_commit()
-            }),
+            "exceptions",
+            text(both("Exceptions", |run| &run.exceptions)),
         ),
-        ("faults", runs::faults(&simulated, &real)),
-        ("errors", text(runs::errors(&simulated, &real))),
-        ("exceptions", text(runs::exceptions(&simulated, &real))),
-        ("violations", text(runs::violations(&simulated, &real))),
-        ("register", runs::register(&simulated, &real)),
-        ("mutants", bugs::by_hand(&results.mutants, patches)),
-        (
-            "cargo_mutants",
-            text(bugs::by_machine(results.cargo_mutants.as_ref())),
-        ),
-        ("pauses", pauses::part(&results.pauses)),
-        ("soak", soak::part(&results.soak)),
+        ("findings", text(findings::table(&results))),
+        ("judge", text(judge::table(&results.judge))),
+        ("bugs", text(bugs::table(&results))),
+        ("unseen", text(bugs::unseen(&results.bugs))),
+        ("pauses", text(pauses::table(&results.pauses))),
+        ("soak", soak::part(&soak)),
     ];
     let mut files = BTreeMap::new();
     let mut page = PAGE.to_owned();
@@ -121,68 +121,86 @@ fn text(text: String) -> Part {
     }
 }
 
-/// Returns the first table of the page.
-fn answers(simulated: &Runs, real: &Runs, mutants: &[results::Mutant], patches: usize) -> String {
-    let (of_simulated, of_real) = (simulated.sum(), real.sum());
+/// Returns the commit of the page, or those of its sections if they differ.
+fn commits(results: &Results) -> String {
+    let one = |commit: Option<_>| commit.into_iter().collect();
+    let sections: [(&str, BTreeSet<&str>); 6] = [
+        (
+            "Simulated schedules",
+            one(results.simulated.newest_commit()),
+        ),
+        ("Real servers", one(results.real.newest_commit())),
+        ("A judge that is not ours", judge::commits(&results.judge)),
+        ("Bugs made on purpose", bugs::commits(results)),
+        ("Pauses that lose updates", pauses::commits(&results.pauses)),
+        ("The soak", one(results.newest_soak_commit())),
+    ];
+    let of_page = &sections[0].1;
+    if of_page.len() == 1 && sections.iter().all(|(_, commits)| commits == of_page) {
+        return format!("All figures are of commit {}.", codes(of_page));
+    }
+    let rows = sections.map(|(section, commits)| {
+        let commits = if commits.is_empty() {
+            "not run yet".to_owned()
+        } else {
+            codes(&commits)
+        };
+        vec![section.to_owned(), commits]
+    });
+    format!(
+        "**The figures are not of one commit yet**, because the runs of the last one are not complete. Each section is of the last commit that it was run on:\n\n{}",
+        table(&["section", "commit"], &rows)
+    )
+}
+
+fn codes(commits: &BTreeSet<&str>) -> String {
+    let commits: Vec<_> = commits.iter().map(|commit| code(commit)).collect();
+    commits.join(", ")
+}
+
+/// Returns the table of questions and answers.
+fn answers(results: &Results) -> String {
+    let (simulated, real) = (
+        sum(&results.simulated.newest()),
+        sum(&results.real.newest()),
+    );
+    let size = |sum: &Run| {
+        format!(
+            "{} schedules with {} faults and {} grants",
+            number(sum.schedules),
+            number(count(&sum.faults)),
+            number(sum.grants)
+        )
+    };
     let rows = [
         (
             "How much was run?",
             format!(
                 "{} on simulated machines, and {} on real servers.",
-                size(&of_simulated),
-                size(&of_real)
+                size(&simulated),
+                size(&real)
             ),
         ),
-        ("Was a rule broken?", runs::verdict(simulated, real)),
+        ("Was a rule broken?", findings::verdict(results)),
         (
-            "Was a stale write accepted?",
+            "Did faults bite?",
             format!(
-                "A register that checks fences {}, and rejected {} writes. One that checks nothing was corrupted {} times.",
-                runs::fenced_register(simulated, real),
-                number(of_simulated.rejected_writes + of_real.rejected_writes),
-                number(of_simulated.unfenced_corruptions + of_real.unfenced_corruptions),
-            ),
-        ),
-        (
-            "Was a lock lost, and did its holder know?",
-            format!(
-                "{} guards were lost. A guard that hid its loss, or came back, would have broken a rule.",
-                number(of_simulated.losses + of_real.losses),
+                "{} guards were lost. A register that takes each write was corrupted {} times, and one that checks fences rejected {} writes.",
+                number(simulated.losses + real.losses),
+                number(simulated.unfenced_corruptions + real.unfenced_corruptions),
+                number(simulated.rejected_writes + real.rejected_writes)
             ),
         ),
         (
             "How long did a call wait after the last fault had ended?",
             format!(
-                "On simulated machines {}, and on real servers {}.",
-                longest_wait(&of_simulated),
-                longest_wait(&of_real)
+                "On simulated machines at most {}, and on real servers at most {}.",
+                seconds(simulated.longest_wait_ms),
+                seconds(real.longest_wait_ms)
             ),
         ),
-        (
-            "Would the checks find a bug?",
-            bugs::verdict(mutants, patches),
-        ),
+        ("Would the checks find a bug?", bugs::verdict(&results.bugs)),
     ];
     let rows = rows.map(|(question, answer)| vec![question.to_owned(), answer]);
-    table::table(&["question", "answer"], &rows)
-}
-
-/// Returns how much was run.
-fn size(sum: &Run) -> String {
-    if sum.schedules == 0 {
-        return "nothing yet".to_owned();
-    }
-    format!(
-        "{} schedules with {} faults and {} grants",
-        number(sum.schedules),
-        number(runs::count(&sum.faults)),
-        number(sum.grants)
-    )
-}
-
-fn longest_wait(sum: &Run) -> String {
-    if sum.schedules == 0 {
-        return "nothing was run yet".to_owned();
-    }
-    format!("at most {}", table::seconds(sum.longest_wait_ms))
+    table(&["question", "answer"], &rows)
 }

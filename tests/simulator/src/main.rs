@@ -19,7 +19,7 @@ Runs the library on machines that seeds decide.
 leasehold-simulator [--seeds FROM..TO] [--topology single|sentinel|cluster|quorum] [--jobs N] [--record FILE]
 leasehold-simulator --trace|--history|--shrink SEED [--topology single|sentinel|cluster|quorum]
 leasehold-simulator evidence
-leasehold-simulator soak --minutes M
+leasehold-simulator soak --minutes M [--record FILE] [--leak N]
 
 --seeds     the seeds of the schedules; 0..200 if it is left out
 --topology  one server, a Sentinel set, a cluster, or a quorum of three; all if it is left out
@@ -29,8 +29,10 @@ leasehold-simulator soak --minutes M
 --trace     prints each event of one schedule
 --history   prints the calls at its fenced registers in EDN, as Knossos and Porcupine read it
 --shrink    leaves out what a schedule that fails does not need, and prints the rest as a test
-evidence    writes EVIDENCE.md and its pictures from the files in docs/evidence
-soak        uses real servers with faults for M minutes; fails if memory, descriptors or threads grow
+evidence    writes EVIDENCE.md and its picture from the files in docs/evidence
+soak        uses real servers with faults for M minutes; fails unless memory, descriptors and threads are steady. FILE,
+            such as docs/evidence/soak.jsonl, gets its line. To try the verdict, N KiB a second and N descriptors a
+            minute leak
 
 The exit code is 1 if a schedule has failed. The same seed of the same commit fails again.";
 

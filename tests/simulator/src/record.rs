@@ -74,18 +74,22 @@ pub struct Violation {
     pub what: String,
 }
 
-/// The resources of the process of a soak, at one time.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Sample {
-    /// The commit of the run, and when it began.
-    pub run: String,
-    /// Since the begin of the run.
+/// A soak: what its process used.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+pub struct Soak {
+    /// The first 12 digits of the commit.
+    pub commit: String,
+    /// The version of the servers.
+    pub server: String,
+    /// How long it took.
     pub seconds: u64,
-    pub resident_kb: u64,
-    pub descriptors: u64,
-    pub threads: u64,
     pub grants: u64,
     pub faults: u64,
+    /// The points, at equal distances from the begin to the end. Each is the mean of several looks. The memory is that which
+    /// no file has: pages of the program come and go as the system likes.
+    pub memory_kib: Vec<f64>,
+    pub descriptors: Vec<f64>,
+    pub threads: Vec<f64>,
 }
 
 impl Recorder {

@@ -1,132 +1,125 @@
 //! Bugs that were made on purpose, and what found them.
 
-use super::picture::{Bars, Scale};
-use super::results::{CargoMutants, Mutant};
-use super::table::{code, number, table};
-use super::{NOT_RUN, Part};
+use std::collections::BTreeSet;
 
-/// The schedules within which a bug should be found.
-const SOON: u64 = 5_000;
+use super::NOT_RUN;
+use super::results::{Results, Verdict};
+use super::table::{code, number, percent, table as table_of};
 
-/// Returns the answer to "Would the checks find a bug?". `patches` is the number of patches in the tree.
-pub(super) fn verdict(mutants: &[Mutant], patches: usize) -> String {
-    if mutants.is_empty() {
-        return NOT_RUN.to_owned();
+/// The schedules within which the simulator should find a bug alone.
+const SOON: u64 = 1_500;
+/// The share of bugs that it should find so, in percent.
+const WANTED: u64 = 80;
+/// The promises of `lib.rs`.
+const PROMISES: [&str; 5] = [
+    "Exclusion",
+    "Fencing",
+    "No hidden loss",
+    "Liveness",
+    "Nobody else's lock",
+];
+
+/// A patch in `tests/simulator/mutants`.
+pub(super) struct Bug {
+    pub(super) name: String,
+    /// The promise of `lib.rs` that it breaks, or `none`.
+    pub(super) promise: String,
+    /// `None` if it was not run yet.
+    pub(super) verdict: Option<Verdict>,
+}
+
+impl Bug {
+    fn breaks_a_promise(&self) -> bool {
+        PROMISES.contains(&&*self.promise)
     }
-    let soon = mutants
-        .iter()
-        .filter(|mutant| is_found_soon(mutant))
-        .count();
-    let rest = match patches.saturating_sub(mutants.len()) {
-        0 => String::new(),
-        rest => format!(" {} more were not run yet.", number(rest as u64)),
-    };
-    format!(
-        "{} bugs that were made on purpose were found, {} of them by simulated schedules alone, within {}.{rest}",
-        share_killed(mutants),
-        number(soon as u64),
-        number(SOON)
-    )
-}
 
-/// Returns how many of all were found.
-pub(super) fn share_killed(mutants: &[Mutant]) -> String {
-    let killed = mutants
-        .iter()
-        .filter(|mutant| mutant.killed_by != "nothing");
-    format!(
-        "{} of {}",
-        number(killed.count() as u64),
-        number(mutants.len() as u64)
-    )
-}
-
-fn is_found_soon(mutant: &Mutant) -> bool {
-    mutant.killed_by == "simulator" && mutant.schedules.is_some_and(|schedules| schedules <= SOON)
-}
-
-pub(super) fn by_hand(mutants: &[Mutant], patches: usize) -> Part {
-    if mutants.is_empty() {
-        return super::text(NOT_RUN.to_owned());
+    fn is_found(&self) -> bool {
+        let is_found = |it: &Verdict| it.killed_by != "nothing";
+        self.verdict.as_ref().is_some_and(is_found)
     }
-    let rows: Vec<_> = mutants
+
+    /// Returns whether simulated schedules alone have found it soon.
+    fn is_seen(&self) -> bool {
+        let is_soon = |it: &Verdict| it.killed_by == "simulator" && it.schedules <= SOON;
+        self.verdict.as_ref().is_some_and(is_soon)
+    }
+}
+
+pub(super) fn commits(results: &Results) -> BTreeSet<&str> {
+    let verdicts = results.bugs.iter().filter_map(|bug| bug.verdict.as_ref());
+    let verdicts = verdicts.chain(&results.control);
+    verdicts.map(|it| &*it.commit).collect()
+}
+
+/// Returns the answer to "Would the checks find a bug?".
+pub(super) fn verdict(bugs: &[Bug]) -> String {
+    let run: Vec<_> = bugs
         .iter()
-        .map(|mutant| {
-            let by = mutant.by.as_deref().unwrap_or_default();
-            vec![
-                mutant.breaks.clone(),
-                code(&mutant.patch),
-                match &*mutant.killed_by {
-                    "simulator" => format!("schedules, {by}"),
-                    "test" => code(by),
-                    _ => "**nothing**".to_owned(),
-                },
-                match mutant.schedules {
-                    Some(schedules) if mutant.killed_by == "simulator" => number(schedules),
-                    _ => "–".to_owned(),
-                },
-                mutant.what.as_deref().unwrap_or_default().replace('`', "'"),
-                code(&mutant.commit),
-            ]
-        })
+        .filter(|bug| bug.breaks_a_promise() && bug.verdict.is_some())
         .collect();
-    let heads = [
-        "the rule that it breaks",
-        "patch",
-        "found by",
-        "after schedules",
-        "finding",
-        "commit",
-    ];
-    let by_simulator = mutants.iter().filter_map(|mutant| {
-        let schedules = mutant.schedules.filter(|_| mutant.killed_by == "simulator");
-        Some((mutant.patch.clone(), vec![schedules? as f64]))
-    });
-    let mut groups: Vec<_> = by_simulator.collect();
-    groups.sort_by(|a, b| a.1[0].total_cmp(&b.1[0]));
-    let picture = (!groups.is_empty()).then(|| {
-        let bars = Bars {
-            title: "Simulated schedules until a seeded bug was found",
-            about: "Bars: the number of simulated schedules after which each seeded bug was found."
-                .to_owned(),
-            unit: "schedules, by powers of ten",
-            series: vec!["schedules".to_owned()],
-            groups,
-            scale: Scale::Logarithmic,
-            show: |value| number(value as u64),
-            caption: "Bugs that only a test finds are not shown. docs/evidence/mutants.jsonl",
-        };
-        ("mutants", bars.draw())
-    });
-    Part {
-        text: format!("{}\n\n{}", verdict(mutants, patches), table(&heads, &rows)),
-        picture,
+    let seen = run.iter().filter(|bug| bug.is_seen()).count() as u64;
+    let whole = run.len() as u64;
+    if whole == 0 {
+        return NOT_RUN.to_owned();
     }
+    let aim = if seen * 100 >= whole * WANTED {
+        "met"
+    } else {
+        "missed"
+    };
+    format!(
+        "Of the [seeded bugs](#bugs-made-on-purpose) that break a promise and were run, simulated schedules alone find {}, within {} of them: the aim of {WANTED} % is {aim}.",
+        percent(seen, whole),
+        number(SOON),
+    )
 }
 
-pub(super) fn by_machine(mutants: Option<&CargoMutants>) -> String {
-    let Some(mutants) = mutants else {
-        return NOT_RUN.to_owned();
-    };
-    let figures = [
-        ("commit", code(&mutants.commit)),
-        ("files", number(mutants.files.len() as u64)),
-        ("changes tried", number(mutants.mutants)),
-        ("found by a unit test", number(mutants.caught)),
-        ("ended by a time limit", number(mutants.timeout)),
-        ("did not compile", number(mutants.unviable)),
-        ("survived", number(mutants.survivors.len() as u64)),
-    ];
-    let figures = figures.map(|(name, figure)| vec![name.to_owned(), figure]);
-    let mut text = table(&["", ""], &figures);
-    if !mutants.survivors.is_empty() {
-        let rows: Vec<_> = mutants
-            .survivors
-            .iter()
-            .map(|survivor| vec![code(&survivor.mutant), survivor.why.clone()])
-            .collect();
-        text += "\nNo test can find these:\n\n";
-        text += &table(&["change", "reason"], &rows);
+pub(super) fn table(results: &Results) -> String {
+    let mut rows = Vec::new();
+    for promise in [&PROMISES[..], &["none"]].concat() {
+        let of_it = || results.bugs.iter().filter(|bug| bug.promise == promise);
+        let count =
+            |is: &dyn Fn(&Bug) -> bool| number(of_it().filter(|bug| is(bug)).count() as u64);
+        rows.push(vec![
+            promise.to_owned(),
+            count(&|_| true),
+            count(&|bug| bug.is_seen()),
+            count(&|bug| bug.is_found() && !bug.is_seen()),
+            count(&|bug| bug.verdict.is_some() && !bug.is_found()),
+            count(&|bug| bug.verdict.is_none()),
+        ]);
     }
-    text
+    let control = match &results.control {
+        None => "The control, which is the tree without a bug, was not run yet.".to_owned(),
+        Some(it) if it.killed_by == "nothing" => format!(
+            "The control, which is the tree without a bug, passed all of its {} schedules.",
+            number(it.schedules)
+        ),
+        Some(_) => "**The control, which is the tree without a bug, failed too**, so these verdicts show nothing.".to_owned(),
+    };
+    let heads = [
+        "promise that they break",
+        "bugs",
+        "found by schedules alone",
+        "by a test, or more schedules",
+        "by nothing",
+        "not run yet",
+    ];
+    format!("{}\n{control}", table_of(&heads, &rows))
+}
+
+/// Returns the bugs that break a promise, and that simulated schedules do not see, by promise.
+pub(super) fn unseen(bugs: &[Bug]) -> String {
+    let of = |promise| {
+        let of_it = bugs.iter().filter(move |bug| bug.promise == promise);
+        let unseen = of_it.filter(|bug| bug.verdict.is_some() && !bug.is_seen());
+        let names: Vec<_> = unseen.map(|bug| code(&bug.name)).collect();
+        (!names.is_empty()).then(|| format!("- {promise}: {}", names.join(", ")))
+    };
+    let lists: Vec<_> = PROMISES.into_iter().filter_map(of).collect();
+    match bugs.iter().any(|bug| bug.verdict.is_some()) {
+        false => NOT_RUN.to_owned(),
+        true if lists.is_empty() => "None.".to_owned(),
+        true => lists.join("\n"),
+    }
 }

@@ -1,47 +1,71 @@
 //! The experiment with pauses.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::picture::{Bars, Scale};
-use super::results::Paused;
-use super::table::{code, number, percent, share, table, time};
-use super::{NOT_RUN, Part};
+use serde::Deserialize;
 
-pub(super) fn part(runs: &[Paused]) -> Part {
-    if runs.is_empty() {
-        return super::text(NOT_RUN.to_owned());
+use super::NOT_RUN;
+use super::table::{number, percent, table as table_of, time};
+
+/// The updates of the programs of one client whose processes pause.
+#[derive(Deserialize)]
+pub(super) struct Paused {
+    commit: String,
+    client: String,
+    server: String,
+    seconds: u64,
+    updates_acknowledged: u64,
+    updates_lost: u64,
+    pauses: u64,
+    updates_rejected: u64,
+    /// How long after the next grant a late write was taken, at most. `None` if none was taken, or it was not measured.
+    #[serde(default)]
+    latest_write_ms: Option<u64>,
+}
+
+/// Returns the lines of each client on the last commit on which it was run.
+fn newest(runs: &[Paused]) -> BTreeMap<&str, Vec<&Paused>> {
+    let last: BTreeMap<_, _> = runs
+        .iter()
+        .map(|run| (&*run.client, &*run.commit))
+        .collect();
+    let mut newest: BTreeMap<&str, Vec<&Paused>> = BTreeMap::new();
+    for run in runs.iter().filter(|run| last[&*run.client] == run.commit) {
+        newest.entry(&run.client).or_default().push(run);
     }
-    let mut clients: Vec<&str> = Vec::new();
-    for run in runs {
-        if !clients.contains(&&*run.client) {
-            clients.push(&run.client);
-        }
-    }
-    let (mut rows, mut groups) = (Vec::new(), Vec::new());
-    for client in clients {
-        let of = || runs.iter().filter(|run| run.client == client);
-        let sum = |figure: fn(&Paused) -> u64| of().map(figure).sum::<u64>();
-        let names = |name: fn(&Paused) -> &str| of().map(name).collect::<BTreeSet<_>>();
+    newest
+}
+
+pub(super) fn commits(runs: &[Paused]) -> BTreeSet<&str> {
+    newest(runs)
+        .values()
+        .flatten()
+        .map(|run| &*run.commit)
+        .collect()
+}
+
+pub(super) fn table(runs: &[Paused]) -> String {
+    let rows = newest(runs).into_iter().map(|(client, runs)| {
+        let sum = |figure: fn(&Paused) -> u64| runs.iter().copied().map(figure).sum::<u64>();
+        let servers: BTreeSet<_> = runs.iter().map(|run| &*run.server).collect();
         let acknowledged = sum(|run| run.updates_acknowledged);
         let lost = sum(|run| run.updates_lost);
-        let latest = of().filter_map(|run| run.latest_write_ms).max();
-        let commits = names(|run| &run.commit).into_iter().map(code);
-        rows.push(vec![
+        let latest = runs.iter().filter_map(|run| run.latest_write_ms).max();
+        vec![
             client.to_owned(),
-            names(|run| &run.server)
-                .into_iter()
-                .collect::<Vec<_>>()
-                .join(", "),
+            servers.into_iter().collect::<Vec<_>>().join(", "),
             time(sum(|run| run.seconds)),
             number(sum(|run| run.pauses)),
             number(acknowledged),
             number(sum(|run| run.updates_rejected)),
             number(lost),
-            format!("**{}**", percent(lost, acknowledged)),
+            percent(lost, acknowledged),
             latest.map_or("–".to_owned(), |ms| format!("{} ms", number(ms))),
-            commits.collect::<Vec<_>>().join(", "),
-        ]);
-        groups.push((client.to_owned(), vec![share(lost, acknowledged)]));
+        ]
+    });
+    let rows: Vec<_> = rows.collect();
+    if rows.is_empty() {
+        return NOT_RUN.to_owned();
     }
     let heads = [
         "lock",
@@ -53,20 +77,6 @@ pub(super) fn part(runs: &[Paused]) -> Part {
         "lost",
         "share lost",
         "latest write taken",
-        "commit",
     ];
-    let bars = Bars {
-        title: "Acknowledged updates that were lost while holders paused",
-        about: "Bars: the share of acknowledged updates that were lost, for each lock.".to_owned(),
-        unit: "% of the acknowledged updates",
-        series: vec!["lost".to_owned()],
-        groups,
-        scale: Scale::Linear,
-        show: |value| format!("{value:.1} %"),
-        caption: "Leases of 2 s, five processes, pauses every 5 s. docs/evidence/pauses.jsonl",
-    };
-    Part {
-        text: table(&heads, &rows),
-        picture: Some(("pauses", bars.draw())),
-    }
+    table_of(&heads, &rows)
 }

@@ -1,4 +1,4 @@
-//! Charts as SVG. A page shows them as images: so each has its own background, and no style sheet.
+//! A chart as SVG. A page shows it as an image: so it has its own background, and no style sheet.
 
 use std::fmt::Write;
 
@@ -10,35 +10,9 @@ const COLOURS: [&str; 6] = [
     "#0969da", "#bc4c00", "#1a7f37", "#8250df", "#9a6700", "#57606a",
 ];
 const WIDTH: f64 = 800.0;
-/// The right end of the horizontal axis of bars.
-const RIGHT: f64 = 710.0;
 /// The width of a letter.
 const LETTER: f64 = 7.0;
-const BAR: f64 = 13.0;
 const TOP: f64 = 66.0;
-
-#[derive(Clone, Copy)]
-pub(super) enum Scale {
-    Linear,
-    /// By powers of ten, from 1.
-    Logarithmic,
-}
-
-/// Groups of bars, one below the other.
-pub(super) struct Bars {
-    pub(super) title: &'static str,
-    /// The chart in words.
-    pub(super) about: String,
-    /// The unit of the axis.
-    pub(super) unit: &'static str,
-    /// The meaning of each bar of a group. There is a legend if there are several.
-    pub(super) series: Vec<String>,
-    /// The name of each group, and the values of its bars.
-    pub(super) groups: Vec<(String, Vec<f64>)>,
-    pub(super) scale: Scale,
-    pub(super) show: fn(f64) -> String,
-    pub(super) caption: &'static str,
-}
 
 /// Lines over the time, in panels beside each other.
 pub(super) struct Lines {
@@ -59,50 +33,6 @@ pub(super) struct Panel {
 
 struct Picture(String);
 
-impl Bars {
-    pub(super) fn draw(&self) -> String {
-        let rows = self.series.len().max(1) as f64;
-        let letters = self.groups.iter().map(|(name, _)| name.chars().count());
-        let left = 24.0 + LETTER * letters.max().unwrap_or_default() as f64;
-        let group = rows * (BAR + 2.0) + 8.0;
-        let bottom = TOP + group * self.groups.len() as f64;
-        let mut picture = Picture::new(bottom + 66.0, self.title, &self.about, self.caption);
-        if self.series.len() > 1 {
-            picture.legend(&self.series);
-        }
-        let values = self.groups.iter().flat_map(|(_, values)| values);
-        let most = values.copied().fold(0.0, f64::max);
-        let ticks = self.scale.ticks(most);
-        let last = ticks.last().copied().unwrap_or(1.0);
-        let x = |value: f64| left + (RIGHT - left) * self.scale.place(value, last);
-        for tick in &ticks {
-            picture.line(x(*tick), TOP - 6.0, x(*tick), bottom, GRID);
-            picture.text(x(*tick), bottom + 16.0, &plain(*tick), "middle", FAINT, 11);
-        }
-        picture.text(
-            f64::midpoint(left, RIGHT),
-            bottom + 34.0,
-            self.unit,
-            "middle",
-            TEXT,
-            12,
-        );
-        for (at, (name, values)) in self.groups.iter().enumerate() {
-            let top = TOP + group * at as f64;
-            let middle = top + (group - 8.0) / 2.0 + 4.0;
-            picture.text(left - 8.0, middle, name, "end", TEXT, 12);
-            for (row, value) in values.iter().enumerate() {
-                let y = top + row as f64 * (BAR + 2.0);
-                picture.rect(left, y, x(*value) - left, BAR, colour(row));
-                let shown = (self.show)(*value);
-                picture.text(x(*value) + 5.0, y + BAR - 2.5, &shown, "start", TEXT, 11);
-            }
-        }
-        picture.line(left, TOP - 6.0, left, bottom, FAINT);
-        picture.end()
-    }
-}
-
 impl Lines {
     pub(super) fn draw(&self) -> String {
         const HEIGHT: f64 = 200.0;
@@ -117,10 +47,7 @@ impl Lines {
             );
             let points = || panel.lines.iter().flatten();
             let most = |of: fn(&(f64, f64)) -> f64| points().map(of).fold(0.0, f64::max);
-            let (across, up) = (
-                Scale::Linear.ticks(most(|point| point.0)),
-                Scale::Linear.ticks(most(|point| point.1)),
-            );
+            let (across, up) = (ticks(most(|point| point.0)), ticks(most(|point| point.1)));
             let far = |ticks: &[f64]| ticks.last().copied().unwrap_or(1.0);
             let x = |value: f64| left + (right - left) * value / far(&across);
             let y = |value: f64| bottom - HEIGHT * value / far(&up);
@@ -152,35 +79,18 @@ impl Lines {
     }
 }
 
-impl Scale {
-    /// Returns the place of a value between the ends of the axis, from 0 to 1.
-    fn place(self, value: f64, last: f64) -> f64 {
-        match self {
-            Self::Linear => value / last,
-            Self::Logarithmic => value.max(1.0).log10() / last.log10(),
-        }
-    }
-
-    fn ticks(self, most: f64) -> Vec<f64> {
-        match self {
-            Self::Linear => {
-                let rough = most.max(1e-9) / 4.0;
-                let power = 10_f64.powf(rough.log10().floor());
-                let steps = [1.0, 2.0, 2.5, 5.0, 10.0];
-                let step = steps
-                    .into_iter()
-                    .map(|step| step * power)
-                    .find(|step| *step >= rough * 0.999)
-                    .unwrap_or(rough);
-                let count = (most / step).ceil().max(1.0) as u32;
-                (0..=count).map(|tick| f64::from(tick) * step).collect()
-            }
-            Self::Logarithmic => {
-                let powers = most.max(10.0).log10().ceil() as i32;
-                (0..=powers).map(|power| 10_f64.powi(power)).collect()
-            }
-        }
-    }
+/// Returns the ticks of an axis, from zero to a round number that is not below `most`.
+fn ticks(most: f64) -> Vec<f64> {
+    let rough = most.max(1e-9) / 4.0;
+    let power = 10_f64.powf(rough.log10().floor());
+    let steps = [1.0, 2.0, 2.5, 5.0, 10.0];
+    let step = steps
+        .into_iter()
+        .map(|step| step * power)
+        .find(|step| *step >= rough * 0.999)
+        .unwrap_or(rough);
+    let count = (most / step).ceil().max(1.0) as u32;
+    (0..=count).map(|tick| f64::from(tick) * step).collect()
 }
 
 impl Picture {
@@ -288,12 +198,11 @@ mod tests {
     #[test]
     fn an_axis_ends_behind_its_largest_value() {
         for most in [0.0, 0.3, 1.0, 7.0, 18.4, 99.0, 1_234.0, 1e6] {
-            for scale in [Scale::Linear, Scale::Logarithmic] {
-                let ticks = scale.ticks(most);
-                let last = ticks[ticks.len() - 1];
-                assert!(last >= most && ticks.len() <= 8, "{most}: {ticks:?}");
-                assert!(scale.place(most, last) <= 1.0, "{most}");
-            }
+            let ticks = ticks(most);
+            assert!(
+                ticks[ticks.len() - 1] >= most && ticks.len() <= 8,
+                "{most}: {ticks:?}"
+            );
         }
     }
 }

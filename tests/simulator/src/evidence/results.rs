@@ -1,5 +1,6 @@
-//! The files of `docs/evidence`.
+//! The files of `docs/evidence`, and the seeded bugs.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -7,88 +8,132 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::record::{Run, Sample};
+use super::bugs::Bug;
+use super::findings::Finding;
+use super::judge::Judged;
+use super::pauses::Paused;
+use crate::record::{Run, Soak};
+
+/// A line with fewer schedules replays a finding. It is no run of its commit.
+const LEAST_SCHEDULES: u64 = 10;
 
 pub(super) struct Results {
-    pub(super) simulated: Vec<Run>,
-    pub(super) real: Vec<Run>,
-    /// The newest line of each seeded bug.
-    pub(super) mutants: Vec<Mutant>,
-    pub(super) cargo_mutants: Option<CargoMutants>,
+    pub(super) simulated: Runs,
+    pub(super) real: Runs,
+    pub(super) findings: Vec<Finding>,
+    pub(super) judge: Vec<Judged>,
+    /// Each seeded bug, with its last verdict.
+    pub(super) bugs: Vec<Bug>,
+    /// The last verdict on the tree without a bug.
+    pub(super) control: Option<Verdict>,
     pub(super) pauses: Vec<Paused>,
-    pub(super) soak: Vec<Sample>,
+    soak: Vec<Soak>,
 }
 
-/// A bug that was made on purpose, by a patch.
-#[derive(Deserialize)]
-pub(super) struct Mutant {
+/// The lines of a file of runs, in their order.
+pub(super) struct Runs(pub(super) Vec<Run>);
+
+/// What has found a seeded bug.
+#[derive(Clone, Deserialize)]
+pub(super) struct Verdict {
     pub(super) commit: String,
-    pub(super) patch: String,
-    pub(super) breaks: String,
+    /// The name of the bug, or `none`.
+    patch: String,
     /// `simulator`, `test` or `nothing`.
     pub(super) killed_by: String,
-    /// The topology or the test.
-    pub(super) by: Option<String>,
-    pub(super) schedules: Option<u64>,
-    pub(super) what: Option<String>,
-}
-
-/// The result of cargo-mutants.
-#[derive(Deserialize)]
-pub(super) struct CargoMutants {
-    pub(super) commit: String,
-    pub(super) files: Vec<String>,
-    pub(super) mutants: u64,
-    pub(super) caught: u64,
-    pub(super) unviable: u64,
-    pub(super) timeout: u64,
-    pub(super) survivors: Vec<Survivor>,
-}
-
-#[derive(Deserialize)]
-pub(super) struct Survivor {
-    pub(super) mutant: String,
-    pub(super) why: String,
-}
-
-/// The updates of the programs of one client whose processes pause.
-#[derive(Deserialize)]
-pub(super) struct Paused {
-    pub(super) commit: String,
-    pub(super) client: String,
-    pub(super) server: String,
-    pub(super) seconds: u64,
-    pub(super) updates_acknowledged: u64,
-    pub(super) updates_lost: u64,
-    pub(super) pauses: u64,
-    pub(super) updates_rejected: u64,
-    /// How long after the next grant a late write was taken, at most. `None` if none was taken, or it was not measured.
-    #[serde(default)]
-    pub(super) latest_write_ms: Option<u64>,
+    pub(super) schedules: u64,
 }
 
 impl Results {
-    pub(super) fn read(folder: &Path) -> Result<Self, String> {
-        let mut mutants: Vec<Mutant> = Vec::new();
-        for mutant in lines::<Mutant>(&folder.join("mutants.jsonl"))? {
-            mutants.retain(|earlier| earlier.patch != mutant.patch);
-            mutants.push(mutant);
-        }
-        mutants.sort_by(|a, b| a.patch.cmp(&b.patch));
-        let cargo_mutants = folder.join("cargo_mutants.json");
+    pub(super) fn read(root: &Path) -> Result<Self, String> {
+        let folder = root.join("docs/evidence");
+        let verdicts: Vec<Verdict> = lines(&folder.join("mutants.jsonl"))?;
+        let mut verdicts: BTreeMap<_, _> = verdicts
+            .into_iter()
+            .map(|it| (it.patch.clone(), it))
+            .collect();
         Ok(Self {
-            simulated: lines(&folder.join("simulator.jsonl"))?,
-            real: lines(&folder.join("real.jsonl"))?,
-            mutants,
-            cargo_mutants: text(&cargo_mutants)?
-                .filter(|text| !text.trim().is_empty())
-                .map(|text| serde_json::from_str(&text))
-                .transpose()
-                .map_err(|error| format!("{}: {error}", cargo_mutants.display()))?,
+            simulated: Runs::read(&folder.join("simulator.jsonl"))?,
+            real: Runs::read(&folder.join("real.jsonl"))?,
+            findings: lines(&folder.join("findings.jsonl"))?,
+            judge: lines(&folder.join("judge.jsonl"))?,
+            control: verdicts.remove("none"),
+            bugs: bugs(&root.join("tests/simulator/mutants"), &verdicts)?,
             pauses: lines(&folder.join("pauses.jsonl"))?,
             soak: lines(&folder.join("soak.jsonl"))?,
         })
     }
+
+    pub(super) fn newest_soak_commit(&self) -> Option<&str> {
+        self.soak.last().map(|run| &*run.commit)
+    }
+
+    pub(super) fn newest_soak(&self) -> Vec<Soak> {
+        let newest = self.newest_soak_commit();
+        let runs = self.soak.iter().filter(|run| Some(&*run.commit) == newest);
+        runs.cloned().collect()
+    }
+}
+
+impl Runs {
+    fn read(path: &Path) -> Result<Self, String> {
+        let runs: Vec<Run> = lines(path)?;
+        let mut seen = BTreeSet::new();
+        for run in &runs {
+            for seed in run.first_seed..run.end_seed {
+                if !seen.insert((&run.commit, &run.server, &run.topology, seed)) {
+                    let Run {
+                        commit, topology, ..
+                    } = run;
+                    let path = path.display();
+                    return Err(format!(
+                        "{path}: {topology} seed {seed} of {commit} stands twice"
+                    ));
+                }
+            }
+        }
+        Ok(Self(runs))
+    }
+
+    pub(super) fn newest_commit(&self) -> Option<&str> {
+        let run = self.0.iter().rfind(|run| run.schedules >= LEAST_SCHEDULES);
+        run.map(|run| &*run.commit)
+    }
+
+    /// Returns the runs of the newest commit.
+    pub(super) fn newest(&self) -> Vec<&Run> {
+        let newest = self.newest_commit();
+        let runs = self.0.iter().filter(|run| Some(&*run.commit) == newest);
+        runs.collect()
+    }
+}
+
+fn bugs(folder: &Path, verdicts: &BTreeMap<String, Verdict>) -> Result<Vec<Bug>, String> {
+    let mut bugs = Vec::new();
+    let Ok(patches) = fs::read_dir(folder) else {
+        return Ok(bugs);
+    };
+    for patch in patches {
+        let path = patch.map_err(|error| error.to_string())?.path();
+        let name = path
+            .file_stem()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let promise = text(&path)?.unwrap_or_default();
+        let promise = promise
+            .lines()
+            .find_map(|line| line.strip_prefix("Promise: "));
+        bugs.push(Bug {
+            promise: promise
+                .ok_or(format!("{name} has no line \"Promise: …\""))?
+                .to_owned(),
+            verdict: verdicts.get(&name).cloned(),
+            name,
+        });
+    }
+    bugs.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(bugs)
 }
 
 /// Returns the values of the lines of a file. A file that does not exist has none.

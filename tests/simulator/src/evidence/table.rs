@@ -38,16 +38,13 @@ pub(super) fn percent(part: u64, whole: u64) -> String {
     if whole == 0 {
         return "–".to_owned();
     }
-    format!("{:.1} %", share(part, whole))
+    format!("{:.1} %", part as f64 * 100.0 / whole as f64)
 }
 
-/// Returns a part of a whole in percent.
-pub(super) fn share(part: u64, whole: u64) -> f64 {
-    part as f64 * 100.0 / whole.max(1) as f64
-}
-
+/// Returns a time as seconds, rounded up, because it is the most of something.
 pub(super) fn seconds(ms: u64) -> String {
-    format!("{}.{} s", number(ms / 1_000), ms % 1_000 / 100)
+    let tenths = ms.div_ceil(100);
+    format!("{}.{} s", number(tenths / 10), tenths % 10)
 }
 
 /// Returns a time in the unit that suits it.

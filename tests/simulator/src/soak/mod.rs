@@ -6,27 +6,31 @@
 //! | workers | Two managers for each topology, with three threads each, use all kinds of locks on old and new names. |
 //! | churn | A thread makes a manager of one topology after the other, uses it, and closes it. |
 //! | faults | A thread stalls a server, restarts it without data, or cuts its connections. |
-//! | samples | Every 5 s a line in `docs/evidence/soak.jsonl`. |
-//! | verdict | A line through the samples after the warm-up, by least squares: see [`Trend`]. |
+//! | points | What the process uses, at 120 times. |
+//! | verdict | A line through the points of the second half: see [`trend`]. |
 
 mod servers;
 pub(crate) mod trend;
 
+use std::fs::File;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use std::{env, fs, io};
 
 use leasehold::{LockManager, Result};
 
 use crate::random::Random;
-use crate::record::{self, Sample};
+use crate::record;
 use servers::Deployment;
-use trend::Trend;
+use trend::{Trend, Verdict};
 
-const SAMPLE_EVERY: Duration = Duration::from_secs(5);
+/// The number of points of a run, and of looks at the process for each of them.
+const POINTS: u32 = 120;
+const LOOKS: u32 = 6;
 const MANAGERS: u64 = 2;
 const WORKERS: u64 = 3;
 const LEASE: Duration = Duration::from_secs(2);
@@ -42,39 +46,84 @@ struct Soak {
     new_names: AtomicU64,
 }
 
+/// What is asked for.
+#[derive(Default)]
+struct Asked {
+    length: Duration,
+    /// The file that gets the line of the run.
+    record: Option<PathBuf>,
+    /// How many KiB a second, and descriptors a minute, leak on purpose.
+    leak: usize,
+}
+
 /// Runs the soak. The words are those after `soak`.
 #[must_use]
 pub fn main(words: &[String]) -> ExitCode {
-    let minutes = match words {
-        [option, minutes] if option == "--minutes" => minutes.parse::<u64>().ok(),
-        _ => None,
-    };
-    let Some(minutes) = minutes else {
-        eprintln!("leasehold-simulator soak --minutes M");
-        return ExitCode::from(2);
-    };
-    if let Err(error) = use_one_arena() {
-        eprintln!("the program cannot be started again: {error}");
-        return ExitCode::from(2);
-    }
-    let commit = match record::commit() {
-        Ok(commit) => commit,
+    let one_arena = use_one_arena();
+    let one_arena =
+        one_arena.map_err(|error| format!("the program cannot be started again: {error}"));
+    match one_arena.and_then(|()| Asked::new(words)?.run()) {
+        Ok(Verdict::Steady) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
         Err(what) => {
-            eprintln!("{what}");
-            return ExitCode::from(2);
+            eprintln!("{what}\n\n{USAGE}");
+            ExitCode::from(2)
         }
-    };
-    let samples = Soak::default().run(&commit, Duration::from_secs(60 * minutes));
-    let trends = Trend::of(&samples.iter().collect::<Vec<_>>());
-    for trend in &trends {
-        println!("{trend}");
     }
-    if trends.iter().any(Trend::grows) {
-        println!("verdict: it grows");
-        return ExitCode::FAILURE;
+}
+
+const USAGE: &str = "leasehold-simulator soak --minutes M [--record FILE] [--leak N]";
+
+impl Asked {
+    fn new(words: &[String]) -> std::result::Result<Self, String> {
+        let mut asked = Self::default();
+        let mut words = words.iter();
+        while let Some(option) = words.next() {
+            let value = words.next().ok_or(format!("{option} has no value"))?;
+            let number = || {
+                value
+                    .parse::<u32>()
+                    .map_err(|_| format!("{value} is no number"))
+            };
+            match option.as_str() {
+                "--minutes" => asked.length = Duration::from_secs(60) * number()?,
+                "--record" => asked.record = Some(value.into()),
+                "--leak" => asked.leak = number()? as usize,
+                _ => return Err(format!("there is no {option}")),
+            }
+        }
+        if asked.length.is_zero() {
+            return Err("how long?".to_owned());
+        }
+        if asked.leak > 0 && asked.record.is_some() {
+            return Err("a run that leaks on purpose is no record".to_owned());
+        }
+        Ok(asked)
     }
-    println!("verdict: nothing grows");
-    ExitCode::SUCCESS
+
+    fn run(&self) -> std::result::Result<Verdict, String> {
+        let mut run = record::Soak {
+            server: servers::version(),
+            ..record::Soak::default()
+        };
+        if self.record.is_some() {
+            run.commit = record::commit()?;
+        }
+        Soak::default().run(self, &mut run);
+        println!(
+            "{} s on {}: {} grants, {} faults",
+            run.seconds, run.server, run.grants, run.faults
+        );
+        for trend in Trend::all(&run) {
+            println!("{trend}");
+        }
+        let verdict = Verdict::of(&run);
+        println!("verdict: {verdict}");
+        if let Some(file) = &self.record {
+            record::append(file, &run)?;
+        }
+        Ok(verdict)
+    }
 }
 
 /// Starts this program again with one arena, unless it has one.
@@ -91,7 +140,7 @@ fn use_one_arena() -> io::Result<()> {
 }
 
 impl Soak {
-    fn run(&self, commit: &str, length: Duration) -> Vec<Sample> {
+    fn run(&self, asked: &Asked, run: &mut record::Soak) {
         let mut deployments = Deployment::start_all();
         let managers: Vec<_> = deployments
             .iter()
@@ -102,7 +151,7 @@ impl Soak {
             .flat_map(|it| (0..MANAGERS).map(|_| it.name))
             .collect();
         let builders: Vec<_> = deployments.iter().map(Deployment::builder).collect();
-        let samples = thread::scope(|scope| {
+        thread::scope(|scope| {
             for (number, (locks, topology)) in managers.iter().zip(kinds).enumerate() {
                 for worker in 0..WORKERS {
                     let stream = 10 * number as u64 + worker;
@@ -118,16 +167,15 @@ impl Soak {
                 }
             });
             scope.spawn(|| self.trouble(&mut deployments, Random::new(1, 1_000)));
-            let samples = self.sample(commit, length);
+            scope.spawn(|| self.leak(asked.leak));
+            self.look(asked.length, run);
             self.is_over.store(true, Relaxed);
-            samples
         });
         for locks in managers {
             if !locks.close(Duration::from_secs(60)) {
                 println!("a manager has not released all in time");
             }
         }
-        samples
     }
 
     /// Acquires and releases locks of all kinds.
@@ -188,34 +236,40 @@ impl Soak {
         }
     }
 
-    /// Samples what the process uses.
-    fn sample(&self, commit: &str, length: Duration) -> Vec<Sample> {
-        let file = record::root().join("docs/evidence/soak.jsonl");
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let run = format!("{commit}-{}", now.expect("it is past 1970").as_secs());
-        let (begun, mut samples) = (Instant::now(), Vec::new());
-        while begun.elapsed() < length {
-            thread::sleep(SAMPLE_EVERY);
-            let sample = Sample {
-                run: run.clone(),
-                seconds: begun.elapsed().as_secs(),
-                resident_kb: status("VmRSS:"),
-                descriptors: fs::read_dir("/proc/self/fd").map_or(0, |it| it.count() as u64),
-                threads: status("Threads:"),
-                grants: self.grants.load(Relaxed),
-                faults: self.faults.load(Relaxed),
-            };
-            record::append(&file, &sample).expect("it can be written");
-            samples.push(sample);
+    /// Leaks so many KiB a second, and descriptors a minute, to show that the verdict finds a leak.
+    fn leak(&self, leak: usize) {
+        let (mut memory, mut files) = (Vec::new(), Vec::new());
+        while leak > 0 && !self.is_over.load(Relaxed) {
+            thread::sleep(Duration::from_secs(1));
+            memory.push(vec![1_u8; leak * 1_024]);
+            if memory.len() * leak / 60 > files.len() {
+                files.push(File::open("/dev/null"));
+            }
         }
-        println!(
-            "{} minutes, {} grants, {} faults, {} samples",
-            length.as_secs() / 60,
-            self.grants.load(Relaxed),
-            self.faults.load(Relaxed),
-            samples.len()
-        );
-        samples
+    }
+
+    /// Notes what the process uses.
+    fn look(&self, length: Duration, run: &mut record::Soak) {
+        let begun = Instant::now();
+        for _ in 0..POINTS {
+            let mut sums = [0.0; 3];
+            for _ in 0..LOOKS {
+                thread::sleep(length / (POINTS * LOOKS));
+                let descriptors = fs::read_dir("/proc/self/fd");
+                sums[0] += status("RssAnon:");
+                sums[1] += descriptors.map_or(0.0, |open| open.map(|_| 1.0).sum());
+                sums[2] += status("Threads:");
+            }
+            // Hundredths are enough.
+            let [memory, descriptors, threads] =
+                sums.map(|sum: f64| (sum * 100.0 / f64::from(LOOKS)).round() / 100.0);
+            run.memory_kib.push(memory);
+            run.descriptors.push(descriptors);
+            run.threads.push(threads);
+        }
+        run.seconds = begun.elapsed().as_secs();
+        run.grants = self.grants.load(Relaxed);
+        run.faults = self.faults.load(Relaxed);
     }
 }
 
@@ -289,7 +343,7 @@ fn manager(deployment: &Deployment) -> LockManager {
 }
 
 /// Returns a number of this process from `/proc`.
-fn status(field: &str) -> u64 {
+fn status(field: &str) -> f64 {
     let status = fs::read_to_string("/proc/self/status").expect("the process's own status");
     let line = status.lines().find_map(|line| line.strip_prefix(field));
     let number = line.and_then(|line| line.split_whitespace().next());

@@ -221,6 +221,17 @@ fn spawn(port: u16, dir: &PathBuf, options: &[String]) -> Child {
         .expect("this needs a redis-server in PATH")
 }
 
+/// Returns the name and the version of the servers, such as `valkey 9.1.2`.
+pub(super) fn version() -> String {
+    let asked = Command::new("redis-server").arg("--version").output();
+    let text = asked.expect("this needs a redis-server in PATH").stdout;
+    let text = String::from_utf8_lossy(&text).to_lowercase();
+    let mut words = text.split_whitespace();
+    let name = words.next().unwrap_or_default();
+    let version = words.find_map(|word| word.strip_prefix("v="));
+    format!("{name} {}", version.unwrap_or("of no version"))
+}
+
 /// Returns a free port whose bus port is below 65,536.
 fn unused_port() -> u16 {
     loop {
