@@ -110,7 +110,7 @@ fn end_with_parent() {
     process::exit(1);
 }
 
-/// Blocks until one living process leads, and each other one says so. Returns it with its fence.
+/// Blocks until a living process leads, and all others name it as the leader. Returns its name and its fence.
 fn wait_until_agreed(
     told: &Receiver<(&'static str, String)>,
     said: &mut BTreeMap<&'static str, String>,

@@ -417,6 +417,8 @@ settings! {
         /// must not run again after a crash either, set a [`lease`](Builder::lease) of the same length, and
         /// [`renew(false)`](Builder::renew).
         ///
+        /// After work that has failed, [`forget_min_hold`](crate::Lease::forget_min_hold) lets another host try it at once.
+        ///
         /// It has no effect on [`detach`](crate::LockGuard::detach). A guard that [`adopt`](LockManager::adopt) makes has
         /// the `min_hold` of the adopting manager, counted from the adoption. A guard that
         /// [`downgrade`](crate::WriteGuard::downgrade) makes keeps the time of the writer. At most 24 h. Defaults to zero.

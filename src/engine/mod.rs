@@ -25,13 +25,12 @@
 //! | --- | --- | --- |
 //! | [`lease::guard::Lease`], [`acquire`] | the engine | one guard; one call on its way in |
 //! | [`Engine`] | all of the below | begins, watches and ends the leases of this process ([`lease`], [`lease::claim`]); requests of operators ([`admin`]) |
-//! | [`lease::watch::Watch`], [`wakeup::Wakeup`], [`lease::renewal::RenewalThread`] | the work of each of the three threads, by its time | runs the thread |
+//! | [`lease::watch::Watch`], [`wakeup::Wakeup`], [`lease::renewal::RenewalThread`], [`election::Elections`] | the work of one thread each, by its time | runs the thread |
 //! | [`queue::Names`] | the names in use, with their queues of threads and their leases | finds and drops the entry of a name |
 //! | [`client::Client`] | the settings, the machine, the connections, the counters and events | sends the requests of callers' threads |
 //!
-//! No part calls back up. The loops of the watch thread and the wakeup thread ([`lease::watch::run`], [`wakeup::run`]) take a loss
-//! or a message from their part, and act on it with the engine. The renewal thread sees a failover when it next wakes, within a
-//! second.
+//! No part calls back up. The loops of the watch, wakeup and elections threads take a loss, a message or a read that is due from
+//! their part, and act on it with the engine. The renewal thread sees a failover when it next wakes, within a second.
 //!
 //! # Threads
 //!

@@ -1,10 +1,14 @@
-//! The timers of the renewal thread and the watch thread: a queue of things by their time, the sleep of such a thread,
+//! The timers of the threads that act by themselves: a queue of things by their time, the sleep and the loop of such a thread,
 //! and the times at which a lease is renewed.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::time::Duration;
 
-use crate::sys::{LONGEST_SLEEP, Time};
+use crate::engine::Engine;
+use crate::logging;
+use crate::panics::survived;
+use crate::sys::{Arc, Condvar, LONGEST_SLEEP, Mutex, MutexGuard, Time, Weak};
 use crate::wire::lifetime::drift;
 
 /// The key of a thing in a [`TimerQueue`]: the time at which it is due, and a number that no other thing there has.
@@ -98,6 +102,102 @@ impl WorkerTimer {
 
     pub(crate) fn woke(&mut self) {
         self.asleep_until = None;
+    }
+}
+
+/// The things that a [`Worker`] serves.
+pub(crate) trait Timed {
+    fn timer(&mut self) -> &mut WorkerTimer;
+
+    /// Returns when the earliest thing is due.
+    fn next_due(&self) -> Option<Time>;
+}
+
+/// A thread that serves things by their times, and these things. The renewal thread has a loop of its own, because others wait
+/// for what it does, and it pauses after failures.
+#[derive(Default)]
+pub(crate) struct Worker<T> {
+    things: Mutex<T>,
+    /// Notified if an earlier time is due, and if the engine is dropped.
+    changed: Condvar,
+}
+
+impl<T: Timed + Send + 'static> Worker<T> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.things.lock()
+    }
+
+    /// Starts the thread if it does not run. `serve` does what is due, or a part of it.
+    pub(crate) fn ensure_running(
+        self: &Arc<Self>,
+        things: &mut T,
+        engine: &Arc<Engine>,
+        name: &'static str,
+        serve: fn(&Arc<Engine>),
+    ) -> io::Result<()> {
+        if !things.timer().is_running() {
+            let (worker, weak) = (Arc::clone(self), Arc::downgrade(engine));
+            let run = move || worker.run(name, &weak, serve);
+            engine.client.machine().spawn(name, run)?;
+            things.timer().started();
+        }
+        Ok(())
+    }
+
+    /// Wakes the thread if it sleeps past `due`.
+    pub(crate) fn wake_for(&self, things: &mut T, due: Time) {
+        if things.timer().expect(due) {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Ends the thread as soon as nothing is left.
+    pub(crate) fn stop(&self) {
+        self.lock().timer().stop();
+        self.changed.notify_all();
+    }
+
+    /// Runs the thread. It holds the engine only while that acts, so that it ends with the last handle and guard.
+    fn run(&self, name: &str, engine: &Weak<Engine>, serve: fn(&Arc<Engine>)) {
+        while let Some(engine) = engine.upgrade() {
+            // A panic does not end the thread: what is left has its time still.
+            if survived(|| serve(&engine)).is_none() {
+                logging::error!("the thread {name} panicked and goes on");
+            }
+            let now = engine.client.now();
+            drop(engine);
+            if !self.rest(now) {
+                return;
+            }
+        }
+    }
+
+    /// Sleeps until something is due. Returns false if the thread must end.
+    fn rest(&self, now: Time) -> bool {
+        let mut things = self.lock();
+        let next = things.next_due();
+        let Some(sleep) = things.timer().rest(now, next) else {
+            return false;
+        };
+        self.changed.wait_for(things, sleep).timer().woke();
+        true
+    }
+
+    /// Wakes the thread, because a test has moved the clock.
+    #[cfg(feature = "seam")]
+    pub(crate) fn look_at_the_clock(&self) {
+        // A thread that has looked and does not sleep yet holds the mutex.
+        drop(self.lock());
+        self.changed.notify_all();
+    }
+
+    /// Returns whether nothing is due, and the thread has done what was.
+    #[cfg(feature = "seam")]
+    pub(crate) fn is_at_rest(&self, now: Time) -> bool {
+        let mut things = self.lock();
+        let timer = things.timer();
+        let acts = timer.running && timer.asleep_until.is_none();
+        !acts && things.next_due().is_none_or(|due| due > now)
     }
 }
 

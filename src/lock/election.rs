@@ -192,11 +192,12 @@ impl Election {
     /// | --- | --- |
     /// | a leader resigns, begins or proclaims another value | within 100 ms, by a message, if Redis and this process are reached that fast; by at most 64 processes, and by the others within a second |
     /// | a leader dies or is cut off | within its lease and a second |
-    /// | this process is cut off from Redis | as `None`, when the lease may be over that Redis has last shown |
+    /// | this process is cut off from Redis | as `None`, once the lease of the leader last seen may be over |
     ///
-    /// The channel has one place: a receiver that is slow gets only the latest state. While nothing changes, the same state is sent
-    /// again every 30 s, since only that shows whether the receiver still exists. Once a state was not received for 30 s, this
-    /// receiver gets, from then on, the state that lies in its place first, and within a second the latest one.
+    /// The channel has one place, where a new state replaces one that was not received yet. So a slow receiver gets only the
+    /// latest. While nothing changes, the same state is sent again every 30 s, since only that shows whether the receiver still
+    /// exists. A receiver that once leaves a state there for 30 s gets, from then on, what lies there first, and the latest state
+    /// within a second after that.
     ///
     /// One thread of the manager reads each observed name once a second (twice in the time that is left, if a lease is shorter),
     /// however many threads observe it. It reads one name after another, so with many names or on a slow link a name has its turn
@@ -222,16 +223,10 @@ impl Election {
     }
 
     fn lead(&self, lease: Lease, value: &str) -> Result<Leadership> {
-        let term = self.handle.engine.begin_term(&lease)?;
-        match term.proclaim(value) {
-            Ok(()) => Ok(Leadership { term, lease }),
-            Err(error) => {
-                term.give_up();
-                // Nobody has led under this lock, so nobody waits for its `min_hold`.
-                lease.process_lease.forget_min_hold();
-                Err(error)
-            }
-        }
+        let begun = self.handle.engine.begin_term(&lease, value);
+        // Nobody has led under this lock, so nobody waits for its `min_hold`.
+        let begun = begun.inspect_err(|_| lease.forget_min_hold());
+        begun.map(|term| Leadership { term, lease })
     }
 }
 

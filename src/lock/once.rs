@@ -270,7 +270,7 @@ impl Once {
         let fire_us = self.fire_to_do(wanted, asked);
         let Ok(Some(fire_us)) = fire_us else {
             // Nothing is done under this lock, so nobody waits for its `min_hold`. A failed release changes nothing for the caller.
-            lease.process_lease.forget_min_hold();
+            lease.forget_min_hold();
             return fire_us.map(|_| None);
         };
         Ok(Some(OnceGuard {

@@ -4,7 +4,7 @@
 //!    it may have the owner in its queue.
 //! 2. The round ends when the result is certain.
 //! 3. The nodes that have confirmed the owner's end are noted. So are those whose answers come later. The engine repeats the
-//!    request for the others, until nothing is left ([`crate::engine::ending`]).
+//!    request for the others, until nothing is left (`engine/ending/`).
 //!
 //! | the answers | the reply |
 //! | --- | --- |

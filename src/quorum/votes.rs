@@ -16,7 +16,7 @@
 //!    A the lock. That makes it a candidate only, because B may have held the lock there meanwhile, and with it a majority. The
 //!    next renewal that two voters and the candidate confirm makes it a vote.
 //! 5. *The end.* A release goes to each node that may have A, whether or not it votes. The engine's release task repeats that
-//!    ([`crate::engine::ending`]) for as long as [`Owners::left_until`] names a time.
+//!    (`engine/ending/`) for as long as [`Owners::left_until`] names a time.
 //!
 //! Why that is safe stands at the top of `fences.rs` and `votes.rs` in `tests/quorum_model/src/`, and a search of all states
 //! checks it there. Redlock is described at

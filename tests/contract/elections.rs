@@ -46,6 +46,9 @@ pub(crate) const BODIES: Subject = (
         what_is_no_value_is_refused_before_a_request,
         the_key_of_another_kind_is_an_error,
         a_short_lease_is_shown_without_gaps,
+        a_leader_whose_lock_is_kept_is_not_shown,
+        a_name_with_spaces_and_tags_is_told_by_message,
+        a_name_that_has_another_kind_for_a_while_is_shown_again,
     ],
 );
 
@@ -142,6 +145,22 @@ fn leading<T: Send + 'static>(
     });
     leads.wait();
     (goes_on, task)
+}
+
+/// Leads in a process, and observes that from another one. Returns what kills the first process, and the observer.
+fn led_until_killed(
+    world: &World,
+    lease: Duration,
+) -> (impl FnOnce(), Election, Receiver<Option<Leader>>) {
+    let (locks, observer) = (world.manager(), election(&world.manager()));
+    let (goes_on, _task) = leading(&locks, election(&locks).lease(lease), drop);
+    let seen = observer.observe().expect("Redis replies");
+    assert_eq!(next(world, &seen), some("one"));
+    let kill = move || {
+        locks.kill();
+        goes_on.raise();
+    };
+    (kill, observer, seen)
 }
 
 /// Returns the next state that is received.
@@ -326,15 +345,10 @@ fn a_name_costs_one_request_a_second_however_many_observe(world: &World) {
 
 fn a_leader_that_dies_is_shown_until_its_lease_is_over(world: &World) {
     const LEASE: Duration = secs(6);
-    let (locks, other) = (world.manager(), world.manager());
-    let observer = election(&world.manager());
-    let (goes_on, _task) = leading(&locks, election(&locks).lease(LEASE), drop);
-    let seen = observer.observe().expect("Redis replies");
-    assert_eq!(next(world, &seen), some("one"));
+    let (other, (kill, observer, seen)) = (world.manager(), led_until_killed(world, LEASE));
     world.pass(secs(10));
     let begun = world.now();
-    locks.kill();
-    goes_on.raise();
+    kill();
     assert_eq!(led_by(&observer), some("one"));
     assert_eq!(next(world, &seen), None);
     let took = since(world, begun);
@@ -734,6 +748,63 @@ fn a_short_lease_is_shown_without_gaps(world: &World) {
     assert_eq!(next(world, &seen), None);
 }
 
+/// By `min_hold`. Its owner has ended all the same.
+fn a_leader_whose_lock_is_kept_is_not_shown(world: &World) {
+    let (locks, observer) = (world.build(|it| it.min_hold(secs(30))), world.manager());
+    let observer = election(&observer);
+    let seen = observer.observe().expect("Redis replies");
+    assert_eq!(next(world, &seen), None);
+    let leadership = leads(&election(&locks), "one");
+    assert_eq!(next(world, &seen), some("one"));
+    leadership.resign().expect("it leads");
+    let begun = world.now();
+    assert_eq!(next(world, &seen), None);
+    assert!(since(world, begun) <= TOLD);
+    world.pass(secs(10));
+    assert_eq!(led_by(&observer), None);
+    assert!(
+        observer
+            .try_campaign("two")
+            .expect("Redis replies")
+            .is_none()
+    );
+    assert_eq!(seen.try_recv(), Err(TryRecvError::Empty));
+}
+
+fn a_name_with_spaces_and_tags_is_told_by_message(world: &World) {
+    for (prefix, name) in [
+        ("", "a b  c"),
+        ("app 1:", "a{b}c d"),
+        ("p{q}:", "leader 1.2 n"),
+    ] {
+        let [one, other] = [(); 2].map(|()| world.build(|it| it.prefix(prefix)));
+        let seen = other.election(name).observe().expect("Redis replies");
+        assert_eq!(next(world, &seen), None);
+        world.pass(secs(2));
+        let begun = world.now();
+        let leadership = leads(&one.election(name), name);
+        assert_eq!(next(world, &seen), some(name));
+        assert!(since(world, begun) <= TOLD, "{prefix}{name}");
+        drop(leadership);
+    }
+}
+
+fn a_name_that_has_another_kind_for_a_while_is_shown_again(world: &World) {
+    let (locks, observer) = (world.manager(), world.manager());
+    let seen = election(&observer).observe().expect("Redis replies");
+    assert_eq!(next(world, &seen), None);
+    let guard = locks.rwlock(NAME).read().expect("it is free");
+    world.pass(secs(20));
+    assert_eq!(seen.try_recv(), Err(TryRecvError::Empty));
+    drop(guard);
+    world.redis().wait_until_free(Kind::Reader, NAME);
+    let begun = world.now();
+    let leadership = leads(&election(&locks), "one");
+    assert_eq!(next(world, &seen), some("one"));
+    assert!(world.now() <= world.within(begun + secs(1)));
+    drop(leadership);
+}
+
 fn a_server_that_restarts_empty_has_no_leader(world: &World) {
     let (locks, observer) = (world.manager(), election(&world.manager()));
     let leadership = leads(&election(&locks), "one");
@@ -754,13 +825,8 @@ fn a_server_that_restarts_empty_has_no_leader(world: &World) {
 /// The server has lost its data, and its clock is set back.
 fn a_smaller_fence_is_shown_when_a_second_read_confirms_it(world: &World) {
     const LEASE: Duration = secs(6);
-    let (locks, other) = (world.manager(), world.manager());
-    let observer = election(&world.manager());
-    let (goes_on, _task) = leading(&locks, election(&locks).lease(LEASE), drop);
-    let seen = observer.observe().expect("Redis replies");
-    assert_eq!(next(world, &seen), some("one"));
-    locks.kill();
-    goes_on.raise();
+    let (other, (kill, observer, seen)) = (world.manager(), led_until_killed(world, LEASE));
+    kill();
     world.restart_servers_empty();
     world.set_clock_back(secs(3600));
     assert_eq!(next(world, &seen), None);

@@ -21,6 +21,7 @@ pub(crate) const BODIES: Chapter = &[
             a_released_lock_stays_taken_until_min_hold_is_over,
             a_lock_that_is_kept_goes_to_no_thread_of_its_process,
             a_release_after_min_hold_frees_the_lock,
+            a_guard_that_forgets_min_hold_frees_the_lock,
             a_lock_that_max_hold_ends_stays_taken_until_min_hold_is_over,
             a_lock_that_was_lost_is_not_kept,
             a_timeout_at_a_kept_lock_names_the_last_owner,
@@ -137,6 +138,16 @@ pub(crate) fn a_release_after_min_hold_frees_the_lock(world: &World, kind: Kind)
     let locks = world.manager();
     let (guard, _) = lock_kept(world, &kept(kind.of(&locks, &name)));
     world.pass(KEPT);
+    guard.release().expect("it was held until now");
+    redis.is_free(kind, &name);
+}
+
+/// The guard of a job that has failed, which another host can try now.
+pub(crate) fn a_guard_that_forgets_min_hold_frees_the_lock(world: &World, kind: Kind) {
+    let (redis, name) = (world.redis(), world.name("forgets"));
+    let locks = world.manager();
+    let (guard, _) = lock_kept(world, &kept(kind.of(&locks, &name)));
+    guard.lease().forget_min_hold();
     guard.release().expect("it was held until now");
     redis.is_free(kind, &name);
 }

@@ -1,6 +1,10 @@
-//! The threads of a manager end with it, in a process of its own.
+//! The threads of a manager end with it.
 
-use crate::support::{Child, Topology, manager, name, on, shared};
+use crossbeam_channel::TryRecvError;
+
+use crate::support::{
+    Child, Fault, Proxy, Role, Server, Topology, manager, name, on, shared, wait_until,
+};
 
 /// Behind sentinels there is one thread more than on a single server.
 #[test]
@@ -33,4 +37,28 @@ fn threads_end() {
     }
     assert_eq!(after, "[]");
     assert!(!redis.exists(&name) && !redis.exists(&own));
+}
+
+/// With so many names on a slow link one of them is always due, and to read it a thread needs the manager.
+#[test]
+fn receivers_of_leaders_end_with_the_last_handle() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server);
+    let locks = manager(&proxy.url());
+    let all: Vec<_> = (0..60)
+        .map(|number| locks.election(format!("n{number}")))
+        .map(|election| election.observe().expect("Redis replies"))
+        .collect();
+    proxy.strike(Role::Pool, Fault::Late(50));
+    let before = locks.stats().requests;
+    wait_until("each name is due once more", || {
+        locks.stats().requests >= before + 60
+    });
+    drop(locks);
+    wait_until("all receivers have ended", || {
+        all.iter().all(|seen| {
+            seen.try_iter().for_each(drop);
+            seen.try_recv() == Err(TryRecvError::Disconnected)
+        })
+    });
 }

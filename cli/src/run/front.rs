@@ -251,6 +251,9 @@ fn run(
     let succeeded = ended.end.map(End::status) == Some(0)
         && ended.in_time_for.is_none()
         && !ended.left_processes;
+    if options.at_least_on_success.is_some() && !succeeded {
+        held.leases().iter().for_each(Lease::forget_min_hold);
+    }
     let released = held.release(succeeded);
     // A release that could not be sent is sent again, and the lock's time runs out otherwise.
     let _ = locks.close(FLUSH);
@@ -266,7 +269,7 @@ fn connect(servers: &Servers, options: &Options) -> Result<LockManager, Failure>
     if let Some(lease) = options.job.lease {
         builder = builder.lease(lease);
     }
-    if let Some(at_least) = options.at_least {
+    if let Some(at_least) = options.at_least.or(options.at_least_on_success) {
         builder = builder.min_hold(at_least);
     }
     // The keeper ends the command in time, by --max. The limit of the library would only release the lock.

@@ -153,15 +153,19 @@ pub struct Options {
     /// Keep the lock for at least this time, even if the command ends earlier
     #[arg(long, value_name = "TIME", value_parser = time, hide_short_help = true)]
     at_least: Option<Duration>,
+    /// The same, but a command whose status is not 0 frees the lock at once, so that a host that waits tries again. The time
+    /// must be longer than the --wait of the others
+    #[arg(long, value_name = "TIME", value_parser = time, hide_short_help = true, conflicts_with = "at_least")]
+    at_least_on_success: Option<Duration>,
     /// Run the command once in each TIME, such as 1d, on whichever host comes first. If its status is not 0, a host that
     /// waits, or another start, tries again. The wait must be longer than the job and a lease, or a late failure is tried by
     /// nobody: with --no-wait, this host does not try again if the other fails
     #[arg(long, value_name = "TIME", value_parser = period, hide_short_help = true,
-        conflicts_with_all = ["fire", "shared", "exclusive", "permits", "at_least"])]
+        conflicts_with_all = ["fire", "shared", "exclusive", "permits", "at_least", "at_least_on_success"])]
     once_every: Option<Duration>,
     /// The same for one time of the schedule, as `date -u +%FT%TZ` writes it, or in seconds since 1970
     #[arg(long, value_name = "TIME", value_parser = fire, hide_short_help = true,
-        conflicts_with_all = ["shared", "exclusive", "permits", "at_least"])]
+        conflicts_with_all = ["shared", "exclusive", "permits", "at_least", "at_least_on_success"])]
     fire: Option<SystemTime>,
     /// What a leader publishes.
     #[arg(skip)]
@@ -258,6 +262,7 @@ impl From<Elect> for Options {
             exclusive: false,
             permits: None,
             at_least: None,
+            at_least_on_success: None,
             once_every: None,
             fire: None,
             value: Some(elect.value),

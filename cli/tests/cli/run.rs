@@ -233,6 +233,20 @@ fn a_short_command_keeps_the_lock_for_at_least_the_time_asked_for() {
     assert_eq!(work.start(&["--no-wait"], "true").status(), 75);
 }
 
+#[test]
+fn a_command_that_fails_keeps_no_lock_for_at_least_on_success() {
+    let server = Server::start();
+    let work = Work::new(&server.url());
+    let run = |command: &str| {
+        let options = ["--no-wait", "--at-least-on-success", "1h"];
+        work.start(&options, command).status()
+    };
+    assert_eq!(run("exit 3"), 3);
+    assert_eq!(run("kill -TERM $$"), 143);
+    assert_eq!(run("true"), 0);
+    assert_eq!(run("true"), 75);
+}
+
 /// It was reported as <https://github.com/kubernetes-retired/bootkube/issues/502> and <https://github.com/tiian/flom/issues/14>.
 #[test]
 fn signals_are_passed_on_to_the_whole_group() {

@@ -1,8 +1,8 @@
-//! Leaders: the value that a leader publishes beside its lock, and the threads that observe who leads.
+//! Leaders: each publishes a value, such as its address, and any process can observe who leads.
 //!
-//! A leader is the holder of a mutex. Its value stands beside the lock in Redis, with its owner, so it counts only while that
-//! owner holds the lock. Each write has a larger number than the one before, so that a late copy changes nothing. The lease of a
-//! leader goes to no other guard in memory, so that an owner leads once.
+//! A leader is the holder of a mutex, and its value stands beside the lock in Redis. The value counts only while the owner that
+//! has written it holds the lock. Each write has a larger number than the one before, so that a late copy changes nothing. The
+//! lease of a leader goes to no other guard in memory, so that an owner leads once.
 //!
 //! | step | in Redis |
 //! | --- | --- |
@@ -13,11 +13,12 @@
 //! If the process dies between the first two steps, the lock is held and nobody is shown until the lease is over. A value that
 //! cannot be taken back ends with the release.
 //!
-//! One thread of a manager reads each name that is observed: once a second, and after a message of the leader. With many names or
-//! a slow server that takes longer, because it does one thing after another, the longest overdue one first. It tells all
-//! receivers of the process ([`rules`]). It also writes the values of this process's leaders again every [`WRITE_EVERY`], so that
-//! the record of a leader of months stays, although a record lives only for a day, and one that a failover or the restart of a
-//! node has lost comes back.
+//! One thread of a manager reads each name that is observed, once a second and after a message of the leader, and tells all
+//! receivers of the process ([`rules`]). It does one thing after another, the longest overdue one first, so with many names or a
+//! slow server a name has its turn less often.
+//!
+//! The same thread writes the values of this process's leaders again every [`WRITE_EVERY`]. Otherwise a value would end after a
+//! day, for which a record lives, and one that a failover or the restart of a node has lost would not come back.
 
 pub(crate) mod rules;
 
@@ -30,13 +31,12 @@ use crate::engine::Engine;
 use crate::engine::attempt::poll::SubscriptionState;
 use crate::engine::lease::guard::Lease;
 use crate::engine::lease::process_lease::ProcessLease;
-use crate::engine::timer_queue::WorkerTimer;
+use crate::engine::timer_queue::{Timed, Worker, WorkerTimer};
 use crate::error::{Chain, Failure, FailureKind, Result};
 use crate::logging;
 use crate::name::LockKey;
 use crate::net::deadline::Deadline;
-use crate::panics::survived;
-use crate::sys::{Arc, Condvar, Mutex, MutexGuard, Time, Weak};
+use crate::sys::{Arc, Mutex, Time};
 use crate::wire::{Lead, Reply, Request, SeenLeader};
 
 use rules::{Leader, Observed};
@@ -47,23 +47,15 @@ const WRITE_EVERY: Duration = Duration::from_secs(10);
 const SUBSCRIBES_WITHIN: Duration = Duration::from_millis(50);
 
 /// The leaders of this process, and the names that its threads observe.
-#[derive(Default)]
-pub(crate) struct Elections {
-    state: Mutex<State>,
-    /// Notified if an earlier time is due, and if the engine is dropped.
-    changed: Condvar,
-}
+pub(crate) type Elections = Worker<State>;
 
 #[derive(Default)]
-struct State {
+pub(crate) struct State {
     /// By the key of the lock.
     observed: BTreeMap<String, Observed>,
     /// By the number of the lease, with the time of the next write.
     leaders: BTreeMap<u64, (Time, Arc<Led>)>,
     timer: WorkerTimer,
-    /// Whether the thread sends a request.
-    #[cfg(feature = "seam")]
-    is_busy: bool,
 }
 
 /// What is due.
@@ -88,8 +80,8 @@ pub(crate) struct Term {
 }
 
 impl Engine {
-    /// Begins the term of a leader that has no value yet.
-    pub(crate) fn begin_term(self: &Arc<Self>, lease: &Lease) -> Result<Term> {
+    /// Begins the term of a leader. Blocks for one request, which writes the value.
+    pub(crate) fn begin_term(self: &Arc<Self>, lease: &Lease, value: &str) -> Result<Term> {
         let process_lease = Arc::clone(&lease.process_lease);
         process_lease.keep_to_one_guard();
         let due = self.client.now() + WRITE_EVERY;
@@ -98,14 +90,20 @@ impl Engine {
             fence: lease.fence,
             written: Mutex::default(),
         });
-        let mut state = self.elections.state.lock();
-        self.expect_election(&mut state, due)?;
-        let number = led.process_lease.number;
-        state.leaders.insert(number, (due, Arc::clone(&led)));
-        Ok(Term {
-            engine: Arc::clone(self),
-            led,
-        })
+        {
+            let mut state = self.elections.lock();
+            self.expect_election(&mut state, due)?;
+            let number = led.process_lease.number;
+            state.leaders.insert(number, (due, Arc::clone(&led)));
+        }
+        let engine = Arc::clone(self);
+        let term = Term { engine, led };
+        let proclaimed = term.proclaim(value);
+        if proclaimed.is_err() {
+            // The drop must not take the value back, because another request would only block.
+            term.led.set(None);
+        }
+        proclaimed.map(|()| term)
     }
 
     /// Returns who leads. Blocks for one request.
@@ -127,7 +125,7 @@ impl Engine {
         let sent = client.now();
         let seen = self.read_leader(key, "", client.deadline(None));
         let seen = seen.map_err(|failure| failure.into_error(Some(key.name())))?;
-        let mut state = self.elections.state.lock();
+        let mut state = self.elections.lock();
         // `close` sets this before it disconnects the receivers.
         client.check_open()?;
         let now = client.now();
@@ -147,7 +145,7 @@ impl Engine {
             return;
         };
         let now = self.client.now();
-        let mut state = self.elections.state.lock();
+        let mut state = self.elections.lock();
         if let Some(observed) = state.observed.get_mut(key) {
             observed.read_soon(now);
             self.elections.wake_for(&mut state, now);
@@ -155,22 +153,12 @@ impl Engine {
     }
 
     /// Makes the thread act at `due`. Starts it if it does not run.
-    fn expect_election(
-        self: &Arc<Self>,
-        state: &mut MutexGuard<'_, State>,
-        due: Time,
-    ) -> Result<()> {
-        if !state.timer.is_running() {
-            let (elections, engine) = (Arc::clone(&self.elections), Arc::downgrade(self));
-            let spawned = (self.client.machine()).spawn("leasehold-elections", move || {
-                run(&elections, &engine);
-            });
-            spawned.map_err(|error| {
-                let words = format!("a thread of leasehold could not be started: {error}");
-                Failure::not_executed(FailureKind::Unavailable, words).into_error(None)
-            })?;
-            state.timer.started();
-        }
+    fn expect_election(self: &Arc<Self>, state: &mut State, due: Time) -> Result<()> {
+        let spawned = (self.elections).ensure_running(state, self, "leasehold-elections", serve);
+        spawned.map_err(|error| {
+            let words = format!("a thread of leasehold could not be started: {error}");
+            Failure::not_executed(FailureKind::Unavailable, words).into_error(None)
+        })?;
         self.elections.wake_for(state, due);
         Ok(())
     }
@@ -201,7 +189,7 @@ impl Engine {
         let read = self.read_leader(key, channel, client.deadline(until));
         let now = client.now();
         let failed = {
-            let mut state = self.elections.state.lock();
+            let mut state = self.elections.lock();
             let Some(observed) = state.observed.get_mut(key.key()) else {
                 return;
             };
@@ -217,7 +205,6 @@ impl Engine {
             if subscription == SubscriptionState::NotYet {
                 observed.reads_at = observed.reads_at.min(now + SUBSCRIBES_WITHIN);
             }
-            observed.expire(now);
             if !observed.tell(now) {
                 state.observed.remove(key.key());
             }
@@ -268,11 +255,6 @@ impl Term {
             self.engine.write_leader(led, None).ok();
         }
     }
-
-    /// Ends a term whose value could not be written. The drop must not take it back, because another request would only block.
-    pub(crate) fn give_up(self) {
-        self.led.set(None);
-    }
 }
 
 impl Drop for Term {
@@ -284,7 +266,7 @@ impl Drop for Term {
             self.take_back();
         }
         if !client.is_forked() {
-            let mut state = elections.state.lock();
+            let mut state = elections.lock();
             state.leaders.remove(&self.led.process_lease.number);
         }
     }
@@ -304,86 +286,37 @@ impl Led {
 impl Elections {
     /// Disconnects all receivers.
     pub(crate) fn close(&self) {
-        let observed = std::mem::take(&mut self.state.lock().observed);
+        let observed = std::mem::take(&mut self.lock().observed);
         drop(observed);
-    }
-
-    /// Ends the thread.
-    pub(crate) fn stop(&self) {
-        let mut state = self.state.lock();
-        state.timer.stop();
-        let left = (
-            std::mem::take(&mut state.observed),
-            std::mem::take(&mut state.leaders),
-        );
-        drop(state);
-        drop(left);
-        self.changed.notify_all();
-    }
-
-    fn wake_for(&self, state: &mut State, due: Time) {
-        if state.timer.expect(due) {
-            self.changed.notify_all();
-        }
     }
 
     /// Tells observers of leaders whose leases may be over, and takes out the next thing that is due. Returns it with the end of
     /// its request: half of the time until the first lease that is shown may be over. So the other half is left for more
     /// requests, and for telling of that end.
     fn next(&self, now: Time) -> Option<(Due, Option<Time>)> {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         for observed in state.observed.values_mut() {
-            observed.expire(now);
             observed.tell(now);
         }
         let due = state.take(now);
-        #[cfg(feature = "seam")]
-        {
-            state.is_busy = due.is_some();
-        }
         let left = state.observed.values().filter_map(|it| it.left(now)).min();
         due.map(|due| (due, left.map(|left| now + left / 2)))
     }
-
-    /// Sleeps until something is due. Returns false if the thread must end.
-    fn rest(&self, now: Time) -> bool {
-        let mut state = self.state.lock();
-        let next = state.next_due();
-        let Some(sleep) = state.timer.rest(now, next) else {
-            return false;
-        };
-        self.changed.wait_for(state, sleep).timer.woke();
-        true
-    }
-
-    /// Wakes the thread, because a test has moved the clock.
-    #[cfg(feature = "seam")]
-    pub(crate) fn look_at_the_clock(&self) {
-        drop(self.state.lock());
-        self.changed.notify_all();
-    }
-
-    /// Returns whether nothing is due, and the thread has done what was.
-    #[cfg(feature = "seam")]
-    pub(crate) fn is_at_rest(&self, now: Time) -> bool {
-        let state = self.state.lock();
-        !state.is_busy && state.next_due().is_none_or(|due| due > now)
-    }
-
-    /// Returns when something is due next.
-    #[cfg(feature = "seam")]
-    pub(crate) fn next_due(&self) -> Option<Time> {
-        self.state.lock().next_due()
-    }
 }
 
-impl State {
+impl Timed for State {
+    fn timer(&mut self) -> &mut WorkerTimer {
+        &mut self.timer
+    }
+
     fn next_due(&self) -> Option<Time> {
         let reads = self.observed.values().map(Observed::due);
         let writes = self.leaders.values().map(|(due, _)| *due);
         reads.chain(writes).min()
     }
+}
 
+impl State {
     /// Takes out what waits longest, so that nothing starves if all together take longer than the time between two reads.
     fn take(&mut self, now: Time) -> Option<Due> {
         let write = self.leaders.values_mut().min_by_key(|(due, _)| *due);
@@ -404,27 +337,13 @@ impl State {
     }
 }
 
-/// Runs the thread. It holds the engine only while that acts, so that it ends with the last handle and guard.
-fn run(elections: &Elections, engine: &Weak<Engine>) {
-    while let Some(engine) = engine.upgrade() {
-        let client = &engine.client;
-        let round = || {
-            while let Some((due, until)) = elections.next(client.now()) {
-                match due {
-                    Due::Read(key) => engine.read_observed(&key, until),
-                    // It is repeated soon, and the leader itself learns of a loss by its guard.
-                    Due::Write(led) if led.is_held() => drop(engine.write_leader(&led, until)),
-                    Due::Write(_) => {}
-                }
-            }
-        };
-        if survived(round).is_none() {
-            logging::error!("the elections thread panicked and goes on");
-        }
-        let now = client.now();
-        drop(engine);
-        if !elections.rest(now) {
-            return;
-        }
+/// Does the next thing that is due. One at a time, because with many names something is always due, and the thread must let go of
+/// the engine in between: it may be the last one that holds it.
+fn serve(engine: &Arc<Engine>) {
+    match engine.elections.next(engine.client.now()) {
+        Some((Due::Read(key), until)) => engine.read_observed(&key, until),
+        // It is repeated soon, and the leader itself learns of a loss by its guard.
+        Some((Due::Write(led), until)) if led.is_held() => drop(engine.write_leader(&led, until)),
+        Some((Due::Write(_), _)) | None => {}
     }
 }

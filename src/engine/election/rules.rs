@@ -155,13 +155,6 @@ impl Observed {
         self.show(read);
     }
 
-    /// Ends what is shown if its lease may be over.
-    pub(super) fn expire(&mut self, now: Time) {
-        if self.shown.as_ref().is_some_and(|(_, until)| *until <= now) {
-            self.show(None);
-        }
-    }
-
     fn show(&mut self, read: Option<(Leader, Time)>) {
         let leader = |of: &Option<(Leader, Time)>| of.as_ref().map(|(leader, _)| leader.clone());
         if leader(&self.shown) != leader(&read) {
@@ -185,8 +178,12 @@ impl Observed {
         receiver
     }
 
-    /// Sends each receiver what it has not received yet. Returns whether there is a receiver.
+    /// Ends what is shown if its lease may be over, and sends each receiver what it has not received yet. Returns whether there is
+    /// a receiver.
     pub(super) fn tell(&mut self, now: Time) -> bool {
+        if self.shown.as_ref().is_some_and(|(_, until)| *until <= now) {
+            self.show(None);
+        }
         let leader = self.shown.as_ref().map(|(leader, _)| leader);
         let version = self.version;
         self.receivers
@@ -237,9 +234,13 @@ mod tests {
 
     /// Reads a leader with this fence, and a lease, at once.
     fn read(observed: &mut Observed, at: Time, fence: Option<u64>) {
+        read_for(LEASE, observed, at, fence);
+    }
+
+    fn read_for(left: Duration, observed: &mut Observed, at: Time, fence: Option<u64>) {
         let seen = fence.map(|fence| SeenLeader {
             owner: "o".to_owned(),
-            left: LEASE,
+            left,
             number: 1,
             value: Some((fence, format!("v{fence}"))),
         });
@@ -262,10 +263,8 @@ mod tests {
         assert_eq!(received(&receiver), [Some(5)]);
         // The answer came late, so that less is left than the server has said.
         read(&mut observed, at(3), Some(5));
-        observed.expire(at(12));
         observed.tell(at(12));
         assert_eq!(received(&receiver), []);
-        observed.expire(at(13));
         observed.tell(at(13));
         assert_eq!(received(&receiver), [None]);
         let seen = SeenLeader {
@@ -294,7 +293,6 @@ mod tests {
         let receiver = observed.add(START);
         read(&mut observed, at(0), Some(5));
         for second in 1..=10 {
-            observed.expire(at(second));
             read(&mut observed, at(second), Some(4));
         }
         assert_eq!(received(&receiver), [None]);
@@ -318,7 +316,7 @@ mod tests {
         let mut observed = observed();
         let (receiver, dropped) = (observed.add(START), observed.add(START));
         for second in 0..20 {
-            read(&mut observed, at(second), Some(second));
+            read_for(LEASE * 60, &mut observed, at(second), Some(second));
         }
         assert_eq!(received(&receiver), [Some(19)]);
         drop(dropped);
@@ -332,7 +330,7 @@ mod tests {
         assert_eq!(received(&receiver), [Some(19)]);
         // It is alive, and gets an older state first.
         assert!(observed.tell(at(79)) && observed.tell(at(109)));
-        read(&mut observed, at(110), Some(110));
+        read_for(LEASE * 60, &mut observed, at(110), Some(110));
         assert_eq!(received(&receiver), [Some(19)]);
         observed.tell(at(111));
         assert_eq!(received(&receiver), [Some(110)]);

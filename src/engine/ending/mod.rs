@@ -1,8 +1,7 @@
-//! How a lock is given up in Redis, and how that is repeated until it is sure. [`crate::engine::lease::release`] has the steps of
-//! a thread that ends a lease, and [`tasks`] the tasks that the renewal thread sends.
+//! How a lock is given up in Redis, and how that is repeated until it is sure. `lease/release.rs` has the steps of a thread that
+//! ends a lease, and [`tasks`] the tasks that the renewal thread sends.
 //!
-//! A release task is the one place where an owner waits until Redis
-//! has confirmed its end: the server, or each node of a quorum.
+//! A release task is the one place where an owner waits until Redis has confirmed its end: the server, or each node of a quorum.
 //!
 //! The guard's thread or the renewal thread sends the first request. The renewal thread repeats a request that failed until
 //! Redis must have dropped the key. The key may outlast the lease of the thread that ends it, because a lease can be

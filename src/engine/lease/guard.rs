@@ -352,6 +352,25 @@ impl Lease {
         }
         Ok(())
     }
+
+    /// Frees the lock as soon as its guard ends, in spite of a [`min_hold`](crate::Builder::min_hold): for a job that has
+    /// failed, so that another host can try it at once. Blocks for no request. Readers of one process share a lease, so it holds
+    /// for all of them.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn run() -> Result<(), std::io::Error> { Ok(()) }
+    /// # fn example(guard: leasehold::LockGuard) -> Result<(), Box<dyn std::error::Error>> {
+    /// run().inspect_err(|_| guard.forget_min_hold())?;
+    /// guard.release()?; // the lock stays taken for the rest of its min_hold
+    /// # Ok(()) }
+    /// ```
+    pub fn forget_min_hold(&self) {
+        if !self.engine.client.is_forked() {
+            self.process_lease.forget_min_hold();
+        }
+    }
 }
 
 /// Its beginning, its deadline and its renewal, for the guards and the engine.

@@ -111,14 +111,9 @@ impl Engine {
             Arc::clone(entry),
             grant,
         ));
-        let spawn_watch = || {
-            let (watch, engine) = (Arc::clone(&self.watch), Arc::downgrade(self));
-            let run = move || watch::run(&watch, &engine);
-            self.client.machine().spawn("leasehold-watch", run)
-        };
         let registered = self
             .watch
-            .register_lease(&self.client, &process_lease, spawn_watch)
+            .register_lease(self, &process_lease)
             .and_then(|()| self.renewal.register(&process_lease, sent));
         match registered {
             Ok(()) => Ok(process_lease),

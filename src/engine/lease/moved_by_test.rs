@@ -1,6 +1,7 @@
 //! The engine of a manager of the test kit, whose clock a test moves.
 
 use crate::engine::Engine;
+use crate::engine::timer_queue::Timed;
 use crate::sys::test_machine::MovedByTest;
 use crate::sys::{LONGEST_SLEEP, Ordering, Time};
 
@@ -52,7 +53,11 @@ impl MovedByTest for Engine {
         let pause = (self.client.settings.options.lease / 10).min(LONGEST_SLEEP);
         let asks = waits.then(|| self.client.now() + pause);
         let renewal = self.renewal.state.lock().next_due();
-        let others = [renewal, self.watch.next_due(), self.elections.next_due()];
+        let others = [
+            renewal,
+            self.watch.lock().next_due(),
+            self.elections.lock().next_due(),
+        ];
         others.into_iter().chain([asks]).flatten().min()
     }
 }

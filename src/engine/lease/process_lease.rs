@@ -142,7 +142,7 @@ impl ProcessLease {
         *min_hold_until = Some(until).max(*min_hold_until);
     }
 
-    /// Makes Redis keep the lock no longer than its guards. A lease with a `min_hold` goes to no further guard, so there is one.
+    /// Makes Redis keep the lock no longer than its guards.
     pub(crate) fn forget_min_hold(&self) {
         self.cold().min_hold_until = None;
     }

@@ -19,9 +19,10 @@
 //! With an event listener, the time of a renewed lease is first the time at which its renewal becomes overdue, and then
 //! its deadline. Otherwise the time is the deadline.
 //!
-//! The thread starts with the first lease, and ends when it has had nothing to watch for a while. [`Watch`] knows nothing of
-//! the leases above it: [`Watch::next`] returns the lease or guard that must end, and the loop of the thread ([`run`]) ends it.
+//! The thread starts with the first lease, and ends when it has had nothing to watch for a while. [`Watch::next`] returns the
+//! lease or guard that must end, and [`serve`] ends it.
 
+use std::io;
 use std::time::Duration;
 
 use crate::engine::Engine;
@@ -29,65 +30,52 @@ use crate::engine::client::Client;
 use crate::engine::lease::limits::HoldLimits;
 use crate::engine::lease::process_lease::ProcessLease;
 use crate::engine::lease::rules::LeaseStatus;
-use crate::engine::timer_queue::{TimerQueue, WorkerTimer, next_due, pop_due};
+use crate::engine::timer_queue::{Timed, TimerQueue, Worker, WorkerTimer, next_due, pop_due};
 use crate::error::LostCause;
 use crate::event::EventKind;
-use crate::logging;
-use crate::panics::survived;
-use crate::sys::{Arc, Condvar, Mutex, Ordering, Time, Weak};
+use crate::sys::{Arc, Ordering, Time};
 
 /// How far the thread looks ahead: with many leases it wakes about four times a second, and not for each of them.
 const LOOKS_AHEAD: Duration = Duration::from_millis(250);
 /// The number of leases that are put back while the mutex is held. Other threads wait for the mutex meanwhile.
 const AT_A_TIME: usize = 200;
 
-#[derive(Default)]
-pub(crate) struct Watch {
-    state: Mutex<WatchState>,
-    /// Notified if an earlier time is due, and if the engine is dropped.
-    changed: Condvar,
-}
+pub(crate) type Watch = Worker<WatchState>;
 
 /// A lease or guard whose time is over.
-pub(crate) enum Due {
+enum Due {
     /// The lease was lost. It may still have guards.
     Lost(Arc<ProcessLease>, LostCause),
     /// A limit that was due at this time.
     Limit(Arc<HoldLimits>, Time),
 }
 
-/// The state of the watch thread, guarded by its mutex.
+/// What the watch thread watches.
 #[derive(Default)]
-struct WatchState {
+pub(crate) struct WatchState {
     /// The leases. In one queue with the limits they would take up more memory, and there are many leases.
     leases: TimerQueue<Arc<ProcessLease>>,
     /// The limits of guards.
     limits: TimerQueue<Arc<HoldLimits>>,
     timer: WorkerTimer,
-    /// Whether the thread handles what it has taken out.
-    acts: bool,
 }
 
 impl Watch {
-    /// Registers a lease. Starts the thread by `spawn` if it does not run.
+    /// Registers a lease. Starts the thread if it does not run.
     ///
     /// # Errors
     ///
     /// Returns the error of the system if the thread cannot be started. Then the lease is not registered.
     pub(crate) fn register_lease(
-        &self,
-        client: &Client,
+        self: &Arc<Self>,
+        engine: &Arc<Engine>,
         process_lease: &Arc<ProcessLease>,
-        spawn: impl FnOnce() -> std::io::Result<()>,
-    ) -> std::io::Result<()> {
-        let Some(look) = look_at(client, process_lease) else {
+    ) -> io::Result<()> {
+        let Some(look) = look_at(&engine.client, process_lease) else {
             return Ok(());
         };
-        let mut state = self.state.lock();
-        if !state.timer.is_running() {
-            spawn()?;
-            state.timer.started();
-        }
+        let mut state = self.lock();
+        self.ensure_running(&mut state, engine, "leasehold-watch", serve)?;
         state.put(process_lease, look);
         self.wake_for(&mut state, look);
         Ok(())
@@ -95,12 +83,12 @@ impl Watch {
 
     /// Takes a lease out of the timer queue, if it is there.
     pub(crate) fn deregister_lease(&self, process_lease: &ProcessLease) {
-        self.state.lock().take(process_lease);
+        self.lock().take(process_lease);
     }
 
     /// Makes a lease due at once, because a renewal found it lost.
     pub(crate) fn handle_now(&self, process_lease: &Arc<ProcessLease>) {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         if state.take(process_lease) {
             let now = Time::from_nanos(0);
             state.put(process_lease, now);
@@ -110,7 +98,7 @@ impl Watch {
 
     /// Registers the limits of a guard. The thread runs already, because the lease is registered.
     pub(crate) fn register_limits(&self, limits: &Arc<HoldLimits>) {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         for timer_key in limits.timer_keys() {
             state.limits.insert(timer_key, Arc::clone(limits));
             self.wake_for(&mut state, timer_key.0);
@@ -119,53 +107,19 @@ impl Watch {
 
     /// Takes the limits of a guard out of the timer queue, if they are there.
     pub(crate) fn deregister_limits(&self, limits: &HoldLimits) {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         for timer_key in limits.timer_keys() {
             state.limits.remove(&timer_key);
         }
     }
 
-    /// Ends the thread as soon as nothing is left to watch.
-    pub(crate) fn stop(&self) {
-        self.state.lock().timer.stop();
-        self.changed.notify_all();
-    }
-
-    /// Wakes the thread, because a test has moved the clock.
-    #[cfg(feature = "seam")]
-    pub(crate) fn look_at_the_clock(&self) {
-        // A thread that has looked and does not sleep yet holds the mutex.
-        drop(self.state.lock());
-        self.changed.notify_all();
-    }
-
-    /// Returns whether nothing is due, and the thread has handled what was.
-    #[cfg(feature = "seam")]
-    pub(crate) fn is_at_rest(&self, now: Time) -> bool {
-        let state = self.state.lock();
-        !state.acts && state.next_due().is_none_or(|due| due > now)
-    }
-
-    /// Returns when the next lease or limit is due.
-    #[cfg(feature = "seam")]
-    pub(crate) fn next_due(&self) -> Option<Time> {
-        self.state.lock().next_due()
-    }
-
-    /// Wakes the thread if it sleeps past `due`.
-    fn wake_for(&self, state: &mut WatchState, due: Time) {
-        if state.timer.expect(due) {
-            self.changed.notify_all();
-        }
-    }
-
     /// Takes out what must end now, and returns it with the time. Returns `None` if nothing more is due.
-    pub(crate) fn next(&self, client: &Client) -> Option<(Due, Time)> {
+    fn next(&self, client: &Client) -> Option<(Due, Time)> {
         loop {
             let now = client.now();
             // Unlock the mutex before anything is handled.
             let (lease, limit) = {
-                let mut state = self.state.lock();
+                let mut state = self.lock();
                 if !state.look_ahead(client, now) {
                     continue;
                 }
@@ -174,7 +128,6 @@ impl Watch {
                     None => pop_due(&mut state.limits, now),
                     Some(_) => None,
                 };
-                state.acts = limit.is_some() || lease.is_some();
                 (lease, limit)
             };
             let Some((_, process_lease)) = lease else {
@@ -185,17 +138,6 @@ impl Watch {
                 return Some((Due::Lost(process_lease, cause), now));
             }
         }
-    }
-
-    /// Sleeps until the next lease or limit is due. Returns false if the thread must end.
-    pub(crate) fn rest(&self, now: Time) -> bool {
-        let mut state = self.state.lock();
-        let next = state.next_due();
-        let Some(sleep) = state.timer.rest(now, next) else {
-            return false;
-        };
-        self.changed.wait_for(state, sleep).timer.woke();
-        true
     }
 
     /// Puts a due lease back that is live. Returns the cause if it is lost. Logs nothing, because a logger may block: the
@@ -235,7 +177,7 @@ impl Watch {
     /// Puts a lease back at this time. Returns false if the lease has ended: a thread that ends a lease sets its status
     /// before it takes the lease out of this queue, and so would not find it.
     fn put_back(&self, process_lease: &Arc<ProcessLease>, look: Time) -> bool {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let is_live = process_lease.validity.deadline().is_some();
         if is_live {
             state.put(process_lease, look);
@@ -244,26 +186,12 @@ impl Watch {
     }
 }
 
-/// Runs the watch thread. It holds the engine only while that acts, so that it ends with the last handle and guard.
-pub(super) fn run(watch: &Watch, engine: &Weak<Engine>) {
-    while let Some(engine) = engine.upgrade() {
-        let client = &engine.client;
-        // A panic does not end the thread: all other leases are still in the timer queue.
-        let round = || {
-            while let Some((due, now)) = watch.next(client) {
-                match due {
-                    Due::Lost(process_lease, cause) => engine.lost(&process_lease, cause),
-                    Due::Limit(limits, due) => limits.act(&engine, due, now),
-                }
-            }
-        };
-        if survived(round).is_none() {
-            logging::error!("the watch thread panicked and goes on");
-        }
-        let now = client.now();
-        drop(engine);
-        if !watch.rest(now) {
-            return;
+/// Ends all leases and guards that must end.
+fn serve(engine: &Arc<Engine>) {
+    while let Some((due, now)) = engine.watch.next(&engine.client) {
+        match due {
+            Due::Lost(process_lease, cause) => engine.lost(&process_lease, cause),
+            Due::Limit(limits, due) => limits.act(engine, due, now),
         }
     }
 }
@@ -281,12 +209,18 @@ fn look_at(client: &Client, process_lease: &ProcessLease) -> Option<Time> {
     Some(risk_of(client, process_lease, deadline).unwrap_or(deadline))
 }
 
-impl WatchState {
+impl Timed for WatchState {
+    fn timer(&mut self) -> &mut WorkerTimer {
+        &mut self.timer
+    }
+
     fn next_due(&self) -> Option<Time> {
         let both = [next_due(&self.leases), next_due(&self.limits)];
         both.into_iter().flatten().min()
     }
+}
 
+impl WatchState {
     /// Puts leases back that would be due soon, but were renewed since. Returns false if there may be more of them.
     fn look_ahead(&mut self, client: &Client, now: Time) -> bool {
         for _ in 0..AT_A_TIME {

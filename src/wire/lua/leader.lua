@@ -22,15 +22,15 @@ local function field(name)
   return redis.call('HGET', record, name)
 end
 
--- Sets fields, which last for so long at least. The time to live comes first too: a user who may not set it must leave no
--- record that has none.
+-- Sets fields, and keeps the record for at least so long. PEXPIRE comes before HSET too, so that a user who may not use it
+-- is refused before there is a record, which would never expire.
 local function set(kept_ms, ...)
   at_least(record, kept_ms)
   redis.call('HSET', record, ...)
   at_least(record, kept_ms)
 end
 
--- Returns the channels of the processes that observe, and how long ago each of them has said so.
+-- Returns the channels of the processes that observe, and for each channel how many ms ago it was last noted.
 local function observers()
   local channels, silent = {}, {}
   for channel, at in string.gmatch(field('observers') or '', '(%S+) (%d+)') do

@@ -133,7 +133,7 @@ const NOT_DRAWN: [(&str, &str, &str); 15] = [
     ),
     (
         "LockGuard ReadGuard WriteGuard Permit MultiGuard ReentrantGuard Lease Once",
-        "check remaining missing_nodes keep_for",
+        "check remaining missing_nodes forget_min_hold keep_for",
         "`check` and `remaining` are those of the lease, which are drawn; the others are looked at by the contract",
     ),
 ];
