@@ -318,8 +318,11 @@ impl Socket {
             }
         }
         self.unsent.clear();
-        // A node of a quorum gets all its scripts at first, and short requests from then on.
-        self.unsent.shrink_to(PIECE);
+        // A node of a quorum gets all its scripts at first, and short requests from then on. A shrunk buffer would stay in
+        // place, and leave a gap in the heap behind it.
+        if self.unsent.capacity() > PIECE {
+            self.unsent = Vec::new();
+        }
         Ok(())
     }
 
@@ -454,10 +457,19 @@ mod tests {
     use crate::sys::Time;
     use crate::sys::net::readable;
 
+    const SOON: Duration = Duration::from_secs(60 * 60);
+
+    /// Connects to the listener.
+    fn connected(listener: &TcpListener) -> (Socket, TcpStream) {
+        let address = listener.local_addr().expect("an address");
+        let stream = TcpStream::connect(address).expect("it listens");
+        let (peer, _) = listener.accept().expect("it has connected");
+        (Socket::new(ByteStream::from(stream)), peer)
+    }
+
     /// The reset comes before the first write of this side.
     #[test]
     fn what_a_server_has_said_before_a_reset_is_read() {
-        const SOON: Duration = Duration::from_secs(60 * 60);
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("it is bound");
         let server = Server::parse(&format!("redis://{address}/")).expect("a URL");
@@ -487,10 +499,7 @@ mod tests {
     #[test]
     fn a_read_after_the_deadline_returns_what_has_come_and_waits_for_no_more() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = listener.local_addr().expect("an address");
-        let stream = TcpStream::connect(address).expect("it listens");
-        let mut socket = Socket::new(ByteStream::from(stream));
-        let (mut peer, _) = listener.accept().expect("it has connected");
+        let (mut socket, mut peer) = connected(&listener);
         let read = |socket: &mut Socket, end: Time| {
             let read = socket.read(&mut Deadline::starting(end, Duration::ZERO));
             let come = mem::take(&mut socket.received).len();
@@ -509,5 +518,16 @@ mod tests {
             assert_eq!(read(&mut socket, over), Err(true));
         }
         assert!(begun.elapsed() < Duration::from_secs(30), "it waits");
+    }
+
+    #[test]
+    fn the_room_of_a_long_request_is_given_back() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let (mut socket, _peer) = connected(&listener);
+        let mut long = Command::new("SET");
+        long.arg("key").arg(vec![b'x'; 2 * PIECE]);
+        let sent = socket.send([&long], &mut Deadline::after(SOON));
+        sent.expect("there is room for it");
+        assert!(socket.unsent.capacity() <= PIECE);
     }
 }

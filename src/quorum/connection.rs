@@ -154,14 +154,16 @@ impl Connection {
         let route = &node.route;
         let mut deadline = Deadline::after(route.connect_timeout);
         let mut socket = login::connect(route, &mut deadline)?;
-        let mut commands = vec![
-            Command::new("INFO").arg("server").to_owned(),
-            Command::new("INFO").arg("replication").to_owned(),
-        ];
-        commands.extend(node_request::load());
-        commands.push(state.note_restart_delay());
+        let info =
+            ["server", "replication"].map(|section| Command::new("INFO").arg(section).to_owned());
+        let note = state.note_restart_delay();
+        let commands: Vec<_> = info
+            .iter()
+            .chain(node_request::load())
+            .chain([&note])
+            .collect();
         let sent = Time::now();
-        let asked = socket.requests(&commands, deadline);
+        let asked = socket.requests(commands.iter().copied(), deadline);
         let mut answers = asked.map_err(|fault| route.broken(fault))?;
         // A server may close the connection after one error.
         let has_all = answers.len() == commands.len();

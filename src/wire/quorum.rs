@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use once_cell::race::OnceBox;
 use redis::Value::{self, Array, BulkString, Int};
 use smallvec::SmallVec;
 
@@ -52,9 +53,10 @@ pub(crate) struct NodeHolder {
     pub(crate) is_reader: bool,
 }
 
-/// Returns the commands that load the scripts of a node.
-pub(crate) fn load() -> [Command; 8] {
-    OF_A_QUORUM.map(Script::load)
+/// Returns the commands that load the scripts of a node. They have 60 KB, so all connections send the same ones.
+pub(crate) fn load() -> &'static [Command; 8] {
+    static LOAD: OnceBox<[Command; 8]> = OnceBox::new();
+    LOAD.get_or_init(|| Box::new(OF_A_QUORUM.map(Script::load)))
 }
 
 /// Returns the command that notes the restart delay at a node, under this key for this time. The answer is the restart
