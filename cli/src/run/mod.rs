@@ -141,7 +141,7 @@ pub struct Options {
     names: Vec<String>,
     #[command(flatten)]
     job: Job,
-    /// Lock a reader-writer lock as one of its readers
+    /// Lock a reader-writer lock (`RwLock` of the library) as one of its readers
     #[arg(long, conflicts_with_all = ["exclusive", "permits"])]
     shared: bool,
     /// Lock a reader-writer lock as its writer
@@ -150,10 +150,10 @@ pub struct Options {
     /// Take N of the K permits of a semaphore
     #[arg(long, value_name = "N/K", value_parser = permits)]
     permits: Option<(u32, u32)>,
-    /// Keep the lock for at least this time, even if the command ends earlier
-    #[arg(long, value_name = "TIME", value_parser = time, hide_short_help = true)]
+    /// Keep the lock for at least this time, even if the command ends earlier: the library's `min_hold`
+    #[arg(long, visible_alias = "min-hold", value_name = "TIME", value_parser = time, hide_short_help = true)]
     at_least: Option<Duration>,
-    /// Run the command once in each TIME, such as 1d, on whichever host comes first. If its status is not 0, a host that
+    /// Run the command once in each TIME, such as 1d, on whichever host comes first (`Once` of the library). If its status is not 0, a host that
     /// waits, or another start, tries again. The wait must be longer than the job and a lease, or a late failure is tried by
     /// nobody: with --no-wait, this host does not try again if the other fails
     #[arg(long, value_name = "TIME", value_parser = period, hide_short_help = true,
@@ -202,7 +202,7 @@ struct Job {
     #[arg(long, value_name = "TIME", value_parser = time)]
     lease: Option<Duration>,
     /// End the command so that the lock is held for at most this time [default: max_hold of the URL]
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, visible_alias = "max-hold", value_name = "TIME", value_parser = time)]
     max: Option<Duration>,
     /// How the command ends if the lock is lost: by TERM and then KILL, by KILL at once, or not at all
     #[arg(
