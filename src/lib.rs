@@ -5,6 +5,8 @@
 //!
 //! ![The link of process A to Redis is cut. A reads AtRisk, and then Lost. Some milliseconds later process B gets the lock.][loss]
 //!
+//! A server, after `cargo add leasehold`:
+//!
 //! ```rust
 //! # fn charge(_: u32, _: u64) -> u16 { 200 }
 //! use leasehold::LockManager; // one for all threads: LockManager::connect("redis://127.0.0.1/")?
@@ -20,6 +22,8 @@
 //!     } // the guard was dropped: the next request has the lock
 //! }
 //! ```
+//!
+//! A job that cron starts on several hosts:
 //!
 //! ```rust
 //! # use leasehold::LockManager;
@@ -56,8 +60,8 @@
 //!
 //! # The tour
 //!
-//! A program makes one [`LockManager`], and clones it freely. Each fault has its own variant of [`Error`], and a call never
-//! reports that a lock is held if its request failed.
+//! A program makes one [`LockManager`], and clones it freely. Each fault has its own variant of [`Error`], whose
+//! [table](Error#what-is-retryable) says what a program may retry. No call reports that a lock is held if its request failed.
 //!
 //! | for | see |
 //! | --- | --- |
@@ -71,7 +75,6 @@
 //! | a lock that goes to another process | [`LockGuard::detach`] makes a [`Claim`], which is text, and [`LockManager::adopt`] a guard of it |
 //! | servers and settings | one URL: [`LockManager::connect`] and its [table](LockManager::from_url); or a [`Builder`], with changing [`credentials`](Builder::credentials), and the [rights](Builder#rights-of-a-redis-user) that a Redis user needs |
 //! | several servers | [`LockManager::sentinel`], [`LockManager::cluster`], [`Builder::replicas`]; [`LockManager::quorum`] and [when it is worth it](LockManager::quorum#when-a-quorum-is-worth-it) |
-//! | errors that a program may retry | [`Error::is_retryable`], and the [table of errors](Error#what-is-retryable) |
 //! | the holder of a lock, and taking it away | [`LockManager::inspect`], [`list`](LockManager::list), [`request_release`](LockManager::request_release), [`force_release`](LockManager::force_release) |
 //! | figures, events and the log | [`LockManager::stats`], [`Builder::listener`]; [what to watch](https://docs.rs/crate/leasehold/latest/source/docs/operating.md#what-to-watch), and the [log target](https://docs.rs/crate/leasehold/latest/source/docs/operating.md#the-log) `leasehold` |
 //! | async programs, scripts, other libraries | [docs/async.md](https://docs.rs/crate/leasehold/latest/source/docs/async.md), [docs/cli.md](https://docs.rs/crate/leasehold/latest/source/docs/cli.md), [docs/moving.md](https://docs.rs/crate/leasehold/latest/source/docs/moving.md) |
@@ -134,8 +137,7 @@
 //! # Sources
 //!
 //! Leases: C. Gray, D. Cheriton, "Leases: an efficient fault-tolerant mechanism for distributed file cache consistency", 1989.
-//! Fencing: M. Kleppmann, "How to do distributed locking", 2016. The lock in Redis: its
-//! [`SET`](https://redis.io/docs/latest/commands/set/) command. The mark on a contended lock: U. Drepper, "Futexes are tricky", 2004.
+//! Fencing: M. Kleppmann, "How to do distributed locking", 2016. The mark on a contended lock: U. Drepper, "Futexes are tricky", 2004.
 
 // The pages of docs.rs, where this is set, name the feature that an item needs.
 #![cfg_attr(docsrs, feature(doc_cfg))]
