@@ -52,7 +52,6 @@
 //!   URLs a single server, a Cluster, or a quorum of independent masters (Redlock, but with fences).
 //! - **Tested under faults**, on simulated machines and on real servers: [EVIDENCE.md][evidence] has the results, with each bug found.
 //!
-//!
 //! [loss]: https://docs.rs/crate/leasehold/latest/source/docs/loss.svg
 //! [fence]: Lease::fence
 //! [commit]: LockGuard::commit
@@ -108,7 +107,7 @@
 //! There is no poisoning. A thread that locks a mutex that it already holds waits for itself. A client of another library polls
 //! outside of the queue, and can starve: see [`Builder::poller_gap`]. A process that exits or is killed releases nothing, so its
 //! locks come free when their leases end; call [`LockManager::close`] first if releases are in the
-//! [background](Builder::background_release).
+//! [background](Builder::background_release). A guard that the program forgets is renewed until its `max_hold`.
 //!
 //! # On the wire
 //!
