@@ -1,5 +1,5 @@
-//! Checks that each link of the pages, and of the documentation in `src/`, has a target in the package. Links to other sites
-//! are not followed.
+//! Checks that each link of the pages, and of the documentation in `src/`, has a target in the package, and that README.md and the
+//! documentation begin alike. Links to other sites are not followed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
@@ -33,6 +33,8 @@ fn package() -> Package {
         }
     }
     package.retain(|path, _| !left_out.iter().any(|left_out| path.starts_with(left_out)));
+    // README.md leads to it. In the package that link leads to the repository.
+    read(root, "examples/README.md", &mut package);
     package
 }
 
