@@ -73,7 +73,7 @@
 //! | data in the Redis of the lock, or elsewhere | [`LockGuard::commit`]; [docs/fencing.md](https://docs.rs/crate/leasehold/latest/source/docs/fencing.md) |
 //! | a lock that goes to another process | [`LockGuard::detach`] makes a [`Claim`], which is text, and [`LockManager::adopt`] a guard of it |
 //! | servers and settings | one URL: [`LockManager::connect`] and its [table](LockManager::from_url); or a [`Builder`], with changing [`credentials`](Builder::credentials), and the [rights](Builder#rights-of-a-redis-user) that a Redis user needs |
-//! | several servers | [`LockManager::sentinel`], [`LockManager::cluster`], [`Builder::replicas`]; [`LockManager::quorum`] and [when it is worth it](LockManager::quorum#when-a-quorum-is-worth-it) |
+//! | several servers | [`LockManager::sentinel`], [`LockManager::cluster`], [`Builder::replicas`]; [`LockManager::quorum`], and when it is worth it |
 //! | the holder of a lock, and taking it away | [`LockManager::inspect`], [`list`](LockManager::list), [`request_release`](LockManager::request_release), [`force_release`](LockManager::force_release) |
 //! | figures, events and the log | [`LockManager::stats`], [`Builder::listener`]; [what to watch](https://docs.rs/crate/leasehold/latest/source/docs/operating.md#what-to-watch), and the [log target](https://docs.rs/crate/leasehold/latest/source/docs/operating.md#the-log) `leasehold` |
 //! | async programs, scripts, other libraries | [docs/async.md](https://docs.rs/crate/leasehold/latest/source/docs/async.md), [docs/cli.md](https://docs.rs/crate/leasehold/latest/source/docs/cli.md), [docs/moving.md](https://docs.rs/crate/leasehold/latest/source/docs/moving.md) |
