@@ -153,7 +153,7 @@ pub struct Options {
     /// Keep the lock for at least this time, even if the command ends earlier: the library's `min_hold`
     #[arg(long, visible_alias = "min-hold", value_name = "TIME", value_parser = time, hide_short_help = true)]
     at_least: Option<Duration>,
-    /// Run the command once in each TIME, such as 1d, on whichever host comes first (`Once` of the library). If its status is not 0, a host that
+    /// Run the command once in each TIME, such as 1d, on whichever host comes first. If its status is not 0, a host that
     /// waits, or another start, tries again. The wait must be longer than the job and a lease, or a late failure is tried by
     /// nobody: with --no-wait, this host does not try again if the other fails
     #[arg(long, value_name = "TIME", value_parser = period, hide_short_help = true,
