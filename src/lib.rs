@@ -3,7 +3,7 @@
 //! A lock is a *lease*, a key that expires unless its holder renews it. That is why a crash delays the others by 30 s at most, and
 //! also why a holder can lose its lock while it works. With leasehold it learns of that by its own clock, before another can have it:
 //!
-//! ![The link of process A to Redis is cut. A reads AtRisk, and then Lost. Some milliseconds later process B gets the lock.][loss]
+//! ![The link of process A to Redis is cut. A learns that its lease is at risk, and then that it is lost. Some milliseconds later B gets the lock.][loss]
 //!
 //! A server, after `cargo add leasehold`:
 //!
