@@ -1,59 +1,82 @@
-//! The everyday use of leasehold: acquire a lock, send its fence with each write, release the lock.
+//! The two programs of README.md: a handler that answers 409 and 503, and a job that stops when it has lost its lock.
 //!
-//! `cargo run --example quickstart`, with a Redis on this machine; `REDIS_URL` names another.
+//! `cargo run --example quickstart`, with a Redis on this machine; `REDIS_URL` names another. A test keeps both functions as
+//! README.md shows them.
 
-use std::{env, error::Error, time::Duration};
+use std::{env, error::Error, thread};
 
-use leasehold::LockManager;
+use leasehold::LockManager; // one for all threads: LockManager::connect("redis://127.0.0.1/")?
+use std::time::Duration;
 
-const ORDER: &str = "quickstart:order:42";
-
-/// The data that the lock protects. It remembers the newest fence. So a writer that was paused for longer than its
-/// lease, and does not know it yet, does no harm.
-#[derive(Default)]
-struct Database {
-    newest_fence: u64,
+/// Pays an order, and returns the HTTP status of the answer.
+fn pay(locks: &LockManager, order: u32) -> u16 {
+    match locks.try_lock_for(format!("orders:{order}"), Duration::from_secs(1)) {
+        Ok(Some(guard)) => charge(order, guard.fence()), // the data rejects a smaller fence
+        Ok(None) => 409, // another request, on whatever machine, is at work on this order
+        Err(error) if error.is_retryable() => 503, // Redis cannot be asked now
+        Err(_) => 500,
+    } // the guard was dropped: the next request has the lock
 }
 
-impl Database {
-    fn write(&mut self, status: &str, fence: u64) -> Result<(), String> {
-        if fence < self.newest_fence {
-            return Err(format!("{fence} is older than {}", self.newest_fence));
-        }
-        self.newest_fence = fence;
-        println!("database: the order is {status:?} now, by fence {fence}");
-        Ok(())
+/// Settles all accounts, on one of the hosts that start this job.
+fn settle_all(locks: &LockManager, accounts: impl Iterator<Item = u32>) -> leasehold::Result<()> {
+    let Some(guard) = locks.try_lock("settlement")? else {
+        return Ok(()); // another host is at work
+    };
+    for account in accounts {
+        guard.check()?; // `Err(Lost)` before another host can have the lock
+        settle(account, guard.fence());
     }
+    guard.release()
+}
+
+fn charge(order: u32, fence: u64) -> u16 {
+    println!("order {order} is paid, under fence {fence}");
+    200
+}
+
+fn settle(account: u32, fence: u64) {
+    println!("account {account} is settled, under fence {fence}");
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
     let url = env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".to_owned());
-    let mut database = Database::default();
+    let locks = LockManager::from_url(&url)?.prefix("quickstart:").build()?;
 
-    let locks = LockManager::connect(&url)?;
-    let guard = locks.lock(ORDER)?; // Blocks until we hold it. leasehold renews the lease.
-    let first_fence = guard.fence();
-    database.write("paid", first_fence)?;
+    expect(pay(&locks, 42), 200)?;
+    // A guard of this thread stands for a request on another machine.
+    let other = locks.lock("orders:42")?;
+    expect(pay(&locks, 42), 409)?;
+    drop(other);
+    // Nothing listens at this port.
+    let unreachable = LockManager::connect_lazy("redis://127.0.0.1:1/")?;
+    expect(pay(&unreachable, 42), 503)?;
 
-    // Another manager stands for another machine.
-    let elsewhere = LockManager::connect(&url)?;
-    match elsewhere.try_lock(ORDER)? {
-        None => println!("elsewhere: the order is locked"),
-        Some(_) => return Err("two places hold one lock".into()),
-    }
-
-    // A drop releases the lock too. `release` also returns an error if the lock was lost before.
-    guard.release()?;
-    println!("released: no other client held the lock meanwhile");
-
-    // The outer `?` returns an error of the lock, and the inner one an error of the closure.
-    elsewhere.with_lock(ORDER, Duration::from_secs(5), |lease| {
-        database.write("shipped", lease.fence())
-    })??;
-
-    match database.write("paid", first_fence) {
-        Err(refusal) => println!("database: a late write is refused, {refusal}"),
-        Ok(()) => return Err("the database accepted a late write".into()),
+    settle_all(&locks, 1..=3)?;
+    // The renewals of this manager do not reach Redis, and the work on account 2 takes longer than its lease.
+    let lease = Duration::from_secs(1);
+    let cut_off = LockManager::from_url(&url)?
+        .prefix("quickstart:")
+        .lease(lease)
+        .renew(false)
+        .build()?;
+    let mut last = 0;
+    let slow = (1..=3).inspect(|account| {
+        last = *account;
+        if last == 2 {
+            thread::sleep(lease);
+        }
+    });
+    match settle_all(&cut_off, slow) {
+        Err(error) if last < 3 => println!("the job stops before account {last}: {error:#}"),
+        result => return Err(format!("the job went on to account {last}: {result:?}").into()),
     }
     Ok(())
+}
+
+fn expect(status: u16, expected: u16) -> Result<(), String> {
+    println!("the handler answers {status}");
+    (status == expected)
+        .then_some(())
+        .ok_or_else(|| format!("{expected} was expected"))
 }

@@ -1,50 +1,82 @@
-//! Distributed locks on Redis for programs with threads and no async runtime.
+//! Distributed locks on Redis for threaded Rust programs: servers, batch jobs and cron tasks on several machines.
 //!
-//! A lock is a key in Redis that expires unless the process that holds it renews it: a *lease*. A *guard* holds the lock for
-//! one thread, and releases it when dropped. One thread of the process renews all its leases and another watches their
-//! deadlines, so that a guard never claims a lock that the process may have lost.
+//! A lock is a *lease*, a key that expires unless its holder renews it. That is why a crash delays the others by 30 s at most, and
+//! also why a holder can lose its lock while it works. With leasehold it learns of that by its own clock, before another can have it:
 //!
-//! ```no_run
-//! # struct Db;
-//! # impl Db { fn write(&self, _: &str, _fence: u64) {} }
-//! # fn main() -> leasehold::Result<()> {
-//! # let db = Db;
-//! use leasehold::LockManager;
+//! ![The link of process A to Redis is cut. A learns that its lease is at risk, and then that it is lost. Some milliseconds later B gets the lock.][loss]
 //!
-//! let locks = LockManager::connect("redis://127.0.0.1/")?;
-//! let guard = locks.lock("orders:42")?; // blocks until this thread holds the lock
-//! db.write("paid", guard.fence());      // the database rejects a smaller fence
-//! guard.release()?;                     // or drop the guard; `Err(Lost)` if the lease ended early
-//! # Ok(()) }
+//! A server, after `cargo add leasehold`:
+//!
+//! ```rust
+//! # fn charge(_: u32, _: u64) -> u16 { 200 }
+//! use leasehold::LockManager; // one for all threads: LockManager::connect("redis://127.0.0.1/")?
+//! use std::time::Duration;
+//!
+//! /// Pays an order, and returns the HTTP status of the answer.
+//! fn pay(locks: &LockManager, order: u32) -> u16 {
+//!     match locks.try_lock_for(format!("orders:{order}"), Duration::from_secs(1)) {
+//!         Ok(Some(guard)) => charge(order, guard.fence()), // the data rejects a smaller fence
+//!         Ok(None) => 409, // another request, on whatever machine, is at work on this order
+//!         Err(error) if error.is_retryable() => 503, // Redis cannot be asked now
+//!         Err(_) => 500,
+//!     } // the guard was dropped: the next request has the lock
+//! }
 //! ```
+//!
+//! A job that cron starts on several hosts:
+//!
+//! ```rust
+//! # use leasehold::LockManager;
+//! # fn settle(_: u32, _: u64) {}
+//! /// Settles all accounts, on one of the hosts that start this job.
+//! fn settle_all(locks: &LockManager, accounts: impl Iterator<Item = u32>) -> leasehold::Result<()> {
+//!     let Some(guard) = locks.try_lock("settlement")? else {
+//!         return Ok(()); // another host is at work
+//!     };
+//!     for account in accounts {
+//!         guard.check()?; // `Err(Lost)` before another host can have the lock
+//!         settle(account, guard.fence());
+//!     }
+//!     guard.release()
+//! }
+//! ```
+//!
+//! - **No hidden loss.** A guard compares the holder's own clock with the end of the lease. So it reads `Lost` in time even if
+//!   the network is dead or the renewal thread is stuck, and no late reply makes it `Held` again.
+//! - **Fences everywhere.** Each exclusive guard has a larger [fencing token][fence] than every earlier one, also after Redis has
+//!   lost its data. For data in the same Redis, [`commit`][commit] writes only while the lock is held.
+//! - **First come, first served.** A release hands the lock to the process that has waited longest, and wakes only that one.
+//! - **Thousands of threads.** Threads of one process pass a lock on in memory. One thread renews all leases: 100,000 of them take
+//!   one connection, 2 % of a core, and 540 bytes each.
+//! - **Any deployment, by one URL.** `redis+sentinel://s1,s2,s3/mymaster?lease=10s` names a Sentinel set with a setting, and other
+//!   URLs a single server, a Cluster, or a quorum of independent masters (Redlock, but with fences).
+//! - **Tested under faults**, on simulated machines and on real servers: [EVIDENCE.md][evidence] has the results, with each bug found.
+//!
+//! [loss]: https://docs.rs/crate/leasehold/latest/source/docs/loss.svg
+//! [fence]: Lease::fence
+//! [commit]: LockGuard::commit
+//! [evidence]: https://docs.rs/crate/leasehold/latest/source/EVIDENCE.md
 //!
 //! # The tour
 //!
-//! A program makes one [`LockManager`], and clones it freely. Threads of a process hand a lock to each other in memory,
-//! without a request. Between processes Redis hands it to the one that has waited longest, and notifies only that one; only
-//! when a lease ends without a release may a process that did not wait get the lock first. Each fault has its own variant of
-//! [`Error`], and a call never reports that a lock is held if its request failed.
+//! A program makes one [`LockManager`], and clones it freely. Each fault has its own variant of [`Error`], whose
+//! [table](Error#what-is-retryable) says what a program may retry. No call reports that a lock is held if its request failed.
 //!
 //! | for | see |
 //! | --- | --- |
 //! | waiting, trying, a limited wait, a closure | [`LockManager::lock`], [`try_lock`](LockManager::try_lock), [`try_lock_for`](LockManager::try_lock_for), [`with_lock`](LockManager::with_lock); a [`Cancel`] ends one wait, [`LockManager::close`] all |
 //! | a lock with its own lease or `max_hold` | [`Mutex`], by [`LockManager::mutex`]; [`Mutex::run`] returns a closure's result beside a loss |
-//! | the other kinds | [`RwLock`], [`Semaphore`], [`ReentrantMutex`], which its thread can lock again, [`MultiLock`] over several names; [`RateLimiter`]; the trait [`Lock`] over all kinds |
-//! | the state of a guard | its [`Lease`]: [`fence`](Lease::fence), [`remaining`](Lease::remaining), [`state`](Lease::state), [`check`](Lease::check), [`on_lost`](Lease::on_lost), [`extend`](Lease::extend) |
-//! | a lock that goes to another process | [`LockGuard::detach`] makes a [`Claim`], which is text, and [`LockManager::adopt`] a guard of it |
-//! | servers and settings | one URL: [`LockManager::connect`] and its [table](LockManager::from_url); or a [`Builder`], with [TLS](https://docs.rs/leasehold/latest/leasehold/struct.Tls.html), changing [`credentials`](Builder::credentials), and the [rights](Builder#rights-of-a-redis-user) that a Redis user needs |
-//! | several servers | [`LockManager::sentinel`], [`LockManager::cluster`]; [`LockManager::quorum`] (Redlock) and when it is worth it; [`Builder::replicas`] |
-//! | a job on one host only, or once a day | [`LockManager::try_lock`]; [`Once::claim_for`], by [`LockManager::once`], with the [runbook](https://docs.rs/crate/leasehold/latest/source/docs/operating.md#runbook) |
+//! | the other kinds | [`RwLock`], [`Semaphore`], [`ReentrantMutex`], [`MultiLock`] over several names, [`RateLimiter`]; the trait [`Lock`] over all kinds |
+//! | a job on one host only, once for each time of a schedule | [`LockManager::try_lock`]; [`Once::claim_for`], with the [runbook](https://docs.rs/crate/leasehold/latest/source/docs/operating.md#runbook) |
 //! | a leader among processes, and who it is | [`Election`], by [`LockManager::election`] |
-//! | errors that a program may retry | [`Error::is_retryable`], and the [table of errors](Error#what-is-retryable) |
+//! | the state of a guard | its [`Lease`]: [`fence`](Lease::fence), [`remaining`](Lease::remaining), [`state`](Lease::state), [`check`](Lease::check), [`on_lost`](Lease::on_lost), [`extend`](Lease::extend) |
+//! | data in the Redis of the lock, or elsewhere | [`LockGuard::commit`]; [docs/fencing.md](https://docs.rs/crate/leasehold/latest/source/docs/fencing.md) |
+//! | a lock that goes to another process | [`LockGuard::detach`] makes a [`Claim`], which is text, and [`LockManager::adopt`] a guard of it |
+//! | servers and settings | one URL: [`LockManager::connect`] and its [table](LockManager::from_url); or a [`Builder`], with changing [`credentials`](Builder::credentials), and the [rights](Builder#rights-of-a-redis-user) that a Redis user needs |
+//! | several servers | [`LockManager::sentinel`], [`LockManager::cluster`], [`Builder::replicas`]; [`LockManager::quorum`], and when it is worth it |
 //! | the holder of a lock, and taking it away | [`LockManager::inspect`], [`list`](LockManager::list), [`request_release`](LockManager::request_release), [`force_release`](LockManager::force_release) |
-//! | figures and events | [`LockManager::stats`], [`Builder::listener`] for each [`Event`], and [what to watch](https://docs.rs/crate/leasehold/latest/source/docs/operating.md#what-to-watch) |
-//! | log records, none of which has a password | the target `leasehold` of the [`log`](https://docs.rs/log) crate, and [its levels](https://docs.rs/crate/leasehold/latest/source/docs/operating.md#the-log); [`Builder::warn_after`], [`Builder::warn_wait_after`] |
-//! | data in the Redis of the lock | [`LockGuard::commit`] executes each [`Write`] only while the lock is held |
-//! | other data, which rejects an old fence | [docs/fencing.md](https://docs.rs/crate/leasehold/latest/source/docs/fencing.md) |
-//! | a move from another library | [docs/moving.md](https://docs.rs/crate/leasehold/latest/source/docs/moving.md) |
-//! | an async program | [docs/async.md](https://docs.rs/crate/leasehold/latest/source/docs/async.md) |
-//! | scripts and cron jobs | the program `leasehold`: [docs/cli.md](https://docs.rs/crate/leasehold/latest/source/docs/cli.md) |
+//! | figures, events and the log | [`LockManager::stats`], [`Builder::listener`]; [what to watch](https://docs.rs/crate/leasehold/latest/source/docs/operating.md#what-to-watch), and the [log target](https://docs.rs/crate/leasehold/latest/source/docs/operating.md#the-log) `leasehold` |
+//! | async programs, scripts, other libraries | [docs/async.md](https://docs.rs/crate/leasehold/latest/source/docs/async.md), [docs/cli.md](https://docs.rs/crate/leasehold/latest/source/docs/cli.md), [docs/moving.md](https://docs.rs/crate/leasehold/latest/source/docs/moving.md) |
 //! | tests without a server | the package [`leasehold-testing`](https://docs.rs/leasehold-testing), a Redis in memory |
 //!
 //! # What it promises
@@ -52,78 +84,62 @@
 //! 1. **Exclusion.** At most one exclusive guard of a name reads [`Held`](LeaseState::Held), if the rates of the machines'
 //!    clocks differ by less than 1 %, no server's clock jumps, and the server keeps its data. The guard ends before the key does,
 //!    because a lease counts from before its request was sent, less 1 % and 2 ms, on a clock that runs through suspend.
-//! 2. **Fencing.** Each exclusive guard of a name has a larger [`fence`](Lease::fence) than every earlier one. Fences follow
-//!    the server's clock in microseconds, so they also rise after the server has lost all its data, and after its clock was set
-//!    back by less than [`fence_memory`](Builder::fence_memory). There are
-//!    [four exceptions](Lease#when-a-fence-may-be-smaller), such as a server that loses its data *and* whose clock is set back.
-//! 3. **No hidden loss.** A holder learns of a loss by its own clock, at the deadline, even if the network is dead and the
-//!    renewal thread is stuck. `Lost` is final: no late reply revives a lease. [`on_lost`](Lease::on_lost) fires within 50 ms,
+//! 2. **Fencing.** Each exclusive guard of a name has a larger [`fence`](Lease::fence) than every earlier one. Fences follow the
+//!    server's clock, so they also rise after the server has lost its data, or was set back by less than
+//!    [`fence_memory`](Builder::fence_memory). There are [four exceptions](Lease#when-a-fence-may-be-smaller), such as a server
+//!    that loses its data *and* whose clock is set back.
+//! 3. **No hidden loss.** A guard reads `Lost` at its deadline, and stays lost. [`on_lost`](Lease::on_lost) fires within 50 ms,
 //!    from a thread that does no I/O.
-//! 4. **Liveness.** A crash delays the other processes by at most the lease of a holder, or 250 ms if that lease is shorter; by at
-//!    most one pickup window (2 s by default, see [`io_timeout`](Builder::io_timeout)) for up to 64 waiters that crash or hang
-//!    together; and by at most one poll, 1 s, for a message that is lost. A waiter that only hung for a window keeps its place. If
-//!    more than 64 hang, the lock goes to a process that asks, at most one poll later, until they are dropped after 3 s.
+//! 4. **Liveness.** A crash delays the others by at most the lease of a holder, or 250 ms if that lease is shorter; by one pickup
+//!    window (2 s by default: see [`io_timeout`](Builder::io_timeout)) for up to 64 waiters that crash or hang together; and by one
+//!    poll, 1 s, for a message that is lost. A waiter that only hung for a window keeps its place.
 //! 5. **Nobody else's lock.** Every request about a held lock compares the owner, and never shortens a lease that is held. All but
 //!    a [commit](LockGuard::commit) may be repeated without harm.
 //!
 //! # What it does not promise
 //!
-//! No lease in Redis, in any implementation, excludes a second holder if
+//! No lease in Redis, of any library, excludes a second holder if a failover, a restart or an eviction loses the key, if the
+//! server's clock jumps, if a virtual machine is stopped with the process inside, or after
+//! [`force_release`](LockManager::force_release). For these cases let the system that the lock protects reject a fence that is
+//! smaller than the largest it has seen. On a [quorum](LockManager::quorum) a loss needs the restart of several nodes, one soon
+//! after another. [`Builder::build`] warns in the log of a server that may evict locks.
 //!
-//! * a failover or a restart of the server loses the key;
-//! * the server evicts the key, because its memory is full and its `maxmemory-policy` is not `noeviction`, of which
-//!   [`Builder::build`] warns in the log;
-//! * the server's clock jumps;
-//! * a virtual machine is stopped with the process inside;
-//! * an operator calls [`force_release`](LockManager::force_release).
-//!
-//! For these cases let the system that the lock protects reject a [`fence`](Lease::fence) that is smaller than the largest it
-//! has seen. On a [quorum](LockManager::quorum) a loss needs the restart of several nodes, one soon after another, because a
-//! restarted node does not vote for the [`restart_delay`](Builder::restart_delay). If a server's clock is set forward, leases end
-//! early, and their holders learn of it at the next renewal. If it is set back, Redis keeps the lock of a crashed process for that
-//! much longer.
-//!
-//! There is no poisoning. A thread that locks a mutex that it already holds waits for itself. A client of another library can
-//! starve, because it polls outside of the queue: see [`Builder::poller_gap`].
+//! There is no poisoning. A thread that locks a mutex that it already holds waits for itself. A client of another library polls
+//! outside of the queue, and can starve: see [`Builder::poller_gap`]. A process that exits or is killed releases nothing, so its
+//! locks come free when their leases end; call [`LockManager::close`] first if releases are in the
+//! [background](Builder::background_release). A guard that the program forgets is renewed until its `max_hold`.
 //!
 //! # On the wire
 //!
-//! A mutex is the plain string key that `SET prefix+name owner NX PX lease` makes, released by compare and delete. So it excludes
-//! the locks of redis-py, redsync, bsm/redislock, node-redlock and rslock, if the [`prefix`](Builder::prefix) makes the key the
-//! same. A waiter appends `!` to the owner, and a release within [`min_hold`](Builder::min_hold) `!~`, but never to the value of
-//! another library. Beside the key stand `{key}:lh:fence`, `{key}:lh:queue`, `{key}:lh:waiters`, `{key}:lh:once`
-//! and `{key}:lh:leader`, or
-//! `key:lht:…` if the key has its own hash tag, each with a time to live. Reader-writer locks and semaphores are sorted sets of
-//! leases, and a rate limiter is a list of times. A node of a quorum also has `leasehold:restart_delay` behind the prefix.
+//! A mutex is the plain string that `SET prefix+name owner NX PX lease` makes, released by compare and delete, so it excludes the
+//! locks of other libraries on the same key. A waiter appends `!` to the owner, and a release within
+//! [`min_hold`](Builder::min_hold) `!~`, but never to the value of another library. Companions such as `{key}:lh:fence` and
+//! `{key}:lh:queue` stand beside the key, each with a time to live:
+//! [ARCHITECTURE.md](https://docs.rs/crate/leasehold/latest/source/ARCHITECTURE.md#in-redis) lists all of them.
 //!
-//! # Panics, exits and forks
+//! # Panics and forks
 //!
-//! A call panics if the operating system cannot provide random numbers, and neither the program's arguments nor a fault of the
-//! server cause any other panic. A panic in a closure under a lock releases it and reaches the caller; one in a [`Listener`] or in
-//! the program's logger is caught. Dropping a guard never panics.
-//!
-//! A guard that the program forgets is renewed until the process ends, or until its `max_hold`. A process that exits or is killed
-//! releases nothing: its locks come free when their leases end, and its places in queues are skipped. So call
-//! [`LockManager::close`] before an exit if releases are in the [background](Builder::background_release).
+//! A call panics if the operating system has no random numbers, and for no other reason. A panic in a closure under a lock releases
+//! it and reaches the caller; one in a [`Listener`] or in the program's logger is caught. Dropping a guard never panics.
 //!
 //! In a child of `fork(2)` every guard reads `Lost`, every call for a lock returns [`Forked`](Error::Forked), and a drop does
 //! nothing. A child of `_Fork(3)`, or of a bare `clone(2)`, is not noticed, because the C library does not report it.
 //!
 //! # Features
 //!
-//! * `tls`: `rediss://` URLs by rustls, with TLS 1.2 and 1.3, and [`Builder::tls`] for roots and certificates other than the
-//!   system's. If the program has not installed a provider of cryptography, building a manager installs ring's.
-//! * `metrics`: histograms, counters and gauges for the [`metrics`](https://docs.rs/metrics) facade, whose recorder the program
-//!   installs before it builds a manager. `tracing`: the spans `leasehold.wait` and `leasehold.hold` for the
-//!   [`tracing`](https://docs.rs/tracing) facade. [docs/metrics.md](https://docs.rs/crate/leasehold/latest/source/docs/metrics.md)
-//!   lists both.
+//! | feature, off by default | adds |
+//! | --- | --- |
+//! | `tls` | `rediss://` URLs by rustls, [`Builder::tls`], and [`Tls`](https://docs.rs/leasehold/latest/leasehold/struct.Tls.html). If the program has installed no provider of cryptography, building a manager installs ring's. |
+//! | `metrics` | histograms, counters and gauges for the [`metrics`](https://docs.rs/metrics) facade: [docs/metrics.md](https://docs.rs/crate/leasehold/latest/source/docs/metrics.md), and `Builder::metric_names` |
+//! | `tracing` | spans of waits and holds for the [`tracing`](https://docs.rs/tracing) facade |
 //!
 //! # Sources
 //!
 //! Leases: C. Gray, D. Cheriton, "Leases: an efficient fault-tolerant mechanism for distributed file cache consistency", 1989.
-//! Fencing: M. Kleppmann, "How to do distributed locking", 2016. The lock in Redis: its
-//! [`SET`](https://redis.io/docs/latest/commands/set/) command. The mark on a contended lock: U. Drepper, "Futexes are tricky",
-//! 2004.
+//! Fencing: M. Kleppmann, "How to do distributed locking", 2016. The mark on a contended lock: U. Drepper, "Futexes are tricky", 2004.
+
+// The pages of docs.rs, where this is set, name the feature that an item needs.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod admin;
 mod builder;

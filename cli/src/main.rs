@@ -56,7 +56,9 @@ enum Command {
     Status(show::Status),
     List(show::List),
     Watch(watch::Options),
+    #[command(visible_alias = "force-release")]
     Release(operate::Release),
+    #[command(visible_alias = "request-release")]
     Request(operate::Request),
     Doctor(doctor::Options),
     Bench(bench::Options),

@@ -14,7 +14,7 @@ use crate::show;
 /// The status if nobody holds the lock, or somebody else does.
 const NOT_HELD: u8 = 1;
 
-/// Takes a lock from its holder
+/// Takes a lock from its holder (`force_release` of the library)
 ///
 /// The holder reads that it has lost the lock, and the next waiter gets it. Use it for a holder that hangs, because work that
 /// still goes on is not stopped. If there are several holders, name one by its number in `status`. These numbers change as holders
@@ -38,7 +38,7 @@ pub struct Release {
     name: String,
 }
 
-/// Asks the holder of a lock to release it
+/// Asks the holder of a lock to release it (`request_release` of the library)
 ///
 /// `leasehold run` prints the reason, and a program with the library can listen for it. The lock goes on until the holder
 /// releases it.

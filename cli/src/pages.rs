@@ -170,6 +170,18 @@ mod tests {
     }
 
     #[test]
+    fn the_words_of_the_library_are_accepted() {
+        for line in [
+            "leasehold run a --min-hold 5m --max-hold 1h -- true",
+            "leasehold force-release a",
+            "leasehold request-release a --why b",
+        ] {
+            let parsed = command().try_get_matches_from(line.split(' '));
+            assert!(parsed.is_ok(), "{line}: {parsed:?}");
+        }
+    }
+
+    #[test]
     fn each_subcommand_has_examples_that_it_accepts() {
         let all = command();
         for subcommand in all.get_subcommands() {

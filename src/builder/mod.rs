@@ -172,7 +172,7 @@ impl Builder {
         self
     }
 
-    /// Sets the certificates of TLS connections: which servers are trusted, and who this process is. Every URL must then
+    /// Sets the certificates of TLS connections, with the feature `tls`: which servers are trusted, and who this process is. Every URL must then
     /// begin with `rediss`. The servers that sentinels or nodes of a cluster name have TLS too, with the same certificates.
     ///
     /// [`build`](Self::build) reads the certificates. If that fails, it returns [`Error::Config`]. If a server's certificate
@@ -195,7 +195,7 @@ impl Builder {
         self
     }
 
-    /// Adds names of locks, without the prefix, that are labels: the histograms and counters of such a lock have the label
+    /// Adds names of locks, without the prefix, that are labels of metrics, with the feature `metrics`: the histograms and counters of such a lock have the label
     /// `name`. Each name adds about 35 series, and 4 for each bucket of its histograms, so list a few names that are known
     /// beforehand. Defaults to none.
     ///

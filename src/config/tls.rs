@@ -22,7 +22,7 @@ const READ_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// The files are read again after a refused certificate if this time has passed.
 const AFTER_A_REFUSAL: Duration = Duration::from_secs(1);
 
-/// The certificates of TLS connections: which servers are trusted, and who this process is. See
+/// The certificates of TLS connections, with the feature `tls`: which servers are trusted, and who this process is. See
 /// [`Builder::tls`](crate::Builder::tls).
 ///
 /// | | by default | with this type |

@@ -152,7 +152,7 @@ fn every_example_is_run() {
         let name = name.expect("a name in UTF-8");
         // `scale` and `stress` load a whole machine, and have options and a report. `shared` is a library. `async` needs tokio, so
         // .ci/long runs it.
-        if ["Cargo", "async", "scale", "shared", "stress"].contains(&name) {
+        if ["Cargo", "README", "async", "scale", "shared", "stress"].contains(&name) {
             continue;
         }
         // `metrics` needs a feature, so scripts/check-metrics runs it.

@@ -1,5 +1,5 @@
-//! Checks that each link of the pages, and of the documentation in `src/`, has a target in the package. Links to other sites
-//! are not followed.
+//! Checks that each link of the pages, and of the documentation in `src/`, has a target in the package, and that README.md and the
+//! documentation begin alike. Links to other sites are not followed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
@@ -33,6 +33,8 @@ fn package() -> Package {
         }
     }
     package.retain(|path, _| !left_out.iter().any(|left_out| path.starts_with(left_out)));
+    // README.md leads to it. In the package that link leads to the repository.
+    read(root, "examples/README.md", &mut package);
     package
 }
 
@@ -338,6 +340,31 @@ fn dead_links_are_found() {
     let mut dead = dead.map(str::to_owned);
     dead.sort();
     assert_eq!(found, dead);
+}
+
+/// The test of the examples runs the code that both pages show.
+#[test]
+fn readme_and_the_documentation_begin_with_one_text_whose_code_is_an_example() {
+    let package = package();
+    let (readme, docs) = (&package["README.md"], doc_comments(&package["src/lib.rs"]));
+    let front = readme.split("\n## ").next().expect("the top of the page");
+    let front = front.strip_prefix("# leasehold\n\n").expect("its heading");
+    let (docs, _) = docs.split_once("\n[loss]: ").expect("the end of that text");
+    let shown = docs.lines().filter(|line| !line.starts_with("# "));
+    let shown = shown.collect::<Vec<_>>().join("\n");
+    assert_eq!(front.trim_end(), shown.trim_end());
+
+    let example = Path::new(crate::ROOT).join("examples/quickstart.rs");
+    let example = fs::read_to_string(example).expect("the example");
+    let programs: Vec<_> = front.split("```").skip(1).step_by(2).collect();
+    assert_eq!(programs.len(), 2);
+    for program in programs {
+        let code = program.strip_prefix("rust\n").expect("a program in Rust");
+        assert!(
+            example.contains(code),
+            "examples/quickstart.rs lacks:\n{code}"
+        );
+    }
 }
 
 /// A page shows a picture as an image. Then docs.rs applies no style sheet, and loads nothing else.

@@ -141,7 +141,7 @@ pub struct Options {
     names: Vec<String>,
     #[command(flatten)]
     job: Job,
-    /// Lock a reader-writer lock as one of its readers
+    /// Lock a reader-writer lock (`RwLock` of the library) as one of its readers
     #[arg(long, conflicts_with_all = ["exclusive", "permits"])]
     shared: bool,
     /// Lock a reader-writer lock as its writer
@@ -150,8 +150,8 @@ pub struct Options {
     /// Take N of the K permits of a semaphore
     #[arg(long, value_name = "N/K", value_parser = permits)]
     permits: Option<(u32, u32)>,
-    /// Keep the lock for at least this time, even if the command ends earlier
-    #[arg(long, value_name = "TIME", value_parser = time, hide_short_help = true)]
+    /// Keep the lock for at least this time, even if the command ends earlier: the library's `min_hold`
+    #[arg(long, visible_alias = "min-hold", value_name = "TIME", value_parser = time, hide_short_help = true)]
     at_least: Option<Duration>,
     /// The same, but a command whose status is not 0 frees the lock at once, so that a host that waits tries again. The time
     /// must be longer than the --wait of the others
@@ -206,7 +206,7 @@ struct Job {
     #[arg(long, value_name = "TIME", value_parser = time)]
     lease: Option<Duration>,
     /// End the command so that the lock is held for at most this time [default: max_hold of the URL]
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, visible_alias = "max-hold", value_name = "TIME", value_parser = time)]
     max: Option<Duration>,
     /// How the command ends if the lock is lost: by TERM and then KILL, by KILL at once, or not at all
     #[arg(
