@@ -156,11 +156,11 @@ impl Connection {
         let mut socket = login::connect(route, &mut deadline)?;
         let info =
             ["server", "replication"].map(|section| Command::new("INFO").arg(section).to_owned());
-        let note = state.note_restart_delay();
+        let restart_delay = state.note_restart_delay();
         let commands: Vec<_> = info
             .iter()
             .chain(node_request::load())
-            .chain([&note])
+            .chain([&restart_delay])
             .collect();
         let sent = Time::now();
         let asked = socket.requests(commands.iter().copied(), deadline);
