@@ -282,10 +282,7 @@ impl Checks {
         let checks = Arc::new(Self {
             world: Arc::clone(world),
             is_quorum: topology == Topology::Quorum,
-            // Seed 297 of a cluster breaks the strict order, which is open: a thread of p0 waits behind another one, which keeps
-            // `c` beyond its `max_hold`. When that lease is lost, the thread asks the server for the first time, behind p2,
-            // which has come since. The judge counts its place from its call.
-            is_ordered: matches!(topology, Topology::Single | Topology::Sentinel),
+            is_ordered: topology != Topology::Quorum,
             lease: leases.iter().copied().max().unwrap_or_default(),
             leases,
             bug,

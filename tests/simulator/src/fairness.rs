@@ -5,8 +5,8 @@
 //! | waits for one name that it wants alone, since after the last fault, on living connections | may be bypassed |
 //! | gets the name from another process, and asked at least [`SETTLED`] after it | has bypassed it |
 //! | gets the name, which its own process had last | is in its process's turn, which ends within [`LONGEST_TURN`] if another process has waited since before it |
-//! | is of a reader, a writer or a permit, or on a quorum or a cluster | may be bypassed [`MOST_BYPASSES`] times: readers go in together, and a quorum has no order |
-//! | is behind another thread of its process | takes its process's place after that one has ended |
+//! | is of a reader, a writer or a permit, or on a quorum | may be bypassed [`MOST_BYPASSES`] times: readers go in together, and a quorum has no order |
+//! | is behind another thread of its process | takes its process's place after that one has ended, or has lost its lease |
 //! | is of a multi-lock, or of a job | has no place in this order |
 //! | is the first to get a name since a thread detached it | may come before others: nobody handed the lock over |
 
@@ -60,7 +60,7 @@ pub(crate) struct Fairness {
     turns_began: BTreeMap<&'static str, Duration>,
     /// Since when a process has had a place in the queue of a name: a thread takes over that of one that gives up.
     queued_since: BTreeMap<(usize, &'static str), Duration>,
-    /// When a call of a process for a name last ended. Then the next one of its threads asks.
+    /// When a call or a lease of a process for a name last ended. Then the next one of its threads asks.
     ended_at: BTreeMap<(usize, &'static str), Duration>,
     /// The names whose lock was detached since somebody got it.
     detached: BTreeSet<&'static str>,

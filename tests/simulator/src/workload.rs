@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use leasehold::seam::sleep;
 use leasehold::{
-    Admission, Builder, Cancel, Error, Event, Lease, LeaseState, Listener, Lock, LockManager,
-    OnceGuard, Ran, Receiver, ReentrantGuard, Reply, Result, TryRecvError, Write,
+    Admission, Builder, Cancel, Error, Event, EventKind, Lease, LeaseState, Listener, Lock,
+    LockManager, OnceGuard, Ran, Receiver, ReentrantGuard, Reply, Result, TryRecvError, Write,
 };
 
 use crate::checks::{Checks, Committed, Guard, Read, register_of};
@@ -175,9 +175,15 @@ impl Listener for Events {
         let kind = event.kind.as_str();
         let world = &self.checks.world;
         world.note(format_args!("p{} is told: {kind}", self.process));
-        let kind = event.kind.as_str();
         self.checks
             .count(|counts| *counts.events.entry(kind).or_default() += 1);
+        // From then on the next thread of the process asks, while the guard of the lost lease still lives.
+        let is_lost = matches!(event.kind, EventKind::Lost { .. });
+        for name in NAMES.iter().filter(|_| is_lost) {
+            if event.name.as_deref() == Some(name) {
+                self.checks.ended(self.process, &[name]);
+            }
+        }
     }
 }
 
