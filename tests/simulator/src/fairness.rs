@@ -36,13 +36,16 @@ enum Order {
 impl Order {
     fn of(what: What, is_ordered: bool) -> Self {
         match what {
-            What::Mutex | What::Reentrant | What::Closure | What::Unfenced if is_ordered => {
+            What::Mutex | What::Reentrant | What::Closure | What::Unfenced | What::Campaign
+                if is_ordered =>
+            {
                 Self::Strict
             }
             What::Mutex
             | What::Reentrant
             | What::Closure
             | What::Unfenced
+            | What::Campaign
             | What::Writer
             | What::Reader
             | What::Permit => Self::Bounded,

@@ -6,6 +6,8 @@ use crate::random::Random;
 
 /// The names of exclusive locks. Each may be a mutex, a reentrant mutex, or one of the names of a multi-lock.
 pub(crate) const EXCLUSIVE: [&str; 3] = ["a", "b", "c"];
+/// The name of the election, which others use as a mutex.
+pub(crate) const LED: &str = EXCLUSIVE[0];
 const RWLOCK: &str = "rw";
 const SEMAPHORE: &str = "s";
 /// A mutex whose guards have no fences.
@@ -47,6 +49,10 @@ pub enum What {
     Limited,
     /// Looks at locks as an operator does, and asks holders to go, or takes a lock away.
     Operator,
+    /// Campaigns, and leads for a while.
+    Campaign,
+    /// Looks who leads, once or for a while.
+    Observe,
     /// Adopts a claim that another thread has left.
     Adoption,
     /// Closes the manager of the process, and makes another one.
@@ -114,6 +120,18 @@ pub(crate) struct Style {
     pub(crate) idle: Option<(Duration, Duration)>,
 }
 
+/// Makes most operations of a program those of an election.
+pub(crate) fn elect(program: &mut [Operation], random: &mut Random) {
+    for operation in program {
+        let (what, names) = match random.within(0..8) {
+            0..3 => (What::Campaign, vec![LED]),
+            3..6 => (What::Observe, Vec::new()),
+            _ => continue,
+        };
+        (operation.what, operation.names) = (what, names);
+    }
+}
+
 impl Style {
     /// Returns the program of a thread.
     pub(crate) fn program(&self, random: &mut Random) -> Vec<Operation> {
@@ -162,7 +180,10 @@ impl Style {
             What::Unfenced => vec![UNFENCED],
             What::Once => vec![JOB],
             What::Limited => vec![LIMITED],
-            What::Adoption | What::Close | What::Operator | What::Several => Vec::new(),
+            What::Campaign => vec![LED],
+            What::Observe | What::Adoption | What::Close | What::Operator | What::Several => {
+                Vec::new()
+            }
         };
         // The leases of a multi-lock have this order.
         names.sort_unstable();
