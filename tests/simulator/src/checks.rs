@@ -41,8 +41,8 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, SystemTime};
 
 use leasehold::{
-    Claim, Leader, Lease, LeaseState, LockGuard, Lost, MultiGuard, OnceGuard, Permit, ReadGuard,
-    Receiver, WriteGuard,
+    Claim, Lease, LeaseState, LockGuard, Lost, MultiGuard, OnceGuard, Permit, ReadGuard, Receiver,
+    WriteGuard,
 };
 
 use crate::clock::ASSUMED_DRIFT;
@@ -726,7 +726,6 @@ impl Checks {
         &self,
         process: usize,
         shown: &mut Shown,
-        got: Option<Option<Leader>>,
         at: Duration,
     ) -> Result<(), String> {
         let is_within_assumptions = self.is_within_assumptions(LED);
@@ -749,7 +748,7 @@ impl Checks {
             };
             (now, alive(&state))
         };
-        (locked(&self.state).elections).check(shown, got, now, &is_alive)
+        (locked(&self.state).elections).check(shown, now, &is_alive)
     }
 
     /// Notes the answer to a call.

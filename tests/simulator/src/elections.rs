@@ -16,8 +16,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use leasehold::Leader;
-
 /// How long after a change an observer is shown it, if a read is what shows it.
 const SEEN_WITHIN: Duration = Duration::from_millis(1_200);
 /// The same after a message.
@@ -30,6 +28,9 @@ const STALE_FOR: Duration = Duration::from_millis(2_500);
 const SETTLES_WITHIN: Duration = Duration::from_secs(5);
 /// How long after that a value is there again that a server has lost.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(12);
+
+/// A leader as it is shown: its value and its fence.
+pub(crate) type Leader = (String, u64);
 
 #[derive(Default)]
 pub(crate) struct Elections {
@@ -62,6 +63,7 @@ pub(crate) struct Shown {
     since: Duration,
     begun: Duration,
     looked_at: Duration,
+    looked_at_before: Duration,
     /// The last term that was shown.
     last_term: Option<usize>,
 }
@@ -87,7 +89,16 @@ impl Shown {
             since: now,
             begun: now,
             looked_at: now,
+            looked_at_before: now,
             last_term: None,
+        }
+    }
+
+    /// Notes a look at the receiver, which has `got` a state if there was one.
+    pub(crate) fn look(&mut self, got: Option<Option<Leader>>, now: Duration) {
+        self.looked_at_before = std::mem::replace(&mut self.looked_at, now);
+        if let Some(state) = got.filter(|state| *state != self.state) {
+            (self.state, self.since) = (state, now);
         }
     }
 
@@ -164,23 +175,18 @@ impl Elections {
         }
     }
 
-    /// Checks what a receiver shows now, after it has `got` a state if there was one.
+    /// Checks what a receiver shows now.
     pub(crate) fn check(
         &mut self,
         shown: &mut Shown,
-        got: Option<Option<Leader>>,
         now: Now,
         is_alive: &[bool],
     ) -> Result<(), String> {
-        let before = std::mem::replace(&mut shown.looked_at, now.at);
-        let new = got.filter(|state| *state != shown.state);
-        let is_new = new.is_some();
-        if let Some(state) = new {
-            (shown.state, shown.since) = (state, now.at);
-        }
+        let before = shown.looked_at_before;
+        let is_new = shown.since > before;
         if let Some(leader) = &shown.state {
             let number = self.check_owner(leader)?;
-            let (term, value) = (&self.terms[number], &leader.value);
+            let (term, value) = (&self.terms[number], &leader.0);
             let is_over = |at: &Duration| {
                 // See `LIVES_LONGER_BY` of the checks.
                 let life = term.lease + term.lease / 20 + now.late_by;
@@ -206,19 +212,15 @@ impl Elections {
     }
 
     /// Checks whose value it is. Returns the number of the term.
-    fn check_owner(&mut self, leader: &Leader) -> Result<usize, String> {
-        let value = &leader.value;
+    fn check_owner(&mut self, (value, shown): &Leader) -> Result<usize, String> {
         let Some(its) = self.values.get(value) else {
             return Err(format!("{value} is shown, which nobody has proclaimed"));
         };
         let fence = &mut self.terms[its.term].fence;
-        if *fence.get_or_insert(leader.fence) == leader.fence {
+        if *fence.get_or_insert(*shown) == *shown {
             return Ok(its.term);
         }
-        Err(format!(
-            "{value} of {fence:?} is shown with {}",
-            leader.fence
-        ))
+        Err(format!("{value} of {fence:?} is shown with {shown}"))
     }
 
     /// Checks after the faults that who leads is shown, and nobody else.
@@ -226,7 +228,7 @@ impl Elections {
         let Some(calm_since) = now.calm_since.map(|since| since + SETTLES_WITHIN) else {
             return Ok(());
         };
-        let name = shown.state.as_ref().map(|leader| &leader.value);
+        let name = shown.state.as_ref().map(|(value, _)| value);
         let hears_since = shown.begun.max(calm_since) + HEARS_WITHIN;
         for (value, its) in &self.values {
             let term = &self.terms[its.term];
@@ -254,5 +256,122 @@ impl Elections {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(10);
+    /// All faults are long over.
+    const BEGUN: Duration = Duration::from_secs(1_000);
+
+    /// An election of two processes, and what one receiver has got.
+    struct Observed {
+        elections: Elections,
+        shown: Shown,
+        is_calm: bool,
+    }
+
+    fn at(ms: u64) -> Duration {
+        BEGUN + Duration::from_millis(ms)
+    }
+
+    impl Observed {
+        fn new(is_calm: bool) -> Self {
+            Self {
+                elections: Elections::default(),
+                shown: Shown::new(BEGUN),
+                is_calm,
+            }
+        }
+
+        /// A process leads with a value from then on.
+        fn leads(&mut self, process: usize, fence: u64, ms: u64) -> (usize, Leader) {
+            let term = self.elections.campaigns(process, LEASE);
+            let value = self.elections.value_of(term);
+            self.elections.written(&value, fence, at(ms));
+            (term, (value, fence))
+        }
+
+        /// The receiver gets this state, and is looked at.
+        fn gets(&mut self, state: Option<&Leader>, ms: u64) -> Result<(), String> {
+            self.shown.look(Some(state.cloned()), at(ms));
+            let now = Now {
+                at: at(ms),
+                calm_since: self.is_calm.then_some(Duration::ZERO),
+                is_within_assumptions: true,
+                keeps_writes: !self.is_calm,
+                late_by: Duration::ZERO,
+            };
+            (self.elections).check(&mut self.shown, now, &[true; 2])
+        }
+    }
+
+    #[test]
+    fn a_value_is_that_of_the_leader_that_has_proclaimed_it() {
+        let mut observed = Observed::new(false);
+        let (_, (value, _)) = observed.leads(0, 5, 0);
+        assert_eq!(observed.gets(Some(&(value.clone(), 5)), 1), Ok(()));
+        assert!(observed.gets(Some(&(value, 6)), 2).is_err());
+        assert!(observed.gets(Some(&("x".to_owned(), 5)), 3).is_err());
+    }
+
+    #[test]
+    fn a_leader_is_shown_for_a_lease_after_its_end() {
+        let mut observed = Observed::new(false);
+        let (term, leader) = observed.leads(0, 5, 0);
+        assert_eq!(observed.gets(Some(&leader), 10), Ok(()));
+        observed.elections.ended(term, false, at(100));
+        assert_eq!(observed.gets(Some(&leader), 10_100), Ok(()));
+        assert!(observed.gets(Some(&leader), 12_000).is_err());
+    }
+
+    #[test]
+    fn an_older_leader_that_has_ended_is_not_shown_again() {
+        let mut observed = Observed::new(false);
+        let (term, older) = observed.leads(0, 5, 0);
+        assert_eq!(observed.gets(Some(&older), 10), Ok(()));
+        observed.elections.ended(term, false, at(20));
+        let (_, leader) = observed.leads(1, 6, 30);
+        assert_eq!(observed.gets(Some(&leader), 4_000), Ok(()));
+        assert!(observed.gets(Some(&older), 4_010).is_err());
+    }
+
+    #[test]
+    fn a_value_that_was_replaced_is_not_shown_again() {
+        let mut observed = Observed::new(false);
+        let (term, first) = observed.leads(0, 5, 0);
+        let second = (observed.elections.value_of(term), 5);
+        observed.elections.written(&second.0, 5, at(10));
+        assert_eq!(observed.gets(Some(&second), 4_000), Ok(()));
+        assert!(observed.gets(Some(&first), 4_010).is_err());
+    }
+
+    #[test]
+    fn each_change_is_seen_in_time_after_the_faults() {
+        let changed = |told: u64, is_shown: bool| {
+            let mut observed = Observed::new(true);
+            let mut result = observed.gets(None, 1);
+            let (term, leader) = observed.leads(0, 5, told);
+            let changed_at = told + u64::from(is_shown);
+            if is_shown {
+                assert_eq!(observed.gets(Some(&leader), changed_at), Ok(()));
+                observed.elections.ended(term, true, at(changed_at));
+            }
+            let left = is_shown.then_some(&leader);
+            let mut seen_within = 0;
+            while result.is_ok() && seen_within < 5_000 {
+                seen_within += 100;
+                result = observed.gets(left, changed_at + seen_within);
+            }
+            seen_within
+        };
+        // Before it hears messages, and then.
+        for is_shown in [false, true] {
+            assert_eq!(changed(100, is_shown), 1_300);
+            assert_eq!(changed(4_000, is_shown), 400);
+        }
     }
 }

@@ -978,8 +978,8 @@ impl Worker {
             let got = election.leader();
             if let Ok(leader) = &got {
                 self.world().note(format_args!("p{number} sees {leader:?}"));
-                let mut shown = Shown::once(leader.clone());
-                let kept = checks.check_shown(number, &mut shown, None, call.begun);
+                let mut shown = Shown::once(leader.clone().map(|it| (it.value, it.fence)));
+                let kept = checks.check_shown(number, &mut shown, call.begun);
                 self.program.must(kept);
             }
             return self.has_looked(operation, &call, got.map(drop));
@@ -1021,7 +1021,8 @@ impl Worker {
                     .note(format_args!("p{number} is shown {state:?}"));
             }
             let (checks, now) = (&self.program.checks, self.program.now());
-            let kept = checks.check_shown(number, &mut shown, got, now);
+            shown.look(got.map(|state| state.map(|it| (it.value, it.fence))), now);
+            let kept = checks.check_shown(number, &mut shown, now);
             self.program.must(kept);
             sleep(pause);
         }
