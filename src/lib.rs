@@ -73,7 +73,8 @@
 //! * a failover or a restart of the server loses the key;
 //! * the server evicts the key, because its memory is full and its `maxmemory-policy` is not `noeviction`, of which
 //!   [`Builder::build`] warns in the log;
-//! * the server's clock jumps;
+//! * the server's clock jumps, or a failover or the move of a slot gives a semaphore or a reader-writer lock to a server whose
+//!   clock is ahead;
 //! * a virtual machine is stopped with the process inside;
 //! * an operator calls [`force_release`](LockManager::force_release).
 //!

@@ -17,6 +17,8 @@ const JOB: &str = "job";
 const LIMITED: &str = "limit";
 /// The names of all locks, and of the rate limiter.
 pub(crate) const NAMES: [&str; 8] = ["a", "b", "c", RWLOCK, SEMAPHORE, UNFENCED, JOB, LIMITED];
+/// The names of the locks that are sorted sets of leases, each with its end by the server's clock.
+pub(crate) const SETS: [&str; 2] = [RWLOCK, SEMAPHORE];
 /// How many operations a thread has at least until the last fault.
 const LEAST_OPERATIONS: usize = 6;
 /// How many operations a thread has after the last fault has ended, and within which time they begin.
