@@ -54,7 +54,7 @@ use crate::linearizability::{Action, Outcome};
 use crate::network::SimulatedServer;
 use crate::programs::{LED, NAMES, Operation, What};
 use crate::schedule::Topology;
-use crate::workload::LONGEST_EXTENSION;
+use crate::workload::{LONGEST_EXTENSION, Settings};
 use crate::world::{World, WorldState, locked};
 
 /// See the table of exceptions.
@@ -687,16 +687,20 @@ impl Checks {
         operation: &Operation,
         process: usize,
         now: Duration,
-        healed_at: Duration,
+        settings: &Settings,
     ) -> u64 {
         let is_observed = {
             let state = self.world.state();
             // A waiter whose connection is dead hears of no turn, and may be passed over. None dies after `healed_at`.
             let is_connected = !state.has_dead_connections(process);
-            now > healed_at && is_connected
+            now > settings.healed_at && is_connected
         };
-        let fairness = &mut locked(&self.state).fairness;
-        fairness.asks(operation, process, now, (is_observed, self.is_ordered))
+        let facts = (
+            is_observed,
+            self.is_ordered,
+            settings.tuning.min_hold.is_some(),
+        );
+        (locked(&self.state).fairness).asks(operation, process, now, facts)
     }
 
     /// Notes that a process has ended its hold of these names.

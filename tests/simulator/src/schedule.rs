@@ -168,7 +168,7 @@ impl Plan {
                 .map(|(at, fault)| (*at, fault.length())),
         };
         let link_delay = Links::pick_delay(&mut random, settings.replicas > 0);
-        let mut elections = Random::new(self.seed, 4);
+        let mut elections = Random::new(self.seed, 6);
         let has_election = elections.one_in(4);
         let programs = (0..PROCESSES * THREADS).map(|thread| {
             let mut random = Random::new(self.seed, thread as u64 + 10);

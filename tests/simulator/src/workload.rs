@@ -429,7 +429,7 @@ impl Worker {
         let known = operation.names.iter();
         let known = known.map(|name| checks.last_fence(name)).collect();
         let begun = program.now();
-        let ticket = checks.asks(operation, program.number, begun, program.settings.healed_at);
+        let ticket = checks.asks(operation, program.number, begun, &program.settings);
         let cancelled_at = Arc::new(AtomicU64::new(0));
         let cancel = operation.cancelled_after.map(|after| {
             let cancel = Cancel::new();
