@@ -99,10 +99,11 @@
 //! # What it does not promise
 //!
 //! No lease in Redis, of any library, excludes a second holder if a failover, a restart or an eviction loses the key, if the
-//! server's clock jumps, if a virtual machine is stopped with the process inside, or after
-//! [`force_release`](LockManager::force_release). For these cases let the system that the lock protects reject a fence that is
-//! smaller than the largest it has seen. On a [quorum](LockManager::quorum) a loss needs the restart of several nodes, one soon
-//! after another. [`Builder::build`] warns in the log of a server that may evict locks.
+//! server's clock jumps, if a failover or the move of a slot gives a semaphore or a reader-writer lock to a server whose clock is
+//! ahead, if a virtual machine is stopped with the process inside, or after [`force_release`](LockManager::force_release). For
+//! these cases let the system that the lock protects reject a fence that is smaller than the largest it has seen. On a
+//! [quorum](LockManager::quorum) a loss needs the restart of several nodes, one soon after another. [`Builder::build`] warns in the
+//! log of a server that may evict locks.
 //!
 //! There is no poisoning. A thread that locks a mutex that it already holds waits for itself. A client of another library polls
 //! outside of the queue, and can starve: see [`Builder::poller_gap`]. A process that exits or is killed releases nothing, so its

@@ -119,20 +119,20 @@ impl MultiLock {
         self.handle.target()?;
         let mut part = self.handle.clone();
         loop {
-            let held = self.groups.iter().map(|group| {
+            let mut held = Held(Vec::with_capacity(self.groups.len()));
+            for group in &self.groups {
                 // A single name is an ordinary mutex, which the threads of this process hand over in memory.
                 let kind = match group.keys() {
                     [_] => LockKind::Mutex,
                     _ => LockKind::Multi,
                 };
                 part.target = Ok(group.clone());
-                part.acquire(kind, 1, until)
-            });
-            let held = held.collect::<Result<Vec<_>, _>>()?;
+                held.0.push(part.acquire(kind, 1, until)?);
+            }
             // The last group was granted just now, and is returned like any other lock.
-            let earlier = &held[..held.len().saturating_sub(1)];
+            let earlier = &held.0[..held.0.len().saturating_sub(1)];
             let Some(lost) = earlier.iter().find_map(|guard| guard.status().err()) else {
-                return Ok(MultiGuard::new(held));
+                return Ok(MultiGuard::new(std::mem::take(&mut held.0)));
             };
             if until == Wait::Try || until.is_over(self.handle.engine.client.now()) {
                 return Err(lost_before_the_others(&lost).into());
@@ -153,6 +153,17 @@ ways! {
 }
 
 options!(MultiLock);
+
+/// The names that a set has so far. If it gives them up, nobody has held the set, so nobody waits for its `min_hold`.
+struct Held(Vec<Lease>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        for lease in &self.0 {
+            lease.process_lease.forget_min_hold();
+        }
+    }
+}
 
 /// Returns the error of a set that has lost a name before it had the others.
 fn lost_before_the_others(lost: &Lost) -> Error {

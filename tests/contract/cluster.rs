@@ -21,6 +21,7 @@ pub(crate) const BODIES: Subject = (
         a_claim_is_adopted_by_another_process,
         a_multi_lock_over_slots_excludes_each_of_its_names,
         a_multi_lock_that_loses_an_earlier_slot_begins_again,
+        a_multi_lock_that_gets_only_some_names_keeps_none_for_its_min_hold,
         without_full_coverage_the_slots_of_other_masters_are_served,
         a_master_with_too_few_replicas_grants_nothing,
         a_replica_that_hangs_is_no_failure_of_its_master,
@@ -120,6 +121,31 @@ fn a_multi_lock_that_loses_an_earlier_slot_begins_again(world: &World) {
         assert!(!locking.has_ended(), "it lacks the other names");
         drop(taken);
         assert!(locking.end().expect("all are free"), "it lacks a name");
+    }
+}
+
+/// Otherwise it waits for itself when it begins again, and may lose an earlier name meanwhile, without end.
+fn a_multi_lock_that_gets_only_some_names_keeps_none_for_its_min_hold(world: &World) {
+    let [one, other] = [(); 2].map(|()| world.manager());
+    let names = names_of_masters();
+    let set = one.multi(&names).min_hold(secs(60));
+    for last in 0..names.len() {
+        let held = other.lock(&names[last]).expect("it is free");
+        assert!(set.try_lock().expect("asked").is_none());
+        for name in names.iter().filter(|name| **name != names[last]) {
+            drop(other.try_lock(name).expect("asked").expect("it is free"));
+        }
+        let set = one.multi(&names).min_hold(secs(4)).max_hold(Some(secs(2)));
+        let locking = one.thread(move || set.lock().map(|guard| guard.check().is_ok()));
+        world.pass(secs(3));
+        held.release().expect("it is held");
+        let begun = world.now();
+        assert!(locking.end().expect("all become free"), "it lacks a name");
+        let took = world.now() - begun;
+        assert!(took <= world.within(secs(5)), "{took:?}");
+        for name in &names {
+            drop(other.lock(name).expect("its `min_hold` ends"));
+        }
     }
 }
 

@@ -12,6 +12,7 @@
 //! | A guard whose key the server has evicted is lost after a lease, by its holder's clock | whenever the baton may pass on |
 //! | A fire of a job is done once, if no server loses data | at each `done` |
 //! | A rate limiter admits no more than its number in any time | at each admission |
+//! | Observers of an election are shown who leads: see `elections` | whenever one looks |
 //! | One manager at most adopts a claim, with a larger fence | at each adoption |
 //! | Processes that wait for a name get it in their order, or are bypassed a few times: see `fairness` | at each grant |
 //! | A key has a time to live | after each operation, and at the end |
@@ -45,15 +46,16 @@ use leasehold::{
 };
 
 use crate::clock::ASSUMED_DRIFT;
+use crate::elections::{Elections, Now, Shown};
 use crate::fairness::Fairness;
 use crate::faults::{Bug, FaultKind};
 use crate::history::History;
 use crate::linearizability::{Action, Outcome};
 use crate::network::SimulatedServer;
-use crate::programs::{NAMES, Operation, What};
+use crate::programs::{LED, NAMES, Operation, What};
 use crate::schedule::Topology;
-use crate::workload::LONGEST_EXTENSION;
-use crate::world::{World, locked};
+use crate::workload::{LONGEST_EXTENSION, Settings};
+use crate::world::{World, WorldState, locked};
 
 /// See the table of exceptions.
 pub const FENCE_AFTER_A_FAILOVER: &str = "fence after a failover";
@@ -85,6 +87,8 @@ const KEYS_EVERY: u64 = 16;
 /// By which part of it, and by what else, a lease in Redis may outlast what the program asked for: an extension allows for two
 /// clocks that differ, and each renewal of a key that lives long enough adds a millisecond.
 const LIVES_LONGER_BY: (u32, Duration) = (20, Duration::from_millis(20));
+/// How long after a pause a thread acts on what was so before.
+const PAUSE_SEEN_WITHIN: Duration = Duration::from_millis(1_500);
 /// For how long a lock waits at least for the process to which it was handed: promise 4 of `lib.rs`.
 const SHORTEST_WINDOW: Duration = Duration::from_millis(250);
 
@@ -124,6 +128,7 @@ struct ChecksState {
     owners: BTreeSet<String>,
     history: History,
     fairness: Fairness,
+    elections: Elections,
     /// The fires of the job that were done, or may have been, and how often data was lost before.
     done: BTreeMap<SystemTime, u64>,
     /// The calls that a rate limiter has admitted: when they began, when they returned, and their places.
@@ -282,10 +287,7 @@ impl Checks {
         let checks = Arc::new(Self {
             world: Arc::clone(world),
             is_quorum: topology == Topology::Quorum,
-            // Seed 297 of a cluster breaks the strict order, which is open: a thread of p0 waits behind another one, which keeps
-            // `c` beyond its `max_hold`. When that lease is lost, the thread asks the server for the first time, behind p2,
-            // which has come since. The judge counts its place from its call.
-            is_ordered: matches!(topology, Topology::Single | Topology::Sentinel),
+            is_ordered: topology != Topology::Quorum,
             lease: leases.iter().copied().max().unwrap_or_default(),
             leases,
             bug,
@@ -685,22 +687,72 @@ impl Checks {
         operation: &Operation,
         process: usize,
         now: Duration,
-        healed_at: Duration,
+        settings: &Settings,
     ) -> u64 {
         let is_observed = {
             let state = self.world.state();
             // A waiter whose connection is dead hears of no turn, and may be passed over. None dies after `healed_at`.
             let is_connected = !state.has_dead_connections(process);
-            now > healed_at && is_connected
+            now > settings.healed_at && is_connected
         };
-        let fairness = &mut locked(&self.state).fairness;
-        fairness.asks(operation, process, now, (is_observed, self.is_ordered))
+        let facts = (
+            is_observed,
+            self.is_ordered,
+            settings.tuning.min_hold.is_some(),
+        );
+        (locked(&self.state).fairness).asks(operation, process, now, facts)
     }
 
     /// Notes that a process has ended its hold of these names.
     pub(crate) fn ended(&self, process: usize, names: &[&'static str]) {
         let now = self.world.state().now;
         (locked(&self.state).fairness).ended(process, names, now);
+    }
+
+    /// Notes that a process has lost a lease. From then on the next one of its threads asks, while the guard still lives.
+    pub(crate) fn lost(&self, process: usize, name: &str, fence: u64) {
+        let now = self.world.state().now;
+        let mut state = locked(&self.state);
+        for name in NAMES.iter().filter(|it| **it == name) {
+            state.fairness.ended(process, &[name], now);
+        }
+        state.elections.lost(process, fence, now);
+    }
+
+    /// Calls `act` with the elections, and with the time.
+    pub(crate) fn elections<T>(&self, act: impl FnOnce(&mut Elections, Duration) -> T) -> T {
+        let now = self.world.state().now;
+        act(&mut locked(&self.state).elections, now)
+    }
+
+    /// Checks what a thread of a process is shown of the election at this time: see `elections`.
+    pub(crate) fn check_shown(
+        &self,
+        process: usize,
+        shown: &mut Shown,
+        at: Duration,
+    ) -> Result<(), String> {
+        let is_within_assumptions = self.is_within_assumptions(LED);
+        let (now, is_alive) = {
+            let state = self.world.state();
+            let network = &state.network;
+            let is_calm = at > state.healed_at && !state.has_dead_connections(process);
+            if at < state.paused_until + PAUSE_SEEN_WITHIN || state.processes[process].is_revived {
+                return Ok(());
+            }
+            let was_within = !state.was_beyond_the_assumptions(LED, Duration::MAX / 2);
+            let now = Now {
+                at,
+                calm_since: is_calm.then_some(state.healed_at),
+                is_within_assumptions,
+                keeps_writes: was_within
+                    && network.data_losses_of(LED) == 0
+                    && !network.has_failed_over(),
+                late_by: network.longest_way() + network.clocks_differ_by(state.now),
+            };
+            (now, alive(&state))
+        };
+        (locked(&self.state).elections).check(shown, now, &is_alive)
     }
 
     /// Notes the answer to a call.
@@ -712,8 +764,7 @@ impl Checks {
     ) -> Result<(), String> {
         let (now, is_alive) = {
             let state = self.world.state();
-            let is_alive = (state.processes.iter()).map(|it| !it.is_crashed && !it.is_revived);
-            (state.now, is_alive.collect::<Vec<_>>())
+            (state.now, alive(&state))
         };
         let mut state = locked(&self.state);
         let ChecksState {
@@ -1022,6 +1073,14 @@ impl Checks {
         });
         owners
     }
+}
+
+/// Returns which processes have not crashed.
+fn alive(state: &WorldState) -> Vec<bool> {
+    let processes = state.processes.iter();
+    processes
+        .map(|it| !it.is_crashed && !it.is_revived)
+        .collect()
 }
 
 /// Returns the process of an owner, whose label has its number.

@@ -5,15 +5,15 @@
 //! | waits for one name that it wants alone, since after the last fault, on living connections | may be bypassed |
 //! | gets the name from another process, and asked at least [`SETTLED`] after it | has bypassed it |
 //! | gets the name, which its own process had last | is in its process's turn, which ends within [`LONGEST_TURN`] if another process has waited since before it |
-//! | is of a reader, a writer or a permit, or on a quorum or a cluster | may be bypassed [`MOST_BYPASSES`] times: readers go in together, and a quorum has no order |
-//! | is behind another thread of its process | takes its process's place after that one has ended |
+//! | is of a reader, a writer or a permit, or on a quorum | may be bypassed [`MOST_BYPASSES`] times: readers go in together, and a quorum has no order |
+//! | is behind another thread of its process | takes its process's place after that one has ended, or has lost its lease |
 //! | is of a multi-lock, or of a job | has no place in this order |
-//! | is the first to get a name since a thread detached it | may come before others: nobody handed the lock over |
+//! | is the first to get a name since a thread detached it, or had it with a `min_hold` | may come before others: nobody handed the lock over |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::programs::{Operation, What};
+use crate::programs::{Choice, Operation, What};
 
 /// The time after which the first request of a waiter has surely arrived.
 const SETTLED: Duration = Duration::from_secs(1);
@@ -36,13 +36,16 @@ enum Order {
 impl Order {
     fn of(what: What, is_ordered: bool) -> Self {
         match what {
-            What::Mutex | What::Reentrant | What::Closure | What::Unfenced if is_ordered => {
+            What::Mutex | What::Reentrant | What::Closure | What::Unfenced | What::Campaign
+                if is_ordered =>
+            {
                 Self::Strict
             }
             What::Mutex
             | What::Reentrant
             | What::Closure
             | What::Unfenced
+            | What::Campaign
             | What::Writer
             | What::Reader
             | What::Permit => Self::Bounded,
@@ -60,10 +63,10 @@ pub(crate) struct Fairness {
     turns_began: BTreeMap<&'static str, Duration>,
     /// Since when a process has had a place in the queue of a name: a thread takes over that of one that gives up.
     queued_since: BTreeMap<(usize, &'static str), Duration>,
-    /// When a call of a process for a name last ended. Then the next one of its threads asks.
+    /// When a call or a lease of a process for a name last ended. Then the next one of its threads asks.
     ended_at: BTreeMap<(usize, &'static str), Duration>,
-    /// The names whose lock was detached since somebody got it.
-    detached: BTreeSet<&'static str>,
+    /// The names whose lock was detached since somebody got it, or is kept until its `min_hold` is over.
+    left: BTreeSet<&'static str>,
 }
 
 /// A call that has no answer yet.
@@ -73,6 +76,8 @@ struct Asking {
     name: &'static str,
     since: Duration,
     order: Order,
+    /// Whether its hold has a `min_hold`.
+    keeps: bool,
     /// Whether the order counts for it, because it waits, and nothing disturbs it.
     is_observed: bool,
     bypassed: u32,
@@ -85,12 +90,13 @@ impl Fairness {
         operation: &Operation,
         process: usize,
         since: Duration,
-        (is_observed, is_ordered): (bool, bool),
+        (is_observed, is_ordered, has_min_hold): (bool, bool, bool),
     ) -> u64 {
         let ticket = self.next;
         self.next += 1;
         let order = Order::of(operation.what, is_ordered);
         let waits = operation.wait != Some(Duration::ZERO);
+        let keeps = has_min_hold || matches!(operation.choice, Some(Choice::MinHold(_)));
         for name in &operation.names {
             let is_its = |asking: &Asking| asking.process == process && asking.name == *name;
             if !self.asking.iter().any(is_its) {
@@ -102,6 +108,7 @@ impl Fairness {
                 name,
                 since,
                 order,
+                keeps,
                 is_observed: is_observed && waits,
                 bypassed: 0,
             });
@@ -118,7 +125,7 @@ impl Fairness {
 
     /// Notes that a lock was detached.
     pub(crate) fn detached(&mut self, name: &'static str) {
-        self.detached.insert(name);
+        self.left.insert(name);
     }
 
     /// Notes the answer to a call. Returns how many waiters of other processes saw it come and go before them, if they were in
@@ -152,8 +159,11 @@ impl Fairness {
             let turn_began = self.turns_began[name];
             let queued_since = self.queued_since.insert((process, name), now);
             let asked_at = answered.since.min(queued_since.unwrap_or_default());
-            let was_detached = self.detached.remove(name);
-            if answered.order == Order::None || was_detached {
+            let was_left = self.left.remove(name);
+            if answered.keeps {
+                self.left.insert(name);
+            }
+            if answered.order == Order::None || was_left {
                 continue;
             }
             let others = self.asking.iter_mut().filter(|asking| {
@@ -203,7 +213,7 @@ mod tests {
 
     const ALIVE: [bool; 3] = [true; 3];
     /// On one server.
-    const OBSERVED: (bool, bool) = (true, true);
+    const OBSERVED: (bool, bool, bool) = (true, true, false);
 
     fn at(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -248,6 +258,42 @@ mod tests {
     fn a_mutex_after_a_multi_lock_of_its_process_has_the_place_of_its_own_request() {
         assert_eq!(after_a_multi_lock(at(4)), Ok((1, 0)));
         assert!(after_a_multi_lock(Duration::ZERO).is_err());
+    }
+
+    #[test]
+    fn a_waiter_behind_a_lost_lease_has_the_place_of_a_request_after_the_loss() {
+        let mutex = waits_for(What::Mutex, &["a"]);
+        let comes_between = |is_lost| {
+            let mut fairness = Fairness::default();
+            let holder = fairness.asks(&mutex, 0, at(0), OBSERVED);
+            let granted = fairness.answered((holder, 0), at(0), true, &ALIVE);
+            assert_eq!(granted, Ok((0, 0)));
+            fairness.asks(&mutex, 0, at(1), OBSERVED);
+            let other = fairness.asks(&mutex, 2, at(5), OBSERVED);
+            if is_lost {
+                fairness.ended(0, &["a"], at(6));
+            }
+            fairness.answered((other, 2), at(7), true, &ALIVE)
+        };
+        assert_eq!(comes_between(true), Ok((1, 0)));
+        assert!(comes_between(false).is_err());
+    }
+
+    /// Its key expires, and whoever asks first has it.
+    #[test]
+    fn nobody_hands_over_a_lock_that_a_min_hold_keeps() {
+        let mutex = waits_for(What::Mutex, &["a"]);
+        let comes_between = |has_min_hold| {
+            let mut fairness = Fairness::default();
+            let holder = fairness.asks(&mutex, 0, at(0), (true, true, has_min_hold));
+            let granted = fairness.answered((holder, 0), at(0), true, &ALIVE);
+            assert_eq!(granted, Ok((0, 0)));
+            fairness.asks(&mutex, 1, at(1), OBSERVED);
+            let other = fairness.asks(&mutex, 2, at(5), OBSERVED);
+            fairness.answered((other, 2), at(7), true, &ALIVE)
+        };
+        assert_eq!(comes_between(true), Ok((0, 0)));
+        assert!(comes_between(false).is_err());
     }
 
     #[test]

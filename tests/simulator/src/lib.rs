@@ -15,7 +15,7 @@
 //! | `failover` | masters that change, and what remains of a promise meanwhile |
 //! | [`faults`] | faults, and bugs that are made on purpose |
 //! | `workload` | the threads that run the programs |
-//! | [`checks`], `fairness` | the rules that a schedule must keep |
+//! | [`checks`], `fairness`, `elections` | the rules that a schedule must keep |
 //! | [`history`], [`linearizability`] | the calls at the fenced registers, and whether one order explains them |
 //! | `trace` | the events of a schedule |
 //! | [`stage`] | the same world for the body of a test |
@@ -30,6 +30,7 @@
 pub mod checks;
 mod clock;
 mod cluster;
+mod elections;
 pub mod evidence;
 mod failover;
 mod fairness;

@@ -6,6 +6,8 @@ use crate::random::Random;
 
 /// The names of exclusive locks. Each may be a mutex, a reentrant mutex, or one of the names of a multi-lock.
 pub(crate) const EXCLUSIVE: [&str; 3] = ["a", "b", "c"];
+/// The name of the election, which others use as a mutex.
+pub(crate) const LED: &str = EXCLUSIVE[0];
 const RWLOCK: &str = "rw";
 const SEMAPHORE: &str = "s";
 /// A mutex whose guards have no fences.
@@ -17,6 +19,8 @@ const LIMITED: &str = "limit";
 pub(crate) const NAMES: [&str; 8] = ["a", "b", "c", RWLOCK, SEMAPHORE, UNFENCED, JOB, LIMITED];
 /// A shorter lease may be over when its grant comes, because it counts from before the connection is opened.
 const SHORTEST_LEASE: Duration = Duration::from_millis(50);
+/// The names of the locks that are sorted sets of leases, each with its end by the server's clock.
+pub(crate) const SETS: [&str; 2] = [RWLOCK, SEMAPHORE];
 /// How many operations a thread has at least until the last fault.
 const LEAST_OPERATIONS: usize = 6;
 /// How many operations a thread has after the last fault has ended, and within which time they begin.
@@ -49,6 +53,10 @@ pub enum What {
     Limited,
     /// Looks at locks as an operator does, and asks holders to go, or takes a lock away.
     Operator,
+    /// Campaigns, and leads for a while.
+    Campaign,
+    /// Looks who leads, once or for a while.
+    Observe,
     /// Adopts a claim that another thread has left.
     Adoption,
     /// Closes the manager of the process, and makes another one.
@@ -116,6 +124,18 @@ pub(crate) struct Style {
     pub(crate) idle: Option<(Duration, Duration)>,
 }
 
+/// Makes most operations of a program those of an election.
+pub(crate) fn elect(program: &mut [Operation], random: &mut Random) {
+    for operation in program {
+        let (what, names) = match random.within(0..8) {
+            0..3 => (What::Campaign, vec![LED]),
+            3..6 => (What::Observe, Vec::new()),
+            _ => continue,
+        };
+        (operation.what, operation.names) = (what, names);
+    }
+}
+
 impl Style {
     /// Returns the program of a thread.
     pub(crate) fn program(&self, random: &mut Random) -> Vec<Operation> {
@@ -164,7 +184,10 @@ impl Style {
             What::Unfenced => vec![UNFENCED],
             What::Once => vec![JOB],
             What::Limited => vec![LIMITED],
-            What::Adoption | What::Close | What::Operator | What::Several => Vec::new(),
+            What::Campaign => vec![LED],
+            What::Observe | What::Adoption | What::Close | What::Operator | What::Several => {
+                Vec::new()
+            }
         };
         // The leases of a multi-lock have this order.
         names.sort_unstable();

@@ -173,6 +173,7 @@ fn left_keys(world: &World) -> Option<String> {
         state.may_live_for_ever(key)
             || key.ends_with(":lh:fence")
             || key.ends_with(":lh:once")
+            || key.ends_with(":lh:leader")
             || key == "leasehold:restart_delay"
             || is_register(key)
     };

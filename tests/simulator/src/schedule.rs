@@ -15,7 +15,7 @@ use crate::failover::{Group, MASTER};
 use crate::faults::{Bug, Fault, FaultKind, KINDS, KINDS_OF_CLUSTERS, KINDS_OF_GROUPS};
 use crate::history::History;
 use crate::network::host;
-use crate::programs::{Style, What};
+use crate::programs::{Style, What, elect};
 use crate::random::Random;
 use crate::replication::{Links, PORT};
 use crate::scenario::{FIRST_STREAM, Scenario};
@@ -168,9 +168,15 @@ impl Plan {
                 .map(|(at, fault)| (*at, fault.length())),
         };
         let link_delay = Links::pick_delay(&mut random, settings.replicas > 0);
+        let mut elections = Random::new(self.seed, 6);
+        let has_election = elections.one_in(4);
         let programs = (0..PROCESSES * THREADS).map(|thread| {
             let mut random = Random::new(self.seed, thread as u64 + 10);
-            style.program(&mut random)
+            let mut program = style.program(&mut random);
+            if has_election {
+                elect(&mut program, &mut elections);
+            }
+            program
         });
         Scenario {
             plan: self,

@@ -7,14 +7,16 @@ use std::time::{Duration, SystemTime};
 
 use leasehold::seam::sleep;
 use leasehold::{
-    Admission, Builder, Cancel, Error, Event, Lease, LeaseState, Listener, Lock, LockManager,
-    OnceGuard, Ran, Receiver, ReentrantGuard, Reply, Result, TryRecvError, Write,
+    Admission, Builder, Cancel, Error, Event, EventKind, Leader, Leadership, Lease, LeaseState,
+    Listener, Lock, LockManager, OnceGuard, Ran, Receiver, ReentrantGuard, Reply, Result,
+    TryRecvError, Write,
 };
 
 use crate::checks::{Checks, Committed, Guard, Read, register_of};
+use crate::elections::Shown;
 use crate::linearizability::Action;
 use crate::process::{Child, Process};
-use crate::programs::{Choice, EXCLUSIVE, End, NAMES, Operation, UNFENCED, What};
+use crate::programs::{Choice, EXCLUSIVE, End, LED, NAMES, Operation, UNFENCED, What};
 use crate::random::Random;
 use crate::schedule::Topology;
 use crate::world::{Place, World, locked};
@@ -27,6 +29,10 @@ const LIMITS_PER: Duration = Duration::from_secs(1);
 const FIRES_EVERY: Duration = Duration::from_secs(2);
 /// For how many thirds of a lease, or of 2 s, a thread holds several mutexes.
 const SEVERAL_FOR: u32 = 7;
+/// How many times as long as a lock a leader leads that stays.
+const LONG_TERM: u64 = 6;
+/// For how long a thread observes.
+const OBSERVED_FOR: std::ops::Range<Duration> = Duration::from_millis(10)..Duration::from_secs(8);
 /// The longest extension of a lease, in leases.
 pub(crate) const LONGEST_EXTENSION: u32 = 3;
 /// The units of a reader-writer lock: a reader has one, and a writer all.
@@ -175,9 +181,11 @@ impl Listener for Events {
         let kind = event.kind.as_str();
         let world = &self.checks.world;
         world.note(format_args!("p{} is told: {kind}", self.process));
-        let kind = event.kind.as_str();
         self.checks
             .count(|counts| *counts.events.entry(kind).or_default() += 1);
+        if let (EventKind::Lost { fence, .. }, Some(name)) = (&event.kind, &event.name) {
+            self.checks.lost(self.process, name, *fence);
+        }
     }
 }
 
@@ -401,6 +409,8 @@ impl Worker {
             What::Several => self.hold_several(operation),
             What::Limited => self.ask_limiter(operation),
             What::Operator => self.look_as_operator(operation),
+            What::Campaign => self.campaign(operation),
+            What::Observe => self.observe(operation),
             _ => {
                 let call = self.begin(operation);
                 let got = self.acquire(operation, &call);
@@ -419,7 +429,7 @@ impl Worker {
         let known = operation.names.iter();
         let known = known.map(|name| checks.last_fence(name)).collect();
         let begun = program.now();
-        let ticket = checks.asks(operation, program.number, begun, program.settings.healed_at);
+        let ticket = checks.asks(operation, program.number, begun, &program.settings);
         let cancelled_at = Arc::new(AtomicU64::new(0));
         let cancel = operation.cancelled_after.map(|after| {
             let cancel = Cancel::new();
@@ -539,7 +549,7 @@ impl Worker {
             Error::Cancelled => true,
             Error::NoQuorum { failures, .. } => failures.is_empty() && operation.wait.is_some(),
             Error::Closed => program.managers.load(Ordering::SeqCst) > call.managers,
-            Error::Lost(_) => operation.what == What::Adoption,
+            Error::Lost(_) => matches!(operation.what, What::Adoption | What::Campaign),
             Error::Unavailable { .. } => {
                 operation.what != What::Adoption
                     && operation
@@ -884,6 +894,148 @@ impl Worker {
             self.check_loss(&lost, || guard.state());
         }
         drop(guard);
+    }
+
+    /// Campaigns, and leads for a while.
+    fn campaign(&mut self, operation: &Operation) -> bool {
+        let (call, checks) = (self.begin(operation), Arc::clone(&self.program.checks));
+        let number = self.program.number;
+        let election = self.program.manager().manager.election(operation.names[0]);
+        let (election, lease) = match operation.choice {
+            Some(Choice::Lease(length)) => (election.lease(length), length),
+            _ => (election, self.program.settings.lease_of(number)),
+        };
+        let election = match &call.cancel {
+            Some(cancel) => election.cancel_with(cancel),
+            None => election,
+        };
+        let (term, value) = checks.elections(|elections, _| {
+            let term = elections.campaigns(number, lease);
+            (term, elections.value_of(term))
+        });
+        let got = match operation.wait {
+            None => election.campaign(&value).map(Some),
+            Some(Duration::ZERO) => election.try_campaign(&value),
+            Some(wait) => election.campaign_for(&value, wait),
+        };
+        let is_answered = got.is_ok();
+        checks.elections(|elections, now| match &got {
+            Ok(Some(leadership)) => elections.written(&value, leadership.fence(), now),
+            _ => elections.ended(term, false, now),
+        });
+        if let Some(leadership) = self.result(operation, &call, got) {
+            self.lead(operation, leadership, (term, &call));
+        }
+        is_answered
+    }
+
+    fn lead(
+        &mut self,
+        operation: &Operation,
+        mut leadership: Leadership,
+        (term, call): (usize, &Call),
+    ) {
+        let (checks, name) = (Arc::clone(&self.program.checks), operation.names[0]);
+        let lost = leadership.on_lost();
+        self.granted(name, &leadership, (call.known[0], call.begun));
+        let times = if operation.way == 0 { LONG_TERM } else { 1 };
+        for _ in 0..operation.rounds * times {
+            self.use_lease(name, &leadership);
+            if leadership.state() == LeaseState::Lost {
+                self.check_loss(&lost, || leadership.state());
+                break;
+            }
+            if self.random.one_in(2) {
+                self.proclaim(&mut leadership, term);
+            }
+        }
+        checks.elections(|elections, _| elections.may_change(term));
+        let has_resigned = match operation.end {
+            End::Drop => {
+                drop(leadership);
+                false
+            }
+            End::Release | End::PassOn => leadership.resign().is_ok(),
+        };
+        checks.elections(|elections, now| elections.ended(term, has_resigned, now));
+    }
+
+    /// Proclaims another value.
+    fn proclaim(&self, leadership: &mut Leadership, term: usize) {
+        let (checks, must_not_fail) = (&self.program.checks, self.is_calm());
+        let value = checks.elections(|elections, _| elections.value_of(term));
+        let proclaimed = leadership.proclaim(&value);
+        self.world().note(format_args!("{value}: {proclaimed:?}"));
+        if proclaimed.is_ok() {
+            checks.elections(|it, now| it.written(&value, leadership.fence(), now));
+        } else if must_not_fail
+            && leadership.state() != LeaseState::Lost
+            && !self.program.is_revived()
+        {
+            self.world().fail(format!(
+                "a value is refused after the last fault: {proclaimed:?}"
+            ));
+        }
+    }
+
+    /// Looks who leads, once or for a while.
+    fn observe(&mut self, operation: &Operation) -> bool {
+        let call = self.begin(operation);
+        let election = self.program.manager().manager.election(LED);
+        let checks = Arc::clone(&self.program.checks);
+        let number = self.program.number;
+        if operation.way < 4 {
+            let got = election.leader();
+            if let Ok(leader) = &got {
+                self.world().note(format_args!("p{number} sees {leader:?}"));
+                let mut shown = Shown::once(leader.clone().map(|it| (it.value, it.fence)));
+                let kept = checks.check_shown(number, &mut shown, call.begun);
+                self.program.must(kept);
+            }
+            return self.has_looked(operation, &call, got.map(drop));
+        }
+        let got = election.observe();
+        let is_answered = self.has_looked(
+            operation,
+            &call,
+            got.as_ref().map(drop).map_err(Clone::clone),
+        );
+        if let Ok(states) = got {
+            self.watch(&states);
+        }
+        is_answered
+    }
+
+    /// Counts a call that gives no lock. Returns false after an error.
+    fn has_looked(&self, operation: &Operation, call: &Call, got: Result<()>) -> bool {
+        let is_answered = got.is_ok();
+        self.result(operation, call, got.map(|()| None::<()>));
+        is_answered
+    }
+
+    /// Receives for a while who leads.
+    fn watch(&mut self, states: &Receiver<Option<Leader>>) {
+        let number = self.program.number;
+        let until = self.program.now() + self.random.length(OBSERVED_FOR);
+        let pause = Duration::from_millis(*self.random.pick(&[5, 20, 100, 1_500]));
+        let mut shown = Shown::new(self.program.now());
+        while self.program.now() < until && !self.program.is_revived() {
+            let got = match states.try_recv() {
+                Ok(state) => Some(state),
+                Err(TryRecvError::Empty) => None,
+                // The manager is closed.
+                Err(TryRecvError::Disconnected) => return,
+            };
+            if let Some(state) = &got {
+                self.world()
+                    .note(format_args!("p{number} is shown {state:?}"));
+            }
+            let (checks, now) = (&self.program.checks, self.program.now());
+            shown.look(got.map(|state| state.map(|it| (it.value, it.fence))), now);
+            let kept = checks.check_shown(number, &mut shown, now);
+            self.program.must(kept);
+            sleep(pause);
+        }
     }
 
     /// Runs a closure under a mutex.
