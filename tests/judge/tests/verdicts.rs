@@ -1,32 +1,27 @@
 //! The judge accepts what the library does, and rejects what it must not do.
 
 use std::fs;
-use std::ops::Range;
 use std::path::Path;
 
 use leasehold_judge::history::History;
 use leasehold_judge::verdict::{Verdict, judge};
 use leasehold_judge::{Verdicts, plan};
-use leasehold_simulator::faults::Bug;
+use leasehold_simulator::faults::{Bug, FaultKind};
 use leasehold_simulator::{Plan, Topology};
 
 #[test]
 fn histories_are_accepted_and_corrupted_copies_are_not() {
     let mut verdicts = Verdicts::default();
     for topology in Topology::ALL {
-        for seed in 0..SEEDS {
+        for seed in 0..3 {
             verdicts
                 .add(plan(topology, seed), false)
                 .expect("its text is right");
         }
     }
-    println!("{verdicts:?}");
     assert_eq!(verdicts.wrong, [""; 0]);
     assert!(verdicts.histories >= 100 && verdicts.corrupted >= 100);
 }
-
-/// The schedules of each topology.
-const SEEDS: u64 = 4;
 
 #[test]
 fn a_fence_that_follows_a_clock_set_back_is_rejected_by_the_judge_alone() {
@@ -37,18 +32,16 @@ fn a_fence_that_follows_a_clock_set_back_is_rejected_by_the_judge_alone() {
         };
         let report = plan.scenario().unchecked().run();
         let mut files = report.history.files(plan, "").into_iter();
-        files.any(|(file, text)| {
-            let history = History::parse(&text).expect("its text is right");
-            file.ends_with("-lock.edn") && judge(&history) == Ok(Verdict::Rejected)
-        })
+        let is_set_back = report.faults.contains_key(&FaultKind::ServerClockBack);
+        is_set_back
+            && files.any(|(file, text)| {
+                let history = History::parse(&text).expect("its text is right");
+                file.ends_with("-lock.edn") && judge(&history) == Ok(Verdict::Rejected)
+            })
     };
-    let seed = SET_BACK.clone().find(is_rejected);
-    println!("rejected: {seed:?}");
-    assert!(seed.is_some());
+    // Today 29 does.
+    assert!((20..220).any(|seed| is_rejected(&seed)));
 }
-
-/// One of them sets the clock of the server back while it grants.
-const SET_BACK: Range<u64> = 0..400;
 
 #[test]
 fn the_samples_are_judged_as_their_names_say() {
