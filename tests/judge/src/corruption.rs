@@ -33,23 +33,28 @@ impl Corruption {
     /// Returns a corrupted copy, or `None` if the history has no place for it.
     #[must_use]
     pub fn of(self, history: &History, random: &mut Random) -> Option<History> {
-        let grants = || pairs(&history.events, "acquire", |_, _| true);
-        let (places, corrupt): (_, fn(&mut Vec<Event>, Places, Places)) = match self {
-            Self::FencesSwapped => (grants(), swap_fences),
-            Self::FenceRepeated => (grants(), repeat_fence),
-            Self::LateLook => {
-                let is_promised = |_: &Event, later: &Event| later.is_promised;
-                (pairs(&history.events, "acquire", is_promised), look_late)
-            }
-            Self::LostUpdate => (pairs(&history.events, "cas", |_, _| true), lose_update),
-            Self::MovedWrite => (pairs(&history.events, "cas", |_, _| true), move_write),
+        let name = match self {
+            Self::FencesSwapped | Self::FenceRepeated | Self::LateLook => "acquire",
+            Self::LostUpdate | Self::MovedWrite => "cas",
         };
+        let is_meant = |(_, (_, later)): &(Places, Places)| {
+            self != Self::LateLook || history.events[*later].is_promised
+        };
+        let mut places = pairs(&history.events, name);
+        places.retain(is_meant);
         if places.is_empty() {
             return None;
         }
         let (first, second) = *random.pick(&places);
         let mut corrupted = history.clone();
-        corrupt(&mut corrupted.events, first, second);
+        let events = &mut corrupted.events;
+        match self {
+            Self::FencesSwapped => swap_fences(events, first, second),
+            Self::FenceRepeated => repeat_fence(events, first, second),
+            Self::LateLook => look_late(events, first, second),
+            Self::LostUpdate => lose_update(events, first, second),
+            Self::MovedWrite => move_write(events, first, second),
+        }
         Some(corrupted)
     }
 }
@@ -58,11 +63,7 @@ impl Corruption {
 type Places = (usize, usize);
 
 /// Returns the successful calls of this name, each with each one that began after its answer.
-fn pairs(
-    events: &[Event],
-    name: &str,
-    is_meant: impl Fn(&Event, &Event) -> bool,
-) -> Vec<(Places, Places)> {
+fn pairs(events: &[Event], name: &str) -> Vec<(Places, Places)> {
     let named = (0..events.len()).filter(|it| events[*it].call == name);
     let calls: Vec<Places> = named
         .filter(|it| events[*it].kind == Kind::Invoke)
@@ -75,21 +76,19 @@ fn pairs(
     let mut pairs = Vec::new();
     for first in &calls {
         let later = calls.iter().filter(|second| second.0 > first.1);
-        let later = later.filter(|second| is_meant(&events[first.1], &events[second.1]));
         pairs.extend(later.map(|second| (*first, *second)));
     }
     pairs
 }
 
-fn swap_fences(events: &mut Vec<Event>, (_, first): Places, (_, second): Places) {
-    let fences = [first, second].map(|place| events[place].value.clone());
-    let [earlier, later] = fences;
-    events[first].value = later;
-    events[second].value = earlier;
+fn swap_fences(events: &mut [Event], (_, first): Places, (_, second): Places) {
+    let earlier = events[first].value.clone();
+    events[first].value = std::mem::replace(&mut events[second].value, earlier);
 }
 
-fn repeat_fence(events: &mut Vec<Event>, (_, first): Places, (_, second): Places) {
-    events[second].value = events[first].value.clone();
+fn repeat_fence(events: &mut [Event], (_, first): Places, (_, second): Places) {
+    let value = events[first].value.clone();
+    events[second].value = value;
 }
 
 /// The holder of the first grant looks after the second one.
@@ -103,13 +102,14 @@ fn look_late(events: &mut Vec<Event>, (_, first): Places, (_, second): Places) {
         is_held: kind == Kind::Ok,
         is_promised: true,
     });
-    events.splice(second + 1..second + 1, [invoked, answered]);
+    insert(events, second + 1, [invoked, answered]);
 }
 
 /// The second write goes on from the value of before the first one.
-fn lose_update(events: &mut Vec<Event>, (_, first): Places, second: Places) {
+fn lose_update(events: &mut [Event], (_, first): Places, second: Places) {
+    let value = events[first].value.clone();
     for place in [second.0, second.1] {
-        events[place].value = events[first].value.clone();
+        events[place].value.clone_from(&value);
     }
 }
 
@@ -120,9 +120,15 @@ fn move_write(events: &mut Vec<Event>, first: Places, (_, second): Places) {
         process,
         ..events[place].clone()
     });
-    events.splice(second + 1..second + 1, moved);
+    insert(events, second + 1, moved);
     events.remove(first.1);
     events.remove(first.0);
+}
+
+fn insert(events: &mut Vec<Event>, place: usize, more: [Event; 2]) {
+    let rest = events.split_off(place);
+    events.extend(more);
+    events.extend(rest);
 }
 
 /// Returns the number of a process that the history does not have.

@@ -227,11 +227,16 @@ mod tests {
 
     use super::*;
 
-    /// Returns some calls, of which each is made by a process of its own. `some` makes a call, with its answer.
-    fn some_calls<M: Model>(
-        random: &mut Random,
-        some: fn(&mut Random) -> (M::Op, Option<M::Ret>),
-    ) -> Vec<Call<M>> {
+    /// Makes a call, with its answer if it has one.
+    type Maker<M> = fn(
+        &mut Random,
+    ) -> (
+        <M as SequentialSpec>::Op,
+        Option<<M as SequentialSpec>::Ret>,
+    );
+
+    /// Returns some calls, of which each is made by a process of its own.
+    fn calls_of<M: Model>(random: &mut Random, some: Maker<M>) -> Vec<Call<M>> {
         let count = random.within(2..8) as usize;
         let mut places: Vec<_> = (0..2 * count).collect();
         // Some calls come one after the other, and others at once.
@@ -253,11 +258,11 @@ mod tests {
     }
 
     /// Compares the verdicts with those on whole histories.
-    fn check_cuts<M: Model + Default>(some: fn(&mut Random) -> (M::Op, Option<M::Ret>)) {
+    fn check_cuts<M: Model + Default>(some: Maker<M>) {
         let mut random = Random::new(41, 0);
         let mut counts = [0, 0];
         for _ in 0..4_000 {
-            let calls = some_calls::<M>(&mut random, some);
+            let calls = calls_of::<M>(&mut random, some);
             let whole = judge_part(M::default(), &in_order(&calls));
             assert_eq!(judge_calls(M::default(), &calls), whole);
             counts[usize::from(whole == Verdict::Accepted)] += 1;

@@ -136,13 +136,14 @@ impl History {
         let Plan { seed, topology, .. } = plan;
         let files = self.events.iter().map(|((name, object), events)| {
             let (model, initial) = object.model();
-            let mut text = format!(
+            let head = format!(
                 "; {{:object :{object}, :name \"{name}\", :model :{model}, :initial {initial}, :topology :{topology}, \
                  :seed {seed}, :commit \"{commit}\"}}\n"
             );
-            for (index, line) in self.lines(*object, events).iter().enumerate() {
-                text += &format!("{{:index {index}, {line}}}\n");
-            }
+            let lines = self.lines(*object, events);
+            let lines = lines.iter().enumerate();
+            let lines = lines.map(|(index, line)| format!("{{:index {index}, {line}}}\n"));
+            let text = [head].into_iter().chain(lines).collect();
             (format!("{topology}-{seed}-{name}-{object}.edn"), text)
         });
         files.collect()

@@ -57,10 +57,20 @@ impl What {
     /// Returns whether it asks for locks that one guard has at a time, with fences.
     pub(crate) fn is_exclusive(self) -> bool {
         match self {
-            Self::Mutex | Self::Reentrant | Self::Multi | Self::Writer => true,
-            Self::Closure | Self::Once | Self::Adoption => true,
-            Self::Reader | Self::Permit | Self::Unfenced | Self::Limited => false,
-            Self::Several | Self::Operator | Self::Close => false,
+            Self::Mutex
+            | Self::Reentrant
+            | Self::Multi
+            | Self::Writer
+            | Self::Closure
+            | Self::Once
+            | Self::Adoption => true,
+            Self::Reader
+            | Self::Permit
+            | Self::Unfenced
+            | Self::Limited
+            | Self::Several
+            | Self::Operator
+            | Self::Close => false,
         }
     }
 }
