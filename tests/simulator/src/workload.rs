@@ -642,9 +642,10 @@ impl Worker {
                         .must(checks.check_key(lease, self.program.number));
                 }
             }
-            let state = World::while_all_stand_still(|| guard.state());
-            checks.sees(Some(self.number), &its, state);
-            if state == LeaseState::Lost {
+            let is_lost = guard.state() == LeaseState::Lost;
+            let seen = World::while_all_stand_still(|| guard.state());
+            checks.sees(Some(self.number), &its, seen);
+            if is_lost {
                 self.check_loss(&its, &lost, || guard.state());
                 break;
             }
