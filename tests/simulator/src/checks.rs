@@ -6,7 +6,7 @@
 //! | A mutex that is not lost has its key in Redis, at a majority of the nodes of a quorum, and counts on no longer life than these keys have | whenever its thread acts, and sometimes when the baton may pass on |
 //! | No owner has a lock in Redis for longer than its process may ask for, so a crash delays others by no more | sometimes when the baton may pass on |
 //! | A fence is larger than that of each exclusive guard whose grant was known before the call | at each grant |
-//! | A fenced register loses no update, and is linearizable | at each write, and at the end |
+//! | A fenced register loses no update | at each write |
 //! | A register in Redis that holders write by `commit`, without a fence, loses no update and no confirmed write: see `committed` (no quorum) | at each commit |
 //! | A lost guard stays lost, and its channel tells | when its thread sees the loss |
 //! | A guard whose key the server has evicted is lost after a lease, by its holder's clock | whenever the baton may pass on |
@@ -49,11 +49,12 @@ use crate::clock::ASSUMED_DRIFT;
 use crate::elections::{Elections, Now, Shown};
 use crate::fairness::Fairness;
 use crate::faults::{Bug, FaultKind};
-use crate::history::History;
-use crate::linearizability::{Action, Outcome};
+use crate::history::{Answer, Call, History, Number, Object};
 use crate::network::SimulatedServer;
 use crate::programs::{LED, NAMES, Operation, What};
-use crate::schedule::Topology;
+use crate::registers::{Read, Registers};
+use crate::scenario::Scenario;
+use crate::schedule::{Plan, Topology};
 use crate::workload::{LONGEST_EXTENSION, Settings};
 use crate::world::{World, WorldState, locked};
 
@@ -111,7 +112,10 @@ pub(crate) struct Checks {
     lease: Duration,
     /// The lease of each process.
     leases: Vec<Duration>,
-    bug: Option<Bug>,
+    /// Whether no rule is looked at, so that a judge of the histories is alone.
+    pub(crate) are_off: bool,
+    history: Mutex<History>,
+    registers: Mutex<Registers>,
     state: Mutex<ChecksState>,
 }
 
@@ -126,7 +130,6 @@ struct ChecksState {
     closed: Vec<String>,
     /// The owners of all leases that were seen.
     owners: BTreeSet<String>,
-    history: History,
     fairness: Fairness,
     elections: Elections,
     /// The fires of the job that were done, or may have been, and how often data was lost before.
@@ -154,17 +157,7 @@ struct NameChecks {
     exclusive_grants: u64,
     /// When a guard was last extended, or a lock adopted.
     extended_at: Option<Duration>,
-    fenced: Register,
-    /// A register that takes each write.
-    unfenced: u64,
     committed: Committed,
-}
-
-/// A number that holders increase. Each reads it, works for a while, and writes one more.
-#[derive(Clone, Copy, Default)]
-struct Register {
-    value: u64,
-    fence: u64,
 }
 
 /// What holders know of the register of a name in Redis.
@@ -192,12 +185,13 @@ struct Hold {
     was_lost: bool,
 }
 
-/// The values that a holder has read.
+/// What a holder had when it asked for a lock.
 #[derive(Clone, Copy)]
-pub(crate) struct Read {
-    unfenced: u64,
-    /// `None` if the fence was too small.
-    fenced: Option<u64>,
+pub(crate) struct Asked {
+    /// The largest fence.
+    pub(crate) known: u64,
+    pub(crate) begun: Duration,
+    call: Option<Number>,
 }
 
 /// The counts of a schedule.
@@ -237,18 +231,6 @@ pub struct Counts {
     pub most_bypassed: u32,
 }
 
-impl Read {
-    /// Returns what the fenced register answered.
-    pub(crate) fn outcome(&self) -> Outcome {
-        self.fenced.map_or(Outcome::Rejected, Outcome::Accepted)
-    }
-
-    /// Returns the value to write.
-    pub(crate) fn next(&self) -> u64 {
-        self.fenced.unwrap_or(self.unfenced) + 1
-    }
-}
-
 impl Guard {
     pub(crate) fn state(&self) -> LeaseState {
         match self {
@@ -278,21 +260,25 @@ impl Guard {
 }
 
 impl Checks {
-    pub(crate) fn new(
-        world: &Arc<World>,
-        topology: Topology,
-        leases: Vec<Duration>,
-        bug: Option<Bug>,
-    ) -> Arc<Self> {
+    pub(crate) fn new(world: &Arc<World>, scenario: &Scenario) -> Arc<Self> {
+        let Plan { topology, bug, .. } = scenario.plan;
+        let processes = scenario.process_clocks.len();
+        let leases = (0..processes).map(|process| scenario.settings.lease_of(process));
+        let leases: Vec<_> = leases.collect();
         let checks = Arc::new(Self {
             world: Arc::clone(world),
             is_quorum: topology == Topology::Quorum,
             is_ordered: topology != Topology::Quorum,
             lease: leases.iter().copied().max().unwrap_or_default(),
             leases,
-            bug,
+            are_off: scenario.is_unchecked,
+            history: Mutex::new(History::new(processes, scenario.threads_each)),
+            registers: Mutex::new(Registers::new(bug == Some(Bug::StaleWrites))),
             state: Mutex::default(),
         });
+        if checks.are_off {
+            return checks;
+        }
         let weak = Arc::downgrade(&checks);
         let look = move || weak.upgrade().map_or(Ok(()), |checks| checks.look());
         world.check_by(Box::new(look));
@@ -428,10 +414,24 @@ impl Checks {
         Ok(())
     }
 
-    /// Returns what a caller knows before its call: the largest fence.
-    pub(crate) fn last_fence(&self, name: &'static str) -> u64 {
-        let mut state = locked(&self.state);
-        state.names.entry(name).or_default().last_fence
+    /// Notes that a thread begins to ask for an exclusive lock.
+    pub(crate) fn asks_for(&self, thread: usize, name: &'static str) -> Asked {
+        let begun = self.world.state().now;
+        Asked {
+            known: (locked(&self.state).names.entry(name).or_default()).last_fence,
+            begun,
+            call: self.begin(Some(thread), (name, Object::Lock), Call::Acquire),
+        }
+    }
+
+    /// Notes that a call for an exclusive lock has ended without a guard.
+    pub(crate) fn is_refused(&self, asked: Asked, is_error: bool) {
+        let answer = if is_error {
+            Answer::Unknown
+        } else {
+            Answer::Failed
+        };
+        self.end(asked.call, answer);
     }
 
     /// Notes a hold, and returns its number.
@@ -466,17 +466,19 @@ impl Checks {
         state.holds.retain(|hold| hold.number != number);
     }
 
-    /// Notes an exclusive grant by a call that began at `begun`, when `known` was the largest fence.
+    /// Notes an exclusive grant.
     pub(crate) fn granted(
         &self,
         name: &'static str,
         process: usize,
         lease: &Lease,
-        (known, begun): (u64, Duration),
+        Asked { known, begun, call }: Asked,
     ) -> Result<(), String> {
         let fence = lease.fence();
+        let is_lost = lease.state() == LeaseState::Lost;
         // From here on no other thread runs.
-        let is_held = lease.state() != LeaseState::Lost && self.is_promised(name, Some(fence));
+        let is_promised = self.is_promised(name, Some(fence));
+        let is_held = is_promised && !is_lost;
         let mut state = locked(&self.state);
         let is_new = state.owners.insert(lease.owner().to_owned());
         let exception = {
@@ -497,15 +499,20 @@ impl Checks {
         checks.exclusive_grants += u64::from(is_held);
         let before = checks.last_process.replace(process);
         state.counts.hand_overs += u64::from(before.is_some_and(|before| before != process));
-        if fence > known {
+        if let Some(exception) = exception.filter(|_| fence <= known) {
+            state.counts.note(exception);
+            drop(state);
+            self.end(call, Answer::Unknown);
             return Ok(());
         }
-        let Some(exception) = exception else {
+        drop(state);
+        self.end(call, Answer::Granted { fence, is_promised });
+        self.look_at_guards_of(name);
+        if fence <= known {
             return Err(format!(
                 "the fence {fence} of {name} is not larger than {known}"
             ));
-        };
-        state.counts.note(exception);
+        }
         Ok(())
     }
 
@@ -551,62 +558,89 @@ impl Checks {
         locked(&self.state).counts.clone()
     }
 
-    /// Notes that a thread calls the fenced register of a name, and returns the number of the call.
-    pub(crate) fn invoke(&self, thread: usize, name: &'static str, what: (Action, u64)) -> usize {
+    /// Notes that a thread, or the harness, begins a call. Returns `None` if the call is left out of the history.
+    pub(crate) fn begin(
+        &self,
+        thread: Option<usize>,
+        of: (&'static str, Object),
+        call: Call,
+    ) -> Option<Number> {
+        if of.1 == Object::Committed && self.data_losses_of(of.0) > 0 {
+            return None;
+        }
         let now = self.world.state().now;
-        (locked(&self.state).history).invoke(now, thread, name, what)
+        locked(&self.history).begin(now, thread, of, call)
     }
 
-    /// Notes the result of such a call, or that the thread will never know it.
-    pub(crate) fn complete(&self, call: usize, outcome: Option<Outcome>) {
-        let now = self.world.state().now;
-        (locked(&self.state).history).complete(now, call, outcome);
+    /// Notes how such a call ends. The register in a Redis that has lost data is left out from then on.
+    pub(crate) fn end(&self, number: Option<Number>, answer: Answer) {
+        let Some(number) = number else {
+            return;
+        };
+        let (name, object) = number.of;
+        if object != Object::Committed || self.data_losses_of(name) == 0 {
+            let now = self.world.state().now;
+            locked(&self.history).end(now, number, answer);
+        }
+    }
+
+    /// Notes that a thread, or the harness, sees this state of a guard with these fences. The guard may read `Held` anyhow while
+    /// exclusion is not promised.
+    pub(crate) fn sees(
+        &self,
+        thread: Option<usize>,
+        fences: &[(&'static str, u64)],
+        state: LeaseState,
+    ) {
+        let is_lost = state == LeaseState::Lost;
+        for (name, fence) in fences {
+            if is_lost || self.is_promised(name, Some(*fence)) {
+                let call = self.begin(thread, (name, Object::Lock), Call::Look(*fence));
+                self.end(call, if is_lost { Answer::Lost } else { Answer::Held });
+            }
+        }
+    }
+
+    /// Has the harness look at all guards of a name.
+    fn look_at_guards_of(&self, name: &'static str) {
+        let guards: Vec<_> = {
+            let state = locked(&self.state);
+            let its = state.holds.iter().filter(|it| it.names.contains(&name));
+            its.filter_map(|hold| hold.guard.upgrade()).collect()
+        };
+        for guard in guards {
+            let mut leases = guard.leases().into_iter();
+            if let Some(lease) = leases.find(|lease| lease.name() == name) {
+                let state = World::while_all_stand_still(|| guard.state());
+                self.sees(None, &[(name, lease.fence())], state);
+            }
+        }
     }
 
     pub(crate) fn history(&self) -> History {
-        locked(&self.state).history.clone()
+        locked(&self.history).clone()
     }
 
-    /// Reads the registers of a name. The fenced one takes smaller fences no more.
+    /// Reads the registers of a name.
     pub(crate) fn read(&self, name: &'static str, fence: u64) -> Read {
-        let mut state = locked(&self.state);
-        let checks = state.names.entry(name).or_default();
-        let is_taken = fence >= checks.fenced.fence;
-        if is_taken {
-            checks.fenced.fence = fence;
-        }
-        Read {
-            unfenced: checks.unfenced,
-            fenced: is_taken.then_some(checks.fenced.value),
-        }
+        locked(&self.registers).read(name, fence)
     }
 
-    /// Writes one more than was read to the registers of a name.
-    pub(crate) fn write(
-        &self,
-        name: &'static str,
-        fence: u64,
-        read: Read,
-    ) -> Result<Outcome, String> {
-        let mut state = locked(&self.state);
-        let ChecksState { names, counts, .. } = &mut *state;
-        let checks = names.entry(name).or_default();
-        counts.unfenced_corruptions += u64::from(checks.unfenced != read.unfenced);
-        checks.unfenced = read.unfenced + 1;
-        let value = read.next();
-        if self.bug == Some(Bug::StaleWrites) {
-            checks.fenced.value = value;
-            return Ok(Outcome::Accepted(value));
-        }
-        if fence < checks.fenced.fence {
-            counts.rejected_writes += 1;
-            return Ok(Outcome::Rejected);
-        }
-        if read.fenced != Some(checks.fenced.value) {
+    /// Writes one more than was read to the registers of a name. Returns whether the fenced one takes it.
+    pub(crate) fn write(&self, name: &'static str, fence: u64, read: Read) -> Result<bool, String> {
+        let (before, is_taken) = {
+            let mut registers = locked(&self.registers);
+            let before = registers.values(name);
+            (before, registers.write(name, fence, read))
+        };
+        self.count(|counts| {
+            counts.unfenced_corruptions += u64::from(before.plain != read.plain);
+            counts.rejected_writes += u64::from(!is_taken);
+        });
+        if is_taken && read.fenced != before.fenced {
             return Err(format!("the fenced register of {name} has lost an update"));
         }
-        checks.fenced = Register { value, fence };
-        Ok(Outcome::Accepted(value))
+        Ok(is_taken)
     }
 
     /// Returns the value of the last confirmed commit, as far as no server has lost data since.

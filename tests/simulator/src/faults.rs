@@ -159,6 +159,8 @@ pub enum Bug {
     SkipsReplicas,
     /// The fenced registers take each write.
     StaleWrites,
+    /// A server looks at no record of the last fence. So fences fall when its clock is set back.
+    FencesFollowTheClock,
 }
 
 /// A fault of a schedule.
@@ -181,6 +183,10 @@ impl Bug {
             Self::RenewalsShorten => Some((
                 "redis.pcall('PEXPIRE', key, lease)",
                 "redis.pcall('PEXPIRE', key, 1    )",
+            )),
+            Self::FencesFollowTheClock => Some((
+                "last >= 0 and last < 9000000000000000 and last or 0",
+                "last >= 0 and last < 0                and last or 0",
             )),
             Self::SlowClocks | Self::SkipsReplicas | Self::StaleWrites => None,
         }

@@ -1,164 +1,230 @@
-//! The histories of the fenced registers: one for each name, of the calls of all threads.
-//!
-//! The text is in EDN, one event a line, as Knossos and Porcupine read it:
-//!
-//! | the call | its second event |
-//! | --- | --- |
-//! | is accepted | `:ok`, with the value of the register |
-//! | is rejected because of its fence | `:fail`, because it had no effect |
-//! | has an unknown outcome | `:info`. The next call of the thread has a new number of a process |
-//! | does not return | none |
-//!
-//! A checker that knows no fences can check such a history too, by its model of a plain register.
+//! What the threads of a schedule did with each lock, and with each of its registers: a history for each object of each name,
+//! as text in EDN that a judge of others can read. `docs/evidence/README.md` has the form, and the models.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::time::Duration;
 
-use crate::linearizability::{self, Action, Call, Outcome};
+use crate::schedule::Plan;
 
-/// The events of a schedule.
-#[derive(Clone, Debug, Default)]
-pub struct History {
-    calls: Vec<NamedCall>,
-    events: Vec<Event>,
+/// What a history is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Object {
+    Lock,
+    /// The register that nothing protects but the lock.
+    Plain,
+    /// The register that rejects old fences.
+    Fenced,
+    /// The register in the Redis of the lock, which holders write by `commit`.
+    Committed,
 }
 
-/// A call at the register of a name.
+/// What a thread does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    Acquire,
+    /// Looks at the guard with this fence.
+    Look(u64),
+    /// Is told by the guard's channel that it is lost.
+    Told(u64),
+    Release(u64),
+    Read,
+    /// Had read the first value, and writes the second one.
+    Write(u64, u64),
+}
+
+/// How a call ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Granted {
+        fence: u64,
+        /// Whether exclusion is promised to the guard.
+        is_promised: bool,
+    },
+    Held,
+    Lost,
+    Done,
+    Value(u64),
+    /// It had no effect.
+    Failed,
+    /// Nobody knows whether it had one.
+    Unknown,
+}
+
+/// Which call of which history.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Number {
+    pub(crate) of: (&'static str, Object),
+    event: usize,
+}
+
+/// The histories of a schedule.
 #[derive(Clone, Debug)]
-struct NamedCall {
-    name: &'static str,
-    thread: usize,
-    call: Call,
+pub struct History {
+    /// The process of each thread.
+    processes: Vec<usize>,
+    events: BTreeMap<(&'static str, Object), Vec<Event>>,
+    /// The guards to which exclusion was promised when they were granted.
+    promised: BTreeSet<(&'static str, u64)>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Event {
     at: Duration,
-    call: usize,
-    kind: EventKind,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum EventKind {
-    Invoked,
-    Returned(Outcome),
-    Unknown,
+    /// `None` if it is the harness.
+    thread: Option<usize>,
+    call: Call,
+    /// `None` when the call begins.
+    answer: Option<Answer>,
 }
 
 impl History {
-    /// Notes that a thread calls the register of a name, and returns the number of the call.
-    pub(crate) fn invoke(
+    pub(crate) fn new(processes: usize, threads_each: usize) -> Self {
+        let threads = 0..processes * threads_each;
+        Self {
+            processes: threads.map(|thread| thread / threads_each).collect(),
+            events: BTreeMap::new(),
+            promised: BTreeSet::new(),
+        }
+    }
+
+    /// Notes that a thread, or the harness, begins a call. What is done with a guard without a promise is left out.
+    pub(crate) fn begin(
         &mut self,
         at: Duration,
-        thread: usize,
-        name: &'static str,
-        (action, fence): (Action, u64),
-    ) -> usize {
-        let invoked = self.events.len();
-        let call = Call {
-            action,
+        thread: Option<usize>,
+        of: (&'static str, Object),
+        call: Call,
+    ) -> Option<Number> {
+        if let Call::Look(fence) | Call::Told(fence) | Call::Release(fence) = call {
+            self.promised.get(&(of.0, fence))?;
+        }
+        let events = self.events.entry(of).or_default();
+        let answer = None;
+        events.push(Event {
+            at,
+            thread,
+            call,
+            answer,
+        });
+        let event = events.len() - 1;
+        Some(Number { of, event })
+    }
+
+    /// Notes how a call ends.
+    pub(crate) fn end(&mut self, at: Duration, Number { of, event }: Number, answer: Answer) {
+        if let Answer::Granted {
             fence,
-            invoked,
-            returned: None,
-        };
-        self.calls.push(NamedCall { name, thread, call });
-        let call = self.calls.len() - 1;
-        let kind = EventKind::Invoked;
-        self.events.push(Event { at, call, kind });
-        call
+            is_promised: true,
+        } = answer
+        {
+            self.promised.insert((of.0, fence));
+        }
+        let events = self.events.entry(of).or_default();
+        let begun = events[event];
+        let answer = Some(answer);
+        events.push(Event {
+            at,
+            answer,
+            ..begun
+        });
     }
 
-    /// Notes the result of a call, or that the thread will never know it.
-    pub(crate) fn complete(&mut self, at: Duration, call: usize, outcome: Option<Outcome>) {
-        let place = self.events.len();
-        self.calls[call].call.returned = outcome.map(|outcome| (place, outcome));
-        let kind = outcome.map_or(EventKind::Unknown, EventKind::Returned);
-        self.events.push(Event { at, call, kind });
+    /// Returns the name and the text of each file.
+    #[must_use]
+    pub fn files(&self, plan: Plan, commit: &str) -> Vec<(String, String)> {
+        let Plan { seed, topology, .. } = plan;
+        let files = self.events.iter().map(|((name, object), events)| {
+            let (model, initial) = object.model();
+            let head = format!(
+                "; {{:object :{object}, :name \"{name}\", :model :{model}, :initial {initial}, :topology :{topology}, \
+                 :seed {seed}, :commit \"{commit}\"}}\n"
+            );
+            let lines = self.lines(*object, events);
+            let lines = lines.iter().enumerate();
+            let lines = lines.map(|(index, line)| format!("{{:index {index}, {line}}}\n"));
+            let text = [head].into_iter().chain(lines).collect();
+            (format!("{topology}-{seed}-{name}-{object}.edn"), text)
+        });
+        files.collect()
     }
 
-    /// Checks that the register of each name is linearizable.
-    pub(crate) fn check(&self) -> Result<(), String> {
-        let names: BTreeSet<_> = self.calls.iter().map(|call| call.name).collect();
-        for name in names {
-            let its = self.calls.iter().filter(|call| call.name == name);
-            let its: Vec<_> = its.map(|call| call.call).collect();
-            if !linearizability::is_linearizable(&its) {
-                let count = its.len();
-                return Err(format!(
-                    "no order explains the {count} calls at the fenced register of {name}"
-                ));
+    /// Returns the events of a file, each without its index.
+    fn lines(&self, object: Object, events: &[Event]) -> Vec<String> {
+        let harness = self.processes.len();
+        let mut lines = Vec::new();
+        if object != Object::Lock {
+            // The model of another judge may begin with no value.
+            lines.extend(["invoke", "ok"].map(|kind| {
+                format!(
+                    ":time 0, :process {harness}, :client :harness, :type :{kind}, :f :write, :value 0"
+                )
+            }));
+        }
+        // The number of the process that each thread has now: a new one after a call of unknown outcome.
+        let mut numbers: Vec<_> = (0..=harness).collect();
+        for event in events {
+            let thread = event.thread.unwrap_or(harness);
+            let client = match event.thread {
+                Some(thread) => format!("[{} {thread}]", self.processes[thread]),
+                None => ":harness".to_owned(),
+            };
+            let (time, number) = (event.at.as_nanos(), numbers[thread]);
+            lines.push(format!(
+                ":time {time}, :process {number}, :client {client}, {event}"
+            ));
+            if event.answer == Some(Answer::Unknown) {
+                numbers[thread] += harness + 1;
             }
         }
-        Ok(())
-    }
-
-    /// Returns how many calls were made.
-    #[must_use]
-    pub fn calls(&self) -> usize {
-        self.calls.len()
-    }
-
-    /// Returns the lines of the text.
-    #[must_use]
-    pub fn edn(&self) -> Vec<String> {
-        let threads = self.calls.iter().map(|call| call.thread + 1).max();
-        let threads = threads.unwrap_or_default();
-        // The number of the process that a thread has now.
-        let mut processes: Vec<_> = (0..threads).collect();
-        let line = |event: &Event| {
-            let NamedCall { name, thread, call } = &self.calls[event.call];
-            let process = processes[*thread];
-            let (kind, value) = match (event.kind, call.action) {
-                (EventKind::Invoked, _) => ("invoke", None),
-                (EventKind::Returned(Outcome::Accepted(value)), _) => ("ok", Some(value)),
-                (EventKind::Returned(Outcome::Rejected), _) => ("fail", None),
-                (EventKind::Unknown, _) => ("info", None),
-            };
-            if event.kind == EventKind::Unknown {
-                processes[*thread] += threads;
-            }
-            let (action, written) = match call.action {
-                Action::Read => ("read", None),
-                Action::Write(value) => ("write", Some(value)),
-            };
-            let value = value.or(written).map_or("nil".into(), |it| it.to_string());
-            let (fence, time) = (call.fence, event.at.as_nanos());
-            format!(
-                "{{:process {process}, :type :{kind}, :f :{action}, :key \"{name}\", :value {value}, :fence {fence}, \
-                 :time {time}}}"
-            )
-        };
-        self.events.iter().map(line).collect()
+        lines
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+impl Object {
+    /// Returns the model and its first state.
+    fn model(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Lock => ("lock-with-fences", "[0 0]"),
+            Self::Plain | Self::Fenced | Self::Committed => ("cas-register", "0"),
+        }
+    }
+}
 
-    #[test]
-    fn a_history_is_text_that_foreign_checkers_read() {
-        let mut history = History::default();
-        let at = Duration::from_nanos;
-        let write = history.invoke(at(1), 0, "a", (Action::Write(1), 5));
-        let read = history.invoke(at(2), 1, "a", (Action::Read, 4));
-        history.complete(at(3), write, None);
-        history.complete(at(4), read, Some(Outcome::Rejected));
-        let again = history.invoke(at(5), 0, "a", (Action::Read, 5));
-        history.complete(at(6), again, Some(Outcome::Accepted(1)));
-        let expected = [
-            "{:process 0, :type :invoke, :f :write, :key \"a\", :value 1, :fence 5, :time 1}",
-            "{:process 1, :type :invoke, :f :read, :key \"a\", :value nil, :fence 4, :time 2}",
-            "{:process 0, :type :info, :f :write, :key \"a\", :value 1, :fence 5, :time 3}",
-            "{:process 1, :type :fail, :f :read, :key \"a\", :value nil, :fence 4, :time 4}",
-            "{:process 2, :type :invoke, :f :read, :key \"a\", :value nil, :fence 5, :time 5}",
-            "{:process 2, :type :ok, :f :read, :key \"a\", :value 1, :fence 5, :time 6}",
-        ];
-        assert_eq!(history.edn(), expected);
-        assert_eq!(history.check(), Ok(()));
-        // The read of an old value has no place.
-        let stale = history.invoke(at(7), 1, "a", (Action::Read, 5));
-        history.complete(at(8), stale, Some(Outcome::Accepted(0)));
-        assert!(history.check().is_err());
+impl fmt::Display for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Lock => "lock",
+            Self::Plain => "plain",
+            Self::Fenced => "fenced",
+            Self::Committed => "committed",
+        })
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.answer {
+            None => "invoke",
+            Some(Answer::Failed) => "fail",
+            Some(Answer::Unknown) => "info",
+            Some(_) => "ok",
+        };
+        write!(f, ":type :{kind}, :f ")?;
+        match (self.call, self.answer) {
+            (Call::Acquire, Some(Answer::Granted { fence, is_promised })) => {
+                let promised = if is_promised { "" } else { ", :promised false" };
+                write!(f, ":acquire, :value {fence}{promised}")
+            }
+            (Call::Acquire, _) => f.write_str(":acquire, :value nil"),
+            (Call::Look(fence), Some(Answer::Held)) => write!(f, ":look, :value [{fence} :held]"),
+            (Call::Look(fence), Some(_)) => write!(f, ":look, :value [{fence} :lost]"),
+            (Call::Look(fence), None) => write!(f, ":look, :value [{fence} nil]"),
+            (Call::Told(fence), _) => write!(f, ":told, :value {fence}"),
+            (Call::Release(fence), _) => write!(f, ":release, :value {fence}"),
+            (Call::Read, Some(Answer::Value(value))) => write!(f, ":read, :value {value}"),
+            (Call::Read, _) => f.write_str(":read, :value nil"),
+            (Call::Write(read, value), _) => write!(f, ":cas, :value [{read} {value}]"),
+        }
     }
 }

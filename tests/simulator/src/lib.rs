@@ -16,7 +16,8 @@
 //! | [`faults`] | faults, and bugs that are made on purpose |
 //! | `workload` | the threads that run the programs |
 //! | [`checks`], `fairness`, `elections` | the rules that a schedule must keep |
-//! | [`history`], [`linearizability`] | the calls at the fenced registers, and whether one order explains them |
+//! | `registers` | the numbers that holders increase |
+//! | [`history`] | what was done with each lock and each register, for the judge of `tests/judge` |
 //! | `trace` | the events of a schedule |
 //! | [`stage`] | the same world for the body of a test |
 //! | [`record`] | the lines in `docs/evidence` |
@@ -36,13 +37,13 @@ mod failover;
 mod fairness;
 pub mod faults;
 pub mod history;
-pub mod linearizability;
 mod network;
 mod process;
 pub mod processor;
 pub mod programs;
-mod random;
+pub mod random;
 pub mod record;
+mod registers;
 mod replication;
 pub mod scenario;
 pub mod schedule;

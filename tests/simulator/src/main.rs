@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::fs;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use leasehold_simulator::checks::Counts;
 use leasehold_simulator::faults::FaultKind;
-use leasehold_simulator::history::History;
 use leasehold_simulator::record::{self, Recorder, Run, Violation};
 use leasehold_simulator::{Plan, Report, Topology, evidence, processor, shrink, soak};
 
@@ -17,7 +17,8 @@ const HELP: &str = "\
 Runs the library on machines that seeds decide.
 
 leasehold-simulator [--seeds FROM..TO] [--topology single|sentinel|cluster|quorum] [--jobs N] [--record FILE]
-leasehold-simulator --trace|--history|--shrink SEED [--topology single|sentinel|cluster|quorum]
+leasehold-simulator --trace|--shrink SEED [--topology single|sentinel|cluster|quorum]
+leasehold-simulator --history SEED [--topology single|sentinel|cluster|quorum] [--dir DIR]
 leasehold-simulator evidence
 leasehold-simulator soak --minutes M [--record FILE] [--leak N]
 
@@ -27,7 +28,8 @@ leasehold-simulator soak --minutes M [--record FILE] [--leak N]
 --record    appends a line for each topology to FILE, such as docs/evidence/simulator.jsonl; a schedule that fails ends
             the run only without this option
 --trace     prints each event of one schedule
---history   prints the calls at its fenced registers in EDN, as Knossos and Porcupine read it
+--history   prints what was done with each of its locks and registers, as docs/evidence/README.md says
+--dir       where it writes a file for each of them instead
 --shrink    leaves out what a schedule that fails does not need, and prints the rest as a test
 evidence    writes EVIDENCE.md and its picture from the files in docs/evidence
 soak        uses real servers with faults for M minutes; fails unless memory, descriptors and threads are steady. FILE,
@@ -44,6 +46,8 @@ struct Asked {
     record: Option<PathBuf>,
     /// What is printed of which schedule.
     printed: Option<(Printed, u64)>,
+    /// The folder of the histories.
+    dir: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy)]
@@ -101,7 +105,7 @@ fn run_all(asked: Asked) -> Result<bool, String> {
     let mut has_failed = false;
     for topology in asked.topologies {
         has_failed |= match asked.printed {
-            Some((printed, seed)) => print(printed, seed, topology),
+            Some((printed, seed)) => print(printed, seed, topology, asked.dir.as_deref())?,
             None => run(asked.seeds.clone(), topology, recorder.as_ref())?,
         };
         if has_failed && recorder.is_none() {
@@ -118,6 +122,7 @@ fn asked(mut words: impl Iterator<Item = String>) -> Result<Asked, String> {
         jobs: 1,
         printed: None,
         record: None,
+        dir: None,
     };
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(format!("{word} needs a value"));
@@ -133,6 +138,7 @@ fn asked(mut words: impl Iterator<Item = String>) -> Result<Asked, String> {
             "--record" => asked.record = Some(PathBuf::from(value()?)),
             "--trace" => asked.printed = Some((Printed::Trace, number(&value()?)?)),
             "--history" => asked.printed = Some((Printed::History, number(&value()?)?)),
+            "--dir" => asked.dir = Some(PathBuf::from(value()?)),
             "--shrink" => asked.printed = Some((Printed::Shrunk, number(&value()?)?)),
             _ => return Err(format!("{word} is unknown")),
         }
@@ -169,7 +175,12 @@ fn share(asked: &Asked) -> bool {
 }
 
 /// Prints something of a schedule. Returns whether the schedule has failed.
-fn print(printed: Printed, seed: u64, topology: Topology) -> bool {
+fn print(
+    printed: Printed,
+    seed: u64,
+    topology: Topology,
+    dir: Option<&Path>,
+) -> Result<bool, String> {
     let plan = Plan {
         seed,
         topology,
@@ -182,26 +193,39 @@ fn print(printed: Printed, seed: u64, topology: Topology) -> bool {
             Some(shrunk) => println!("{shrunk}"),
             None => println!("{topology}: seed {seed} does not fail"),
         }
-        return shrunk.is_some();
+        return Ok(shrunk.is_some());
     }
     let report = plan.run();
-    let lines = match printed {
-        Printed::Trace => report.trace.clone(),
-        _ => report.history.edn(),
-    };
-    for line in lines {
+    let has_failed = report.failure.is_some();
+    if let Printed::History = printed {
+        let commit = record::commit().unwrap_or_else(|_| "changed".into());
+        for (file, text) in report.history.files(plan, &commit) {
+            let Some(dir) = dir else {
+                print!("{text}");
+                continue;
+            };
+            let path = dir.join(file);
+            let written = fs::create_dir_all(dir).and_then(|()| fs::write(&path, text));
+            written.map_err(|error| format!("{}: {error}", path.display()))?;
+        }
+        return Ok(has_failed);
+    }
+    for line in &report.trace {
         println!("{line}");
     }
-    let has_failed = report.failure.is_some();
-    if let Printed::Trace = printed {
-        let rest = Report {
-            trace: Vec::new(),
-            history: History::default(),
-            ..report
-        };
-        println!("{topology} {seed}: {rest:?}");
-    }
-    has_failed
+    let Report {
+        failure,
+        counts,
+        faults,
+        hash,
+        took,
+        steps,
+        ..
+    } = report;
+    println!(
+        "{topology} {seed}: {failure:?}, {counts:?}, {faults:?}, {took:?}, {steps} steps, hash {hash:016x}"
+    );
+    Ok(has_failed)
 }
 
 /// Runs schedules, and prints their sums. Returns whether one has failed. The first that fails ends the run, unless the run

@@ -63,6 +63,30 @@ pub enum What {
     Close,
 }
 
+impl What {
+    /// Returns whether it asks for locks that one guard has at a time, with fences.
+    pub(crate) fn is_exclusive(self) -> bool {
+        match self {
+            Self::Mutex
+            | Self::Reentrant
+            | Self::Multi
+            | Self::Writer
+            | Self::Closure
+            | Self::Once
+            | Self::Campaign
+            | Self::Adoption => true,
+            Self::Reader
+            | Self::Permit
+            | Self::Unfenced
+            | Self::Limited
+            | Self::Several
+            | Self::Operator
+            | Self::Observe
+            | Self::Close => false,
+        }
+    }
+}
+
 /// An option that a handle has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {

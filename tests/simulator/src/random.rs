@@ -9,6 +9,7 @@ pub struct Random(u64);
 
 impl Random {
     /// Starts from a seed. Streams of different numbers have nothing in common.
+    #[must_use]
     pub fn new(seed: u64, stream: u64) -> Self {
         let mut random = Self(seed);
         let first = random.bits();
@@ -23,7 +24,11 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Returns a number of a range that is not empty.
+    /// Returns a number of a range.
+    ///
+    /// # Panics
+    ///
+    /// The range is empty.
     pub fn within(&mut self, range: Range<u64>) -> u64 {
         let length = u128::from(range.end - range.start);
         let part = (u128::from(self.bits()) * length) >> 64;

@@ -15,7 +15,13 @@ use std::process::Command;
 use serde::{Deserialize, Serialize};
 
 /// The paths of the code that a run consists of.
-const CODE: [&str; 4] = ["src", "tests/simulator", "Cargo.toml", "Cargo.lock"];
+const CODE: [&str; 5] = [
+    "src",
+    "tests/simulator",
+    "tests/judge",
+    "Cargo.toml",
+    "Cargo.lock",
+];
 
 /// A file that gets a line for each run of this process.
 pub struct Recorder {
@@ -118,7 +124,11 @@ impl Recorder {
 }
 
 /// Appends a line in one write, because other processes may append to the same file.
-pub(crate) fn append(path: &Path, line: &impl Serialize) -> Result<(), String> {
+///
+/// # Errors
+///
+/// The file cannot be written.
+pub fn append(path: &Path, line: &impl Serialize) -> Result<(), String> {
     let line = serde_json::to_string(line).map_err(|error| error.to_string())? + "\n";
     let file = OpenOptions::new().create(true).append(true).open(path);
     file.and_then(|mut file| file.write_all(line.as_bytes()))

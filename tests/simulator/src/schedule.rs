@@ -95,7 +95,6 @@ pub struct Report {
     /// The first broken rule, or `None`.
     pub failure: Option<String>,
     pub counts: Counts,
-    /// The calls at the fenced registers.
     pub history: History,
     pub faults: BTreeMap<FaultKind, u32>,
     /// A hash of all events, their times and their order.
@@ -189,6 +188,7 @@ impl Plan {
             faults,
             programs: programs.collect(),
             stream: FIRST_STREAM,
+            is_unchecked: false,
         }
     }
 

@@ -12,12 +12,13 @@ use leasehold::{
     TryRecvError, Write,
 };
 
-use crate::checks::{Checks, Committed, Guard, Read, register_of};
+use crate::checks::{Asked, Checks, Committed, Guard, register_of};
 use crate::elections::Shown;
-use crate::linearizability::Action;
+use crate::history::{self, Answer, Object};
 use crate::process::{Child, Process};
 use crate::programs::{Choice, EXCLUSIVE, End, LED, NAMES, Operation, UNFENCED, What};
 use crate::random::Random;
+use crate::registers::Read;
 use crate::schedule::Topology;
 use crate::world::{Place, World, locked};
 
@@ -202,8 +203,8 @@ struct Call {
     begun: Duration,
     /// The number of the call in the queues of the checks.
     ticket: u64,
-    /// For each name, the largest fence before the call.
-    known: Vec<u64>,
+    /// For each name, if the lock is exclusive.
+    asked: Vec<Asked>,
     /// When the closure began to run.
     answered_at: Option<Duration>,
     cancel: Option<Cancel>,
@@ -269,8 +270,9 @@ impl Program {
     }
 
     fn must(&self, result: std::result::Result<(), String>) {
-        if let Err(what) = result {
-            self.world().fail(what);
+        match result {
+            Err(what) if !self.checks.are_off => self.world().fail(what),
+            _ => {}
         }
     }
 
@@ -426,8 +428,11 @@ impl Worker {
     /// Notes that a call begins, and plans its cancel.
     fn begin(&self, operation: &Operation) -> Call {
         let (program, checks) = (&self.program, &self.program.checks);
-        let known = operation.names.iter();
-        let known = known.map(|name| checks.last_fence(name)).collect();
+        let names = operation.names.iter();
+        let is_exclusive = |name: &&&str| operation.what.is_exclusive() && **name != UNFENCED;
+        let names = names.filter(is_exclusive);
+        let asked = names.map(|name| checks.asks_for(self.number, name));
+        let asked = asked.collect();
         let begun = program.now();
         let ticket = checks.asks(operation, program.number, begun, &program.settings);
         let cancelled_at = Arc::new(AtomicU64::new(0));
@@ -448,7 +453,7 @@ impl Worker {
         Call {
             begun,
             ticket,
-            known,
+            asked,
             answered_at: None,
             cancel,
             cancelled_at,
@@ -524,6 +529,11 @@ impl Worker {
         self.world()
             .note(format_args!("p{}: {words}", program.number));
         let is_granted = matches!(got, Ok(Some(_)));
+        if !is_granted && call.answered_at.is_none() {
+            for asked in &call.asked {
+                checks.is_refused(*asked, got.is_err());
+            }
+        }
         let kept = checks.answered(call.ticket, program.number, is_granted);
         if program.is_revived() {
             return got.ok().flatten();
@@ -584,8 +594,8 @@ impl Worker {
         got.ok().flatten()
     }
 
-    fn granted(&self, name: &'static str, lease: &Lease, known: (u64, Duration)) {
-        let granted = (self.program.checks).granted(name, self.program.number, lease, known);
+    fn granted(&self, name: &'static str, lease: &Lease, asked: Asked) {
+        let granted = (self.program.checks).granted(name, self.program.number, lease, asked);
         self.program.must(granted);
     }
 
@@ -608,10 +618,12 @@ impl Worker {
         let asked_to_go = (operation.way < 3).then(|| guard.leases()[0].on_requested());
         let fences: Vec<_> = guard.leases().iter().map(|lease| lease.fence()).collect();
         if is_exclusive {
-            for ((name, lease), known) in names.iter().zip(guard.leases()).zip(&call.known) {
-                self.granted(name, lease, (*known, call.begun));
+            for ((name, lease), asked) in names.iter().zip(guard.leases()).zip(&call.asked) {
+                self.granted(name, lease, *asked);
             }
         }
+        let its = names.iter().copied().zip(fences.iter().copied());
+        let its: Vec<_> = its.filter(|_| is_exclusive).collect();
         let has_commit = match self.program.settings.topology {
             Topology::Quorum => false,
             // The slots of the names differ.
@@ -640,8 +652,11 @@ impl Worker {
                         .must(checks.check_key(lease, self.program.number));
                 }
             }
-            if guard.state() == LeaseState::Lost {
-                self.check_loss(&lost, || guard.state());
+            let is_lost = guard.state() == LeaseState::Lost;
+            let seen = World::while_all_stand_still(|| guard.state());
+            checks.sees(Some(self.number), &its, seen);
+            if is_lost {
+                self.check_loss(&its, &lost, || guard.state());
                 break;
             }
             if operation.forks && round == 0 {
@@ -668,7 +683,25 @@ impl Worker {
         checks.end_hold(hold);
         checks.ended(self.program.number, names);
         let guard = Arc::into_inner(guard).expect("no check runs now");
-        self.end(operation, guard, call);
+        self.releasing(&its, |worker| worker.end(operation, guard, call));
+    }
+
+    /// Notes the release of an exclusive guard with these fences.
+    fn releasing<T>(
+        &mut self,
+        its: &[(&'static str, u64)],
+        release: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        let begin = |(name, fence): &(&'static str, u64)| {
+            let call = history::Call::Release(*fence);
+            (self.program.checks).begin(Some(self.number), (name, Object::Lock), call)
+        };
+        let calls: Vec<_> = its.iter().map(begin).collect();
+        let released = release(self);
+        for call in calls {
+            self.program.checks.end(call, Answer::Done);
+        }
+        released
     }
 
     /// Ends a guard, as the operation says.
@@ -710,7 +743,7 @@ impl Worker {
     fn hold_several(&mut self, operation: &Operation) -> bool {
         let checks = Arc::clone(&self.program.checks);
         let number = self.program.number;
-        let (mut holds, mut guards) = (Vec::new(), Vec::new());
+        let (mut names, mut holds, mut guards) = (Vec::new(), Vec::new(), Vec::new());
         for name in EXCLUSIVE {
             let one = Operation {
                 what: What::Mutex,
@@ -723,8 +756,9 @@ impl Worker {
             let got = self.program.manager().manager.try_lock(name);
             if let Some(guard) = self.result(&one, &call, got) {
                 let guard = Arc::new(Guard::Lock(guard));
+                names.push(name);
                 holds.push(checks.hold(&one.names, (1, 1), (number, &guard)));
-                self.granted(name, guard.leases()[0], (call.known[0], call.begun));
+                self.granted(name, guard.leases()[0], call.asked[0]);
                 guards.push(guard);
             }
         }
@@ -732,15 +766,17 @@ impl Worker {
         for _ in 0..SEVERAL_FOR {
             sleep(part);
             for guard in &guards {
-                self.program
-                    .must(checks.check_key(guard.leases()[0], number));
+                let lease = guard.leases()[0];
+                self.program.must(checks.check_key(lease, number));
             }
         }
+        let fences = guards.iter().map(|guard| guard.leases()[0].fence());
+        let its: Vec<_> = names.into_iter().zip(fences).collect();
         for hold in holds {
             checks.end_hold(hold);
         }
         checks.ended(number, &EXCLUSIVE);
-        drop(guards);
+        self.releasing(&its, |_| drop(guards));
         true
     }
 
@@ -876,24 +912,20 @@ impl Worker {
         let got = acquire(&mutex, operation.wait);
         let is_answered = got.is_ok();
         if let Some(guard) = self.result(operation, &call, got) {
-            self.hold_reentrant(name, guard, (call.known[0], call.begun));
+            self.hold_reentrant(name, guard, call.asked[0]);
         }
         is_answered
     }
 
-    fn hold_reentrant(
-        &mut self,
-        name: &'static str,
-        guard: ReentrantGuard,
-        known: (u64, Duration),
-    ) {
+    fn hold_reentrant(&mut self, name: &'static str, guard: ReentrantGuard, asked: Asked) {
         let lost = guard.on_lost();
-        self.granted(name, &guard, known);
+        self.granted(name, &guard, asked);
         self.use_lease(name, &guard);
+        let its = [(name, guard.fence())];
         if guard.state() == LeaseState::Lost {
-            self.check_loss(&lost, || guard.state());
+            self.check_loss(&its, &lost, || guard.state());
         }
-        drop(guard);
+        self.releasing(&its, |_| drop(guard));
     }
 
     /// Campaigns, and leads for a while.
@@ -937,12 +969,13 @@ impl Worker {
     ) {
         let (checks, name) = (Arc::clone(&self.program.checks), operation.names[0]);
         let lost = leadership.on_lost();
-        self.granted(name, &leadership, (call.known[0], call.begun));
+        self.granted(name, &leadership, call.asked[0]);
+        let its = [(name, leadership.fence())];
         let times = if operation.way == 0 { LONG_TERM } else { 1 };
         for _ in 0..operation.rounds * times {
             self.use_lease(name, &leadership);
             if leadership.state() == LeaseState::Lost {
-                self.check_loss(&lost, || leadership.state());
+                self.check_loss(&its, &lost, || leadership.state());
                 break;
             }
             if self.random.one_in(2) {
@@ -950,13 +983,13 @@ impl Worker {
             }
         }
         checks.elections(|elections, _| elections.may_change(term));
-        let has_resigned = match operation.end {
+        let has_resigned = self.releasing(&its, |_| match operation.end {
             End::Drop => {
                 drop(leadership);
                 false
             }
             End::Release | End::PassOn => leadership.resign().is_ok(),
-        };
+        });
         checks.elections(|elections, now| elections.ended(term, has_resigned, now));
     }
 
@@ -1047,13 +1080,17 @@ impl Worker {
         let mutex = configured!(manager.mutex(name), operation, call);
         let wait = operation.wait.unwrap_or(LONGEST_LIMIT);
         let way = operation.way;
+        let checks = Arc::clone(&self.program.checks);
+        let mut releasing = None;
         let run = |lease: &Lease| {
             call.answered_at = Some(self.program.now());
-            let (checks, number) = (&self.program.checks, self.program.number);
+            let number = self.program.number;
             self.program
                 .must(checks.answered(call.ticket, number, true));
-            self.granted(name, lease, (call.known[0], call.begun));
+            self.granted(name, lease, call.asked[0]);
             self.use_lease(name, lease);
+            let release = history::Call::Release(lease.fence());
+            releasing = checks.begin(Some(self.number), (name, Object::Lock), release);
         };
         let ran = match way % 4 {
             0 => mutex.with(wait, run),
@@ -1062,6 +1099,7 @@ impl Worker {
             2 => manager.with_lock(name, wait, run),
             _ => manager.run(name, wait, run).and_then(Ran::into_result),
         };
+        checks.end(releasing, Answer::Done);
         let has_run = call.answered_at.is_some();
         let must_have_run = matches!(ran, Ok(()) | Err(Error::Lost(_)));
         if has_run != must_have_run && !self.program.is_revived() {
@@ -1094,17 +1132,26 @@ impl Worker {
         self.program
             .must(checks.check_key(lease, self.program.number));
         self.program.must(checks.check_alone(name, lease, grants));
+        let state = World::while_all_stand_still(|| lease.state());
+        checks.sees(Some(self.number), &[(name, fence)], state);
     }
 
     /// Reads the registers of a name.
     fn read(&mut self, name: &'static str, fence: u64) -> Option<Read> {
         let checks = Arc::clone(&self.program.checks);
-        let call = checks.invoke(self.number, name, (Action::Read, fence));
+        let calls = self.begin_at_registers(name, [history::Call::Read; 2]);
         self.travel();
         let read = checks.read(name, fence);
         self.travel();
         let is_answered = !self.random.one_in(16);
-        checks.complete(call, is_answered.then(|| read.outcome()));
+        let answers = [Some(read.plain), read.fenced].map(|value| match value {
+            _ if !is_answered => Answer::Unknown,
+            Some(value) => Answer::Value(value),
+            None => Answer::Failed,
+        });
+        for (call, answer) in calls.into_iter().zip(answers) {
+            checks.end(call, answer);
+        }
         is_answered.then_some(read)
     }
 
@@ -1114,20 +1161,38 @@ impl Worker {
             return;
         };
         let checks = Arc::clone(&self.program.checks);
-        let action = Action::Write(read.next());
-        let call = checks.invoke(self.number, name, (action, fence));
+        let writes = [read.plain, read.value()].map(|it| history::Call::Write(it, it + 1));
+        let calls = self.begin_at_registers(name, writes);
         self.travel();
         let arrives = !self.random.one_in(32);
         let written = arrives.then(|| checks.write(name, fence, read));
         self.travel();
         let is_answered = arrives && !self.random.one_in(32);
+        let is_taken = matches!(written, Some(Ok(true) | Err(_)));
+        for (call, is_taken) in calls.into_iter().zip([true, is_taken]) {
+            let answer = if !is_answered {
+                Answer::Unknown
+            } else if is_taken {
+                Answer::Done
+            } else {
+                Answer::Failed
+            };
+            checks.end(call, answer);
+        }
         let written = written.transpose();
-        let outcome = match &written {
-            Ok(outcome) => outcome.filter(|_| is_answered),
-            Err(_) => None,
-        };
-        checks.complete(call, outcome);
         self.program.must(written.map(|_| ()));
+    }
+
+    /// Notes that this thread begins a call at the plain register of a name, and one at the fenced register.
+    fn begin_at_registers(
+        &self,
+        name: &'static str,
+        calls: [history::Call; 2],
+    ) -> [Option<history::Number>; 2] {
+        let begin =
+            |object, call| (self.program.checks).begin(Some(self.number), (name, object), call);
+        let [plain, fenced] = calls;
+        [begin(Object::Plain, plain), begin(Object::Fenced, fenced)]
     }
 
     /// Reads the register of a name in Redis by a commit that changes nothing.
@@ -1135,7 +1200,7 @@ impl Worker {
         let checks = &self.program.checks;
         let last = checks.last_committed(name);
         let read = Write::new("INCRBY", register_of(name)).arg(0);
-        let value = match self.committed(guard, read)? {
+        let value = match self.committed(name, history::Call::Read, guard, read)? {
             Reply::Integer(value) => value,
             other => self.world().fail(format!("INCRBY gives {other:?}")),
         };
@@ -1149,7 +1214,9 @@ impl Worker {
     fn commit(&self, name: &'static str, fence: u64, guard: &Guard, read: Committed) -> bool {
         let write = Write::new("SET", register_of(name));
         let write = write.arg(read.value + 1).arg("GET");
-        let Some(before) = self.committed(guard, write) else {
+        let value = read.value.unsigned_abs();
+        let call = history::Call::Write(value, value + 1);
+        let Some(before) = self.committed(name, call, guard, write) else {
             return false;
         };
         let before = match before {
@@ -1163,15 +1230,32 @@ impl Worker {
     }
 
     /// Commits one write, and returns its reply.
-    fn committed(&self, guard: &Guard, write: Write) -> Option<Reply> {
+    fn committed(
+        &self,
+        name: &'static str,
+        call: history::Call,
+        guard: &Guard,
+        write: Write,
+    ) -> Option<Reply> {
         let must_not_fail = self.is_calm();
         let writes = [write];
+        let checks = &self.program.checks;
+        let call = checks.begin(Some(self.number), (name, Object::Committed), call);
         let committed = match guard {
             Guard::Lock(guard) => guard.commit(&writes),
             Guard::Write(guard) => guard.commit(&writes),
             Guard::Multi(guard) => guard.commit(&writes),
             Guard::Read(_) | Guard::Permit(_) | Guard::Once(_) => return None,
         };
+        let answer = match &committed {
+            Ok(replies) => match replies[..] {
+                [Reply::Integer(value)] => Answer::Value(value.unsigned_abs()),
+                _ => Answer::Done,
+            },
+            Err(Error::Lost(_)) => Answer::Failed,
+            Err(_) => Answer::Unknown,
+        };
+        checks.end(call, answer);
         let is_lost = guard.state() == LeaseState::Lost;
         match committed {
             Ok(mut replies) => return replies.pop(),
@@ -1226,8 +1310,13 @@ impl Worker {
         }
     }
 
-    /// Checks that the channel of a guard tells of its loss, and that the guard stays lost.
-    fn check_loss(&self, lost: &Receiver<leasehold::Lost>, state: impl Fn() -> LeaseState) {
+    /// Checks that the channel of a guard with these fences tells of its loss, and that the guard stays lost.
+    fn check_loss(
+        &self,
+        its: &[(&'static str, u64)],
+        lost: &Receiver<leasehold::Lost>,
+        state: impl Fn() -> LeaseState,
+    ) {
         self.world()
             .note(format_args!("p{} has lost it", self.program.number));
         self.program.checks.count(|counts| counts.losses += 1);
@@ -1252,6 +1341,11 @@ impl Worker {
                 self.world().fail("a loss is told late".into());
             }
             sleep(Duration::from_millis(10));
+        }
+        for (name, fence) in its {
+            let call = history::Call::Told(*fence);
+            let call = (self.program.checks).begin(Some(self.number), (name, Object::Lock), call);
+            self.program.checks.end(call, Answer::Done);
         }
         if state() != LeaseState::Lost {
             self.world()
