@@ -43,7 +43,7 @@ struct Line {
     end_seed: u64,
     #[serde(flatten)]
     verdicts: Verdicts,
-    took_s: f64,
+    took_s: u64,
 }
 
 fn main() -> ExitCode {
@@ -110,7 +110,7 @@ fn judge_schedules(asked: &Asked) -> Result<bool, String> {
                 topology: topology.to_string(),
                 first_seed: asked.seeds.start,
                 end_seed: asked.seeds.end,
-                took_s: verdicts.took.as_secs_f64(),
+                took_s: verdicts.took.as_secs(),
                 verdicts,
             };
             record::append(file, &line)?;

@@ -20,7 +20,7 @@ use leasehold::seam::slot_of;
 use leasehold_testing::memory::{ChannelMessage, ClusterNode, ClusterTable};
 
 use crate::network::{Network, host};
-use crate::programs::SETS;
+use crate::programs::TIMED;
 use crate::replication::PORT;
 use crate::world::{Event, WorldState};
 
@@ -400,8 +400,8 @@ impl WorldState {
         let key = String::from_utf8_lossy(key).into_owned();
         self.trace
             .note(self.now, format_args!("{key} moves from {from} to {to}"));
-        // Its members end by a clock that is ahead.
-        if taken_at > given_at && SETS.contains(&&*key) {
+        // Its times are over earlier by a clock that is ahead.
+        if taken_at > given_at && TIMED.contains(&&*key) {
             self.ends_beyond_the_assumptions(Some(&key), self.now);
         }
         self.server_has_run(from);

@@ -19,8 +19,8 @@ const LIMITED: &str = "limit";
 pub(crate) const NAMES: [&str; 8] = ["a", "b", "c", RWLOCK, SEMAPHORE, UNFENCED, JOB, LIMITED];
 /// A shorter lease may be over when its grant comes, because it counts from before the connection is opened.
 const SHORTEST_LEASE: Duration = Duration::from_millis(50);
-/// The names of the locks that are sorted sets of leases, each with its end by the server's clock.
-pub(crate) const SETS: [&str; 2] = [RWLOCK, SEMAPHORE];
+/// The names whose keys have times by the server's clock: sorted sets of leases, and the places of the rate limiter.
+pub(crate) const TIMED: [&str; 3] = [RWLOCK, SEMAPHORE, LIMITED];
 /// How many operations a thread has at least until the last fault.
 const LEAST_OPERATIONS: usize = 6;
 /// How many operations a thread has after the last fault has ended, and within which time they begin.
