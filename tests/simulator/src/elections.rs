@@ -94,11 +94,15 @@ impl Shown {
         }
     }
 
-    /// Notes a look at the receiver, which has `got` a state if there was one.
-    pub(crate) fn look(&mut self, got: Option<Option<Leader>>, now: Duration) {
+    /// Notes a look at the receiver.
+    pub(crate) fn look(&mut self, now: Duration) {
         self.looked_at_before = std::mem::replace(&mut self.looked_at, now);
-        if let Some(state) = got.filter(|state| *state != self.state) {
-            (self.state, self.since) = (state, now);
+    }
+
+    /// Notes the state that the receiver had at the last look.
+    pub(crate) fn got(&mut self, state: Option<Leader>) {
+        if state != self.state {
+            (self.state, self.since) = (state, self.looked_at);
         }
     }
 
@@ -297,7 +301,8 @@ mod tests {
 
         /// The receiver gets this state, and is looked at.
         fn gets(&mut self, state: Option<&Leader>, ms: u64) -> Result<(), String> {
-            self.shown.look(Some(state.cloned()), at(ms));
+            self.shown.look(at(ms));
+            self.shown.got(state.cloned());
             let now = Now {
                 at: at(ms),
                 calm_since: self.is_calm.then_some(Duration::ZERO),

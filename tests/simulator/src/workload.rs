@@ -1059,12 +1059,13 @@ impl Worker {
                 // The manager is closed.
                 Err(TryRecvError::Disconnected) => return,
             };
-            if let Some(state) = &got {
+            let (checks, now) = (&self.program.checks, self.program.now());
+            shown.look(now);
+            if let Some(state) = got {
                 self.world()
                     .note(format_args!("p{number} is shown {state:?}"));
+                shown.got(state.map(|it| (it.value, it.fence)));
             }
-            let (checks, now) = (&self.program.checks, self.program.now());
-            shown.look(got.map(|state| state.map(|it| (it.value, it.fence))), now);
             let kept = checks.check_shown(number, &mut shown, now);
             self.program.must(kept);
             sleep(pause);
