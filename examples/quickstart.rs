@@ -11,20 +11,21 @@ use std::time::Duration;
 /// Pays an order, and returns the HTTP status of the answer.
 fn pay(locks: &LockManager, order: u32) -> u16 {
     match locks.try_lock_for(format!("orders:{order}"), Duration::from_secs(1)) {
-        Ok(Some(guard)) => charge(order, guard.fence()), // the data rejects a smaller fence
-        Ok(None) => 409, // another request, on whatever machine, is at work on this order
+        // Your code, which pays an open order only, and whose database rejects a smaller fence (a u64).
+        Ok(Some(guard)) => charge(order, guard.fence()),
+        Ok(None) => 409, // another request is at work on this order, maybe on another machine
         Err(error) if error.is_retryable() => 503, // Redis cannot be asked now
         Err(_) => 500,
     } // the guard was dropped: the next request has the lock
 }
 
-/// Settles all accounts, on one of the hosts that start this job.
-fn settle_all(locks: &LockManager, accounts: impl Iterator<Item = u32>) -> leasehold::Result<()> {
+/// Settles the accounts that are still open.
+fn settle_all(locks: &LockManager, open: impl Iterator<Item = u32>) -> leasehold::Result<()> {
     let Some(guard) = locks.try_lock("settlement")? else {
         return Ok(()); // another host is at work
     };
-    for account in accounts {
-        guard.check()?; // `Err(Lost)` before another host can have the lock
+    for account in open {
+        guard.check()?; // `Err(Lost)` once the lease is over: the next start does the rest
         settle(account, guard.fence());
     }
     guard.release()

@@ -1,7 +1,9 @@
 //! Distributed locks on Redis for threaded Rust programs: servers, batch jobs and cron tasks on several machines.
 //!
-//! A lock is a *lease*, a key that expires unless its holder renews it. That is why a crash delays the others by 30 s at most, and
-//! also why a holder can lose its lock while it works. With leasehold it learns of that by its own clock, before another can have it:
+//! A lock is a *lease*, a key that expires unless its holder renews it. That is why a crash delays the others by a lease (30 s by
+//! default) and seldom by a few seconds more, but also why a holder can lose its lock while it works. With leasehold the holder learns
+//! of that by its own clock, before the key expires. If Redis itself loses the key, by a failover, a restart without data, or a `DEL`,
+//! the holder learns at its next renewal, and until then a fence protects the data. If the link dies, this happens:
 //!
 //! ![The link of process A to Redis is cut. A learns that its lease is at risk, and then that it is lost. Some milliseconds later B gets the lock.][loss]
 //!
@@ -15,42 +17,43 @@
 //! /// Pays an order, and returns the HTTP status of the answer.
 //! fn pay(locks: &LockManager, order: u32) -> u16 {
 //!     match locks.try_lock_for(format!("orders:{order}"), Duration::from_secs(1)) {
-//!         Ok(Some(guard)) => charge(order, guard.fence()), // the data rejects a smaller fence
-//!         Ok(None) => 409, // another request, on whatever machine, is at work on this order
+//!         // Your code, which pays an open order only, and whose database rejects a smaller fence (a u64).
+//!         Ok(Some(guard)) => charge(order, guard.fence()),
+//!         Ok(None) => 409, // another request is at work on this order, maybe on another machine
 //!         Err(error) if error.is_retryable() => 503, // Redis cannot be asked now
 //!         Err(_) => 500,
 //!     } // the guard was dropped: the next request has the lock
 //! }
 //! ```
 //!
-//! A job that cron starts on several hosts:
+//! A job that several hosts start, and that one of them does at a time:
 //!
 //! ```rust
 //! # use leasehold::LockManager;
 //! # fn settle(_: u32, _: u64) {}
-//! /// Settles all accounts, on one of the hosts that start this job.
-//! fn settle_all(locks: &LockManager, accounts: impl Iterator<Item = u32>) -> leasehold::Result<()> {
+//! /// Settles the accounts that are still open.
+//! fn settle_all(locks: &LockManager, open: impl Iterator<Item = u32>) -> leasehold::Result<()> {
 //!     let Some(guard) = locks.try_lock("settlement")? else {
 //!         return Ok(()); // another host is at work
 //!     };
-//!     for account in accounts {
-//!         guard.check()?; // `Err(Lost)` before another host can have the lock
+//!     for account in open {
+//!         guard.check()?; // `Err(Lost)` once the lease is over: the next start does the rest
 //!         settle(account, guard.fence());
 //!     }
 //!     guard.release()
 //! }
 //! ```
 //!
-//! - **No hidden loss.** A guard compares the holder's own clock with the end of the lease. So it reads `Lost` in time even if
+//! - **No hidden loss.** A guard compares the holder's own clock with the end of the lease. So it reads `Lost` at that end even if
 //!   the network is dead or the renewal thread is stuck, and no late reply makes it `Held` again.
-//! - **Fences everywhere.** Each exclusive guard has a larger [fencing token][fence] than every earlier one, also after Redis has
-//!   lost its data. For data in the same Redis, [`commit`][commit] writes only while the lock is held.
+//! - **Fences everywhere.** Each exclusive guard has a larger [fencing token][fence] than every earlier one, with
+//!   rare exceptions. For data in the same Redis, [`commit`][commit] writes only while the lock is held.
 //! - **First come, first served.** A release hands the lock to the process that has waited longest, and wakes only that one.
-//! - **Thousands of threads.** Threads of one process pass a lock on in memory. One thread renews all leases: 100,000 of them take
-//!   one connection, 2 % of a core, and 540 bytes each.
-//! - **Any deployment, by one URL.** `redis+sentinel://s1,s2,s3/mymaster?lease=10s` names a Sentinel set with a setting, and other
-//!   URLs a single server, a Cluster, or a quorum of independent masters (Redlock, but with fences).
-//! - **Tested under faults**, on simulated machines and on real servers: [EVIDENCE.md][evidence] has the results, with each bug found.
+//! - **Thousands of threads.** Threads of one process pass a lock on in memory, for some milliseconds if others wait. One thread
+//!   renews all leases: 100,000 of them take one connection of the client, 2 % of a core, and 540 bytes each.
+//! - **Any deployment, by one URL.** `redis+sentinel://s1,s2,s3/mymaster?lease=10s` is a Sentinel set with a lease of 10 s, and other
+//!   URLs name a single server, a Cluster, or a quorum of independent masters (Redlock, but with fences).
+//! - **Tested under faults**, on simulated machines and on real servers: [EVIDENCE.md][evidence] has the results so far.
 //!
 //! [loss]: https://docs.rs/crate/leasehold/latest/source/docs/loss.svg
 //! [fence]: Lease::fence
@@ -102,8 +105,7 @@
 //! server's clock jumps, if a failover or the move of a slot gives a semaphore or a reader-writer lock to a server whose clock is
 //! ahead, if a virtual machine is stopped with the process inside, or after [`force_release`](LockManager::force_release). For
 //! these cases let the system that the lock protects reject a fence that is smaller than the largest it has seen. On a
-//! [quorum](LockManager::quorum) a loss needs the restart of several nodes, one soon after another. [`Builder::build`] warns in the
-//! log of a server that may evict locks.
+//! [quorum](LockManager::quorum) a loss needs the restart of several nodes, one soon after another.
 //!
 //! There is no poisoning. A thread that locks a mutex that it already holds waits for itself. A client of another library polls
 //! outside of the queue, and can starve: see [`Builder::poller_gap`]. A process that exits or is killed releases nothing, so its
@@ -114,15 +116,13 @@
 //!
 //! A mutex is the plain string that `SET prefix+name owner NX PX lease` makes, released by compare and delete, so it excludes the
 //! locks of other libraries on the same key. A waiter appends `!` to the owner, and a release within
-//! [`min_hold`](Builder::min_hold) `!~`, but never to the value of another library. Companions such as `{key}:lh:fence` and
-//! `{key}:lh:queue` stand beside the key, each with a time to live:
-//! [ARCHITECTURE.md](https://docs.rs/crate/leasehold/latest/source/ARCHITECTURE.md#in-redis) lists all of them.
+//! [`min_hold`](Builder::min_hold) `!~`, but never to the value of another library. The other keys, such as `{key}:lh:fence`, end
+//! by themselves: see [ARCHITECTURE.md](https://docs.rs/crate/leasehold/latest/source/ARCHITECTURE.md#in-redis).
 //!
 //! # Panics and forks
 //!
 //! A call panics if the operating system has no random numbers, and for no other reason. A panic in a closure under a lock releases
 //! it and reaches the caller; one in a [`Listener`] or in the program's logger is caught. Dropping a guard never panics.
-//!
 //! In a child of `fork(2)` every guard reads `Lost`, every call for a lock returns [`Forked`](Error::Forked), and a drop does
 //! nothing. A child of `_Fork(3)`, or of a bare `clone(2)`, is not noticed, because the C library does not report it.
 //!
