@@ -148,7 +148,7 @@ fn commits(results: &Results) -> String {
         vec![section.to_owned(), commits]
     });
     format!(
-        "**The figures are not of one commit yet**, because the runs of the last one are not complete. Each section is of the last commit that it was run on:\n\n{}",
+        "**The figures are not of one commit yet**, because the runs of the last one are not complete. Each section is of the last commit that it was run on, and its text tells what the checks do now: a run of before may have had fewer.\n\n{}",
         table(&["section", "commit"], &rows)
     )
 }

@@ -61,7 +61,7 @@ fn a_broken_rule_that_nobody_has_explained_is_open() {
     let copy = Copy::new("evidence-broken", &[("simulator.jsonl", &run(violation))]);
     let page = copy.file("EVIDENCE.md");
     for text in [
-        "1 of 1,200 schedules of all commits [broke a rule](#findings). 1 **are not explained yet**.",
+        "1 of 1,200 recorded schedules [broke a rule](#findings). 1 **are not explained yet**.",
         "| **schedules that broke a rule** | – | – | – | 1 |",
         "| guards have 2 of the 1 units of a | open | a run; quorum 7 on `0123456789ab` | – | – |",
     ] {

@@ -108,12 +108,18 @@ pub(super) fn table(results: &Results) -> String {
     format!("{}\n{control}", table_of(&heads, &rows))
 }
 
-/// Returns the bugs that break a promise, and that simulated schedules do not see, by promise.
+/// Returns the bugs that break a promise, and that simulated schedules did not see, by promise, each with the number of these
+/// schedules: a time limit may have ended them early.
 pub(super) fn unseen(bugs: &[Bug]) -> String {
     let of = |promise| {
         let of_it = bugs.iter().filter(move |bug| bug.promise == promise);
-        let unseen = of_it.filter(|bug| bug.verdict.is_some() && !bug.is_seen());
-        let names: Vec<_> = unseen.map(|bug| code(&bug.name)).collect();
+        let unseen = of_it.filter(|bug| !bug.is_seen());
+        let names: Vec<_> = unseen
+            .filter_map(|bug| {
+                let run = number(bug.verdict.as_ref()?.schedules);
+                Some(format!("{} {run}", code(&bug.name)))
+            })
+            .collect();
         (!names.is_empty()).then(|| format!("- {promise}: {}", names.join(", ")))
     };
     let lists: Vec<_> = PROMISES.into_iter().filter_map(of).collect();

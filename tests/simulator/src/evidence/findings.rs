@@ -79,7 +79,7 @@ pub(super) fn verdict(results: &Results) -> String {
         .map(|(count, what)| format!("{count} {what}"))
         .collect();
     format!(
-        "Since the beginning, {} of {} schedules of all commits [broke a rule](#findings). {}.",
+        "Since the beginning, {} of {} recorded schedules [broke a rule](#findings). {}.",
         number(broken.len() as u64),
         number(all),
         causes.join("; ")
