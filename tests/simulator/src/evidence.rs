@@ -1,7 +1,7 @@
 //! EVIDENCE.md: the results of long runs. It is made of the files in `docs/evidence` and of the seeded bugs.
 //!
 //! Each section shows the commit of the last run in its file, so the page is of one commit as soon as every run of that commit
-//! is recorded. Until then its first table says which section is of which commit.
+//! is recorded. Until then it says which section is of which commit.
 //!
 //! | module | its subject |
 //! | --- | --- |
@@ -139,17 +139,18 @@ fn commits(results: &Results) -> String {
     if of_page.len() == 1 && sections.iter().all(|(_, commits)| commits == of_page) {
         return format!("All figures are of commit {}.", codes(of_page));
     }
-    let rows = sections.map(|(section, commits)| {
+    let sections = sections.map(|(section, commits)| {
         let commits = if commits.is_empty() {
             "not run yet".to_owned()
         } else {
             codes(&commits)
         };
-        vec![section.to_owned(), commits]
+        format!("{section}: {commits}")
     });
     format!(
-        "**The figures are not of one commit yet**, because the runs of the last one are not complete. Each section is of the last commit that it was run on, and its text tells what the checks do now: a run of before may have had fewer.\n\n{}",
-        table(&["section", "commit"], &rows)
+        "**The figures are not of one commit yet**, because the runs of the last one are not complete. Each section is of the last commit \
+         that it was run on, and tells what the checks do now, so a run of before may have had fewer. {}.",
+        sections.join("; ")
     )
 }
 
