@@ -711,8 +711,13 @@ impl Checks {
 
     /// Returns whether a server may have undone what a holder knows: see the table of exceptions.
     fn may_be_undone(&self, name: &str, fence: u64, known: Committed) -> bool {
-        self.world.state().network.data_losses_of(name) != known.data_losses
-            || self.may_be_taken(name, Some(fence))
+        self.is_lossy_since(name, known.data_losses) || self.may_be_taken(name, Some(fence))
+    }
+
+    /// Returns whether a server may have forgotten what it has executed for a name since data was lost so often.
+    fn is_lossy_since(&self, name: &str, losses: u64) -> bool {
+        let network = &self.world.state().network;
+        network.data_losses_of(name) != losses || network.has_two_masters(name)
     }
 
     /// Notes that a call begins to ask for a lock, and returns its ticket.
@@ -876,7 +881,7 @@ impl Checks {
         fire: SystemTime,
         losses: u64,
     ) -> Result<(), String> {
-        let is_kept = self.data_losses_of(name) == losses && !self.may_be_taken(name, None);
+        let is_kept = !self.is_lossy_since(name, losses) && !self.may_be_taken(name, None);
         match locked(&self.state).done.insert(fire, losses) {
             Some(before) if is_kept && before == losses => {
                 Err(format!("the fire {fire:?} of {name} was done twice"))

@@ -95,6 +95,12 @@ impl Network {
         groups.any(|group| !group.failovers.is_empty())
     }
 
+    /// Returns whether a master of a name has a successor, and does not know it: it may still execute what the other one lacks.
+    pub(crate) fn has_two_masters(&self, name: &str) -> bool {
+        self.failovers()
+            .any(|it| it.ended_at.is_none() && it.names.contains(name))
+    }
+
     /// Returns whether a failover may have taken a lock away from a guard that is not lost. A guard of a lock that is not
     /// exclusive has no fence.
     pub(crate) fn may_be_taken(
