@@ -303,7 +303,10 @@ impl WorldState {
             FaultKind::PauseThread => {
                 self.pause_thread(process, until);
             }
-            FaultKind::ClockJump => state.clock.jump(self.now, length),
+            FaultKind::ClockJump => {
+                state.clock.jump(self.now, length);
+                self.clock_jumps.push((self.now, length));
+            }
             FaultKind::Block => self.block(process, server, until),
             FaultKind::Cut => self.cut(process, server),
             FaultKind::Kill => self.kill(process, server),

@@ -104,6 +104,8 @@ pub(crate) struct WorldState {
     pub(crate) healed_at: Duration,
     /// When the last fault beyond the assumptions has ended: for single names, and with `None` for all of them.
     pub(crate) beyond_ended_at: BTreeMap<Option<String>, Duration>,
+    /// When the clock of a process jumped ahead, and how far.
+    pub(crate) clock_jumps: Vec<(Duration, Duration)>,
     /// Until when a fault keeps threads from running.
     pub(crate) paused_until: Duration,
     /// Whether threads stand still for a moment now and then, as on a busy machine.
@@ -246,6 +248,7 @@ impl World {
                 evictions: Vec::new(),
                 healed_at: Duration::ZERO,
                 beyond_ended_at: BTreeMap::new(),
+                clock_jumps: Vec::new(),
                 paused_until: Duration::ZERO,
                 has_hiccups: true,
                 threads_end_within: THREADS_END_WITHIN,
