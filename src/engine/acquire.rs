@@ -134,7 +134,7 @@ impl Acquire<'_> {
         loop {
             // If a request has a result, the attempt must get it before the call ends: Redis may still execute the request.
             let has_result = matches!(input, Input::Replied { .. } | Input::Failed { .. });
-            if !has_result && self.is_over() {
+            if !has_result && self.must_end() {
                 return Err(self.called_off(attempt));
             }
             let step = attempt.step(input, &self.context());
@@ -281,7 +281,7 @@ impl<'a> Acquire<'a> {
     }
 
     /// Returns whether the call must end: the manager is closed, or the token is cancelled. Locks no mutex.
-    fn is_over(&self) -> bool {
+    fn must_end(&self) -> bool {
         self.client.is_closed() || self.call.is_cancelled()
     }
 
@@ -365,9 +365,9 @@ impl<'a> Acquire<'a> {
             keys: &self.entry.target.keys()[..1],
             named: true,
         };
-        let is_over = || self.is_over();
+        let must_end = || self.must_end();
         let until = self.end_of_one_request().min(self.client.now() + LEAST);
-        let deadline = self.client.deadline(Some(until)).ended_by(&is_over);
+        let deadline = self.client.deadline(Some(until)).ended_by(&must_end);
         match self.client.send(&request, deadline).ok()?.reply {
             Reply::Inspected(seen) => Some(seen.iter().flatten().map(|it| it.waiters).sum()),
             _ => None,
@@ -492,11 +492,11 @@ impl Acquire<'_> {
         if !renewal.has_unsent.load(Ordering::SeqCst) {
             return Ok(());
         }
-        let (until, is_over) = (self.end_of_one_request(), || self.is_over());
-        let is_sent = renewal.wait_until_sent(keys, until, &is_over);
+        let (until, must_end) = (self.end_of_one_request(), || self.must_end());
+        let is_sent = renewal.wait_until_sent(keys, until, &must_end);
         let wait = self.call.wait;
         let may_wait = wait != Wait::Try && !wait.is_over(self.client.now());
-        if is_sent || may_wait || is_over() {
+        if is_sent || may_wait || must_end() {
             return Ok(());
         }
         let words = "this process still has to release the lock, and could not do so in time";
@@ -575,9 +575,9 @@ impl Acquire<'_> {
             engine.wakeup.register(&mut self.waker, attempt.owner());
         }
         let (sent, message_at) = (client.now(), self.message_at.take());
-        let is_over = || self.is_over();
+        let must_end = || self.must_end();
         let wait = self.call.wait;
-        let mut deadline = client.deadline(wait.end()).ended_by(&is_over);
+        let mut deadline = client.deadline(wait.end()).ended_by(&must_end);
         deadline.is_of_a_wait = !matches!(wait, Wait::Try);
         if let Wait::Forever = wait {
             deadline.checkout = client.settings.outage_limit;
@@ -605,7 +605,7 @@ impl Acquire<'_> {
         };
         // The call must end, so the thread stopped waiting, or the failure is of no interest to it. The threads behind it ask
         // Redis themselves. The attempt notes whether Redis may still execute the request.
-        if self.is_over() && failure.is_transient() {
+        if self.must_end() && failure.is_transient() {
             attempt.failed(&ask, sent, &failure, &self.context());
             return Input::Woken;
         }

@@ -154,8 +154,8 @@ impl Election {
     /// ```
     pub fn campaign_for(&self, value: &str, wait: Duration) -> Result<Option<Leadership>> {
         check(value)?;
-        let until = self.handle.until(wait);
-        let granted = within_limit(self.handle.acquire(LockKind::Mutex, 1, until))?;
+        let wait = self.handle.wait_of(wait);
+        let granted = within_limit(self.handle.acquire(LockKind::Mutex, 1, wait))?;
         granted.map(|lease| self.lead(lease, value)).transpose()
     }
 

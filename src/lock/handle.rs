@@ -144,7 +144,7 @@ impl Handle {
         f: impl FnOnce(&L) -> T,
     ) -> Result<Ran<T>> {
         let asked = self.engine.client.now();
-        let guard = acquire(self.until(wait)).map_err(|why| match why {
+        let guard = acquire(self.wait_of(wait)).map_err(|why| match why {
             NotAcquired::Held(holder) => Error::Timeout {
                 name: self.name().into(),
                 waited: self.engine.client.now().since(asked),
@@ -162,7 +162,7 @@ impl Handle {
     }
 
     /// Returns a wait of this length from now on.
-    pub(super) fn until(&self, wait: Duration) -> Wait {
+    pub(super) fn wait_of(&self, wait: Duration) -> Wait {
         if wait.is_zero() {
             return Wait::Try;
         }

@@ -13,7 +13,7 @@ macro_rules! ways {
             $wait:ident, $at_once:ident, $within:ident, $before:ident, $with:ident, $run:ident;
         what: $what:literal, lock: $lock:literal, errors: $errors:literal;
         leases: $leases:expr => $lease:ty;
-        |$self:ident, $until:ident $(, $n:ident: $number:ty = $value:literal)?| $acquire:expr
+        |$self:ident, $limit:ident $(, $n:ident: $number:ty = $value:literal)?| $acquire:expr
     ) => {
         impl $handle {
             $(#[$blocks])*
@@ -32,7 +32,7 @@ macro_rules! ways {
             /// # Ok(()) }
             /// ```
             pub fn $wait(&$self $(, $n: $number)?) -> Result<$guard> {
-                let $until = $crate::net::deadline::Wait::Forever;
+                let $limit = $crate::net::deadline::Wait::Forever;
                 $crate::lock::handle::without_limit($acquire)
             }
 
@@ -81,7 +81,7 @@ macro_rules! ways {
             /// # Ok(()) }
             /// ```
             pub fn $within(&$self $(, $n: $number)?, wait: Duration) -> Result<Option<$guard>> {
-                let $until = $self.handle.until(wait);
+                let $limit = $self.handle.wait_of(wait);
                 $crate::lock::handle::within_limit($acquire)
             }
 
@@ -152,7 +152,7 @@ macro_rules! ways {
             /// # Ok(()) }
             /// ```
             pub fn $run<T>(&$self $(, $n: $number)?, wait: Duration, f: impl FnOnce(&$lease) -> T) -> Result<Ran<T>> {
-                $self.handle.run(wait, |$until| $acquire, $leases, f)
+                $self.handle.run(wait, |$limit| $acquire, $leases, f)
             }
         }
     };

@@ -114,7 +114,7 @@ impl MultiLock {
 
     /// Acquires the names of one slot after the other. If that fails, or an earlier name is lost, all names are
     /// released. After a loss it begins again, unless this is a try or the time is over.
-    fn acquire_until(&self, until: Wait) -> Result<MultiGuard, NotAcquired> {
+    fn acquire_with(&self, wait: Wait) -> Result<MultiGuard, NotAcquired> {
         // Without good names there is no group, and nobody to return the error.
         self.handle.target()?;
         let mut part = self.handle.clone();
@@ -127,14 +127,14 @@ impl MultiLock {
                     _ => LockKind::Multi,
                 };
                 part.target = Ok(group.clone());
-                held.0.push(part.acquire(kind, 1, until)?);
+                held.0.push(part.acquire(kind, 1, wait)?);
             }
             // The last group was granted just now, and is returned like any other lock.
             let earlier = &held.0[..held.0.len().saturating_sub(1)];
             let Some(lost) = earlier.iter().find_map(|guard| guard.status().err()) else {
                 return Ok(MultiGuard::new(std::mem::take(&mut held.0)));
             };
-            if until == Wait::Try || until.is_over(self.handle.engine.client.now()) {
+            if wait == Wait::Try || wait.is_over(self.handle.engine.client.now()) {
                 return Err(lost_before_the_others(&lost).into());
             }
         }
@@ -149,7 +149,7 @@ ways! {
     MultiLock => MultiGuard: lock, try_lock, try_lock_for, try_lock_until, with, run;
     what: "all names", lock: "transfer", errors: ".";
     leases: MultiGuard::leases => [Lease];
-    |self, until| self.acquire_until(until)
+    |self, wait| self.acquire_with(wait)
 }
 
 options!(MultiLock);

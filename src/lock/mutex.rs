@@ -132,8 +132,8 @@ impl Mutex {
     /// ```
     #[doc(alias = "blocking_timeout")]
     pub fn try_lock_for(&self, wait: Duration) -> Result<Option<LockGuard>> {
-        let until = self.handle.until(wait);
-        let acquired = within_limit(self.handle.acquire(LockKind::Mutex, 1, until))?;
+        let wait = self.handle.wait_of(wait);
+        let acquired = within_limit(self.handle.acquire(LockKind::Mutex, 1, wait))?;
         Ok(acquired.map(LockGuard::new))
     }
 
@@ -232,8 +232,8 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub fn run<T>(&self, wait: Duration, f: impl FnOnce(&Lease) -> T) -> Result<Ran<T>> {
-        let acquire = |until| {
-            let held = self.handle.acquire(LockKind::Mutex, 1, until);
+        let acquire = |wait| {
+            let held = self.handle.acquire(LockKind::Mutex, 1, wait);
             held.map(LockGuard::new)
         };
         self.handle.run(wait, acquire, LockGuard::deref, f)

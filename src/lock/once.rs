@@ -262,8 +262,8 @@ impl Once {
         }
         // Even of a lock that is held, so that a call fails whoever comes first.
         self.handle.engine.can_record()?;
-        let (asked, until) = (self.handle.engine.client.now(), self.handle.until(wait));
-        let granted = within_limit(self.handle.acquire(LockKind::Mutex, 1, until))?;
+        let (asked, wait) = (self.handle.engine.client.now(), self.handle.wait_of(wait));
+        let granted = within_limit(self.handle.acquire(LockKind::Mutex, 1, wait))?;
         let Some(lease) = granted else {
             return Ok(None);
         };

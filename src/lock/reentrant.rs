@@ -67,11 +67,11 @@ thread_local! {
 
 impl ReentrantMutex {
     /// Returns another guard if this thread has one. Otherwise acquires the lock until a time.
-    fn acquire_until(&self, until: Wait) -> Result<ReentrantGuard, NotAcquired> {
+    fn acquire_with(&self, wait: Wait) -> Result<ReentrantGuard, NotAcquired> {
         if let Some(guard) = self.again()? {
             return Ok(guard);
         }
-        let first = self.handle.acquire(LockKind::Mutex, 1, until)?;
+        let first = self.handle.acquire(LockKind::Mutex, 1, wait)?;
         Ok(self.first(first))
     }
 
@@ -132,7 +132,7 @@ ways! {
     what: "the lock", lock: "account",
     errors: ", and [`Error::Lost`] if this thread has guards of the lock, but had lost it before the call.";
     leases: ReentrantGuard::deref => Lease;
-    |self, until| self.acquire_until(until)
+    |self, wait| self.acquire_with(wait)
 }
 
 options!(ReentrantMutex);

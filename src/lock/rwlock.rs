@@ -53,7 +53,7 @@ ways! {
     RwLock => ReadGuard: read, try_read, try_read_for, try_read_until, with_read, run_read;
     what: "the lock as a reader", lock: "config", errors: ".";
     leases: ReadGuard::deref => Lease;
-    |self, until| self.handle.acquire(LockKind::Read, 1, until).map(ReadGuard::new)
+    |self, wait| self.handle.acquire(LockKind::Read, 1, wait).map(ReadGuard::new)
 }
 
 ways! {
@@ -63,7 +63,7 @@ ways! {
     RwLock => WriteGuard: write, try_write, try_write_for, try_write_until, with_write, run_write;
     what: "the lock as the writer", lock: "config", errors: ".";
     leases: WriteGuard::deref => Lease;
-    |self, until| self.handle.acquire(LockKind::Write, ALL, until).map(WriteGuard::new)
+    |self, wait| self.handle.acquire(LockKind::Write, ALL, wait).map(WriteGuard::new)
 }
 
 options!(RwLock);

@@ -52,7 +52,7 @@ impl Semaphore {
     }
 
     /// Acquires `n` permits until a time.
-    fn acquire_until(&self, until: Wait, n: u32) -> Result<Permit, NotAcquired> {
+    fn acquire_with(&self, wait: Wait, n: u32) -> Result<Permit, NotAcquired> {
         self.handle.target()?;
         if !(1..=self.permits).contains(&n) {
             let reason = format!(
@@ -64,7 +64,7 @@ impl Semaphore {
         let kind = LockKind::Semaphore {
             total_units: self.permits,
         };
-        self.handle.acquire(kind, n, until).map(Permit::new)
+        self.handle.acquire(kind, n, wait).map(Permit::new)
     }
 }
 
@@ -74,7 +74,7 @@ ways! {
     what: "a permit", lock: "downloads",
     errors: ".";
     leases: Permit::deref => Lease;
-    |self, until| self.acquire_until(until, 1)
+    |self, wait| self.acquire_with(wait, 1)
 }
 
 ways! {
@@ -84,7 +84,7 @@ ways! {
     what: "`n` permits together", lock: "downloads",
     errors: ", and [`Error::Config`]: `n` is 0, or more than the permits of the semaphore. Nothing was sent.";
     leases: Permit::deref => Lease;
-    |self, until, n: u32 = "4"| self.acquire_until(until, n)
+    |self, wait, n: u32 = "4"| self.acquire_with(wait, n)
 }
 
 options!(Semaphore, permits);
