@@ -442,12 +442,14 @@ impl Lease {
         if self.engine.client.is_forked() {
             return Err(self.lost(LostCause::Taken));
         }
+        let now = self.engine.client.now();
+        let read = self.process_lease.validity.deadline_after(now);
+        // After the lease: a limit that ends a guard is noted before the lease ends, or goes to the next guard.
         let limits = self.limits.as_ref();
         if limits.is_some_and(|limits| limits.is_exceeded()) {
             return Err(self.lost(LostCause::MaxHold));
         }
-        let now = self.engine.client.now();
-        match self.process_lease.validity.deadline_after(now) {
+        match read {
             Ok(deadline) => Ok((now, deadline)),
             Err(LeaseStatus::Lost(cause)) => Err(self.lost(cause)),
             // A lease ends with its last hold. If this guard still exists, its hold ended by a loss.
