@@ -559,7 +559,7 @@ impl Acquire<'_> {
             fence_block,
             shareable_owner,
             crowded,
-            busy_threads: client.busy_threads.load(Ordering::Relaxed),
+            busy_threads: client.closing.busy_threads(),
         }
     }
 

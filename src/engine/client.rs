@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::config::Settings;
+use crate::engine::closing::Closing;
 use crate::engine::lease::process_lease::ProcessLease;
 use crate::engine::observe::events::Events;
 use crate::engine::queue::Entry;
@@ -15,7 +16,7 @@ use crate::net::deadline::{Deadline, LEAST};
 use crate::panics::survived;
 use crate::server::{Answer, Store};
 use crate::stats::{Counters, Exported};
-use crate::sys::{Arc, AtomicBool, AtomicU32, ForkGuard, Machine, Mutex, Ordering, Time};
+use crate::sys::{Arc, ForkGuard, Machine, Mutex, Time};
 use crate::wire::{Renewal, Reply, Request};
 use crate::{logging, owner};
 
@@ -30,10 +31,7 @@ pub(crate) struct Client {
     pub(super) events: Arc<Events>,
     pub(super) stats: Counters,
     pub(super) exported: Exported,
-    closed: AtomicBool,
-    /// The number of busy threads: delegates, which ask Redis or sleep before they ask again, and threads that end a
-    /// lease. `close` waits for all of them.
-    pub(super) busy_threads: AtomicU32,
+    pub(super) closing: Closing,
     /// The semaphores of which other clients were seen to give another number of permits.
     differing: Mutex<BTreeSet<String>>,
     /// The process that made this client. A forked child locks no mutex of the engine, and uses no connection.
@@ -52,8 +50,7 @@ impl Client {
             store,
             events: Arc::new(events),
             stats: Counters::default(),
-            closed: AtomicBool::new(false),
-            busy_threads: AtomicU32::new(0),
+            closing: Closing::default(),
             differing: Mutex::new(BTreeSet::new()),
             fork_guard: ForkGuard::here(),
         }
@@ -75,7 +72,7 @@ impl Client {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::SeqCst)
+        self.closing.is_closed()
     }
 
     /// Logs that other clients give the semaphore of `entry` another number of permits: once for each name, of at most
@@ -96,7 +93,7 @@ impl Client {
 
     /// Makes each later call return [`Error::Closed`].
     pub(super) fn note_closed(&self) {
-        self.closed.store(true, Ordering::SeqCst);
+        self.closing.note_closed();
     }
 
     /// Returns [`Error::Forked`] if the process is a forked child, and [`Error::Closed`] if the manager is closed.

@@ -77,6 +77,7 @@ pub(crate) mod acquire;
 mod admin;
 pub(crate) mod attempt;
 pub(crate) mod client;
+mod closing;
 pub(crate) mod election;
 mod ending;
 pub(crate) mod lease;

@@ -178,7 +178,7 @@ impl Engine {
     /// A thread that takes an owner out of a queue to end it calls this before, or under the mutex of the name. It is busy
     /// until Redis has replied, or another thread has the owner. So `close` misses no owner.
     pub(crate) fn count_busy(&self) -> CountedBusy<'_> {
-        self.client.busy_threads.fetch_add(1, Ordering::SeqCst);
+        self.client.closing.begin();
         CountedBusy(self)
     }
 
@@ -252,10 +252,7 @@ impl CountedBusy<'_> {
 impl Drop for CountedBusy<'_> {
     fn drop(&mut self) {
         let Self(engine) = self;
-        engine.client.busy_threads.fetch_sub(1, Ordering::SeqCst);
-        // `close` sets its flag before it reads the counter, and this thread changes the counter before it reads the
-        // flag. So at least one of the two threads sees the other's change.
-        if engine.client.is_closed() {
+        if engine.client.closing.end() {
             engine.renewal.notify_waiting();
         }
     }

@@ -3,7 +3,7 @@
 use crate::engine::Engine;
 use crate::engine::timer_queue::Timed;
 use crate::sys::test_machine::MovedByTest;
-use crate::sys::{LONGEST_SLEEP, Ordering, Time};
+use crate::sys::{LONGEST_SLEEP, Time};
 
 impl MovedByTest for Engine {
     fn look_at_the_clock(&self) {
@@ -48,8 +48,7 @@ impl MovedByTest for Engine {
 
     fn next_due(&self) -> Option<Time> {
         // A delegate asks about once a second, and within its pickup window. A lease that it gets is not due before that.
-        let waits =
-            self.client.busy_threads.load(Ordering::SeqCst) > 0 || self.wakeup.has_sleepers();
+        let waits = self.client.closing.busy_threads() > 0 || self.wakeup.has_sleepers();
         let pause = (self.client.settings.options.lease / 10).min(LONGEST_SLEEP);
         let asks = waits.then(|| self.client.now() + pause);
         let renewal = self.renewal.state.lock().next_due();

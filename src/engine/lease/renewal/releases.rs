@@ -99,7 +99,7 @@ impl RenewalThread {
         loop {
             let before = state.endings.applied;
             let is_idle = |state: &RenewalState| {
-                self.client.busy_threads.load(Ordering::SeqCst) == 0 && state.endings.are_executed()
+                self.client.closing.busy_threads() == 0 && state.endings.are_executed()
             };
             // The nodes are asked last, and without the mutex. Once nobody is busy, and each task has a reply, only a new reply
             // or a busy thread could leave an owner at a node.
