@@ -129,7 +129,7 @@ struct QueueState<T> {
 
 impl<T> BlockingQueue<T> {
     /// Makes a queue of at most this length.
-    pub(crate) const fn new(longest: usize) -> Self {
+    pub(crate) fn new(longest: usize) -> Self {
         Self {
             state: Mutex::new(QueueState {
                 items: VecDeque::new(),

@@ -195,47 +195,6 @@ mod tests {
         );
     }
 
-    /// The guard's thread sees the deadline pass while a renewal, or the votes of a quorum, move it just in time. No thread
-    /// may see the lease lost and then alive, whichever thread is first.
-    #[test]
-    fn no_renewal_overtakes_a_loss_that_was_seen() {
-        use crate::sys::Arc;
-        use std::thread;
-        const ROUNDS: usize = 200_000;
-        let cells: Arc<Vec<_>> = Arc::new((0..ROUNDS).map(|_| AtomicLease::new(at(100))).collect());
-        // Each round begins when both threads have reached it, so that they meet in the middle of their work. One that has no
-        // processor is not waited for.
-        let turns = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
-        let meet = |turns: &[AtomicU64; 2], me: usize, round: usize| {
-            turns[me].store(round as u64, Ordering::SeqCst);
-            let is_there = || turns[1 - me].load(Ordering::SeqCst) >= round as u64;
-            (0..1_000).any(|_| is_there());
-        };
-        let (theirs, shared) = (Arc::clone(&cells), Arc::clone(&turns));
-        let renewal = thread::spawn(move || {
-            for (round, cell) in theirs.iter().enumerate() {
-                meet(&shared, 0, round);
-                if round % 2 == 0 {
-                    cell.renew(at(99), at(200));
-                } else {
-                    cell.move_to(at(99), at(200));
-                }
-            }
-        });
-        let mut seen = Vec::with_capacity(ROUNDS);
-        for (round, cell) in cells.iter().enumerate() {
-            meet(&turns, 1, round);
-            seen.push(cell.status(at(100)));
-        }
-        renewal.join().expect("no panic");
-        for (cell, seen) in cells.iter().zip(seen) {
-            match seen {
-                LeaseStatus::Lost(_) => assert_eq!(cell.status(at(150)), seen),
-                _ => assert!(matches!(cell.status(at(150)), LeaseStatus::Live(_))),
-            }
-        }
-    }
-
     #[test]
     fn the_votes_of_a_quorum_move_the_deadline_both_ways_and_revive_nothing() {
         let cell = AtomicLease::new(at(100));
