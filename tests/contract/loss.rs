@@ -25,6 +25,7 @@ pub(crate) const BODIES: Chapter = &[
             on_lost_disconnects_at_a_healthy_end,
             extend_lengthens_and_never_shortens,
             max_hold_releases_for_the_others,
+            a_loss_before_max_hold_is_told_and_counted_once,
             a_lost_lock_goes_to_the_next_waiter,
         ],
     ),
@@ -392,6 +393,20 @@ pub(crate) fn extend_lengthens_and_never_shortens(world: &World, kind: Kind) {
     is_long();
     guard.release().expect("it was held until now");
     redis.is_free(kind, &name);
+}
+
+pub(crate) fn a_loss_before_max_hold_is_told_and_counted_once(world: &World, kind: Kind) {
+    let (locks, name) = (world.manager(), world.name("twice"));
+    let lock = kind.of(&locks, &name).lease(secs(1)).unrenewed();
+    let guard = lock.max_hold(secs(3)).lock().expect("it is free");
+    let losses = guard.on_lost();
+    let loss = world.recv(&losses);
+    world.pass(secs(4));
+    assert_eq!(loss.cause, LostCause::Expired);
+    assert_eq!(lost(guard.check()), loss);
+    assert_eq!(lost(guard.release()), loss);
+    let stats = locks.stats();
+    assert_eq!((stats.lost_expired, stats.lost_max_hold), (1, 0));
 }
 
 pub(crate) fn max_hold_releases_for_the_others(world: &World, kind: Kind) {

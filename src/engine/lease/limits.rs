@@ -16,6 +16,7 @@ use crate::sys::{Arc, AtomicU8, Ordering, Time};
 ///
 /// | state | event | next state |
 /// | --- | --- | --- |
+/// | any | the lease has ended or was lost before | the same: the limits do nothing |
 /// | open | the guard ends | finished: the limits do nothing |
 /// | open | the watch thread finds the time of `warn_after` over | open: it warns |
 /// | open | the watch thread finds the time of `max_hold` over | exceeded: it ends the guard |
@@ -92,13 +93,16 @@ impl HoldLimits {
             .is_ok()
     }
 
-    /// Warns, or ends the guard, as the limit wants it that was due at `due`. Does nothing if the guard has ended.
+    /// Warns, or ends the guard, as the limit wants it that was due at `due`. Does nothing if the guard has ended or its lease is lost.
     pub(crate) fn act(&self, engine: &Engine, due: Time, now: Time) {
         let (client, process_lease) = (&engine.client, &self.process_lease);
         let held = now.since(self.since);
+        // After a loss, the guard has its cause already.
+        if !matches!(process_lease.validity.status(now), LeaseStatus::Live(_)) {
+            return;
+        }
         if self.ends_at != Some(due) {
-            let is_live = matches!(process_lease.validity.status(now), LeaseStatus::Live(_));
-            if is_live && self.state.load(Ordering::Acquire) == OPEN {
+            if self.state.load(Ordering::Acquire) == OPEN {
                 client.count_held_long(process_lease, self.fence, held);
             }
             return;
