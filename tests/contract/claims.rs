@@ -33,6 +33,8 @@ pub(crate) const BODIES_OF_ONE: Subject = (
         an_adopted_lock_is_handed_on_in_memory,
         a_timeout_beside_an_adopted_lock_strands_no_other_waiter,
         a_wait_beside_a_lock_that_was_adopted_and_released_ends_as_held,
+        a_wait_beside_a_lock_that_was_adopted_and_detached_knows_its_owner,
+        a_wait_beside_a_downgrade_ends_as_held,
         adoption_ignores_fences_that_were_only_reserved,
         a_claim_with_a_fence_that_was_never_given_is_refused_and_leaves_the_record_alone,
         a_claim_that_cannot_be_adopted_stays_as_it_is,
@@ -405,4 +407,39 @@ fn a_claim_that_cannot_be_adopted_stays_as_it_is(world: &World) {
             let () = redis.ask(&["DEL", key]);
         }
     }
+}
+
+/// The delegate sleeps after "held", and does not know of the adoption.
+fn a_wait_beside_a_lock_that_was_adopted_and_detached_knows_its_owner(world: &World) {
+    let (redis, name) = (world.redis(), world.name("beside"));
+    let [locks, owner] = [(); 2].map(|()| world.manager());
+    let guard = locked(&owner, &name);
+    let delegate = Kind::Mutex.of(&locks, &name).locking();
+    redis.wait_until_queued(&name, 1);
+    let claim = adopted(&locks, &guard.detach()).detach();
+    let timeout = locks.mutex(&name).run(ms(75), |_| ());
+    adopted(&owner, &claim).release().expect("held");
+    delegate.locked();
+    delegate.release();
+    match timeout {
+        Err(Error::Timeout { holder, .. }) => assert_eq!(holder.as_deref(), Some(claim.owner())),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The first waiter becomes the delegate when the downgrade has ended, and the time of the second one is over before the
+/// server has answered the first.
+fn a_wait_beside_a_downgrade_ends_as_held(world: &World) {
+    let (locks, name) = (world.manager(), world.name("down"));
+    let writer = locks.rwlock(&name).write().expect("free");
+    locks.strike(LinkFault::Late(ms(35)));
+    let downgrading = locks.thread(move || writer.downgrade());
+    world.pass(ms(2));
+    let first = Kind::Writer.of(&locks, &name).locking_asleep();
+    let waited = Kind::Writer.of(&locks, &name).try_lock_for(ms(110));
+    locks.heal();
+    downgrading.end().expect("held").release().expect("held");
+    first.locked();
+    first.release();
+    assert!(waited.expect("held").is_none());
 }

@@ -148,6 +148,7 @@ impl Engine {
             // A delegate may sleep until its next poll, and bring no answer before. Behind a `min_hold` nobody asks before the
             // release.
             Finish::Release(_) if health == Health::KeptBack => state.queue.is_crowded(),
+            // A claim or a reader has the lock from now on, and the next delegate may have no answer yet.
             Finish::Release(_) => mode == HoldEnd::Detach,
             _ => false,
         };
