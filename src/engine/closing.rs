@@ -1,7 +1,8 @@
 //! Whether a manager is closed, and how many of its threads `close` waits for.
 //!
 //! `close` sets the flag before it reads the count, and a thread that was busy lowers the count before it reads the flag. So at
-//! least one of the two sees the other's change, and `close` does not sleep past the last busy thread.
+//! least one of the two sees the other's change, and `close` does not sleep past the last busy thread. Each side writes one word
+//! and then reads the other, so only `SeqCst` will do.
 
 use crate::sys::{AtomicBool, AtomicU32, Ordering};
 
@@ -27,12 +28,12 @@ impl Closing {
     }
 
     /// Counts one more busy thread.
-    pub(super) fn begin(&self) {
+    pub(super) fn add_busy(&self) {
         self.busy_threads.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Counts one less. Returns whether `close` may wait for that, and must be woken.
-    pub(super) fn end(&self) -> bool {
+    pub(super) fn remove_busy(&self) -> bool {
         self.busy_threads.fetch_sub(1, Ordering::SeqCst);
         self.is_closed()
     }

@@ -1,5 +1,5 @@
-//! Files of the library, which [loom] runs in every order of their atomic accesses, with each value that a load may return. The
-//! simulator changes threads at mutexes, waits and I/O only.
+//! Files of the library, which [loom] runs in every order of their atomic accesses that it knows of: it lets no load see a later
+//! store. The simulator changes threads at mutexes, waits and I/O only.
 //!
 //! They are compiled unchanged over a [`sys`] of loom's atomics, mutexes and condition variables. loom also reports a thread that
 //! nothing wakes.
@@ -120,11 +120,11 @@ pub fn a_cancel_is_never_slept_through() {
 pub fn close_never_sleeps_past_the_last_busy_thread() {
     model(|| {
         let shared = Arc::<(Closing, Mutex<()>, Condvar)>::default();
-        shared.0.begin();
+        shared.0.add_busy();
         let of_busy = Arc::clone(&shared);
         let busy = spawn(move || {
             let (closing, state, changed) = &*of_busy;
-            if closing.end() {
+            if closing.remove_busy() {
                 drop(state.lock());
                 changed.notify_all();
             }

@@ -443,13 +443,13 @@ impl Lease {
             return Err(self.lost(LostCause::Taken));
         }
         let now = self.engine.client.now();
-        let read = self.process_lease.validity.deadline_after(now);
-        // After the lease: a limit that ends a guard is noted before the lease ends, or goes to the next guard.
+        let deadline = self.process_lease.validity.deadline_after(now);
+        // Read after the lease: the watch thread notes the end at `max_hold` before it ends the lease or passes it on.
         let limits = self.limits.as_ref();
         if limits.is_some_and(|limits| limits.is_exceeded()) {
             return Err(self.lost(LostCause::MaxHold));
         }
-        match read {
+        match deadline {
             Ok(deadline) => Ok((now, deadline)),
             Err(LeaseStatus::Lost(cause)) => Err(self.lost(cause)),
             // A lease ends with its last hold. If this guard still exists, its hold ended by a loss.

@@ -178,7 +178,7 @@ impl Engine {
     /// A thread that takes an owner out of a queue to end it calls this before, or under the mutex of the name. It is busy
     /// until Redis has replied, or another thread has the owner. So `close` misses no owner.
     pub(crate) fn count_busy(&self) -> CountedBusy<'_> {
-        self.client.closing.begin();
+        self.client.closing.add_busy();
         CountedBusy(self)
     }
 
@@ -252,7 +252,7 @@ impl CountedBusy<'_> {
 impl Drop for CountedBusy<'_> {
     fn drop(&mut self) {
         let Self(engine) = self;
-        if engine.client.closing.end() {
+        if engine.client.closing.remove_busy() {
             engine.renewal.notify_waiting();
         }
     }
