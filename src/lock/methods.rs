@@ -1,6 +1,7 @@
 //! The methods of handles, by macros: those that acquire a lock, the name, the token, and the setters of the options.
 
-/// Defines the six methods of one way to acquire a lock, from an expression that acquires a guard until a time.
+/// Defines the six methods of one way to acquire a lock, from an expression that acquires a guard with a limit of the
+/// wait.
 /// [`Mutex`](crate::Mutex) has them written out, and documents them in full. The other kinds have them by this macro, under
 /// their own names, with links to those of the mutex.
 ///

@@ -114,7 +114,7 @@ impl MultiLock {
 
     /// Acquires the names of one slot after the other. If that fails, or an earlier name is lost, all names are
     /// released. After a loss it begins again, unless this is a try or the time is over.
-    fn acquire_with(&self, wait: Wait) -> Result<MultiGuard, NotAcquired> {
+    fn acquire(&self, wait: Wait) -> Result<MultiGuard, NotAcquired> {
         // Without good names there is no group, and nobody to return the error.
         self.handle.target()?;
         let mut part = self.handle.clone();
@@ -149,7 +149,7 @@ ways! {
     MultiLock => MultiGuard: lock, try_lock, try_lock_for, try_lock_until, with, run;
     what: "all names", lock: "transfer", errors: ".";
     leases: MultiGuard::leases => [Lease];
-    |self, wait| self.acquire_with(wait)
+    |self, wait| self.acquire(wait)
 }
 
 options!(MultiLock);

@@ -66,8 +66,8 @@ thread_local! {
 }
 
 impl ReentrantMutex {
-    /// Returns another guard if this thread has one. Otherwise acquires the lock until a time.
-    fn acquire_with(&self, wait: Wait) -> Result<ReentrantGuard, NotAcquired> {
+    /// Returns another guard if this thread has one. Otherwise acquires the lock, and waits as `wait` says.
+    fn acquire(&self, wait: Wait) -> Result<ReentrantGuard, NotAcquired> {
         if let Some(guard) = self.again()? {
             return Ok(guard);
         }
@@ -132,7 +132,7 @@ ways! {
     what: "the lock", lock: "account",
     errors: ", and [`Error::Lost`] if this thread has guards of the lock, but had lost it before the call.";
     leases: ReentrantGuard::deref => Lease;
-    |self, wait| self.acquire_with(wait)
+    |self, wait| self.acquire(wait)
 }
 
 options!(ReentrantMutex);

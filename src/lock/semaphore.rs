@@ -51,8 +51,8 @@ impl Semaphore {
         Self { handle, permits }
     }
 
-    /// Acquires `n` permits until a time.
-    fn acquire_with(&self, wait: Wait, n: u32) -> Result<Permit, NotAcquired> {
+    /// Acquires `n` permits, and waits as `wait` says.
+    fn acquire_units(&self, wait: Wait, n: u32) -> Result<Permit, NotAcquired> {
         self.handle.target()?;
         if !(1..=self.permits).contains(&n) {
             let reason = format!(
@@ -74,7 +74,7 @@ ways! {
     what: "a permit", lock: "downloads",
     errors: ".";
     leases: Permit::deref => Lease;
-    |self, wait| self.acquire_with(wait, 1)
+    |self, wait| self.acquire_units(wait, 1)
 }
 
 ways! {
@@ -84,7 +84,7 @@ ways! {
     what: "`n` permits together", lock: "downloads",
     errors: ", and [`Error::Config`]: `n` is 0, or more than the permits of the semaphore. Nothing was sent.";
     leases: Permit::deref => Lease;
-    |self, wait, n: u32 = "4"| self.acquire_with(wait, n)
+    |self, wait, n: u32 = "4"| self.acquire_units(wait, n)
 }
 
 options!(Semaphore, permits);
