@@ -134,8 +134,8 @@ struct ChecksState {
     elections: Elections,
     /// The fires of the job that were done, or may have been, and how often data was lost before.
     done: BTreeMap<SystemTime, u64>,
-    /// The calls that a rate limiter has admitted: when they began, and their places.
-    admitted: Vec<(Duration, u32)>,
+    /// The calls that a rate limiter has admitted: when they began, when they were due, and their places.
+    admitted: Vec<(Duration, Duration, u32)>,
     /// The claims that a thread has left for others.
     claims: Vec<(&'static str, Claim)>,
     /// The adopted claims, and the labels of the managers that adopted them.
@@ -898,29 +898,30 @@ impl Checks {
     /// Notes that a rate limiter has admitted a call, and checks that it keeps to its number.
     pub(crate) fn admitted(
         &self,
+        process: usize,
         name: &str,
         begun: Duration,
         places: u32,
         (most, per): (u32, Duration),
     ) -> Result<(), String> {
         let world = self.world.state();
-        let now = world.now;
         let is_exact = world.network.data_losses_of(name) == 0
             && !world.was_beyond_the_assumptions(name, Duration::MAX / 2);
-        let jumps = world.clock_jumps.clone();
+        // A process that waits for its place returns earlier by each jump of its clock.
+        let jumps = world.clock_jumps.iter();
+        let jumps = jumps.filter(|(whose, at, _)| *whose == process && *at >= begun);
+        let due = world.now + jumps.map(|(_, _, by)| *by).sum::<Duration>();
         drop(world);
         let mut state = locked(&self.state);
-        state.admitted.push((begun, places));
-        for (since, _) in state.admitted.iter().filter(|_| is_exact) {
-            let within = state.admitted.iter().filter(|(begun, _)| begun >= since);
-            let count: u32 = within.map(|(_, places)| places).sum();
-            // By a clock that is faster by as much as is assumed. A process that waits for its place returns earlier
-            // by each jump of its clock.
-            let jumped = jumps.iter().filter(|(at, _)| at >= since);
-            let length = now
+        state.admitted.push((begun, due, places));
+        for (since, ..) in state.admitted.iter().filter(|_| is_exact) {
+            let within = || state.admitted.iter().filter(|(begun, ..)| begun >= since);
+            let count: u32 = within().map(|(.., places)| places).sum();
+            let last = within().map(|(_, due, _)| *due).max().unwrap_or(due);
+            // By a clock that is faster by as much as is assumed.
+            let length = last
                 .saturating_sub(*since)
-                .mul_f64(1.0 + f64::from(ASSUMED_DRIFT) / 1e6)
-                + jumped.map(|(_, by)| *by).sum::<Duration>();
+                .mul_f64(1.0 + f64::from(ASSUMED_DRIFT) / 1e6);
             let windows = length.as_nanos() / per.as_nanos() + 1;
             if u128::from(count) > windows * u128::from(most) {
                 return Err(format!("{name} has admitted {count} since {since:?}"));

@@ -305,7 +305,7 @@ impl WorldState {
             }
             FaultKind::ClockJump => {
                 state.clock.jump(self.now, length);
-                self.clock_jumps.push((self.now, length));
+                self.clock_jumps.push((process, self.now, length));
             }
             FaultKind::Block => self.block(process, server, until),
             FaultKind::Cut => self.cut(process, server),

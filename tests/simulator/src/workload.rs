@@ -823,7 +823,8 @@ impl Worker {
         if self.result(operation, &call, got).is_some() && !self.program.is_revived() {
             let name = operation.names[0];
             let most = (LIMIT, LIMITS_PER);
-            let admitted = (self.program.checks).admitted(name, call.begun, places, most);
+            let (checks, number) = (&self.program.checks, self.program.number);
+            let admitted = checks.admitted(number, name, call.begun, places, most);
             self.program.must(admitted);
         }
         is_answered

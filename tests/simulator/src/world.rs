@@ -104,8 +104,8 @@ pub(crate) struct WorldState {
     pub(crate) healed_at: Duration,
     /// When the last fault beyond the assumptions has ended: for single names, and with `None` for all of them.
     pub(crate) beyond_ended_at: BTreeMap<Option<String>, Duration>,
-    /// When the clock of a process jumped ahead, and how far.
-    pub(crate) clock_jumps: Vec<(Duration, Duration)>,
+    /// The processes whose clock jumped ahead, when, and how far.
+    pub(crate) clock_jumps: Vec<(usize, Duration, Duration)>,
     /// Until when a fault keeps threads from running.
     pub(crate) paused_until: Duration,
     /// Whether threads stand still for a moment now and then, as on a busy machine.
