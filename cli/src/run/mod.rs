@@ -157,9 +157,9 @@ pub struct Options {
     /// must be longer than the --wait of the others
     #[arg(long, value_name = "TIME", value_parser = time, hide_short_help = true, conflicts_with = "at_least")]
     at_least_on_success: Option<Duration>,
-    /// Run the command once in each TIME, such as 1d, on whichever host comes first. If its status is not 0, a host that
-    /// waits, or another start, tries again. The wait must be longer than the job and a lease, or a late failure is tried by
-    /// nobody: with --no-wait, this host does not try again if the other fails
+    /// Run the command once in each TIME, such as 1d, on the host that comes first. If its status is not 0, a host that still
+    /// waits tries again, or the next start. So wait for longer than the job and a lease: a host that gave up earlier does not
+    /// try again, and with --no-wait none does
     #[arg(long, value_name = "TIME", value_parser = period, hide_short_help = true,
         conflicts_with_all = ["fire", "shared", "exclusive", "permits", "at_least", "at_least_on_success"])]
     once_every: Option<Duration>,
