@@ -784,6 +784,7 @@ impl Checks {
                 at,
                 calm_since: is_calm.then_some(state.healed_at),
                 is_within_assumptions,
+                may_hear: !state.refused.contains("subscribe"),
                 keeps_writes: was_within
                     && network.data_losses_of(LED) == 0
                     && !network.has_failed_over(),

@@ -9,7 +9,7 @@
 //! | After a leader, one of before that has ended is not shown again | always |
 //! | A value is not shown again that was taken back or replaced [`STALE_FOR`] ago | if no server has lost data, and no replica has become the master |
 //! | Who leads is shown within [`SEEN_WITHIN`], and not for longer | [`SETTLES_WITHIN`] after the faults. If the value was written earlier, it is there again after [`WRITTEN_WITHIN`] |
-//! | The same within [`TOLD_WITHIN`], by a message | then too, for who has observed for [`HEARS_WITHIN`] |
+//! | The same within [`TOLD_WITHIN`], by a message | then too, for who has observed for [`HEARS_WITHIN`], if no right to subscribe was taken away |
 //!
 //! The observer's process must not have paused meanwhile, as its threads show what was so before.
 
@@ -75,6 +75,8 @@ pub(crate) struct Now {
     /// When the last fault had ended, if nothing disturbs its process now.
     pub(crate) calm_since: Option<Duration>,
     pub(crate) is_within_assumptions: bool,
+    /// Whether no process has lost the right to subscribe. After a refusal the library asks for it again a minute later.
+    pub(crate) may_hear: bool,
     /// Whether no server has lost a write.
     pub(crate) keeps_writes: bool,
     /// For how much longer than its own time a lease may last.
@@ -243,7 +245,7 @@ impl Elections {
                 _ => None,
             };
             let is_late = |at: &Duration| {
-                let (at, within) = if *at > hears_since {
+                let (at, within) = if *at > hears_since && now.may_hear {
                     (*at, TOLD_WITHIN)
                 } else if *at > calm_since {
                     (*at, SEEN_WITHIN)
@@ -307,6 +309,7 @@ mod tests {
                 at: at(ms),
                 calm_since: self.is_calm.then_some(Duration::ZERO),
                 is_within_assumptions: true,
+                may_hear: true,
                 keeps_writes: !self.is_calm,
                 late_by: Duration::ZERO,
             };
