@@ -20,7 +20,7 @@ mod closing;
 mod rules;
 mod sys;
 
-/// What `rules.rs` needs of the library's errors.
+/// The part of the library's errors that `rules.rs` needs.
 mod error {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) enum LostCause {
