@@ -143,8 +143,8 @@ pub enum EventKind<'a> {
         /// The addresses of the nodes without a vote.
         nodes: Vec<Cow<'a, str>>,
     },
-    /// A lease was lost, or a guard has reached its [`max_hold`](crate::Builder::max_hold). A lease has one such
-    /// event, even if several readers share it: their fence is the same.
+    /// A lease was lost, or a guard has reached its [`max_hold`](crate::Builder::max_hold). The loss of a lease is one event,
+    /// even if several readers share it: their fence is the same. Each of them that reaches its `max_hold` is one.
     #[non_exhaustive]
     Lost {
         /// The fence of the guard.

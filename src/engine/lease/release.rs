@@ -22,8 +22,8 @@
 //! | lost | was lost | the next thread asks Redis; the renewal thread releases the keys that may be left |
 //! | stale | had ended or was lost before | if it was lost, the renewal thread releases the keys that may be left |
 //!
-//! A guard with [`HoldEnd::Detach`] differs in two points. The lease never goes on in this process. Steps 4 and 5 are left
-//! out, because the lock stays in Redis for its next owner.
+//! A guard with [`HoldEnd::Detach`] differs in three points. The lease never goes on in this process. Steps 4 and 5 are left
+//! out, because the lock stays in Redis for its next owner. If no other thread waits, its owner is noted as the holder.
 
 use std::time::Duration;
 

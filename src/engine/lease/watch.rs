@@ -86,7 +86,7 @@ impl Watch {
         self.lock().take(process_lease);
     }
 
-    /// Makes a lease due at once, because a renewal found it lost.
+    /// Makes a lease due at once, because a renewal found it lost, or the votes of a quorum moved its deadline.
     pub(crate) fn handle_now(&self, process_lease: &Arc<ProcessLease>) {
         let mut state = self.lock();
         if state.take(process_lease) {
@@ -174,15 +174,17 @@ impl Watch {
         }
     }
 
-    /// Puts a lease back at this time. Returns false if the lease has ended: a thread that ends a lease sets its status
-    /// before it takes the lease out of this queue, and so would not find it.
+    /// Puts a lease back at this time, or at its deadline if that is earlier by now. Returns false if the lease has ended.
+    ///
+    /// A thread that ends a lease, or moves its deadline, does so before it looks for the lease in this queue. So what it
+    /// could not do there is seen here.
     fn put_back(&self, process_lease: &Arc<ProcessLease>, look: Time) -> bool {
         let mut state = self.lock();
-        let is_live = process_lease.validity.deadline().is_some();
-        if is_live {
-            state.put(process_lease, look);
-        }
-        is_live
+        let Some(deadline) = process_lease.validity.deadline() else {
+            return false;
+        };
+        state.put(process_lease, look.min(deadline));
+        true
     }
 }
 
@@ -249,5 +251,49 @@ impl WatchState {
     fn take(&mut self, process_lease: &ProcessLease) -> bool {
         let at = Time::from_nanos(process_lease.watch_due_ns.load(Ordering::Relaxed));
         self.leases.remove(&(at, process_lease.number)).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Terms;
+    use crate::engine::attempt::Grant;
+    use crate::engine::queue::Names;
+    use crate::name::{LockKey, Target};
+    use crate::wire::LockKind;
+
+    fn at(ms: u64) -> Time {
+        Time::from_nanos(ms * 1_000_000)
+    }
+
+    fn held_until(deadline: Time) -> Arc<ProcessLease> {
+        let target = Target::from(LockKey::new("", "n").expect("a name"));
+        let entry = Names::new().with(LockKind::Mutex, &target, |entry, _| Arc::clone(entry));
+        let grant = Grant {
+            owner: "lh1:x:p".into(),
+            units: 1,
+            terms: Terms::new(Duration::from_secs(1), true),
+            fence: 1,
+            fences: 1,
+            rest: Vec::new(),
+            sent: at(1),
+            deadline,
+            pickup_window: None,
+            contended: false,
+            uncertain_until: None,
+            key_gone_at: None,
+        };
+        Arc::new(ProcessLease::new(1, "p", entry, grant))
+    }
+
+    /// The thread has taken the lease out and read its deadline, when votes of a quorum end it earlier.
+    #[test]
+    fn a_lease_that_ends_earlier_while_it_is_put_back_is_due_at_its_end() {
+        let (watch, lease) = (Watch::default(), held_until(at(100)));
+        lease.validity.move_to(at(10), at(50));
+        watch.handle_now(&lease);
+        assert!(watch.put_back(&lease, at(100)));
+        assert_eq!(watch.lock().next_due(), Some(at(50)));
     }
 }
