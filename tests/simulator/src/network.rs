@@ -904,14 +904,20 @@ impl WorldState {
                 restarted.server.state().follow((host(master), PORT), up_at);
             } else {
                 restarted.lost_data_at = Some(until);
-                self.network.loses_data_of(NAMES);
                 // A node of a quorum may.
-                let is_beyond = match &self.network.groups[..] {
-                    [] => self.network.servers.len() == 1,
-                    groups => groups.iter().any(|group| group.members.contains(&server)),
+                let groups = &self.network.groups;
+                let group = groups
+                    .iter()
+                    .position(|group| group.members.contains(&server));
+                let is_its = |name: &&str| {
+                    group.is_none_or(|group| self.network.groups_of(name).contains(&group))
                 };
-                if is_beyond {
-                    self.ends_beyond_the_assumptions(None, until);
+                let names: Vec<_> = NAMES.into_iter().filter(is_its).collect();
+                self.network.loses_data_of(names.iter().copied());
+                if group.is_some() || self.network.servers.len() == 1 {
+                    for name in names {
+                        self.ends_beyond_the_assumptions(Some(name), until);
+                    }
                 }
             }
         }
