@@ -47,8 +47,8 @@ use leasehold::{
 
 use crate::clock::ASSUMED_DRIFT;
 use crate::elections::{Elections, Now, Shown};
-use crate::fairness::Fairness;
-use crate::faults::{Bug, FaultKind};
+use crate::fairness::{Asker, Fairness, Still};
+use crate::faults::{Bug, FaultKind, LATE_PAUSE};
 use crate::history::{Answer, Call, History, Number, Object};
 use crate::network::SimulatedServer;
 use crate::programs::{LED, NAMES, Operation, What};
@@ -728,18 +728,21 @@ impl Checks {
         now: Duration,
         settings: &Settings,
     ) -> u64 {
-        let is_observed = {
+        let is_calm = {
             let state = self.world.state();
             // A waiter whose connection is dead hears of no turn, and may be passed over. None dies after `healed_at`.
             let is_connected = !state.has_dead_connections(process);
             now > settings.healed_at && is_connected
         };
-        let facts = (
-            is_observed,
-            self.is_ordered,
-            settings.tuning.min_hold.is_some(),
-        );
-        (locked(&self.state).fairness).asks(operation, process, now, facts)
+        let asker = Asker {
+            process,
+            is_calm,
+            is_ordered: self.is_ordered,
+            has_min_hold: settings.tuning.min_hold.is_some(),
+            may_stand_still: self.leases[process] >= LATE_PAUSE.end,
+            waits_for_replicas: settings.replicas > 0,
+        };
+        (locked(&self.state).fairness).asks(operation, asker, now)
     }
 
     /// Notes that a process has ended its hold of these names.
@@ -802,16 +805,18 @@ impl Checks {
         process: usize,
         is_granted: bool,
     ) -> Result<(), String> {
-        let (now, is_alive) = {
+        let (now, still) = {
             let state = self.world.state();
-            (state.now, alive(&state))
+            let until = state.processes.iter().map(|it| it.paused_until);
+            let still = until.zip(alive(&state));
+            let still = still.map(|(until, is_alive)| Still { until, is_alive });
+            (state.now, still.collect::<Vec<_>>())
         };
         let mut state = locked(&self.state);
         let ChecksState {
             fairness, counts, ..
         } = &mut *state;
-        let (in_order, bypassed) =
-            fairness.answered((ticket, process), now, is_granted, &is_alive)?;
+        let (in_order, bypassed) = fairness.answered((ticket, process), now, is_granted, &still)?;
         counts.fair_turns += in_order;
         counts.most_bypassed = bypassed.max(counts.most_bypassed);
         Ok(())

@@ -1,27 +1,36 @@
-//! Whether processes get a lock in the order in which they asked.
+//! Whether processes get a lock in the order in which they asked, and without a long delay.
 //!
 //! | a call | counts |
 //! | --- | --- |
 //! | waits for one name that it wants alone, since after the last fault, on living connections | may be bypassed |
-//! | gets the name from another process, and asked at least [`SETTLED`] after it | has bypassed it |
+//! | gets the name from another process, and asked surely later than it: see [`SETTLED`] | has bypassed it |
 //! | gets the name, which its own process had last | is in its process's turn, which ends within [`LONGEST_TURN`] if another process has waited since before it |
 //! | is of a reader, a writer or a permit, or on a quorum | may be bypassed [`MOST_BYPASSES`] times: readers go in together, and a quorum has no order |
 //! | is behind another thread of its process | takes its process's place after that one has ended, or has lost its lease |
 //! | is of a multi-lock, or of a job | has no place in this order |
 //! | is the first to get a name since a thread detached it, or had it with a `min_hold` | may come before others: nobody handed the lock over |
+//! | is of a process that stood still meanwhile | keeps its place, if the lock waits for the process for longer than it may stand still |
+//! | gets a name that nobody had | has waited for at most [`MOST_IDLE`] since then; or [`LONGER_IDLE`] more, if a process stood still within the last [`FELT_FOR`] |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::programs::{Choice, Operation, What};
 
-/// The time after which the first request of a waiter has surely arrived.
-const SETTLED: Duration = Duration::from_secs(1);
+/// The time after which the first request of a waiter has surely arrived. With replicas, a request of before may wait for them.
+const SETTLED: Duration = Duration::from_millis(100);
+const SETTLED_WITH_REPLICAS: Duration = Duration::from_secs(1);
 /// Until when a thread may get a name from another one of its process, from the begin of the process's turn. It is longer than
 /// a quantum, because a thread may stand still for a moment.
 const LONGEST_TURN: Duration = Duration::from_millis(500);
 /// How often a waiter may be bypassed that has no strict place.
 const MOST_BYPASSES: u32 = 6;
+/// For how long nobody has a name, at most, while a process waits for it and hears of each release.
+const MOST_IDLE: Duration = Duration::from_millis(500);
+/// By how much longer if a process stood still: a pickup window, and then the next poll.
+const LONGER_IDLE: Duration = Duration::from_secs(3);
+/// How long after its end a pause may still delay others.
+const FELT_FOR: Duration = Duration::from_secs(10);
 
 /// What a waiter may count on.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -67,6 +76,32 @@ pub(crate) struct Fairness {
     ended_at: BTreeMap<(usize, &'static str), Duration>,
     /// The names whose lock was detached since somebody got it, or is kept until its `min_hold` is over.
     left: BTreeSet<&'static str>,
+    /// The processes that have got a name, and have not ended their hold.
+    holders: BTreeSet<(usize, &'static str)>,
+}
+
+/// When a process stood still.
+#[derive(Clone, Copy)]
+pub(crate) struct Still {
+    /// The end of its last pause, or when it crashed. It may be in the future.
+    pub(crate) until: Duration,
+    /// Whether it goes on afterwards.
+    pub(crate) is_alive: bool,
+}
+
+/// What is known of a process that asks.
+#[derive(Clone, Copy)]
+pub(crate) struct Asker {
+    pub(crate) process: usize,
+    /// Whether nothing has disturbed it since the last fault.
+    pub(crate) is_calm: bool,
+    /// Whether a mutex goes to processes in the order in which they asked.
+    pub(crate) is_ordered: bool,
+    pub(crate) has_min_hold: bool,
+    /// Whether it keeps its place although it stands still for a late pause.
+    pub(crate) may_stand_still: bool,
+    /// Whether its grants must be confirmed by replicas.
+    pub(crate) waits_for_replicas: bool,
 }
 
 /// A call that has no answer yet.
@@ -80,23 +115,21 @@ struct Asking {
     keeps: bool,
     /// Whether the order counts for it, because it waits, and nothing disturbs it.
     is_observed: bool,
+    may_stand_still: bool,
+    settles_within: Duration,
+    is_exclusive: bool,
     bypassed: u32,
 }
 
 impl Fairness {
     /// Notes that a call begins. Returns its ticket.
-    pub(crate) fn asks(
-        &mut self,
-        operation: &Operation,
-        process: usize,
-        since: Duration,
-        (is_observed, is_ordered, has_min_hold): (bool, bool, bool),
-    ) -> u64 {
+    pub(crate) fn asks(&mut self, operation: &Operation, asker: Asker, since: Duration) -> u64 {
+        let process = asker.process;
         let ticket = self.next;
         self.next += 1;
-        let order = Order::of(operation.what, is_ordered);
+        let order = Order::of(operation.what, asker.is_ordered);
         let waits = operation.wait != Some(Duration::ZERO);
-        let keeps = has_min_hold || matches!(operation.choice, Some(Choice::MinHold(_)));
+        let keeps = asker.has_min_hold || matches!(operation.choice, Some(Choice::MinHold(_)));
         for name in &operation.names {
             let is_its = |asking: &Asking| asking.process == process && asking.name == *name;
             if !self.asking.iter().any(is_its) {
@@ -109,7 +142,14 @@ impl Fairness {
                 since,
                 order,
                 keeps,
-                is_observed: is_observed && waits,
+                is_observed: asker.is_calm && waits,
+                may_stand_still: asker.may_stand_still,
+                settles_within: if asker.waits_for_replicas {
+                    SETTLED_WITH_REPLICAS
+                } else {
+                    SETTLED
+                },
+                is_exclusive: operation.what.is_exclusive(),
                 bypassed: 0,
             });
         }
@@ -120,6 +160,7 @@ impl Fairness {
     pub(crate) fn ended(&mut self, process: usize, names: &[&'static str], now: Duration) {
         for name in names {
             self.ended_at.insert((process, name), now);
+            self.holders.remove(&(process, name));
         }
     }
 
@@ -129,23 +170,35 @@ impl Fairness {
     }
 
     /// Notes the answer to a call. Returns how many waiters of other processes saw it come and go before them, if they were in
-    /// an order with it, and how often one of them has been bypassed at most.
+    /// an order with it, and how often one of them has been bypassed at most. `still` says when each process stood
+    /// still.
     pub(crate) fn answered(
         &mut self,
         (ticket, process): (u64, usize),
         now: Duration,
         is_granted: bool,
-        is_alive: &[bool],
+        still: &[Still],
     ) -> Result<(u64, u32), String> {
         let (answered, left): (Vec<_>, Vec<_>) =
             (self.asking.drain(..)).partition(|asking| asking.ticket == ticket);
         self.asking = left;
+        let is_felt = still.iter().any(|it| now < it.until + FELT_FOR);
+        let longest_idle = MOST_IDLE + if is_felt { LONGER_IDLE } else { Duration::ZERO };
+        let free_since: Vec<_> = answered.iter().map(|it| self.free_since(it.name)).collect();
         for Asking { name, .. } in &answered {
             self.ended_at.insert((process, name), now);
         }
         let (mut in_order, mut most_bypassed) = (0, 0);
-        for answered in answered.into_iter().filter(|_| is_granted) {
+        for (answered, free_since) in answered.into_iter().zip(free_since) {
             let name = answered.name;
+            if !is_granted {
+                continue;
+            }
+            if answered.is_exclusive {
+                // A process that is dead, or has lost its lease, has nothing any more.
+                self.holders.retain(|(_, held)| *held != name);
+            }
+            self.holders.insert((process, name));
             // The lease of a multi-lock serves one guard, so it is nobody's turn.
             let before = if answered.order == Order::None {
                 self.last_processes.remove(name)
@@ -166,25 +219,32 @@ impl Fairness {
             if answered.order == Order::None || was_left {
                 continue;
             }
+            let idle_since = free_since.map(|since| since.max(answered.since));
+            let idle_since = idle_since.filter(|_| answered.is_observed && is_new_turn);
+            if let Some(since) = idle_since.filter(|since| now > *since + longest_idle) {
+                return Err(format!(
+                    "p{process} gets {name}, which nobody has had since {since:?}"
+                ));
+            }
             let others = self.asking.iter_mut().filter(|asking| {
                 asking.name == name
                     && asking.is_observed
                     && asking.order != Order::None
                     && asking.process != process
-                    && is_alive[asking.process]
+                    && asking.counts(now, still[asking.process])
             });
             for asking in others {
                 let ended_at = self.ended_at.get(&(asking.process, name));
                 let since = asking.since.max(ended_at.copied().unwrap_or_default());
                 let (is_before, what) = if is_new_turn {
                     (
-                        since + SETTLED < asked_at,
+                        since + asking.settles_within < asked_at,
                         format!("asked at {asked_at:?} and has got"),
                     )
                 } else {
                     let is_over = now > turn_began + LONGEST_TURN;
                     let what = format!("has had since {turn_began:?} and gets again");
-                    (since + SETTLED < turn_began && is_over, what)
+                    (since + asking.settles_within < turn_began && is_over, what)
                 };
                 asking.bypassed += u32::from(is_before);
                 most_bypassed = asking.bypassed.max(most_bypassed);
@@ -204,6 +264,26 @@ impl Fairness {
         }
         Ok((in_order, most_bypassed))
     }
+
+    /// Returns since when nobody has had a name, or asked for it. Returns `None` if a process may have it still.
+    fn free_since(&self, name: &str) -> Option<Duration> {
+        if self.holders.iter().any(|(_, held)| *held == name) {
+            return None;
+        }
+        let ends = self.ended_at.iter();
+        ends.filter(|((_, of), _)| *of == name)
+            .map(|(_, at)| *at)
+            .max()
+    }
+}
+
+impl Asking {
+    /// Returns whether nobody may bypass it, if its process stood still then.
+    fn counts(&self, now: Duration, still: Still) -> bool {
+        still.is_alive
+            && now > still.until + self.settles_within
+            && (self.may_stand_still || still.until < self.since)
+    }
 }
 
 #[cfg(test)]
@@ -211,9 +291,22 @@ mod tests {
     use super::*;
     use crate::programs::End;
 
-    const ALIVE: [bool; 3] = [true; 3];
-    /// On one server.
-    const OBSERVED: (bool, bool, bool) = (true, true, false);
+    const ALIVE: [Still; 3] = [Still {
+        until: Duration::ZERO,
+        is_alive: true,
+    }; 3];
+
+    /// A process on one server, which nothing disturbs.
+    fn calm(process: usize) -> Asker {
+        Asker {
+            process,
+            is_calm: true,
+            is_ordered: true,
+            has_min_hold: false,
+            may_stand_still: true,
+            waits_for_replicas: false,
+        }
+    }
 
     fn at(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -243,9 +336,9 @@ mod tests {
             waits_for(What::Mutex, &["a"]),
         );
         let mut fairness = Fairness::default();
-        let first = fairness.asks(&multi, 1, at(0), OBSERVED);
-        let second = fairness.asks(&mutex, 1, at(2), OBSERVED);
-        fairness.asks(&mutex, 2, since, OBSERVED);
+        let first = fairness.asks(&multi, calm(1), at(0));
+        let second = fairness.asks(&mutex, calm(1), at(2));
+        fairness.asks(&mutex, calm(2), since);
         assert_eq!(
             fairness.answered((first, 1), at(10), true, &ALIVE),
             Ok((0, 0))
@@ -265,11 +358,11 @@ mod tests {
         let mutex = waits_for(What::Mutex, &["a"]);
         let comes_between = |is_lost| {
             let mut fairness = Fairness::default();
-            let holder = fairness.asks(&mutex, 0, at(0), OBSERVED);
+            let holder = fairness.asks(&mutex, calm(0), at(0));
             let granted = fairness.answered((holder, 0), at(0), true, &ALIVE);
             assert_eq!(granted, Ok((0, 0)));
-            fairness.asks(&mutex, 0, at(1), OBSERVED);
-            let other = fairness.asks(&mutex, 2, at(5), OBSERVED);
+            fairness.asks(&mutex, calm(0), at(1));
+            let other = fairness.asks(&mutex, calm(2), at(5));
             if is_lost {
                 fairness.ended(0, &["a"], at(6));
             }
@@ -284,12 +377,16 @@ mod tests {
     fn nobody_hands_over_a_lock_that_a_min_hold_keeps() {
         let mutex = waits_for(What::Mutex, &["a"]);
         let comes_between = |has_min_hold| {
+            let keeps = Asker {
+                has_min_hold,
+                ..calm(0)
+            };
             let mut fairness = Fairness::default();
-            let holder = fairness.asks(&mutex, 0, at(0), (true, true, has_min_hold));
+            let holder = fairness.asks(&mutex, keeps, at(0));
             let granted = fairness.answered((holder, 0), at(0), true, &ALIVE);
             assert_eq!(granted, Ok((0, 0)));
-            fairness.asks(&mutex, 1, at(1), OBSERVED);
-            let other = fairness.asks(&mutex, 2, at(5), OBSERVED);
+            fairness.asks(&mutex, calm(1), at(1));
+            let other = fairness.asks(&mutex, calm(2), at(5));
             fairness.answered((other, 2), at(7), true, &ALIVE)
         };
         assert_eq!(comes_between(true), Ok((0, 0)));
@@ -303,13 +400,55 @@ mod tests {
             waits_for(What::Reader, &["rw"]),
         );
         let mut fairness = Fairness::default();
-        fairness.asks(&writer, 0, at(0), OBSERVED);
+        fairness.asks(&writer, calm(0), at(0));
         for time in 1..=u64::from(MOST_BYPASSES) + 1 {
             let process = 1 + time as usize % 2;
-            let ticket = fairness.asks(&reader, process, at(10 * time), OBSERVED);
+            let ticket = fairness.asks(&reader, calm(process), at(10 * time));
             let answered = fairness.answered((ticket, process), at(10 * time + 1), true, &ALIVE);
             assert_eq!(answered.is_err(), time > u64::from(MOST_BYPASSES));
         }
+    }
+
+    /// p0 has the mutex, and p1 and p2 wait. p1 gets it this long after p0 has ended.
+    fn after(idle: Duration, still: [Still; 3]) -> Result<(u64, u32), String> {
+        let mutex = waits_for(What::Mutex, &["a"]);
+        let mut fairness = Fairness::default();
+        let holder = fairness.asks(&mutex, calm(0), at(0));
+        let granted = fairness.answered((holder, 0), at(0), true, &ALIVE);
+        assert_eq!(granted, Ok((0, 0)));
+        let waiter = fairness.asks(&mutex, calm(1), at(2));
+        fairness.asks(&mutex, calm(2), at(1));
+        fairness.ended(0, &["a"], at(5));
+        fairness.answered((waiter, 1), at(5) + idle, true, &still)
+    }
+
+    fn stood_still(process: usize, until: Duration, is_alive: bool) -> [Still; 3] {
+        let mut still = ALIVE;
+        still[process] = Still { until, is_alive };
+        still
+    }
+
+    #[test]
+    fn a_free_mutex_goes_to_a_waiter_soon() {
+        let more = Duration::from_millis(1);
+        let crashed = stood_still(2, at(3), false);
+        let long_ago = [Still {
+            until: Duration::ZERO,
+            is_alive: false,
+        }; 3];
+        assert_eq!(after(MOST_IDLE + LONGER_IDLE, crashed), Ok((0, 0)));
+        assert!(after(MOST_IDLE + LONGER_IDLE + more, crashed).is_err());
+        assert_eq!(after(MOST_IDLE, long_ago), Ok((0, 0)));
+        assert!(after(MOST_IDLE + FELT_FOR, long_ago).is_err());
+    }
+
+    #[test]
+    fn a_process_that_stands_still_is_passed_over_and_keeps_its_place() {
+        let soon = Duration::from_millis(1);
+        let stands_still = stood_still(2, at(6), true);
+        assert_eq!(after(soon, stands_still), Ok((0, 0)));
+        let is_back = stood_still(2, at(4), true);
+        assert!(after(soon, is_back).is_err());
     }
 
     #[test]
@@ -317,9 +456,9 @@ mod tests {
         let mutex = waits_for(What::Mutex, &["a"]);
         let turn_of = |length| {
             let mut fairness = Fairness::default();
-            let first = fairness.asks(&mutex, 1, at(0), OBSERVED);
-            let second = fairness.asks(&mutex, 1, at(0), OBSERVED);
-            fairness.asks(&mutex, 2, at(1), OBSERVED);
+            let first = fairness.asks(&mutex, calm(1), at(0));
+            let second = fairness.asks(&mutex, calm(1), at(0));
+            fairness.asks(&mutex, calm(2), at(1));
             assert_eq!(
                 fairness.answered((first, 1), at(10), true, &ALIVE),
                 Ok((1, 0))

@@ -15,6 +15,10 @@ const LENGTH: Range<Duration> = Duration::from_millis(1)..Duration::from_secs(8)
 const PAUSE_AFTER_STEPS: u64 = 200;
 /// When the connections of a crashed process end.
 const CRASH_SEEN_AFTER: Range<Duration> = Duration::from_millis(1)..Duration::from_secs(5);
+/// The length of a late pause. A waiter that hangs for so long is passed over, and keeps its place: its last request is less
+/// than a poll older, and a waiter is dropped after 3 s.
+pub(crate) const LATE_PAUSE: Range<Duration> =
+    Duration::from_millis(1_000)..Duration::from_millis(1_900);
 /// The length of an idle time.
 const IDLE: Range<Duration> = Duration::from_secs(3_600)..Duration::from_secs(6 * 3_600);
 /// For how long a jump of a process's clock may delay the threads that look at it.
@@ -170,6 +174,8 @@ pub struct Fault {
     process: usize,
     server: usize,
     length: Duration,
+    /// Whether it meets a process after the other faults have ended, and disturbs no other process.
+    pub(crate) is_late: bool,
 }
 
 impl Bug {
@@ -219,6 +225,16 @@ impl Fault {
                 FaultKind::Idle => IDLE,
                 _ => LENGTH,
             }),
+            is_late: false,
+        }
+    }
+
+    /// Returns a crash or a pause of a process after the other faults have ended.
+    pub(crate) fn late(kind: FaultKind, processes: usize, random: &mut Random) -> Self {
+        Self {
+            length: random.length(LATE_PAUSE),
+            is_late: true,
+            ..Self::new(kind, processes, 1, random)
         }
     }
 
@@ -259,6 +275,7 @@ impl WorldState {
             process,
             server,
             length,
+            ..
         } = *fault;
         self.trace.note(self.now, format_args!("{fault:?}"));
         if kind == FaultKind::Failover {
@@ -296,6 +313,7 @@ impl WorldState {
             FaultKind::Pause => state.paused_until = until.max(state.paused_until),
             FaultKind::Crash => {
                 state.is_crashed = !state.is_finished();
+                state.paused_until = self.now.max(state.paused_until);
                 let seen_after = self.random.length(CRASH_SEEN_AFTER);
                 self.plan(seen_after, Event::CrashSeen(process));
                 self.revive();

@@ -8,6 +8,8 @@ use crate::random::Random;
 pub(crate) const EXCLUSIVE: [&str; 3] = ["a", "b", "c"];
 /// The name of the election, which others use as a mutex.
 pub(crate) const LED: &str = EXCLUSIVE[0];
+/// The mutex of which many threads want to have their turn.
+const CROWDED: &str = EXCLUSIVE[1];
 const RWLOCK: &str = "rw";
 const SEMAPHORE: &str = "s";
 /// A mutex whose guards have no fences.
@@ -25,7 +27,7 @@ pub(crate) const TIMED: [&str; 3] = [RWLOCK, SEMAPHORE, LIMITED];
 const LEAST_OPERATIONS: usize = 6;
 /// How many operations a thread has after the last fault has ended, and within which time they begin.
 const CALM_OPERATIONS: usize = 4;
-const CALM: Duration = Duration::from_secs(5);
+pub(crate) const CALM: Duration = Duration::from_secs(5);
 /// The time between two operations that are added until the last fault.
 const ADDED_EACH: Duration = Duration::from_millis(250);
 /// The longest wait of a call with a limit.
@@ -157,6 +159,22 @@ pub(crate) fn elect(program: &mut [Operation], random: &mut Random) {
             _ => continue,
         };
         (operation.what, operation.names) = (what, names);
+    }
+}
+
+/// Makes all operations after the last fault wait for one mutex.
+pub(crate) fn crowd(program: &mut [Operation], healed_at: Duration) {
+    for operation in program.iter_mut().filter(|it| it.at >= healed_at) {
+        *operation = Operation {
+            what: What::Mutex,
+            names: vec![CROWDED],
+            wait: None,
+            cancelled_after: None,
+            choice: None,
+            forks: false,
+            end: End::Release,
+            ..operation.clone()
+        };
     }
 }
 

@@ -15,7 +15,7 @@ use crate::failover::{Group, MASTER};
 use crate::faults::{Bug, Fault, FaultKind, KINDS, KINDS_OF_CLUSTERS, KINDS_OF_GROUPS};
 use crate::history::History;
 use crate::network::host;
-use crate::programs::{Style, What, elect};
+use crate::programs::{CALM, Style, What, crowd, elect};
 use crate::random::Random;
 use crate::replication::{Links, PORT};
 use crate::scenario::{FIRST_STREAM, Scenario};
@@ -137,7 +137,7 @@ impl Plan {
         let process_clocks = process_clocks.collect();
         let lease = *random.pick(&[300, 1_000, 2_000, 10_000]);
         let lease = Duration::from_millis(lease);
-        let faults = Self::faults(self.topology, lease, &mut random);
+        let mut faults = Self::faults(self.topology, lease, &mut random);
         let healed_at = healed_at(&faults, lease, self.topology);
         let settings = Settings {
             hold: lease.min(Duration::from_secs(2)) / 2,
@@ -169,11 +169,26 @@ impl Plan {
         let link_delay = Links::pick_delay(&mut random, settings.replicas > 0);
         let mut elections = Random::new(self.seed, 6);
         let has_election = elections.one_in(4);
+        let mut late = Random::new(self.seed, 7);
+        let has_crowd = late.one_in(3);
+        if has_crowd {
+            let has_crashed = (faults.iter()).any(|(_, fault)| fault.kind() == FaultKind::Crash);
+            let kind = if has_crashed || late.one_in(2) {
+                FaultKind::Pause
+            } else {
+                FaultKind::Crash
+            };
+            let at = healed_at + CALM * late.within(0..1_000) as u32 / 1_000;
+            faults.push((at, Fault::late(kind, PROCESSES, &mut late)));
+        }
         let programs = (0..PROCESSES * THREADS).map(|thread| {
             let mut random = Random::new(self.seed, thread as u64 + 10);
             let mut program = style.program(&mut random);
             if has_election {
                 elect(&mut program, &mut elections);
+            }
+            if has_crowd {
+                crowd(&mut program, healed_at);
             }
             program
         });
@@ -311,10 +326,11 @@ pub(crate) fn healed_at(
     lease: Duration,
     topology: Topology,
 ) -> Duration {
-    let ends = (faults.iter()).map(|(at, fault)| *at + fault.disturbs_for(lease));
+    let faults = faults.iter().filter(|(_, fault)| !fault.is_late);
+    let ends = (faults.clone()).map(|(at, fault)| *at + fault.disturbs_for(lease));
     let mut healed_at = ends.max().unwrap_or_default();
     let is_restart = |kind| matches!(kind, FaultKind::Restart | FaultKind::RestartEmpty);
-    let mut kinds = faults.iter().map(|(_, fault)| fault.kind());
+    let mut kinds = faults.map(|(_, fault)| fault.kind());
     match topology {
         Topology::Sentinel | Topology::Cluster => healed_at += ROLES_WITHIN,
         Topology::Quorum if kinds.any(is_restart) => {
