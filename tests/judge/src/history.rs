@@ -28,6 +28,7 @@ pub enum Kind {
 /// A history, and which model judges it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History {
+    pub name: String,
     pub is_of_lock: bool,
     /// Whether nothing protects the register but the lock, so that a pause may break it.
     pub is_plain: bool,
@@ -46,6 +47,7 @@ impl History {
         let is = |key, value| head.get(key).is_some_and(|its| its == value);
         let event = |line: &str| parse_event(line).ok_or(format!("this is no event: {line}"));
         Ok(Self {
+            name: (head.get(":name")).map_or(String::new(), |it| it.trim_matches('"').to_owned()),
             is_of_lock: is(":model", ":lock-with-fences"),
             is_plain: is(":object", ":plain"),
             events: lines.lines().map(event).collect::<Result<_, _>>()?,

@@ -40,7 +40,7 @@ pub struct Verdicts {
     pub rejected: u64,
     /// Histories and corrupted copies whose search was given up.
     pub undecided: u64,
-    /// Histories of plain registers that were rejected, in schedules that overwrote an update. They count above neither as
+    /// Histories of plain registers that were rejected, and whose holders have overwritten an update. They count above neither as
     /// histories nor as corrupted copies.
     pub lost_updates: u64,
     #[serde(skip)]
@@ -69,7 +69,6 @@ impl Verdicts {
             self.wrong.push(format!("{topology} {seed}: {failure}"));
         }
         let begun = Instant::now();
-        let has_overwritten = report.counts.unfenced_corruptions > 0;
         let mut random = Random::new(plan.seed, 7);
         for (file, text) in report.history.files(plan, "") {
             let history = History::parse(&text)?;
@@ -77,7 +76,8 @@ impl Verdicts {
                 continue;
             }
             let verdict = judge(&history)?;
-            if verdict == Verdict::Rejected && history.is_plain && has_overwritten {
+            let was_overwritten = report.counts.overwritten.contains(&*history.name);
+            if verdict == Verdict::Rejected && history.is_plain && was_overwritten {
                 self.lost_updates += 1;
                 continue;
             }

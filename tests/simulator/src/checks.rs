@@ -47,8 +47,8 @@ use leasehold::{
 
 use crate::clock::ASSUMED_DRIFT;
 use crate::elections::{Elections, Now, Shown};
-use crate::fairness::{Asker, Fairness, Still};
-use crate::faults::{Bug, FaultKind, LATE_PAUSE};
+use crate::fairness::{Asker, Fairness, SETTLED, SETTLED_WITH_REPLICAS, Still, Thread};
+use crate::faults::{Bug, FaultKind};
 use crate::history::{Answer, Call, History, Number, Object};
 use crate::network::SimulatedServer;
 use crate::programs::{LED, NAMES, Operation, What};
@@ -106,8 +106,6 @@ pub(crate) enum Guard {
 pub(crate) struct Checks {
     pub(crate) world: Arc<World>,
     pub(crate) is_quorum: bool,
-    /// Whether a mutex goes to processes in the order in which they asked.
-    is_ordered: bool,
     /// The longest lease.
     lease: Duration,
     /// The lease of each process.
@@ -219,6 +217,8 @@ pub struct Counts {
     pub commits: u64,
     /// Writes to an unfenced register that overwrote another holder's.
     pub unfenced_corruptions: u64,
+    /// The names of these registers.
+    pub overwritten: BTreeSet<&'static str>,
     /// The longest part of a call that lay behind the last fault.
     pub longest_wait: Duration,
     /// The events of which listeners were told.
@@ -268,7 +268,6 @@ impl Checks {
         let checks = Arc::new(Self {
             world: Arc::clone(world),
             is_quorum: topology == Topology::Quorum,
-            is_ordered: topology != Topology::Quorum,
             lease: leases.iter().copied().max().unwrap_or_default(),
             leases,
             are_off: scenario.is_unchecked,
@@ -296,17 +295,12 @@ impl Checks {
         self.lease * LONGEST_EXTENSION + self.lease * LONGEST_EXTENSION * ASSUMED_DRIFT / 1_000_000
     }
 
-    /// Returns whether the next fence of a server that has lost data may come from another clock.
-    fn may_fall_by_clocks(&self, faults: &BTreeMap<FaultKind, u32>) -> bool {
-        let has = |kind| faults.contains_key(&kind);
-        let lossy = [
-            FaultKind::RestartEmpty,
-            FaultKind::Evict,
-            FaultKind::Foreign,
-        ];
-        let has_lost_data = lossy.into_iter().any(has);
-        self.is_quorum && (has(FaultKind::Evict) || has(FaultKind::Foreign))
-            || has_lost_data && has(FaultKind::ServerClockBack)
+    /// Returns whether the next fence of a name, of which a server has lost data, may come from another clock.
+    fn may_fall_by_clocks(&self, name: &str, world: &WorldState) -> bool {
+        let has_lost_a_key = world.has_lost_a_key(name);
+        let has_lost_data = has_lost_a_key || world.network.data_losses_of(name) > 0;
+        let was_set_back = world.faults.contains_key(&FaultKind::ServerClockBack);
+        self.is_quorum && has_lost_a_key || has_lost_data && was_set_back
     }
 
     /// Returns whether a failover may have taken the lock of a guard.
@@ -486,7 +480,7 @@ impl Checks {
             let network = &world.network;
             if !self.is_quorum && network.is_of_before_a_loss(fence, begun, self.lease) {
                 Some(FENCE_OF_BEFORE_A_LOSS)
-            } else if self.may_fall_by_clocks(&world.faults) {
+            } else if self.may_fall_by_clocks(name, &world) {
                 Some(FENCE_BY_ANOTHER_CLOCK)
             } else if network.may_fence_fall(name, (fence, known), is_new, world.now) {
                 Some(FENCE_AFTER_A_FAILOVER)
@@ -634,7 +628,10 @@ impl Checks {
             (before, registers.write(name, fence, read))
         };
         self.count(|counts| {
-            counts.unfenced_corruptions += u64::from(before.plain != read.plain);
+            if before.plain != read.plain {
+                counts.unfenced_corruptions += 1;
+                counts.overwritten.insert(name);
+            }
             counts.rejected_writes += u64::from(!is_taken);
         });
         if is_taken && read.fenced != before.fenced {
@@ -724,31 +721,34 @@ impl Checks {
     pub(crate) fn asks(
         &self,
         operation: &Operation,
-        process: usize,
+        thread: Thread,
         now: Duration,
         settings: &Settings,
     ) -> u64 {
         let is_calm = {
             let state = self.world.state();
             // A waiter whose connection is dead hears of no turn, and may be passed over. None dies after `healed_at`.
-            let is_connected = !state.has_dead_connections(process);
+            let is_connected = !state.has_dead_connections(thread.0);
             now > settings.healed_at && is_connected
         };
         let asker = Asker {
-            process,
+            thread,
             is_calm,
-            is_ordered: self.is_ordered,
+            is_quorum: self.is_quorum,
             has_min_hold: settings.tuning.min_hold.is_some(),
-            may_stand_still: self.leases[process] >= LATE_PAUSE.end,
-            waits_for_replicas: settings.replicas > 0,
+            settles_within: if settings.replicas > 0 {
+                SETTLED_WITH_REPLICAS
+            } else {
+                SETTLED
+            },
         };
         (locked(&self.state).fairness).asks(operation, asker, now)
     }
 
-    /// Notes that a process has ended its hold of these names.
-    pub(crate) fn ended(&self, process: usize, names: &[&'static str]) {
+    /// Notes that a thread has ended its hold of these names.
+    pub(crate) fn ended(&self, thread: Thread, names: &[&'static str]) {
         let now = self.world.state().now;
-        (locked(&self.state).fairness).ended(process, names, now);
+        (locked(&self.state).fairness).ended(thread, names, now);
     }
 
     /// Notes that a process has lost a lease. From then on the next one of its threads asks, while the guard still lives.
@@ -756,7 +756,7 @@ impl Checks {
         let now = self.world.state().now;
         let mut state = locked(&self.state);
         for name in NAMES.iter().filter(|it| **it == name) {
-            state.fairness.ended(process, &[name], now);
+            state.fairness.lost(process, name, now);
         }
         state.elections.lost(process, fence, now);
     }
@@ -944,6 +944,11 @@ impl Checks {
         for _ in 0..times {
             state.claims.push((name, claim.clone()));
         }
+    }
+
+    /// Notes that the writer of a name becomes a reader.
+    pub(crate) fn downgrades(&self, name: &'static str) {
+        locked(&self.state).fairness.detached(name);
     }
 
     pub(crate) fn take_claim(&self) -> Option<(&'static str, Claim)> {

@@ -5,51 +5,57 @@
 //! | waits for one name that it wants alone, since after the last fault, on living connections | may be bypassed |
 //! | gets the name from another process, and asked surely later than it: see [`SETTLED`] | has bypassed it |
 //! | gets the name, which its own process had last | is in its process's turn, which ends within [`LONGEST_TURN`] if another process has waited since before it |
-//! | is of a reader, a writer or a permit, or on a quorum | may be bypassed [`MOST_BYPASSES`] times: readers go in together, and a quorum has no order |
+//! | is of a reader, a writer or a permit | may be bypassed [`MOST_BYPASSES`] times: readers go in together |
+//! | is on a quorum, which has no order | may be bypassed [`MOST_BYPASSES_BY_LUCK`] times |
 //! | is behind another thread of its process | takes its process's place after that one has ended, or has lost its lease |
 //! | is of a multi-lock, or of a job | has no place in this order |
-//! | is the first to get a name since a thread detached it, or had it with a `min_hold` | may come before others: nobody handed the lock over |
-//! | is of a process that stood still meanwhile | keeps its place, if the lock waits for the process for longer than it may stand still |
-//! | gets a name that nobody had | has waited for at most [`MOST_IDLE`] since then; or [`LONGER_IDLE`] more, if a process stood still within the last [`FELT_FOR`] |
+//! | is the first to get a name since a thread detached it, became a reader of it, or had it with a `min_hold` | may come before others: nobody handed the lock over |
+//! | is of a process that stood still meanwhile | keeps its place, because that took less than its pickup window |
+//! | gets a mutex that nobody had | has waited for at most [`MOST_IDLE`] since then, or [`MOST_IDLE_BY_LUCK`]; and [`LONGER_IDLE`] more, if a process stood still within the last [`FELT_FOR`] |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::programs::{Choice, Operation, What};
+use crate::programs::{Choice, Operation, TIMED, What};
 
 /// The time after which the first request of a waiter has surely arrived. With replicas, a request of before may wait for them.
-const SETTLED: Duration = Duration::from_millis(100);
-const SETTLED_WITH_REPLICAS: Duration = Duration::from_secs(1);
+pub(crate) const SETTLED: Duration = Duration::from_millis(100);
+pub(crate) const SETTLED_WITH_REPLICAS: Duration = Duration::from_secs(1);
 /// Until when a thread may get a name from another one of its process, from the begin of the process's turn. It is longer than
 /// a quantum, because a thread may stand still for a moment.
 const LONGEST_TURN: Duration = Duration::from_millis(500);
-/// How often a waiter may be bypassed that has no strict place.
+/// How often a waiter may be bypassed that has no strict place, on one server and on a quorum. With three processes, a lot of
+/// one in three is not drawn in so many turns once in 17,000 times.
 const MOST_BYPASSES: u32 = 6;
-/// For how long nobody has a name, at most, while a process waits for it and hears of each release.
-const MOST_IDLE: Duration = Duration::from_millis(500);
-/// By how much longer if a process stood still: a pickup window, and then the next poll.
-const LONGER_IDLE: Duration = Duration::from_secs(3);
+const MOST_BYPASSES_BY_LUCK: u32 = 24;
+/// For how long nobody has a name, at most, while a process waits for it: until its next poll, which it needs if it may not
+/// subscribe, and for its requests.
+const MOST_IDLE: Duration = Duration::from_millis(1_500);
+/// The same on a quorum, whose votes may be split a few times.
+const MOST_IDLE_BY_LUCK: Duration = Duration::from_secs(3);
+/// By how much longer if a process stood still: for a pickup window.
+const LONGER_IDLE: Duration = Duration::from_secs(2);
+/// How long after the end of a hold its release has surely arrived.
+const RELEASED_WITHIN: Duration = Duration::from_secs(1);
 /// How long after its end a pause may still delay others.
 const FELT_FOR: Duration = Duration::from_secs(10);
 
-/// What a waiter may count on.
+/// How often a waiter may be bypassed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
-    /// Nobody gets the name who asked later.
+    /// Never: nobody gets the name who asked later.
     Strict,
-    /// A few may.
+    /// A few times.
     Bounded,
+    /// Several times, because luck decides whose request comes first at most of the nodes.
+    ByLuck,
+    /// It has no place.
     None,
 }
 
 impl Order {
-    fn of(what: What, is_ordered: bool) -> Self {
+    fn of(what: What, is_quorum: bool) -> Self {
         match what {
-            What::Mutex | What::Reentrant | What::Closure | What::Unfenced | What::Campaign
-                if is_ordered =>
-            {
-                Self::Strict
-            }
             What::Mutex
             | What::Reentrant
             | What::Closure
@@ -57,8 +63,32 @@ impl Order {
             | What::Campaign
             | What::Writer
             | What::Reader
-            | What::Permit => Self::Bounded,
+            | What::Permit
+                if is_quorum =>
+            {
+                Self::ByLuck
+            }
+            What::Mutex | What::Reentrant | What::Closure | What::Unfenced | What::Campaign => {
+                Self::Strict
+            }
+            What::Writer | What::Reader | What::Permit => Self::Bounded,
             _ => Self::None,
+        }
+    }
+
+    fn most_bypasses(self) -> u32 {
+        match self {
+            Self::Strict | Self::None => 0,
+            Self::Bounded => MOST_BYPASSES,
+            Self::ByLuck => MOST_BYPASSES_BY_LUCK,
+        }
+    }
+
+    fn most_idle(self) -> Duration {
+        if self == Self::ByLuck {
+            MOST_IDLE_BY_LUCK
+        } else {
+            MOST_IDLE
         }
     }
 }
@@ -76,9 +106,12 @@ pub(crate) struct Fairness {
     ended_at: BTreeMap<(usize, &'static str), Duration>,
     /// The names whose lock was detached since somebody got it, or is kept until its `min_hold` is over.
     left: BTreeSet<&'static str>,
-    /// The processes that have got a name, and have not ended their hold.
-    holders: BTreeSet<(usize, &'static str)>,
+    /// The threads that have got a name, and have not ended their hold.
+    holders: BTreeSet<(Thread, &'static str)>,
 }
+
+/// A process and the number of one of its threads.
+pub(crate) type Thread = (usize, usize);
 
 /// When a process stood still.
 #[derive(Clone, Copy)]
@@ -92,22 +125,20 @@ pub(crate) struct Still {
 /// What is known of a process that asks.
 #[derive(Clone, Copy)]
 pub(crate) struct Asker {
-    pub(crate) process: usize,
+    pub(crate) thread: Thread,
     /// Whether nothing has disturbed it since the last fault.
     pub(crate) is_calm: bool,
-    /// Whether a mutex goes to processes in the order in which they asked.
-    pub(crate) is_ordered: bool,
+    pub(crate) is_quorum: bool,
     pub(crate) has_min_hold: bool,
-    /// Whether it keeps its place although it stands still for a late pause.
-    pub(crate) may_stand_still: bool,
-    /// Whether its grants must be confirmed by replicas.
-    pub(crate) waits_for_replicas: bool,
+    /// The time after which its first request has surely arrived.
+    pub(crate) settles_within: Duration,
 }
 
 /// A call that has no answer yet.
 struct Asking {
     ticket: u64,
     process: usize,
+    thread: Thread,
     name: &'static str,
     since: Duration,
     order: Order,
@@ -115,7 +146,6 @@ struct Asking {
     keeps: bool,
     /// Whether the order counts for it, because it waits, and nothing disturbs it.
     is_observed: bool,
-    may_stand_still: bool,
     settles_within: Duration,
     is_exclusive: bool,
     bypassed: u32,
@@ -124,10 +154,10 @@ struct Asking {
 impl Fairness {
     /// Notes that a call begins. Returns its ticket.
     pub(crate) fn asks(&mut self, operation: &Operation, asker: Asker, since: Duration) -> u64 {
-        let process = asker.process;
+        let (process, _) = asker.thread;
         let ticket = self.next;
         self.next += 1;
-        let order = Order::of(operation.what, asker.is_ordered);
+        let order = Order::of(operation.what, asker.is_quorum);
         let waits = operation.wait != Some(Duration::ZERO);
         let keeps = asker.has_min_hold || matches!(operation.choice, Some(Choice::MinHold(_)));
         for name in &operation.names {
@@ -138,17 +168,13 @@ impl Fairness {
             self.asking.push(Asking {
                 ticket,
                 process,
+                thread: asker.thread,
                 name,
                 since,
                 order,
                 keeps,
                 is_observed: asker.is_calm && waits,
-                may_stand_still: asker.may_stand_still,
-                settles_within: if asker.waits_for_replicas {
-                    SETTLED_WITH_REPLICAS
-                } else {
-                    SETTLED
-                },
+                settles_within: asker.settles_within,
                 is_exclusive: operation.what.is_exclusive(),
                 bypassed: 0,
             });
@@ -156,12 +182,19 @@ impl Fairness {
         ticket
     }
 
-    /// Notes that a process has ended its hold of these names.
-    pub(crate) fn ended(&mut self, process: usize, names: &[&'static str], now: Duration) {
+    /// Notes that a thread has ended its hold of these names.
+    pub(crate) fn ended(&mut self, thread: Thread, names: &[&'static str], now: Duration) {
         for name in names {
-            self.ended_at.insert((process, name), now);
-            self.holders.remove(&(process, name));
+            self.ended_at.insert((thread.0, name), now);
+            self.holders.remove(&(thread, name));
         }
+    }
+
+    /// Notes that a process has lost its lease of a name.
+    pub(crate) fn lost(&mut self, process: usize, name: &'static str, now: Duration) {
+        self.ended_at.insert((process, name), now);
+        self.holders
+            .retain(|((its, _), held)| *its != process || *held != name);
     }
 
     /// Notes that a lock was detached.
@@ -183,8 +216,10 @@ impl Fairness {
             (self.asking.drain(..)).partition(|asking| asking.ticket == ticket);
         self.asking = left;
         let is_felt = still.iter().any(|it| now < it.until + FELT_FOR);
-        let longest_idle = MOST_IDLE + if is_felt { LONGER_IDLE } else { Duration::ZERO };
-        let free_since: Vec<_> = answered.iter().map(|it| self.free_since(it.name)).collect();
+        let longer = if is_felt { LONGER_IDLE } else { Duration::ZERO };
+        let free_since: Vec<_> = (answered.iter())
+            .map(|it| self.free_since(it.name, still))
+            .collect();
         for Asking { name, .. } in &answered {
             self.ended_at.insert((process, name), now);
         }
@@ -198,7 +233,7 @@ impl Fairness {
                 // A process that is dead, or has lost its lease, has nothing any more.
                 self.holders.retain(|(_, held)| *held != name);
             }
-            self.holders.insert((process, name));
+            self.holders.insert((answered.thread, name));
             // The lease of a multi-lock serves one guard, so it is nobody's turn.
             let before = if answered.order == Order::None {
                 self.last_processes.remove(name)
@@ -220,7 +255,9 @@ impl Fairness {
                 continue;
             }
             let idle_since = free_since.map(|since| since.max(answered.since));
-            let idle_since = idle_since.filter(|_| answered.is_observed && is_new_turn);
+            let is_mutex = !TIMED.contains(&name);
+            let idle_since = idle_since.filter(|_| is_mutex && answered.is_observed && is_new_turn);
+            let longest_idle = answered.order.most_idle() + longer;
             if let Some(since) = idle_since.filter(|since| now > *since + longest_idle) {
                 return Err(format!(
                     "p{process} gets {name}, which nobody has had since {since:?}"
@@ -248,12 +285,7 @@ impl Fairness {
                 };
                 asking.bypassed += u32::from(is_before);
                 most_bypassed = asking.bypassed.max(most_bypassed);
-                let most = if asking.order == Order::Strict {
-                    0
-                } else {
-                    MOST_BYPASSES
-                };
-                if asking.bypassed > most {
+                if asking.bypassed > asking.order.most_bypasses() {
                     return Err(format!(
                         "p{process} {what} {name}, before p{}, which has waited since {since:?}",
                         asking.process
@@ -266,23 +298,23 @@ impl Fairness {
     }
 
     /// Returns since when nobody has had a name, or asked for it. Returns `None` if a process may have it still.
-    fn free_since(&self, name: &str) -> Option<Duration> {
-        if self.holders.iter().any(|(_, held)| *held == name) {
-            return None;
-        }
-        let ends = self.ended_at.iter();
-        ends.filter(|((_, of), _)| *of == name)
-            .map(|(_, at)| *at)
-            .max()
+    fn free_since(&self, name: &str, still: &[Still]) -> Option<Duration> {
+        let is_held = self.holders.iter().any(|(_, held)| *held == name);
+        let ends = self.ended_at.iter().filter(|((_, of), _)| *of == name);
+        // A process that crashes just after its hold may have released nothing.
+        let may_be_left = ends.clone().any(|((process, _), at)| {
+            let Still { until, is_alive } = still[*process];
+            !is_alive && until < *at + RELEASED_WITHIN
+        });
+        let last = ends.map(|(_, at)| *at).max();
+        last.filter(|_| !is_held && !may_be_left)
     }
 }
 
 impl Asking {
     /// Returns whether nobody may bypass it, if its process stood still then.
     fn counts(&self, now: Duration, still: Still) -> bool {
-        still.is_alive
-            && now > still.until + self.settles_within
-            && (self.may_stand_still || still.until < self.since)
+        still.is_alive && now > still.until + self.settles_within
     }
 }
 
@@ -299,12 +331,11 @@ mod tests {
     /// A process on one server, which nothing disturbs.
     fn calm(process: usize) -> Asker {
         Asker {
-            process,
+            thread: (process, 0),
             is_calm: true,
-            is_ordered: true,
+            is_quorum: false,
             has_min_hold: false,
-            may_stand_still: true,
-            waits_for_replicas: false,
+            settles_within: SETTLED,
         }
     }
 
@@ -343,7 +374,7 @@ mod tests {
             fairness.answered((first, 1), at(10), true, &ALIVE),
             Ok((0, 0))
         );
-        fairness.ended(1, &["a", "c"], at(11));
+        fairness.ended((1, 0), &["a", "c"], at(11));
         fairness.answered((second, 1), at(11), true, &ALIVE)
     }
 
@@ -364,7 +395,7 @@ mod tests {
             fairness.asks(&mutex, calm(0), at(1));
             let other = fairness.asks(&mutex, calm(2), at(5));
             if is_lost {
-                fairness.ended(0, &["a"], at(6));
+                fairness.ended((0, 0), &["a"], at(6));
             }
             fairness.answered((other, 2), at(7), true, &ALIVE)
         };
@@ -409,16 +440,16 @@ mod tests {
         }
     }
 
-    /// p0 has the mutex, and p1 and p2 wait. p1 gets it this long after p0 has ended.
-    fn after(idle: Duration, still: [Still; 3]) -> Result<(u64, u32), String> {
+    /// p0 has the mutex, and p1 waits, and p2 since then. p1 gets it this long after p0 has ended.
+    fn after(idle: Duration, still: [Still; 3], since: Duration) -> Result<(u64, u32), String> {
         let mutex = waits_for(What::Mutex, &["a"]);
         let mut fairness = Fairness::default();
         let holder = fairness.asks(&mutex, calm(0), at(0));
         let granted = fairness.answered((holder, 0), at(0), true, &ALIVE);
         assert_eq!(granted, Ok((0, 0)));
         let waiter = fairness.asks(&mutex, calm(1), at(2));
-        fairness.asks(&mutex, calm(2), at(1));
-        fairness.ended(0, &["a"], at(5));
+        fairness.asks(&mutex, calm(2), since);
+        fairness.ended((0, 0), &["a"], at(5));
         fairness.answered((waiter, 1), at(5) + idle, true, &still)
     }
 
@@ -432,23 +463,20 @@ mod tests {
     fn a_free_mutex_goes_to_a_waiter_soon() {
         let more = Duration::from_millis(1);
         let crashed = stood_still(2, at(3), false);
-        let long_ago = [Still {
-            until: Duration::ZERO,
-            is_alive: false,
-        }; 3];
-        assert_eq!(after(MOST_IDLE + LONGER_IDLE, crashed), Ok((0, 0)));
-        assert!(after(MOST_IDLE + LONGER_IDLE + more, crashed).is_err());
-        assert_eq!(after(MOST_IDLE, long_ago), Ok((0, 0)));
-        assert!(after(MOST_IDLE + FELT_FOR, long_ago).is_err());
+        let longest = MOST_IDLE + LONGER_IDLE;
+        assert_eq!(after(longest, crashed, at(3)), Ok((0, 0)));
+        assert!(after(longest + more, crashed, at(3)).is_err());
+        // Nobody stood still for a while.
+        assert!(after(FELT_FOR, ALIVE, at(3)).is_err());
     }
 
     #[test]
     fn a_process_that_stands_still_is_passed_over_and_keeps_its_place() {
         let soon = Duration::from_millis(1);
         let stands_still = stood_still(2, at(6), true);
-        assert_eq!(after(soon, stands_still), Ok((0, 0)));
+        assert_eq!(after(soon, stands_still, at(1)), Ok((0, 0)));
         let is_back = stood_still(2, at(4), true);
-        assert!(after(soon, is_back).is_err());
+        assert!(after(soon, is_back, at(1)).is_err());
     }
 
     #[test]

@@ -15,10 +15,6 @@ const LENGTH: Range<Duration> = Duration::from_millis(1)..Duration::from_secs(8)
 const PAUSE_AFTER_STEPS: u64 = 200;
 /// When the connections of a crashed process end.
 const CRASH_SEEN_AFTER: Range<Duration> = Duration::from_millis(1)..Duration::from_secs(5);
-/// The length of a late pause. A waiter that hangs for so long is passed over, and keeps its place: its last request is less
-/// than a poll older, and a waiter is dropped after 3 s.
-pub(crate) const LATE_PAUSE: Range<Duration> =
-    Duration::from_millis(1_000)..Duration::from_millis(1_900);
 /// The length of an idle time.
 const IDLE: Range<Duration> = Duration::from_secs(3_600)..Duration::from_secs(6 * 3_600);
 /// For how long a jump of a process's clock may delay the threads that look at it.
@@ -229,10 +225,15 @@ impl Fault {
         }
     }
 
-    /// Returns a crash or a pause of a process after the other faults have ended.
-    pub(crate) fn late(kind: FaultKind, processes: usize, random: &mut Random) -> Self {
+    /// Returns a crash of a process after the other faults have ended, or a pause of this length.
+    pub(crate) fn late(
+        kind: FaultKind,
+        length: Duration,
+        processes: usize,
+        random: &mut Random,
+    ) -> Self {
         Self {
-            length: random.length(LATE_PAUSE),
+            length,
             is_late: true,
             ..Self::new(kind, processes, 1, random)
         }

@@ -353,6 +353,7 @@ impl Sums {
             fair_turns,
             most_bypassed,
             events,
+            overwritten: _,
         } = &self.counts;
         let schedules = self.schedules.max(1);
         println!(

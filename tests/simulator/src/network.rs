@@ -962,6 +962,11 @@ impl WorldState {
         true
     }
 
+    /// Returns whether a key of a lock was evicted, or overwritten by another client.
+    pub(crate) fn has_lost_a_key(&self, name: &str) -> bool {
+        (self.evictions.iter()).any(|(_, key)| name_of(key) == Some(name))
+    }
+
     /// Has another client write a hash under a key of a lock.
     pub(crate) fn write_foreign(&mut self, key: &str, server: usize, length: Duration) {
         let name = name_of(key).expect("a key of a lock");

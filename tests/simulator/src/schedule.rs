@@ -179,7 +179,8 @@ impl Plan {
                 FaultKind::Crash
             };
             let at = healed_at + CALM * late.within(0..1_000) as u32 / 1_000;
-            faults.push((at, Fault::late(kind, PROCESSES, &mut late)));
+            let length = settings.pickup_window(PROCESSES) * late.within(500..950) as u32 / 1_000;
+            faults.push((at, Fault::late(kind, length, PROCESSES, &mut late)));
         }
         let programs = (0..PROCESSES * THREADS).map(|thread| {
             let mut random = Random::new(self.seed, thread as u64 + 10);

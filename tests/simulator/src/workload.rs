@@ -152,6 +152,13 @@ impl Settings {
             self.lease
         }
     }
+
+    /// Returns the shortest pickup window of a process, as the documentation of `io_timeout` promises it.
+    pub(crate) fn pickup_window(&self, processes: usize) -> Duration {
+        let longest = Duration::from_secs(1).max(self.io_timeout * 2);
+        let lease = self.lease_of(processes - 1);
+        lease.clamp(Duration::from_millis(250), longest)
+    }
 }
 
 struct Program {
@@ -388,7 +395,7 @@ impl Worker {
             self.random = Random::new(operation.seed, 0);
             let is_answered = self.operate(operation);
             let (checks, number) = (&self.program.checks, self.program.number);
-            checks.ended(number, &operation.names);
+            checks.ended((number, self.number), &operation.names);
             self.program.must(checks.check_keys());
             sleep(operation.pause * if is_answered { 1 } else { 50 });
         }
@@ -434,7 +441,12 @@ impl Worker {
         let asked = names.map(|name| checks.asks_for(self.number, name));
         let asked = asked.collect();
         let begun = program.now();
-        let ticket = checks.asks(operation, program.number, begun, &program.settings);
+        let ticket = checks.asks(
+            operation,
+            (program.number, self.number),
+            begun,
+            &program.settings,
+        );
         let cancelled_at = Arc::new(AtomicU64::new(0));
         let cancel = operation.cancelled_after.map(|after| {
             let cancel = Cancel::new();
@@ -692,7 +704,7 @@ impl Worker {
             }
         }
         checks.end_hold(hold);
-        checks.ended(self.program.number, names);
+        checks.ended((self.program.number, self.number), names);
         let guard = Arc::into_inner(guard).expect("no check runs now");
         self.releasing(&its, |worker| worker.end(operation, guard, call));
     }
@@ -727,6 +739,7 @@ impl Worker {
             (End::PassOn, Guard::Write(guard)) => match guard.downgrade() {
                 Err(error) => Err(error),
                 Ok(reader) => {
+                    self.program.checks.downgrades(operation.names[0]);
                     let reader = Guard::Read(reader);
                     let last = Operation {
                         rounds: 1,
@@ -786,7 +799,7 @@ impl Worker {
         for hold in holds {
             checks.end_hold(hold);
         }
-        checks.ended(number, &EXCLUSIVE);
+        checks.ended((number, self.number), &EXCLUSIVE);
         self.releasing(&its, |_| drop(guards));
         true
     }
@@ -1029,12 +1042,14 @@ impl Worker {
     /// Proclaims another value.
     fn proclaim(&self, leadership: &mut Leadership, term: usize) {
         let (checks, must_not_fail) = (&self.program.checks, self.is_calm());
+        let begun = self.program.now();
         let value = checks.elections(|elections, _| elections.value_of(term));
         let proclaimed = leadership.proclaim(&value);
         self.world().note(format_args!("{value}: {proclaimed:?}"));
         if proclaimed.is_ok() {
             checks.elections(|it, now| it.written(&value, leadership.fence(), now));
         } else if must_not_fail
+            && !self.stood_still_since(begun)
             && leadership.state() != LeaseState::Lost
             && !self.program.is_revived()
         {
@@ -1271,7 +1286,7 @@ impl Worker {
         guard: &Guard,
         write: Write,
     ) -> Option<Reply> {
-        let must_not_fail = self.is_calm();
+        let (must_not_fail, begun) = (self.is_calm(), self.program.now());
         let writes = [write];
         let checks = &self.program.checks;
         let call = checks.begin(Some(self.number), (name, Object::Committed), call);
@@ -1297,7 +1312,12 @@ impl Worker {
                 self.world()
                     .fail("a guard holds the lock without which a commit was refused".into());
             }
-            Err(error) if must_not_fail && !is_lost && !self.program.is_revived() => {
+            Err(error)
+                if must_not_fail
+                    && !self.stood_still_since(begun)
+                    && !is_lost
+                    && !self.program.is_revived() =>
+            {
                 self.world()
                     .fail(format!("a commit fails after the last fault: {error:?}"));
             }

@@ -7,7 +7,7 @@
 //! | churn | A thread makes a manager of one topology after the other, uses it, and closes it. |
 //! | faults | A thread stalls a server, restarts it without data, or cuts its connections. |
 //! | points | What the process uses, at 120 times. |
-//! | verdict | A line through the points of the second half: see [`trend`]. |
+//! | verdict | A line through the points of the second half: see [`trend`]. A topology without grants, or a manager that does not close, fails the run. |
 
 mod servers;
 pub(crate) mod trend;
@@ -109,7 +109,7 @@ impl Asked {
         if self.record.is_some() {
             run.commit = record::commit()?;
         }
-        Soak::default().run(self, &mut run);
+        Soak::default().run(self, &mut run)?;
         println!(
             "{} s on {}: {} grants, {} faults",
             run.seconds, run.server, run.grants, run.faults
@@ -145,7 +145,7 @@ fn use_one_heap() -> io::Result<()> {
 }
 
 impl Soak {
-    fn run(&self, asked: &Asked, run: &mut record::Soak) {
+    fn run(&self, asked: &Asked, run: &mut record::Soak) -> std::result::Result<(), String> {
         let mut deployments = Deployment::start_all();
         let managers: Vec<_> = deployments
             .iter()
@@ -157,7 +157,7 @@ impl Soak {
             .collect();
         let builders: Vec<_> = deployments.iter().map(Deployment::builder).collect();
         thread::scope(|scope| {
-            for (number, (locks, topology)) in managers.iter().zip(kinds).enumerate() {
+            for (number, (locks, topology)) in managers.iter().zip(kinds.clone()).enumerate() {
                 for worker in 0..WORKERS {
                     let stream = 10 * number as u64 + worker;
                     scope.spawn(move || self.work(locks, topology, Random::new(1, stream)));
@@ -176,11 +176,15 @@ impl Soak {
             self.look(asked.length, run);
             self.is_over.store(true, Relaxed);
         });
-        for locks in managers {
+        for (locks, topology) in managers.into_iter().zip(kinds) {
+            if locks.stats().acquired == 0 {
+                return Err(format!("a manager of the {topology} has got no lock"));
+            }
             if !locks.close(Duration::from_secs(60)) {
-                println!("a manager has not released all in time");
+                return Err(format!("a manager of the {topology} has not closed"));
             }
         }
+        Ok(())
     }
 
     /// Acquires and releases locks of all kinds.

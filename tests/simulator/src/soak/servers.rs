@@ -109,7 +109,9 @@ impl Server {
 
     fn start_sentinel(master: u16) -> Self {
         let port = unused_port();
-        let file = std::env::temp_dir().join(format!("leasehold-soak-{port}.conf"));
+        let dir = directory_of(port);
+        fs::create_dir_all(&dir).expect("a directory");
+        let file = dir.join("sentinel.conf");
         let settings = format!(
             "sentinel monitor {MASTER} 127.0.0.1 {master} 1\n\
              sentinel down-after-milliseconds {MASTER} 3600000\n"
@@ -120,8 +122,7 @@ impl Server {
     }
 
     fn start_with(port: u16, options: Vec<String>) -> Self {
-        let dir =
-            std::env::temp_dir().join(format!("leasehold-soak-{}-{port}", std::process::id()));
+        let dir = directory_of(port);
         fs::create_dir_all(&dir).expect("a directory");
         let server = Self {
             port,
@@ -202,6 +203,10 @@ impl Drop for Server {
         self.end();
         fs::remove_dir_all(&self.dir).ok();
     }
+}
+
+fn directory_of(port: u16) -> PathBuf {
+    std::env::temp_dir().join(format!("leasehold-soak-{}-{port}", std::process::id()))
 }
 
 fn spawn(port: u16, dir: &PathBuf, options: &[String]) -> Child {
