@@ -144,7 +144,7 @@ pub enum EventKind<'a> {
         nodes: Vec<Cow<'a, str>>,
     },
     /// A lease was lost, or a guard has reached its [`max_hold`](crate::Builder::max_hold). The loss of a lease is one event,
-    /// even if several readers share it: their fence is the same. Each of them that reaches its `max_hold` is one.
+    /// even if several readers share it: their fence is the same. Each reader that reaches its `max_hold` has its own event.
     #[non_exhaustive]
     Lost {
         /// The fence of the guard.

@@ -2,15 +2,14 @@
 //!
 //! | a call | counts |
 //! | --- | --- |
-//! | waits for one name that it wants alone, since after the last fault, on living connections | may be bypassed |
+//! | waits for one name and no other, since after the last fault, on living connections | may be bypassed |
 //! | gets the name from another process, and asked surely later than it: see [`SETTLED`] | has bypassed it |
 //! | gets the name, which its own process had last | is in its process's turn, which ends within [`LONGEST_TURN`] if another process has waited since before it |
-//! | is of a reader, a writer or a permit | may be bypassed [`MOST_BYPASSES`] times: readers go in together |
-//! | is on a quorum, which has no order | may be bypassed [`MOST_BYPASSES_BY_LUCK`] times |
+//! | is of a reader, a writer or a permit | may be bypassed [`MOST_BYPASSES`] times, because readers go in together; on a quorum each call may be [`MOST_BYPASSES_BY_LUCK`] times, because its votes have no order |
 //! | is behind another thread of its process | takes its process's place after that one has ended, or has lost its lease |
 //! | is of a multi-lock, or of a job | has no place in this order |
 //! | is the first to get a name since a thread detached it, became a reader of it, or had it with a `min_hold` | may come before others: nobody handed the lock over |
-//! | is of a process that stood still meanwhile | keeps its place, because that took less than its pickup window |
+//! | is of a process that stood still meanwhile | may be bypassed until it goes on, and keeps its place after that, because it stood still for less than its pickup window |
 //! | gets a mutex that nobody had | has waited for at most [`MOST_IDLE`] since then, or [`MOST_IDLE_BY_LUCK`]; and [`LONGER_IDLE`] more, if a process stood still within the last [`FELT_FOR`] |
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,18 +17,19 @@ use std::time::Duration;
 
 use crate::programs::{Choice, Operation, TIMED, What};
 
-/// The time after which the first request of a waiter has surely arrived. With replicas, a request of before may wait for them.
+/// The time after which the first request of a waiter has surely arrived. With replicas its connection may still wait until they
+/// confirm an earlier request.
 pub(crate) const SETTLED: Duration = Duration::from_millis(100);
 pub(crate) const SETTLED_WITH_REPLICAS: Duration = Duration::from_secs(1);
 /// Until when a thread may get a name from another one of its process, from the begin of the process's turn. It is longer than
 /// a quantum, because a thread may stand still for a moment.
 const LONGEST_TURN: Duration = Duration::from_millis(500);
-/// How often a waiter may be bypassed that has no strict place, on one server and on a quorum. With three processes, a lot of
-/// one in three is not drawn in so many turns once in 17,000 times.
+/// How often a waiter may be bypassed that has no strict place.
 const MOST_BYPASSES: u32 = 6;
+/// The same on a quorum. If each of three processes came first by the same chance, one in 17,000 waiters would be bypassed more
+/// often.
 const MOST_BYPASSES_BY_LUCK: u32 = 24;
-/// For how long nobody has a name, at most, while a process waits for it: until its next poll, which it needs if it may not
-/// subscribe, and for its requests.
+/// For how long nobody has a mutex, at most, while a process waits for it: a poll, and the time of its requests.
 const MOST_IDLE: Duration = Duration::from_millis(1_500);
 /// The same on a quorum, whose votes may be split a few times.
 const MOST_IDLE_BY_LUCK: Duration = Duration::from_secs(3);
@@ -113,16 +113,16 @@ pub(crate) struct Fairness {
 /// A process and the number of one of its threads.
 pub(crate) type Thread = (usize, usize);
 
-/// When a process stood still.
+/// The last time at which a process stood still.
 #[derive(Clone, Copy)]
 pub(crate) struct Still {
-    /// The end of its last pause, or when it crashed. It may be in the future.
+    /// The end of its last pause, which may lie ahead, or when it crashed.
     pub(crate) until: Duration,
     /// Whether it goes on afterwards.
     pub(crate) is_alive: bool,
 }
 
-/// What is known of a process that asks.
+/// The thread that asks, and the facts that decide on its place.
 #[derive(Clone, Copy)]
 pub(crate) struct Asker {
     pub(crate) thread: Thread,
@@ -137,7 +137,6 @@ pub(crate) struct Asker {
 /// A call that has no answer yet.
 struct Asking {
     ticket: u64,
-    process: usize,
     thread: Thread,
     name: &'static str,
     since: Duration,
@@ -161,13 +160,12 @@ impl Fairness {
         let waits = operation.wait != Some(Duration::ZERO);
         let keeps = asker.has_min_hold || matches!(operation.choice, Some(Choice::MinHold(_)));
         for name in &operation.names {
-            let is_its = |asking: &Asking| asking.process == process && asking.name == *name;
+            let is_its = |asking: &Asking| asking.thread.0 == process && asking.name == *name;
             if !self.asking.iter().any(is_its) {
                 self.queued_since.insert((process, name), since);
             }
             self.asking.push(Asking {
                 ticket,
-                process,
                 thread: asker.thread,
                 name,
                 since,
@@ -267,11 +265,11 @@ impl Fairness {
                 asking.name == name
                     && asking.is_observed
                     && asking.order != Order::None
-                    && asking.process != process
-                    && asking.counts(now, still[asking.process])
+                    && asking.thread.0 != process
+                    && asking.counts(now, still[asking.thread.0])
             });
             for asking in others {
-                let ended_at = self.ended_at.get(&(asking.process, name));
+                let ended_at = self.ended_at.get(&(asking.thread.0, name));
                 let since = asking.since.max(ended_at.copied().unwrap_or_default());
                 let (is_before, what) = if is_new_turn {
                     (
@@ -288,7 +286,7 @@ impl Fairness {
                 if asking.bypassed > asking.order.most_bypasses() {
                     return Err(format!(
                         "p{process} {what} {name}, before p{}, which has waited since {since:?}",
-                        asking.process
+                        asking.thread.0
                     ));
                 }
                 in_order += u64::from(is_new_turn && !is_before);

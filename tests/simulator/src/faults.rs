@@ -170,7 +170,7 @@ pub struct Fault {
     process: usize,
     server: usize,
     length: Duration,
-    /// Whether it meets a process after the other faults have ended, and disturbs no other process.
+    /// Whether it is a crash or a pause of a process after the other faults have ended, for which `healed_at` does not wait.
     pub(crate) is_late: bool,
 }
 

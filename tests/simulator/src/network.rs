@@ -904,7 +904,6 @@ impl WorldState {
                 restarted.server.state().follow((host(master), PORT), up_at);
             } else {
                 restarted.lost_data_at = Some(until);
-                // A node of a quorum may.
                 let groups = &self.network.groups;
                 let group = groups
                     .iter()
@@ -914,6 +913,7 @@ impl WorldState {
                 };
                 let names: Vec<_> = NAMES.into_iter().filter(is_its).collect();
                 self.network.loses_data_of(names.iter().copied());
+                // A node of a quorum may lose its data.
                 if group.is_some() || self.network.servers.len() == 1 {
                     for name in names {
                         self.ends_beyond_the_assumptions(Some(name), until);

@@ -8,7 +8,7 @@ use crate::random::Random;
 pub(crate) const EXCLUSIVE: [&str; 3] = ["a", "b", "c"];
 /// The name of the election, which others use as a mutex.
 pub(crate) const LED: &str = EXCLUSIVE[0];
-/// The mutex of which many threads want to have their turn.
+/// The mutex for which all threads of a crowd wait.
 const CROWDED: &str = EXCLUSIVE[1];
 const RWLOCK: &str = "rw";
 const SEMAPHORE: &str = "s";

@@ -109,7 +109,7 @@ impl Asked {
         if self.record.is_some() {
             run.commit = record::commit()?;
         }
-        Soak::default().run(self, &mut run)?;
+        let ended = Soak::default().run(self, &mut run);
         println!(
             "{} s on {}: {} grants, {} faults",
             run.seconds, run.server, run.grants, run.faults
@@ -119,6 +119,7 @@ impl Asked {
         }
         let verdict = Verdict::of(&run);
         println!("verdict: {verdict}");
+        ended?;
         if let Some(file) = &self.record {
             record::append(file, &run)?;
         }
@@ -130,7 +131,7 @@ impl Asked {
 ///
 /// By default, glibc gives threads that allocate at the same time an arena each, up to eight for each CPU. It also keeps up to
 /// seven freed pieces of each size for each thread. The threads of the workers and of the churn fill both for hours, so the
-/// memory rises although nothing leaks: what the library has allocated stays the same, as a heap profile shows.
+/// memory rises although nothing leaks: a heap profile shows that the library has as much allocated as in the first minute.
 fn use_one_heap() -> io::Result<()> {
     const ARENAS: &str = "MALLOC_ARENA_MAX";
     const TUNABLES: &str = "GLIBC_TUNABLES";
