@@ -25,6 +25,7 @@ mod scan;
 mod state;
 
 use std::io::{self, IsTerminal};
+use std::mem;
 use std::process;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -88,8 +89,13 @@ pub fn main(servers: &Servers, options: &Options) -> Result<u8, Failure> {
     };
     let status = ratatui::try_init()
         .map_err(|error| no_terminal(&error))
-        .and_then(|mut terminal| screen.serve(&mut terminal));
-    // A terminal that has hung up cannot be restored.
+        .and_then(|mut terminal| {
+            let status = screen.serve(&mut terminal);
+            // Fails on a terminal that has hung up. To drop it there would panic: it would print its error.
+            let _ = terminal.show_cursor();
+            mem::forget(terminal);
+            status
+        });
     let _ = ratatui::try_restore();
     screen.await_last_answer();
     status
@@ -154,22 +160,25 @@ impl Screen {
             if let Some(look) = self.state.next_look(now) {
                 self.send(look);
             }
-            let (state, colours) = (&mut self.state, self.colours);
-            terminal
-                .draw(|frame| {
-                    state.set_page(draw::rows_that_fit(frame.area(), state));
-                    draw::draw(frame, state, colours, now);
-                })
-                .map_err(|error| no_terminal(&error))?;
-            let has_quit = self.take_keys();
-            // A terminal that hangs up is a signal, and may be an error too.
-            if let Ok(signal) = self.signals.try_recv() {
+            let has_quit = self.draw(terminal, now).and_then(|()| self.take_keys());
+            // A terminal that hangs up is an error and a signal, and either may come first.
+            let patience = has_quit.as_ref().map_or(RESTORE, |_| Duration::ZERO);
+            if let Ok(signal) = self.signals.recv_timeout(patience) {
                 return Ok(u8::try_from(128 + signal as i32).unwrap_or(u8::MAX));
             }
-            if has_quit? {
+            if has_quit.map_err(|error| no_terminal(&error))? {
                 return Ok(0);
             }
         }
+    }
+
+    fn draw(&mut self, terminal: &mut DefaultTerminal, now: Instant) -> io::Result<()> {
+        let (state, colours) = (&mut self.state, self.colours);
+        terminal.draw(|frame| {
+            state.set_page(draw::rows_that_fit(frame.area(), state));
+            draw::draw(frame, state, colours, now);
+        })?;
+        Ok(())
     }
 
     /// Takes what the other threads have sent.
@@ -187,12 +196,12 @@ impl Screen {
     }
 
     /// Waits for keys for at most a [`TICK`]. Returns whether the user quits.
-    fn take_keys(&mut self) -> Result<bool, Failure> {
+    fn take_keys(&mut self) -> io::Result<bool> {
         let mut wait = TICK;
-        while event::poll(wait).map_err(|error| no_terminal(&error))? {
+        while event::poll(wait)? {
             wait = Duration::ZERO;
             // Any other event, such as a new size, only needs a new picture.
-            let Event::Key(key) = event::read().map_err(|error| no_terminal(&error))? else {
+            let Event::Key(key) = event::read()? else {
                 continue;
             };
             if key.kind == KeyEventKind::Release {
