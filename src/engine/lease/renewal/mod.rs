@@ -475,7 +475,7 @@ impl RenewalThread {
     }
 
     /// Applies the replies to a renewal ([`ProcessLease::renewed`]). Leaves the lease to the watch thread if it is lost, or
-    /// ends earlier than before.
+    /// may end earlier than before, because a quorum has voted.
     pub(crate) fn apply(
         &self,
         process_lease: &Arc<ProcessLease>,
@@ -483,10 +483,9 @@ impl RenewalThread {
         lease: Duration,
         replies: &[Renewed],
     ) -> LeaseStatus {
-        let before = process_lease.validity.deadline();
         let status = process_lease.renewed(sent, self.client.now(), lease, replies);
-        // A lease that has ended has no deadline, and `None` is less than any.
-        if process_lease.validity.deadline() < before && status != LeaseStatus::Ended {
+        let is_voted = (replies.iter()).any(|reply| matches!(reply, Renewed::Voted { .. }));
+        if is_voted || matches!(status, LeaseStatus::Lost(_)) {
             self.watch.handle_now(process_lease);
         }
         status
