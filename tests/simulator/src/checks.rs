@@ -55,7 +55,7 @@ use crate::programs::{LED, NAMES, Operation, What};
 use crate::registers::{Read, Registers};
 use crate::scenario::Scenario;
 use crate::schedule::{Plan, Topology};
-use crate::workload::{LONGEST_EXTENSION, Settings};
+use crate::workload::{LONGEST_EXTENSION, SETTLES_WITHIN, Settings};
 use crate::world::{World, WorldState, locked};
 
 /// See the table of exceptions.
@@ -265,15 +265,21 @@ impl Checks {
         let processes = scenario.process_clocks.len();
         let leases = (0..processes).map(|process| scenario.settings.lease_of(process));
         let leases: Vec<_> = leases.collect();
+        let lease = leases.iter().copied().max().unwrap_or_default();
+        let known_from = scenario.settings.healed_at + lease;
+        let state = ChecksState {
+            fairness: Fairness::new(known_from, longest_life(lease)),
+            ..ChecksState::default()
+        };
         let checks = Arc::new(Self {
             world: Arc::clone(world),
             is_quorum: topology == Topology::Quorum,
-            lease: leases.iter().copied().max().unwrap_or_default(),
+            lease,
             leases,
             are_off: scenario.is_unchecked,
             history: Mutex::new(History::new(processes, scenario.threads_each)),
             registers: Mutex::new(Registers::new(bug == Some(Bug::StaleWrites))),
-            state: Mutex::default(),
+            state: Mutex::new(state),
         });
         if checks.are_off {
             return checks;
@@ -292,7 +298,7 @@ impl Checks {
 
     /// Returns how long a guard may hold its lock without a request.
     fn longest_life(&self) -> Duration {
-        self.lease * LONGEST_EXTENSION + self.lease * LONGEST_EXTENSION * ASSUMED_DRIFT / 1_000_000
+        longest_life(self.lease)
     }
 
     /// Returns whether the next fence of a name, of which a server has lost data, may come from another clock.
@@ -729,7 +735,7 @@ impl Checks {
             let state = self.world.state();
             // A waiter whose connection is dead hears of no turn, and may be passed over. None dies after `healed_at`.
             let is_connected = !state.has_dead_connections(thread.0);
-            now > settings.healed_at && is_connected
+            now > settings.healed_at + SETTLES_WITHIN && is_connected
         };
         let asker = Asker {
             thread,
@@ -807,9 +813,12 @@ impl Checks {
     ) -> Result<(), String> {
         let (now, still) = {
             let state = self.world.state();
-            let until = state.processes.iter().map(|it| it.paused_until);
-            let still = until.zip(alive(&state));
-            let still = still.map(|(until, is_alive)| Still { until, is_alive });
+            let still = state.processes.iter().zip(alive(&state));
+            let still = still.map(|(process, is_alive)| Still {
+                since: process.paused_at,
+                until: process.paused_until,
+                is_alive,
+            });
             (state.now, still.collect::<Vec<_>>())
         };
         let mut state = locked(&self.state);
@@ -1127,6 +1136,11 @@ impl Checks {
         });
         owners
     }
+}
+
+/// Returns how long a guard may hold its lock without a request, if this is the longest lease.
+fn longest_life(lease: Duration) -> Duration {
+    lease * LONGEST_EXTENSION + lease * LONGEST_EXTENSION * ASSUMED_DRIFT / 1_000_000
 }
 
 /// Returns which processes have not crashed.

@@ -2,15 +2,18 @@
 //!
 //! | a call | counts |
 //! | --- | --- |
-//! | waits for one name and no other, since after the last fault, on living connections | may be bypassed |
+//! | waits for one name and no other, and began [`SETTLES_WITHIN`](crate::workload::SETTLES_WITHIN) after the last fault or later, on living connections | must not be bypassed |
 //! | gets the name from another process, and asked surely later than it: see [`SETTLED`] | has bypassed it |
 //! | gets the name, which its own process had last | is in its process's turn, which ends within [`LONGEST_TURN`] if another process has waited since before it |
 //! | is of a reader, a writer or a permit | may be bypassed [`MOST_BYPASSES`] times, because readers go in together; on a quorum each call may be [`MOST_BYPASSES_BY_LUCK`] times, because its votes have no order |
 //! | is behind another thread of its process | takes its process's place after that one has ended, or has lost its lease |
 //! | is of a multi-lock, or of a job | has no place in this order |
 //! | is the first to get a name since a thread detached it, became a reader of it, or had it with a `min_hold` | may come before others: nobody handed the lock over |
-//! | is of a process that stood still meanwhile | may be bypassed until it goes on, and keeps its place after that, because it stood still for less than its pickup window |
+//! | is of a process that stood still meanwhile | may be bypassed until it goes on, and keeps its place after that, because it stood still for less than its pickup window; if its first request had perhaps not arrived before, it gets its place when it goes on |
 //! | gets a mutex that nobody had | has waited for at most [`MOST_IDLE`] since then, or [`MOST_IDLE_BY_LUCK`]; and [`LONGER_IDLE`] more, if a process stood still within the last [`FELT_FOR`] |
+//!
+//! A process that crashes may have had the mutex for as long as a lease may last then. Nobody knows who had it before the first
+//! requests and releases after the faults have arrived: for a lease.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -28,17 +31,16 @@ const LONGEST_TURN: Duration = Duration::from_millis(500);
 const MOST_BYPASSES: u32 = 6;
 /// The same on a quorum. If each of three processes came first by the same chance, one in 17,000 waiters would be bypassed more
 /// often.
-const MOST_BYPASSES_BY_LUCK: u32 = 24;
-/// For how long nobody has a mutex, at most, while a process waits for it: a poll, and the time of its requests.
-const MOST_IDLE: Duration = Duration::from_millis(1_500);
+const MOST_BYPASSES_BY_LUCK: u32 = 12;
+/// For how long nobody has a mutex, at most, while a process waits for it. It is shorter than a poll, because a waiter is told of
+/// its turn.
+const MOST_IDLE: Duration = Duration::from_millis(700);
 /// The same on a quorum, whose votes may be split a few times.
 const MOST_IDLE_BY_LUCK: Duration = Duration::from_secs(3);
 /// By how much longer if a process stood still: for a pickup window.
 const LONGER_IDLE: Duration = Duration::from_secs(2);
-/// How long after the end of a hold its release has surely arrived.
-const RELEASED_WITHIN: Duration = Duration::from_secs(1);
-/// How long after its end a pause may still delay others.
-const FELT_FOR: Duration = Duration::from_secs(10);
+/// How long after its end a pause may still delay others: the life of a queue without its waiters, and a pickup window.
+const FELT_FOR: Duration = Duration::from_secs(5);
 
 /// How often a waiter may be bypassed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -95,6 +97,10 @@ impl Order {
 
 #[derive(Default)]
 pub(crate) struct Fairness {
+    /// From when on it is known who has a mutex.
+    known_from: Duration,
+    /// For how long a process that crashes may keep a lock.
+    longest_life: Duration,
     asking: Vec<Asking>,
     next: u64,
     last_processes: BTreeMap<&'static str, usize>,
@@ -116,6 +122,7 @@ pub(crate) type Thread = (usize, usize);
 /// The last time at which a process stood still.
 #[derive(Clone, Copy)]
 pub(crate) struct Still {
+    pub(crate) since: Duration,
     /// The end of its last pause, which may lie ahead, or when it crashed.
     pub(crate) until: Duration,
     /// Whether it goes on afterwards.
@@ -146,11 +153,18 @@ struct Asking {
     /// Whether the order counts for it, because it waits, and nothing disturbs it.
     is_observed: bool,
     settles_within: Duration,
-    is_exclusive: bool,
     bypassed: u32,
 }
 
 impl Fairness {
+    pub(crate) fn new(known_from: Duration, longest_life: Duration) -> Self {
+        Self {
+            known_from,
+            longest_life,
+            ..Self::default()
+        }
+    }
+
     /// Notes that a call begins. Returns its ticket.
     pub(crate) fn asks(&mut self, operation: &Operation, asker: Asker, since: Duration) -> u64 {
         let (process, _) = asker.thread;
@@ -173,7 +187,6 @@ impl Fairness {
                 keeps,
                 is_observed: asker.is_calm && waits,
                 settles_within: asker.settles_within,
-                is_exclusive: operation.what.is_exclusive(),
                 bypassed: 0,
             });
         }
@@ -213,7 +226,7 @@ impl Fairness {
         let (answered, left): (Vec<_>, Vec<_>) =
             (self.asking.drain(..)).partition(|asking| asking.ticket == ticket);
         self.asking = left;
-        let is_felt = still.iter().any(|it| now < it.until + FELT_FOR);
+        let is_felt = (still.iter()).any(|it| !it.until.is_zero() && now < it.until + FELT_FOR);
         let longer = if is_felt { LONGER_IDLE } else { Duration::ZERO };
         let free_since: Vec<_> = (answered.iter())
             .map(|it| self.free_since(it.name, still))
@@ -227,7 +240,8 @@ impl Fairness {
             if !is_granted {
                 continue;
             }
-            if answered.is_exclusive {
+            let is_mutex = !TIMED.contains(&name);
+            if is_mutex {
                 // A process that is dead, or has lost its lease, has nothing any more.
                 self.holders.retain(|(_, held)| *held != name);
             }
@@ -253,7 +267,6 @@ impl Fairness {
                 continue;
             }
             let idle_since = free_since.map(|since| since.max(answered.since));
-            let is_mutex = !TIMED.contains(&name);
             let idle_since = idle_since.filter(|_| is_mutex && answered.is_observed && is_new_turn);
             let longest_idle = answered.order.most_idle() + longer;
             if let Some(since) = idle_since.filter(|since| now > *since + longest_idle) {
@@ -271,6 +284,12 @@ impl Fairness {
             for asking in others {
                 let ended_at = self.ended_at.get(&(asking.thread.0, name));
                 let since = asking.since.max(ended_at.copied().unwrap_or_default());
+                let stood = still[asking.thread.0];
+                let since = if stood.since <= since + asking.settles_within {
+                    since.max(stood.until)
+                } else {
+                    since
+                };
                 let (is_before, what) = if is_new_turn {
                     (
                         since + asking.settles_within < asked_at,
@@ -295,17 +314,23 @@ impl Fairness {
         Ok((in_order, most_bypassed))
     }
 
-    /// Returns since when nobody has had a name, or asked for it. Returns `None` if a process may have it still.
+    /// Returns since when nobody has had a name, or was refused it. Returns `None` if a living process has it.
     fn free_since(&self, name: &str, still: &[Still]) -> Option<Duration> {
-        let is_held = self.holders.iter().any(|(_, held)| *held == name);
+        let holders = self.holders.iter().filter(|(_, held)| *held == name);
+        let asking = self.asking.iter().filter(|asking| asking.name == name);
         let ends = self.ended_at.iter().filter(|((_, of), _)| *of == name);
-        // A process that crashes just after its hold may have released nothing.
-        let may_be_left = ends.clone().any(|((process, _), at)| {
-            let Still { until, is_alive } = still[*process];
-            !is_alive && until < *at + RELEASED_WITHIN
-        });
-        let last = ends.map(|(_, at)| *at).max();
-        last.filter(|_| !is_held && !may_be_left)
+        let mut holders = holders.map(|((process, _), _)| *process);
+        if holders.clone().any(|process| still[process].is_alive) {
+            return None;
+        }
+        let ended = ends.clone().map(|(_, at)| *at).max()?;
+        // It may have been granted the lock without an answer, or have ended its hold without a release.
+        let users = ends.map(|((process, _), _)| *process);
+        let users = users.chain(asking.map(|asking| asking.thread.0));
+        let dead = users.chain(holders.by_ref()).map(|process| still[process]);
+        let dead = dead.filter(|it| !it.is_alive);
+        let left = dead.map(|it| it.until + self.longest_life).max();
+        Some(ended.max(left.unwrap_or_default()).max(self.known_from))
     }
 }
 
@@ -318,10 +343,13 @@ impl Asking {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
     use super::*;
     use crate::programs::End;
 
     const ALIVE: [Still; 3] = [Still {
+        since: Duration::ZERO,
         until: Duration::ZERO,
         is_alive: true,
     }; 3];
@@ -395,7 +423,7 @@ mod tests {
             if is_lost {
                 fairness.ended((0, 0), &["a"], at(6));
             }
-            fairness.answered((other, 2), at(7), true, &ALIVE)
+            fairness.answered((other, 2), at(6) + MOST_IDLE, true, &ALIVE)
         };
         assert_eq!(comes_between(true), Ok((1, 0)));
         assert!(comes_between(false).is_err());
@@ -451,30 +479,55 @@ mod tests {
         fairness.answered((waiter, 1), at(5) + idle, true, &still)
     }
 
-    fn stood_still(process: usize, until: Duration, is_alive: bool) -> [Still; 3] {
+    fn stood_still(process: usize, times: Range<u64>) -> [Still; 3] {
         let mut still = ALIVE;
-        still[process] = Still { until, is_alive };
+        still[process] = Still {
+            since: at(times.start),
+            until: at(times.end),
+            is_alive: true,
+        };
+        still
+    }
+
+    fn crashed(process: usize, time: u64) -> [Still; 3] {
+        let mut still = stood_still(process, time..time);
+        still[process].is_alive = false;
         still
     }
 
     #[test]
     fn a_free_mutex_goes_to_a_waiter_soon() {
         let more = Duration::from_millis(1);
-        let crashed = stood_still(2, at(3), false);
-        let longest = MOST_IDLE + LONGER_IDLE;
-        assert_eq!(after(longest, crashed, at(3)), Ok((0, 0)));
-        assert!(after(longest + more, crashed, at(3)).is_err());
-        // Nobody stood still for a while.
-        assert!(after(FELT_FOR, ALIVE, at(3)).is_err());
+        for (longest, still) in [(MOST_IDLE, ALIVE), (MOST_IDLE + LONGER_IDLE, crashed(2, 3))] {
+            assert!(after(longest, still, at(3)).is_ok());
+            assert!(after(longest + more, still, at(3)).is_err());
+        }
+        // That is over.
+        assert!(after(FELT_FOR, crashed(2, 5), at(3)).is_err());
+    }
+
+    #[test]
+    fn a_mutex_of_a_process_that_crashes_is_free_after_its_longest_life() {
+        let mutex = waits_for(What::Mutex, &["a"]);
+        let granted_at = |time| {
+            let mut fairness = Fairness::new(at(0), at(20));
+            let holder = fairness.asks(&mutex, calm(0), at(0));
+            let granted = fairness.answered((holder, 0), at(0), true, &ALIVE);
+            assert_eq!(granted, Ok((0, 0)));
+            let waiter = fairness.asks(&mutex, calm(1), at(2));
+            fairness.answered((waiter, 1), time, true, &crashed(0, 10))
+        };
+        assert!(granted_at(at(30) + MOST_IDLE).is_ok());
+        assert!(granted_at(at(31)).is_err());
     }
 
     #[test]
     fn a_process_that_stands_still_is_passed_over_and_keeps_its_place() {
         let soon = Duration::from_millis(1);
-        let stands_still = stood_still(2, at(6), true);
-        assert_eq!(after(soon, stands_still, at(1)), Ok((0, 0)));
-        let is_back = stood_still(2, at(4), true);
-        assert!(after(soon, is_back, at(1)).is_err());
+        assert!(after(soon, stood_still(2, 3..6), at(1)).is_ok());
+        assert!(after(soon, stood_still(2, 3..4), at(1)).is_err());
+        // Its request may not have arrived before.
+        assert!(after(soon, stood_still(2, 1..4), at(1)).is_ok());
     }
 
     #[test]

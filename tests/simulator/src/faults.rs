@@ -226,17 +226,19 @@ impl Fault {
     }
 
     /// Returns a crash of a process after the other faults have ended, or a pause of this length.
-    pub(crate) fn late(
-        kind: FaultKind,
-        length: Duration,
-        processes: usize,
-        random: &mut Random,
-    ) -> Self {
+    pub(crate) fn late(kind: FaultKind, process: usize, length: Duration) -> Self {
         Self {
+            kind,
+            process,
+            server: 0,
             length,
             is_late: true,
-            ..Self::new(kind, processes, 1, random)
         }
+    }
+
+    /// Returns the process that crashes by the fault.
+    pub(crate) fn crashes(&self) -> Option<usize> {
+        (self.kind == FaultKind::Crash).then_some(self.process)
     }
 
     pub(crate) fn kind(&self) -> FaultKind {
@@ -261,9 +263,11 @@ impl Fault {
     /// Returns by how long the fault may delay a request.
     pub(crate) fn delays_by(&self) -> Duration {
         match self.kind {
-            FaultKind::Idle | FaultKind::Evict | FaultKind::Foreign | FaultKind::FlushScripts => {
-                Duration::ZERO
-            }
+            FaultKind::Crash
+            | FaultKind::Idle
+            | FaultKind::Evict
+            | FaultKind::Foreign
+            | FaultKind::FlushScripts => Duration::ZERO,
             _ => self.length,
         }
     }
@@ -311,10 +315,10 @@ impl WorldState {
                     is_of_process: kind == FaultKind::Pause,
                 });
             }
-            FaultKind::Pause => state.paused_until = until.max(state.paused_until),
+            FaultKind::Pause => state.stands_still(self.now, until),
             FaultKind::Crash => {
                 state.is_crashed = !state.is_finished();
-                state.paused_until = self.now.max(state.paused_until);
+                state.stands_still(self.now, self.now);
                 let seen_after = self.random.length(CRASH_SEEN_AFTER);
                 self.plan(seen_after, Event::CrashSeen(process));
                 self.revive();

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::random::Random;
+use crate::workload::SETTLES_WITHIN;
 
 /// The names of exclusive locks. Each may be a mutex, a reentrant mutex, or one of the names of a multi-lock.
 pub(crate) const EXCLUSIVE: [&str; 3] = ["a", "b", "c"];
@@ -162,10 +163,11 @@ pub(crate) fn elect(program: &mut [Operation], random: &mut Random) {
     }
 }
 
-/// Makes all operations after the last fault wait for one mutex.
+/// Makes all operations after the last fault wait for one mutex, when its traces are gone.
 pub(crate) fn crowd(program: &mut [Operation], healed_at: Duration) {
     for operation in program.iter_mut().filter(|it| it.at >= healed_at) {
         *operation = Operation {
+            at: operation.at + SETTLES_WITHIN,
             what: What::Mutex,
             names: vec![CROWDED],
             wait: None,

@@ -19,7 +19,7 @@ use crate::programs::{CALM, Style, What, crowd, elect};
 use crate::random::Random;
 use crate::replication::{Links, PORT};
 use crate::scenario::{FIRST_STREAM, Scenario};
-use crate::workload::{Settings, Tuning};
+use crate::workload::{SETTLES_WITHIN, Settings, Tuning};
 use crate::world::World;
 
 const PROCESSES: usize = 3;
@@ -77,6 +77,9 @@ const SENTINELS: usize = 3;
 const MASTERS: usize = 3;
 /// After the last fault, the time until each server has learned its role.
 const ROLES_WITHIN: Duration = Duration::from_secs(8);
+
+/// By how much a late pause is shorter than the pickup window of the process, at least: it takes a while to answer.
+const SHORTER_THAN_A_WINDOW: Duration = Duration::from_millis(100);
 
 /// The plan of a schedule.
 #[derive(Clone, Copy, Debug)]
@@ -172,15 +175,19 @@ impl Plan {
         let mut late = Random::new(self.seed, 7);
         let has_crowd = late.one_in(3);
         if has_crowd {
-            let has_crashed = (faults.iter()).any(|(_, fault)| fault.kind() == FaultKind::Crash);
-            let kind = if has_crashed || late.one_in(2) {
-                FaultKind::Pause
+            let dead = faults.iter().find_map(|(_, fault)| fault.crashes());
+            let living: Vec<_> = (0..PROCESSES).filter(|it| Some(*it) != dead).collect();
+            let process = *late.pick(&living);
+            let at = healed_at + SETTLES_WITHIN + CALM * late.within(0..1_000) as u32 / 1_000;
+            let fault = if dead.is_none() && late.one_in(2) {
+                Fault::late(FaultKind::Crash, process, Duration::ZERO)
             } else {
-                FaultKind::Crash
+                let window = settings.pickup_window(PROCESSES);
+                let most = window.saturating_sub(SHORTER_THAN_A_WINDOW);
+                let length = most * late.within(500..1_000) as u32 / 1_000;
+                Fault::late(FaultKind::Pause, process, length)
             };
-            let at = healed_at + CALM * late.within(0..1_000) as u32 / 1_000;
-            let length = settings.pickup_window(PROCESSES) * late.within(500..950) as u32 / 1_000;
-            faults.push((at, Fault::late(kind, length, PROCESSES, &mut late)));
+            faults.push((at, fault));
         }
         let programs = (0..PROCESSES * THREADS).map(|thread| {
             let mut random = Random::new(self.seed, thread as u64 + 10);

@@ -46,7 +46,7 @@ const TOLD_WITHIN: Duration = Duration::from_millis(1_500);
 /// The same if no thread has paused within the last [`TOLD_WITHIN`]: the 50 ms that are promised, and a few hiccups of up to 20 ms.
 const TOLD_AT_ONCE_WITHIN: Duration = Duration::from_millis(150);
 /// After the last fault, how long the messages of before are on their way.
-const SETTLES_WITHIN: Duration = Duration::from_secs(2);
+pub(crate) const SETTLES_WITHIN: Duration = Duration::from_secs(2);
 /// The longest time after which the server answers if nothing is wrong, also on a new connection.
 const ANSWERED_WITHIN: Duration = Duration::from_millis(50);
 /// For how long a call may wait after the last fault.
@@ -1386,12 +1386,13 @@ impl Worker {
                 let state = self.world().state();
                 (state.now, state.paused_until)
             };
-            let is_late = if begun > paused_until && now > paused_until {
-                now > (begun + TOLD_AT_ONCE_WITHIN).max(paused_until + TOLD_WITHIN)
+            let told_by = if begun > paused_until {
+                (begun + TOLD_AT_ONCE_WITHIN).max(paused_until + TOLD_WITHIN)
             } else {
-                now > begun.max(self.program.settings.healed_at) + TOLD_WITHIN
+                let healed_at = self.program.settings.healed_at;
+                begun.max(healed_at).max(paused_until) + TOLD_WITHIN
             };
-            if is_late {
+            if now > told_by {
                 self.world().fail("a loss is told late".into());
             }
             sleep(Duration::from_millis(10));

@@ -151,6 +151,8 @@ pub(crate) struct ProcessState {
     pub(crate) clock: Clock,
     /// The time of day, at the begin of the schedule.
     pub(crate) began_at: Duration,
+    /// When its last pause began, or when it crashed.
+    pub(crate) paused_at: Duration,
     pub(crate) paused_until: Duration,
     /// The pause that begins at a step of one of its threads.
     pub(crate) planned_pause: Option<PlannedPause>,
@@ -483,6 +485,7 @@ impl ProcessState {
         Self {
             clock,
             began_at,
+            paused_at: Duration::ZERO,
             paused_until: Duration::ZERO,
             planned_pause: None,
             is_crashed: false,
@@ -495,6 +498,14 @@ impl ProcessState {
     /// Returns whether its program has ended.
     pub(crate) fn is_finished(&self) -> bool {
         self.is_finished
+    }
+
+    /// Has its threads stand still from now on.
+    pub(crate) fn stands_still(&mut self, now: Duration, until: Duration) {
+        if now > self.paused_until {
+            self.paused_at = now;
+        }
+        self.paused_until = until.max(self.paused_until);
     }
 
     /// Returns from when on its threads may run.
@@ -595,7 +606,7 @@ impl WorldState {
         }
         let until = pause.until;
         if pause.is_of_process {
-            process.paused_until = until.max(process.paused_until);
+            process.stands_still(self.now, until);
         } else {
             self.threads[thread].paused_until = until;
         }
