@@ -14,7 +14,7 @@
 //! 3. The screen orders a `Look` at the selected lock when the selection moves, and then about once a second. It orders
 //!    no further look before the clerk has answered. So a server that does not answer fills no queue.
 //! 4. A key may make the screen order a `Request` or a `Force`. The clerk answers with `Done` or `Refused`.
-//! 5. When the user quits, or at a signal, the screen restores the terminal. It waits for the answer to a `Request` or a
+//! 5. When the user quits, at a signal, or when the terminal fails, the screen restores the terminal. It waits for the answer to a `Request` or a
 //!    `Force` for at most [`LAST_WAIT`], and prints it. The other threads end with the process.
 //! 6. If the process still runs some time after a signal, the signals thread ends it. When a terminal hangs up, crossterm
 //!    reads its end again and again, so the screen thread never returns.
@@ -50,7 +50,7 @@ use state::{Action, State};
 const TICK: Duration = Duration::from_millis(100);
 /// How long the program waits at its end for an answer that the user wants to know.
 const LAST_WAIT: Duration = Duration::from_secs(3);
-/// How long the screen thread may take to restore the terminal after a signal.
+/// How long the screen thread may take to restore the terminal after a signal, and how long it waits for one after an error.
 const RESTORE: Duration = Duration::from_secs(1);
 
 /// Shows all locks live on the screen
@@ -91,7 +91,7 @@ pub fn main(servers: &Servers, options: &Options) -> Result<u8, Failure> {
         .map_err(|error| no_terminal(&error))
         .and_then(|mut terminal| {
             let status = screen.serve(&mut terminal);
-            // Fails on a terminal that has hung up. To drop it there would panic: it would print its error.
+            // It fails on a terminal that has hung up. ratatui's drop would print that error to the same terminal, and panic.
             let _ = terminal.show_cursor();
             mem::forget(terminal);
             status
