@@ -273,14 +273,14 @@ impl ProcessLease {
     /// | a quorum has voted | lasts as long as the votes, which may be shorter than before; must be retried unless a majority confirmed it |
     /// | all keys were renewed | gets a later deadline, unless it has ended or was lost before |
     ///
-    /// Returns the status at `now`.
+    /// Returns the status at `now`, and whether the lease ends earlier than before.
     pub(crate) fn renewed(
         &self,
         sent: Time,
         now: Time,
         lease: Duration,
         replies: &[Renewed],
-    ) -> LeaseStatus {
+    ) -> (LeaseStatus, bool) {
         // All keys of a lease have the same votes.
         let mut votes = None;
         for reply in replies {
@@ -303,26 +303,28 @@ impl ProcessLease {
                 }
             }
         }
+        let mut ends_earlier = false;
         if let Some((until, version)) = votes {
             // Under the mutex, because a later vote may end the lease earlier.
             let mut cold = self.cold();
             if version > cold.votes_version {
                 cold.votes_version = version;
-                self.validity.move_to(now, until);
+                ends_earlier = self.validity.move_to(now, until);
             }
         }
         if !replies.iter().all(Renewed::is_confirmed) {
-            return self.validity.status(now);
+            return (self.validity.status(now), ends_earlier);
         }
         let cold = self.cold_if_any();
         if let Some(mut cold) = cold.filter(|cold| cold.key_gone_at.is_some()) {
             cold.confirmed = Some(sent).max(cold.confirmed);
         }
-        if votes.is_some() {
-            return self.validity.status(now);
-        }
-        // This changes nothing if the lease was lost.
-        self.validity.renew(now, valid_until(sent, lease))
+        let status = match votes {
+            Some(_) => self.validity.status(now),
+            // This changes nothing if the lease was lost.
+            None => self.validity.renew(now, valid_until(sent, lease)),
+        };
+        (status, ends_earlier)
     }
 
     /// Counts the lease as at risk if it is at risk at `now`, and as not at risk otherwise.

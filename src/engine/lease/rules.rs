@@ -99,13 +99,15 @@ impl AtomicLease {
         self.status(now)
     }
 
-    /// Moves the deadline to `until`, which may be earlier than before, as the votes of a quorum want it.
-    pub(crate) fn move_to(&self, now: Time, until: Time) {
+    /// Moves the deadline to `until`, which may be earlier than before, as the votes of a quorum want it. Returns whether it
+    /// is.
+    pub(crate) fn move_to(&self, now: Time, until: Time) -> bool {
         while let Ok(deadline) = self.deadline_after(now) {
             if self.moves(deadline, until) {
-                return;
+                return until < deadline;
             }
         }
+        false
     }
 
     /// Ends the lease for its guard. Returns the status that it had before.
@@ -198,11 +200,11 @@ mod tests {
     #[test]
     fn the_votes_of_a_quorum_move_the_deadline_both_ways_and_revive_nothing() {
         let cell = AtomicLease::new(at(100));
-        cell.move_to(at(10), at(200));
+        assert!(!cell.move_to(at(10), at(200)));
         assert_eq!(cell.deadline(), Some(at(200)));
-        cell.move_to(at(20), at(60));
+        assert!(cell.move_to(at(20), at(60)));
         assert_eq!(cell.deadline(), Some(at(60)));
-        cell.move_to(at(60), at(300));
+        assert!(!cell.move_to(at(60), at(300)));
         assert_eq!(cell.status(at(0)), LeaseStatus::Lost(LostCause::Expired));
     }
 

@@ -475,7 +475,7 @@ impl RenewalThread {
     }
 
     /// Applies the replies to a renewal ([`ProcessLease::renewed`]). Leaves the lease to the watch thread if it is lost, or
-    /// may end earlier than before, because a quorum has voted.
+    /// ends earlier than before.
     pub(crate) fn apply(
         &self,
         process_lease: &Arc<ProcessLease>,
@@ -483,9 +483,9 @@ impl RenewalThread {
         lease: Duration,
         replies: &[Renewed],
     ) -> LeaseStatus {
-        let status = process_lease.renewed(sent, self.client.now(), lease, replies);
-        let is_voted = (replies.iter()).any(|reply| matches!(reply, Renewed::Voted { .. }));
-        if is_voted || matches!(status, LeaseStatus::Lost(_)) {
+        let now = self.client.now();
+        let (status, ends_earlier) = process_lease.renewed(sent, now, lease, replies);
+        if ends_earlier || matches!(status, LeaseStatus::Lost(_)) {
             self.watch.handle_now(process_lease);
         }
         status
