@@ -266,9 +266,9 @@ impl Checks {
         let leases = (0..processes).map(|process| scenario.settings.lease_of(process));
         let leases: Vec<_> = leases.collect();
         let lease = leases.iter().copied().max().unwrap_or_default();
-        let known_from = scenario.settings.healed_at + lease;
+        let healed_at = scenario.settings.healed_at;
         let state = ChecksState {
-            fairness: Fairness::new(known_from, longest_life(lease)),
+            fairness: Fairness::new(healed_at, lease, longest_life(lease)),
             ..ChecksState::default()
         };
         let checks = Arc::new(Self {
@@ -753,8 +753,15 @@ impl Checks {
 
     /// Notes that a thread has ended its hold of these names.
     pub(crate) fn ended(&self, thread: Thread, names: &[&'static str]) {
-        let now = self.world.state().now;
-        (locked(&self.state).fairness).ended(thread, names, now);
+        let (now, is_connected) = {
+            let state = self.world.state();
+            (state.now, !state.has_dead_connections(thread.0))
+        };
+        let fairness = &mut locked(&self.state).fairness;
+        fairness.ended(thread, names, now);
+        for name in names.iter().filter(|_| !is_connected) {
+            fairness.detached(name);
+        }
     }
 
     /// Notes that a process has lost a lease. From then on the next one of its threads asks, while the guard still lives.

@@ -502,6 +502,9 @@ impl ProcessState {
 
     /// Has its threads stand still from now on.
     pub(crate) fn stands_still(&mut self, now: Duration, until: Duration) {
+        if until < now {
+            return;
+        }
         if now > self.paused_until {
             self.paused_at = now;
         }
