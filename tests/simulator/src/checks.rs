@@ -91,7 +91,7 @@ const LIVES_LONGER_BY: (u32, Duration) = (20, Duration::from_millis(20));
 /// How long after a pause a thread acts on what was so before.
 const PAUSE_SEEN_WITHIN: Duration = Duration::from_millis(1_500);
 /// For how long a lock waits at least for the process to which it was handed: promise 4 of `lib.rs`.
-const SHORTEST_WINDOW: Duration = Duration::from_millis(250);
+pub(crate) const SHORTEST_WINDOW: Duration = Duration::from_millis(250);
 
 /// A guard that any thread may look at.
 pub(crate) enum Guard {

@@ -7,8 +7,9 @@
 //! | gets the name, which its own process had last | is in its process's turn, which ends within [`LONGEST_TURN`] if another process has waited since before it, or after a pause in it |
 //! | is of a reader, a writer or a permit | may be bypassed [`MOST_BYPASSES`] times, because readers go in together; on a quorum each call may be [`MOST_BYPASSES_BY_LUCK`] times, because its votes have no order |
 //! | is behind another thread of its process | takes its process's place after that one has ended, or has lost its lease |
-//! | is of a multi-lock, or of a job | has no place in this order |
-//! | is the first to get a name since a thread detached it, became a reader of it, or had it with a `min_hold` | may come before others: nobody handed the lock over |
+//! | is of a multi-lock, or of a job | has no place in this order; in a cluster, the next thread of its process may get one of its names without a request |
+//! | is the first to get a name since a thread detached it, became a reader of it, lost it, or had it with a `min_hold` | may come before others: nobody handed the lock over |
+//! | gets a name later than [`SHORTEST_WINDOW`] after the last hold, and a process that has crashed may have had it | may come before others: the lock has expired |
 //! | is of a process that stood still meanwhile | may be bypassed until it goes on, and keeps its place after that, because it stood still for less than its pickup window; if its first request had perhaps not arrived before, it gets its place when it goes on |
 //! | gets a mutex that nobody had | has waited for at most [`MOST_IDLE`] since then, or [`MOST_IDLE_BY_LUCK`]; and [`LONGER_IDLE`] more, if a process stood still within the last [`FELT_FOR`] |
 //!
@@ -20,6 +21,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::checks::SHORTEST_WINDOW;
 use crate::programs::{Choice, Operation, TIMED, What};
 use crate::workload::SETTLES_WITHIN;
 
@@ -107,7 +109,8 @@ pub(crate) struct Fairness {
     longest_life: Duration,
     asking: Vec<Asking>,
     next: u64,
-    last_processes: BTreeMap<&'static str, usize>,
+    /// The process that got a name last, and whether that was by a multi-lock or a job.
+    last_processes: BTreeMap<&'static str, (usize, bool)>,
     /// When the turn of that process began.
     turns_began: BTreeMap<&'static str, Duration>,
     /// Since when a process has had a place in the queue of a name: a thread takes over that of one that gives up.
@@ -116,8 +119,8 @@ pub(crate) struct Fairness {
     ended_at: BTreeMap<(usize, &'static str), Duration>,
     /// When a process last ended its hold of a name, or lost it.
     held_until: BTreeMap<&'static str, Duration>,
-    /// The names whose lock was detached since somebody got it, or is kept until its `min_hold` is over, or was released on a dead
-    /// connection.
+    /// The names whose lock was detached or lost since somebody got it, or is kept until its `min_hold` is over, or was released on
+    /// a dead connection.
     left: BTreeSet<&'static str>,
     /// The threads that have got a name, and have not ended their hold.
     holders: BTreeSet<(Thread, &'static str)>,
@@ -215,6 +218,7 @@ impl Fairness {
     pub(crate) fn lost(&mut self, process: usize, name: &'static str, now: Duration) {
         self.ended_at.insert((process, name), now);
         self.held_until.insert(name, now);
+        self.left.insert(name);
         self.holders
             .retain(|((its, _), held)| *its != process || *held != name);
     }
@@ -239,14 +243,17 @@ impl Fairness {
         self.asking = left;
         let is_felt = (still.iter()).any(|it| !it.until.is_zero() && now < it.until + FELT_FOR);
         let longer = if is_felt { LONGER_IDLE } else { Duration::ZERO };
-        let free_since: Vec<_> = (answered.iter())
-            .map(|it| self.free_since(it.name, still))
+        let free: Vec<_> = (answered.iter())
+            .map(|it| {
+                let has_expired = self.may_have_expired(it.name, now, still);
+                (self.free_since(it.name, still), has_expired)
+            })
             .collect();
         for Asking { name, .. } in &answered {
             self.ended_at.insert((process, name), now);
         }
         let (mut in_order, mut most_bypassed) = (0, 0);
-        for (answered, free_since) in answered.into_iter().zip(free_since) {
+        for (answered, (free_since, has_expired)) in answered.into_iter().zip(free) {
             let name = answered.name;
             if !is_granted {
                 continue;
@@ -257,24 +264,24 @@ impl Fairness {
                 self.holders.retain(|(_, held)| *held != name);
             }
             self.holders.insert((answered.thread, name));
-            // The lease of a multi-lock serves one guard, so it is nobody's turn.
-            let before = if answered.order == Order::None {
-                self.last_processes.remove(name)
-            } else {
-                self.last_processes.insert(name, process)
-            };
-            let is_new_turn = before != Some(process);
+            let has_no_place = answered.order == Order::None;
+            let before = (self.last_processes).insert(name, (process, has_no_place));
+            let is_new_turn = has_no_place || before != Some((process, false));
+            let last_turn_began = self.turns_began.get(name).copied().unwrap_or_default();
             if is_new_turn {
                 self.turns_began.insert(name, now);
             }
             let turn_began = self.turns_began[name];
+            // Only in a cluster, where each name of a multi-lock has its own lease, which serves the next thread too.
+            let may_be_handed_on =
+                before == Some((process, true)) && now <= last_turn_began + LONGEST_TURN;
             let queued_since = self.queued_since.insert((process, name), now);
             let asked_at = answered.since.min(queued_since.unwrap_or_default());
             let was_left = self.left.remove(name);
             if answered.keeps {
                 self.left.insert(name);
             }
-            if answered.order == Order::None || was_left {
+            if has_no_place || was_left || may_be_handed_on {
                 continue;
             }
             let idle_since = free_since.map(|since| since.max(answered.since));
@@ -284,6 +291,9 @@ impl Fairness {
                 return Err(format!(
                     "p{process} gets {name}, which nobody has had since {since:?}"
                 ));
+            }
+            if has_expired {
+                continue;
             }
             let others = self.asking.iter_mut().filter(|asking| {
                 asking.name == name
@@ -327,24 +337,37 @@ impl Fairness {
 
     /// Returns since when nobody has had a name, or was refused it. Returns `None` if a living process has it.
     fn free_since(&self, name: &str, still: &[Still]) -> Option<Duration> {
-        let holders = self.holders.iter().filter(|(_, held)| *held == name);
-        let asking = self.asking.iter().filter(|asking| asking.name == name);
-        let ends = self.ended_at.iter().filter(|((_, of), _)| *of == name);
-        let mut holders = holders.map(|((process, _), _)| *process);
-        if holders.clone().any(|process| still[process].is_alive) {
+        let mut holders = self.holders.iter().filter(|(_, held)| *held == name);
+        if holders.any(|((process, _), _)| still[*process].is_alive) {
             return None;
         }
-        let ended = ends.clone().map(|(_, at)| *at).max()?;
+        let ends = self.ended_at.iter().filter(|((_, of), _)| *of == name);
+        let ended = ends.map(|(_, at)| *at).max()?;
         let held_until = self.held_until.get(name).copied().unwrap_or_default();
-        // It may have been granted the lock without an answer, or have ended its hold without a release.
-        let users = ends.map(|((process, _), _)| *process);
-        let users = users.chain(asking.map(|asking| asking.thread.0));
-        let dead = users.chain(holders.by_ref()).map(|process| still[process]);
-        let dead = dead.filter(|it| !it.is_alive && it.until >= held_until);
+        let dead = self.dead_users(name, still);
+        let dead = dead.filter(|it| it.until >= held_until);
         let left = dead.map(|it| it.until + self.longest_life).max();
         let is_known = held_until > self.healed_at + SETTLES_WITHIN;
         let late = (!is_known).then_some(self.healed_at + self.lease);
         [Some(ended), left, late].into_iter().flatten().max()
+    }
+
+    /// Returns whether a lock may have expired that a process had, or was handed, when it crashed.
+    fn may_have_expired(&self, name: &str, now: Duration, still: &[Still]) -> bool {
+        let held_until = self.held_until.get(name).copied().unwrap_or_default();
+        now > held_until + SHORTEST_WINDOW && self.dead_users(name, still).next().is_some()
+    }
+
+    /// Returns when the processes crashed that may have had a name: without an answer, or without a release at its end.
+    fn dead_users(&self, name: &str, still: &[Still]) -> impl Iterator<Item = Still> {
+        let holders = self.holders.iter().filter(move |(_, held)| *held == name);
+        let holders = holders.map(|((process, _), _)| *process);
+        let asking = self.asking.iter().filter(move |asking| asking.name == name);
+        let asking = asking.map(|asking| asking.thread.0);
+        let users = self.ended_at.keys().filter(move |(_, of)| *of == name);
+        let users = users.map(|(process, _)| *process).chain(asking);
+        let stood = users.chain(holders).map(move |process| still[process]);
+        stood.filter(|it| !it.is_alive)
     }
 }
 
@@ -400,8 +423,8 @@ mod tests {
         }
     }
 
-    /// A thread of p1 gets `a` after a multi-lock of p1, and p2 has waited since `since`.
-    fn after_a_multi_lock(since: Duration) -> Result<(u64, u32), String> {
+    /// A thread of p1 gets `a` so long after a multi-lock of p1, and p2 has waited since `since`.
+    fn after_a_multi_lock(length: Duration, since: Duration) -> Result<(u64, u32), String> {
         let (multi, mutex) = (
             waits_for(What::Multi, &["a", "c"]),
             waits_for(What::Mutex, &["a"]),
@@ -414,14 +437,15 @@ mod tests {
             fairness.answered((first, 1), at(10), true, &ALIVE),
             Ok((0, 0))
         );
-        fairness.ended((1, 0), &["a", "c"], at(11));
-        fairness.answered((second, 1), at(11), true, &ALIVE)
+        fairness.ended((1, 0), &["a", "c"], at(10) + length);
+        fairness.answered((second, 1), at(10) + length, true, &ALIVE)
     }
 
     #[test]
     fn a_mutex_after_a_multi_lock_of_its_process_has_the_place_of_its_own_request() {
-        assert_eq!(after_a_multi_lock(at(4)), Ok((1, 0)));
-        assert!(after_a_multi_lock(Duration::ZERO).is_err());
+        assert_eq!(after_a_multi_lock(at(1), at(4)), Ok((1, 0)));
+        assert!(after_a_multi_lock(at(1), at(0)).is_err());
+        assert!(after_a_multi_lock(LONGEST_TURN, at(0)).is_ok());
     }
 
     #[test]
@@ -528,6 +552,8 @@ mod tests {
             let holder = fairness.asks(&mutex, calm(0), at(0));
             let granted = fairness.answered((holder, 0), at(0), true, &ALIVE);
             assert_eq!(granted, Ok((0, 0)));
+            // The lock expires, so nobody looks who has waited longest.
+            fairness.asks(&mutex, calm(2), at(1));
             let waiter = fairness.asks(&mutex, calm(1), at(2));
             fairness.answered((waiter, 1), time, true, &crashed(0, 10))
         };
