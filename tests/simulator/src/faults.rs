@@ -356,7 +356,10 @@ impl WorldState {
             }
             FaultKind::ServerClockBack => {
                 self.network.servers[server].set_back(self.now, length);
-                self.ends_beyond_the_assumptions(None, until);
+                // What an earlier set-back lengthens, this one lengthens once more.
+                let before = self.beyond_ended_at.get(&None).copied();
+                let before = before.unwrap_or_default().max(self.now);
+                self.ends_beyond_the_assumptions(None, before + length);
             }
             FaultKind::Idle => self.plan(length, Event::IdleEnds),
         }
