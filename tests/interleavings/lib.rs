@@ -51,7 +51,9 @@ pub fn no_thread_reads_held_after_it_was_told_of_the_loss() {
     let renew = |lease: &AtomicLease| {
         lease.renew(at(99), at(200));
     };
-    let vote = |lease: &AtomicLease| lease.move_to(at(99), at(200));
+    let vote = |lease: &AtomicLease| {
+        lease.move_to(at(99), at(200));
+    };
     let both: [fn(&AtomicLease); 2] = [renew, vote];
     for moves in both {
         model(move || {
