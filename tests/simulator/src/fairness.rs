@@ -10,7 +10,7 @@
 //! | is of a multi-lock, or of a job | has no place in this order; in a cluster, the next thread of its process may get one of its names without a request |
 //! | is the first to get a name since a thread detached it, became a reader of it, lost it, or had it with a `min_hold` | may come before others: nobody handed the lock over |
 //! | gets a name later than [`SHORTEST_WINDOW`] after the last hold, and a process that has crashed may have had it | may come before others: the lock has expired |
-//! | is of a process that stood still meanwhile | may be bypassed until it goes on, and keeps its place after that, because it stood still for less than its pickup window; if its first request had perhaps not arrived before, it gets its place when it goes on |
+//! | is of a process that stood still meanwhile | may be bypassed until it goes on. It keeps its place, because it stood still for less than its pickup window, unless its first request may not have arrived before: then its place is of when it goes on |
 //! | gets a mutex that nobody had | has waited for at most [`MOST_IDLE`] since then, or [`MOST_IDLE_BY_LUCK`]; and [`LONGER_IDLE`] more, if a process stood still within the last [`FELT_FOR`] |
 //!
 //! A process that crashes may leave the mutex taken for its longest extension, if no other one has ended a hold since. A request
@@ -423,7 +423,7 @@ mod tests {
         }
     }
 
-    /// A thread of p1 gets `a` so long after a multi-lock of p1, and p2 has waited since `since`.
+    /// A thread of p1 gets `a` after a multi-lock of p1 that began `length` before, and p2 has waited since `since`.
     fn after_a_multi_lock(length: Duration, since: Duration) -> Result<(u64, u32), String> {
         let (multi, mutex) = (
             waits_for(What::Multi, &["a", "c"]),

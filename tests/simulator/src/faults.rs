@@ -356,7 +356,7 @@ impl WorldState {
             }
             FaultKind::ServerClockBack => {
                 self.network.servers[server].set_back(self.now, length);
-                // What an earlier set-back lengthens, this one lengthens once more.
+                // This one lengthens each key once more that an earlier set-back has lengthened.
                 let before = self.beyond_ended_at.get(&None).copied();
                 let before = before.unwrap_or_default().max(self.now);
                 self.ends_beyond_the_assumptions(None, before + length);
