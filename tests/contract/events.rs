@@ -32,6 +32,7 @@ pub(crate) const BODIES_OF_ONE: Subject = (
         a_writer_that_becomes_a_reader_has_events,
         a_long_hold_and_a_long_wait_are_warned_of,
         a_wait_of_a_minute_is_warned_of_by_default,
+        a_renewal_that_is_overdue_again_is_told_of_in_time,
         the_value_of_another_program_is_shown_nowhere,
         a_broken_subscription_and_its_recovery_are_told,
     ],
@@ -419,6 +420,31 @@ fn a_wait_of_a_minute_is_warned_of_by_default(world: &World) {
     held.release().expect("it was held until now");
     waiting.locked();
     waiting.release();
+}
+
+/// The first renewal is confirmed when it is overdue, and the next one is not. It becomes overdue before the deadline that
+/// the lease had then.
+fn a_renewal_that_is_overdue_again_is_told_of_in_time(world: &World) {
+    let lease = secs(12);
+    let it = Teller::new(world, |it| it.lease(lease));
+    let guard = it.locks.lock("n").expect("it is free");
+    world.pass(secs(3));
+    world.pause_servers();
+    it.nth("at_risk", 1);
+    world.resume_servers();
+    it.nth("renewed", 1);
+    let half = guard.remaining().saturating_sub(lease / 2);
+    let again_at = world.now() + half + lease / 100 + ms(2);
+    world.pause_servers();
+    world.pass_until(again_at.saturating_sub(ms(100)));
+    let count = || {
+        let all = it.all().into_iter();
+        all.filter(|told| told.what == "at_risk").count()
+    };
+    assert_eq!(count(), 1);
+    it.nth("at_risk", 2);
+    assert!(world.now() <= world.within(again_at));
+    world.resume_servers();
 }
 
 /// The value may be a secret, such as the number of a card. Only `inspect` returns it. The log has the text of the events.

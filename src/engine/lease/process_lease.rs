@@ -53,7 +53,7 @@ pub(crate) struct ProcessLease {
     pub(crate) guards: AtomicU32,
     /// Whether the metrics count the lease as at risk.
     #[cfg(feature = "metrics")]
-    is_at_risk: Mutex<bool>,
+    counted_at_risk: Mutex<bool>,
     /// Fields that most leases do not need. Those lock no mutex for them.
     cold: OnceBox<Mutex<ColdState>>,
 }
@@ -98,7 +98,7 @@ impl ProcessLease {
             is_cleaned_up: AtomicBool::new(false),
             guards: AtomicU32::new(0),
             #[cfg(feature = "metrics")]
-            is_at_risk: Mutex::default(),
+            counted_at_risk: Mutex::default(),
             cold: OnceBox::new(),
         };
         if uncertain_until.is_some() || key_gone_at.is_some() || !rest.is_empty() {
@@ -249,6 +249,12 @@ impl ProcessLease {
         deadline - at_risk_below(self.confirmed_for(deadline))
     }
 
+    /// Returns whether the renewal is overdue at `now`, unless the lease has ended.
+    pub(crate) fn is_at_risk(&self, now: Time) -> bool {
+        let deadline = self.validity.deadline().filter(|_| self.terms.renew);
+        deadline.is_some_and(|deadline| self.at_risk_from(deadline) <= now)
+    }
+
     /// Returns whether the renewal is overdue if this time is left of the lease at `now`.
     pub(crate) fn is_late(&self, now: Time, left: Duration) -> bool {
         self.terms.renew && now > self.at_risk_from(now + left)
@@ -331,9 +337,8 @@ impl ProcessLease {
     #[cfg(feature = "metrics")]
     pub(crate) fn export_risk(&self, now: Time, gauge: &crate::stats::exported::Gauge) {
         // The deadline is read under the mutex, so that the last call has the last word.
-        let mut was_at_risk = self.is_at_risk.lock();
-        let deadline = self.validity.deadline().filter(|_| self.terms.renew);
-        let is_at_risk = deadline.is_some_and(|deadline| self.at_risk_from(deadline) <= now);
+        let mut was_at_risk = self.counted_at_risk.lock();
+        let is_at_risk = self.is_at_risk(now);
         if is_at_risk != *was_at_risk {
             *was_at_risk = is_at_risk;
             gauge.increment(if is_at_risk { 1 } else { -1 });

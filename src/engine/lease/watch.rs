@@ -86,7 +86,7 @@ impl Watch {
         self.lock().take(process_lease);
     }
 
-    /// Makes a lease due at once, because a renewal found it lost, or the votes of a quorum moved its deadline.
+    /// Makes a lease due at once, because a renewal found it lost, or changed when it must be looked at next.
     pub(crate) fn handle_now(&self, process_lease: &Arc<ProcessLease>) {
         let mut state = self.lock();
         if state.take(process_lease) {
@@ -154,14 +154,16 @@ impl Watch {
                 LeaseStatus::Lost(cause) => return Some(cause),
                 // `put_back` returns false if the lease has ended or was lost meanwhile. Then read its status again.
                 LeaseStatus::Live(left) => {
-                    let deadline = now + left;
-                    let risk = risk_of(client, process_lease, deadline);
-                    if let Some(risk) = risk.filter(|risk| now < *risk) {
-                        if self.put_back(process_lease, risk) {
-                            return None;
-                        }
-                    } else if self.put_back(process_lease, deadline) {
-                        if risk.is_some() {
+                    let is_overdue =
+                        risk_of(client, process_lease, now + left).is_some_and(|risk| risk <= now);
+                    let look = |deadline| {
+                        let risk = risk_of(client, process_lease, deadline);
+                        // The deadline may have moved meanwhile.
+                        risk.filter(|risk| !is_overdue || now < *risk)
+                            .unwrap_or(deadline)
+                    };
+                    if self.put_back(process_lease, look) {
+                        if is_overdue {
                             #[cfg(feature = "metrics")]
                             process_lease.export_risk(now, &client.exported.at_risk);
                             let kind = EventKind::AtRisk { remaining: left };
@@ -174,16 +176,16 @@ impl Watch {
         }
     }
 
-    /// Puts a lease back at this time, or at its deadline if that is earlier by now. Returns false if the lease has ended.
+    /// Puts a lease back at the time that `look` returns for its deadline. Returns false if the lease has ended.
     ///
     /// A thread that ends a lease, or moves its deadline, does so before it looks for the lease in this queue. So what it
     /// could not do there is seen here.
-    fn put_back(&self, process_lease: &Arc<ProcessLease>, look: Time) -> bool {
+    fn put_back(&self, process_lease: &Arc<ProcessLease>, look: impl Fn(Time) -> Time) -> bool {
         let mut state = self.lock();
         let Some(deadline) = process_lease.validity.deadline() else {
             return false;
         };
-        state.put(process_lease, look.min(deadline));
+        state.put(process_lease, look(deadline));
         true
     }
 }
@@ -293,7 +295,7 @@ mod tests {
         let (watch, lease) = (Watch::default(), held_until(at(100)));
         lease.validity.move_to(at(10), at(50));
         watch.handle_now(&lease);
-        assert!(watch.put_back(&lease, at(100)));
+        assert!(watch.put_back(&lease, |deadline| deadline));
         assert_eq!(watch.lock().next_due(), Some(at(50)));
     }
 }

@@ -29,7 +29,7 @@
 //!
 //! The renewal thread starts with the first lease or release task, and ends when there has been neither for a while. A
 //! release task in the timer queue keeps the thread alive, and so the client too, also after the last handle and guard. The thread uses nothing above the client and
-//! the watch thread, to which it leaves a lease that is lost, or that ends earlier than before.
+//! the watch thread, to which it leaves a lease that is lost, or must be looked at earlier.
 //!
 //! # Records
 //!
@@ -475,7 +475,7 @@ impl RenewalThread {
     }
 
     /// Applies the replies to a renewal ([`ProcessLease::renewed`]). Leaves the lease to the watch thread if it is lost, or
-    /// ends earlier than before.
+    /// must be looked at earlier.
     pub(crate) fn apply(
         &self,
         process_lease: &Arc<ProcessLease>,
@@ -484,8 +484,11 @@ impl RenewalThread {
         replies: &[Renewed],
     ) -> LeaseStatus {
         let now = self.client.now();
+        let was_at_risk = process_lease.is_at_risk(now);
         let (status, ends_earlier) = process_lease.renewed(sent, now, lease, replies);
-        if ends_earlier || matches!(status, LeaseStatus::Lost(_)) {
+        // Its renewal may become overdue again before the deadline that it had.
+        let is_safe_again = was_at_risk && !process_lease.is_at_risk(now);
+        if ends_earlier || is_safe_again || matches!(status, LeaseStatus::Lost(_)) {
             self.watch.handle_now(process_lease);
         }
         status
