@@ -41,8 +41,8 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, SystemTime};
 
 use leasehold::{
-    Claim, Lease, LeaseState, LockGuard, Lost, MultiGuard, OnceGuard, Permit, ReadGuard, Receiver,
-    WriteGuard,
+    Claim, Lease, LeaseState, LockGuard, Lost, LostCause, MultiGuard, OnceGuard, Permit, ReadGuard,
+    Receiver, WriteGuard,
 };
 
 use crate::clock::ASSUMED_DRIFT;
@@ -268,7 +268,7 @@ impl Checks {
         let lease = leases.iter().copied().max().unwrap_or_default();
         let healed_at = scenario.settings.healed_at;
         let state = ChecksState {
-            fairness: Fairness::new(healed_at, lease, longest_life(lease)),
+            fairness: Fairness::new(topology, healed_at, lease, longest_life(lease)),
             ..ChecksState::default()
         };
         let checks = Arc::new(Self {
@@ -740,7 +740,6 @@ impl Checks {
         let asker = Asker {
             thread,
             is_calm,
-            is_quorum: self.is_quorum,
             has_min_hold: settings.tuning.min_hold.is_some(),
             settles_within: if settings.replicas > 0 {
                 SETTLED_WITH_REPLICAS
@@ -758,18 +757,15 @@ impl Checks {
             (state.now, !state.has_dead_connections(thread.0))
         };
         let fairness = &mut locked(&self.state).fairness;
-        fairness.ended(thread, names, now);
-        for name in names.iter().filter(|_| !is_connected) {
-            fairness.detached(name);
-        }
+        fairness.ended(thread, names, is_connected, now);
     }
 
     /// Notes that a process has lost a lease. From then on the next one of its threads asks, while the guard still lives.
-    pub(crate) fn lost(&self, process: usize, name: &str, fence: u64) {
+    pub(crate) fn lost(&self, process: usize, name: &str, cause: LostCause, fence: u64) {
         let now = self.world.state().now;
         let mut state = locked(&self.state);
         for name in NAMES.iter().filter(|it| **it == name) {
-            state.fairness.lost(process, name, now);
+            state.fairness.lost(process, name, cause, now);
         }
         state.elections.lost(process, fence, now);
     }

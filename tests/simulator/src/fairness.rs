@@ -8,20 +8,23 @@
 //! | is of a reader, a writer or a permit | may be bypassed [`MOST_BYPASSES`] times, because readers go in together; on a quorum each call may be [`MOST_BYPASSES_BY_LUCK`] times, because its votes have no order |
 //! | is behind another thread of its process | takes its process's place after that one has ended, or has lost its lease |
 //! | is of a multi-lock, or of a job | has no place in this order; in a cluster, the next thread of its process may get one of its names without a request |
-//! | is the first to get a name since a thread detached it, became a reader of it, lost it, or had it with a `min_hold` | may come before others: nobody handed the lock over |
-//! | gets a name later than [`SHORTEST_WINDOW`] after the last hold, and a process that has crashed may have had it | may come before others: the lock has expired |
+//! | is the first to get a name since a thread detached it, became a reader of it, had it with a `min_hold`, or ended its hold on a dead connection | is judged by no rule: nobody handed the lock over |
+//! | gets a mutex that may have expired before it asked | may come before others: a newcomer takes a free lock without a look at the queue |
 //! | is of a process that stood still meanwhile | may be bypassed until it goes on. It keeps its place, because it stood still for less than its pickup window, unless its first request may not have arrived before: then its place is of when it goes on |
 //! | gets a mutex that nobody had | has waited for at most [`MOST_IDLE`] since then, or [`MOST_IDLE_BY_LUCK`]; and [`LONGER_IDLE`] more, if a process stood still within the last [`FELT_FOR`] |
 //!
-//! A process that crashes may leave the mutex taken for its longest extension, if no other one has ended a hold since. A request
-//! that a fault has delayed may leave it taken for a lease after the faults, if nobody has ended a hold since. A process whose
-//! connection is dead at the end of its hold hands nothing over. "After the faults" is after `healed_at`, which does not wait for
-//! the late crash or pause.
+//! A process that crashes may leave the mutex taken for its longest extension, if no other one has had it since. A request
+//! that a fault has delayed may leave it taken for a lease after the faults, if nobody has had it since. A lease that is lost
+//! may leave it taken for one lease more. "After the faults" is after `healed_at`, which does not wait for the late crash or pause.
+//!
+//! A lock may have expired that a process had, or was handed, which then stood still or crashed: see [`Fairness::expired_at`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::checks::SHORTEST_WINDOW;
+use leasehold::LostCause;
+
+use crate::Topology;
 use crate::programs::{Choice, Operation, TIMED, What};
 use crate::workload::SETTLES_WITHIN;
 
@@ -61,7 +64,7 @@ enum Order {
 }
 
 impl Order {
-    fn of(what: What, is_quorum: bool) -> Self {
+    fn of(what: What, topology: Topology) -> Self {
         match what {
             What::Mutex
             | What::Reentrant
@@ -71,7 +74,7 @@ impl Order {
             | What::Writer
             | What::Reader
             | What::Permit
-                if is_quorum =>
+                if topology == Topology::Quorum =>
             {
                 Self::ByLuck
             }
@@ -102,6 +105,7 @@ impl Order {
 
 #[derive(Default)]
 pub(crate) struct Fairness {
+    topology: Topology,
     /// When the last fault has ended, but for the late one.
     healed_at: Duration,
     /// The longest lease, and the longest life of one.
@@ -117,11 +121,13 @@ pub(crate) struct Fairness {
     queued_since: BTreeMap<(usize, &'static str), Duration>,
     /// When a call or a lease of a process for a name last ended. Then the next one of its threads asks.
     ended_at: BTreeMap<(usize, &'static str), Duration>,
-    /// When a process last ended its hold of a name, or lost it.
+    /// Until when somebody surely had a name.
     held_until: BTreeMap<&'static str, Duration>,
-    /// The names whose lock was detached or lost since somebody got it, or is kept until its `min_hold` is over, or was released on
-    /// a dead connection.
+    /// The names whose lock was detached since somebody got it, or is kept until its `min_hold` is over, or was released on a dead
+    /// connection.
     left: BTreeSet<&'static str>,
+    /// The names whose lease has expired since somebody got them.
+    expired: BTreeSet<&'static str>,
     /// The threads that have got a name, and have not ended their hold.
     holders: BTreeSet<(Thread, &'static str)>,
 }
@@ -145,7 +151,6 @@ pub(crate) struct Asker {
     pub(crate) thread: Thread,
     /// Whether nothing has disturbed it since the last fault.
     pub(crate) is_calm: bool,
-    pub(crate) is_quorum: bool,
     pub(crate) has_min_hold: bool,
     /// The time after which its first request has surely arrived.
     pub(crate) settles_within: Duration,
@@ -167,8 +172,14 @@ struct Asking {
 }
 
 impl Fairness {
-    pub(crate) fn new(healed_at: Duration, lease: Duration, longest_life: Duration) -> Self {
+    pub(crate) fn new(
+        topology: Topology,
+        healed_at: Duration,
+        lease: Duration,
+        longest_life: Duration,
+    ) -> Self {
         Self {
+            topology,
             healed_at,
             lease,
             longest_life,
@@ -181,7 +192,7 @@ impl Fairness {
         let (process, _) = asker.thread;
         let ticket = self.next;
         self.next += 1;
-        let order = Order::of(operation.what, asker.is_quorum);
+        let order = Order::of(operation.what, self.topology);
         let waits = operation.wait != Some(Duration::ZERO);
         let keeps = asker.has_min_hold || matches!(operation.choice, Some(Choice::MinHold(_)));
         for name in &operation.names {
@@ -204,26 +215,48 @@ impl Fairness {
         ticket
     }
 
-    /// Notes that a thread has ended its hold of these names, if it had one.
-    pub(crate) fn ended(&mut self, thread: Thread, names: &[&'static str], now: Duration) {
+    /// Notes that a thread has ended its hold of these names, if it had one, and whether its connections are alive.
+    pub(crate) fn ended(
+        &mut self,
+        thread: Thread,
+        names: &[&'static str],
+        is_connected: bool,
+        now: Duration,
+    ) {
         for name in names {
             self.ended_at.insert((thread.0, name), now);
             if self.holders.remove(&(thread, *name)) {
                 self.held_until.insert(name, now);
+                if !is_connected {
+                    self.left.insert(name);
+                }
             }
         }
     }
 
     /// Notes that a process has lost its lease of a name.
-    pub(crate) fn lost(&mut self, process: usize, name: &'static str, now: Duration) {
+    pub(crate) fn lost(
+        &mut self,
+        process: usize,
+        name: &'static str,
+        cause: LostCause,
+        now: Duration,
+    ) {
         self.ended_at.insert((process, name), now);
-        self.held_until.insert(name, now);
-        self.left.insert(name);
-        self.holders
-            .retain(|((its, _), held)| *its != process || *held != name);
+        let is_its = |holder: &(Thread, &str)| holder.0.0 == process && holder.1 == name;
+        if self.holders.iter().any(is_its) {
+            self.holders.retain(|holder| !is_its(holder));
+            self.held_until.insert(name, now);
+            // With another cause, its process or an operator has handed it over.
+            if cause == LostCause::Expired {
+                self.expired.insert(name);
+                // The next thread of this process asks for it anew.
+                self.last_processes.remove(name);
+            }
+        }
     }
 
-    /// Notes that a lock was detached, or that nobody hands it over for another reason.
+    /// Notes that a lock was detached.
     pub(crate) fn detached(&mut self, name: &'static str) {
         self.left.insert(name);
     }
@@ -245,15 +278,19 @@ impl Fairness {
         let longer = if is_felt { LONGER_IDLE } else { Duration::ZERO };
         let free: Vec<_> = (answered.iter())
             .map(|it| {
-                let has_expired = self.may_have_expired(it.name, now, still);
-                (self.free_since(it.name, still), has_expired)
+                let ended_at = self.ended_at.get(&(process, it.name)).copied();
+                let asked_at = it.since.max(ended_at.unwrap_or_default());
+                let expired_at = self.expired_at(it.name, now, still);
+                let arrived_by = asked_at + it.settles_within;
+                let is_newcomer = expired_at.is_some_and(|expired_at| arrived_by >= expired_at);
+                (self.free_since(it.name, still), is_newcomer)
             })
             .collect();
         for Asking { name, .. } in &answered {
             self.ended_at.insert((process, name), now);
         }
         let (mut in_order, mut most_bypassed) = (0, 0);
-        for (answered, (free_since, has_expired)) in answered.into_iter().zip(free) {
+        for (answered, (free_since, is_newcomer)) in answered.into_iter().zip(free) {
             let name = answered.name;
             if !is_granted {
                 continue;
@@ -264,6 +301,8 @@ impl Fairness {
                 self.holders.retain(|(_, held)| *held != name);
             }
             self.holders.insert((answered.thread, name));
+            self.held_until.insert(name, now);
+            self.expired.remove(name);
             let has_no_place = answered.order == Order::None;
             let before = (self.last_processes).insert(name, (process, has_no_place));
             let is_new_turn = has_no_place || before != Some((process, false));
@@ -272,16 +311,17 @@ impl Fairness {
                 self.turns_began.insert(name, now);
             }
             let turn_began = self.turns_began[name];
-            // Only in a cluster, where each name of a multi-lock has its own lease, which serves the next thread too.
-            let may_be_handed_on =
-                before == Some((process, true)) && now <= last_turn_began + LONGEST_TURN;
+            // There each name of a multi-lock has its own lease, which serves the next thread too.
+            let may_be_handed_on = self.topology == Topology::Cluster
+                && before == Some((process, true))
+                && now <= last_turn_began + LONGEST_TURN;
             let queued_since = self.queued_since.insert((process, name), now);
             let asked_at = answered.since.min(queued_since.unwrap_or_default());
             let was_left = self.left.remove(name);
             if answered.keeps {
                 self.left.insert(name);
             }
-            if has_no_place || was_left || may_be_handed_on {
+            if has_no_place || was_left {
                 continue;
             }
             let idle_since = free_since.map(|since| since.max(answered.since));
@@ -292,7 +332,7 @@ impl Fairness {
                     "p{process} gets {name}, which nobody has had since {since:?}"
                 ));
             }
-            if has_expired {
+            if may_be_handed_on || is_mutex && is_new_turn && is_newcomer {
                 continue;
             }
             let others = self.asking.iter_mut().filter(|asking| {
@@ -349,25 +389,52 @@ impl Fairness {
         let left = dead.map(|it| it.until + self.longest_life).max();
         let is_known = held_until > self.healed_at + SETTLES_WITHIN;
         let late = (!is_known).then_some(self.healed_at + self.lease);
-        [Some(ended), left, late].into_iter().flatten().max()
+        // A renewal may have been executed whose answer came too late.
+        let expired = (self.expired.contains(name)).then_some(held_until + self.lease);
+        [Some(ended), left, late, expired]
+            .into_iter()
+            .flatten()
+            .max()
     }
 
-    /// Returns whether a lock may have expired that a process had, or was handed, when it crashed.
-    fn may_have_expired(&self, name: &str, now: Duration, still: &[Still]) -> bool {
+    /// Returns when a mutex has expired at the earliest, if it may have expired since somebody had it last:
+    ///
+    /// | a process that uses the name | the mutex expires |
+    /// | --- | --- |
+    /// | has told of its lost lease | at the end of that |
+    /// | had it when it crashed, and nobody has had it since | after the crash, within its longest life |
+    /// | had it, or was handed it, when it stood still or crashed | after that and the last hold, within [`FELT_FOR`] of when it goes on, or of the end of that longest life |
+    fn expired_at(&self, name: &str, now: Duration, still: &[Still]) -> Option<Duration> {
         let held_until = self.held_until.get(name).copied().unwrap_or_default();
-        now > held_until + SHORTEST_WINDOW && self.dead_users(name, still).next().is_some()
+        let told = self.expired.contains(name).then_some(held_until);
+        let stood = self.users(name, still).filter(|it| !it.until.is_zero());
+        let may_expire = stood.filter(|it| {
+            let had_it = !it.is_alive && held_until <= it.until;
+            let life = if had_it {
+                self.longest_life
+            } else {
+                Duration::ZERO
+            };
+            now <= it.until + life + FELT_FOR
+        });
+        let expired_at = may_expire.map(|it| it.since.max(held_until));
+        told.into_iter().chain(expired_at).min()
     }
 
     /// Returns when the processes crashed that may have had a name: without an answer, or without a release at its end.
     fn dead_users(&self, name: &str, still: &[Still]) -> impl Iterator<Item = Still> {
+        self.users(name, still).filter(|it| !it.is_alive)
+    }
+
+    /// Returns when the processes last stood still that have asked for a name.
+    fn users(&self, name: &str, still: &[Still]) -> impl Iterator<Item = Still> {
         let holders = self.holders.iter().filter(move |(_, held)| *held == name);
         let holders = holders.map(|((process, _), _)| *process);
         let asking = self.asking.iter().filter(move |asking| asking.name == name);
         let asking = asking.map(|asking| asking.thread.0);
         let users = self.ended_at.keys().filter(move |(_, of)| *of == name);
         let users = users.map(|(process, _)| *process).chain(asking);
-        let stood = users.chain(holders).map(move |process| still[process]);
-        stood.filter(|it| !it.is_alive)
+        users.chain(holders).map(move |process| still[process])
     }
 }
 
@@ -396,7 +463,6 @@ mod tests {
         Asker {
             thread: (process, 0),
             is_calm: true,
-            is_quorum: false,
             has_min_hold: false,
             settles_within: SETTLED,
         }
@@ -429,7 +495,10 @@ mod tests {
             waits_for(What::Multi, &["a", "c"]),
             waits_for(What::Mutex, &["a"]),
         );
-        let mut fairness = Fairness::default();
+        let mut fairness = Fairness {
+            topology: Topology::Cluster,
+            ..Fairness::default()
+        };
         let first = fairness.asks(&multi, calm(1), at(0));
         let second = fairness.asks(&mutex, calm(1), at(2));
         fairness.asks(&mutex, calm(2), since);
@@ -437,7 +506,7 @@ mod tests {
             fairness.answered((first, 1), at(10), true, &ALIVE),
             Ok((0, 0))
         );
-        fairness.ended((1, 0), &["a", "c"], at(10) + length);
+        fairness.ended((1, 0), &["a", "c"], true, at(10) + length);
         fairness.answered((second, 1), at(10) + length, true, &ALIVE)
     }
 
@@ -459,7 +528,7 @@ mod tests {
             fairness.asks(&mutex, calm(0), at(1));
             let other = fairness.asks(&mutex, calm(2), at(5));
             if is_lost {
-                fairness.ended((0, 0), &["a"], at(6));
+                fairness.ended((0, 0), &["a"], true, at(6));
             }
             fairness.answered((other, 2), at(6) + MOST_IDLE, true, &ALIVE)
         };
@@ -507,13 +576,13 @@ mod tests {
     /// p0 has the mutex, and p1 waits, and p2 since then. p1 gets it this long after p0 has ended.
     fn after(idle: Duration, still: [Still; 3], since: Duration) -> Result<(u64, u32), String> {
         let mutex = waits_for(What::Mutex, &["a"]);
-        let mut fairness = Fairness::new(at(0), at(0), at(20));
+        let mut fairness = Fairness::new(Topology::Single, at(0), at(0), at(20));
         let holder = fairness.asks(&mutex, calm(0), at(0));
         let granted = fairness.answered((holder, 0), at(0), true, &ALIVE);
         assert_eq!(granted, Ok((0, 0)));
         let waiter = fairness.asks(&mutex, calm(1), at(2));
         fairness.asks(&mutex, calm(2), since);
-        fairness.ended((0, 0), &["a"], at(5));
+        fairness.ended((0, 0), &["a"], true, at(5));
         fairness.answered((waiter, 1), at(5) + idle, true, &still)
     }
 
@@ -548,17 +617,55 @@ mod tests {
     fn a_mutex_of_a_process_that_crashes_is_free_after_its_longest_life() {
         let mutex = waits_for(What::Mutex, &["a"]);
         let granted_at = |time| {
-            let mut fairness = Fairness::new(at(0), at(0), at(20));
+            let mut fairness = Fairness::new(Topology::Single, at(0), at(0), at(20));
             let holder = fairness.asks(&mutex, calm(0), at(0));
             let granted = fairness.answered((holder, 0), at(0), true, &ALIVE);
             assert_eq!(granted, Ok((0, 0)));
-            // The lock expires, so nobody looks who has waited longest.
-            fairness.asks(&mutex, calm(2), at(1));
             let waiter = fairness.asks(&mutex, calm(1), at(2));
             fairness.answered((waiter, 1), time, true, &crashed(0, 10))
         };
         assert!(granted_at(at(30) + MOST_IDLE).is_ok());
         assert!(granted_at(at(31)).is_err());
+    }
+
+    /// p0 has the mutex, and p1 waits. p2 asks at this time, and gets the mutex before p1.
+    fn expires(still: &[Still], asked_at: Duration) -> Result<(u64, u32), String> {
+        let mutex = waits_for(What::Mutex, &["a"]);
+        let mut fairness = Fairness::new(Topology::Single, at(0), at(0), at(20));
+        let holder = fairness.asks(&mutex, calm(0), at(0));
+        let granted = fairness.answered((holder, 0), at(0), true, &ALIVE);
+        assert_eq!(granted, Ok((0, 0)));
+        fairness.asks(&mutex, calm(1), at(1));
+        let newcomer = fairness.asks(&mutex, calm(2), asked_at);
+        let soon = asked_at.max(at(11)) + Duration::from_millis(1);
+        fairness.answered((newcomer, 2), soon, true, still)
+    }
+
+    #[test]
+    fn a_mutex_that_expires_goes_to_a_newcomer_and_to_no_waiter_before_its_turn() {
+        for still in [crashed(0, 10), stood_still(0, 10..11)] {
+            assert!(expires(&still, at(12)).is_ok());
+            assert!(expires(&still, at(9)).is_err());
+        }
+        assert!(expires(&ALIVE, at(12)).is_err());
+        // It has expired long ago.
+        assert!(expires(&stood_still(0, 2..3), at(12)).is_err());
+    }
+
+    #[test]
+    fn a_mutex_is_handed_over_when_a_hold_reaches_its_limit() {
+        let mutex = waits_for(What::Mutex, &["a"]);
+        let idle_after = |cause| {
+            let mut fairness = Fairness::new(Topology::Single, at(0), at(3), at(20));
+            let holder = fairness.asks(&mutex, calm(0), at(4));
+            let granted = fairness.answered((holder, 0), at(4), true, &ALIVE);
+            assert_eq!(granted, Ok((0, 0)));
+            let waiter = fairness.asks(&mutex, calm(1), at(5));
+            fairness.lost(0, "a", cause, at(6));
+            fairness.answered((waiter, 1), at(7), true, &ALIVE)
+        };
+        assert!(idle_after(LostCause::MaxHold).is_err());
+        assert!(idle_after(LostCause::Expired).is_ok());
     }
 
     #[test]

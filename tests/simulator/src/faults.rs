@@ -252,10 +252,10 @@ impl Fault {
     /// Returns for how long the fault disturbs calls. A crash does so until the leases of the process are over.
     pub(crate) fn disturbs_for(&self, lease: Duration) -> Duration {
         match self.kind {
-            FaultKind::Crash | FaultKind::Evict => lease * LONGEST_EXTENSION,
-            FaultKind::Foreign | FaultKind::ServerClockBack => {
-                lease * LONGEST_EXTENSION + self.length
+            FaultKind::Crash | FaultKind::Evict | FaultKind::ServerClockBack => {
+                lease * LONGEST_EXTENSION
             }
+            FaultKind::Foreign => lease * LONGEST_EXTENSION + self.length,
             _ => self.length,
         }
     }
@@ -355,11 +355,8 @@ impl WorldState {
                 self.ends_beyond_the_assumptions(None, self.now);
             }
             FaultKind::ServerClockBack => {
-                self.network.servers[server].set_back(self.now, length);
-                // This one lengthens each key once more that an earlier set-back has lengthened.
-                let before = self.beyond_ended_at.get(&None).copied();
-                let before = before.unwrap_or_default().max(self.now);
-                self.ends_beyond_the_assumptions(None, before + length);
+                let until = self.network.servers[server].set_back(self.now, length);
+                self.ends_beyond_the_assumptions(None, until);
             }
             FaultKind::Idle => self.plan(length, Event::IdleEnds),
         }

@@ -158,6 +158,8 @@ pub(crate) struct SimulatedServer {
     lost_data_at: Option<Duration>,
     /// When it last evicted a key, or its clock jumped ahead and ended keys early.
     lost_keys_at: Option<Duration>,
+    /// Until when keys live longer than they may, because its clock was set back.
+    lengthens_until: Duration,
 }
 
 /// A connection, until its process has closed it.
@@ -375,6 +377,7 @@ impl SimulatedServer {
             restarts: 0,
             lost_data_at: None,
             lost_keys_at: None,
+            lengthens_until: Duration::ZERO,
         }
     }
 
@@ -433,9 +436,11 @@ impl SimulatedServer {
         self.lost_keys_at = self.lost_keys_at.max(Some(at));
     }
 
-    /// Sets the clock back.
-    pub(crate) fn set_back(&mut self, now: Duration, by: Duration) {
+    /// Sets the clock back. Returns until when its keys live longer than they may: each time lengthens a key once more.
+    pub(crate) fn set_back(&mut self, now: Duration, by: Duration) -> Duration {
         self.clock.set_back(now, by);
+        self.lengthens_until = self.lengthens_until.max(now) + by;
+        self.lengthens_until
     }
 }
 

@@ -191,8 +191,8 @@ impl Listener for Events {
         world.note(format_args!("p{} is told: {kind}", self.process));
         self.checks
             .count(|counts| *counts.events.entry(kind).or_default() += 1);
-        if let (EventKind::Lost { fence, .. }, Some(name)) = (&event.kind, &event.name) {
-            self.checks.lost(self.process, name, *fence);
+        if let (EventKind::Lost { cause, fence, .. }, Some(name)) = (&event.kind, &event.name) {
+            self.checks.lost(self.process, name, *cause, *fence);
         }
     }
 }
