@@ -128,8 +128,7 @@ pub enum EventKind<'a> {
         remaining: Duration,
     },
     /// A lease is still held, but its renewal is overdue. From now on its guards are
-    /// [`AtRisk`](crate::LeaseState::AtRisk). There is one such event each time that a renewal becomes overdue, and one more
-    /// if the votes of a quorum then end the lease earlier.
+    /// [`AtRisk`](crate::LeaseState::AtRisk). There is one such event each time that a renewal becomes overdue.
     #[non_exhaustive]
     AtRisk {
         /// The time that is left of the lease.

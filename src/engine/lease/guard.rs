@@ -427,7 +427,7 @@ impl Lease {
     pub(crate) fn status(&self) -> Result<(Duration, bool), Lost> {
         let (now, deadline) = self.held()?;
         let left = deadline.since(now);
-        let is_late = self.process_lease.is_late(now, left);
+        let is_late = self.process_lease.is_overdue(now, deadline);
         Ok((
             left,
             is_late || self.engine.is_doubtful(&self.process_lease),

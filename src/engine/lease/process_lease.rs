@@ -47,6 +47,8 @@ pub(crate) struct ProcessLease {
     pub(crate) renewal_due_ns: AtomicU64,
     /// The time in the watch thread's timer queue, in nanoseconds. Guarded by that queue's mutex.
     pub(crate) watch_due_ns: AtomicU64,
+    /// Whether its renewal was overdue when the watch thread last looked, which tells of that once.
+    was_overdue: AtomicBool,
     /// Whether a release task was made for the keys that a lost lease may have left in Redis.
     is_cleaned_up: AtomicBool,
     /// The number for the next guard.
@@ -95,6 +97,7 @@ impl ProcessLease {
             contended: AtomicBool::new(grant.contended),
             renewal_due_ns: AtomicU64::new(0),
             watch_due_ns: AtomicU64::new(0),
+            was_overdue: AtomicBool::new(false),
             is_cleaned_up: AtomicBool::new(false),
             guards: AtomicU32::new(0),
             #[cfg(feature = "metrics")]
@@ -195,7 +198,7 @@ impl ProcessLease {
         match self.validity.status(now) {
             LeaseStatus::Live(left)
                 if self.terms.renew
-                    && !self.is_late(now, left)
+                    && !self.is_overdue(now, now + left)
                     && !self.is_extended(now)
                     && !self.is_of_one_guard() =>
             {
@@ -249,15 +252,14 @@ impl ProcessLease {
         deadline - at_risk_below(self.confirmed_for(deadline))
     }
 
-    /// Returns whether the renewal is overdue at `now`, unless the lease has ended.
-    pub(crate) fn is_at_risk(&self, now: Time) -> bool {
-        let deadline = self.validity.deadline().filter(|_| self.terms.renew);
-        deadline.is_some_and(|deadline| self.at_risk_from(deadline) <= now)
+    /// Notes whether the renewal is overdue, for the watch thread. Returns whether that is new.
+    pub(crate) fn note_risk(&self, is_overdue: bool) -> bool {
+        self.was_overdue.swap(is_overdue, Ordering::Relaxed) != is_overdue
     }
 
-    /// Returns whether the renewal is overdue if this time is left of the lease at `now`.
-    pub(crate) fn is_late(&self, now: Time, left: Duration) -> bool {
-        self.terms.renew && now > self.at_risk_from(now + left)
+    /// Returns whether the renewal of a lease with this deadline is overdue at `now`.
+    pub(crate) fn is_overdue(&self, now: Time, deadline: Time) -> bool {
+        self.terms.renew && self.at_risk_from(deadline) <= now
     }
 
     /// Returns the lease that a renewal asks for. For a lease without renewal that is zero: such a request only looks
@@ -338,7 +340,8 @@ impl ProcessLease {
     pub(crate) fn export_risk(&self, now: Time, gauge: &crate::stats::exported::Gauge) {
         // The deadline is read under the mutex, so that the last call has the last word.
         let mut was_at_risk = self.counted_at_risk.lock();
-        let is_at_risk = self.is_at_risk(now);
+        let deadline = self.validity.deadline();
+        let is_at_risk = deadline.is_some_and(|deadline| self.is_overdue(now, deadline));
         if is_at_risk != *was_at_risk {
             *was_at_risk = is_at_risk;
             gauge.increment(if is_at_risk { 1 } else { -1 });

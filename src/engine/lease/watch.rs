@@ -13,11 +13,11 @@
 //! | --- | --- |
 //! | has ended | does nothing |
 //! | is lost: its deadline has passed, or a renewal found it gone | ends it: the next thread asks Redis, and the listeners receive the loss |
-//! | is live, and there is an event listener | reports it as at risk, if a renewal is overdue; puts it back |
+//! | is live, and there is an event listener or a recorder | reports it as at risk, once, if its renewal is overdue; puts it back |
 //! | is live | puts it back at its deadline |
 //!
-//! With an event listener, the time of a renewed lease is first the time at which its renewal becomes overdue, and then
-//! its deadline. Otherwise the time is the deadline.
+//! With a listener or a recorder, the time of a renewed lease is first the time at which its renewal becomes overdue, and
+//! then its deadline. Otherwise the time is the deadline.
 //!
 //! The thread starts with the first lease, and ends when it has had nothing to watch for a while. [`Watch::next`] returns the
 //! lease or guard that must end, and [`serve`] ends it.
@@ -37,6 +37,8 @@ use crate::sys::{Arc, Ordering, Time};
 
 /// How far the thread looks ahead: with many leases it wakes about four times a second, and not for each of them.
 const LOOKS_AHEAD: Duration = Duration::from_millis(250);
+/// The time of a lease that must be handled, and not only looked at ahead.
+const AT_ONCE: Time = Time::from_nanos(0);
 /// The number of leases that are put back while the mutex is held. Other threads wait for the mutex meanwhile.
 const AT_A_TIME: usize = 200;
 
@@ -90,9 +92,8 @@ impl Watch {
     pub(crate) fn handle_now(&self, process_lease: &Arc<ProcessLease>) {
         let mut state = self.lock();
         if state.take(process_lease) {
-            let now = Time::from_nanos(0);
-            state.put(process_lease, now);
-            self.wake_for(&mut state, now);
+            state.put(process_lease, AT_ONCE);
+            self.wake_for(&mut state, AT_ONCE);
         }
     }
 
@@ -152,41 +153,41 @@ impl Watch {
             match process_lease.validity.status(now) {
                 LeaseStatus::Ended => return None,
                 LeaseStatus::Lost(cause) => return Some(cause),
-                // `put_back` returns false if the lease has ended or was lost meanwhile. Then read its status again.
-                LeaseStatus::Live(left) => {
-                    let is_overdue =
-                        risk_of(client, process_lease, now + left).is_some_and(|risk| risk <= now);
-                    let look = |deadline| {
-                        let risk = risk_of(client, process_lease, deadline);
-                        // The deadline may have moved meanwhile.
-                        risk.filter(|risk| !is_overdue || now < *risk)
-                            .unwrap_or(deadline)
-                    };
-                    if self.put_back(process_lease, look) {
-                        if is_overdue {
-                            #[cfg(feature = "metrics")]
-                            process_lease.export_risk(now, &client.exported.at_risk);
-                            let kind = EventKind::AtRisk { remaining: left };
-                            client.events.tell(|| client.event(process_lease, kind));
-                        }
-                        return None;
+                LeaseStatus::Live(_) => {}
+            }
+            let risk_of = |deadline| risk_of(client, process_lease, deadline);
+            let look = |deadline| risk_of(deadline).filter(|risk| now < *risk);
+            // Otherwise it has ended or was lost meanwhile. Then read its status again.
+            if let Some(deadline) = self.put_back(process_lease, look) {
+                let is_overdue = risk_of(deadline).is_some_and(|risk| risk <= now);
+                if process_lease.note_risk(is_overdue) {
+                    #[cfg(feature = "metrics")]
+                    process_lease.export_risk(now, &client.exported.at_risk);
+                    if is_overdue {
+                        let remaining = deadline.since(now);
+                        let kind = EventKind::AtRisk { remaining };
+                        client.events.tell(|| client.event(process_lease, kind));
                     }
                 }
+                return None;
             }
         }
     }
 
-    /// Puts a lease back at the time that `look` returns for its deadline. Returns false if the lease has ended.
+    /// Puts a lease back at the time that `look` returns for its deadline, or else at its deadline. Returns the deadline, or
+    /// `None` if the lease has ended.
     ///
     /// A thread that ends a lease, or moves its deadline, does so before it looks for the lease in this queue. So what it
     /// could not do there is seen here.
-    fn put_back(&self, process_lease: &Arc<ProcessLease>, look: impl Fn(Time) -> Time) -> bool {
+    fn put_back(
+        &self,
+        process_lease: &Arc<ProcessLease>,
+        look: impl Fn(Time) -> Option<Time>,
+    ) -> Option<Time> {
         let mut state = self.lock();
-        let Some(deadline) = process_lease.validity.deadline() else {
-            return false;
-        };
-        state.put(process_lease, look(deadline));
-        true
+        let deadline = process_lease.validity.deadline()?;
+        state.put(process_lease, look(deadline).unwrap_or(deadline));
+        Some(deadline)
     }
 }
 
@@ -232,7 +233,7 @@ impl WatchState {
                 return true;
             };
             let look = look_at(client, process_lease).filter(|look| *look > at);
-            let Some(look) = look.filter(|_| at <= now + LOOKS_AHEAD) else {
+            let Some(look) = look.filter(|_| at > AT_ONCE && at <= now + LOOKS_AHEAD) else {
                 return true;
             };
             let process_lease = Arc::clone(process_lease);
@@ -295,7 +296,7 @@ mod tests {
         let (watch, lease) = (Watch::default(), held_until(at(100)));
         lease.validity.move_to(at(10), at(50));
         watch.handle_now(&lease);
-        assert!(watch.put_back(&lease, |deadline| deadline));
+        assert_eq!(watch.put_back(&lease, |_| None), Some(at(50)));
         assert_eq!(watch.lock().next_due(), Some(at(50)));
     }
 }

@@ -62,9 +62,8 @@ const ALL_KINDS: [What; 19] = [
 /// The same if the key of a lease may be taken: then others are renewed with it.
 const HELD_TOGETHER: [What; 4] = [What::Several, What::Mutex, What::Reader, What::Writer];
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
-    #[default]
     Single,
     Sentinel,
     Cluster,
@@ -337,12 +336,7 @@ pub(crate) fn healed_at(
 ) -> Duration {
     let faults = faults.iter().filter(|(_, fault)| !fault.is_late);
     let ends = (faults.clone()).map(|(at, fault)| *at + fault.disturbs_for(lease));
-    // Each clock that is set back lengthens what lives then, and clocks may be so one after another.
-    let set_back = faults
-        .clone()
-        .filter(|(_, fault)| fault.kind() == FaultKind::ServerClockBack);
-    let set_back: Duration = set_back.map(|(_, fault)| fault.length()).sum();
-    let mut healed_at = ends.max().unwrap_or_default() + set_back;
+    let mut healed_at = ends.max().unwrap_or_default();
     let is_restart = |kind| matches!(kind, FaultKind::Restart | FaultKind::RestartEmpty);
     let mut kinds = faults.map(|(_, fault)| fault.kind());
     match topology {

@@ -484,11 +484,13 @@ impl RenewalThread {
         replies: &[Renewed],
     ) -> LeaseStatus {
         let now = self.client.now();
-        let was_at_risk = process_lease.is_at_risk(now);
+        let before = process_lease.validity.deadline();
         let (status, ends_earlier) = process_lease.renewed(sent, now, lease, replies);
-        // Its renewal may become overdue again before the deadline that it had.
-        let is_safe_again = was_at_risk && !process_lease.is_at_risk(now);
-        if ends_earlier || is_safe_again || matches!(status, LeaseStatus::Lost(_)) {
+        // Its renewal may become overdue again before the deadline that it had. Read the clock anew, because the watch thread may
+        // have found the lease at risk meanwhile.
+        let now = self.client.now();
+        let was_overdue = before.is_some_and(|it| process_lease.is_overdue(now, it));
+        if ends_earlier || was_overdue || matches!(status, LeaseStatus::Lost(_)) {
             self.watch.handle_now(process_lease);
         }
         status
