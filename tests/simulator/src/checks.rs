@@ -268,7 +268,7 @@ impl Checks {
         let lease = leases.iter().copied().max().unwrap_or_default();
         let healed_at = scenario.settings.healed_at;
         let state = ChecksState {
-            fairness: Fairness::new(topology, healed_at, lease, longest_life(lease)),
+            fairness: Fairness::new(healed_at, lease, longest_life(lease)),
             ..ChecksState::default()
         };
         let checks = Arc::new(Self {
@@ -740,6 +740,7 @@ impl Checks {
         let asker = Asker {
             thread,
             is_calm,
+            is_quorum: self.is_quorum,
             has_min_hold: settings.tuning.min_hold.is_some(),
             settles_within: if settings.replicas > 0 {
                 SETTLED_WITH_REPLICAS
@@ -750,22 +751,27 @@ impl Checks {
         (locked(&self.state).fairness).asks(operation, asker, now)
     }
 
+    fn now_and_whether_connected(&self, process: usize) -> (Duration, bool) {
+        let state = self.world.state();
+        (state.now, !state.has_dead_connections(process))
+    }
+
     /// Notes that a thread has ended its hold of these names.
     pub(crate) fn ended(&self, thread: Thread, names: &[&'static str]) {
-        let (now, is_connected) = {
-            let state = self.world.state();
-            (state.now, !state.has_dead_connections(thread.0))
-        };
+        let (now, is_connected) = self.now_and_whether_connected(thread.0);
         let fairness = &mut locked(&self.state).fairness;
         fairness.ended(thread, names, is_connected, now);
     }
 
-    /// Notes that a process has lost a lease. From then on the next one of its threads asks, while the guard still lives.
-    pub(crate) fn lost(&self, process: usize, name: &str, cause: LostCause, fence: u64) {
-        let now = self.world.state().now;
+    /// Notes that a process has lost a lease, of several names for a multi-lock. From then on the next one of its threads
+    /// asks, while the guard still lives.
+    pub(crate) fn lost(&self, process: usize, names: &str, cause: LostCause, fence: u64) {
+        let (now, is_connected) = self.now_and_whether_connected(process);
         let mut state = locked(&self.state);
-        for name in NAMES.iter().filter(|it| **it == name) {
-            state.fairness.lost(process, name, cause, now);
+        for name in names.split(" + ") {
+            for name in NAMES.iter().filter(|it| **it == name) {
+                (state.fairness).lost(process, name, cause, is_connected, now);
+            }
         }
         state.elections.lost(process, fence, now);
     }
@@ -816,11 +822,21 @@ impl Checks {
     ) -> Result<(), String> {
         let (now, still) = {
             let state = self.world.state();
-            let still = state.processes.iter().zip(alive(&state));
-            let still = still.map(|(process, is_alive)| Still {
-                since: process.paused_at,
-                until: process.paused_until,
-                is_alive,
+            let still = state.processes.iter().zip(alive(&state)).enumerate();
+            let still = still.map(|(number, (process, is_alive))| {
+                if is_alive && state.has_dead_connections(number) {
+                    let (since, until) = (Duration::ZERO, state.now);
+                    return Still {
+                        since,
+                        until,
+                        is_alive,
+                    };
+                }
+                Still {
+                    since: process.paused_at,
+                    until: process.paused_until,
+                    is_alive,
+                }
             });
             (state.now, still.collect::<Vec<_>>())
         };

@@ -7,24 +7,23 @@
 //! | gets the name, which its own process had last | is in its process's turn, which ends within [`LONGEST_TURN`] if another process has waited since before it, or after a pause in it |
 //! | is of a reader, a writer or a permit | may be bypassed [`MOST_BYPASSES`] times, because readers go in together; on a quorum each call may be [`MOST_BYPASSES_BY_LUCK`] times, because its votes have no order |
 //! | is behind another thread of its process | takes its process's place after that one has ended, or has lost its lease |
-//! | is of a multi-lock, or of a job | has no place in this order; in a cluster, the next thread of its process may get one of its names without a request |
+//! | is of a multi-lock, an adoption or a job | has no place in this order; the next thread of its process may get one of its names in memory, as in a cluster or after an adoption |
 //! | is the first to get a name since a thread detached it, became a reader of it, had it with a `min_hold`, or ended its hold on a dead connection | is judged by no rule: nobody handed the lock over |
-//! | gets a mutex that may have expired before it asked | may come before others: a newcomer takes a free lock without a look at the queue |
+//! | gets a mutex that may have expired since the last hold, and surely asked no earlier: see [`Fairness::expired_at`] | may come before others: a newcomer takes a free lock without a look at the queue |
 //! | is of a process that stood still meanwhile | may be bypassed until it goes on. It keeps its place, because it stood still for less than its pickup window, unless its first request may not have arrived before: then its place is of when it goes on |
 //! | gets a mutex that nobody had | has waited for at most [`MOST_IDLE`] since then, or [`MOST_IDLE_BY_LUCK`]; and [`LONGER_IDLE`] more, if a process stood still within the last [`FELT_FOR`] |
 //!
 //! A process that crashes may leave the mutex taken for its longest extension, if no other one has had it since. A request
 //! that a fault has delayed may leave it taken for a lease after the faults, if nobody has had it since. A lease that is lost
-//! may leave it taken for one lease more. "After the faults" is after `healed_at`, which does not wait for the late crash or pause.
-//!
-//! A lock may have expired that a process had, or was handed, which then stood still or crashed: see [`Fairness::expired_at`].
+//! may leave it taken for one lease more. A process with a dead connection stands still here, because nobody can hand it anything.
+//! "After the faults" is after `healed_at`, which does not wait for the late crash or pause.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use leasehold::LostCause;
 
-use crate::Topology;
+use crate::checks::SHORTEST_WINDOW;
 use crate::programs::{Choice, Operation, TIMED, What};
 use crate::workload::SETTLES_WITHIN;
 
@@ -64,7 +63,7 @@ enum Order {
 }
 
 impl Order {
-    fn of(what: What, topology: Topology) -> Self {
+    fn of(what: What, is_quorum: bool) -> Self {
         match what {
             What::Mutex
             | What::Reentrant
@@ -74,7 +73,7 @@ impl Order {
             | What::Writer
             | What::Reader
             | What::Permit
-                if topology == Topology::Quorum =>
+                if is_quorum =>
             {
                 Self::ByLuck
             }
@@ -105,7 +104,6 @@ impl Order {
 
 #[derive(Default)]
 pub(crate) struct Fairness {
-    topology: Topology,
     /// When the last fault has ended, but for the late one.
     healed_at: Duration,
     /// The longest lease, and the longest life of one.
@@ -121,7 +119,7 @@ pub(crate) struct Fairness {
     queued_since: BTreeMap<(usize, &'static str), Duration>,
     /// When a call or a lease of a process for a name last ended. Then the next one of its threads asks.
     ended_at: BTreeMap<(usize, &'static str), Duration>,
-    /// Until when somebody surely had a name.
+    /// When somebody got a name last, ended its hold of it, or told that it is lost.
     held_until: BTreeMap<&'static str, Duration>,
     /// The names whose lock was detached since somebody got it, or is kept until its `min_hold` is over, or was released on a dead
     /// connection.
@@ -151,6 +149,7 @@ pub(crate) struct Asker {
     pub(crate) thread: Thread,
     /// Whether nothing has disturbed it since the last fault.
     pub(crate) is_calm: bool,
+    pub(crate) is_quorum: bool,
     pub(crate) has_min_hold: bool,
     /// The time after which its first request has surely arrived.
     pub(crate) settles_within: Duration,
@@ -172,14 +171,8 @@ struct Asking {
 }
 
 impl Fairness {
-    pub(crate) fn new(
-        topology: Topology,
-        healed_at: Duration,
-        lease: Duration,
-        longest_life: Duration,
-    ) -> Self {
+    pub(crate) fn new(healed_at: Duration, lease: Duration, longest_life: Duration) -> Self {
         Self {
-            topology,
             healed_at,
             lease,
             longest_life,
@@ -192,7 +185,7 @@ impl Fairness {
         let (process, _) = asker.thread;
         let ticket = self.next;
         self.next += 1;
-        let order = Order::of(operation.what, self.topology);
+        let order = Order::of(operation.what, asker.is_quorum);
         let waits = operation.wait != Some(Duration::ZERO);
         let keeps = asker.has_min_hold || matches!(operation.choice, Some(Choice::MinHold(_)));
         for name in &operation.names {
@@ -234,12 +227,13 @@ impl Fairness {
         }
     }
 
-    /// Notes that a process has lost its lease of a name.
+    /// Notes that a process has lost its lease of a name, and whether its connections are alive.
     pub(crate) fn lost(
         &mut self,
         process: usize,
         name: &'static str,
         cause: LostCause,
+        is_connected: bool,
         now: Duration,
     ) {
         self.ended_at.insert((process, name), now);
@@ -247,7 +241,10 @@ impl Fairness {
         if self.holders.iter().any(is_its) {
             self.holders.retain(|holder| !is_its(holder));
             self.held_until.insert(name, now);
-            // With another cause, its process or an operator has handed it over.
+            if !is_connected {
+                self.left.insert(name);
+            }
+            // At its `max_hold`, its process hands it over, and a release by force does so too.
             if cause == LostCause::Expired {
                 self.expired.insert(name);
                 // The next thread of this process asks for it anew.
@@ -311,10 +308,8 @@ impl Fairness {
                 self.turns_began.insert(name, now);
             }
             let turn_began = self.turns_began[name];
-            // There each name of a multi-lock has its own lease, which serves the next thread too.
-            let may_be_handed_on = self.topology == Topology::Cluster
-                && before == Some((process, true))
-                && now <= last_turn_began + LONGEST_TURN;
+            let may_be_handed_on =
+                before == Some((process, true)) && now <= last_turn_began + LONGEST_TURN;
             let queued_since = self.queued_since.insert((process, name), now);
             let asked_at = answered.since.min(queued_since.unwrap_or_default());
             let was_left = self.left.remove(name);
@@ -332,7 +327,7 @@ impl Fairness {
                     "p{process} gets {name}, which nobody has had since {since:?}"
                 ));
             }
-            if may_be_handed_on || is_mutex && is_new_turn && is_newcomer {
+            if may_be_handed_on || is_mutex && is_newcomer {
                 continue;
             }
             let others = self.asking.iter_mut().filter(|asking| {
@@ -384,7 +379,7 @@ impl Fairness {
         let ends = self.ended_at.iter().filter(|((_, of), _)| *of == name);
         let ended = ends.map(|(_, at)| *at).max()?;
         let held_until = self.held_until.get(name).copied().unwrap_or_default();
-        let dead = self.dead_users(name, still);
+        let dead = self.users(name, still).filter(|it| !it.is_alive);
         let dead = dead.filter(|it| it.until >= held_until);
         let left = dead.map(|it| it.until + self.longest_life).max();
         let is_known = held_until > self.healed_at + SETTLES_WITHIN;
@@ -399,42 +394,39 @@ impl Fairness {
 
     /// Returns when a mutex has expired at the earliest, if it may have expired since somebody had it last:
     ///
-    /// | a process that uses the name | the mutex expires |
+    /// | a process | the mutex expires |
     /// | --- | --- |
-    /// | has told of its lost lease | at the end of that |
-    /// | had it when it crashed, and nobody has had it since | after the crash, within its longest life |
-    /// | had it, or was handed it, when it stood still or crashed | after that and the last hold, within [`FELT_FOR`] of when it goes on, or of the end of that longest life |
+    /// | has told that its lease is lost | when it told that |
+    /// | that uses the name stands still, or has within [`FELT_FOR`]: it may have had the mutex, or been handed it | after that, and at the earliest [`SHORTEST_WINDOW`] after somebody had it |
+    /// | that uses the name has crashed, and nobody has had it since | the same, within its longest life |
     fn expired_at(&self, name: &str, now: Duration, still: &[Still]) -> Option<Duration> {
         let held_until = self.held_until.get(name).copied().unwrap_or_default();
         let told = self.expired.contains(name).then_some(held_until);
-        let stood = self.users(name, still).filter(|it| !it.until.is_zero());
-        let may_expire = stood.filter(|it| {
-            let had_it = !it.is_alive && held_until <= it.until;
-            let life = if had_it {
+        let stood = self.users(name, still).filter(|it| {
+            let may_live = !it.is_alive && held_until <= it.until;
+            let life = if may_live {
                 self.longest_life
             } else {
                 Duration::ZERO
             };
-            now <= it.until + life + FELT_FOR
+            !it.until.is_zero() && now <= it.until + life + FELT_FOR
         });
-        let expired_at = may_expire.map(|it| it.since.max(held_until));
+        let earliest = held_until + SHORTEST_WINDOW;
+        let expired_at = stood.map(|it| it.since.max(earliest));
         told.into_iter().chain(expired_at).min()
     }
 
-    /// Returns when the processes crashed that may have had a name: without an answer, or without a release at its end.
-    fn dead_users(&self, name: &str, still: &[Still]) -> impl Iterator<Item = Still> {
-        self.users(name, still).filter(|it| !it.is_alive)
-    }
-
-    /// Returns when the processes last stood still that have asked for a name.
+    /// Returns when the processes last stood still that may have had a name then, been handed it, or not yet released it.
     fn users(&self, name: &str, still: &[Still]) -> impl Iterator<Item = Still> {
         let holders = self.holders.iter().filter(move |(_, held)| *held == name);
         let holders = holders.map(|((process, _), _)| *process);
         let asking = self.asking.iter().filter(move |asking| asking.name == name);
         let asking = asking.map(|asking| asking.thread.0);
-        let users = self.ended_at.keys().filter(move |(_, of)| *of == name);
-        let users = users.map(|(process, _)| *process).chain(asking);
-        users.chain(holders).map(move |process| still[process])
+        let ended = (self.ended_at.iter()).filter(move |((process, of), ended_at)| {
+            *of == name && still[*process].since <= **ended_at + FELT_FOR
+        });
+        let ended = ended.map(|((process, _), _)| *process);
+        (ended.chain(asking).chain(holders)).map(move |process| still[process])
     }
 }
 
@@ -463,6 +455,7 @@ mod tests {
         Asker {
             thread: (process, 0),
             is_calm: true,
+            is_quorum: false,
             has_min_hold: false,
             settles_within: SETTLED,
         }
@@ -495,10 +488,7 @@ mod tests {
             waits_for(What::Multi, &["a", "c"]),
             waits_for(What::Mutex, &["a"]),
         );
-        let mut fairness = Fairness {
-            topology: Topology::Cluster,
-            ..Fairness::default()
-        };
+        let mut fairness = Fairness::default();
         let first = fairness.asks(&multi, calm(1), at(0));
         let second = fairness.asks(&mutex, calm(1), at(2));
         fairness.asks(&mutex, calm(2), since);
@@ -576,7 +566,7 @@ mod tests {
     /// p0 has the mutex, and p1 waits, and p2 since then. p1 gets it this long after p0 has ended.
     fn after(idle: Duration, still: [Still; 3], since: Duration) -> Result<(u64, u32), String> {
         let mutex = waits_for(What::Mutex, &["a"]);
-        let mut fairness = Fairness::new(Topology::Single, at(0), at(0), at(20));
+        let mut fairness = Fairness::new(at(0), at(0), at(20));
         let holder = fairness.asks(&mutex, calm(0), at(0));
         let granted = fairness.answered((holder, 0), at(0), true, &ALIVE);
         assert_eq!(granted, Ok((0, 0)));
@@ -617,7 +607,7 @@ mod tests {
     fn a_mutex_of_a_process_that_crashes_is_free_after_its_longest_life() {
         let mutex = waits_for(What::Mutex, &["a"]);
         let granted_at = |time| {
-            let mut fairness = Fairness::new(Topology::Single, at(0), at(0), at(20));
+            let mut fairness = Fairness::new(at(0), at(0), at(20));
             let holder = fairness.asks(&mutex, calm(0), at(0));
             let granted = fairness.answered((holder, 0), at(0), true, &ALIVE);
             assert_eq!(granted, Ok((0, 0)));
@@ -631,7 +621,7 @@ mod tests {
     /// p0 has the mutex, and p1 waits. p2 asks at this time, and gets the mutex before p1.
     fn expires(still: &[Still], asked_at: Duration) -> Result<(u64, u32), String> {
         let mutex = waits_for(What::Mutex, &["a"]);
-        let mut fairness = Fairness::new(Topology::Single, at(0), at(0), at(20));
+        let mut fairness = Fairness::new(at(0), at(0), at(20));
         let holder = fairness.asks(&mutex, calm(0), at(0));
         let granted = fairness.answered((holder, 0), at(0), true, &ALIVE);
         assert_eq!(granted, Ok((0, 0)));
@@ -656,12 +646,12 @@ mod tests {
     fn a_mutex_is_handed_over_when_a_hold_reaches_its_limit() {
         let mutex = waits_for(What::Mutex, &["a"]);
         let idle_after = |cause| {
-            let mut fairness = Fairness::new(Topology::Single, at(0), at(3), at(20));
+            let mut fairness = Fairness::new(at(0), at(3), at(20));
             let holder = fairness.asks(&mutex, calm(0), at(4));
             let granted = fairness.answered((holder, 0), at(4), true, &ALIVE);
             assert_eq!(granted, Ok((0, 0)));
             let waiter = fairness.asks(&mutex, calm(1), at(5));
-            fairness.lost(0, "a", cause, at(6));
+            fairness.lost(0, "a", cause, true, at(6));
             fairness.answered((waiter, 1), at(7), true, &ALIVE)
         };
         assert!(idle_after(LostCause::MaxHold).is_err());

@@ -336,7 +336,12 @@ pub(crate) fn healed_at(
 ) -> Duration {
     let faults = faults.iter().filter(|(_, fault)| !fault.is_late);
     let ends = (faults.clone()).map(|(at, fault)| *at + fault.disturbs_for(lease));
-    let mut healed_at = ends.max().unwrap_or_default();
+    // Each clock that is set back lengthens what lives then, and clocks may be so one after another.
+    let set_back = faults
+        .clone()
+        .filter(|(_, fault)| fault.kind() == FaultKind::ServerClockBack);
+    let set_back: Duration = set_back.map(|(_, fault)| fault.length()).sum();
+    let mut healed_at = ends.max().unwrap_or_default() + set_back;
     let is_restart = |kind| matches!(kind, FaultKind::Restart | FaultKind::RestartEmpty);
     let mut kinds = faults.map(|(_, fault)| fault.kind());
     match topology {
