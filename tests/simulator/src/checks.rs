@@ -105,6 +105,7 @@ pub(crate) enum Guard {
 
 pub(crate) struct Checks {
     pub(crate) world: Arc<World>,
+    topology: Topology,
     pub(crate) is_quorum: bool,
     /// The longest lease.
     lease: Duration,
@@ -273,6 +274,7 @@ impl Checks {
         };
         let checks = Arc::new(Self {
             world: Arc::clone(world),
+            topology,
             is_quorum: topology == Topology::Quorum,
             lease,
             leases,
@@ -740,7 +742,7 @@ impl Checks {
         let asker = Asker {
             thread,
             is_calm,
-            is_quorum: self.is_quorum,
+            topology: self.topology,
             has_min_hold: settings.tuning.min_hold.is_some(),
             settles_within: if settings.replicas > 0 {
                 SETTLED_WITH_REPLICAS

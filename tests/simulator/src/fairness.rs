@@ -11,6 +11,7 @@
 //! | is the first to get a name since a thread detached it, became a reader of it, had it with a `min_hold`, or ended its hold on a dead connection | is judged by no rule: nobody handed the lock over |
 //! | gets a mutex that may have expired since the last hold, and surely asked no earlier: see [`Fairness::expired_at`] | may come before others: a newcomer takes a free lock without a look at the queue |
 //! | is of a process that stood still meanwhile | may be bypassed until it goes on. It keeps its place, because it stood still for less than its pickup window, unless its first request may not have arrived before: then its place is of when it goes on |
+//! | of a multi-lock in a cluster waits | may have any of its names meanwhile |
 //! | gets a mutex that nobody had | has waited for at most [`MOST_IDLE`] since then, or [`MOST_IDLE_BY_LUCK`]; and [`LONGER_IDLE`] more, if a process stood still within the last [`FELT_FOR`] |
 //!
 //! A process that crashes may leave the mutex taken for its longest extension, if no other one has had it since. A request
@@ -23,6 +24,7 @@ use std::time::Duration;
 
 use leasehold::LostCause;
 
+use crate::Topology;
 use crate::checks::SHORTEST_WINDOW;
 use crate::programs::{Choice, Operation, TIMED, What};
 use crate::workload::SETTLES_WITHIN;
@@ -63,7 +65,7 @@ enum Order {
 }
 
 impl Order {
-    fn of(what: What, is_quorum: bool) -> Self {
+    fn of(what: What, topology: Topology) -> Self {
         match what {
             What::Mutex
             | What::Reentrant
@@ -73,7 +75,7 @@ impl Order {
             | What::Writer
             | What::Reader
             | What::Permit
-                if is_quorum =>
+                if topology == Topology::Quorum =>
             {
                 Self::ByLuck
             }
@@ -149,7 +151,7 @@ pub(crate) struct Asker {
     pub(crate) thread: Thread,
     /// Whether nothing has disturbed it since the last fault.
     pub(crate) is_calm: bool,
-    pub(crate) is_quorum: bool,
+    pub(crate) topology: Topology,
     pub(crate) has_min_hold: bool,
     /// The time after which its first request has surely arrived.
     pub(crate) settles_within: Duration,
@@ -162,6 +164,8 @@ struct Asking {
     name: &'static str,
     since: Duration,
     order: Order,
+    /// Whether it may have the name while it waits for others.
+    may_have_it: bool,
     /// Whether its hold has a `min_hold`.
     keeps: bool,
     /// Whether the order counts for it, because it waits, and nothing disturbs it.
@@ -185,7 +189,7 @@ impl Fairness {
         let (process, _) = asker.thread;
         let ticket = self.next;
         self.next += 1;
-        let order = Order::of(operation.what, asker.is_quorum);
+        let order = Order::of(operation.what, asker.topology);
         let waits = operation.wait != Some(Duration::ZERO);
         let keeps = asker.has_min_hold || matches!(operation.choice, Some(Choice::MinHold(_)));
         for name in &operation.names {
@@ -199,6 +203,7 @@ impl Fairness {
                 name,
                 since,
                 order,
+                may_have_it: asker.topology == Topology::Cluster && operation.what == What::Multi,
                 keeps,
                 is_observed: asker.is_calm && waits,
                 settles_within: asker.settles_within,
@@ -370,8 +375,11 @@ impl Fairness {
         Ok((in_order, most_bypassed))
     }
 
-    /// Returns since when nobody has had a name, or was refused it. Returns `None` if a living process has it.
+    /// Returns since when nobody has had a name, or was refused it. Returns `None` if a living process has it, or may have it.
     fn free_since(&self, name: &str, still: &[Still]) -> Option<Duration> {
+        if (self.asking.iter()).any(|asking| asking.name == name && asking.may_have_it) {
+            return None;
+        }
         let mut holders = self.holders.iter().filter(|(_, held)| *held == name);
         if holders.any(|((process, _), _)| still[*process].is_alive) {
             return None;
@@ -455,7 +463,7 @@ mod tests {
         Asker {
             thread: (process, 0),
             is_calm: true,
-            is_quorum: false,
+            topology: Topology::Single,
             has_min_hold: false,
             settles_within: SETTLED,
         }
@@ -601,6 +609,30 @@ mod tests {
         }
         // That is over.
         assert!(after(FELT_FOR, crashed(2, 4), at(3)).is_err());
+    }
+
+    #[test]
+    fn a_multi_lock_that_waits_in_a_cluster_may_have_a_name() {
+        let (multi, mutex) = (
+            waits_for(What::Multi, &["a", "c"]),
+            waits_for(What::Mutex, &["a"]),
+        );
+        let granted_late = |topology| {
+            let asker = |process| Asker {
+                topology,
+                ..calm(process)
+            };
+            let mut fairness = Fairness::default();
+            let holder = fairness.asks(&mutex, asker(0), at(4));
+            let granted = fairness.answered((holder, 0), at(4), true, &ALIVE);
+            assert_eq!(granted, Ok((0, 0)));
+            fairness.ended((0, 0), &["a"], true, at(5));
+            fairness.asks(&multi, asker(1), at(5));
+            let waiter = fairness.asks(&mutex, asker(2), at(5));
+            fairness.answered((waiter, 2), at(6), true, &ALIVE)
+        };
+        assert!(granted_late(Topology::Cluster).is_ok());
+        assert!(granted_late(Topology::Single).is_err());
     }
 
     #[test]
