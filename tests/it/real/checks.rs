@@ -127,7 +127,7 @@ impl Findings {
     }
 
     fn check_silences(&mut self, holds: &[&Hold], facts: &Facts) {
-        // An extension asks for so much more, because the holder counts less than it asks for.
+        // The holder subtracts the drift from what it asks for. So an extension asks for the drift twice on top.
         let longest = facts.lease + (facts.lease / 100 + ms(2)) * 2;
         let longest = u64::try_from(longest.as_micros()).expect("it is short");
         for (from, until) in &facts.silences {

@@ -490,6 +490,12 @@ mod tests {
         }
     }
 
+    fn p0_gets_it(fairness: &mut Fairness, p0: Asker, time: Duration) {
+        let holder = fairness.asks(&waits_for(What::Mutex, &["a"]), p0, time);
+        let granted = fairness.answered((holder, 0), time, true, &ALIVE);
+        assert_eq!(granted, Ok((0, 0)));
+    }
+
     /// A thread of p1 gets `a` after a multi-lock of p1 that began `length` before, and p2 has waited since `since`.
     fn after_a_multi_lock(length: Duration, since: Duration) -> Result<(u64, u32), String> {
         let (multi, mutex) = (
@@ -520,9 +526,7 @@ mod tests {
         let mutex = waits_for(What::Mutex, &["a"]);
         let comes_between = |is_lost| {
             let mut fairness = Fairness::default();
-            let holder = fairness.asks(&mutex, calm(0), at(0));
-            let granted = fairness.answered((holder, 0), at(0), true, &ALIVE);
-            assert_eq!(granted, Ok((0, 0)));
+            p0_gets_it(&mut fairness, calm(0), at(0));
             fairness.asks(&mutex, calm(0), at(1));
             let other = fairness.asks(&mutex, calm(2), at(5));
             if is_lost {
@@ -544,9 +548,7 @@ mod tests {
                 ..calm(0)
             };
             let mut fairness = Fairness::default();
-            let holder = fairness.asks(&mutex, keeps, at(0));
-            let granted = fairness.answered((holder, 0), at(0), true, &ALIVE);
-            assert_eq!(granted, Ok((0, 0)));
+            p0_gets_it(&mut fairness, keeps, at(0));
             fairness.asks(&mutex, calm(1), at(1));
             let other = fairness.asks(&mutex, calm(2), at(5));
             fairness.answered((other, 2), at(7), true, &ALIVE)
@@ -575,9 +577,7 @@ mod tests {
     fn after(idle: Duration, still: [Still; 3], since: Duration) -> Result<(u64, u32), String> {
         let mutex = waits_for(What::Mutex, &["a"]);
         let mut fairness = Fairness::new(at(0), at(0), at(20));
-        let holder = fairness.asks(&mutex, calm(0), at(0));
-        let granted = fairness.answered((holder, 0), at(0), true, &ALIVE);
-        assert_eq!(granted, Ok((0, 0)));
+        p0_gets_it(&mut fairness, calm(0), at(0));
         let waiter = fairness.asks(&mutex, calm(1), at(2));
         fairness.asks(&mutex, calm(2), since);
         fairness.ended((0, 0), &["a"], true, at(5));
@@ -623,9 +623,7 @@ mod tests {
                 ..calm(process)
             };
             let mut fairness = Fairness::default();
-            let holder = fairness.asks(&mutex, asker(0), at(4));
-            let granted = fairness.answered((holder, 0), at(4), true, &ALIVE);
-            assert_eq!(granted, Ok((0, 0)));
+            p0_gets_it(&mut fairness, asker(0), at(4));
             fairness.ended((0, 0), &["a"], true, at(5));
             fairness.asks(&multi, asker(1), at(5));
             let waiter = fairness.asks(&mutex, asker(2), at(5));
@@ -640,9 +638,7 @@ mod tests {
         let mutex = waits_for(What::Mutex, &["a"]);
         let granted_at = |time| {
             let mut fairness = Fairness::new(at(0), at(0), at(20));
-            let holder = fairness.asks(&mutex, calm(0), at(0));
-            let granted = fairness.answered((holder, 0), at(0), true, &ALIVE);
-            assert_eq!(granted, Ok((0, 0)));
+            p0_gets_it(&mut fairness, calm(0), at(0));
             let waiter = fairness.asks(&mutex, calm(1), at(2));
             fairness.answered((waiter, 1), time, true, &crashed(0, 10))
         };
@@ -654,9 +650,7 @@ mod tests {
     fn expires(still: &[Still], asked_at: Duration) -> Result<(u64, u32), String> {
         let mutex = waits_for(What::Mutex, &["a"]);
         let mut fairness = Fairness::new(at(0), at(0), at(20));
-        let holder = fairness.asks(&mutex, calm(0), at(0));
-        let granted = fairness.answered((holder, 0), at(0), true, &ALIVE);
-        assert_eq!(granted, Ok((0, 0)));
+        p0_gets_it(&mut fairness, calm(0), at(0));
         fairness.asks(&mutex, calm(1), at(1));
         let newcomer = fairness.asks(&mutex, calm(2), asked_at);
         let soon = asked_at.max(at(11)) + Duration::from_millis(1);
@@ -679,9 +673,7 @@ mod tests {
         let mutex = waits_for(What::Mutex, &["a"]);
         let idle_after = |cause| {
             let mut fairness = Fairness::new(at(0), at(3), at(20));
-            let holder = fairness.asks(&mutex, calm(0), at(4));
-            let granted = fairness.answered((holder, 0), at(4), true, &ALIVE);
-            assert_eq!(granted, Ok((0, 0)));
+            p0_gets_it(&mut fairness, calm(0), at(4));
             let waiter = fairness.asks(&mutex, calm(1), at(5));
             fairness.lost(0, "a", cause, true, at(6));
             fairness.answered((waiter, 1), at(7), true, &ALIVE)
