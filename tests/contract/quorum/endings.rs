@@ -63,23 +63,24 @@ fn an_owner_that_cannot_have_had_a_majority_learns_it_at_its_release(world: &Wor
 }
 
 /// The second node has another holder, so the votes are split. The connection to the third one ends before its first
-/// answer, so a repeat to that node gives no vote, and the lock is granted to another owner. The node executes the first
-/// request after the release.
+/// answer, and it is well again before the second one answers. So it is there for a repeat, which gives no vote, and the lock is
+/// granted to another owner. The third node executes the first request after the release.
 fn a_request_on_a_closed_connection_is_withdrawn_for_as_long_as_it_may_come(world: &World) {
     let nodes = Nodes::new(world, 3);
-    let late = secs(2);
+    let late = secs(20);
     let locks = world.build(|it| it.node_timeout(secs(10)).lease(LONG));
     drop(locked_on_all(world, &locks.mutex("first")));
     nodes.wait_until_free_everywhere("first");
     let () = nodes.each[1].ask(&["SET", "n", "lh1:stranger:x", "PX", "600000"]);
     let at_third = || nodes.holders("n").swap_remove(2);
     let asked_at = world.now();
+    locks.strike_at(&[1], LinkFault::Late(ms(200)));
     locks.strike_at(&[2], LinkFault::Late(late));
     let asking = {
         let locks = locks.clone();
         locks
             .clone()
-            .thread(move || locks.try_lock_for("n", secs(1)))
+            .thread(move || locks.try_lock_for("n", secs(10)))
     };
     world.until("the first node grants it", || nodes.each[0].exists("n"));
     world.pass(ms(10));
