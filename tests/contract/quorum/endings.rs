@@ -63,8 +63,8 @@ fn an_owner_that_cannot_have_had_a_majority_learns_it_at_its_release(world: &Wor
 }
 
 /// The second node has another holder, so the votes are split. The connection to the third one ends before its first
-/// answer, and it is well again before the second one answers. So it is there for a repeat, which gives no vote, and the lock is
-/// granted to another owner. The third node executes the first request after the release.
+/// answer, and that node is well again before the second one answers. So it could answer a repeat, which must give no vote: the
+/// lock is granted to another owner. The third node executes the first request after the release.
 fn a_request_on_a_closed_connection_is_withdrawn_for_as_long_as_it_may_come(world: &World) {
     let nodes = Nodes::new(world, 3);
     let late = secs(20);
@@ -74,7 +74,7 @@ fn a_request_on_a_closed_connection_is_withdrawn_for_as_long_as_it_may_come(worl
     let () = nodes.each[1].ask(&["SET", "n", "lh1:stranger:x", "PX", "600000"]);
     let at_third = || nodes.holders("n").swap_remove(2);
     let asked_at = world.now();
-    locks.strike_at(&[1], LinkFault::Late(ms(200)));
+    nodes.pause(&[1]);
     locks.strike_at(&[2], LinkFault::Late(late));
     let asking = {
         let locks = locks.clone();
@@ -87,6 +87,11 @@ fn a_request_on_a_closed_connection_is_withdrawn_for_as_long_as_it_may_come(worl
     let cut = nodes.holders("n").swap_remove(0);
     locks.abandon(2);
     locks.heal_at(&[2]);
+    world.until("the third node is well again", || {
+        // Without the second one, both others must grant it.
+        matches!(locks.try_lock("m"), Ok(Some(_)))
+    });
+    nodes.resume(&[1]);
     let guard = asking.end().expect("two nodes are free");
     let guard = guard.expect("the third node grants it to the next owner");
     assert_ne!(cut.as_deref(), Some(guard.owner()));
