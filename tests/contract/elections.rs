@@ -1107,6 +1107,7 @@ fn a_minority_of_the_nodes_shows_nobody(world: &World) {
 fn a_leader_is_still_shown_if_the_nodes_that_answer_differ(world: &World) {
     let (locks, observer) = (world.manager(), election(&world.manager()));
     let leadership = leads(&election(&locks).lease(secs(50)), "one");
+    world.until("all nodes vote", || leadership.missing_nodes().is_empty());
     let seen = observer.observe().expect("Redis replies");
     assert_eq!(next(world, &seen), some("one"));
     world.fault(Fault::StopServer(2));
