@@ -11,7 +11,7 @@
 //! | is the first to get a name since a thread detached it, became a reader of it, had it with a `min_hold`, or ended its hold on a dead connection | is judged by no rule: nobody handed the lock over |
 //! | gets a mutex that may have expired since the last hold, and surely asked no earlier: see [`Fairness::expired_at`] | may come before others: a newcomer takes a free lock without a look at the queue |
 //! | is of a process that stood still meanwhile | may be bypassed until it goes on. It keeps its place, because it stood still for less than its pickup window, unless its first request may not have arrived before: then its place is of when it goes on |
-//! | of a multi-lock in a cluster waits | may have any of its names meanwhile |
+//! | of a multi-lock in a cluster waits, in a living process | may have any of its names, so no idle time counts for them |
 //! | gets a mutex that nobody had | has waited for at most [`MOST_IDLE`] since then, or [`MOST_IDLE_BY_LUCK`]; and [`LONGER_IDLE`] more, if a process stood still within the last [`FELT_FOR`] |
 //!
 //! A process that crashes may leave the mutex taken for its longest extension, if no other one has had it since. A request
@@ -377,7 +377,10 @@ impl Fairness {
 
     /// Returns since when nobody has had a name, or was refused it. Returns `None` if a living process has it, or may have it.
     fn free_since(&self, name: &str, still: &[Still]) -> Option<Duration> {
-        if (self.asking.iter()).any(|asking| asking.name == name && asking.may_have_it) {
+        let has_it = |asking: &Asking| {
+            asking.name == name && asking.may_have_it && still[asking.thread.0].is_alive
+        };
+        if self.asking.iter().any(has_it) {
             return None;
         }
         let mut holders = self.holders.iter().filter(|(_, held)| *held == name);
@@ -617,7 +620,7 @@ mod tests {
             waits_for(What::Multi, &["a", "c"]),
             waits_for(What::Mutex, &["a"]),
         );
-        let granted_late = |topology| {
+        let granted_late = |topology, still: &[Still]| {
             let asker = |process| Asker {
                 topology,
                 ..calm(process)
@@ -627,10 +630,11 @@ mod tests {
             fairness.ended((0, 0), &["a"], true, at(5));
             fairness.asks(&multi, asker(1), at(5));
             let waiter = fairness.asks(&mutex, asker(2), at(5));
-            fairness.answered((waiter, 2), at(6), true, &ALIVE)
+            fairness.answered((waiter, 2), at(8), true, still)
         };
-        assert!(granted_late(Topology::Cluster).is_ok());
-        assert!(granted_late(Topology::Single).is_err());
+        assert!(granted_late(Topology::Cluster, &ALIVE).is_ok());
+        assert!(granted_late(Topology::Cluster, &crashed(1, 5)).is_err());
+        assert!(granted_late(Topology::Single, &ALIVE).is_err());
     }
 
     #[test]
