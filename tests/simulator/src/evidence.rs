@@ -137,7 +137,10 @@ fn commits(results: &Results) -> String {
     ];
     let of_page = &sections[0].1;
     if of_page.len() == 1 && sections.iter().all(|(_, commits)| commits == of_page) {
-        return format!("All figures are of commit {}.", codes(of_page));
+        return format!(
+            "All figures but those since the beginning are of commit {}.",
+            codes(of_page)
+        );
     }
     let sections = sections.map(|(section, commits)| {
         let commits = if commits.is_empty() {

@@ -15,7 +15,7 @@ const CAUSES: [(&str, &str); 5] = [
     ("servers", "were faults of the servers"),
     (
         "rule",
-        "broke no promise: the check demanded more, and they pass since it was loosened",
+        "broke no promise: the check demanded more, and was loosened",
     ),
     (OPEN, "**are not explained yet**"),
 ];
